@@ -39,9 +39,10 @@ from statestore.restore import export as export_command
 from statestore.restore import restored as restore_command
 from statestore.restore import sql_query as query_command
 from statestore.restore import target as plan_command
-from statestore.restore.export import ExportedCheckpoint, Progress
+from statestore.restore.export import ExportedCheckpoint
 from statestore.restore.plan import RestorePlan, Weight
 from statestore.restore.restored import RestoredCheckpoint
+from statestore.restore.row_files import Progress
 from statestore.restore.sql_query import View
 from statestore.restore.target import RestoreTarget
 from statestore.rows.dataframes import RowStream

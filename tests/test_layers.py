@@ -167,7 +167,7 @@ LAZY = {
     # A help shows no store, and waits for nothing that reads one.
     ("statestore.cli.command", "statestore.cli.verbs"),
     ("statestore.cli.command", "statestore.store.StateStore"),
-    ("statestore.cli.output", "statestore.restore.export.json_value"),
+    ("statestore.cli.output", "statestore.restore.row_files.json_value"),
     ("statestore.settings", "statestore.storage.refuse_credentials"),
 }
 

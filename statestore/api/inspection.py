@@ -16,10 +16,10 @@ from statestore.restore import key_history as as_of_command
 from statestore.restore import key_history as key_command
 from statestore.restore import skew as skew_command
 from statestore.restore.compare_plans import Comparison, Prices
-from statestore.restore.export import Progress
 from statestore.restore.key_history import KeyHistory, KeyStates
 from statestore.restore.placement import LOCALITY, OperatorPlacement, place_operators
 from statestore.restore.plan import Weight
+from statestore.restore.row_files import Progress
 from statestore.restore.skew import FACTOR, RangeSkew, SkewReport, skews_of
 from statestore.restore.target import RestoreTarget, plan, plan_target
 from statestore.rows.dataframes import RowStream

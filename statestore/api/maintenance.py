@@ -14,7 +14,7 @@ from statestore._version import __version__
 from statestore.api.context import HasContext, StoreContext
 from statestore.arguments import checked_methods
 from statestore.errors import InvalidArgumentError
-from statestore.format.documents import Pin, Savepoint
+from statestore.format.hold_documents import Pin, Savepoint
 from statestore.format.layers import CompactionRule
 from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
@@ -45,7 +45,7 @@ from statestore.maintenance.salvage import DEFAULT_KEYS, SalvageReport
 from statestore.maintenance.search import KeySearch, search_store
 from statestore.maintenance.subject import ColumnSubject, KeySubject, ValueOf
 from statestore.maintenance.verify import VerifyReport
-from statestore.restore.export import Progress
+from statestore.restore.row_files import Progress
 from statestore.storage import Storage, open_storage
 
 __all__ = ["StoreMaintenance"]

@@ -27,8 +27,9 @@ from statestore.errors import (
     StorageError,
     StoreNotFoundError,
 )
-from statestore.format.documents import document_bytes, is_savepoint_name, parse_document
+from statestore.format.documents import document_bytes, parse_document
 from statestore.format.files_json import file_list_to_json
+from statestore.format.hold_documents import is_savepoint_name
 from statestore.format.listed import FileList, ListedFiles, list_of, read_all, totals_of
 from statestore.format.manifest import KeyedEntry, Manifest, TableFormat
 from statestore.format.manifest_json import manifest_from_json, manifest_to_json

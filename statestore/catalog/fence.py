@@ -37,7 +37,7 @@ import uuid
 from dataclasses import replace
 
 from statestore.errors import CommitConflictError, LateCommitError, StateStoreError
-from statestore.format.documents import Claim, claim_from_json, claim_to_json
+from statestore.format.claim_documents import Claim, claim_from_json, claim_to_json
 from statestore.format.names import WRITERS, generation_of, writer_path
 from statestore.storage import Storage, put_once
 

@@ -24,7 +24,7 @@ from statestore.errors import (
     InvalidArgumentError,
     MalformedManifestError,
 )
-from statestore.format.documents import (
+from statestore.format.hold_documents import (
     Pin,
     Savepoint,
     check_savepoint_name,

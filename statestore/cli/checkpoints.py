@@ -22,7 +22,7 @@ from statestore.cli.drawing import (
 from statestore.cli.output import Page, cell, table_of
 from statestore.errors import StateStoreError
 from statestore.format.digest import digest_text
-from statestore.format.documents import Pin
+from statestore.format.hold_documents import Pin
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.metrics import CheckpointMetrics, metrics_to_json

@@ -237,6 +237,6 @@ def _lines(text: str) -> str:
 
 
 def _json_value(value: Any) -> Any:
-    from statestore.restore.export import json_value  # not needed for --help, which shows no values
+    from statestore.restore.row_files import json_value
 
     return json_value(value)

@@ -12,8 +12,6 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from threading import Lock
 from typing import Annotated, Any, TypeVar
 
@@ -22,7 +20,6 @@ from msgspec.json import Decoder
 
 from statestore.errors import (
     FormatVersionError,
-    InvalidArgumentError,
     MalformedManifestError,
     StateStoreError,
 )
@@ -31,27 +28,14 @@ from statestore.format.names import GREATEST_ID
 __all__ = [
     "SEAL_BYTES",
     "CheckpointId",
-    "Claim",
     "Count",
     "Header",
-    "Held",
     "Moment",
-    "Pin",
-    "Savepoint",
     "as_declared",
-    "check_savepoint_name",
-    "claim_from_json",
-    "claim_to_json",
     "converted",
     "document_bytes",
-    "healed",
-    "is_savepoint_name",
     "parse_document",
-    "pin_from_json",
-    "pin_to_json",
     "placed",
-    "savepoint_from_json",
-    "savepoint_to_json",
     "sealed",
     "unfit",
     "within",
@@ -215,167 +199,3 @@ def _decoded(raw: bytes, kind: type[T], name: str) -> T:
             raise
         except (DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise MalformedManifestError(f"{name} is not valid JSON: {error}") from error
-
-
-# A writer's claim to a store: one small document per generation, each newer than all before (I6).
-#
-# A claim is put once and never changed. docs/FORMAT.md describes the document.
-
-
-CLAIM_FORMAT = "statestore-writer"
-CLAIM_VERSION = 1
-CLAIM_MEND = "'statestore repair' writes a new claim"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Claim:
-    """A writer's claim to a store: its generation (the fencing token), the writer and the time.
-
-    ``announced_id`` is the greatest checkpoint id that this writer or an earlier one announced
-    although smaller ids are free; 0 without an announcement.
-    """
-
-    generation: Count
-    name: str
-    token: str
-    release: str
-    claimed_at_ms: Moment
-    announced_id: CheckpointId
-
-    def __str__(self) -> str:
-        """Return ``writer host:pid (statestore 1.0, generation 3, since 2026-01-31 …)``."""
-        since = datetime.fromtimestamp(self.claimed_at_ms / 1000, UTC)
-        return (
-            f"writer {self.name} (statestore {self.release}, generation {self.generation}, "
-            f"since {since:%Y-%m-%d %H:%M:%S} UTC)"
-        )
-
-
-def claim_to_json(claim: Claim) -> bytes:
-    """Return the document of a claim, UTF-8."""
-    return document_bytes(
-        {"format": CLAIM_FORMAT, "format_version": CLAIM_VERSION, **asdict(claim)}
-    )
-
-
-def claim_from_json(raw: bytes, *, name: str, generation: int) -> Claim:
-    """Parse a claim; ``name`` is the document's name in errors.
-
-    Raises MalformedManifestError, also if it is not the claim of ``generation``, or
-    FormatVersionError.
-    """
-    claim = parse_document(
-        raw, Claim, name=name, form=CLAIM_FORMAT, newest=CLAIM_VERSION, mend=CLAIM_MEND
-    )
-    if claim.generation != generation:
-        raise MalformedManifestError(
-            f"{name} at $.generation: the file contains the claim of generation "
-            f"{claim.generation}, which belongs under another name"
-        )
-    return claim
-
-
-# Holds, which keep a checkpoint from being deleted: a savepoint until it is deleted, a pin for a
-# while.
-#
-# Both name a checkpoint by its id. The checkpoint's manifest and data files stay, whether or not it
-# has a tombstone.
-
-
-SAVEPOINT_FORMAT, PIN_FORMAT = "statestore-savepoint", "statestore-pin"
-HOLD_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Savepoint:
-    """A checkpoint that is kept under a name until the savepoint is deleted."""
-
-    name: str
-    checkpoint_id: CheckpointId
-    created_at_ms: Moment
-
-
-@dataclass(frozen=True, slots=True)
-class Pin:
-    """A checkpoint that ``holder`` (free text) reads until ``until_ms``, the end of its lease."""
-
-    token: str
-    checkpoint_id: CheckpointId
-    holder: str
-    until_ms: Count
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A held checkpoint, and the text that says by whom."""
-
-    checkpoint_id: int
-    by: str
-
-
-def is_savepoint_name(name: str) -> bool:
-    """Return whether a savepoint may have this name, which must not be a checkpoint's reference."""
-    return name not in ("", "latest", "all") and not name.isdigit()
-
-
-def check_savepoint_name(name: str) -> str:
-    """Return the name; InvalidArgumentError for a name that looks like a checkpoint's reference."""
-    if not is_savepoint_name(name):
-        raise InvalidArgumentError(
-            f"invalid savepoint name {name!r}: a name must not be a number, 'latest' or 'all'"
-        )
-    return name
-
-
-def savepoint_to_json(savepoint: Savepoint) -> bytes:
-    """Return the document of a savepoint."""
-    return document_bytes(
-        {"format": SAVEPOINT_FORMAT, "format_version": HOLD_VERSION, **asdict(savepoint)}
-    )
-
-
-def savepoint_from_json(raw: bytes, *, name: str) -> Savepoint:
-    """Parse a savepoint; ``name`` is the document's name in errors.
-
-    Raises MalformedManifestError or FormatVersionError.
-    """
-    return parse_document(raw, Savepoint, name=name, form=SAVEPOINT_FORMAT, newest=HOLD_VERSION)
-
-
-def pin_to_json(pin: Pin) -> bytes:
-    """Return the document of a pin."""
-    return document_bytes({"format": PIN_FORMAT, "format_version": HOLD_VERSION, **asdict(pin)})
-
-
-def pin_from_json(raw: bytes, *, name: str) -> Pin:
-    """Parse a pin; raises the errors of :func:`savepoint_from_json`."""
-    return parse_document(raw, Pin, name=name, form=PIN_FORMAT, newest=HOLD_VERSION)
-
-
-# Repair a document with one changed byte: its own SHA-256 proves the result.
-
-
-# All values are tried at each position, which takes 0.1 s for a document of the usual 300 bytes.
-_MOST_BYTES = 1024
-
-
-def healed(raw: bytes) -> bytes | None:
-    """Return the sealed document from which ``raw`` differs in one byte.
-
-    None if it was not found: more bytes are damaged, or it is too long to try.
-    """
-    body, seal = raw[:-SEAL_BYTES], raw[-SEAL_BYTES:]
-    if not body or len(raw) > _MOST_BYTES:
-        return None
-    whole = sealed(body)
-    if sum(a != b for a, b in zip(whole[-SEAL_BYTES:], seal, strict=True)) == 1:
-        return whole
-    for at in range(len(body)):
-        before, behind = hashlib.sha256(body[:at]), body[at + 1 :]
-        for byte in range(256):
-            tried = before.copy()
-            tried.update(bytes([byte]) + behind)
-            if tried.hexdigest().encode() in seal:
-                found = sealed(body[:at] + bytes([byte]) + behind)
-                return found if found[-SEAL_BYTES:] == seal else None
-    return None

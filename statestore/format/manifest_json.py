@@ -24,7 +24,6 @@ from statestore.format.documents import (
     Moment,
     converted,
     document_bytes,
-    is_savepoint_name,
     parse_document,
     placed,
     within,
@@ -47,6 +46,7 @@ from statestore.format.files_json import (
     what_is_twice,
 )
 from statestore.format.graph_json import GraphDocument, graph_from_json, graph_to_json
+from statestore.format.hold_documents import is_savepoint_name
 from statestore.format.left_out import LeftOutState
 from statestore.format.listed import list_of
 from statestore.format.manifest import (

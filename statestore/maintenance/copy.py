@@ -29,7 +29,7 @@ from statestore.errors import (
     SchemaMismatchError,
     StoreNotFoundError,
 )
-from statestore.format.documents import Savepoint, check_savepoint_name, is_savepoint_name
+from statestore.format.hold_documents import Savepoint, check_savepoint_name, is_savepoint_name
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, TableRef
 from statestore.maintenance.copy_files import FileCopy, Progress, data_files

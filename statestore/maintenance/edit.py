@@ -35,7 +35,8 @@ from statestore.layers.merge import identities_of
 from statestore.maintenance.derive import Deriver
 from statestore.maintenance.rewrite import changes_of, rewrite, rewrite_by_sql
 from statestore.parquet.keyed_writer import KeyedTarget
-from statestore.restore.lookup import WantedKeys, key_batch, rows_of_keys
+from statestore.restore.key_set_lookup import WantedKeys, rows_of_keys
+from statestore.restore.lookup import key_batch
 from statestore.restore.plan import owners_of
 from statestore.rows.column_types import uuid_columns, with_uuids
 from statestore.rows.equality import found

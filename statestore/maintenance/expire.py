@@ -23,8 +23,9 @@ from statestore.errors import (
     InvalidArgumentError,
     MalformedManifestError,
 )
-from statestore.format.documents import Held, document_bytes
+from statestore.format.documents import document_bytes
 from statestore.format.handles import Handle
+from statestore.format.hold_documents import Held
 from statestore.format.listed import ListedFiles, list_of
 from statestore.format.manifest import Entry
 from statestore.format.names import CHECKPOINTS, folder_of, manifest_path

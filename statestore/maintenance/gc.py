@@ -84,7 +84,7 @@ from statestore.errors import (
     StateStoreError,
     StorageError,
 )
-from statestore.format.documents import Held
+from statestore.format.hold_documents import Held
 from statestore.format.listed import ListedFiles, list_of
 from statestore.format.manifest import Entry, Manifest
 from statestore.format.names import (

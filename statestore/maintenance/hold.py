@@ -10,7 +10,7 @@ from types import TracebackType
 from statestore.catalog.catalog import Catalog
 from statestore.catalog.holds import Holds
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, StorageError
-from statestore.format.documents import Pin, Savepoint, check_savepoint_name
+from statestore.format.hold_documents import Pin, Savepoint, check_savepoint_name
 
 __all__ = [
     "PinnedCheckpoint",

@@ -47,7 +47,7 @@ from statestore.errors import (
     MalformedManifestError,
     StateNotFoundError,
 )
-from statestore.format.documents import Pin, Savepoint
+from statestore.format.hold_documents import Pin, Savepoint
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.maintenance.derive import Deriver

@@ -28,7 +28,8 @@ from statestore.errors import (
     MalformedManifestError,
     StoreNotFoundError,
 )
-from statestore.format.documents import Claim, claim_from_json, healed
+from statestore.format.claim_documents import Claim, claim_from_json
+from statestore.format.document_repair import healed
 from statestore.format.manifest import TABLE_FORMATS, Entry, Manifest
 from statestore.format.names import GREATEST_GIVEN_ID, GREATEST_ID, STORE_FILE, writer_path
 from statestore.format.state import LAYOUT_CHOICES

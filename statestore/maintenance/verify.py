@@ -32,8 +32,8 @@ from statestore.errors import (
     MissingFileError,
     StoreNotFoundError,
 )
+from statestore.format.claim_documents import claim_from_json
 from statestore.format.digest import digest_text
-from statestore.format.documents import claim_from_json
 from statestore.format.handles import GroupIndex, Handle, KeyedStateHandle
 from statestore.format.layers import MARK
 from statestore.format.left_out import LeftOutState

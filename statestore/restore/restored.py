@@ -31,7 +31,9 @@ from statestore.layers.layer_cache import LayerCache
 from statestore.layers.merge import clock_ms, hides, record_batch_reader, unexpired
 from statestore.listeners import CheckpointRestored, Listeners
 from statestore.parquet.operator_elements import elements_of, read_elements
-from statestore.restore.lookup import LazySubtask, WantedKeys, rows_of_key, rows_of_keys
+from statestore.restore.key_set_lookup import WantedKeys, rows_of_keys
+from statestore.restore.lazy_subtask import LazySubtask
+from statestore.restore.lookup import rows_of_key
 from statestore.restore.placement import preferred_hosts
 from statestore.restore.plan import RestorePlan, redistribution_of
 from statestore.restore.target import RestoreTarget, plan_target

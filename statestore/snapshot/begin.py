@@ -16,7 +16,8 @@ from statestore.catalog.fence import Fence
 from statestore.delta.state_table import StateTable
 from statestore.errors import CommitConflictError, InvalidArgumentError
 from statestore.format.batches import Batch, BatchRecord, batch_of
-from statestore.format.documents import Claim, document_bytes
+from statestore.format.claim_documents import Claim
+from statestore.format.documents import document_bytes
 from statestore.format.graph_json import graph_to_json
 from statestore.format.layers import CompactionRule
 from statestore.format.left_out import LeftOutState

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import ReadSlices
 from statestore.layers.merge import read_state, unexpired
-from statestore.restore.lookup import RowCache, WantedKeys, bytes_to_read, rows_of_keys
+from statestore.restore.key_set_lookup import RowCache, WantedKeys, bytes_to_read, rows_of_keys
 from statestore.spark.cached_rows import few_cached, few_of_driver, in_one_partition
 from statestore.spark.compat import arrow_schema_of
 from statestore.spark.hashing import column_of

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from statestore.errors import InvalidArgumentError
-from statestore.restore.export import Progress
+from statestore.restore.row_files import Progress
 from statestore.store import StateStore
 from statestore.ui.checkpoint import checkpoint, state
 from statestore.ui.pages import PageView, static, written

@@ -25,7 +25,7 @@ from statestore.cli.command import CLOSED_PIPE, INTERRUPTED, Root, Verb, exit_st
 from statestore.cli.main import Command, cli, main
 from statestore.cli.verbs import watch
 from statestore.errors import StateStoreError
-from statestore.format.documents import Pin, pin_to_json
+from statestore.format.hold_documents import Pin, pin_to_json
 from statestore.format.names import pin_path
 from tests.cli.conftest import JOB
 

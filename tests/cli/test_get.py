@@ -12,7 +12,7 @@ import pytest
 from click.testing import Result
 
 from statestore import StateStore
-from statestore.restore.export import json_value
+from statestore.restore.row_files import json_value
 
 Run = Callable[..., Result]
 

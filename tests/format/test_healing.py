@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statestore.format.documents import document_bytes, healed
+from statestore.format.document_repair import healed
+from statestore.format.documents import document_bytes
 
 RAW = document_bytes({"format": "x", "name": "zoë", "number": 7})
 

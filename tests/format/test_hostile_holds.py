@@ -12,7 +12,7 @@ import pytest
 from statestore import StateStore
 from statestore.cli.main import main
 from statestore.errors import MalformedManifestError
-from statestore.format.documents import Pin, Savepoint, pin_to_json, savepoint_to_json
+from statestore.format.hold_documents import Pin, Savepoint, pin_to_json, savepoint_to_json
 from statestore.storage import LocalStorage
 from tests.faults.cases import over, take, whole
 

@@ -20,7 +20,7 @@ from statestore.errors import (
     StateStoreError,
     StoreNotFoundError,
 )
-from statestore.format.documents import claim_from_json
+from statestore.format.claim_documents import claim_from_json
 from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import over

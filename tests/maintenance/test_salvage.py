@@ -18,7 +18,7 @@ from statestore.errors import (
     InvalidArgumentError,
     MalformedManifestError,
 )
-from statestore.format.documents import Savepoint
+from statestore.format.hold_documents import Savepoint
 from statestore.format.names import manifest_path
 from statestore.format.state import Layout
 from statestore.layers.intact_key_groups import group_digests

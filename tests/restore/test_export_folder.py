@@ -14,7 +14,8 @@ from statestore import StateStore
 from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.restore import export as command
-from statestore.restore.export import appearing, write_rows
+from statestore.restore.output_folder import appearing
+from statestore.restore.row_files import write_rows
 from statestore.storage import LocalStorage
 
 

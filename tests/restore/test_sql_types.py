@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from statestore import StateStore
-from statestore.restore.export import json_value
+from statestore.restore.row_files import json_value
 from statestore.rows.python_values import shown_values
 
 EVERY_TYPE = "SELECT * FROM test_all_types()"

@@ -27,7 +27,8 @@ from statestore.errors import (
     LateCommitError,
     MalformedManifestError,
 )
-from statestore.format.documents import Claim, claim_from_json, claim_to_json, document_bytes
+from statestore.format.claim_documents import Claim, claim_from_json, claim_to_json
+from statestore.format.documents import document_bytes
 from statestore.format.names import generation_of, writer_path
 from statestore.storage import LocalStorage
 from tests.support.writers import ROWS, claims, opened, stored_files, take

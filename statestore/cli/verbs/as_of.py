@@ -17,8 +17,8 @@ from statestore.cli.output import Page, Result, cell, table_of, value_text, writ
 from statestore.format.left_out import LeftOutState, left_out_of
 from statestore.format.manifest_json import left_out_to_json
 from statestore.format.state import KeyedState
-from statestore.restore.export import json_value
 from statestore.restore.key_history import CHANGE, CHANGES, KeyAt
+from statestore.restore.row_files import json_value
 from statestore.rows.python_values import shown
 
 __all__ = ["Joined", "KeyHistoryResult", "join_checkpoints", "show_history"]

@@ -12,7 +12,7 @@ from statestore.cli.arguments import SPAN
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import amount, counted, duration
 from statestore.cli.output import Page, Result, progress_bar
-from statestore.format.documents import Held
+from statestore.format.hold_documents import Held
 from statestore.maintenance.expire import ExpiredCheckpoints
 from statestore.maintenance.gc import CollectedGarbage, FileAmount
 

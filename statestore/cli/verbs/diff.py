@@ -22,7 +22,7 @@ from statestore.maintenance.diff_rows import (
     Side,
     StateDifference,
 )
-from statestore.restore.export import json_value
+from statestore.restore.row_files import json_value
 from statestore.store import StateStore
 
 __all__ = ["Differed", "compare_checkpoints"]

@@ -21,9 +21,9 @@ from statestore.cli.output import Page, Result, cell, json_text, table_of, value
 from statestore.format.left_out import LeftOutState, left_out_of
 from statestore.format.manifest import KeyedEntry
 from statestore.format.manifest_json import left_out_to_json
-from statestore.restore.export import json_value
 from statestore.restore.key_history import KeyStates
 from statestore.restore.lookup import key_batch, key_group_of
+from statestore.restore.row_files import json_value
 
 __all__ = ["FoundRows", "KeyFound", "get_rows"]
 

@@ -12,7 +12,7 @@ from statestore.cli.checkpoints import pin_document
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.completion import complete_checkpoint, complete_savepoint
 from statestore.cli.output import Page, Result
-from statestore.format.documents import Pin
+from statestore.format.hold_documents import Pin
 
 __all__ = ["Pinned", "Saved", "Unpinned", "keep_savepoint", "pin_checkpoint", "unpin_checkpoint"]
 

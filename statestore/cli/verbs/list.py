@@ -24,7 +24,7 @@ from statestore.errors import (
     FormatVersionError,
     StateStoreError,
 )
-from statestore.format.documents import Pin, Savepoint
+from statestore.format.hold_documents import Pin, Savepoint
 from statestore.format.manifest import Manifest
 from statestore.format.manifest_json import left_out_to_json
 from statestore.store import StateStore

@@ -19,7 +19,7 @@ from statestore.cli.output import Page, Result, cell, table_of, value_text, writ
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry
 from statestore.format.manifest_json import left_out_to_json
-from statestore.restore.export import json_value
+from statestore.restore.row_files import json_value
 from statestore.restore.sql_query import View
 from statestore.rows.python_values import shown_values
 

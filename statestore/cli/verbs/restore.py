@@ -25,7 +25,8 @@ from statestore.cli.verbs.plan import PlannedRestore, Rate, keep_rate
 from statestore.format.digest import RowSet, digest_text
 from statestore.format.manifest_json import left_out_to_json
 from statestore.parquet.writer import ParquetOptions
-from statestore.restore.export import EXPORT_FORMATS, ExportedCheckpoint, ExportedState
+from statestore.restore.export import ExportedCheckpoint, ExportedState
+from statestore.restore.row_files import EXPORT_FORMATS
 
 __all__ = ["Restored", "restore_checkpoint"]
 

@@ -19,8 +19,8 @@ from statestore.cli.command import (
 from statestore.cli.drawing import bar, count, counted, size
 from statestore.cli.output import Page, Result, cell, table_of, value_text
 from statestore.format.manifest_json import left_out_to_json
-from statestore.restore.export import json_value
 from statestore.restore.plan import Weight
+from statestore.restore.row_files import json_value
 from statestore.restore.skew import FACTOR, KEYS, READ_GROUPS, HotKeys, SkewedOperator, SkewReport
 
 __all__ = ["FoundSkew", "find_skew"]

@@ -1,0 +1,192 @@
+"""The output folder of a restore: its contents appear when they are complete.
+
+::
+
+    DIR/.incomplete/<uid>/…         during the restore
+    DIR/.incomplete/.statestore     the list of files to move: name, length and time
+
+A killed run leaves ``.incomplete``, and perhaps folders that it had already moved. The next run
+deletes the files in that list. If the folder, or ``.incomplete``, contains any other file, the
+next run refuses it without deleting anything. So files of others stay.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from statestore.catalog.catalog import refuse_inside_store
+from statestore.errors import InvalidArgumentError, StorageError
+from statestore.format.digest import RowSet
+from statestore.storage import LocalStorage
+from statestore.storage.base import named
+
+__all__ = ["Contents", "appearing"]
+
+
+INCOMPLETE = ".incomplete"
+_IS_TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
+_LIST, _LIST_BEGUN = ".statestore", ".statestore.new"
+
+Files = dict[str, list[int]]  # by name relative to the folder: length, and time in nanoseconds
+
+
+@contextmanager
+def appearing(directory: Path) -> Iterator[Path]:
+    """Yield a folder inside ``directory`` whose contents are moved up at the end of the block.
+
+    While the folder exists, the contents of the directory are incomplete. After an error, nothing
+    of the block is left. Leftovers of a killed run are deleted first (I10). Raises
+    InvalidArgumentError if the directory contains other files, is written by another process, or is
+    inside a store; and StorageError.
+    """
+    folder = directory / INCOMPLETE
+    refuse_inside_store(LocalStorage(str(directory)), "what is exported")
+    with named("write", str(directory)), ExitStack() as held:
+        directory.mkdir(parents=True, exist_ok=True)
+        _lock(directory, held)
+        _refuse_strangers(directory)
+        _clear(directory)
+        folder.mkdir()
+        try:
+            _note(folder, {})
+            yield folder
+            _move_up(directory)
+        except BaseException:
+            with suppress(OSError):
+                _clear(directory)
+            raise
+        _clear_inside(folder)
+
+
+def _move_up(directory: Path) -> None:
+    """Write the list of the files to move, then move them."""
+    folder = directory / INCOMPLETE
+    _note(folder, {path.relative_to(folder).as_posix(): _facts(path) for path in _files(folder)})
+    for path in sorted(folder.iterdir()):
+        if path.name in (_LIST, _LIST_BEGUN):
+            continue
+        try:
+            path.rename(directory / path.name)
+        except OSError as error:
+            if error.errno not in _IS_TAKEN:
+                raise
+            raise StorageError(
+                f"cannot write {directory / path.name}: another process created it during "
+                "this export, and it was not changed; choose a new or an empty directory"
+            ) from error
+
+
+def _refuse_strangers(directory: Path) -> None:
+    """Refuse a directory that contains anything but leftovers of a killed run."""
+    own = _noted(directory / INCOMPLETE)
+    if own is None:
+        others: Iterable[Path] = directory.iterdir()
+    else:
+        folders = _folders(own)
+        others = (
+            path
+            for path in _below(directory)
+            if (name := path.relative_to(directory)).parts[0] != INCOMPLETE
+            and (name not in folders if _is_folder(path) else own.get(str(name)) != _facts(path))
+        )
+    stranger = next(iter(others), None)
+    if stranger is not None:
+        raise InvalidArgumentError(
+            f"{directory} is not empty: it contains {stranger.relative_to(directory)}, which "
+            "is not from an interrupted restore; choose a new or an empty directory"
+        )
+
+
+def _clear(directory: Path) -> None:
+    """Delete the files in the list of the run that wrote it, and the list last."""
+    folder = directory / INCOMPLETE
+    own = _noted(folder)
+    if own is None:
+        return
+    folders = _folders(own)
+    for path in _below(directory):
+        name = path.relative_to(directory)
+        if name.parts[0] == INCOMPLETE:
+            continue
+        if not _is_folder(path):
+            if own.get(str(name)) == _facts(path):
+                path.unlink()
+        elif name in folders:
+            with suppress(OSError):  # another process has put something there
+                path.rmdir()
+    _clear_inside(folder)
+
+
+def _clear_inside(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.name not in (_LIST, _LIST_BEGUN):
+            shutil.rmtree(path) if _is_folder(path) else path.unlink()
+    for name in (_LIST_BEGUN, _LIST):
+        (folder / name).unlink(missing_ok=True)
+    folder.rmdir()
+
+
+def _noted(folder: Path) -> Files | None:
+    """Return the list of files; None for a folder that no restore created."""
+    try:
+        noted: Any = json.loads((folder / _LIST).read_text())
+    except FileNotFoundError:
+        begun = folder.is_dir() and {path.name for path in folder.iterdir()} <= {_LIST_BEGUN}
+        return {} if begun else None
+    except ValueError:  # not a restore's file, or lost in a power failure
+        return None
+    return noted if isinstance(noted, dict) else None
+
+
+def _note(folder: Path, files: Files) -> None:
+    (folder / _LIST_BEGUN).write_text(json.dumps(files))
+    (folder / _LIST_BEGUN).replace(folder / _LIST)
+
+
+def _below(directory: Path) -> Iterator[Path]:
+    """Yield all paths below a directory, without following links; contents before folders."""
+    for parent, folders, names in os.walk(directory, topdown=False):
+        yield from (Path(parent, name) for name in sorted((*names, *folders)))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    own = (_LIST, _LIST_BEGUN)
+    return (path for path in _below(folder) if path.is_file() and path.name not in own)
+
+
+def _folders(files: Files) -> set[Path]:
+    return {parent for name in files for parent in Path(name).parents}
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _facts(path: Path) -> list[int]:
+    status = path.lstat()
+    return [status.st_size, status.st_mtime_ns]
+
+
+def _lock(directory: Path, held: ExitStack) -> None:
+    """Lock the directory against other runs; the system unlocks it when this process ends."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    held.callback(os.close, descriptor)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InvalidArgumentError(
+            f"another process is writing to {directory}; choose another directory"
+        ) from None
+
+
+"""Called with the number of rows written so far, and the total."""
+
+Contents = Mapping[tuple[str, str], RowSet]
