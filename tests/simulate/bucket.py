@@ -195,7 +195,7 @@ class SimulatedS3(S3Storage):
     def __init__(self, prefix: str, bucket: Bucket) -> None:
         """Open no connection."""
         self._prefix, self.url = f"bucket/{prefix}", f"s3://bucket/{prefix}"
-        self.streams, self._attempts, self._bucket = 1, 1, bucket
+        self.streams, self._attempts, self._bucket, self._options = 1, 1, bucket, {}
 
     @property
     def _fs(self) -> Any:
