@@ -30,19 +30,19 @@ from statestore.parquet.writer import ParquetOptions
 from statestore.rows.column_types import schema_of_arrow, uuid_columns, with_uuids
 from statestore.rows.input_rows import (
     StreamedRows,
-    beside,
     check_groups,
-    given_groups,
     is_dicts,
+    key_group_column,
     read_stream,
-    settled,
+    rereadable,
     streamed,
     with_groups,
+    with_key_group,
     without_empty_chunks,
     without_groups,
 )
 from statestore.rows.key_group_runs import ONE_ARRAY_BYTES, key_groups_of, null_key_error, null_keys
-from statestore.rows.python_values import ROWS, fitted_table, table_of_dicts
+from statestore.rows.python_values import ROWS, fit_table, table_of_dicts
 from statestore.rows.sorting import slices_of, sorted_pieces
 
 __all__ = [
@@ -75,7 +75,7 @@ def as_table(rows: Any, subject: str = ROWS) -> pa.Table:
     :mod:`statestore.rows.input_rows`. Raises InvalidArgumentError, which names ``subject``, for
     anything else, for values without a common type, and for two columns with one name.
     """
-    rows = settled(rows)
+    rows = rereadable(rows)
     if is_dicts(rows):
         return table_of_dicts(rows, None, subject=subject)
     if is_schema(rows):
@@ -127,7 +127,7 @@ def rows_known(rows: Rows) -> int | None:
 
 def on_driver(rows: Rows, names: Sequence[str], most_bytes: int) -> Rows:
     """Return some columns; the rows are already in this process."""
-    return rows.select(beside(names, rows.schema.names))
+    return rows.select(with_key_group(names, rows.schema.names))
 
 
 def refuse_narrowing(rows: Rows, names: Sequence[str], state: KeyedState) -> None:
@@ -242,13 +242,13 @@ def _keyed(
 
 def _fitted(rows: pa.Table, state: KeyedState, first_row: int = 0) -> pa.Table:
     """Return the stored columns, and the store's own column if it was given, after a check."""
-    own = given_groups(rows, state)
-    stored = fitted_table(rows, state.schema, str(state), first_row=first_row)
+    own = key_group_column(rows, state)
+    stored = fit_table(rows, state.schema, str(state), first_row=first_row)
     return stored if own is None else stored.append_column(KEY_GROUP, own)
 
 
 def _of_schema(rows: Any, state: KeyedState, options: ParquetOptions) -> Rows:
-    rows = settled(streamed(rows, str(state), options.stream_bytes))
+    rows = rereadable(streamed(rows, str(state), options.stream_bytes))
     if isinstance(rows, StreamedRows):
         refuse_repeated_names(rows.schema, str(state))
         return rows

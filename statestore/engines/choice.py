@@ -22,7 +22,7 @@ from statestore.jobgraph.partitioners import Partitioner
 from statestore.keys.ranges import Assignment
 from statestore.layers.base_comparison import BaseComparison
 from statestore.parquet.keyed_writer import KeyedTarget
-from statestore.rows.input_rows import StreamedRows, is_dicts, is_lazy, settled, streamed
+from statestore.rows.input_rows import StreamedRows, is_dicts, is_lazy, rereadable, streamed
 from statestore.rows.python_values import ROWS
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def reread(rows: Any, subject: str = ROWS, most_bytes: int | None = None) -> Any
         if isinstance(rows, StreamedRows):
             arrow_engine.refuse_repeated_names(rows.schema, subject)
             return rows
-    rows = settled(rows)
+    rows = rereadable(rows)
     return rows if is_dicts(rows) else arrow_engine.as_table(rows, subject)
 
 

@@ -29,7 +29,7 @@ from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
 from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.rows.column_types import schema_of_arrow
 from statestore.rows.key_group_runs import key_groups_of
-from statestore.rows.python_values import fitted_table
+from statestore.rows.python_values import fit_table
 from statestore.rows.sorting import key_group_pieces
 
 __all__ = [
@@ -221,7 +221,7 @@ def _placed(
         if not table.num_rows:
             continue
         numbers = pa.array(np.full(table.num_rows, group, np.int32))
-        fitted = fitted_table(table, state.schema, str(state))
+        fitted = fit_table(table, state.schema, str(state))
         tables.append(fitted.add_column(0, KEY_GROUP, numbers))
         size += table.nbytes
         if size >= table_bytes:

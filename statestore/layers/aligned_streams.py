@@ -24,7 +24,7 @@ from statestore.errors import DamagedFileError
 from statestore.format.names import KEY_GROUP
 from statestore.format.state import KeyedState
 from statestore.rows.equality import leaf_columns
-from statestore.rows.key_group_runs import first_descent, order_of, sort_leaves, taken
+from statestore.rows.key_group_runs import first_descent, order_of, sort_leaves, take_rows
 
 __all__ = ["AlignedPiece", "Bound", "aligned", "sorted_tables"]
 
@@ -296,7 +296,7 @@ def _floats_in_order(
         some = pa.Table.from_batches([batch])
         rows = some if held is None else pa.concat_tables([held, some])
         order = order_of(rows, state)
-        rows = taken(rows, order)
+        rows = take_rows(rows, order)
         least = _least_after(some.slice(some.num_rows - 1), state.identity)
         if least is None:  # all later rows come after the batch's last row
             count = int(np.flatnonzero(order == len(order) - 1)[0]) + 1

@@ -31,8 +31,8 @@ from statestore.parquet.reader import restored_schema
 from statestore.rows.change_rows import change_table
 from statestore.rows.delete_markers import Deletion
 from statestore.rows.digests import row_hashes
-from statestore.rows.equality import pairs_of
-from statestore.rows.key_group_runs import RUN_BYTES, checked, taken
+from statestore.rows.equality import matching_rows
+from statestore.rows.key_group_runs import RUN_BYTES, check_and_sort, take_rows
 from statestore.rows.sorting import MEMORY_BYTES, key_group_pieces, merge_steps
 from statestore.storage import Storage
 
@@ -137,7 +137,7 @@ class BaseComparison:
         reads = reads_of(self.entry, key_groups)
         read = read_state(self.storage, self.entry, reads, run_bytes=self.run_bytes)
         stored = sorted_tables(read, self.state, min(_STORED_BYTES, self.memory_bytes // 8))
-        rows = checked(new, self.state)
+        rows = check_and_sort(new, self.state)
         left = next(rows, None)
         for last, old in _parts_of(stored):
             now: Iterator[pa.Table] = iter(())
@@ -169,14 +169,14 @@ class BaseComparison:
             for some, rest in zip(sides, (old, new), strict=True)
         ]
         for rows, places, side in merge_steps(streams, self.state, self.memory_bytes // 4):
-            yield taken(rows, places[side == 0]), taken(rows, places[side == 1])
+            yield take_rows(rows, places[side == 0]), take_rows(rows, places[side == 1])
 
     def _changed(self, old: pa.Table, new: pa.Table) -> Iterator[pa.Table]:
         """Yield the changes from the old rows to the new rows, if there are any."""
         state = self.state
         identity = list(state.identity)
         names = state.schema.names
-        new_at, old_at, same = pairs_of(new.select(names), old.select(names), identity)
+        new_at, old_at, same = matching_rows(new.select(names), old.select(names), identity)
         comes, goes = np.ones(new.num_rows, np.bool_), np.ones(old.num_rows, np.bool_)
         comes[new_at[same]] = False
         goes[old_at] = False
@@ -188,7 +188,7 @@ class BaseComparison:
         if changes.num_rows:
             groups = np.asarray(changes.column(KEY_GROUP)).astype(np.int32)
             rows = changes.drop_columns([KEY_GROUP]).add_column(0, KEY_GROUP, pa.array(groups))
-            yield taken(rows, np.argsort(groups, kind="stable"))
+            yield take_rows(rows, np.argsort(groups, kind="stable"))
 
 
 def _parts_of(pieces: Iterable[pa.Table]) -> Iterator[tuple[int, Iterator[pa.Table]]]:

@@ -33,9 +33,9 @@ from statestore.format.state import KeyedState, check_time
 from statestore.layers.aligned_streams import AlignedPiece, Bound, aligned, sorted_tables
 from statestore.layers.layer_cache import LayerCache, Read
 from statestore.parquet.reader import DataFile, RowGroups, read_slices, restored_schema
-from statestore.rows.delete_markers import as_cleared, cleared_where, comes, widths_of
-from statestore.rows.equality import found
-from statestore.rows.key_group_runs import RUN_BYTES, key_groups_of, order_of, taken
+from statestore.rows.delete_markers import are_upserts, clear_deletes, replace_upserts, widths_of
+from statestore.rows.equality import matching_positions
+from statestore.rows.key_group_runs import RUN_BYTES, key_groups_of, order_of, take_rows
 from statestore.storage import Storage
 
 __all__ = [
@@ -127,8 +127,8 @@ def marked_expired(changes: pa.Table, state: KeyedState, now_ms: int | None) -> 
     """
     if now_ms is None or state.ttl is None:
         return changes
-    gone = comes(changes) & expired_rows(changes, state, now_ms)
-    return cleared_where(changes, gone, state) if gone.any() else changes
+    gone = are_upserts(changes) & expired_rows(changes, state, now_ms)
+    return replace_upserts(changes, gone, state) if gone.any() else changes
 
 
 def expired_rows(rows: pa.RecordBatch | pa.Table, state: KeyedState, now_ms: int) -> Flags:
@@ -345,7 +345,7 @@ def merged_changes(
     read = partial(read_slices, storage, verify=True)
     streams = [_layer_changes(read, layer, table_bytes) for layer in layers]
     for rows in _merged_layers(streams, state):
-        yield as_cleared(rows)
+        yield clear_deletes(rows)
 
 
 def merged_rows(rows: pa.Table, layers: Sequence[pa.Table], state: KeyedState) -> pa.Table:
@@ -485,7 +485,7 @@ def _newest(parts: Sequence[_Changes], state: KeyedState) -> pa.Table:
     if not len(kept):
         return rows.slice(0, 0)
     own = rows.select([KEY_GROUP, *state.identity]).take(pa.array(kept)).combine_chunks()
-    return taken(rows, kept[order_of(own, state)])
+    return take_rows(rows, kept[order_of(own, state)])
 
 
 def _with_newest(parts: Sequence[_Changes], state: KeyedState) -> tuple[pa.Table, Flags]:
@@ -502,7 +502,9 @@ def _with_newest(parts: Sequence[_Changes], state: KeyedState) -> tuple[pa.Table
         # A newer delete replaces a delete of the same key; a newer row of that key does not.
         reached = np.flatnonzero(widths >= width)
         identities = own.select(list(state.identity[:width]))
-        at, by = found(_at(identities, reached), identities.take(pa.array(newest_first)))
+        at, by = matching_positions(
+            _at(identities, reached), identities.take(pa.array(newest_first))
+        )
         is_newest[reached[at]] &= layers[newest_first[by]] <= layers[reached[at]]
     return rows, is_newest
 
@@ -521,7 +523,7 @@ def _applied(rows: pa.Table, parts: Sequence[_Changes], state: KeyedState) -> pa
         return rows
     changes, is_newest = _with_newest(parts, state)
     gone, by = _replaced(rows, changes, is_newest, state)
-    left, behind = comes(changes) & is_newest, rows.num_rows
+    left, behind = are_upserts(changes) & is_newest, rows.num_rows
     in_place = left[by]
     left[by[in_place]] = False
     places, stays = np.arange(behind), np.ones(behind, np.bool_)
@@ -531,7 +533,7 @@ def _applied(rows: pa.Table, parts: Sequence[_Changes], state: KeyedState) -> pa
         new, before = _new_places(rows, changes, np.flatnonzero(left), state)
         places, stays = np.insert(places, before, behind + new), np.insert(stays, before, True)
     both = pa.concat_tables([rows, changes.select(rows.schema.names).cast(rows.schema)])
-    return taken(both, places[stays])
+    return take_rows(both, places[stays])
 
 
 def _new_places(
@@ -573,7 +575,7 @@ def _replaced(
     for width in reversed(_distinct(widths)):
         names = list(state.identity[:width])
         those = np.flatnonzero(is_newest & (widths == width))
-        gone, places = found(rows.select(names), _at(changes.select(names), those))
+        gone, places = matching_positions(rows.select(names), _at(changes.select(names), those))
         by[gone] = those[places]
     gone = np.flatnonzero(by >= 0)
     return gone, by[gone]

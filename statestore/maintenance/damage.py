@@ -40,7 +40,7 @@ from statestore.parquet.keyed_writer import KeyedTarget, write_grouped
 from statestore.parquet.operator_elements import write_elements
 from statestore.parquet.reader import placed, restored_schema
 from statestore.rows.equality import first_of_equals
-from statestore.rows.python_values import shown
+from statestore.rows.python_values import display_rows
 from statestore.storage import Storage
 
 __all__ = [
@@ -181,7 +181,7 @@ def _keys(
         own = batch.select(list(key))
         begins = first_of_equals(pa.Table.from_batches([*before, own]))[len(before) :]
         places = np.flatnonzero(begins)
-        examples += shown(own.take(pa.array(places[: max(limit - len(examples), 0)])))
+        examples += display_rows(own.take(pa.array(places[: max(limit - len(examples), 0)])))
         rows, keys = rows + batch.num_rows, keys + len(places)
         before = [own.slice(own.num_rows - 1)] if own.num_rows else before
     return rows, keys, tuple(examples)

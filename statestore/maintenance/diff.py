@@ -41,8 +41,8 @@ from statestore.maintenance.diff_rows import (
 )
 from statestore.parquet.operator_elements import elements_of
 from statestore.rows.equality import comparable
-from statestore.rows.equality import found as matched
-from statestore.rows.python_values import shown
+from statestore.rows.equality import matching_positions as matched
+from statestore.rows.python_values import display_rows
 from statestore.storage import MeteredStorage, Storage
 
 __all__ = [
@@ -162,8 +162,12 @@ def _compare_elements(
         ("removed", removed, None),
     ):
         room = max(limit - len(examples), 0)
-        before: list[Any] | None = None if of_a is None else shown(old.take(pa.array(of_a[:room])))
-        now: list[Any] | None = None if of_b is None else shown(new.take(pa.array(of_b[:room])))
+        before: list[Any] | None = (
+            None if of_a is None else display_rows(old.take(pa.array(of_a[:room])))
+        )
+        now: list[Any] | None = (
+            None if of_b is None else display_rows(new.take(pa.array(of_b[:room])))
+        )
         size = len(before or now or ())
         pairs = zip(before or [None] * size, now or [None] * size, strict=True)
         for old_element, new_element in pairs:

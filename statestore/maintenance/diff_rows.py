@@ -32,9 +32,9 @@ from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.format.schema import Schema, digests_compare
 from statestore.layers.intact_key_groups import Parts, aligned_groups, group_parts, read_groups
 from statestore.rows.dataframes import as_pandas, as_polars, table_of
-from statestore.rows.equality import common_schema, comparable, hashes_of, pairs_of
-from statestore.rows.key_group_runs import taken
-from statestore.rows.python_values import shown
+from statestore.rows.equality import common_schema, comparable, hashes_of, matching_rows
+from statestore.rows.key_group_runs import take_rows
+from statestore.rows.python_values import display_rows
 from statestore.storage import Storage
 
 __all__ = [
@@ -497,19 +497,19 @@ def _compare(
         rows.select(schema.names) for schema, (_, rows) in zip(schemas, (a, b), strict=True)
     )
     left, right = comparable((old, schemas[0]), (new, schemas[1]))
-    in_a, in_b, same = pairs_of(left, right, side.identity)
+    in_a, in_b, same = matching_rows(left, right, side.identity)
     differ = ~same
     removed = np.setdiff1d(np.arange(old.num_rows), in_a, assume_unique=True)
     added = np.setdiff1d(np.arange(new.num_rows), in_b, assume_unique=True)
     counts = {"added": len(added), "removed": len(removed), "changed": int(differ.sum())}
     _add_counts(result, group, **counts)
     for change, owner, rows, places, others in (
-        ("changed", side, old, in_a[differ], taken(new, in_b[differ][: result.room])),
+        ("changed", side, old, in_a[differ], take_rows(new, in_b[differ][: result.room])),
         ("added", other, new, added, None),
         ("removed", side, old, removed, None),
     ):
         if room := result.room:
-            shown_first = taken(rows, places[:room])
+            shown_first = take_rows(rows, places[:room])
             _add_examples(result, change, group, owner, shown_first, others)
     return any(counts.values())
 
@@ -542,8 +542,8 @@ def _add_examples(
     rows: pa.Table,
     others: pa.Table | None,
 ) -> None:
-    first = shown(rows.slice(0, result.room))
-    second: list[Any] = [None] * len(first) if others is None else shown(others)
+    first = display_rows(rows.slice(0, result.room))
+    second: list[Any] = [None] * len(first) if others is None else display_rows(others)
     for row, other in zip(first, second, strict=True):
         identity = {name: row[name] for name in side.identity}
         pair = (None, row) if change == "added" else (row, other)
@@ -587,6 +587,6 @@ def _rows_by_hash(side: ComparedSide, wanted: U64Array) -> dict[int, dict[str, A
     for _, batch in side.groups(range(side.entry.state.max_parallelism)):
         hashes = hashes_of(batch, side.identity_columns)
         places = np.flatnonzero(np.isin(hashes, wanted))
-        rows_there = shown(batch.take(pa.array(places)))
+        rows_there = display_rows(batch.take(pa.array(places)))
         rows_by_hash.update(zip(hashes[places].tolist(), rows_there, strict=True))
     return rows_by_hash

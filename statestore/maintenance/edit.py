@@ -39,7 +39,7 @@ from statestore.restore.key_set_lookup import WantedKeys, rows_of_keys
 from statestore.restore.lookup import key_batch
 from statestore.restore.plan import owners_of
 from statestore.rows.column_types import uuid_columns, with_uuids
-from statestore.rows.equality import found
+from statestore.rows.equality import matching_positions
 from statestore.rows.input_rows import is_dicts
 from statestore.rows.python_values import table_of_dicts
 from statestore.snapshot.writer import CheckpointWriter
@@ -186,7 +186,7 @@ def _stored_keys(storage: Storage, entry: KeyedEntry, keys: Sequence[Any]) -> li
     every = reads_of(entry, KeyGroupRange.every(state.max_parallelism))
     narrow, reads = identities_of(entry, every)
     rows = rows_of_keys(storage, narrow, reads, WantedKeys.of(wanted, state))
-    places, _ = found(wanted, rows.select(state.key))
+    places, _ = matching_positions(wanted, rows.select(state.key))
     return [keys[place] for place in places.tolist()]
 
 

@@ -286,12 +286,12 @@ def purge(
         )
     tables = {hit.entry.table.path for hits in plan.hits.values() for hit in hits}
     logs: tuple[str, ...] = ()
-    replaced_by: dict[int, Manifest] = {}
+    successors: dict[int, Manifest] = {}
     if plan.to_replace and not dry_run:
         _refuse_broken(catalog, plan)
         logs = tuple(table for table in sorted(tables) if drop_log(catalog.storage, table))
-        replaced_by, twice = _commit_replacements(deriver, plan, logs)
-        _finish(deriver, replaced_by, twice, now_ms)
+        successors, twice = _commit_replacements(deriver, plan, logs)
+        _finish(deriver, successors, twice, now_ms)
     cut: tuple[str, ...] = ()
     if wanted.checkpoint is None:
         dropped, cut = clean_logs(
@@ -302,9 +302,7 @@ def purge(
         store=catalog.storage.url,
         dry_run=dry_run,
         uid=plan.subject.operator,
-        replaced=tuple(
-            _report(plan, number, replaced_by.get(number)) for number in plan.to_replace
-        ),
+        replaced=tuple(_report(plan, number, successors.get(number)) for number in plan.to_replace),
         finished=tuple(_report(plan, old, new) for old, new in (finished or plan.pending).items()),
         logs=logs,
         cut_logs=cut,

@@ -36,8 +36,8 @@ from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.parquet.writer import ParquetOptions
 from statestore.restore.lookup import key_group_of, table_of_key
 from statestore.rows.column_types import arrow_schema, schema_of_arrow
-from statestore.rows.delete_markers import are_changes, as_cleared
-from statestore.rows.equality import found
+from statestore.rows.delete_markers import are_changes, clear_deletes
+from statestore.rows.equality import matching_positions
 from statestore.storage import Storage
 from statestore.storage.base import named
 
@@ -64,7 +64,7 @@ def matching(rows: pa.Table, selections: Iterable[Selection]) -> np.ndarray:
         if not own.schema.equals(wanted.schema):
             columns = _common_columns(schema_of_arrow(own.schema), schema_of_arrow(wanted.schema))
             own, wanted = own.cast(columns), wanted.cast(columns)
-        places, _ = found(own, wanted)
+        places, _ = matching_positions(own, wanted)
         flags[places] = True
     return flags
 
@@ -226,7 +226,7 @@ class RowRemover:
         target = KeyedTarget.of(self._storage, entry, checkpoint_id, self._options)
         pieces = read_pieces(self._storage, entry, reads_of(entry, span))
         kept = (_drop_selected(piece, hit.selections) for piece in pieces)
-        return write_pieces(map(as_cleared, kept) if are_changes(entry.state) else kept, target)
+        return write_pieces(map(clear_deletes, kept) if are_changes(entry.state) else kept, target)
 
 
 def _drop_selected(rows: pa.Table, selections: tuple[Selection, ...]) -> pa.Table:

@@ -38,10 +38,10 @@ from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.restore.duck import duckdb, said, shut_in, unsliced
 from statestore.restore.lookup import key_batch, key_group_of
 from statestore.rows.column_types import arrow_schema, uuid_columns, with_uuids
-from statestore.rows.delete_markers import are_changes, as_cleared
-from statestore.rows.equality import found, leaf_columns
-from statestore.rows.key_group_runs import checked, key_groups_of, null_key_error, null_keys
-from statestore.rows.python_values import fitted_table, table_of_dicts
+from statestore.rows.delete_markers import are_changes, clear_deletes
+from statestore.rows.equality import leaf_columns, matching_positions
+from statestore.rows.key_group_runs import check_and_sort, key_groups_of, null_key_error, null_keys
+from statestore.rows.python_values import fit_table, table_of_dicts
 from statestore.rows.sorting import MEMORY_BYTES, sorted_pieces
 from statestore.storage import Storage
 from statestore.storage.temporary import temporary_folder
@@ -167,7 +167,7 @@ class _Rewriter:
         for handle, span, groups in self._by_file():
             pieces = self._changed_rows(span, groups)
             if target is None:
-                rows += sum(piece.num_rows for piece in checked(pieces, entry.state))
+                rows += sum(piece.num_rows for piece in check_and_sort(pieces, entry.state))
             else:
                 self.new += write_pieces(pieces, target)
             spans.append(span)
@@ -226,7 +226,7 @@ class _Rewriter:
         names = [name for name in state.identity if name != MARK]
         for piece in aligned(streams, names):
             rows = pa.concat_tables([rows for rows in piece.rows if rows is not None])
-            yield as_cleared(rows) if are_changes(state) else rows
+            yield clear_deletes(rows) if are_changes(state) else rows
 
     def _unchanged_rows(self, span: KeyGroupRange, groups: tuple[int, ...]) -> Iterator[pa.Table]:
         """Yield the stored rows of a file that are neither deleted nor replaced, sorted."""
@@ -250,7 +250,7 @@ class _Rewriter:
 
 def _remove_rows(rows: pa.Table, names: Sequence[str], gone: pa.Table) -> pa.Table:
     """Return the rows without the ones that have these values in these columns."""
-    places, _ = found(rows.select(names), gone.select(names))
+    places, _ = matching_positions(rows.select(names), gone.select(names))
     if not len(places):
         return rows
     kept = np.ones(rows.num_rows, np.bool_)
@@ -312,7 +312,7 @@ def rewrite_by_sql(
                 if target is not None:
                     handles = write_pieces(pieces, target)
                     return handles, sum(handle.rows for handle in handles)
-                return (), sum(piece.num_rows for piece in checked(pieces, entry.state))
+                return (), sum(piece.num_rows for piece in check_and_sort(pieces, entry.state))
         except (library.Error, pa.ArrowException) as error:
             raise InvalidArgumentError(
                 f"cannot run {sql!r} over {entry.state}: {said(error)}; the state is the "
@@ -397,7 +397,7 @@ def _fit_columns(batch: pa.RecordBatch, state: KeyedState) -> pa.RecordBatch:
     """Convert rows of the result to the state's columns."""
     subject = f"the result for {state}"
     try:
-        table = fitted_table(pa.Table.from_batches([batch]), state.schema, subject, nearest=False)
+        table = fit_table(pa.Table.from_batches([batch]), state.schema, subject, nearest=False)
     except InvalidArgumentError as error:
         raise SchemaMismatchError(
             f"{state} has the columns ({state.schema}), but the result cannot be stored in "

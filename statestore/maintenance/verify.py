@@ -58,7 +58,7 @@ from statestore.parquet.keyed_writer import file_schema
 from statestore.parquet.operator_elements import misplaced, stored_schema
 from statestore.parquet.reader import DataFile, open_data
 from statestore.rows.dataframes import as_pandas, as_polars, table_of
-from statestore.rows.delete_markers import are_changes, coming, unknown
+from statestore.rows.delete_markers import are_changes, count_invalid_marks, upserts_of
 from statestore.rows.digests import row_hashes, rows_digest
 from statestore.rows.key_group_runs import RowOrder, key_groups_of, null_keys
 from statestore.storage import Storage
@@ -213,8 +213,8 @@ class _KeyedRows:
         state = self._state
         if not are_changes(state):
             return batch
-        self._unmarked += unknown(batch, state)
-        return coming(batch)
+        self._unmarked += count_invalid_marks(batch, state)
+        return upserts_of(batch)
 
     def flaws(self) -> Iterator[str]:
         if self._null_keys:

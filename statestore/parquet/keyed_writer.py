@@ -25,11 +25,11 @@ from statestore.keys.groups import KeyGroupRange
 from statestore.parquet.statistics import statistics_columns
 from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.parquet.writer import Encodings, FileWriter, ParquetOptions
-from statestore.rows.change_rows import consistent
+from statestore.rows.change_rows import merge_deletes
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.delete_markers import are_changes
 from statestore.rows.digests import row_hashes
-from statestore.rows.key_group_runs import checked
+from statestore.rows.key_group_runs import check_and_sort
 from statestore.rows.sorting import key_group_pieces
 from statestore.storage import CachedStorage, Storage
 
@@ -97,8 +97,8 @@ def write_pieces(pieces: Iterable[pa.Table], target: KeyedTarget) -> tuple[Keyed
     writer = _GroupWriter(target)
     try:
         if are_changes(target.state):
-            pieces = consistent(pieces, target.state)
-        for rows in checked(pieces, target.state):
+            pieces = merge_deletes(pieces, target.state)
+        for rows in check_and_sort(pieces, target.state):
             for batch in rows.to_batches(target.options.row_group_rows):
                 writer.write(batch)
         return writer.finish()

@@ -33,9 +33,9 @@ from statestore.rows.digests import rows_digest
 from statestore.rows.python_values import (
     ROWS,
     column_of,
-    dictionaries,
-    fitted,
-    fitted_table,
+    fit_column,
+    fit_table,
+    rows_to_dicts,
     table_of_dicts,
 )
 from statestore.rows.text import refuse_invalid_text
@@ -123,12 +123,12 @@ def elements_in_place(rows: pa.Table, copies: int, subject: str = ROWS) -> pa.Ta
     subtasks = subtasks[order]
     positions = np.arange(len(order)) - np.searchsorted(subtasks, subtasks)
     elements = rows.drop_columns([name for name in (SUBTASK, POSITION) if name in names])
-    stored = fitted_table(elements, schema_of_arrow(elements.schema), subject)
+    stored = fit_table(elements, schema_of_arrow(elements.schema), subject)
     return _with_place(stored.take(pa.array(order)), subtasks, positions)
 
 
 def _numbers(rows: pa.Table, name: str, subject: str) -> npt.NDArray[np.int64]:
-    column = fitted(rows.column(name), pa.int64(), name=name, subject=subject)
+    column = fit_column(rows.column(name), pa.int64(), name=name, subject=subject)
     if column.null_count:
         raise InvalidArgumentError(
             f"the column {name!r} of {subject} must be a number in every row"
@@ -200,7 +200,7 @@ def read_elements(
         for column in wanted:
             state.schema.type_of(column)
     for batch in _batches(storage, entry, verify):
-        for row in dictionaries(_kept(batch, wanted), str(state)):
+        for row in rows_to_dicts(_kept(batch, wanted), str(state)):
             yield row.pop(SUBTASK), row.pop(POSITION), row
 
 

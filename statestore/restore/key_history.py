@@ -31,9 +31,9 @@ from statestore.layers.merge import clock_ms, read_state
 from statestore.restore.lookup import table_of_key
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.dataframes import RowStream, as_pandas, as_polars
-from statestore.rows.equality import comparable, pairs_of, same_rows
+from statestore.rows.equality import comparable, matching_rows, same_rows
 from statestore.rows.key_group_runs import RUN_BYTES
-from statestore.rows.python_values import dictionaries, shown
+from statestore.rows.python_values import display_rows, rows_to_dicts
 from statestore.storage import Storage
 
 __all__ = [
@@ -113,7 +113,9 @@ class KeyStates:
         ]
         tables = (
             text(str(state.entry.state))
-            + html_table(state.table.schema.names, map(tuple, map(dict.values, shown(state.table))))
+            + html_table(
+                state.table.schema.names, map(tuple, map(dict.values, display_rows(state.table)))
+            )
             for state in self.states
             if state.rows
         )
@@ -148,7 +150,7 @@ def key_states(
     for entry in _chosen(manifest, uid, name):
         try:
             found = table_of_key(catalog.storage, entry, key_of(entry.state), now_ms=now_ms)
-            rows = tuple(dictionaries(found, str(entry.state)))
+            rows = tuple(rows_to_dicts(found, str(entry.state)))
         except InvalidArgumentError as error:
             skipped.append(SkippedState(entry, str(error)))
         except StateStoreError as error:
@@ -284,7 +286,7 @@ def _joined(old: pa.Table | None, new: pa.Table | None, sides: _Sides) -> pa.Tab
     identity = list(sides.a.state.identity)
     a, b = (_rows(rows, entry) for rows, entry in ((old, sides.a), (new, sides.b)))
     both = comparable((a, sides.a.state.schema), (b, sides.b.state.schema))
-    in_a, in_b, same = pairs_of(*both, identity)
+    in_a, in_b, same = matching_rows(*both, identity)
     alone_a = np.setdiff1d(np.arange(a.num_rows), in_a)
     alone_b = np.setdiff1d(np.arange(b.num_rows), in_b)
     left = np.concatenate((in_a, alone_a, np.full(len(alone_b), -1)))
@@ -403,7 +405,7 @@ def key_history(
         elif entry != seen:
             after = _Found(entry.state, table_of_key(catalog.storage, entry, key, now_ms=now_ms))
         seen = entry
-        rows = None if entry is None else tuple(dictionaries(after.rows, str(entry.state)))
+        rows = None if entry is None else tuple(rows_to_dicts(after.rows, str(entry.state)))
         table = None if entry is None else after.rows
         lacking = tuple(record for record in manifest.left_out if record.lacks(uid, name))
         changed = after.differs(before)

@@ -30,10 +30,10 @@ from statestore.layers.merge import (
 from statestore.parquet.reader import read_slices, restored_schema
 from statestore.restore.lookup import has_exact_bounds
 from statestore.rows.column_types import uuid_columns, with_uuids
-from statestore.rows.equality import found, hashes_of
-from statestore.rows.input_rows import is_dicts, settled
-from statestore.rows.key_group_runs import combined, key_groups_of, taken
-from statestore.rows.python_values import fitted_table, table_of_dicts
+from statestore.rows.equality import hashes_of, matching_positions
+from statestore.rows.input_rows import is_dicts, rereadable
+from statestore.rows.key_group_runs import combine_chunks, key_groups_of, take_rows
+from statestore.rows.python_values import fit_table, table_of_dicts
 from statestore.storage import Storage
 
 __all__ = ["Indexed", "RowCache", "WantedKeys", "bytes_to_read", "rows_of_keys"]
@@ -65,7 +65,7 @@ class WantedKeys:
         Keys may be repeated. Raises InvalidArgumentError when a key column is missing, or has a
         value that :func:`key_batch` would refuse; NullKeyError for a null key.
         """
-        rows = settled(rows)
+        rows = rereadable(rows)
         if is_dicts(rows):
             rows = _of_dicts(rows, state)
         rows = as_table(rows, f"the keys of {state}")
@@ -77,7 +77,7 @@ class WantedKeys:
             )
         schema = state.schema.select(state.key)
         try:
-            keys = fitted_table(rows, schema).combine_chunks()
+            keys = fit_table(rows, schema).combine_chunks()
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"invalid keys of {state}: {error}") from error
         groups = np.asarray(key_groups_of(keys, state), np.int32)
@@ -113,8 +113,8 @@ class WantedKeys:
 
     def match(self, rows: pa.Table) -> pa.Table:
         """Return the rows that have one of the keys; hashes may collide, values do not."""
-        places, _ = found(rows.select(self.rows.column_names), self.rows)
-        return rows if len(places) == rows.num_rows else taken(rows, places)
+        places, _ = matching_positions(rows.select(self.rows.column_names), self.rows)
+        return rows if len(places) == rows.num_rows else take_rows(rows, places)
 
     def _in(self, part: KeyedStateSlice) -> slice:
         groups = part.key_groups
@@ -199,7 +199,7 @@ class Indexed:
         ends = np.cumsum(counts)
         total = int(ends[-1]) if len(ends) else 0
         spread = np.arange(total) - np.repeat(ends - counts, counts) + np.repeat(first, counts)
-        return taken(self.rows, np.sort(self.order[spread]).astype(np.intp))
+        return take_rows(self.rows, np.sort(self.order[spread]).astype(np.intp))
 
 
 @dataclass
@@ -225,7 +225,7 @@ class _Search:
             hashes = self.wanted.hashes_in(part)
             if len(hashes):
                 pieces.append(self._like(entry, part, hashes))
-        return self.wanted.match(combined(pa.concat_tables(pieces)))
+        return self.wanted.match(combine_chunks(pa.concat_tables(pieces)))
 
     def _like(self, entry: KeyedEntry, part: KeyedStateSlice, hashes: U64Array) -> pa.Table:
         """Return a slice's rows with one of the hashes."""
@@ -239,7 +239,7 @@ class _Search:
                 read_slices(self.storage, entry, [part], verify=self.verify),
                 restored_schema(entry.state.schema),
             )
-            held = Indexed.of(combined(rows), self.state)
+            held = Indexed.of(combine_chunks(rows), self.state)
             cache.put(part, held)
         return held.like(hashes)
 

@@ -22,9 +22,9 @@ from statestore.layers.merge import (
 from statestore.parquet.reader import restored_schema
 from statestore.restore.key_set_lookup import Indexed, WantedKeys
 from statestore.restore.lookup import key_batch, key_group_of, rows_of_key
-from statestore.rows.key_group_runs import combined
+from statestore.rows.key_group_runs import combine_chunks
 from statestore.rows.lossless_cast import brief
-from statestore.rows.python_values import dictionaries
+from statestore.rows.python_values import rows_to_dicts
 from statestore.storage import Storage
 
 __all__ = ["LazySubtask"]
@@ -83,7 +83,7 @@ class LazySubtask:
             )
         wanted = WantedKeys.of(pa.Table.from_batches([batch]), state)
         rows = wanted.match(held.like(wanted.hashes))
-        return dictionaries(rows.select(state.schema.names), str(state))
+        return rows_to_dicts(rows.select(state.schema.names), str(state))
 
     def fetch(self, key_groups: KeyGroupRange | None = None) -> int:
         """Read key groups into the cache, by default all; return the number of cached ones.
@@ -128,4 +128,4 @@ class LazySubtask:
                 if size > self._limit:
                     return None
                 pieces.append(batch)
-        return Indexed.of(combined(pa.Table.from_batches(pieces, schema)), self._entry.state)
+        return Indexed.of(combine_chunks(pa.Table.from_batches(pieces, schema)), self._entry.state)

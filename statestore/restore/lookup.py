@@ -20,10 +20,10 @@ from statestore.layers.merge import (
 from statestore.parquet.reader import open_data, placed, restored_schema, row_groups_of
 from statestore.parquet.statistics import positions_of
 from statestore.rows.column_types import arrow_schema, uuid_as_stored, uuid_columns
-from statestore.rows.equality import found
+from statestore.rows.equality import matching_positions
 from statestore.rows.key_group_runs import key_groups_of
 from statestore.rows.lossless_cast import brief
-from statestore.rows.python_values import column_of, dictionaries
+from statestore.rows.python_values import column_of, rows_to_dicts
 from statestore.storage import Storage
 
 __all__ = ["has_exact_bounds", "key_batch", "key_group_of", "rows_of_key", "table_of_key"]
@@ -45,7 +45,7 @@ def rows_of_key(
     Otherwise the same as :func:`table_of_key`.
     """
     table = table_of_key(storage, entry, key, verify=verify, now_ms=now_ms)
-    return dictionaries(table, str(entry.state))
+    return rows_to_dicts(table, str(entry.state))
 
 
 def table_of_key(
@@ -92,7 +92,7 @@ def _rows_of(
             for index in _row_groups(metadata, wanted, own) if known else own:
                 for batch in file.batches([index], schema):
                     own = pa.Table.from_batches([batch.select(wanted.schema.names)])
-                    rows = batch.take(pa.array(found(own, keys)[0]))
+                    rows = batch.take(pa.array(matching_positions(own, keys)[0]))
                     pieces.append(placed(rows, part.key_groups.first, restored))
     return pa.Table.from_batches(pieces, restored)
 

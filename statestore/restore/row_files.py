@@ -24,7 +24,7 @@ from statestore.format.schema import Schema
 from statestore.parquet.writer import FileWriter, ParquetOptions
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.digests import rows_digest
-from statestore.rows.python_values import shown
+from statestore.rows.python_values import display_rows
 from statestore.storage import LocalStorage
 
 __all__ = [
@@ -143,7 +143,10 @@ def _write_json_lines(
         file = path.open("x", encoding="utf-8", newline="\n")
     with file:
         for batch in batches:
-            lines = [json.dumps(json_value(row), ensure_ascii=False) + "\n" for row in shown(batch)]
+            lines = [
+                json.dumps(json_value(row), ensure_ascii=False) + "\n"
+                for row in display_rows(batch)
+            ]
             with _naming(path):
                 file.writelines(lines)
         with _naming(path):

@@ -30,7 +30,7 @@ from statestore.restore.target import select
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.dataframes import as_pandas, as_polars, table_of
 from statestore.rows.equality import first_of_equals
-from statestore.rows.python_values import shown
+from statestore.rows.python_values import display_rows
 from statestore.storage import Storage
 
 __all__ = [
@@ -259,7 +259,7 @@ def _alone(key: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _first(keys: pa.RecordBatch) -> dict[str, Any]:
-    [first, *_] = shown(keys)
+    [first, *_] = display_rows(keys)
     return first
 
 

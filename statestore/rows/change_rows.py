@@ -15,24 +15,24 @@ from statestore.format.state import KeyedState
 from statestore.rows.column_types import arrow_schema, uuid_columns, with_uuids
 from statestore.rows.delete_markers import (
     Deletion,
-    as_stored,
-    comes,
-    coming,
-    deletes,
+    are_upserts,
+    deletes_of,
     mark_of,
     named_columns,
+    store_cleared,
+    upserts_of,
     widths_of,
 )
-from statestore.rows.equality import first_of_equals, found
-from statestore.rows.input_rows import StreamedRows, given_groups, is_dicts, with_groups
-from statestore.rows.key_group_runs import in_order, taken
-from statestore.rows.python_values import fitted, row_place, shown, table_of_dicts
+from statestore.rows.equality import first_of_equals, matching_positions
+from statestore.rows.input_rows import StreamedRows, is_dicts, key_group_column, with_groups
+from statestore.rows.key_group_runs import sort_groups, take_rows
+from statestore.rows.python_values import display_rows, fit_column, row_place, table_of_dicts
 from statestore.rows.sorting import equal_leaves
 
 __all__ = [
     "change_stream",
     "change_table",
-    "consistent",
+    "merge_deletes",
     "typed_deletes",
     "typed_rows",
     "width_of",
@@ -91,16 +91,18 @@ def typed_deletes(rows: Any, state: KeyedState, what: str) -> list[Any]:
     if not rows:
         return [arrow_schema(state.schema.select(state.key)).empty_table()]
     of_width: dict[int, list[int]] = {}
-    for at, row in enumerate(rows):
-        width = width_of([*row], state, f"row {at} of the {what}")
-        of_width.setdefault(width, []).append(at)
+    for index, row in enumerate(rows):
+        width = width_of([*row], state, f"row {index} of the {what}")
+        of_width.setdefault(width, []).append(index)
     return [
-        _deletes([rows[at] for at in places], places, state.identity[:width], state, what)
+        _delete_table(
+            [rows[index] for index in places], places, state.identity[:width], state, what
+        )
         for width, places in of_width.items()
     ]
 
 
-def _deletes(
+def _delete_table(
     rows: Sequence[Mapping[str, Any]],
     places: Sequence[int],
     names: Sequence[str],
@@ -113,34 +115,34 @@ def _deletes(
         with_uuids(named, uuid_columns(state)),
         wanted,
         subject=f"the {what} of {state}",
-        place=lambda at: row_place(places[at]),
+        place=lambda index: row_place(places[index]),
     )
 
 
 def change_table(
-    given: Iterable[tuple[pa.Table, Deletion | None]], state: KeyedState, changes: KeyedState
+    inputs: Iterable[tuple[pa.Table, Deletion | None]], state: KeyedState, changes: KeyedState
 ) -> pa.Table:
     """Return rows as changes: rows with a deletion become deletes, the others upserts.
 
     Raises InvalidArgumentError when a column cannot be stored.
     """
-    marked = [_marked(rows, deletion, state, changes) for rows, deletion in given]
+    marked = [_with_mark(rows, deletion, state, changes) for rows, deletion in inputs]
     return pa.concat_tables(marked, promote_options="default")
 
 
 def change_stream(
-    given: Sequence[tuple[pa.Table | StreamedRows, Deletion | None]],
+    inputs: Sequence[tuple[pa.Table | StreamedRows, Deletion | None]],
     state: KeyedState,
     changes: KeyedState,
 ) -> StreamedRows:
     """Return rows, some of which are streams, as a stream of changes; see :func:`change_table`."""
-    nothing = [(rows.schema.empty_table(), how) for rows, how in given]
+    nothing = [(rows.schema.empty_table(), deletion) for rows, deletion in inputs]
     schema = change_table(nothing, state, changes).schema
 
     def tables() -> Iterator[pa.Table]:
-        for rows, how in given:
+        for rows, deletion in inputs:
             for table in rows.tables if isinstance(rows, StreamedRows) else [rows]:
-                marked = _marked(table, how, state, changes)
+                marked = _with_mark(table, deletion, state, changes)
                 for name in schema.names[len(marked.schema) :]:
                     marked = marked.append_column(name, pa.nulls(marked.num_rows, pa.int64()))
                 yield marked
@@ -148,7 +150,7 @@ def change_stream(
     return StreamedRows(schema, tables())
 
 
-def _marked(
+def _with_mark(
     rows: pa.Table, deletion: Deletion | None, state: KeyedState, changes: KeyedState
 ) -> pa.Table:
     names = named_columns(deletion, state)
@@ -159,14 +161,14 @@ def _marked(
             columns.append(pa.array(np.full(rows.num_rows, mark_of(deletion), np.int64)))
         elif field.name in names:
             column, subject = rows.column(field.name), f"changes of {state}"
-            columns.append(fitted(column, field.type, name=field.name, subject=subject))
+            columns.append(fit_column(column, field.type, name=field.name, subject=subject))
         else:
             columns.append(pa.nulls(rows.num_rows, field.type))
-    table, own = pa.table(columns, schema=schema), given_groups(rows, state)
+    table, own = pa.table(columns, schema=schema), key_group_column(rows, state)
     return table if own is None else table.append_column(KEY_GROUP, own)
 
 
-def consistent(pieces: Iterable[pa.Table], changes: KeyedState) -> Iterator[pa.Table]:
+def merge_deletes(pieces: Iterable[pa.Table], changes: KeyedState) -> Iterator[pa.Table]:
     """Yield changes in their stored form, each delete once.
 
     A key that is cleared may have upserts. The pieces are in ascending order
@@ -176,20 +178,20 @@ def consistent(pieces: Iterable[pa.Table], changes: KeyedState) -> Iterator[pa.T
     """
     deleted: pa.Table | None = None
     for piece in pieces:
-        if comes(piece).all() and not (deleted is not None and deleted.num_rows):
+        if are_upserts(piece).all() and not (deleted is not None and deleted.num_rows):
             yield piece
             continue
-        come, every = coming(piece), deletes(piece)
-        own = deletes(piece, cleared=False)
+        come, every = upserts_of(piece), deletes_of(piece)
+        own = deletes_of(piece, cleared=False)
         deleted = own if deleted is None else pa.concat_tables([deleted, own])
         _refuse_both(come, deleted, changes)
         deleted = _open_deletes(deleted, piece, changes)
         if not every.num_rows:
             yield piece
             continue
-        rows = pa.concat_tables([come, _each_once(as_stored(every), changes)])
+        rows = pa.concat_tables([come, _drop_repeated(store_cleared(every), changes)])
         order = np.argsort(np.asarray(rows.column(KEY_GROUP)), kind="stable")
-        yield taken(rows, order)
+        yield take_rows(rows, order)
 
 
 def _open_deletes(deleted: pa.Table, piece: pa.Table, changes: KeyedState) -> pa.Table:
@@ -215,9 +217,9 @@ def _refuse_both(comes: pa.Table, goes: pa.Table, changes: KeyedState) -> None:
     for width in np.unique(widths).tolist():
         names = list(changes.identity[:width])
         deleted = goes.filter(pa.array(widths == width)).select(names)
-        both, _ = found(comes.select(names), deleted)
+        both, _ = matching_positions(comes.select(names), deleted)
         if len(both):
-            entry = shown(comes.select(changes.identity[:-1]).slice(int(both[0]), 1))[0]
+            entry = display_rows(comes.select(changes.identity[:-1]).slice(int(both[0]), 1))[0]
             raise DuplicateKeyError(
                 f"the entry {entry} of {changes} is both upserted and deleted in one "
                 "checkpoint; keep it in only one of upserts and deletes. To replace all "
@@ -225,6 +227,6 @@ def _refuse_both(comes: pa.Table, goes: pa.Table, changes: KeyedState) -> None:
             )
 
 
-def _each_once(gone: pa.Table, changes: KeyedState) -> pa.Table:
-    rows = in_order(gone, changes)
+def _drop_repeated(gone: pa.Table, changes: KeyedState) -> pa.Table:
+    rows = sort_groups(gone, changes)
     return rows.filter(pa.array(first_of_equals(rows.select([KEY_GROUP, *changes.identity]))))

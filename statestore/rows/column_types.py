@@ -57,7 +57,7 @@ def arrow_type(data_type: DataType) -> pa.DataType:
     match data_type["type"]:
         case "struct":
             fields = [(f["name"], arrow_type(f["type"])) for f in data_type["fields"]]
-            return pa.struct([pa.field(name, kind) for name, kind in fields])
+            return pa.struct([pa.field(name, data_type) for name, data_type in fields])
         case "array":
             return pa.list_(pa.field("element", arrow_type(data_type["elementType"])))
         case _:
@@ -69,37 +69,45 @@ def schema_of_arrow(schema: pa.Schema) -> Schema:
 
     Raises UnsupportedTypeError, which names the column, for types that Delta and Spark lack.
     """
-    return Schema(tuple(Field(field.name, _stored(field.type, field.name)) for field in schema))
+    return Schema(
+        tuple(Field(field.name, _stored_type(field.type, field.name)) for field in schema)
+    )
 
 
-def _stored(kind: pa.DataType, column: str) -> DataType:
+def _stored_type(data_type: pa.DataType, column: str) -> DataType:
     types = pa.types
-    if types.is_struct(kind):
-        fields = [Field(child.name, _stored(child.type, column)).to_json() for child in kind]
+    if types.is_struct(data_type):
+        fields = [
+            Field(child.name, _stored_type(child.type, column)).to_json() for child in data_type
+        ]
         return {"type": "struct", "fields": fields}
-    if types.is_map(kind):
-        key, value = _stored(kind.key_type, column), _stored(kind.item_type, column)
+    if types.is_map(data_type):
+        key, value = (
+            _stored_type(data_type.key_type, column),
+            _stored_type(data_type.item_type, column),
+        )
         return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
-    if types.is_list(kind) or types.is_large_list(kind):
-        element = _stored(kind.value_type, column)
+    if types.is_list(data_type) or types.is_large_list(data_type):
+        element = _stored_type(data_type.value_type, column)
         return {"type": "array", "elementType": element, "containsNull": True}
-    if types.is_decimal128(kind):
-        return f"decimal({kind.precision},{kind.scale})"
-    if types.is_dictionary(kind):
-        return _stored(kind.value_type, column)
-    if types.is_timestamp(kind):
-        return "timestamp" if kind.tz else "timestamp_ntz"
-    if types.is_fixed_size_binary(kind) or isinstance(kind, pa.UuidType):
+    if types.is_decimal128(data_type):
+        return f"decimal({data_type.precision},{data_type.scale})"
+    if types.is_dictionary(data_type):
+        return _stored_type(data_type.value_type, column)
+    if types.is_timestamp(data_type):
+        return "timestamp" if data_type.tz else "timestamp_ntz"
+    if types.is_fixed_size_binary(data_type) or isinstance(data_type, pa.UuidType):
         return "binary"
-    name = _NAMES.get(str(kind))
+    name = _NAMES.get(str(data_type))
     if name is None:
         raise UnsupportedTypeError(
-            f"column {column!r} has Arrow type {kind}, which cannot be stored; {_advice(kind)}"
+            f"column {column!r} has Arrow type {data_type}, which cannot be stored; "
+            f"{_advice(data_type)}"
         )
     return name
 
 
-def _advice(kind: pa.DataType) -> str:
+def _advice(data_type: pa.DataType) -> str:
     advice: list[tuple[Callable[[pa.DataType], bool], str]] = [
         (
             pa.types.is_unsigned_integer,
@@ -122,7 +130,7 @@ def _advice(kind: pa.DataType) -> str:
         (pa.types.is_null, "the column has only nulls; give it a type"),
     ]
     return next(
-        (text for test, text in advice if test(kind)), "cast it to a type that Delta supports"
+        (text for test, text in advice if test(data_type)), "cast it to a type that Delta supports"
     )
 
 
@@ -143,8 +151,8 @@ def uuid_columns(state: KeyedState) -> dict[str, bool]:
     """Return the key columns that are hashed as UUIDs, each with whether it holds text."""
     return {
         name: state.schema.type_of(name) == "string"
-        for name, kind in zip(state.key, state.key_types, strict=True)
-        if kind == _NAME
+        for name, key_type in zip(state.key, state.key_types, strict=True)
+        if key_type == _NAME
     }
 
 

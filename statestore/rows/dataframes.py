@@ -64,9 +64,9 @@ def polars_of(table: pa.Table) -> pl.DataFrame:
 
 def table_of(columns: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> pa.Table:
     """Return rows as a table; ``columns`` has the columns' types as Arrow's short names."""
-    schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()])
+    schema = pa.schema([(name, pa.type_for_alias(alias)) for name, alias in columns.items()])
     values = [*zip(*rows, strict=True)] or [()] * len(columns)
-    arrays = [pa.array(one, field.type) for one, field in zip(values, schema, strict=True)]
+    arrays = [pa.array(column, field.type) for column, field in zip(values, schema, strict=True)]
     return pa.table(arrays, schema=schema)
 
 

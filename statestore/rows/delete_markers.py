@@ -22,15 +22,15 @@ from statestore.format.state import KeyedState
 __all__ = [
     "Deletion",
     "are_changes",
-    "as_cleared",
-    "as_stored",
-    "cleared_where",
-    "comes",
-    "coming",
-    "deletes",
+    "are_upserts",
+    "clear_deletes",
+    "count_invalid_marks",
+    "deletes_of",
     "mark_of",
     "named_columns",
-    "unknown",
+    "replace_upserts",
+    "store_cleared",
+    "upserts_of",
     "widths_of",
 ]
 
@@ -66,18 +66,18 @@ def are_changes(state: KeyedState) -> bool:
     return MARK in state.entry
 
 
-def comes(changes: pa.RecordBatch | pa.Table) -> Flags:
+def are_upserts(changes: pa.RecordBatch | pa.Table) -> Flags:
     """Return which changes are upserts."""
     come: Flags = np.asarray(changes.column(MARK)) == 0  # a null is NaN here
     return come
 
 
-def coming(changes: T) -> T:
+def upserts_of(changes: T) -> T:
     """Return the upserts of some changes."""
-    return changes.filter(pa.array(comes(changes)))
+    return changes.filter(pa.array(are_upserts(changes)))
 
 
-def deletes(changes: pa.Table, *, cleared: bool = True) -> pa.Table:
+def deletes_of(changes: pa.Table, *, cleared: bool = True) -> pa.Table:
     """Return the deletes of some changes, optionally without cleared ones."""
     test = pc.not_equal if cleared else pc.greater
     return changes.filter(test(changes.column(MARK), 0))
@@ -89,7 +89,7 @@ def widths_of(changes: pa.Table, state: KeyedState) -> npt.NDArray[np.int64]:
     return np.where(widths == 0, len(state.identity), widths)
 
 
-def unknown(changes: pa.RecordBatch, state: KeyedState) -> int:
+def count_invalid_marks(changes: pa.RecordBatch, state: KeyedState) -> int:
     """Return the number of stored changes with an invalid mark.
 
     ``state`` is the state of the changes, whose identity includes the mark.
@@ -98,23 +98,23 @@ def unknown(changes: pa.RecordBatch, state: KeyedState) -> int:
     return int(((marks < 0) | (marks >= len(state.identity))).sum())
 
 
-def as_stored(changes: pa.Table) -> pa.Table:
+def store_cleared(changes: pa.Table) -> pa.Table:
     """Return changes in their stored form, in which cleared deletes are ordinary deletes."""
     return _with_marks(changes, pc.abs(changes.column(MARK)))
 
 
-def as_cleared(changes: pa.Table) -> pa.Table:
+def clear_deletes(changes: pa.Table) -> pa.Table:
     """Return changes whose deletes are all cleared."""
     return _with_marks(changes, pc.negate(pc.abs(changes.column(MARK))))
 
 
-def cleared_where(changes: pa.Table, gone: Flags, state: KeyedState) -> pa.Table:
+def replace_upserts(changes: pa.Table, gone: Flags, state: KeyedState) -> pa.Table:
     """Return changes in which the ``gone`` upserts become cleared deletes of their identity."""
     places = pa.array(np.arange(changes.num_rows), mask=gone)
     for name in state.values:
-        at = changes.column_names.index(name)
+        index = changes.column_names.index(name)
         kept = changes.column(name).take(places)  # null for the new deletes
-        changes = changes.set_column(at, changes.field(name), kept)
+        changes = changes.set_column(index, changes.field(name), kept)
     mark = mark_of(Deletion(len(state.identity), cleared=True))
     return _with_marks(changes, pc.if_else(pa.array(gone), mark, changes.column(MARK)))
 

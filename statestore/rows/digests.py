@@ -52,43 +52,45 @@ def hash_array(array: pa.Array, wider: pa.DataType | None = None) -> U64Array:
 
     Raises TypeError for a type that is never stored.
     """
-    kind = array.type if wider is None else wider
+    data_type = array.type if wider is None else wider
     if pa.types.is_dictionary(array.type):
-        same = kind.value_type if pa.types.is_dictionary(kind) else kind
+        same = data_type.value_type if pa.types.is_dictionary(data_type) else data_type
         return hash_array(array.dictionary_decode(), same)
-    hashes = _hash_values(array, kind)
+    hashes = _hash_values(array, data_type)
     if array.null_count:
         hashes[np.asarray(array.is_null())] = _NULL_HASH
     return hashes
 
 
-def _hash_values(array: pa.Array, kind: pa.DataType) -> U64Array:
+def _hash_values(array: pa.Array, data_type: pa.DataType) -> U64Array:
     types = pa.types
-    if array.type != kind and not types.is_nested(kind):
+    if array.type != data_type and not types.is_nested(data_type):
         # A cast to a wider type is lossless, except for dates beyond the range of timestamps.
-        array = array.cast(kind, safe=False)
-    if types.is_floating(kind):
+        array = array.cast(data_type, safe=False)
+    if types.is_floating(data_type):
         return _mix(double_bits(array) + _STEP)
-    if types.is_decimal(kind):
-        return _hash_decimals(array, kind)
-    if types.is_string(kind) or types.is_binary(kind) or _is_large(kind):
+    if types.is_decimal(data_type):
+        return _hash_decimals(array, data_type)
+    if types.is_string(data_type) or types.is_binary(data_type) or _is_large(data_type):
         return _hash_bytes(array)
-    if types.is_map(kind):
-        return _hash_maps(array, kind)
-    if types.is_list(kind) or types.is_large_list(kind):
+    if types.is_map(data_type):
+        return _hash_maps(array, data_type)
+    if types.is_list(data_type) or types.is_large_list(data_type):
         offsets = np.asarray(array.offsets).astype(np.int64)
         # A slice keeps all later values; hashing them for every slice would be quadratic.
         values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
         ends = offsets - offsets[0]
-        hashes = hash_array(values, kind.value_type)
+        hashes = hash_array(values, data_type.value_type)
         return _hash_sequences(hashes, ends, np.diff(ends).view(np.uint64))
-    if types.is_struct(kind):
+    if types.is_struct(data_type):
         there = dict(zip(array.type.names, array.flatten(), strict=True))
         columns = [
             there[field.name] if field.name in there else pa.nulls(len(array), field.type)
-            for field in kind
+            for field in data_type
         ]
-        return _hash_fields(kind.names, columns, [field.type for field in kind], len(array))
+        return _hash_fields(
+            data_type.names, columns, [field.type for field in data_type], len(array)
+        )
     return _mix(int64_values(array).view(np.uint64) + _STEP)
 
 
@@ -96,8 +98,8 @@ def _hash_fields(
     names: list[str], columns: list[pa.Array], kinds: list[pa.DataType], rows: int
 ) -> U64Array:
     total = np.zeros(rows, np.uint64)
-    for name, column, kind in zip(names, columns, kinds, strict=True):
-        total += _mix(hash_array(column, kind) + np.uint64(rule.column_seed(name)))
+    for name, column, data_type in zip(names, columns, kinds, strict=True):
+        total += _mix(hash_array(column, data_type) + np.uint64(rule.column_seed(name)))
     return _mix(total)
 
 
@@ -172,18 +174,18 @@ def _hash_sequences(words: U64Array, ends: npt.NDArray[np.int64], lengths: U64Ar
     return _mix(lengths * _STEP + sums[ends[1:] - first] - sums[ends[:-1] - first])
 
 
-def _hash_decimals(array: pa.Array, kind: pa.DataType) -> U64Array:
-    words = decimal_words(array.cast(pa.decimal128(38, kind.scale)))
-    scales = np.full(len(array), kind.scale, np.int64).view(np.uint64)
+def _hash_decimals(array: pa.Array, decimal_type: pa.DataType) -> U64Array:
+    words = decimal_words(array.cast(pa.decimal128(38, decimal_type.scale)))
+    scales = np.full(len(array), decimal_type.scale, np.int64).view(np.uint64)
     return _hash_sequences(words, np.arange(0, 2 * len(array) + 1, 2), scales)
 
 
-def _hash_maps(array: pa.Array, kind: pa.MapType) -> U64Array:
+def _hash_maps(array: pa.Array, map_type: pa.MapType) -> U64Array:
     offsets = np.asarray(array.offsets).astype(np.int64)
     first, last = (int(offsets[0]), int(offsets[-1])) if len(array) else (0, 0)
     count = last - first
     keys, items = array.keys.slice(first, count), array.items.slice(first, count)
-    pairs = _mix(hash_array(keys, kind.key_type) + _mix(hash_array(items, kind.item_type)))
+    pairs = _mix(hash_array(keys, map_type.key_type) + _mix(hash_array(items, map_type.item_type)))
     sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(pairs, dtype=np.uint64)))
     total = sums[offsets[1:] - first] - sums[offsets[:-1] - first]
     return _mix(np.diff(offsets).view(np.uint64) * _STEP + total)
@@ -209,15 +211,15 @@ def int64_values(array: pa.Array) -> npt.NDArray[np.int64]:
 
     Raises TypeError for a type that is never stored.
     """
-    kind = array.type
-    if pa.types.is_date32(kind):
+    data_type = array.type
+    if pa.types.is_date32(data_type):
         array = array.view(pa.int32())
-    elif pa.types.is_timestamp(kind):
-        array = array.cast(pa.timestamp("us", kind.tz)).view(pa.int64())
-    elif pa.types.is_boolean(kind):
+    elif pa.types.is_timestamp(data_type):
+        array = array.cast(pa.timestamp("us", data_type.tz)).view(pa.int64())
+    elif pa.types.is_boolean(data_type):
         array = array.cast(pa.int8())
-    elif not pa.types.is_integer(kind):
-        raise TypeError(f"no digest is defined for {kind}")
+    elif not pa.types.is_integer(data_type):
+        raise TypeError(f"no digest is defined for {data_type}")
     return np.array(pc.fill_null(array.cast(pa.int64()), 0))
 
 
@@ -226,8 +228,8 @@ def _index_in_row(ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.arange(ends[0], ends[-1]) - np.repeat(ends[:-1], counts)
 
 
-def _is_large(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
+def _is_large(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_large_string(data_type) or pa.types.is_large_binary(data_type))
 
 
 def _mix(x: U64Array) -> U64Array:

@@ -9,8 +9,8 @@ long as it is null. Rows with different columns are compared by their common col
 the type that can hold both values.
 
 Rows are looked up and compared column by column. Floats are represented by their bits, lists and
-maps by bytes. Code that matches rows calls :func:`found`. The hashes of the digest follow the same
-rule.
+maps by bytes. Code that matches rows calls :func:`matching_positions`. The hashes of the digest
+follow the same rule.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ __all__ = [
     "equal_rows",
     "equal_values",
     "first_of_equals",
-    "found",
     "hashes_of",
     "leaf_columns",
-    "pairs_of",
+    "matching_positions",
+    "matching_rows",
     "same_rows",
 ]
 
@@ -73,49 +73,51 @@ def as_bytes(column: pa.Array) -> pa.Array:
 
     Maps have no order, but equal maps have the same bytes.
     """
-    kind, types = column.type, pa.types
-    if types.is_list(kind):
-        return _of_lists(column, _marked(column.flatten()))
-    if types.is_map(kind):  # its entries have no order, so they are sorted by their bytes
-        lists = column.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
-        entries = _marked(lists.flatten())
+    data_type, types = column.type, pa.types
+    if types.is_list(data_type):
+        return _list_bytes(column, _prefix_free(column.flatten()))
+    if types.is_map(data_type):  # its entries have no order, so they are sorted by their bytes
+        lists = column.cast(pa.list_(pa.struct([data_type.key_field, data_type.item_field])))
+        entries = _prefix_free(lists.flatten())
         sizes = np.asarray(pc.fill_null(pc.list_value_length(lists), 0))
         by = pa.table([np.repeat(np.arange(len(lists)), sizes), entries], names=["map", "entry"])
         order = pc.sort_indices(by, sort_keys=[("map", "ascending"), ("entry", "ascending")])
-        return _of_lists(lists, entries.take(order))
-    if types.is_struct(kind):
-        return _where_valid(column, _joined([_marked(field) for field in column.flatten()]))
-    if types.is_string(kind) or types.is_binary(kind):
+        return _list_bytes(lists, entries.take(order))
+    if types.is_struct(data_type):
+        return _where_valid(
+            column, _join_bytes([_prefix_free(field) for field in column.flatten()])
+        )
+    if types.is_string(data_type) or types.is_binary(data_type):
         texts = pc.replace_substring(column.cast(_BYTES), _END, _ZERO_IN_TEXT)
-        return _joined([texts, _scalar(_TEXT_END)])
-    return _where_valid(column, _of_words(_words(column)))
+        return _join_bytes([texts, _scalar(_TEXT_END)])
+    return _where_valid(column, _bytes_of_words(_words(column)))
 
 
-def _of_lists(column: pa.Array, elements: pa.Array) -> pa.Array:
+def _list_bytes(column: pa.Array, elements: pa.Array) -> pa.Array:
     ends = np.cumsum(np.asarray(pc.fill_null(pc.list_value_length(column), 0)), dtype=np.int32)
     offsets = pa.array(np.concatenate((np.zeros(1, np.int32), ends)))
     lists = pa.ListArray.from_arrays(offsets, elements, mask=column.is_null())
-    return _joined([pc.binary_join(lists, _scalar(b"")), _scalar(_END)])
+    return _join_bytes([pc.binary_join(lists, _scalar(b"")), _scalar(_END)])
 
 
-def _marked(column: pa.Array) -> pa.Array:
+def _prefix_free(column: pa.Array) -> pa.Array:
     """Encode values, including nulls, as bytes none of which is a prefix of another."""
-    return pc.fill_null(_joined([_scalar(_THERE), as_bytes(column)]), _scalar(_NULL))
+    return pc.fill_null(_join_bytes([_scalar(_THERE), as_bytes(column)]), _scalar(_NULL))
 
 
-def _joined(parts: list[Any]) -> pa.Array:
+def _join_bytes(parts: list[Any]) -> pa.Array:
     return pc.binary_join_element_wise(*parts, _scalar(b""))
 
 
-def _where_valid(column: pa.Array, found: pa.Array) -> pa.Array:
-    return pc.if_else(column.is_valid(), found, _scalar(None)) if column.null_count else found
+def _where_valid(column: pa.Array, values: pa.Array) -> pa.Array:
+    return pc.if_else(column.is_valid(), values, _scalar(None)) if column.null_count else values
 
 
-def _of_words(words: npt.NDArray[np.uint64]) -> pa.Array:
+def _bytes_of_words(words: npt.NDArray[np.uint64]) -> pa.Array:
     """Return each row of words, the most significant first, as bytes in numeric order."""
     data = pa.py_buffer(words.astype(">u8").tobytes())
-    kind = pa.binary(words.itemsize * words.shape[1])
-    return pa.Array.from_buffers(kind, len(words), [None, data]).cast(_BYTES)
+    binary_type = pa.binary(words.itemsize * words.shape[1])
+    return pa.Array.from_buffers(binary_type, len(words), [None, data]).cast(_BYTES)
 
 
 def _words(column: pa.Array) -> npt.NDArray[np.uint64]:
@@ -168,7 +170,9 @@ def hashes_of(rows: pa.RecordBatch | pa.Table, columns: pa.Schema | None = None)
     """
     batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
     chosen = batches if columns is None else [batch.select(columns.names) for batch in batches]
-    return np.concatenate([np.zeros(0, np.uint64), *(row_hashes(one, columns) for one in chosen)])
+    return np.concatenate(
+        [np.zeros(0, np.uint64), *(row_hashes(chunk, columns) for chunk in chosen)]
+    )
 
 
 def same_rows(a: tuple[pa.Table, Schema], b: tuple[pa.Table, Schema]) -> bool:
@@ -177,7 +181,7 @@ def same_rows(a: tuple[pa.Table, Schema], b: tuple[pa.Table, Schema]) -> bool:
     Neither table may have two equal rows.
     """
     left, right = comparable(a, b)
-    return bool(left.num_rows == right.num_rows == len(found(left, right)[0]))
+    return bool(left.num_rows == right.num_rows == len(matching_positions(left, right)[0]))
 
 
 def equal_rows(a: pa.Table, b: pa.Table) -> Flags:
@@ -187,11 +191,11 @@ def equal_rows(a: pa.Table, b: pa.Table) -> Flags:
     """
     same = np.ones(a.num_rows, np.bool_)
     for name in a.column_names:
-        left, right = _whole(a.column(name)), _whole(b.column(name))
+        left, right = _one_chunk(a.column(name)), _one_chunk(b.column(name))
         if left.type != right.type:
             same &= np.asarray(pc.and_(left.is_null(), right.is_null()))
             continue
-        for pair in zip(*(compared_columns([one]) for one in (left, right)), strict=True):
+        for pair in zip(*(compared_columns([column]) for column in (left, right)), strict=True):
             same &= equal_values(*pair)
     return same
 
@@ -203,7 +207,7 @@ def first_of_equals(rows: pa.Table) -> Flags:
     return np.concatenate((np.ones(min(rows.num_rows, 1), np.bool_), ~same))
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
@@ -213,11 +217,11 @@ def compared_columns(columns: Iterable[pa.Array]) -> Iterator[pa.Array]:
     First come the leaves of all columns. Last comes, for each struct, whether it is null. This only
     matters if all else is equal: a null struct sorts before a struct whose fields are null.
     """
-    given = list(columns)
-    for column in given:
+    pending = list(columns)
+    for column in pending:
         for leaf in leaf_columns(column):
             yield as_bytes(leaf) if pa.types.is_nested(leaf.type) else leaf
-    for column in given:
+    for column in pending:
         yield from _presence(column)
 
 
@@ -231,7 +235,7 @@ def leaf_columns(column: pa.Array) -> list[pa.Array]:
 def _presence(column: pa.Array) -> list[pa.Array]:
     if not pa.types.is_struct(column.type):
         return []
-    nested = [one for child in column.flatten() for one in _presence(child)]
+    nested = [flags for child in column.flatten() for flags in _presence(child)]
     return [column.is_valid().cast(pa.int8()), *nested]
 
 
@@ -249,7 +253,7 @@ def equal_values(left: pa.Array, right: pa.Array) -> Flags:
 # Equal rows of two tables, for all code that matches rows.
 
 
-def found(old: pa.Table, new: pa.Table) -> tuple[Places, Places]:
+def matching_positions(old: pa.Table, new: pa.Table) -> tuple[Places, Places]:
     """Return the positions of old rows that equal new rows, ascending, and the first equal new row.
 
     Arrow looks the old values up in the new rows' values, one column at a time. Each column
@@ -261,14 +265,14 @@ def found(old: pa.Table, new: pa.Table) -> tuple[Places, Places]:
         if not len(rows):
             break
         for left, right in _plain(_column_at(old, name, rows), new.column(name)):
-            at = pc.index_in(left, value_set=right)
+            matches = pc.index_in(left, value_set=right)
             if numbers is None:
-                by, numbers = at, right
+                by, numbers = matches, right
                 continue
             # A row's number identifies its values so far: it is the first equal row's position.
             before, own = (pc.index_in(each, value_set=each) for each in (numbers, right))
             numbers = _pairs(before, own, new.num_rows)
-            by = pc.index_in(_pairs(by, at, new.num_rows), value_set=numbers)
+            by = pc.index_in(_pairs(by, matches, new.num_rows), value_set=numbers)
         rows, by = rows[np.asarray(by.is_valid())], by.drop_null()
     return rows, np.asarray(by).astype(np.intp)
 
@@ -303,19 +307,25 @@ def _by_bits(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
         yield pa.chunked_array(pieces)
 
 
-def pairs_of(old: pa.Table, new: pa.Table, identity: Sequence[str]) -> tuple[Places, Places, Flags]:
+def matching_rows(
+    old: pa.Table, new: pa.Table, identity: Sequence[str]
+) -> tuple[Places, Places, Flags]:
     """Return the positions of rows with the same identity in both tables, in the old rows' order.
 
     Also return which of these pairs have equal values.
     """
-    at, by = found(old.select(identity), new.select(identity))
+    positions, by = matching_positions(old.select(identity), new.select(identity))
     rest = [name for name in old.column_names if name not in identity]
     if not rest:
-        return at, by, np.ones(len(at), np.bool_)
-    return at, by, equal_rows(_taken(old.select(rest), at), _taken(new.select(rest), by))
+        return positions, by, np.ones(len(positions), np.bool_)
+    return (
+        positions,
+        by,
+        equal_rows(_take_rows(old.select(rest), positions), _take_rows(new.select(rest), by)),
+    )
 
 
-def _taken(rows: pa.Table, places: Places) -> pa.Table:
+def _take_rows(rows: pa.Table, places: Places) -> pa.Table:
     """Return the rows at some positions, without a copy if these are all rows in order."""
     if len(places) == rows.num_rows and (places == np.arange(rows.num_rows)).all():
         return rows

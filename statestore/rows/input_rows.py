@@ -25,8 +25,8 @@ from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState
-from statestore.rows.lossless_cast import kind_text
-from statestore.rows.python_values import ROWS, column_of, fitted, guessed_column
+from statestore.rows.lossless_cast import arrow_type_text
+from statestore.rows.python_values import ROWS, column_of, fit_column, guess_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 __all__ = [
     "StreamedRows",
     "arrow_frame",
-    "beside",
     "check_groups",
-    "given_groups",
     "is_dicts",
     "is_lazy",
     "is_pandas",
+    "key_group_column",
     "pandas_as_stored",
     "read_stream",
-    "settled",
+    "rereadable",
     "streamed",
     "table_of_pandas",
     "with_groups",
+    "with_key_group",
     "without_empty_chunks",
     "without_groups",
 ]
@@ -60,8 +60,8 @@ __all__ = [
 
 def is_pandas(rows: Any) -> bool:
     """Return whether the value is a pandas DataFrame, without importing pandas."""
-    kind = type(rows)
-    return kind.__module__.partition(".")[0] == "pandas" and kind.__name__ == "DataFrame"
+    rows_type = type(rows)
+    return rows_type.__module__.partition(".")[0] == "pandas" and rows_type.__name__ == "DataFrame"
 
 
 def table_of_pandas(frame: Any, subject: str = ROWS) -> pa.Table:
@@ -77,7 +77,7 @@ def table_of_pandas(frame: Any, subject: str = ROWS) -> pa.Table:
             f"the column names of {subject} must be strings, not {names!r:.80}; rename them "
             "with frame.columns = […]"
         )
-    columns = [_column(frame.iloc[:, at], name, subject) for at, name in enumerate(names)]
+    columns = [_column(frame.iloc[:, index], name, subject) for index, name in enumerate(names)]
     return pa.Table.from_arrays(columns, names=names)
 
 
@@ -93,15 +93,15 @@ def _refuse_index(index: Any, subject: str) -> None:
 
 
 def _column(series: Any, name: str, subject: str) -> pa.Array | pa.ChunkedArray:
-    kind = series.dtype
-    if isinstance(kind, np.dtype) and kind.kind == "O":
+    dtype = series.dtype
+    if isinstance(dtype, np.dtype) and dtype.kind == "O":
         return _of_objects(series.tolist(), name, subject)
-    is_float = isinstance(kind, np.dtype) and kind.kind == "f"
+    is_float = isinstance(dtype, np.dtype) and dtype.kind == "f"
     try:
         return pa.array(series.to_numpy()) if is_float else pa.array(series, from_pandas=True)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise InvalidArgumentError(
-            f"the column {name!r} of {subject} has the pandas type {kind}, which cannot be "
+            f"the column {name!r} of {subject} has the pandas type {dtype}, which cannot be "
             f"converted to Arrow: {error}; convert it with astype"
         ) from error
 
@@ -111,7 +111,7 @@ def _of_objects(values: list[Any], name: str, subject: str) -> pa.Array:
         known = [value for value in values if value is not None and not _is_nan(value)]
         if not all(isinstance(value, float | int) for value in known):
             values = [None if _is_nan(value) else value for value in values]
-    return guessed_column(values, name=name, subject=subject)
+    return guess_column(values, name=name, subject=subject)
 
 
 def _is_nan(value: Any) -> bool:
@@ -137,7 +137,9 @@ def arrow_frame(rows: pa.Table) -> pd.DataFrame:
     """
     import pandas as pd
 
-    columns = {at: pd.arrays.ArrowExtensionArray(one) for at, one in enumerate(rows.columns)}
+    columns = {
+        index: pd.arrays.ArrowExtensionArray(column) for index, column in enumerate(rows.columns)
+    }
     frame = pd.DataFrame(columns, copy=False)
     frame.columns = pd.Index(rows.schema.names)
     return frame
@@ -163,13 +165,15 @@ def pandas_as_stored(frame: Any, schema: pa.Schema, subject: str = ROWS) -> pa.T
 
 
 def _as_stored(series: Any, field: pa.Field, subject: str) -> pa.ChunkedArray:
-    name, kind = field.name, field.type
-    has_nan = pa.types.is_floating(kind)
+    name, data_type = field.name, field.type
+    has_nan = pa.types.is_floating(data_type)
     if isinstance(series.dtype, np.dtype) and series.dtype.kind == "O":
         values = series.tolist()
         if not has_nan:
             values = [None if _is_nan(value) else value for value in values]
-        return pa.chunked_array([column_of(values, kind, name=name, subject=subject)], kind)
+        return pa.chunked_array(
+            [column_of(values, data_type, name=name, subject=subject)], data_type
+        )
     column = _column(series, name, subject)
     if isinstance(column, pa.Array):
         column = pa.chunked_array([column])
@@ -178,19 +182,20 @@ def _as_stored(series: Any, field: pa.Field, subject: str) -> pa.ChunkedArray:
             column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
         _refuse_rounded(column, field, subject)
     if column.null_count == len(column):
-        return pa.chunked_array([pa.nulls(len(column), kind)])
-    return fitted(column, kind, name=name, subject=subject)
+        return pa.chunked_array([pa.nulls(len(column), data_type)])
+    return fit_column(column, data_type, name=name, subject=subject)
 
 
 def _refuse_rounded(column: pa.ChunkedArray, field: pa.Field, subject: str) -> None:
     """Refuse floats so large that they cannot represent every integer."""
     end = 2.0 ** (53 if column.type.bit_width == 64 else 24)
-    at = pc.index(pc.greater(pc.abs(column), pa.scalar(end, column.type)), True).as_py()
-    if at >= 0:
+    index = pc.index(pc.greater(pc.abs(column), pa.scalar(end, column.type)), True).as_py()
+    if index >= 0:
         raise InvalidArgumentError(
-            f"row {at} of {subject} has {column[at].as_py()!r} in the column {field.name!r} "
-            f"of type {kind_text(field.type)}: the value is a {kind_text(column.type)}, which "
-            f"cannot represent every integer above {end:.0f} and may have been rounded; give "
+            f"row {index} of {subject} has {column[index].as_py()!r} in the column {field.name!r} "
+            f"of type {arrow_type_text(field.type)}: the value is a "
+            f"{arrow_type_text(column.type)}, which cannot represent every integer above "
+            f"{end:.0f} and may have been rounded; give "
             'the column an integer type, for example "int64[pyarrow]"'
         )
 
@@ -199,7 +204,7 @@ _read: WeakSet[Any] = WeakSet()
 """Streams that were already read: if passed again, they would look like no rows at all."""
 
 
-def settled(rows: Any) -> Any:
+def rereadable(rows: Any) -> Any:
     """Return rows unchanged if they can be read again; otherwise as a list or an Arrow table.
 
     An iterator becomes a list, record batches become a table, and a lazy Polars DataFrame is
@@ -207,12 +212,12 @@ def settled(rows: Any) -> Any:
     for an iterator that was already read.
     """
     if isinstance(rows, Iterator) and not hasattr(rows, "__arrow_c_stream__"):
-        _mark_read(rows)
+        _claim_stream(rows)
         rows = list(rows)
     if isinstance(rows, tuple):
         rows = list(rows)
     if isinstance(rows, list) and rows and all(isinstance(row, pa.RecordBatch) for row in rows):
-        return _joined(rows)
+        return _concat_batches(rows)
     return rows.collect() if is_lazy(rows) else rows
 
 
@@ -249,12 +254,12 @@ def streamed(rows: Any, subject: str, most_bytes: int) -> Any:
         return rows
     if hasattr(rows, "__arrow_c_stream__"):
         if isinstance(rows, Iterator):
-            _mark_read(rows)
+            _claim_stream(rows)
         with _reading(rows, subject):
             reader = pa.RecordBatchReader.from_stream(rows)
         schema, tables = reader.schema, _tables_of(reader, rows, subject)
     elif isinstance(rows, Iterator):
-        _mark_read(rows)
+        _claim_stream(rows)
         first = next(rows, None)
         if not isinstance(first, pa.RecordBatch):
             return [] if first is None else [first, *rows]
@@ -267,11 +272,11 @@ def streamed(rows: Any, subject: str, most_bytes: int) -> Any:
         held.append(table)
         size += table.nbytes
         if size > most_bytes:
-            return StreamedRows(schema, chain(_emptied(held), tables))
+            return StreamedRows(schema, chain(_drain(held), tables))
     return pa.concat_tables(held) if held else schema.empty_table()
 
 
-def _emptied(held: deque[pa.Table]) -> Iterator[pa.Table]:
+def _drain(held: deque[pa.Table]) -> Iterator[pa.Table]:
     while held:  # a yielded table is not kept in memory
         yield held.popleft()
 
@@ -316,8 +321,8 @@ def _reading(rows: Any, subject: str) -> Iterator[None]:
 
 def is_lazy(rows: Any) -> bool:
     """Return whether the value is a lazy Polars DataFrame, which must be computed first."""
-    kind = type(rows)
-    return kind.__module__.startswith("polars.") and kind.__name__ == "LazyFrame"
+    rows_type = type(rows)
+    return rows_type.__module__.startswith("polars.") and rows_type.__name__ == "LazyFrame"
 
 
 def read_stream(rows: Any, subject: str) -> pa.Table:
@@ -326,7 +331,7 @@ def read_stream(rows: Any, subject: str) -> pa.Table:
     Raises InvalidArgumentError for a stream that was already read, or that fails.
     """
     if isinstance(rows, Iterator):
-        _mark_read(rows)
+        _claim_stream(rows)
     if is_pandas(rows):
         return table_of_pandas(rows, subject)
     with _reading(rows, subject):
@@ -353,7 +358,7 @@ def is_dicts(rows: Any) -> bool:
     return isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows)
 
 
-def _mark_read(stream: Any) -> None:
+def _claim_stream(stream: Any) -> None:
     try:
         if stream in _read:
             raise InvalidArgumentError(
@@ -365,7 +370,7 @@ def _mark_read(stream: Any) -> None:
         return  # some iterators, such as a list's, do not support weak references
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.Table:
+def _concat_batches(batches: list[pa.RecordBatch]) -> pa.Table:
     try:
         return pa.Table.from_batches(batches)
     except pa.ArrowInvalid as error:
@@ -378,7 +383,7 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.Table:
 # by a restore. It is checked when the key groups are computed, and not stored again.
 
 
-def beside(names: Iterable[str], among: Iterable[str]) -> tuple[str, ...]:
+def with_key_group(names: Iterable[str], among: Iterable[str]) -> tuple[str, ...]:
     """Return some column names, and the store's own if the rows have it."""
     return (*names, KEY_GROUP) if KEY_GROUP in among else tuple(names)
 
@@ -394,17 +399,17 @@ def with_groups(schema: Schema, among: Iterable[str]) -> Schema:
     return Schema((*schema.fields, *own))
 
 
-def given_groups(rows: pa.Table, state: KeyedState) -> pa.ChunkedArray | None:
+def key_group_column(rows: pa.Table, state: KeyedState) -> pa.ChunkedArray | None:
     """Return the store's own column as integers, or None if the rows lack it."""
     if KEY_GROUP not in rows.schema.names:
         return None
-    given = rows.column(KEY_GROUP)
-    if not (pa.types.is_integer(given.type) or pa.types.is_null(given.type)):
+    groups = rows.column(KEY_GROUP)
+    if not (pa.types.is_integer(groups.type) or pa.types.is_null(groups.type)):
         raise InvalidArgumentError(
-            f"the column {KEY_GROUP!r} of {state} has type {given.type}, but it is reserved for "
+            f"the column {KEY_GROUP!r} of {state} has type {groups.type}, but it is reserved for "
             "the key group of each row, which is an integer. Remove the column; it is not stored"
         )
-    return given.cast(pa.int64(), safe=False)
+    return groups.cast(pa.int64(), safe=False)
 
 
 def check_groups(rows: pa.Table, groups: npt.NDArray[np.int32], state: KeyedState) -> None:
@@ -412,17 +417,18 @@ def check_groups(rows: pa.Table, groups: npt.NDArray[np.int32], state: KeyedStat
 
     Raises InvalidArgumentError with the key of the first such row, and both key groups.
     """
-    given = given_groups(rows, state)
-    if given is None:
+    own_groups = key_group_column(rows, state)
+    if own_groups is None:
         return
-    other = pc.fill_null(pc.not_equal(given, pa.array(groups, pa.int64())), False)
-    at = pc.index(other, True).as_py()
-    if at < 0:
+    other = pc.fill_null(pc.not_equal(own_groups, pa.array(groups, pa.int64())), False)
+    index = pc.index(other, True).as_py()
+    if index < 0:
         return
-    [key] = rows.select(state.key).slice(at, 1).to_pylist()
+    [key] = rows.select(state.key).slice(index, 1).to_pylist()
     raise InvalidArgumentError(
-        f"the row of {state} with the key {key} has {KEY_GROUP} {given[at].as_py()}, but the "
-        f"key belongs to key group {groups[at]} of {state.max_parallelism}. This column is "
+        f"the row of {state} with the key {key} has {KEY_GROUP} "
+        f"{own_groups[index].as_py()}, but the "
+        f"key belongs to key group {groups[index]} of {state.max_parallelism}. This column is "
         "reserved for the store: it is checked and not stored. Remove it if it comes from "
         "another max parallelism or key, or has another meaning"
     )

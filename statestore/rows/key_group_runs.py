@@ -20,25 +20,25 @@ from statestore.format.state import KeyedState, StateKind
 from statestore.keys.arrow import key_groups
 from statestore.keys.values import fields_may_be_null
 from statestore.rows.column_types import arrow_schema
-from statestore.rows.delete_markers import are_changes, coming
+from statestore.rows.delete_markers import are_changes, upserts_of
 from statestore.rows.equality import as_bytes, compared_columns, equal_values, leaf_columns
-from statestore.rows.python_values import shown
+from statestore.rows.python_values import display_rows
 from statestore.rows.text import refuse_invalid_text
 
 __all__ = [
     "ONE_ARRAY_BYTES",
     "RUN_BYTES",
     "RowOrder",
-    "checked",
-    "combined",
+    "check_and_sort",
+    "combine_chunks",
     "first_descent",
-    "in_order",
     "key_groups_of",
     "null_key_error",
     "null_keys",
     "order_of",
+    "sort_groups",
     "sort_leaves",
-    "taken",
+    "take_rows",
 ]
 
 Places = npt.NDArray[np.intp]
@@ -65,7 +65,7 @@ def key_groups_of(
     )
 
 
-def checked(tables: Iterable[pa.Table], state: KeyedState) -> Iterator[pa.Table]:
+def check_and_sort(tables: Iterable[pa.Table], state: KeyedState) -> Iterator[pa.Table]:
     """Sort the rows of each piece and yield them in their stored form.
 
     The pieces are in ascending order; the rows of a key group may be in several of them. Raises
@@ -80,14 +80,14 @@ def checked(tables: Iterable[pa.Table], state: KeyedState) -> Iterator[pa.Table]
         nulls += sum(null_keys(batch, state) for batch in table.to_batches())
         if nulls:
             continue
-        rows = combined(table)
+        rows = combine_chunks(table)
         for batch in rows.to_batches():
             refuse_invalid_text(batch, state, state.key)
             _refuse_null_entries(batch, state)
             _refuse_null_times(batch, state)
         ascends = _strictly_ascends(rows, state)
         if not ascends:
-            rows = in_order(rows, state)
+            rows = sort_groups(rows, state)
         for batch in rows.select([KEY_GROUP, *state.identity]).to_batches():
             if not ascends:
                 _refuse_duplicates(batch, state)
@@ -107,8 +107,8 @@ def _strictly_ascends(rows: pa.Table, state: KeyedState) -> bool:
     undecided = np.ones(rows.num_rows - 1, bool)
     for name in (KEY_GROUP, *state.identity):
         for leaf in leaf_columns(rows.column(name).chunk(0)):
-            kind = leaf.type
-            if leaf.null_count or pa.types.is_floating(kind) or pa.types.is_list(kind):
+            data_type = leaf.type
+            if leaf.null_count or pa.types.is_floating(data_type) or pa.types.is_list(data_type):
                 return False
             left, right = leaf.slice(0, len(leaf) - 1), leaf.slice(1)
             less = np.asarray(pc.less(left, right))
@@ -123,24 +123,26 @@ def _strictly_ascends(rows: pa.Table, state: KeyedState) -> bool:
     return False
 
 
-def in_order(rows: pa.Table, state: KeyedState) -> pa.Table:
+def sort_groups(rows: pa.Table, state: KeyedState) -> pa.Table:
     """Return the rows of some key groups in order of key group and identity, nulls first."""
-    return taken(rows, order_of(rows, state))
+    return take_rows(rows, order_of(rows, state))
 
 
-def combined(rows: pa.Table) -> pa.Table:
+def combine_chunks(rows: pa.Table) -> pa.Table:
     """Return the rows in one chunk. Large rows are not copied: one array has at most 2 GiB."""
     return rows.combine_chunks() if rows.nbytes < ONE_ARRAY_BYTES else rows
 
 
-def taken(rows: pa.Table, places: Places) -> pa.Table:
-    """Return the rows at some positions, without a copy of large rows (see :func:`combined`)."""
+def take_rows(rows: pa.Table, places: Places) -> pa.Table:
+    """Return the rows at some positions; large rows are not copied, see :func:`combine_chunks`."""
     if rows.nbytes < ONE_ARRAY_BYTES:
         return rows.take(pa.array(places))
     ends = np.flatnonzero(np.diff(places, append=-1) != 1) + 1
     begins = np.concatenate(([0], ends[:-1]))
     spans = zip(places[begins].tolist(), (ends - begins).tolist(), strict=True)
-    return pa.concat_tables([rows.slice(0, 0), *(rows.slice(at, count) for at, count in spans)])
+    return pa.concat_tables(
+        [rows.slice(0, 0), *(rows.slice(start, count) for start, count in spans)]
+    )
 
 
 def sort_leaves(column: pa.Array) -> list[pa.Array]:
@@ -149,10 +151,12 @@ def sort_leaves(column: pa.Array) -> list[pa.Array]:
     They are the fields of structs, lists as bytes, and floats as ranks.
     """
     leaves = leaf_columns(column)
-    return [as_bytes(leaf) if pa.types.is_nested(leaf.type) else _ranked(leaf) for leaf in leaves]
+    return [
+        as_bytes(leaf) if pa.types.is_nested(leaf.type) else _rank_floats(leaf) for leaf in leaves
+    ]
 
 
-def _ranked(leaf: pa.Array) -> pa.Array:
+def _rank_floats(leaf: pa.Array) -> pa.Array:
     # 0.0 and -0.0 compare equal but are two keys, and NaN equals no value.
     return _ranks(leaf, FLOAT_ORDER) if pa.types.is_floating(leaf.type) else leaf
 
@@ -178,7 +182,9 @@ def first_descent(rows: pa.RecordBatch) -> int | None:
 def order_of(rows: pa.Table, state: KeyedState) -> Places:
     """Return the positions of rows in order of key group and identity."""
     batches = rows.select(state.identity).to_batches()
-    pieces = zip(*(map(_ranked, compared_columns(batch.columns)) for batch in batches), strict=True)
+    pieces = zip(
+        *(map(_rank_floats, compared_columns(batch.columns)) for batch in batches), strict=True
+    )
     columns = [pa.chunked_array(chunks) for chunks in pieces]
     by = pa.table(columns, names=[str(index) for index in range(len(columns))])
     keys = [(name, "ascending", "at_start") for name in by.column_names]
@@ -209,9 +215,9 @@ def null_keys(batch: pa.RecordBatch, state: KeyedState) -> int:
     if state.hash_scheme == "flink-sql":  # in this scheme NULL is an ordinary key
         return 0
     leaves = []
-    for name, kind in zip(state.key, state.key_types, strict=True):
+    for name, key_type in zip(state.key, state.key_types, strict=True):
         column = batch.column(name)
-        leaves += [column] if fields_may_be_null(kind) else leaf_columns(column)
+        leaves += [column] if fields_may_be_null(key_type) else leaf_columns(column)
     if not any(leaf.null_count for leaf in leaves):
         return 0
     any_null = np.zeros(batch.num_rows, bool)
@@ -225,7 +231,7 @@ def _refuse_null_entries(batch: pa.RecordBatch, state: KeyedState) -> None:
     if state.kind not in (StateKind.LIST, StateKind.TIMERS):
         return
     if are_changes(state):  # a delete may have only a key
-        batch = coming(batch)
+        batch = upserts_of(batch)
     for name in state.entry:
         if batch.column(name).null_count:
             raise InvalidArgumentError(
@@ -238,7 +244,7 @@ def _refuse_null_times(batch: pa.RecordBatch, state: KeyedState) -> None:
     if state.ttl is None or not batch.column(state.ttl.column).null_count:
         return
     if are_changes(state):  # a delete has no values
-        batch = coming(batch)
+        batch = upserts_of(batch)
     nulls = batch.column(state.ttl.column).null_count
     if nulls:
         raise InvalidArgumentError(
@@ -255,8 +261,8 @@ def _refuse_duplicates(batch: pa.RecordBatch, state: KeyedState) -> None:
         same &= equal_values(column.slice(0, rows), column.slice(1))
         if not same.any():
             return
-    at = int(np.flatnonzero(same)[0])
-    [entry] = shown(batch.select(list(state.identity)).slice(at, 1))
+    index = int(np.flatnonzero(same)[0])
+    [entry] = display_rows(batch.select(list(state.identity)).slice(index, 1))
     raise DuplicateKeyError(
         f"two rows of {state} have the same identity {entry}; aggregate them into one row, or "
         "name the columns that distinguish them (namespace, map_key or position)"

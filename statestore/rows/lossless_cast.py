@@ -29,13 +29,13 @@ from statestore.rows.column_types import schema_of_arrow
 
 __all__ = [
     "UnfitError",
-    "bare",
+    "arrow_type_text",
     "brief",
-    "exactly",
-    "guessed_kind",
+    "exact_converter",
+    "guess_type",
     "is_list",
     "is_missing",
-    "kind_text",
+    "unwrap_numpy",
 ]
 
 Convert = Callable[[Any], Any]
@@ -69,48 +69,55 @@ def is_missing(value: Any) -> bool:
     return type(value).__name__ in ("NaTType", "NAType")
 
 
-def exactly(kind: pa.DataType) -> Convert:
+def exact_converter(data_type: pa.DataType) -> Convert:
     """Return a function that converts a value to one that Arrow accepts for the type unchanged.
 
     The function raises UnfitError if that is not possible.
     """
-    inner = _of_type(kind)
+    inner = _converter_of(data_type)
 
     def convert(value: Any) -> Any:
         if is_missing(value):
             return None
-        return inner(bare(value))
+        return inner(unwrap_numpy(value))
 
     return convert
 
 
-def _of_type(kind: pa.DataType) -> Convert:
+def _converter_of(data_type: pa.DataType) -> Convert:
     types = pa.types
-    if types.is_struct(kind):
-        return _struct({field.name: exactly(field.type) for field in kind}, kind_text(kind))
-    if types.is_map(kind):
-        return _map(exactly(kind.key_type), exactly(kind.item_type), kind_text(kind))
-    if types.is_list(kind):
-        return _list(exactly(kind.value_type), kind_text(kind))
-    if types.is_decimal(kind):
-        return lambda value: _decimal(value, kind)
-    if types.is_timestamp(kind):
-        return _moment if kind.tz else _local
-    if types.is_integer(kind):
-        return lambda value: _integer(value, kind)
-    if types.is_time(kind):
+    if types.is_struct(data_type):
+        return _struct(
+            {field.name: exact_converter(field.type) for field in data_type},
+            arrow_type_text(data_type),
+        )
+    if types.is_map(data_type):
+        return _map(
+            exact_converter(data_type.key_type),
+            exact_converter(data_type.item_type),
+            arrow_type_text(data_type),
+        )
+    if types.is_list(data_type):
+        return _list(exact_converter(data_type.value_type), arrow_type_text(data_type))
+    if types.is_decimal(data_type):
+        return lambda value: _decimal(value, data_type)
+    if types.is_timestamp(data_type):
+        return _zoned_timestamp if data_type.tz else _local_timestamp
+    if types.is_integer(data_type):
+        return lambda value: _integer(value, data_type)
+    if types.is_time(data_type):
         return _time
-    return _EXACT.get(kind, lambda value: value)
+    return _EXACT.get(data_type, lambda value: value)
 
 
-def bare(value: Any) -> Any:
+def unwrap_numpy(value: Any) -> Any:
     """Return a numpy scalar as a Python value, if Python has one; other values unchanged."""
     if isinstance(value, np.datetime64):
         micros = value.astype("datetime64[us]")
         days = np.datetime_data(value)[0] in ("D", "W", "M", "Y")
-        found = (value.astype("datetime64[D]") if days else micros).item()
+        scalar = (value.astype("datetime64[D]") if days else micros).item()
         is_whole = days or micros.astype(value.dtype) == value
-        return found if is_whole and isinstance(found, date) else value
+        return scalar if is_whole and isinstance(scalar, date) else value
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -128,66 +135,72 @@ def is_list(value: Any) -> bool:
     return isinstance(value, Sequence | np.ndarray) and not is_text
 
 
-def _integer(value: Any, kind: pa.DataType) -> int:
+def _integer(value: Any, data_type: pa.DataType) -> int:
     if isinstance(value, float | Decimal) and _is_finite(value) and _is_small(value):
         number = int(value)
         if number != value:
             reason = f"it would become {number}; store fractions as double or decimal"
-            raise UnfitError(value, kind_text(kind), reason)
+            raise UnfitError(value, arrow_type_text(data_type), reason)
     elif isinstance(value, int) and not isinstance(value, bool):
         number = int.__index__(value)
     else:
-        raise _other(value, kind)
-    most = 1 << (kind.bit_width - 1)
+        raise _wrong_type_error(value, data_type)
+    most = 1 << (data_type.bit_width - 1)
     if not -most <= number < most:
-        raise UnfitError(value, kind_text(kind), f"the type's range is {-most}..{most - 1}")
+        raise UnfitError(
+            value, arrow_type_text(data_type), f"the type's range is {-most}..{most - 1}"
+        )
     return number
 
 
-def _double(value: Any, kind: pa.DataType) -> float:
+def _double(value: Any, data_type: pa.DataType) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        raise _other(value, kind)
+        raise _wrong_type_error(value, data_type)
     if isinstance(value, Decimal) and value.is_nan():
-        raise _other(value, kind)
+        raise _wrong_type_error(value, data_type)
     try:
         number = float(value)
-        if kind == pa.float32():
+        if data_type == pa.float32():
             (number,) = unpack("<f", pack("<f", number))
     except OverflowError:
         raise UnfitError(
-            value, kind_text(kind), "it is larger than the type's largest value"
+            value, arrow_type_text(data_type), "it is larger than the type's largest value"
         ) from None
-    is_near = isinstance(value, float) and kind == pa.float32() and (number != 0) is (value != 0)
+    is_near = (
+        isinstance(value, float) and data_type == pa.float32() and (number != 0) is (value != 0)
+    )
     if number != value and value == value and not is_near:  # NaN comes out as NaN
-        raise UnfitError(value, kind_text(kind), f"it would become {number!r}")
+        raise UnfitError(value, arrow_type_text(data_type), f"it would become {number!r}")
     return number
 
 
-def _decimal(value: Any, kind: pa.DataType) -> Decimal:
+def _decimal(value: Any, data_type: pa.DataType) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        raise _other(value, kind)
+        raise _wrong_type_error(value, data_type)
     if not _is_finite(value):
-        raise _other(value, kind)
+        raise _wrong_type_error(value, data_type)
     sign, digits, exponent = Decimal(value).as_tuple()
     assert isinstance(exponent, int)
     unscaled = int(Decimal((0, digits, 0)))  # Python does not parse text with this many digits
-    shift = exponent + kind.scale
+    shift = exponent + data_type.scale
     if unscaled and abs(shift) > _MOST_EXPONENT + len(digits):
-        raise UnfitError(value, kind_text(kind), "it has more digits than the type")
+        raise UnfitError(value, arrow_type_text(data_type), "it has more digits than the type")
     if unscaled and shift >= 0:
         unscaled *= 10**shift
     elif unscaled:
         unscaled, rest = divmod(unscaled, 10**-shift)
         if rest:
-            raise UnfitError(value, kind_text(kind), "it has more decimal places than the type")
-    if unscaled >= 10**kind.precision:
-        raise UnfitError(value, kind_text(kind), "it has more digits than the type")
-    return Decimal((sign if unscaled else 0, tuple(map(int, str(unscaled))), -kind.scale))
+            raise UnfitError(
+                value, arrow_type_text(data_type), "it has more decimal places than the type"
+            )
+    if unscaled >= 10**data_type.precision:
+        raise UnfitError(value, arrow_type_text(data_type), "it has more digits than the type")
+    return Decimal((sign if unscaled else 0, tuple(map(int, str(unscaled))), -data_type.scale))
 
 
 def _string(value: Any) -> str:
     if not isinstance(value, str):
-        raise _other(value, pa.string())
+        raise _wrong_type_error(value, pa.string())
     text = str.__str__(value)
     try:
         text.encode()
@@ -200,54 +213,54 @@ def _string(value: Any) -> str:
 
 def _binary(value: Any) -> bytes:
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise _other(value, pa.binary())
+        raise _wrong_type_error(value, pa.binary())
     return bytes(value)
 
 
 def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise _other(value, pa.bool_())
+        raise _wrong_type_error(value, pa.bool_())
     return value
 
 
 def _date(value: Any) -> date:
     if not isinstance(value, date) or isinstance(value, datetime):
-        raise _other(value, pa.date32())
+        raise _wrong_type_error(value, pa.date32())
     return value
 
 
-def _moment(value: Any) -> int:
+def _zoned_timestamp(value: Any) -> int:
     """Return the microseconds since 1970 of a datetime with a zone."""
-    kind = pa.timestamp("us", "UTC")
+    data_type = pa.timestamp("us", "UTC")
     if not isinstance(value, datetime):
-        raise _other(value, kind)
-    value = _to_micros(value, kind)
+        raise _wrong_type_error(value, data_type)
+    value = _to_micros(value, data_type)
     if value.utcoffset() is None:
-        raise UnfitError(value, kind_text(kind), "it has no time zone; add one")
+        raise UnfitError(value, arrow_type_text(data_type), "it has no time zone; add one")
     try:
         since: timedelta = value.astimezone(UTC) - _INSTANT
     except (OverflowError, ValueError):
         reason = "in UTC it is outside the years 1 to 9999"
-        raise UnfitError(value, kind_text(kind), reason) from None
+        raise UnfitError(value, arrow_type_text(data_type), reason) from None
     return since // _MICRO
 
 
-def _local(value: Any) -> int:
+def _local_timestamp(value: Any) -> int:
     """Return the microseconds since 1970 of a datetime without a zone."""
-    kind = pa.timestamp("us")
+    data_type = pa.timestamp("us")
     if not isinstance(value, datetime):
-        raise _other(value, kind)
+        raise _wrong_type_error(value, data_type)
     if value.utcoffset() is not None:
         reason = "it has a time zone; convert it to the local time of one zone and remove the zone"
-        raise UnfitError(value, kind_text(kind), reason)
-    return (_to_micros(value, kind).replace(tzinfo=None) - _EPOCH) // _MICRO
+        raise UnfitError(value, arrow_type_text(data_type), reason)
+    return (_to_micros(value, data_type).replace(tzinfo=None) - _EPOCH) // _MICRO
 
 
-def _to_micros(value: Any, kind: pa.DataType) -> datetime:
+def _to_micros(value: Any, data_type: pa.DataType) -> datetime:
     """Return a Python datetime; refuse a pandas timestamp with nanoseconds."""
     if nanos := getattr(value, "nanosecond", 0):
         reason = f"microseconds cannot represent its {nanos} ns; round it"
-        raise UnfitError(value, kind_text(kind), reason)
+        raise UnfitError(value, arrow_type_text(data_type), reason)
     own: datetime = value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
     return own
 
@@ -266,13 +279,13 @@ def _struct(fields: Mapping[str, Convert], text: str) -> Convert:
             if name not in fields:
                 reason = f"the struct has no field {name!r}, so this value would be lost"
                 raise UnfitError(value[name], text, reason, f".{name}")
-        found = {}
+        converted = {}
         for name, inner in fields.items():
             try:
-                found[name] = inner(value.get(name))
+                converted[name] = inner(value.get(name))
             except UnfitError as error:
                 raise error.within(f".{name}") from None
-        return found
+        return converted
 
     return convert
 
@@ -281,20 +294,20 @@ def _list(element: Convert, text: str) -> Convert:
     def convert(value: Any) -> list[Any]:
         if not is_list(value):
             raise UnfitError(value, text, "pass a list")
-        found = []
-        for at, item in enumerate(value):
+        items = []
+        for index, item in enumerate(value):
             try:
-                found.append(element(item))
+                items.append(element(item))
             except UnfitError as error:
-                raise error.within(f"[{at}]") from None
-        return found
+                raise error.within(f"[{index}]") from None
+        return items
 
     return convert
 
 
 def _map(key: Convert, item: Convert, text: str) -> Convert:
     def convert(value: Any) -> list[tuple[Any, Any]]:
-        found = []
+        entries = []
         for pair in _pairs(value, text):
             try:
                 entry = (key(pair[0]), item(pair[1]))
@@ -302,8 +315,8 @@ def _map(key: Convert, item: Convert, text: str) -> Convert:
                 raise error.within(f"[{brief(pair[0], 40)}]") from None
             if entry[0] is None:
                 raise UnfitError(value, text, "the key of a map entry must not be null")
-            found.append(entry)
-        return found
+            entries.append(entry)
+        return entries
 
     return convert
 
@@ -329,17 +342,17 @@ def _is_small(value: float | Decimal) -> bool:
     return not isinstance(value, Decimal) or value.adjusted() < _MOST_EXPONENT
 
 
-def _other(value: Any, kind: pa.DataType) -> UnfitError:
-    text = kind_text(kind)
+def _wrong_type_error(value: Any, data_type: pa.DataType) -> UnfitError:
+    text = arrow_type_text(data_type)
     return UnfitError(value, text, f"a value of Python type {type(value).__name__} does not fit")
 
 
-def kind_text(kind: pa.DataType) -> str:
+def arrow_type_text(data_type: pa.DataType) -> str:
     """Return a type in the manifest's notation, or in Arrow's if it cannot be stored."""
     try:
-        [field] = schema_of_arrow(pa.schema([("column", kind)])).fields
+        [field] = schema_of_arrow(pa.schema([("column", data_type)])).fields
     except (InvalidArgumentError, UnsupportedTypeError):
-        return str(kind)
+        return str(data_type)
     return type_text(field.type)
 
 
@@ -370,7 +383,7 @@ _KINDS: tuple[tuple[tuple[type, ...], str, pa.DataType], ...] = (
     ((timedelta, np.timedelta64), "duration", pa.duration("us")),
     ((np.datetime64,), "time without a zone", pa.timestamp("us")),
 )
-_TYPES = {word: kind for _, word, kind in _KINDS} | {
+_TYPES = {word: data_type for _, word, data_type in _KINDS} | {
     "date": pa.date32(),
     "time without a zone": pa.timestamp("us"),
     "time with a zone": pa.timestamp("us", "UTC"),
@@ -388,7 +401,7 @@ _MOST_DIGITS = 76
 """Arrow's largest decimal; a decimal of more than 38 digits is refused when it is stored."""
 
 
-def guessed_kind(values: Iterable[Any]) -> pa.DataType:
+def guess_type(values: Iterable[Any]) -> pa.DataType:
     """Return the type of the values; Arrow's null type if all are null.
 
     Raises UnfitError for a value whose type differs from an earlier one's, or is not supported.
@@ -397,32 +410,32 @@ def guessed_kind(values: Iterable[Any]) -> pa.DataType:
     types = {*map(type, values)} - {type(None)}
     if len(types) == 1 and (plain := _PLAIN.get(*types)) is not None:
         return plain
-    found: dict[str, list[Any]] = {}
+    values_by_word: dict[str, list[Any]] = {}
     for value in values:
         if is_missing(value):
             continue
         word = _word(value)
-        others = [other for other in found if not _go_together(word, other)]
+        others = [other for other in values_by_word if not _have_common_type(word, other)]
         if others:
             raise UnfitError(
                 value,
                 others[0],
                 f"it is a {word}, but all values of a column must have the same type",
             )
-        found.setdefault(word, []).append(value)
-    if not found:
+        values_by_word.setdefault(word, []).append(value)
+    if not values_by_word:
         return pa.null()
-    if "dictionary" in found:
-        return _guessed_struct(found["dictionary"])
-    if "list" in found:
-        return pa.list_(guessed_kind(_items(found["list"])))
-    if "decimal" in found:
-        return _guessed_decimal([value for held in found.values() for value in held])
-    return _TYPES["float" if "float" in found else next(iter(found))]
+    if "dictionary" in values_by_word:
+        return _guess_struct(values_by_word["dictionary"])
+    if "list" in values_by_word:
+        return pa.list_(guess_type(_items(values_by_word["list"])))
+    if "decimal" in values_by_word:
+        return _guess_decimal([value for held in values_by_word.values() for value in held])
+    return _TYPES["float" if "float" in values_by_word else next(iter(values_by_word))]
 
 
 def _word(value: Any) -> str:
-    value = bare(value)
+    value = unwrap_numpy(value)
     if isinstance(value, Mapping):
         return "dictionary"
     if is_list(value):
@@ -443,14 +456,14 @@ def _word(value: Any) -> str:
     raise UnfitError(value, "one of the column types", reason)
 
 
-def _go_together(one: str, other: str) -> bool:
-    return one == other or {one, other} in (
+def _have_common_type(first: str, second: str) -> bool:
+    return first == second or {first, second} in (
         {"whole number", "float"},
         {"whole number", "decimal"},
     )
 
 
-def _guessed_struct(values: Sequence[Mapping[Any, Any]]) -> pa.DataType:
+def _guess_struct(values: Sequence[Mapping[Any, Any]]) -> pa.DataType:
     names = list(dict.fromkeys(name for value in values for name in value))
     fields = []
     for name in names:
@@ -461,7 +474,7 @@ def _guessed_struct(values: Sequence[Mapping[Any, Any]]) -> pa.DataType:
             )
             raise UnfitError(name, "a dictionary", reason)
         try:
-            fields.append((name, guessed_kind(value.get(name) for value in values)))
+            fields.append((name, guess_type(value.get(name) for value in values)))
         except UnfitError as error:
             raise error.within(f".{name}") from None
     return pa.struct(fields)
@@ -472,10 +485,10 @@ def _items(values: Sequence[Iterable[Any]]) -> Iterable[Any]:
         yield from value
 
 
-def _guessed_decimal(values: Sequence[Any]) -> pa.DataType:
+def _guess_decimal(values: Sequence[Any]) -> pa.DataType:
     before = behind = 0
     for value in values:
-        _, digits, exponent = Decimal(bare(value)).as_tuple()
+        _, digits, exponent = Decimal(unwrap_numpy(value)).as_tuple()
         if isinstance(exponent, int):
             before = max(before, len(digits) + exponent)
             behind = max(behind, -exponent)

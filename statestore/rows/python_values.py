@@ -19,20 +19,26 @@ from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.schema import DataType, Schema
 from statestore.keys.arrow_types import is_binary, is_text
 from statestore.rows.column_types import arrow_schema, arrow_type
-from statestore.rows.lossless_cast import UnfitError, brief, exactly, guessed_kind, kind_text
+from statestore.rows.lossless_cast import (
+    UnfitError,
+    arrow_type_text,
+    brief,
+    exact_converter,
+    guess_type,
+)
 
 __all__ = [
     "ROWS",
     "Place",
     "column_of",
-    "dictionaries",
+    "display_rows",
+    "display_values",
+    "fit_column",
+    "fit_table",
     "fits_by_type",
-    "fitted",
-    "fitted_table",
-    "guessed_column",
+    "guess_column",
     "row_place",
-    "shown",
-    "shown_values",
+    "rows_to_dicts",
     "table_like",
     "table_of_dicts",
 ]
@@ -58,14 +64,14 @@ _PLAIN: dict[pa.DataType, frozenset[type]] = {
 _ARROW_ERRORS = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
 
-def row_place(at: int) -> str:
+def row_place(index: int) -> str:
     """Return the name of a row in messages, counted from 0."""
-    return f"row {at}"
+    return f"row {index}"
 
 
 def column_of(
     values: Sequence[Any],
-    kind: pa.DataType,
+    data_type: pa.DataType,
     *,
     name: str,
     subject: str = ROWS,
@@ -76,38 +82,38 @@ def column_of(
     Raises InvalidArgumentError for the first value that would not; it names ``subject``, the column
     and the path within it, the position, and the value.
     """
-    found = _plain_column(values, kind)
-    if found is not None:
-        return found
-    convert = exactly(kind)
+    plain = _plain_column(values, data_type)
+    if plain is not None:
+        return plain
+    convert = exact_converter(data_type)
     converted = []
-    for at, value in enumerate(values):
+    for index, value in enumerate(values):
         try:
             converted.append(convert(value))
         except UnfitError as error:
             raise InvalidArgumentError(
-                f"{place(at)} of {subject} has {brief(error.value)} in the column "
+                f"{place(index)} of {subject} has {brief(error.value)} in the column "
                 f"{name + error.path!r} of type {error.kind}: {error.reason}"
             ) from None
     try:
-        return pa.array(converted, kind)
+        return pa.array(converted, data_type)
     except _ARROW_ERRORS as error:
         raise InvalidArgumentError(
-            f"the values of {name!r} of {subject} do not fit type {kind}: {error}"
+            f"the values of {name!r} of {subject} do not fit type {data_type}: {error}"
         ) from error
 
 
-def _plain_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
+def _plain_column(values: Sequence[Any], data_type: pa.DataType) -> pa.Array | None:
     """Return values that have the type's own Python type; None if one of them does not."""
-    if not {*map(type, values)} - {type(None)} <= _PLAIN.get(kind, frozenset()):
+    if not {*map(type, values)} - {type(None)} <= _PLAIN.get(data_type, frozenset()):
         return None
     try:
-        return pa.array(values, kind)
+        return pa.array(values, data_type)
     except _ARROW_ERRORS:
         return None
 
 
-def guessed_column(
+def guess_column(
     values: Sequence[Any], *, name: str, subject: str = ROWS, place: Place = row_place
 ) -> pa.Array:
     """Return values as a column of their common type, in which each stays equal.
@@ -115,16 +121,18 @@ def guessed_column(
     Raises InvalidArgumentError, which names ``subject``, the column, the position and the value.
     """
     try:
-        kind = guessed_kind(values)
+        data_type = guess_type(values)
     except UnfitError as error:
-        at = bisect_left(range(len(values)), True, key=lambda at: not _is_alike(values[: at + 1]))
+        index = bisect_left(
+            range(len(values)), True, key=lambda position: not _is_alike(values[: position + 1])
+        )
         raise InvalidArgumentError(
-            f"the values of {name!r} do not have one type: {place(at)} of {subject} has "
+            f"the values of {name!r} do not have one type: {place(index)} of {subject} has "
             f"{brief(error.value)} in {name + error.path!r}, where other values are "
             f"{error.kind}: {error.reason}"
         ) from None
     try:
-        return column_of(values, kind, name=name, subject=subject, place=place)
+        return column_of(values, data_type, name=name, subject=subject, place=place)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(
             f"the values of {name!r} do not have one type: {error}"
@@ -133,7 +141,7 @@ def guessed_column(
 
 def _is_alike(values: Sequence[Any]) -> bool:
     try:
-        guessed_kind(values)
+        guess_type(values)
     except UnfitError:
         return False
     return True
@@ -155,7 +163,7 @@ def table_of_dicts(
     names = _names(rows, subject)
     if schema is None:
         columns = [
-            guessed_column([row.get(name) for row in rows], name=name, subject=subject, place=place)
+            guess_column([row.get(name) for row in rows], name=name, subject=subject, place=place)
             for name in names
         ]
         return pa.table(columns, names=names)
@@ -201,38 +209,39 @@ def _names(rows: Sequence[Mapping[str, Any]], subject: str) -> list[str]:
 
 def _column_like(values: list[Any], name: str, stored: Schema, subject: str) -> pa.Array:
     if name in stored.names:
-        kind = arrow_schema(stored.select([name])).field(0).type
+        data_type = arrow_schema(stored.select([name])).field(0).type
         with suppress(InvalidArgumentError):  # new values may need a type of their own
-            return column_of(values, kind, name=name, subject=subject)
-    return guessed_column(values, name=name, subject=subject)
+            return column_of(values, data_type, name=name, subject=subject)
+    return guess_column(values, name=name, subject=subject)
 
 
-def dictionaries(rows: pa.Table | pa.RecordBatch, subject: str = ROWS) -> list[dict[str, Any]]:
+def rows_to_dicts(rows: pa.Table | pa.RecordBatch, subject: str = ROWS) -> list[dict[str, Any]]:
     """Return rows as dictionaries.
 
     Raises InvalidArgumentError, which names the column, for a time outside the years 1 to 9999,
     which Python cannot hold.
     """
     try:
-        found: list[dict[str, Any]] = rows.to_pylist()
+        items: list[dict[str, Any]] = rows.to_pylist()
     except (OverflowError, ValueError) as error:
         raise InvalidArgumentError(
-            f"{subject} has a timestamp in {_unreadable(rows)!r} outside the years 1 to 9999, "
+            f"{subject} has a timestamp in {_undecodable_column(rows)!r} outside the "
+            "years 1 to 9999, "
             "which Python's date and datetime cannot represent; read these rows as Arrow: "
             "subtask(i), keys(…) or query(…)"
         ) from error
-    return found
+    return items
 
 
-def shown(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return rows as dictionaries for display; see :func:`shown_values`."""
-    columns = [shown_values(column) for column in rows.columns]
+def display_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return rows as dictionaries for display; see :func:`display_values`."""
+    columns = [display_values(column) for column in rows.columns]
     if not columns:
         return [{} for _ in range(rows.num_rows)]
     return [dict(zip(rows.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def shown_values(column: pa.Array | pa.ChunkedArray, *, of_duckdb: bool = False) -> list[Any]:
+def display_values(column: pa.Array | pa.ChunkedArray, *, of_duckdb: bool = False) -> list[Any]:
     """Return the values of a column for display.
 
     If Python cannot hold one of its times, all of its times are text. They are in ISO 8601 in the
@@ -245,80 +254,92 @@ def shown_values(column: pa.Array | pa.ChunkedArray, *, of_duckdb: bool = False)
     """
     if not _has_times_beyond_python(column.type):
         with suppress(OverflowError, ValueError):  # a date or timestamp that Python lacks
-            found: list[Any] = column.to_pylist()
-            return found
-    numbers = column.cast(_with_numbers(column.type)).to_pylist()
-    return [_with_time_texts(value, column.type, of_duckdb) for value in numbers]
+            values: list[Any] = column.to_pylist()
+            return values
+    numbers = column.cast(_times_as_integers(column.type)).to_pylist()
+    return [_times_as_text(value, column.type, of_duckdb) for value in numbers]
 
 
-def _has_times_beyond_python(kind: pa.DataType) -> bool:
+def _has_times_beyond_python(data_type: pa.DataType) -> bool:
     """Return whether Python may change a value of a type without an error.
 
     Python turns 24:00 into 00:00. Without pandas, it has no nanoseconds.
     """
     types = pa.types
-    if types.is_time(kind) or (types.is_timestamp(kind) and kind.unit == "ns"):
+    if types.is_time(data_type) or (types.is_timestamp(data_type) and data_type.unit == "ns"):
         return True
-    return any(_has_times_beyond_python(kind.field(at).type) for at in range(kind.num_fields))
+    return any(
+        _has_times_beyond_python(data_type.field(index).type)
+        for index in range(data_type.num_fields)
+    )
 
 
-def _with_numbers(kind: pa.DataType) -> pa.DataType:
+def _times_as_integers(data_type: pa.DataType) -> pa.DataType:
     """Return a type in which times are replaced by the integers that Arrow stores for them."""
     types = pa.types
-    if types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _with_numbers(field.type)) for field in kind])
-    if types.is_map(kind):
-        return pa.map_(_with_numbers(kind.key_type), _with_numbers(kind.item_type))
-    if types.is_fixed_size_list(kind):
-        return pa.list_(_with_numbers(kind.value_type), kind.list_size)
-    if types.is_list(kind):
-        return pa.list_(_with_numbers(kind.value_type))
-    if types.is_temporal(kind):
-        return pa.int32() if kind.bit_width == 32 else pa.int64()
-    return kind
+    if types.is_struct(data_type):
+        return pa.struct(
+            [pa.field(field.name, _times_as_integers(field.type)) for field in data_type]
+        )
+    if types.is_map(data_type):
+        return pa.map_(
+            _times_as_integers(data_type.key_type), _times_as_integers(data_type.item_type)
+        )
+    if types.is_fixed_size_list(data_type):
+        return pa.list_(_times_as_integers(data_type.value_type), data_type.list_size)
+    if types.is_list(data_type):
+        return pa.list_(_times_as_integers(data_type.value_type))
+    if types.is_temporal(data_type):
+        return pa.int32() if data_type.bit_width == 32 else pa.int64()
+    return data_type
 
 
-def _with_time_texts(value: Any, kind: pa.DataType, of_duckdb: bool) -> Any:
+def _times_as_text(value: Any, data_type: pa.DataType, of_duckdb: bool) -> Any:
     """Return a value with its times, which are integers here, as text."""
     types = pa.types
     if value is None:
         return None
-    if types.is_struct(kind):
+    if types.is_struct(data_type):
         return {
-            field.name: _with_time_texts(value[field.name], field.type, of_duckdb) for field in kind
+            field.name: _times_as_text(value[field.name], field.type, of_duckdb)
+            for field in data_type
         }
-    if types.is_map(kind):
-        pair = (kind.key_type, kind.item_type)
+    if types.is_map(data_type):
+        pair = (data_type.key_type, data_type.item_type)
         return [
-            tuple(_with_time_texts(*part, of_duckdb) for part in zip(entry, pair, strict=True))
+            tuple(_times_as_text(*part, of_duckdb) for part in zip(entry, pair, strict=True))
             for entry in value
         ]
-    if types.is_list(kind) or types.is_fixed_size_list(kind):
-        return [_with_time_texts(item, kind.value_type, of_duckdb) for item in value]
-    if not types.is_temporal(kind):
+    if types.is_list(data_type) or types.is_fixed_size_list(data_type):
+        return [_times_as_text(item, data_type.value_type, of_duckdb) for item in value]
+    if not types.is_temporal(data_type):
         return value
-    if of_duckdb and not types.is_time(kind) and abs(value) == 2 ** (kind.bit_width - 1) - 1:
+    if (
+        of_duckdb
+        and not types.is_time(data_type)
+        and abs(value) == 2 ** (data_type.bit_width - 1) - 1
+    ):
         return "infinity" if value > 0 else "-infinity"
-    return _time_text(value, kind)
+    return _time_text(value, data_type)
 
 
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-def _time_text(number: int, kind: pa.DataType) -> str:
+def _time_text(number: int, data_type: pa.DataType) -> str:
     """Return a date, timestamp or time of day as text; ``number`` is what Arrow stores."""
-    if pa.types.is_date32(kind):
+    if pa.types.is_date32(data_type):
         return _date_text(number)[0]
-    unit = _UNITS[kind.unit]
-    if pa.types.is_time(kind):
+    unit = _UNITS[data_type.unit]
+    if pa.types.is_time(data_type):
         return _clock_text(number, unit)
     days, rest = divmod(number, 86_400 * unit)
     day, is_iso = _date_text(days)
     if is_iso:
         clock, _, fraction = _clock_text(rest, unit).partition(".")
         fraction = f".{fraction:0<6}" if fraction else ""  # like datetime.isoformat()
-        return f"{day}T{clock}{fraction}{'Z' if kind.tz else ''}"
-    return f"{day} {_clock_text(rest, unit)}{'+00' if kind.tz else ''}"
+        return f"{day}T{clock}{fraction}{'Z' if data_type.tz else ''}"
+    return f"{day} {_clock_text(rest, unit)}{'+00' if data_type.tz else ''}"
 
 
 def _date_text(days: int) -> tuple[str, bool]:
@@ -347,7 +368,7 @@ def _clock_text(number: int, unit: int) -> str:
     return f"{text}.{digits}" if digits else text
 
 
-def _unreadable(rows: pa.Table | pa.RecordBatch) -> str:
+def _undecodable_column(rows: pa.Table | pa.RecordBatch) -> str:
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         try:
             column.to_pylist()
@@ -379,7 +400,7 @@ class _Fit(IntEnum):
     NEVER = 4
 
 
-def fitted_table(
+def fit_table(
     rows: pa.Table,
     schema: Schema,
     subject: str = ROWS,
@@ -396,7 +417,7 @@ def fitted_table(
     """
     stored = arrow_schema(schema)
     columns = [
-        fitted(
+        fit_column(
             rows.column(field.name),
             field.type,
             name=field.name,
@@ -409,9 +430,9 @@ def fitted_table(
     return pa.table(columns, schema=stored)
 
 
-def fitted(
+def fit_column(
     column: pa.ChunkedArray,
-    kind: pa.DataType,
+    data_type: pa.DataType,
     *,
     name: str,
     subject: str = ROWS,
@@ -426,28 +447,33 @@ def fitted(
     Raises InvalidArgumentError, which names ``subject``, the column and the first row whose value
     does not fit.
     """
-    if column.type == kind:
+    if column.type == data_type:
         return column
-    fit = _fit(column.type, kind)
+    fit = _fit(column.type, data_type)
     if fit is _Fit.NEVER or (fit is _Fit.NEAREST and not nearest):
         raise InvalidArgumentError(
-            f"the column {name!r} of {subject} has type {kind_text(column.type)} instead of "
-            f"{kind_text(kind)}; cast it to {kind_text(kind)}"
+            f"the column {name!r} of {subject} has type {arrow_type_text(column.type)} instead of "
+            f"{arrow_type_text(data_type)}; cast it to {arrow_type_text(data_type)}"
         )
-    cast = _cast(column, kind) if fit <= _Fit.CAST else None
+    cast = _cast(column, data_type) if fit <= _Fit.CAST else None
     if cast is not None:
         return cast
     try:
         values = column.to_pylist()
     except (OverflowError, ValueError) as error:
         raise InvalidArgumentError(
-            f"the column {name!r} of {subject} has type {kind_text(column.type)} with timestamps "
-            f"outside the years 1 to 9999, which cannot become {kind_text(kind)}: {error}"
+            f"the column {name!r} of {subject} has type {arrow_type_text(column.type)} with "
+            f"timestamps outside the years 1 to 9999, which cannot become "
+            f"{arrow_type_text(data_type)}: {error}"
         ) from error
-    found = column_of(
-        values, kind, name=name, subject=subject, place=lambda at: row_place(first_row + at)
+    converted = column_of(
+        values,
+        data_type,
+        name=name,
+        subject=subject,
+        place=lambda index: row_place(first_row + index),
     )
-    return pa.chunked_array([found], kind)
+    return pa.chunked_array([converted], data_type)
 
 
 def fits_by_type(source: DataType, target: DataType) -> bool:
@@ -455,15 +481,15 @@ def fits_by_type(source: DataType, target: DataType) -> bool:
     return _fit(arrow_type(source), arrow_type(target)) is _Fit.TYPE
 
 
-def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
+def _cast(column: pa.ChunkedArray, data_type: pa.DataType) -> pa.ChunkedArray | None:
     """Return Arrow's cast of a column; None if a value does not fit, or Arrow lacks the cast."""
     try:
-        return _decoded(column).cast(kind)
+        return _decode_column(column).cast(data_type)
     except pa.ArrowException:
         return None
 
 
-def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _decode_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a dictionary column as a column of its values, and UUIDs as their bytes.
 
     Polars' dictionaries have view types, which Arrow's ``take`` does not support.
@@ -472,13 +498,13 @@ def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column.cast(column.type.storage_type)
     if not pa.types.is_dictionary(column.type):
         return column
-    kind = column.type.value_type
-    if pa.types.is_string_view(kind):
-        kind = pa.large_string()
-    elif pa.types.is_binary_view(kind):
-        kind = pa.large_binary()
-    chunks = [chunk.dictionary.cast(kind).take(chunk.indices) for chunk in column.chunks]
-    return pa.chunked_array(chunks, kind)
+    value_type = column.type.value_type
+    if pa.types.is_string_view(value_type):
+        value_type = pa.large_string()
+    elif pa.types.is_binary_view(value_type):
+        value_type = pa.large_binary()
+    chunks = [chunk.dictionary.cast(value_type).take(chunk.indices) for chunk in column.chunks]
+    return pa.chunked_array(chunks, value_type)
 
 
 def _fit(source: pa.DataType, target: pa.DataType) -> _Fit:
@@ -490,7 +516,7 @@ def _fit(source: pa.DataType, target: pa.DataType) -> _Fit:
     if isinstance(source, pa.UuidType):
         return _fit(source.storage_type, target)
     if types.is_struct(target):
-        return _of_structs(source, target) if types.is_struct(source) else _Fit.NEVER
+        return _fit_structs(source, target) if types.is_struct(source) else _Fit.NEVER
     if types.is_map(target):
         if not types.is_map(source):
             return _Fit.NEVER
@@ -502,11 +528,11 @@ def _fit(source: pa.DataType, target: pa.DataType) -> _Fit:
             return _Fit.NEVER
         return _Fit.TYPE if source.unit == target.unit else _Fit.CAST
     if _is_number(source) and _is_number(target):
-        return _of_numbers(source, target)
+        return _fit_numbers(source, target)
     return _Fit.TYPE if _family(source) == _family(target) != "" else _Fit.NEVER
 
 
-def _of_structs(source: pa.DataType, target: pa.DataType) -> _Fit:
+def _fit_structs(source: pa.DataType, target: pa.DataType) -> _Fit:
     """Return how one struct type fits another; never if their fields differ.
 
     Arrow would drop a field that the target lacks, and fill a field that the source lacks.
@@ -517,7 +543,7 @@ def _of_structs(source: pa.DataType, target: pa.DataType) -> _Fit:
     return max(_fit(source.field(field.name).type, field.type) for field in target)
 
 
-def _of_numbers(source: pa.DataType, target: pa.DataType) -> _Fit:
+def _fit_numbers(source: pa.DataType, target: pa.DataType) -> _Fit:
     types = pa.types
     if types.is_decimal(source):
         if types.is_decimal(target):
@@ -538,20 +564,26 @@ def _of_numbers(source: pa.DataType, target: pa.DataType) -> _Fit:
     return _Fit.TYPE if bits < target.bit_width else _Fit.CAST
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def _is_list(data_type: pa.DataType) -> bool:
     types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+    return bool(
+        types.is_list(data_type)
+        or types.is_large_list(data_type)
+        or types.is_fixed_size_list(data_type)
+    )
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def _is_number(data_type: pa.DataType) -> bool:
     types = pa.types
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
+    return bool(
+        types.is_integer(data_type) or types.is_floating(data_type) or types.is_decimal(data_type)
+    )
 
 
-def _family(kind: pa.DataType) -> str:
+def _family(data_type: pa.DataType) -> str:
     """Return a name for types with the same values, "" for types that cannot be stored."""
-    if is_text(kind):
+    if is_text(data_type):
         return "text"
-    if is_binary(kind):
+    if is_binary(data_type):
         return "bytes"
-    return "date" if pa.types.is_date32(kind) else ""
+    return "date" if pa.types.is_date32(data_type) else ""

@@ -30,12 +30,12 @@ from statestore.rows.equality import as_bytes, equal_rows, equal_values, leaf_co
 from statestore.rows.key_group_runs import (
     ONE_ARRAY_BYTES,
     Places,
-    combined,
-    in_order,
+    combine_chunks,
     order_of,
-    taken,
+    sort_groups,
+    take_rows,
 )
-from statestore.rows.python_values import shown
+from statestore.rows.python_values import display_rows
 from statestore.storage.base import named
 from statestore.storage.temporary import temporary_folder
 
@@ -88,7 +88,7 @@ def key_group_pieces(
     """
     with ExternalSort(state, memory_bytes) as sort:
         run_bytes, last = min(run_bytes, sort.limit), -1
-        for table in _limited(rows, sort.limit, state):
+        for table in _split_tables(rows, sort.limit, state):
             groups = np.asarray(table.column(KEY_GROUP))
             _refuse_disorder(groups, last)
             begins, last = int(groups[-1]) != last, int(groups[-1])
@@ -111,11 +111,11 @@ def sorted_pieces(
     folder cannot be written.
     """
     with ExternalSort(state, memory_bytes) as sort:
-        for table in _limited(rows, sort.limit, state):
+        for table in _split_tables(rows, sort.limit, state):
             sort.add(table)
         is_sorted = sort.spilled
         for piece in sort.finish():
-            yield piece if is_sorted else in_order(piece, state)
+            yield piece if is_sorted else sort_groups(piece, state)
 
 
 class ExternalSort:
@@ -141,7 +141,7 @@ class ExternalSort:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
@@ -177,8 +177,8 @@ class ExternalSort:
         self._clear()
         runs, self._runs = self._runs, []
         while len(some := self._mergeable(runs)) < len(runs):
-            runs = [*runs[len(some) :], self._written_run(self._merged(some))]
-        yield from self._whole_entries(self._merged(runs))
+            runs = [*runs[len(some) :], self._write_run(self._merge_runs(some))]
+        yield from self._whole_entries(self._merge_runs(runs))
 
     def _clear(self) -> None:
         self._held, self.size, self.total = [], 0, 0
@@ -186,9 +186,9 @@ class ExternalSort:
     def _spill(self) -> None:
         rows = pa.concat_tables(self._held)
         self._held, self.size = [], 0
-        self._runs.append(self._written_run([taken(rows, order_of(rows, self._state))]))
+        self._runs.append(self._write_run([take_rows(rows, order_of(rows, self._state))]))
 
-    def _written_run(self, pieces: Iterable[pa.Table]) -> _Run:
+    def _write_run(self, pieces: Iterable[pa.Table]) -> _Run:
         """Write sorted rows as a run, in batches small enough to hold one of each merged run."""
         if self._folder is None:
             self._folder = self._stack.enter_context(temporary_folder("sort"))
@@ -202,12 +202,12 @@ class ExternalSort:
         fitting = int(np.searchsorted(sizes, self.limit, side="right"))
         return runs[: max(min(fitting, _FAN_IN), 2)]
 
-    def _merged(self, runs: Sequence[_Run]) -> Iterator[pa.Table]:
+    def _merge_runs(self, runs: Sequence[_Run]) -> Iterator[pa.Table]:
         """Yield the rows of sorted runs, sorted, and delete the runs."""
         with ExitStack() as stack:
             tables = [stack.enter_context(run.reading()) for run in runs]
             for rows, places, _ in merge_steps(tables, self._state, self._merged_bytes):
-                yield taken(rows, places)
+                yield take_rows(rows, places)
 
     def _whole_entries(self, pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
         """Keep all changes of one entry in one piece: its deletes and its upsert."""
@@ -332,10 +332,10 @@ def _end_of_first(rows: pa.Table, order: Places, bounds: Sequence[int], state: K
     place_of = np.empty(len(order), np.intp)
     place_of[order] = np.arange(len(order))
     last = int(place_of[bounds].min())
-    return last + 1 + _like_the_first(rows, order[last : last + 2 * _FAN_IN + 1], state)
+    return last + 1 + _count_equal_to_first(rows, order[last : last + 2 * _FAN_IN + 1], state)
 
 
-def _like_the_first(rows: pa.Table, places: Places, state: KeyedState) -> int:
+def _count_equal_to_first(rows: pa.Table, places: Places, state: KeyedState) -> int:
     """Return how many rows follow the first one and have its key group and identity."""
     some = rows.select([KEY_GROUP, *state.identity]).take(pa.array(places))
     first = some.take(pa.array(np.zeros(some.num_rows - 1, np.intp)))
@@ -364,7 +364,7 @@ class _Head:
                 tables.append(more)
                 size += more.nbytes
         if len(tables) > 1:
-            self.rows = combined(pa.concat_tables(tables))
+            self.rows = combine_chunks(pa.concat_tables(tables))
         elif tables:
             [self.rows] = tables
         return bool(self.rows.num_rows)
@@ -390,7 +390,7 @@ def slices_of(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
                 yield from slices_of(some, most_bytes)
 
 
-def _limited(
+def _split_tables(
     rows: Iterable[pa.RecordBatch | pa.Table], limit: int, state: KeyedState
 ) -> Iterator[pa.Table]:
     """Yield nonempty tables of at most ``limit`` bytes, or of one row."""
@@ -408,7 +408,7 @@ def _limited(
 
 
 def _refuse_row(row: pa.Table, state: KeyedState) -> None:
-    [entry] = shown(row.select([name for name in state.identity if name != MARK]))
+    [entry] = display_rows(row.select([name for name in state.identity if name != MARK]))
     raise InvalidArgumentError(
         f"the row {entry!s:.200} of {state} has {row.nbytes} bytes, but the limit for a row "
         f"is {ROW_BYTES}; split its values over several rows, or store them elsewhere"
@@ -418,10 +418,10 @@ def _refuse_row(row: pa.Table, state: KeyedState) -> None:
 def _refuse_disorder(groups: npt.NDArray[np.int32], last: int) -> None:
     if groups[0] >= last and (groups[1:] >= groups[:-1]).all():
         return
-    at = int(np.diff(groups, prepend=last).argmin())
-    before = groups[at - 1] if at else last
+    index = int(np.diff(groups, prepend=last).argmin())
+    before = groups[index - 1] if index else last
     raise InvalidArgumentError(
-        f"rows of key group {groups[at]} follow rows of key group {before}; sort the rows by "
+        f"rows of key group {groups[index]} follow rows of key group {before}; sort the rows by "
         "key group"
     )
 

@@ -27,18 +27,20 @@ def refuse_invalid_text(batch: pa.RecordBatch, subject: object, key: Sequence[st
         if not _has_text(column.type) or _is_valid(column):
             continue
         row = _first_invalid(column)
-        where = ", ".join(f"{part}={_shown(batch.column(part).slice(row, 1))}" for part in key)
+        where = ", ".join(
+            f"{part}={_display_text(batch.column(part).slice(row, 1))}" for part in key
+        )
         raise InvalidArgumentError(
             f"the column {name!r} of {subject} has text that is not UTF-8: "
-            f"{_shown(column.slice(row, 1))}{f' of {where}' if where else ''}. Decode the "
+            f"{_display_text(column.slice(row, 1))}{f' of {where}' if where else ''}. Decode the "
             "bytes with their actual encoding, or store them as binary"
         )
 
 
-def _has_text(kind: pa.DataType) -> bool:
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+def _has_text(data_type: pa.DataType) -> bool:
+    if pa.types.is_string(data_type) or pa.types.is_large_string(data_type):
         return True
-    return any(_has_text(kind.field(place).type) for place in range(kind.num_fields))
+    return any(_has_text(data_type.field(place).type) for place in range(data_type.num_fields))
 
 
 def _is_valid(column: pa.Array) -> bool:
@@ -68,7 +70,7 @@ def _first_invalid(column: pa.Array) -> int:
     return first
 
 
-def _shown(value: pa.Array) -> str:
+def _display_text(value: pa.Array) -> str:
     """Return a value as text; undecodable text is shown as bytes."""
     if _is_valid(value):
         text = repr(value.to_pylist()[0])

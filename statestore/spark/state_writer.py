@@ -50,7 +50,7 @@ from statestore.parquet.keyed_writer import KeyedTarget, write_grouped, write_pi
 from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.delete_markers import Deletion, mark_of, named_columns
-from statestore.rows.input_rows import beside, check_groups, without_groups
+from statestore.rows.input_rows import check_groups, with_key_group, without_groups
 from statestore.rows.key_group_runs import key_groups_of, null_key_error, null_keys
 from statestore.rows.python_values import fits_by_type
 from statestore.spark.arithmetic import problem_of
@@ -217,7 +217,7 @@ def on_driver(df: DataFrame, names: Sequence[str], most_bytes: int) -> pa.Table 
 
 def _with_columns(df: DataFrame, names: Iterable[str]) -> DataFrame:
     """Return some columns of the rows, and the store's own column if they have it."""
-    wanted = beside(names, df.columns)
+    wanted = with_key_group(names, df.columns)
     return df if [*wanted] == df.columns else df.select(*map(column_of, wanted))
 
 
@@ -394,7 +394,7 @@ def _in_order(df: DataFrame, state: KeyedState, owners: Assignment | None) -> Da
     placed in key group 0.
     """
     types = StructType.fromJson(state.schema.to_json())
-    names = beside(state.schema.names, df.columns)
+    names = with_key_group(state.schema.names, df.columns)
     columns = {name: column_of(name) for name in names}
     keys = {name: columns[name].cast(types[name].dataType).alias(name) for name in state.key}
     typed = df.select(*(columns | keys).values())

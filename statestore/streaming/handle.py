@@ -19,7 +19,13 @@ from pyspark.sql.types import Row, StructType, TimestampType
 
 from statestore.errors import InvalidArgumentError
 from statestore.format.state import StateKind
-from statestore.rows.lossless_cast import UnfitError, bare, brief, exactly, is_missing
+from statestore.rows.lossless_cast import (
+    UnfitError,
+    brief,
+    exact_converter,
+    is_missing,
+    unwrap_numpy,
+)
 from statestore.streaming.python_values import instant_of
 
 __all__ = ["Changed", "Handle", "ProcessorClock", "TimeMode", "Variable", "declared_by"]
@@ -544,7 +550,7 @@ def _plain(value: Any) -> Any:
     if is_missing(value):
         return None
     if isinstance(value, np.generic):
-        return bare(value)
+        return unwrap_numpy(value)
     if getattr(value, "nanosecond", 0):  # Python has none: what writes the value refuses it
         return value
     if isinstance(value, dict):
@@ -561,7 +567,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-_LONG = exactly(pa.int64())
+_LONG = exact_converter(pa.int64())
 _PLAIN = (str, int, float, bytes, type(None))
 
 

@@ -34,7 +34,7 @@ from statestore.errors import (
 from statestore.keys.arrow import key_groups
 from statestore.rows.input_rows import arrow_frame, is_pandas, pandas_as_stored
 from statestore.rows.lossless_cast import UnfitError
-from statestore.rows.python_values import Place, row_place, shown
+from statestore.rows.python_values import Place, display_rows, row_place
 from statestore.spark.compat import arrow_schema_of
 from statestore.spark.workers import warm_up_worker
 from statestore.streaming.handle import Changed, Handle, ProcessorClock, Variable
@@ -365,7 +365,7 @@ def _python_column(
         return read(column)
     except (UnfitError, OverflowError, TypeError, ValueError) as error:
         at, value, reason = first_unreadable(column, read)
-        [key] = shown(rows.select(task.taken.of(0)).slice(at, 1))
+        [key] = display_rows(rows.select(task.taken.of(0)).slice(at, 1))
         raise ProcessorError(
             f"{task.subject} cannot receive a row {what} with the key "
             f"{tuple(key.values())!r}: column {field.name!r} of type "

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from statestore.rows.lossless_cast import UnfitError, bare, brief, is_list, is_missing
-from statestore.rows.python_values import Place, column_of, row_place, shown_values
+from statestore.rows.lossless_cast import UnfitError, brief, is_list, is_missing, unwrap_numpy
+from statestore.rows.python_values import Place, column_of, display_values, row_place
 from statestore.spark.compat import arrow_type_of
 
 __all__ = ["arrow_column", "first_unreadable", "instant_of", "python_values"]
@@ -101,9 +101,9 @@ def first_unreadable(column: pa.Array, read: Callable[[pa.Array], object]) -> tu
             return at, brief(error.value), error.reason
         except (OverflowError, ValueError):
             reason = "Python's datetime supports only the years 1 to 9999"
-            return at, brief(shown_values(value)[0]), reason
+            return at, brief(display_values(value)[0]), reason
         except TypeError as error:
-            return at, brief(shown_values(value)[0]), str(error)
+            return at, brief(display_values(value)[0]), str(error)
     raise AssertionError("every value can be read alone")
 
 
@@ -204,7 +204,7 @@ def _same(value: Any) -> Any:
 
 def _with_zone(value: Any) -> Any:
     """Convert a naive local time to an instant; return any other value unchanged."""
-    value = bare(value)
+    value = unwrap_numpy(value)
     if is_missing(value) or not isinstance(value, datetime) or value.tzinfo is not None:
         return value
     if getattr(value, "nanosecond", 0):  # pandas' nanoseconds do not fit in Python's datetime

@@ -21,7 +21,7 @@ from statestore.format.schema import schema_from_json
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.input_rows import arrow_frame, is_pandas, pandas_as_stored
 from statestore.rows.lossless_cast import is_list
-from statestore.rows.python_values import dictionaries, shown_values
+from statestore.rows.python_values import display_values, rows_to_dicts
 from statestore.spark.compat import arrow_schema_of
 from statestore.spark.hashing import column_of
 from statestore.spark.tasks import numbered
@@ -182,7 +182,7 @@ class _KeyTask:
         first = events if events.num_rows else old
         values: tuple[Any, ...] = ()
         try:
-            [named] = dictionaries(first.select(self.update.key).slice(0, 1), "the key")
+            [named] = rows_to_dicts(first.select(self.update.key).slice(0, 1), "the key")
             values = tuple(named.values())
             result = self.update.function(values, arrow_frame(events), arrow_frame(old))
             rows = self._rows(result)
@@ -226,7 +226,7 @@ class _KeyTask:
         if not self.update.entry:
             return not old.num_rows or rows.num_rows > 0
         both = pa.concat_tables([old, rows]).select(self.update.entry)
-        columns = [map(_told_apart, shown_values(column)) for column in both.columns]
+        columns = [map(_told_apart, display_values(column)) for column in both.columns]
         entries = [*zip(*columns, strict=True)]
         return {*entries[: old.num_rows]} <= {*entries[old.num_rows :]}
 

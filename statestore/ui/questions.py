@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from statestore.cli.arguments import key_of
 from statestore.errors import InvalidArgumentError
-from statestore.rows.python_values import shown_values
+from statestore.rows.python_values import display_values
 from statestore.store import StateStore
 from statestore.ui.pages import PageView
 
@@ -138,7 +138,9 @@ def _first(answer: Any) -> Iterator[tuple[Any, ...]]:
     """Yield one row more than is shown, to detect whether there are more; read no others."""
     left = ROWS + 1
     for batch in answer:
-        columns = [shown_values(column, of_duckdb=True) for column in batch.slice(0, left).columns]
+        columns = [
+            display_values(column, of_duckdb=True) for column in batch.slice(0, left).columns
+        ]
         yield from zip(*columns, strict=True)
         left -= batch.num_rows
         if left <= 0:

@@ -19,7 +19,7 @@ from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState, StateKind
 from statestore.layers.aligned_streams import aligned, sorted_tables
 from statestore.layers.merge import _merged, _merged_layers, merged_rows
-from statestore.rows.key_group_runs import in_order
+from statestore.rows.key_group_runs import sort_groups
 from tests.support.examples import examples
 
 NAN = float("nan")
@@ -153,7 +153,7 @@ def test_a_merge_in_pieces_equals_one_of_whole_key_groups(
     whole = [pa.Table.from_pylist(rows, LAYER_SCHEMA) for rows, *_ in layers]
     expected = merged_rows(pa.Table.from_pylist(base, SCHEMA), whole, STATE)
     if expected.num_rows:
-        expected = in_order(expected, STATE)
+        expected = sort_groups(expected, STATE)
     assert list(map(str, found)) == list(map(str, expected.to_pylist()))
 
 
@@ -175,7 +175,7 @@ def test_merged_layers_have_the_effect_of_the_layers(layers: Any) -> None:
     )
     if one.num_rows:
         names = [KEY_GROUP, *STATE.identity]
-        assert str(in_order(one, STATE).select(names)) == str(one.combine_chunks().select(names))
+        assert str(sort_groups(one, STATE).select(names)) == str(one.combine_chunks().select(names))
 
 
 @pytest.mark.parametrize("table_bytes", [1, 10_000])

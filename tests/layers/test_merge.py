@@ -25,7 +25,7 @@ from statestore.parquet.writer import ParquetOptions
 from statestore.rows import equality
 from statestore.rows import key_group_runs as runs
 from statestore.rows.digests import rows_digest
-from statestore.rows.equality import equal_rows, found
+from statestore.rows.equality import equal_rows, matching_positions
 from statestore.storage import LocalStorage
 from tests.support import forms
 from tests.support.forms import Checkpoints, entries_of, users
@@ -81,7 +81,7 @@ def test_the_newest_change_wins(
     rows = pa.Table.from_batches(merged(store, run_bytes=run_bytes))
     assert {row["k"]: row["v"] for row in rows.to_pylist()} == state
     assert rows.num_rows == len(state)
-    in_order = runs.in_order(rows, store.manifest().keyed[0].state)
+    in_order = runs.sort_groups(rows, store.manifest().keyed[0].state)
     assert rows.combine_chunks().equals(in_order.combine_chunks())
 
 
@@ -120,7 +120,7 @@ def test_many_layers_are_merged_in_one_pass(tmp_path: Path, layout: str, seed: i
     assert entries_of(rows.to_pylist()) == made.rows
     (entry,) = made.store.manifest().keyed
     assert len(entry.layers) == 12
-    assert rows.equals(runs.in_order(rows, entry.state))
+    assert rows.equals(runs.sort_groups(rows, entry.state))
     made.store.maintenance.compact(everything=True)
     assert not made.store.manifest().keyed[0].layers
     assert pa.Table.from_batches(merged(made.store, every)).combine_chunks().equals(rows)
@@ -152,12 +152,12 @@ def test_new_rows_are_inserted_in_order(rows: int, new: int) -> None:
         comes = keys[rows:] + random.sample(keys[:rows], rows // 5)
         left = dict.fromkeys(keys[:rows], 0)
         base = changed_rows([(key, 0, None) for key in left], groups)
-        base = runs.in_order(base, KEYS) if rows else base
+        base = runs.sort_groups(base, KEYS) if rows else base
         marks = [(key, None, 2) for key in gone] + [(key, 1, 0) for key in comes]
         found = merged_rows(base.drop_columns(MARK), [changed_rows(marks, groups)], KEYS)
         left = {key: v for key, v in left.items() if key not in gone} | dict.fromkeys(comes, 1)
         expected = changed_rows([(key, v, None) for key, v in left.items()], groups)
-        expected = runs.in_order(expected, KEYS).drop_columns(MARK)
+        expected = runs.sort_groups(expected, KEYS).drop_columns(MARK)
         assert found.combine_chunks().equals(expected.combine_chunks())
 
 
@@ -224,14 +224,14 @@ def test_rows_match_as_keys_do() -> None:
     values = [0.0, -0.0, nan, None, 1.5]
     old = pa.table({"a": pa.array(values, pa.float64()), "b": ["x"] * 5})
     new = pa.table({"a": pa.array([*reversed(values), 2.0], pa.float64()), "b": ["x"] * 6})
-    at, places = found(old, new)
+    at, places = matching_positions(old, new)
     assert at.tolist() == [0, 1, 2, 3, 4]
     assert places.tolist() == [4, 3, 2, 1, 0]
     assert equal_rows(old, new.take(pa.array(places))).all()
     assert not equal_rows(old.slice(0, 1), old.slice(1, 1)).any()
     other = new.set_column(1, "b", pa.array(["y"] * 6))
-    assert [len(one) for one in found(old, other)] == [0, 0]
-    assert [len(one) for one in found(old.slice(0, 0), new)] == [0, 0]
+    assert [len(one) for one in matching_positions(old, other)] == [0, 0]
+    assert [len(one) for one in matching_positions(old.slice(0, 0), new)] == [0, 0]
 
 
 NAN = float("nan")
@@ -302,6 +302,6 @@ def test_rows_of_any_columns_are_matched(seed: int) -> None:
         old, new = rows_of(kinds), rows_of(others)
         new = new.select(random.sample(new.column_names, len(kinds)))
         expected = first_equal(old, new)
-        assert list(zip(*map(list, found(old, new)), strict=True)) == expected
+        assert list(zip(*map(list, matching_positions(old, new)), strict=True)) == expected
         count += len(expected)
     assert count > 100

@@ -13,7 +13,7 @@ import pytest
 
 from statestore import StateStore
 from statestore.restore.row_files import json_value
-from statestore.rows.python_values import shown_values
+from statestore.rows.python_values import display_values
 
 EVERY_TYPE = "SELECT * FROM test_all_types()"
 # JSON has no type for these. As elsewhere in this project, times are ISO 8601 and bytes are hex.
@@ -56,7 +56,7 @@ def column_names() -> list[str]:
 def shown(rows: Any) -> dict[str, list[Any]]:
     """Return the values of each column as the command and the page show them."""
     return {
-        name: [json_value(value) for value in shown_values(rows[name], of_duckdb=True)]
+        name: [json_value(value) for value in display_values(rows[name], of_duckdb=True)]
         for name in rows.column_names
     }
 
@@ -159,7 +159,7 @@ MOMENTS = [
 
 def test_times_equal_those_of_duckdb_and_python() -> None:
     """DuckDB alone takes the greatest timestamp for infinity; in a state it is a timestamp."""
-    texts = shown_values(pa.array([*MOMENTS, 2**63 - 1], pa.timestamp("us", "UTC")))
+    texts = display_values(pa.array([*MOMENTS, 2**63 - 1], pa.timestamp("us", "UTC")))
     assert texts.pop() == "294247-01-10 04:00:54.775807+00"
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")

@@ -15,7 +15,7 @@ import pytest
 
 from statestore import StateStore
 from statestore.rows import equality
-from statestore.rows.equality import equal_rows, first_of_equals, found
+from statestore.rows.equality import equal_rows, first_of_equals, matching_positions
 from tests.support.forms import Checkpoints, entries_of, users
 
 
@@ -109,6 +109,6 @@ def test_maps_are_equal_in_any_order(monkeypatch: pytest.MonkeyPatch, alike: boo
     old = pa.table({"m": pa.array(ways, kind)})
     new = pa.table({"m": pa.array([*ways[1:], [("a", [1.0])]], kind)})
     assert equal_rows(old, new).tolist() == [True, False, False, False]
-    assert [one.tolist() for one in found(old, new)] == [[0, 1, 2, 3], [0, 0, 1, 2]]
+    assert [one.tolist() for one in matching_positions(old, new)] == [[0, 1, 2, 3], [0, 0, 1, 2]]
     assert first_of_equals(old).tolist() == [True, False, True, True]
     assert first_of_equals(old.slice(0, 0)).tolist() == []

@@ -41,10 +41,10 @@ def keys(changes: pa.Table) -> list[int]:
 
 
 def test_a_change_is_an_upsert_or_a_delete_of_named_columns() -> None:
-    assert marks.comes(CHANGES).tolist() == [True, False, False, False, False]
-    assert keys(marks.coming(CHANGES)) == [0]
-    assert keys(marks.deletes(CHANGES)) == [1, 2, 3, 4]
-    assert keys(marks.deletes(CHANGES, cleared=False)) == [1, 2]
+    assert marks.are_upserts(CHANGES).tolist() == [True, False, False, False, False]
+    assert keys(marks.upserts_of(CHANGES)) == [0]
+    assert keys(marks.deletes_of(CHANGES)) == [1, 2, 3, 4]
+    assert keys(marks.deletes_of(CHANGES, cleared=False)) == [1, 2]
     assert marks.widths_of(CHANGES, STATE).tolist() == [2, 1, 2, 1, 2]
     named = [[*marks.named_columns(how, STATE)] for how in HOW]
     assert named == [["k", "m", "v"], ["k"], ["k", "m"], ["k"], ["k", "m"]]
@@ -52,30 +52,30 @@ def test_a_change_is_an_upsert_or_a_delete_of_named_columns() -> None:
 
 def test_the_stored_marker_is_a_width() -> None:
     """These numbers are part of the format: docs/FORMAT.md."""
-    stored = marks.as_stored(CHANGES)
+    stored = marks.store_cleared(CHANGES)
     assert stored.column(MARK).to_pylist() == [0, 1, 2, 1, 2]
-    cleared = marks.as_cleared(stored)
-    assert marks.as_cleared(cleared).equals(cleared)
-    assert keys(marks.deletes(cleared, cleared=False)) == []
-    assert marks.as_stored(cleared).equals(stored)
+    cleared = marks.clear_deletes(stored)
+    assert marks.clear_deletes(cleared).equals(cleared)
+    assert keys(marks.deletes_of(cleared, cleared=False)) == []
+    assert marks.store_cleared(cleared).equals(stored)
 
 
 def test_an_expired_row_clears_its_identity() -> None:
-    gone = marks.cleared_where(CHANGES, marks.comes(CHANGES), STATE)
+    gone = marks.replace_upserts(CHANGES, marks.are_upserts(CHANGES), STATE)
     assert gone.column("v").to_pylist() == [None, *"bcde"]
     assert marks.widths_of(gone, STATE).tolist() == [2, 1, 2, 1, 2]
-    assert keys(marks.deletes(gone, cleared=False)) == [1, 2]
+    assert keys(marks.deletes_of(gone, cleared=False)) == [1, 2]
 
 
 def test_invalid_stored_markers_are_counted() -> None:
     changes = change_state(STATE)
     assert marks.are_changes(changes)
     assert not marks.are_changes(STATE)
-    (stored,) = marks.as_stored(CHANGES).to_batches()
-    assert marks.unknown(stored, changes) == 0
+    (stored,) = marks.store_cleared(CHANGES).to_batches()
+    assert marks.count_invalid_marks(stored, changes) == 0
     strange = pa.record_batch({MARK: pa.array([0, 3, -1, None], pa.int64())})
-    assert marks.unknown(strange, changes) == 3
-    assert marks.comes(strange).tolist() == [True, False, False, False]
+    assert marks.count_invalid_marks(strange, changes) == 3
+    assert marks.are_upserts(strange).tolist() == [True, False, False, False]
 
 
 @pytest.mark.parametrize("module", modules("statestore"), ids=str)

@@ -14,7 +14,7 @@ from hypothesis import given
 from statestore.errors import InvalidArgumentError
 from statestore.format.schema import Schema, widens
 from statestore.rows.column_types import arrow_schema, schema_of_arrow
-from statestore.rows.python_values import fits_by_type, fitted, fitted_table
+from statestore.rows.python_values import fit_column, fit_table, fits_by_type
 from tests.support.key_values import scalar_types, schemas
 
 
@@ -66,7 +66,7 @@ def test_a_lossy_cast_is_refused(
 ) -> None:
     """The message names the column."""
     with pytest.raises(InvalidArgumentError, match=r"the column ['\"]c"):
-        fitted(column(values, source), target, name="c", subject="state 'n'")
+        fit_column(column(values, source), target, name="c", subject="state 'n'")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_lossless_cast_is_accepted(
     values: list[Any], source: pa.DataType, target: pa.DataType, stored: list[Any]
 ) -> None:
     """This holds for any width of the type."""
-    assert fitted(column(values, source), target, name="c").to_pylist() == stored
+    assert fit_column(column(values, source), target, name="c").to_pylist() == stored
 
 
 def test_a_double_becomes_the_nearest_float_on_request() -> None:
@@ -107,9 +107,9 @@ def test_a_double_becomes_the_nearest_float_on_request() -> None:
     not.
     """
     doubles = column([0.1], pa.float64())
-    assert fitted(doubles, pa.float32(), name="c").cast(pa.float64()).to_pylist() != [0.1]
+    assert fit_column(doubles, pa.float32(), name="c").cast(pa.float64()).to_pylist() != [0.1]
     with pytest.raises(InvalidArgumentError, match=r"'c' .* has type double instead of float"):
-        fitted(doubles, pa.float32(), name="c", nearest=False)
+        fit_column(doubles, pa.float32(), name="c", nearest=False)
 
 
 def test_polars_categories_are_text() -> None:
@@ -121,8 +121,8 @@ def test_polars_categories_are_text() -> None:
     rows = pa.table(frame)
     stored = schema_of_arrow(rows.schema)
     assert str(stored) == "c string, e string, l array<string>, s struct<c: string>"
-    assert fitted_table(rows, stored).to_pylist() == frame.to_dicts()
-    assert fitted_table(rows.slice(1), stored).to_pylist() == frame.to_dicts()[1:]
+    assert fit_table(rows, stored).to_pylist() == frame.to_dicts()
+    assert fit_table(rows.slice(1), stored).to_pylist() == frame.to_dicts()[1:]
 
 
 SHORT_AS_FLOAT = {("byte", "float"), ("short", "float")}
@@ -144,4 +144,4 @@ def test_casts_by_type_are_the_type_widenings(source: Any, target: Any) -> None:
 def test_every_stored_schema_fits_itself(schema: Schema) -> None:
     """The columns stay the same."""
     rows = arrow_schema(schema).empty_table()
-    assert fitted_table(rows, schema) == rows
+    assert fit_table(rows, schema) == rows

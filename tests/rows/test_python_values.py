@@ -22,9 +22,9 @@ from statestore.format.schema import Field, Schema
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.python_values import (
     column_of,
-    dictionaries,
-    fitted,
-    guessed_column,
+    fit_column,
+    guess_column,
+    rows_to_dicts,
     table_of_dicts,
 )
 from tests.support.examples import examples
@@ -174,7 +174,7 @@ def test_a_value_is_equal_afterwards_or_refused(case: tuple[Kind, list[Any]]) ->
 @given(st.lists(anything, max_size=4))
 def test_inferred_types_mix_no_values(values: list[Any]) -> None:
     """A list of values becomes a column in which each value is equal, or it is refused."""
-    found, why = outcome(lambda: guessed_column(values, name="c"))
+    found, why = outcome(lambda: guess_column(values, name="c"))
     if found is None:
         assert "row " in why
     else:
@@ -191,7 +191,7 @@ def test_an_arrow_column_is_accepted_like_its_values(data: st.DataObject) -> Non
     target = data.draw(st.sampled_from([source, *(data.draw(kinds) for _ in range(3))]))
     column = pa.chunked_array([pa.array(values, source.type)])
     assume(column.null_count < len(column))  # a column of only nulls has a type
-    found, why = outcome(lambda: fitted(column, target.type, name="c"))
+    found, why = outcome(lambda: fit_column(column, target.type, name="c"))
     wanted, _ = outcome(lambda: column_of(column.to_pylist(), target.type, name="c"))
     if found is None:
         assert "column 'c" in why.replace('"', "'")
@@ -297,12 +297,12 @@ def test_values_of_two_types_are_not_a_column(values: list[Any]) -> None:
 
 def test_numbers_of_two_types_are_one_column_if_nothing_is_lost() -> None:
     """An integer can equal a double, and a decimal."""
-    assert guessed_column([1, 2.5], name="c").type == pa.float64()
-    found = guessed_column([1000, Decimal("2.5")], name="c")
+    assert guess_column([1, 2.5], name="c").type == pa.float64()
+    found = guess_column([1000, Decimal("2.5")], name="c")
     assert found.type == pa.decimal128(5, 1)
     assert found.to_pylist() == [Decimal(1000), Decimal("2.5")]
-    assert guessed_column([Decimal("0E-38")], name="c").type == pa.decimal128(38, 38)
-    assert guessed_column([Decimal("0E+3"), Decimal(0)], name="c").to_pylist() == [0, 0]
+    assert guess_column([Decimal("0E-38")], name="c").type == pa.decimal128(38, 38)
+    assert guess_column([Decimal("0E+3"), Decimal(0)], name="c").to_pylist() == [0, 0]
 
 
 def test_a_name_that_is_not_in_the_schema_is_refused() -> None:
@@ -321,8 +321,8 @@ def test_a_time_that_python_cannot_represent_is_named(kind: pa.DataType, sign: i
     with pytest.raises(
         InvalidArgumentError, match="state 'n' has a timestamp in 'at' outside the years"
     ):
-        dictionaries(rows, "state 'n'")
-    assert dictionaries(rows.slice(0, 1))[0]["n"] == 1
+        rows_to_dicts(rows, "state 'n'")
+    assert rows_to_dicts(rows.slice(0, 1))[0]["n"] == 1
 
 
 def test_the_schema_of_no_rows() -> None:

@@ -31,7 +31,7 @@ from statestore.errors import (
 from statestore.format.state import KeyedState, Layout, StateKind
 from statestore.rows import sorting
 from statestore.rows.column_types import schema_of_arrow
-from statestore.rows.key_group_runs import checked
+from statestore.rows.key_group_runs import check_and_sort
 from statestore.rows.sorting import key_group_pieces, slices_of, sorted_pieces
 from statestore.spark.state_writer import frame_of
 from tests.support.examples import examples
@@ -80,7 +80,7 @@ def table_of(rows: list[tuple[Any, ...]]) -> pa.Table:
 def outcome(pieces: Iterator[pa.Table]) -> pa.Table | str:
     """Return the sorted rows as bytes that distinguish all values, or the error."""
     try:
-        tables = [*checked(pieces, state_of())]
+        tables = [*check_and_sort(pieces, state_of())]
     except StateStoreError as error:
         return f"{type(error).__name__}: {error}"
     return repr(pa.concat_tables([SCHEMA.empty_table(), *tables]).to_pylist())

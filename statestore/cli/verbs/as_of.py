@@ -19,7 +19,7 @@ from statestore.format.manifest_json import left_out_to_json
 from statestore.format.state import KeyedState
 from statestore.restore.key_history import CHANGE, CHANGES, KeyAt
 from statestore.restore.row_files import json_value
-from statestore.rows.python_values import shown
+from statestore.rows.python_values import display_rows
 
 __all__ = ["Joined", "KeyHistoryResult", "join_checkpoints", "show_history"]
 
@@ -62,7 +62,7 @@ def join_checkpoints(
         names = answer.schema.names[1:]
         for batch in answer:
             counts.update(batch.column(CHANGE).to_pylist())
-            for row in shown(batch):
+            for row in display_rows(batch):
                 rows = same if row[CHANGE] == "same" else different
                 if not limit or len(rows) < limit:
                     rows.append(tuple(row[column] for column in names))

@@ -21,7 +21,7 @@ from statestore.format.manifest import KeyedEntry
 from statestore.format.manifest_json import left_out_to_json
 from statestore.restore.row_files import json_value
 from statestore.restore.sql_query import View
-from statestore.rows.python_values import shown_values
+from statestore.rows.python_values import display_values
 
 __all__ = ["Answered", "ListedViews", "query_states"]
 
@@ -125,7 +125,7 @@ def _first(answer: Any, limit: int) -> tuple[tuple[tuple[Any, ...], ...], bool]:
     """Return the first rows, and whether there are more; do not read the rest."""
     rows: list[tuple[Any, ...]] = []
     for batch in answer:
-        columns = [shown_values(column, of_duckdb=True) for column in batch.columns]
+        columns = [display_values(column, of_duckdb=True) for column in batch.columns]
         rows.extend(zip(*columns, strict=True))
         if limit and len(rows) > limit:
             return tuple(rows[:limit]), True

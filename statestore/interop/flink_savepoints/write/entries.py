@@ -27,7 +27,7 @@ from statestore.interop.flink_savepoints.types.byte_slices import BYTES, joined
 from statestore.interop.flink_savepoints.types.encode import encoded
 from statestore.interop.flink_savepoints.types.flink_types import Scalar
 from statestore.rows.column_types import schema_of_arrow
-from statestore.rows.key_group_runs import in_order
+from statestore.rows.key_group_runs import sort_groups
 from statestore.rows.sorting import ExternalSort, slices_of
 
 __all__ = [
@@ -186,7 +186,7 @@ class EntrySort:
         """Yield all entries that were added, sorted."""
         is_sorted = self._sort.spilled
         for rows in self._sort.finish():
-            piece = rows if is_sorted else in_order(rows, self._order)
+            piece = rows if is_sorted else sort_groups(rows, self._order)
             for part in slices_of(piece, PIECE_BYTES):
                 groups, places, entries = (column.combine_chunks() for column in part.columns)
                 states = places.to_numpy() >> self._COUNT_BITS
