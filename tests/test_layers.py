@@ -97,6 +97,8 @@ HOMES = {
         "statestore.interop.spark_checkpoints.location",
         "statestore.restore.plan",  # what subtasks read: values by the hundred thousand
     ),
+    "google_crc32c": ("statestore.interop.flink_savepoints.read.checksums",),
+    "xxhash": ("statestore.interop.flink_savepoints.read.checksums",),
     "click": ("statestore.cli",),
     "rich": ("statestore.cli", "statestore.demo"),
     "prometheus_client": ("statestore.prometheus",),

@@ -68,7 +68,10 @@ def test_the_metadata_are_complete(wheel: Path) -> None:
     assert metadata.get_payload() == (ROOT / "README.md").read_text()
     core = {text for text in metadata.get_all("Requires-Dist", []) if "extra ==" not in text}
     named = {text.partition(">")[0] for text in core}
-    assert named == {"click", "deltalake", "fsspec", "msgspec", "numpy", "pyarrow", "rich"}
+    assert named == {
+        *("click", "deltalake", "fsspec", "google-crc32c", "msgspec", "numpy", "pyarrow", "rich"),
+        "xxhash",
+    }
 
 
 def test_the_sdist_has_docs_jobs_settings_and_tests(tree: Path, tmp_path: Path) -> None:

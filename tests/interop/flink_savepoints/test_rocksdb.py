@@ -109,7 +109,7 @@ def table(
         body = COMPRESSIONS[kind](content)
         handle = varint(len(data)) + varint(len(body))
         body += bytes([kind])
-        data += body + struct.pack("<I", *BLOCK_CHECKSUMS[checksum]([body]))
+        data += body + struct.pack("<I", BLOCK_CHECKSUMS[checksum](memoryview(body)))
         return handle
 
     ordered = sorted(entries, key=lambda one: (one[0], -one[1]))
@@ -190,7 +190,7 @@ def test_keys_that_are_not_sorted_are_damage() -> None:
     whole = table([(b"a", 1, VALUE, b"v"), (b"b", 1, VALUE, b"v")])
     swapped = block(pairs_of_block)
     body = swapped + b"\0"
-    data = body + struct.pack("<I", *BLOCK_CHECKSUMS[4]([body])) + whole[len(body) + 4 :]
+    data = body + struct.pack("<I", BLOCK_CHECKSUMS[4](memoryview(body))) + whole[len(body) + 4 :]
     with pytest.raises(DamagedFileError, match="keys of key group 97 follow keys of 98"):
         live(data)
 

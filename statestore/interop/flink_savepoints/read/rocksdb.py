@@ -251,8 +251,8 @@ def _contents(
     ends = starts + np.array([one.size for one in run], np.int64)
     view, raw = memoryview(data), np.frombuffer(data, np.uint8)
     places = list(zip(starts.tolist(), ends.tolist(), strict=True))
-    sums = BLOCK_CHECKSUMS[checksum]([view[start : end + 1] for start, end in places])
-    for (start, end), found in zip(places, sums, strict=True):
+    for start, end in places:
+        found = BLOCK_CHECKSUMS[checksum](view[start : end + 1])
         if found != _U32.unpack(view[end + 1 : end + _TRAILER])[0]:
             raise Reader(b"", source.name, base=first + start).damaged(
                 "the checksum of a block is wrong"

@@ -15,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader
-from statestore.interop.flink_savepoints.read.checksums import crc32c, masked
+from statestore.interop.flink_savepoints.read.checksums import masked_crc32c
 
 __all__ = ["SNAPPY_HEAD", "chunks", "framed", "snappy_block", "whole_chunks"]
 
@@ -50,7 +50,7 @@ def chunks(reader: Reader) -> Iterator[tuple[int, bytes]]:
             wanted = int(_U32.unpack(chunk.take(4))[0])
             body = chunk.take(chunk.left)
             part = bytes(body) if kind == _PLAIN else snappy_block(body, reader, begin, _CHUNK)
-            if masked(crc32c([part])[0]) != wanted:
+            if masked_crc32c(part) != wanted:
                 raise reader.damaged("the checksum of a Snappy chunk is wrong", at=begin)
             yield begin, part
         elif kind < _FIRST_SKIPPABLE:
@@ -71,13 +71,13 @@ def framed(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
 
 def _compressed(data: bytes) -> bytes:
     codec = pa.Codec("snappy")
-    pieces = [data[start : start + _CHUNK] for start in range(0, len(data), _CHUNK)]
     parts = []
-    for part, crc in zip(pieces, crc32c(pieces), strict=True):
+    for start in range(0, len(data), _CHUNK):
+        part = data[start : start + _CHUNK]
         block = codec.compress(part, asbytes=True)
         kind, body = (_COMPRESSED, block) if len(block) < len(part) else (_PLAIN, part)
         head = _U32.pack((len(body) + 4) << 8 | kind)
-        parts += [head, _U32.pack(masked(crc)), body]
+        parts += [head, _U32.pack(masked_crc32c(part)), body]
     return b"".join(parts)
 
 
