@@ -96,20 +96,20 @@ class _DistinctCutter:
         return len(self._combinations)
 
     def stops(self, limit: int, most: int) -> list[int]:
-        found: list[int] = []
+        stops: list[int] = []
         held: set[tuple[int, Slice]] = set()
         size = 0
         for index, combination in enumerate(self._combinations):
             fresh = set(enumerate(combination)) - held
-            size += sum(one.size for _, one in fresh)
+            size += sum(part.size for _, part in fresh)
             if held and size > limit:
-                found.append(index)
-                if len(found) >= most:
-                    return found
+                stops.append(index)
+                if len(stops) >= most:
+                    return stops
                 size = _size(combination)
                 held, fresh = set(), set(enumerate(combination))
             held |= fresh
-        return [*found, len(self)]
+        return [*stops, len(self)]
 
 
 def cutter_of(sides: Sequence[Sequence[Slice]]) -> Cutter:
@@ -132,12 +132,12 @@ def joined_slices(
     has more bytes than ``factor`` times the side's median, and more than ``threshold``. Then every
     piece of one side must meet every piece of the others.
     """
-    pieces = [_pieces(tables, split, limit, factor, threshold) for tables, split in sides]
+    pieces = [_slice_pieces(tables, split, limit, factor, threshold) for tables, split in sides]
     rows = [row for parts in zip(*pieces, strict=True) for row in product(*parts)]
     return [list(side) for side in zip(*rows, strict=True)]
 
 
-def _pieces(
+def _slice_pieces(
     tables: Sequence[ByteTable], split: bool, limit: int, factor: float, threshold: int
 ) -> Iterator[list[Slice]]:
     """Yield the slices of each subpartition in turn; sizes are summed over one side's inputs."""
@@ -154,11 +154,11 @@ def _pieces(
         column = [sum(table[row][index] for table in tables) for row in range(whole.last + 1)]
         yield [
             Slice(rows, Span(index, index), sum(column[rows.first : rows.last + 1]))
-            for rows in _below(column, target)
+            for rows in _spans_below(column, target)
         ]
 
 
-def _below(sizes: Sequence[int], target: int) -> Iterator[Span]:
+def _spans_below(sizes: Sequence[int], target: int) -> Iterator[Span]:
     """Yield spans of less than ``target`` bytes, each with at least one element."""
     start, held = 0, 0
     for index, size in enumerate(sizes):
@@ -219,15 +219,15 @@ def groups_of(slices: Iterable[Slice], partitions: int, *, pointwise: bool) -> t
     partitions first, so that no subpartition is in two groups.
     """
     lines: dict[Span, list[Span]] = {}
-    for one in slices:
-        rows = Span(one.partitions.first, min(one.partitions.last, partitions - 1))
-        line, place = (rows, one.subpartitions) if pointwise else (one.subpartitions, rows)
+    for piece in slices:
+        rows = Span(piece.partitions.first, min(piece.partitions.last, partitions - 1))
+        line, place = (rows, piece.subpartitions) if pointwise else (piece.subpartitions, rows)
         lines.setdefault(line, []).append(place)
     alike: dict[Span, list[Span]] = {}
     for line, places in lines.items():
-        for place in _merged(places):
+        for place in _merge_spans(places):
             alike.setdefault(place, []).append(line)
-    pairs = [(line, place) for place, found in alike.items() for line in _merged(found)]
+    pairs = [(line, place) for place, lines in alike.items() for line in _merge_spans(lines)]
     groups = [Group(*pair) if pointwise else Group(*reversed(pair)) for pair in pairs]
     return tuple(sorted(groups))
 
@@ -243,19 +243,19 @@ def groups_by_number(
     full = Span(0, subpartitions - 1)
     if partitions >= parallelism:
         return tuple((Group(rows, full),) for rows in even_spans(partitions, parallelism))
-    found: list[tuple[Group, ...]] = []
+    groups: list[tuple[Group, ...]] = []
     for row in range(partitions):
         stop = ((row + 1) * parallelism + partitions - 1) // partitions
-        readers = stop - len(found)
+        readers = stop - len(groups)
         parts = even_spans(subpartitions, readers)
-        found += [
+        groups += [
             (Group(Span(row, row), parts[subtask % readers]),)
-            for subtask in range(len(found), stop)
+            for subtask in range(len(groups), stop)
         ]
-    return tuple(found)
+    return tuple(groups)
 
 
-def _merged(spans: Iterable[Span]) -> list[Span]:
+def _merge_spans(spans: Iterable[Span]) -> list[Span]:
     """Return the spans in order, with touching and overlapping ones merged."""
     merged: list[Span] = []
     for span in sorted(spans):
@@ -267,7 +267,7 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def _size(combination: Iterable[Slice]) -> int:
-    return sum(one.size for one in combination)
+    return sum(part.size for part in combination)
 
 
 BYTES_PER_TASK: Final = 16 << 20
@@ -412,7 +412,7 @@ class BatchDecision:
         the group with the lower subpartitions is included. Use it to compare with listings of this
         form; to read data, use ``inputs``.
         """
-        return tuple(tuple(map(_listed, subtasks)) for subtasks in self.inputs)
+        return tuple(tuple(map(_reader_groups, subtasks)) for subtasks in self.inputs)
 
 
 def decide(inputs: Sequence[ConsumedInput], options: Options | None = None) -> BatchDecision:
@@ -426,22 +426,24 @@ def decide(inputs: Sequence[ConsumedInput], options: Options | None = None) -> B
         alone = options.source_parallelism()
         return BatchDecision(alone, (), alone)
     per_task = options.bytes_per_task
-    first = guess = _guess(inputs, per_task, *options.bounds())
+    first = guess = _first_bounds(inputs, per_task, *options.bounds())
     numbered = dict(enumerate(inputs))
-    aligned = {number: one for number, one in numbered.items() if one.pointwise}
-    spread = {number: one for number, one in numbered.items() if not one.pointwise}
-    if aligned and not all(one.broadcast for one in spread.values()):
+    aligned = {number: consumed for number, consumed in numbered.items() if consumed.pointwise}
+    spread = {number: consumed for number, consumed in numbered.items() if not consumed.pointwise}
+    if aligned and not all(consumed.broadcast for consumed in spread.values()):
         guess = _Bounds(guess.guess, guess.guess, guess.guess)
-    found: dict[int, Groups] = {}
+    groups: dict[int, Groups] = {}
     if aligned:
-        found |= _aligned(aligned, _share(per_task, aligned, numbered), guess)
-        guess = _fixed(found)
+        groups |= _cut_aligned(aligned, _share_of_limit(per_task, aligned, numbered), guess)
+        guess = _bounds_after_cut(groups)
     if spread:
-        found |= _spread(spread, _share(per_task, spread, numbered), guess, options)
-    parallelism = _fixed(found).guess
-    for number, one in numbered.items():
-        _check_room(number, one, parallelism)
-    return BatchDecision(parallelism, tuple(found[number] for number in numbered), first.guess)
+        groups |= _cut_all_to_all(
+            spread, _share_of_limit(per_task, spread, numbered), guess, options
+        )
+    parallelism = _bounds_after_cut(groups).guess
+    for number, consumed in numbered.items():
+        _check_room(number, consumed, parallelism)
+    return BatchDecision(parallelism, tuple(groups[number] for number in numbered), first.guess)
 
 
 class _Bounds(NamedTuple):
@@ -450,136 +452,157 @@ class _Bounds(NamedTuple):
     most: int
 
 
-def _fixed(found: Mapping[int, Groups]) -> _Bounds:
+def _bounds_after_cut(groups: Mapping[int, Groups]) -> _Bounds:
     """Return the bounds for the remaining inputs, once some inputs are cut."""
-    parallelism = len(next(iter(found.values())))
+    parallelism = len(next(iter(groups.values())))
     return _Bounds(parallelism, parallelism, parallelism)
 
 
-def _guess(inputs: Sequence[ConsumedInput], per_task: int, least: int, most: int) -> _Bounds:
-    sizes = [one.size_bytes for one in inputs if not one.broadcast]
+def _first_bounds(inputs: Sequence[ConsumedInput], per_task: int, least: int, most: int) -> _Bounds:
+    sizes = [consumed.size_bytes for consumed in inputs if not consumed.broadcast]
     guess = first_guess(sum(sizes), per_task, least, most) if sizes else least
     return _Bounds(guess, least, most)
 
 
-def _share(limit: int, some: _Inputs, of: _Inputs) -> int:
-    part = sum(one.size_bytes for one in some.values())
-    return share_of(limit, part, sum(one.size_bytes for one in of.values()))
+def _share_of_limit(limit: int, part: _Inputs, total: _Inputs) -> int:
+    part_bytes = sum(consumed.size_bytes for consumed in part.values())
+    return share_of(limit, part_bytes, sum(consumed.size_bytes for consumed in total.values()))
 
 
-def _aligned(inputs: _Inputs, limit: int, bounds: _Bounds) -> dict[int, Groups]:
+def _cut_aligned(inputs: _Inputs, limit: int, bounds: _Bounds) -> dict[int, Groups]:
     """Cut pointwise inputs together: their i-th slices go to the same subtask."""
-    kept = {len(one.partitions) for one in inputs.values() if one.intra_correlated}
+    kept = {len(consumed.partitions) for consumed in inputs.values() if consumed.intra_correlated}
     if len(kept) > 1:
         raise InvalidArgumentError(
             f"pointwise inputs that keep partitions whole have {sorted(kept)} partitions: "
             "they must all have the same number"
         )
-    cell_counts = [len(one.partitions) * one.subpartitions for one in inputs.values()]
+    cell_counts = [
+        len(consumed.partitions) * consumed.subpartitions for consumed in inputs.values()
+    ]
     count = kept.pop() if kept else min(*cell_counts, _SLICES_PER_SUBTASK * bounds.most)
-    sides = {number: aligned_slices(one.partitions, count) for number, one in inputs.items()}
+    sides = {
+        number: aligned_slices(consumed.partitions, count) for number, consumed in inputs.items()
+    }
     spans = spans_by_bytes(cutter_of(list(sides.values())), limit, bounds.least, bounds.most)
     if spans is None:
         return {
-            number: groups_by_number(len(one.partitions), one.subpartitions, bounds.guess)
-            for number, one in inputs.items()
+            number: groups_by_number(len(consumed.partitions), consumed.subpartitions, bounds.guess)
+            for number, consumed in inputs.items()
         }
-    return {number: _groups(one, sides[number], spans) for number, one in inputs.items()}
+    return {number: _groups(consumed, sides[number], spans) for number, consumed in inputs.items()}
 
 
-def _spread(inputs: _Inputs, limit: int, bounds: _Bounds, options: Options) -> dict[int, Groups]:
+def _cut_all_to_all(
+    inputs: _Inputs, limit: int, bounds: _Bounds, options: Options
+) -> dict[int, Groups]:
     """Cut all-to-all inputs: together if their keys must meet, and then one by one."""
-    joined = {number: one for number, one in inputs.items() if one.inter_correlated}
-    alone = {number: one for number, one in inputs.items() if not one.inter_correlated}
-    found: dict[int, Groups] = {}
+    joined = {number: consumed for number, consumed in inputs.items() if consumed.inter_correlated}
+    alone = {
+        number: consumed for number, consumed in inputs.items() if not consumed.inter_correlated
+    }
+    groups: dict[int, Groups] = {}
     if joined:
-        found |= _joined(joined, _share(limit, joined, inputs), bounds, options)
-        bounds = _fixed(found)
-    rest = _share(limit, alone, inputs)
-    for number, one in alone.items():
-        found[number] = _alone(one, _share(rest, {number: one}, alone), bounds.guess)
-    return found
+        groups |= _cut_joined(joined, _share_of_limit(limit, joined, inputs), bounds, options)
+        bounds = _bounds_after_cut(groups)
+    rest = _share_of_limit(limit, alone, inputs)
+    for number, consumed in alone.items():
+        groups[number] = _cut_alone(
+            consumed, _share_of_limit(rest, {number: consumed}, alone), bounds.guess
+        )
+    return groups
 
 
-def _joined(inputs: _Inputs, limit: int, bounds: _Bounds, options: Options) -> dict[int, Groups]:
+def _cut_joined(
+    inputs: _Inputs, limit: int, bounds: _Bounds, options: Options
+) -> dict[int, Groups]:
     sides: dict[int, list[ConsumedInput]] = {}
-    for one in sorted(inputs.values(), key=lambda one: one.type_number):
-        if not one.broadcast:
-            sides.setdefault(one.type_number, []).append(one)
+    for consumed in sorted(inputs.values(), key=lambda consumed: consumed.type_number):
+        if not consumed.broadcast:
+            sides.setdefault(consumed.type_number, []).append(consumed)
     if not sides:
-        return {number: _whole(one, bounds.guess) for number, one in inputs.items()}
-    widths = {one.subpartitions for side in sides.values() for one in side}
+        return {
+            number: _whole_groups(consumed, bounds.guess) for number, consumed in inputs.items()
+        }
+    widths = {consumed.subpartitions for side in sides.values() for consumed in side}
     if len(widths) > 1:
         raise InvalidArgumentError(
             f"inputs whose keys must meet have {sorted(widths)} subpartitions: they must all "
             "have the same number"
         )
     for type_number, side in sides.items():
-        if len({one.intra_correlated for one in side}) > 1:
+        if len({consumed.intra_correlated for consumed in side}) > 1:
             raise InvalidArgumentError(
                 f"the inputs of type number {type_number} differ in intra_correlated: give "
                 "all of them the same value"
             )
     tables = [
-        ([one.partitions for one in side], not side[0].intra_correlated) for side in sides.values()
+        ([consumed.partitions for consumed in side], not side[0].intra_correlated)
+        for side in sides.values()
     ]
     slices = joined_slices(tables, limit, options.skewed_factor, options.skewed_threshold)
     spans = spans_by_bytes(cutter_of(slices), limit, bounds.least, bounds.most)
     if spans is None:
-        raise _too_few(f"{widths.pop()} subpartitions", bounds.guess)
+        raise _too_few_error(f"{widths.pop()} subpartitions", bounds.guess)
     of_type = dict(zip(sides, slices, strict=True))
     return {
-        number: _whole(one, len(spans))
-        if one.broadcast
-        else _groups(one, of_type[one.type_number], spans)
-        for number, one in inputs.items()
+        number: _whole_groups(consumed, len(spans))
+        if consumed.broadcast
+        else _groups(consumed, of_type[consumed.type_number], spans)
+        for number, consumed in inputs.items()
     }
 
 
-def _alone(one: ConsumedInput, limit: int, parallelism: int) -> Groups:
-    if one.broadcast:
-        return _whole(one, parallelism)
-    slices = columns(one.partitions) if one.intra_correlated else cells(one.partitions)
+def _cut_alone(consumed: ConsumedInput, limit: int, parallelism: int) -> Groups:
+    if consumed.broadcast:
+        return _whole_groups(consumed, parallelism)
+    slices = (
+        columns(consumed.partitions) if consumed.intra_correlated else cells(consumed.partitions)
+    )
     spans = spans_by_bytes(cutter_of([slices]), limit, parallelism, parallelism)
     if spans is None:
-        raise _too_few(f"{one.subpartitions} subpartitions", parallelism)
-    return _groups(one, slices, spans)
+        raise _too_few_error(f"{consumed.subpartitions} subpartitions", parallelism)
+    return _groups(consumed, slices, spans)
 
 
-def _groups(one: ConsumedInput, slices: Sequence[Slice], spans: Sequence[Span]) -> Groups:
+def _groups(consumed: ConsumedInput, slices: Sequence[Slice], spans: Sequence[Span]) -> Groups:
     return tuple(
-        groups_of(slices[span.first : span.last + 1], len(one.partitions), pointwise=one.pointwise)
+        groups_of(
+            slices[span.first : span.last + 1],
+            len(consumed.partitions),
+            pointwise=consumed.pointwise,
+        )
         for span in spans
     )
 
 
-def _whole(one: ConsumedInput, parallelism: int) -> Groups:
-    everything = Group(Span(0, len(one.partitions) - 1), Span(0, one.subpartitions - 1))
+def _whole_groups(consumed: ConsumedInput, parallelism: int) -> Groups:
+    everything = Group(Span(0, len(consumed.partitions) - 1), Span(0, consumed.subpartitions - 1))
     return ((everything,),) * parallelism
 
 
-def _check_room(number: int, one: ConsumedInput, parallelism: int) -> None:
+def _check_room(number: int, consumed: ConsumedInput, parallelism: int) -> None:
     """Refuse more subtasks than an even split by number has parts.
 
     Flink also computes that split, to log the effect of cutting by bytes, and fails if it is
     impossible. So an all-to-all input never has more subtasks than subpartitions.
     """
-    if one.broadcast:
+    if consumed.broadcast:
         return
-    parts = one.subpartitions * (len(one.partitions) if one.pointwise else 1)
+    parts = consumed.subpartitions * (len(consumed.partitions) if consumed.pointwise else 1)
     if parallelism > parts:
-        kind = "cells" if one.pointwise else "subpartitions"
-        raise _too_few(f"the {parts} {kind} of input {number}", parallelism)
+        unit = "cells" if consumed.pointwise else "subpartitions"
+        raise _too_few_error(f"the {parts} {unit} of input {number}", parallelism)
 
 
-def _too_few(what: str, parallelism: int) -> InvalidArgumentError:
+def _too_few_error(what: str, parallelism: int) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"{what} are too few for a parallelism of {parallelism}: lower the minimum parallelism, or "
         "produce more subpartitions"
     )
 
 
-def _listed(groups: Iterable[Group]) -> tuple[Group, ...]:
+def _reader_groups(groups: Iterable[Group]) -> tuple[Group, ...]:
     first: dict[int, Group] = {}
     for group in sorted(groups, key=lambda group: group.subpartitions):
         first.setdefault(group.partitions.first, group)

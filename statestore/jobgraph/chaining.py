@@ -96,7 +96,7 @@ def job_vertices(graph: JobGraph, ids: Mapping[str, str]) -> tuple[JobVertex, ..
             max_parallelism=graph.node(head).max_parallelism,
             chained_sources=walk.sources_of(head),
         )
-        for head in _from_sources(walk.created, walk.targets)
+        for head in _order_from_sources(walk.created, walk.targets)
     )
 
 
@@ -199,7 +199,7 @@ class _Walk:
             self.created.append(head)
 
 
-def _from_sources(created: Sequence[str], targets: Mapping[str, Sequence[str]]) -> list[str]:
+def _order_from_sources(created: Sequence[str], targets: Mapping[str, Sequence[str]]) -> list[str]:
     """Order vertices so that each follows its producers, depth first from the sources.
 
     It follows Flink's ``JobGraph.getVerticesSortedTopologicallyFromSources``.
@@ -216,14 +216,14 @@ def _from_sources(created: Sequence[str], targets: Mapping[str, Sequence[str]]) 
     for start in order:  # the list grows during the loop
         stack: list[Iterator[str]] = [iter(targets[start])]
         while stack:
-            found = next(stack[-1], None)
-            if found is None:
+            vertex = next(stack[-1], None)
+            if vertex is None:
                 stack.pop()
-            elif found not in placed and not waiting[found]:
-                order.append(found)
-                placed.add(found)
-                _release(targets[found], waiting)
-                stack.append(iter(targets[found]))
+            elif vertex not in placed and not waiting[vertex]:
+                order.append(vertex)
+                placed.add(vertex)
+                _release(targets[vertex], waiting)
+                stack.append(iter(targets[vertex]))
     return order
 
 

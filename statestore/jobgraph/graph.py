@@ -113,7 +113,7 @@ def graph_tables(text: str) -> GraphTables:
         _check_keys(place, table, _OPERATOR)
         inputs = _inputs(place, table)
         nodes.append((place, defaults | _node(place, table, has_inputs=bool(inputs))))
-        edges.extend((at, edge | {"target": table["name"]}) for at, edge in inputs)
+        edges.extend((place, edge | {"target": table["name"]}) for place, edge in inputs)
     return GraphTables(
         tuple(nodes), tuple(edges), {key: job[key] for key in _OPTIONS if key in job}
     )
@@ -141,18 +141,18 @@ def _node(place: str, table: Table, *, has_inputs: bool) -> Table:
 
 
 def _inputs(place: str, table: Table) -> list[tuple[str, Table]]:
-    given = [key for key in _INPUTS if key in table]
-    if len(given) > 1:
+    present = [key for key in _INPUTS if key in table]
+    if len(present) > 1:
         raise SettingsError(f"{place} has both inputs and [[operator.input]]: use only one of them")
     edges = []
-    for key in given:
+    for key in present:
         for index, value in enumerate(_list(f"{place}.{key}", table[key])):
-            at = f"{place}.{key}[{index}]"
-            edge = {"from": value} if isinstance(value, str) else dict(_table(at, value))
-            _check_keys(at, edge, _EDGE)
+            inner_place = f"{place}.{key}[{index}]"
+            edge = {"from": value} if isinstance(value, str) else dict(_table(inner_place, value))
+            _check_keys(inner_place, edge, _EDGE)
             if "from" not in edge:
-                raise SettingsError(f"{at}: the key 'from' is missing")
-            edges.append((at, edge | {"source": edge.pop("from")}))
+                raise SettingsError(f"{inner_place}: the key 'from' is missing")
+            edges.append((inner_place, edge | {"source": edge.pop("from")}))
     return edges
 
 
@@ -364,8 +364,8 @@ class JobGraph:
         Raises SettingsError, InvalidArgumentError or ParallelismError; all of them name the place.
         """
         tables = graph_tables(text)
-        nodes = tuple(_made(Node, place, table) for place, table in tables.nodes)
-        edges = tuple(_made(Edge, place, table) for place, table in tables.edges)
+        nodes = tuple(_build(Node, place, table) for place, table in tables.nodes)
+        edges = tuple(_build(Edge, place, table) for place, table in tables.edges)
         return cls(nodes, edges, **tables.options)
 
     def node(self, name: str) -> Node:
@@ -405,13 +405,13 @@ class JobGraph:
 
     @cached_property
     def _in_edges(self) -> dict[str, tuple[Edge, ...]]:
-        return self._grouped((edge.target, edge) for edge in self.edges)
+        return self._group_edges((edge.target, edge) for edge in self.edges)
 
     @cached_property
     def _out_edges(self) -> dict[str, tuple[Edge, ...]]:
-        return self._grouped((edge.source, edge) for edge in self.edges)
+        return self._group_edges((edge.source, edge) for edge in self.edges)
 
-    def _grouped(self, pairs: Iterable[tuple[str, Edge]]) -> dict[str, tuple[Edge, ...]]:
+    def _group_edges(self, pairs: Iterable[tuple[str, Edge]]) -> dict[str, tuple[Edge, ...]]:
         groups: dict[str, list[Edge]] = {node.name: [] for node in self.nodes}
         for name, edge in pairs:
             groups[name].append(edge)
@@ -429,7 +429,7 @@ class JobGraph:
             ) from error
 
     def _check_nodes(self) -> None:
-        seen: dict[tuple[str, str], str] = {}
+        owners: dict[tuple[str, str], str] = {}
         for node in self.nodes:
             if not isinstance(node, Node):
                 raise InvalidArgumentError(f"a node must be a Node, not {type(node).__name__}")
@@ -437,13 +437,13 @@ class JobGraph:
                 raise InvalidArgumentError(
                     f"{node} has no uid, and auto_generate_uids is off: give it a uid"
                 )
-            if ("name", node.name) in seen:
+            if ("name", node.name) in owners:
                 raise InvalidArgumentError(f"two operators are named {node.name!r}: rename one")
-            seen["name", node.name] = node.name
+            owners["name", node.name] = node.name
             for what, value in (("uid", node.uid), ("uid_hash", node.uid_hash)):
                 if value is None:
                     continue
-                other = seen.setdefault((what, value), node.name)
+                other = owners.setdefault((what, value), node.name)
                 if other != node.name:
                     raise InvalidArgumentError(
                         f"the operators {other!r} and {node.name!r} have the same {what} "
@@ -477,7 +477,7 @@ def _name(node: Node | str) -> str:
     return node.name if isinstance(node, Node) else node
 
 
-def _made(build: Callable[..., V], place: str, table: Table) -> V:
+def _build(build: Callable[..., V], place: str, table: Table) -> V:
     """Build a node or an edge; an error gets the place in the document as a note."""
     try:
         return build(**table)

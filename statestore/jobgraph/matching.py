@@ -172,9 +172,9 @@ class Matching:
 
     def node(self, name: str) -> NodeMatch:
         """Return the match of the operator ``name``; InvalidArgumentError for an unknown name."""
-        for found in self.nodes:
-            if found.node.name == name:
-                return found
+        for match in self.nodes:
+            if match.node.name == name:
+                return match
         raise InvalidArgumentError(f"the job graph has no operator {name!r}")
 
     def outcome_of(self, stored: StoredOperator) -> Outcome:
@@ -211,12 +211,12 @@ def match(
     Raises InvalidArgumentError if two stored operators have the same id, or if two operators of the
     job claim the same stored operator.
     """
-    by_id = {one.operator_id: one for one in stored}
+    by_id = {operator.operator_id: operator for operator in stored}
     if len(by_id) != len(stored):
-        ids = [one.operator_id for one in stored]
-        twice = next(one for one in ids if ids.count(one) > 1)
+        ids = [operator.operator_id for operator in stored]
+        twice = next(repeated for repeated in ids if ids.count(repeated) > 1)
         raise InvalidArgumentError(f"two stored operators have the id {twice}: pass each only once")
-    nodes = _look_up(by_id, graph)
+    nodes = _match_nodes(by_id, graph)
     claimants: dict[str, str] = {}
     for node in nodes:
         if node.stored is None:
@@ -227,11 +227,11 @@ def match(
                 f"the operators {other!r} and {node.node.name!r} both claim {node.stored}: "
                 "remove the uid_hash of one of them, or give it another uid"
             )
-    unclaimed = [one for one in stored if one.operator_id not in claimants]
-    dropped = tuple(one for one in unclaimed if one.holds_state)
-    ignored = tuple(one for one in unclaimed if not one.holds_state)
+    unclaimed = [operator for operator in stored if operator.operator_id not in claimants]
+    dropped = tuple(operator for operator in unclaimed if operator.holds_state)
+    ignored = tuple(operator for operator in unclaimed if not operator.holds_state)
     hints = _hints(nodes, dropped, graph, old_graph)
-    if not _keep(hints, nodes, by_id, graph):
+    if not _is_consistent(hints, nodes, by_id, graph):
         # A uid changes the generated ids of operators after it; a uid_hash changes no id.
         hints = [replace(hint, uid=None, uid_hash=hint.stored.operator_id) for hint in hints]
     return Matching(nodes, dropped, ignored, tuple(hints))
@@ -246,29 +246,29 @@ def check_parallelism(matching: Matching, graph: JobGraph) -> dict[str, int]:
     differs from the stored one.
     """
     result = {}
-    ids = {found.node.name: found.operator_id for found in matching.nodes}
+    ids = {match.node.name: match.operator_id for match in matching.nodes}
     configured = {
         name: vertex.max_parallelism for vertex in job_vertices(graph, ids) for name in vertex.nodes
     }
-    for found in matching.nodes:
-        if found.stored is None:
+    for match in matching.nodes:
+        if match.stored is None:
             continue
-        node = found.node
+        node = match.node
         try:
             result[node.name] = effective_max_parallelism(
-                found.stored.max_parallelism, node.parallelism, configured.get(node.name)
+                match.stored.max_parallelism, node.parallelism, configured.get(node.name)
             )
         except ParallelismError as error:
             raise ParallelismError(f"{node}: {error}") from error
     return result
 
 
-def _look_up(by_id: Mapping[str, StoredOperator], graph: JobGraph) -> tuple[NodeMatch, ...]:
+def _match_nodes(by_id: Mapping[str, StoredOperator], graph: JobGraph) -> tuple[NodeMatch, ...]:
     ids = operator_ids(graph)
-    return tuple(_look_up_one(by_id, node, ids[node.name]) for node in graph.nodes)
+    return tuple(_match_node(by_id, node, ids[node.name]) for node in graph.nodes)
 
 
-def _look_up_one(by_id: Mapping[str, StoredOperator], node: Node, own: str) -> NodeMatch:
+def _match_node(by_id: Mapping[str, StoredOperator], node: Node, own: str) -> NodeMatch:
     if node.uid_hash in by_id:
         return NodeMatch(node, own, by_id[str(node.uid_hash)], FoundBy.USER_HASH)
     if own in by_id:
@@ -295,7 +295,7 @@ def _hints(
         by_uid = stored.is_from_uid and stored.operator_id not in ids
         change = {"uid": stored.uid} if by_uid else {"uid_hash": stored.operator_id}
         hints[stored.operator_id] = Hint(name, stored, reason, **change)
-    return [hints[one.operator_id] for one in dropped if one.operator_id in hints]
+    return [hints[operator.operator_id] for operator in dropped if operator.operator_id in hints]
 
 
 def _candidates(
@@ -307,8 +307,12 @@ def _candidates(
             yield HintReason.SAME_NAME, stored, stored.name
     if old_graph is None:
         return
-    old_names = {found: name for name, found in operator_ids(old_graph).items()}
-    known = [(one, old_names[one.operator_id]) for one in dropped if one.operator_id in old_names]
+    old_names = {operator_id: name for name, operator_id in operator_ids(old_graph).items()}
+    known = [
+        (operator, old_names[operator.operator_id])
+        for operator in dropped
+        if operator.operator_id in old_names
+    ]
     for stored, name in known:
         yield HintReason.OLD_NAME, stored, name
     for stored, name in known:
@@ -317,14 +321,14 @@ def _candidates(
             yield HintReason.OLD_POSITION, stored, graph.nodes[position].name
 
 
-def _keep(
+def _is_consistent(
     hints: Sequence[Hint],
     nodes: Sequence[NodeMatch],
     by_id: Mapping[str, StoredOperator],
     graph: JobGraph,
 ) -> bool:
     """Return whether all hints work when applied together, and no operator loses its match."""
-    wanted = {found.node.name: found.stored for found in nodes if found.stored is not None}
+    wanted = {match.node.name: match.stored for match in nodes if match.stored is not None}
     wanted |= {hint.node: hint.stored for hint in hints}
     changes = {hint.node: hint for hint in hints}
     changed = tuple(
@@ -332,9 +336,9 @@ def _keep(
         for node in graph.nodes
     )
     after = {
-        found.node.name: found.stored
-        for found in _look_up(by_id, replace(graph, nodes=changed))
-        if found.stored is not None
+        match.node.name: match.stored
+        for match in _match_nodes(by_id, replace(graph, nodes=changed))
+        if match.stored is not None
     }
-    alone = len({one.operator_id for one in after.values()}) == len(after)
-    return alone and all(after.get(name) == one for name, one in wanted.items())
+    alone = len({operator.operator_id for operator in after.values()}) == len(after)
+    return alone and all(after.get(name) == operator for name, operator in wanted.items())

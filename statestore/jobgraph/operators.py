@@ -50,12 +50,12 @@ def operator_id(uid: str) -> str:
         raise InvalidArgumentError(f"an operator uid must be a string, not {type(uid).__name__}")
     if not uid:
         raise InvalidArgumentError("an operator uid must not be empty")
-    return _hashed(uid)
+    return _hash_uid(uid)
 
 
 # Cached, because a checkpoint needs the id of each operator many times.
 @lru_cache(maxsize=1024)
-def _hashed(uid: str) -> str:
+def _hash_uid(uid: str) -> str:
     return _murmur3_128(_java_utf8(uid)).hex()
 
 
@@ -78,19 +78,19 @@ def operator_ids(graph: JobGraph) -> dict[str, str]:
         inputs = [edge.source for edge in graph.in_edges(name)]
         targets = [edge.target for edge in graph.out_edges(name)]
         if uid is not None:
-            found = bytes.fromhex(operator_id(uid))
+            own_id = bytes.fromhex(operator_id(uid))
         elif all(source in ids for source in inputs):
             chained = sum((name, target) in chainable for target in targets)
-            found = _generated(len(ids), chained, [ids[source] for source in inputs])
+            own_id = _generate_id(len(ids), chained, [ids[source] for source in inputs])
         else:
             visited.discard(name)  # it is queued again by the last of its inputs
             continue
-        if found in owners:
+        if own_id in owners:
             raise InvalidArgumentError(
-                f"the operators {owners[found]!r} and {name!r} have the same operator id "
-                f"{found.hex()}: give one of them another uid"
+                f"the operators {owners[own_id]!r} and {name!r} have the same operator id "
+                f"{own_id.hex()}: give one of them another uid"
             )
-        ids[name], owners[found] = found, name
+        ids[name], owners[own_id] = own_id, name
         for target in targets:
             if target not in visited:
                 visited.add(target)
@@ -98,7 +98,7 @@ def operator_ids(graph: JobGraph) -> dict[str, str]:
     return {node.name: ids[node.name].hex() for node in graph.nodes}
 
 
-def _generated(before: int, chained: int, inputs: list[bytes]) -> bytes:
+def _generate_id(before: int, chained: int, inputs: list[bytes]) -> bytes:
     """Return the id of an operator visited after ``before`` others, with ``chained`` outputs."""
     digest = _murmur3_128(before.to_bytes(4, "little") * (1 + chained))
     for other in inputs:
@@ -117,10 +117,10 @@ def _murmur3_128(data: bytes) -> bytes:
     """Return MurmurHash3 x64 128 with seed 0: 16 bytes, both halves little-endian."""
     h1 = h2 = 0
     tail_at = len(data) - len(data) % 16
-    for at in range(0, tail_at, 16):
-        h1 ^= _scramble_low(data[at : at + 8])
+    for offset in range(0, tail_at, 16):
+        h1 ^= _scramble_low(data[offset : offset + 8])
         h1 = ((_rotate(h1, 27) + h2) * 5 + 0x52DCE729) & _U64
-        h2 ^= _scramble_high(data[at + 8 : at + 16])
+        h2 ^= _scramble_high(data[offset + 8 : offset + 16])
         h2 = ((_rotate(h2, 31) + h1) * 5 + 0x38495AB5) & _U64
     # Missing bytes count as zero, and a zero block scrambles to zero, so no special case is needed.
     h1 ^= _scramble_low(data[tail_at : tail_at + 8]) ^ len(data)
@@ -174,9 +174,9 @@ class Operators:
 
     def __post_init__(self) -> None:
         """Raise InvalidArgumentError for two operators with the same label."""
-        seen: dict[str, Node] = {}
+        owners: dict[str, Node] = {}
         for node in self.graph.nodes if self.graph else ():
-            other = seen.setdefault(label_of(node), node)
+            other = owners.setdefault(label_of(node), node)
             if other is not node:
                 raise InvalidArgumentError(
                     f"{other} and {node} would keep their state in the same place, "

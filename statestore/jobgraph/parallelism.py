@@ -89,12 +89,12 @@ class SizeCutter:
     def stops(self, limit: int, most: int) -> list[int]:
         """Return the ends of the ranges, with one bisection per range."""
         upto, end = self._upto, len(self)
-        found: list[int] = []
-        at = 0
-        while at < end and len(found) < most:
-            at = max(at + 1, bisect_right(upto, upto[at] + limit, at) - 1)
-            found.append(at)
-        return found
+        stops: list[int] = []
+        stop = 0
+        while stop < end and len(stops) < most:
+            stop = max(stop + 1, bisect_right(upto, upto[stop] + limit, stop) - 1)
+            stops.append(stop)
+        return stops
 
 
 def share_of(bytes_per_task: int, part: int, total: int) -> int:
@@ -144,8 +144,8 @@ def spans_by_bytes(row: Cutter, limit: int, least: int, most: int) -> tuple[Span
     return None if len(row) < least else even_spans(len(row), min(len(row), most))
 
 
-def _fitting_limit(row: Cutter, limit: int, least: int, most: int, found: int) -> int:
-    if found > most:
+def _fitting_limit(row: Cutter, limit: int, least: int, most: int, number: int) -> int:
+    if number > most:
         return _least_legal(lambda x: len(row.stops(x, most + 1)) <= most, limit, row.total)
     smallest = min(limit, row.smallest)
     largest = _greatest_legal(lambda x: len(row.stops(x, least)) >= least, smallest, limit)
@@ -253,7 +253,7 @@ def decide_for_key_groups(
 
 
 def _bytes_in(sizes: Sequence[int], ranges: Sequence[KeyGroupRange]) -> tuple[int, ...]:
-    return tuple(sum(sizes[one.first : one.last + 1]) for one in ranges)
+    return tuple(sum(sizes[span.first : span.last + 1]) for span in ranges)
 
 
 def check_bytes(name: str, value: object) -> int:
@@ -345,13 +345,15 @@ def decide_2022(
     if not inputs:
         return min(default_source_parallelism, vertex_max_parallelism)
     cap = _power_of_two_below(vertex_max_parallelism)
-    return min(max(_nearest(_needed(inputs, bytes_per_task, cap)), min(least, cap)), min(most, cap))
+    return min(
+        max(_nearest(_needed_tasks(inputs, bytes_per_task, cap)), min(least, cap)), min(most, cap)
+    )
 
 
-def _needed(inputs: Sequence[Input2022], bytes_per_task: int, without_room: int) -> int:
+def _needed_tasks(inputs: Sequence[Input2022], bytes_per_task: int, without_room: int) -> int:
     """Return how many tasks the bytes need, given the bytes that are broadcast to each task."""
-    broadcast = sum(sum(one.sizes) for one in inputs if one.broadcast)
-    total = sum(sum(one.sizes) for one in inputs if not one.broadcast)
+    broadcast = sum(sum(consumed.sizes) for consumed in inputs if consumed.broadcast)
+    total = sum(sum(consumed.sizes) for consumed in inputs if not consumed.broadcast)
     room = bytes_per_task - min(broadcast, math.ceil(bytes_per_task * 0.5))
     if not room:  # one byte per task; in Java, division by zero gives infinity, or NaN and then 0
         return without_room if total else 0

@@ -196,12 +196,12 @@ class Partitioner:
         Every source subtask draws its own values. Raises the errors of :meth:`channel`.
         """
         check_parallelism(channels, "the number of channels")
-        return self._started(channels, generator or Random())
+        return self._with_random_start(channels, generator or Random())
 
     def _channel(self, channels: int, index: int, key: Any) -> int:
         raise NotImplementedError
 
-    def _started(self, channels: int, generator: Random) -> Partitioner:
+    def _with_random_start(self, channels: int, generator: Random) -> Partitioner:
         return self
 
 
@@ -234,14 +234,14 @@ class Shuffle(Partitioner):
 
     def _channel(self, channels: int, index: int, key: Any) -> int:
         if self.seed is None:
-            raise _undrawn("the seed of Shuffle")
+            raise _undrawn_error("the seed of Shuffle")
         # SplitMix64: its state is a counter, so the number for any index can be computed directly.
         z = self.seed + (index + 1) * 0x9E3779B97F4A7C15 & _U64
         z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _U64
         z = (z ^ z >> 27) * 0x94D049BB133111EB & _U64
         return (z ^ z >> 31) * channels >> 64
 
-    def _started(self, channels: int, generator: Random) -> Partitioner:
+    def _with_random_start(self, channels: int, generator: Random) -> Partitioner:
         return self if self.seed is not None else replace(self, seed=generator.getrandbits(63))
 
 
@@ -267,10 +267,10 @@ class Rebalance(Partitioner):
     def _channel(self, channels: int, index: int, key: Any) -> int:
         first = self.start(channels)
         if first is None:
-            raise _undrawn("first of Rebalance")
+            raise _undrawn_error("first of Rebalance")
         return (first + index + 1) % channels
 
-    def _started(self, channels: int, generator: Random) -> Partitioner:
+    def _with_random_start(self, channels: int, generator: Random) -> Partitioner:
         drawn = self.start(channels)
         return self if drawn is not None else replace(self, first=generator.randrange(channels))
 
@@ -425,5 +425,5 @@ def wiring(partitioner: Partitioner, up: int, down: int) -> Wiring:
     return Wiring(((0, up - 1),) * down, (tuple(range(down)),) * up)
 
 
-def _undrawn(what: str) -> InvalidArgumentError:
+def _undrawn_error(what: str) -> InvalidArgumentError:
     return InvalidArgumentError(f"{what} has no value yet: set it, or call started()")

@@ -69,7 +69,7 @@ def stored_order(names: Iterable[str]) -> list[str]:
         bucket = _bucket_of(name, buckets)
         bucket.append(name)
         if len(bucket) > 8 and len(buckets) < _TREES_FROM:
-            buckets = _doubled(buckets)
+            buckets = _double_buckets(buckets)
     return list(chain.from_iterable(buckets))
 
 
@@ -84,18 +84,18 @@ def grouping_order(look_ups: Iterable[str]) -> list[str]:
     size = 0
     for name in look_ups:
         if size > len(buckets) * 3 // 4:
-            buckets = _doubled(buckets)
+            buckets = _double_buckets(buckets)
         bucket = _bucket_of(name, buckets)
         if name in bucket:
             continue
         bucket.insert(0, name)
         size += 1
         if len(bucket) >= 8 and len(buckets) < _TREES_FROM:
-            buckets = _doubled(buckets)
+            buckets = _double_buckets(buckets)
     return list(chain.from_iterable(buckets))
 
 
-def _doubled(buckets: list[list[str]]) -> list[list[str]]:
+def _double_buckets(buckets: list[list[str]]) -> list[list[str]]:
     """Return the buckets of a table of twice the size; names of one bucket keep their order."""
     doubled: list[list[str]] = [[] for _ in range(2 * len(buckets))]
     for name in chain.from_iterable(buckets):
@@ -164,21 +164,21 @@ class _State:
         """Return the block of a split state that new ``subtask`` takes."""
         base, extra = divmod(self.starts[-1], parallelism)
         turn = (subtask - self.first_taker) % parallelism
-        at = turn * base + min(turn, extra)
-        stop = at + base + (turn < extra)
+        position = turn * base + min(turn, extra)
+        stop = position + base + (turn < extra)
         runs = []
-        index = bisect_right(self.starts, at) - 1
-        while at < stop:
+        index = bisect_right(self.starts, position) - 1
+        while position < stop:
             start, upto = self.starts[index], min(stop, self.starts[index + 1])
-            runs.append(ElementRun(self.lists[index].subtask, at - start, upto - start))
-            at, index = upto, index + 1
+            runs.append(ElementRun(self.lists[index].subtask, position - start, upto - start))
+            position, index = upto, index + 1
         return tuple(runs)
 
     def own(self, subtask: int) -> tuple[ElementRun, ...]:
         """Return the list that old ``subtask`` itself reported: one run, or none."""
         index = bisect_left(self.lists, subtask, key=lambda run: run.subtask)
-        found = index < len(self.lists) and self.lists[index].subtask == subtask
-        return self.lists[index : index + 1] if found else ()
+        has_list = index < len(self.lists) and self.lists[index].subtask == subtask
+        return self.lists[index : index + 1] if has_list else ()
 
     def copies(
         self, subtask: int, *, staying: bool, old_parallelism: int
@@ -289,7 +289,7 @@ def redistribute(old: _Lists[T], parallelism: int) -> tuple[dict[str, tuple[T, .
     used. Subtasks share one tuple for a union state, and for the same broadcast copy. Raises the
     errors of :func:`plan_redistribution`.
     """
-    plan = plan_redistribution(_counted(old), parallelism)
+    plan = plan_redistribution(_count_elements(old), parallelism)
     return tuple(_gather(plan.modes, map(plan.runs, range(parallelism)), _reader(old)))
 
 
@@ -300,7 +300,7 @@ def subtask_elements(old: _Lists[T], parallelism: int, subtask: int) -> dict[str
     Raises the errors of :func:`plan_redistribution`, and :class:`InvalidArgumentError` if the
     subtask does not exist.
     """
-    plan = plan_redistribution(_counted(old), parallelism)
+    plan = plan_redistribution(_count_elements(old), parallelism)
     return next(_gather(plan.modes, [plan.runs(subtask)], _reader(old)))
 
 
@@ -325,9 +325,11 @@ def _gather(
         yield elements
 
 
-def _counted(old: _Lists[T]) -> list[dict[str, tuple[_Mode, int]]]:
+def _count_elements(old: _Lists[T]) -> list[dict[str, tuple[_Mode, int]]]:
     """Check that the elements are sequences, and return ``old`` with their counts."""
-    if not _is_list(old) or not all(one is None or isinstance(one, Mapping) for one in old):
+    if not _is_list(old) or not all(
+        elements is None or isinstance(elements, Mapping) for elements in old
+    ):
         raise InvalidArgumentError(
             "the reports of the old subtasks must be a list with one item per subtask: its "
             "states by name, or None"

@@ -78,11 +78,11 @@ class RestartState:
         both included, as ``random.Random().randint`` does. Raises InvalidArgumentError if the
         strategy has jitter and ``between`` is missing.
         """
-        return self.strategy._after(self, _int("now_ms", now_ms), between)
+        return self.strategy._state_after(self, _int("now_ms", now_ms), between)
 
     def can_restart(self, now_ms: int) -> bool:
         """Return whether the job may restart after the failures so far."""
-        return self.strategy._allows(self, _int("now_ms", now_ms))
+        return self.strategy._allows_restart(self, _int("now_ms", now_ms))
 
     def backoff_ms(self, now_ms: int) -> int:
         """Return the delay from ``now_ms``, in milliseconds; never below 0.
@@ -101,11 +101,11 @@ class RestartStrategy(ABC):
         """Return the state of a job without failures."""
         return RestartState(self)
 
-    def _after(self, state: RestartState, now_ms: int, between: Between | None) -> Notified:
+    def _state_after(self, state: RestartState, now_ms: int, between: Between | None) -> Notified:
         return Notified(replace(state, attempts=state.attempts + 1), is_new_attempt=True)
 
     @abstractmethod
-    def _allows(self, state: RestartState, now_ms: int) -> bool: ...
+    def _allows_restart(self, state: RestartState, now_ms: int) -> bool: ...
 
     @abstractmethod
     def _wait_ms(self, state: RestartState, now_ms: int) -> int: ...
@@ -115,7 +115,7 @@ class RestartStrategy(ABC):
 class NoRestart(RestartStrategy):
     """The first failure fails the job."""
 
-    def _allows(self, state: RestartState, now_ms: int) -> bool:
+    def _allows_restart(self, state: RestartState, now_ms: int) -> bool:
         return False
 
     def _wait_ms(self, state: RestartState, now_ms: int) -> int:
@@ -136,7 +136,7 @@ class FixedDelay(RestartStrategy):
         _check_int("attempts", self.attempts, 0)
         _check_int("delay_ms", self.delay_ms, 0)
 
-    def _allows(self, state: RestartState, now_ms: int) -> bool:
+    def _allows_restart(self, state: RestartState, now_ms: int) -> bool:
         return state.attempts <= self.attempts
 
     def _wait_ms(self, state: RestartState, now_ms: int) -> int:
@@ -161,11 +161,11 @@ class FailureRate(RestartStrategy):
         _check_int("interval_ms", self.interval_ms, 1)
         _check_int("delay_ms", self.delay_ms, 0)
 
-    def _after(self, state: RestartState, now_ms: int, between: Between | None) -> Notified:
+    def _state_after(self, state: RestartState, now_ms: int, between: Between | None) -> Notified:
         failures = (*state.failures_ms[-self.max_failures :], now_ms)
         return Notified(replace(state, attempts=state.attempts + 1, failures_ms=failures), True)
 
-    def _allows(self, state: RestartState, now_ms: int) -> bool:
+    def _allows_restart(self, state: RestartState, now_ms: int) -> bool:
         failures = state.failures_ms
         return len(failures) <= self.max_failures or now_ms - failures[0] > self.interval_ms
 
@@ -199,14 +199,14 @@ class ExponentialDelay(RestartStrategy):
         _check_int("initial_backoff_ms", self.initial_backoff_ms, 1)
         _check_int("max_backoff_ms", self.max_backoff_ms, self.initial_backoff_ms)
         _check_int("reset_after_ms", self.reset_after_ms, 1)
-        if not _finite("multiplier", self.multiplier) > 1:
+        if not _finite_number("multiplier", self.multiplier) > 1:
             raise InvalidArgumentError(f"multiplier must be above 1, not {self.multiplier}")
-        if not 0 <= _finite("jitter", self.jitter) <= 1:
+        if not 0 <= _finite_number("jitter", self.jitter) <= 1:
             raise InvalidArgumentError(f"jitter must be in 0..1, not {self.jitter}")
         if self.attempts is not None:
             _check_int("attempts", self.attempts, 1)
 
-    def _after(self, state: RestartState, now_ms: int, between: Between | None) -> Notified:
+    def _state_after(self, state: RestartState, now_ms: int, between: Between | None) -> Notified:
         planned = state.restart_at_ms
         if planned is not None and now_ms <= planned:
             return Notified(state, is_new_attempt=False)
@@ -215,7 +215,7 @@ class ExponentialDelay(RestartStrategy):
         restart_at = now_ms + self._backoff_ms(before, between)
         return Notified(replace(state, attempts=before + 1, restart_at_ms=restart_at), True)
 
-    def _allows(self, state: RestartState, now_ms: int) -> bool:
+    def _allows_restart(self, state: RestartState, now_ms: int) -> bool:
         return self.attempts is None or state.attempts <= self.attempts
 
     def _wait_ms(self, state: RestartState, now_ms: int) -> int:
@@ -254,7 +254,7 @@ def _check_int(name: str, value: object, low: int) -> None:
         raise InvalidArgumentError(f"{name} must be in {low}..{_LONGEST}, not {value}")
 
 
-def _finite(name: str, value: object) -> float:
+def _finite_number(name: str, value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return value
     raise InvalidArgumentError(f"{name} must be a finite number, not {value!r}")
@@ -320,7 +320,7 @@ def strategy_of(*layers: Mapping[str, str], checkpointing: bool = True) -> Resta
     for layer in layers:
         for key in _TYPE_KEYS:
             if key in layer:
-                return _named(key, layer)
+                return _strategy_of_name(key, layer)
     return ExponentialDelay() if checkpointing else NoRestart()
 
 
@@ -334,7 +334,7 @@ def _check_keys(settings: Mapping[str, str]) -> None:
             raise SettingsError(f"{key} must be a string, not {value!r}")
 
 
-def _named(type_key: str, settings: Mapping[str, str]) -> RestartStrategy:
+def _strategy_of_name(type_key: str, settings: Mapping[str, str]) -> RestartStrategy:
     name = settings[type_key].strip().lower()
     if name not in _NAMED:
         raise SettingsError(f"{type_key}: unknown strategy {name!r}: {_hint(name, _NAMED)}")

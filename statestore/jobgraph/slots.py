@@ -161,9 +161,12 @@ def preferred_locations(
     if last is not None:
         return (last,)
     best: tuple[Location, ...] = ()
-    for one in inputs:
-        if one.consumers <= _MOST_NEIGHBOURS and len(one.producers) <= _MOST_NEIGHBOURS:
-            distinct = tuple(dict.fromkeys(one.producers))
+    for producer_input in inputs:
+        if (
+            producer_input.consumers <= _MOST_NEIGHBOURS
+            and len(producer_input.producers) <= _MOST_NEIGHBOURS
+        ):
+            distinct = tuple(dict.fromkeys(producer_input.producers))
             if distinct and (not best or len(distinct) <= len(best)):
                 best = distinct
     return best

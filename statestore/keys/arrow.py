@@ -101,7 +101,9 @@ def _batch_hashes(columns: Sequence[pa.Array], names: Sequence[str], hash_scheme
     kinds = [java_type(name) for name in names]
     if hash_scheme == "pyflink" and len(kinds) == 1:
         return deep_hashes(columns[0], kinds[0]) + np.uint32(31)
-    parts = [java_hashes(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+    parts = [
+        java_hashes(column, java_type) for column, java_type in zip(columns, kinds, strict=True)
+    ]
     hashes = parts[0] if len(parts) == 1 else tuple_hashes(parts)
     # Row.of(key), as PyFlink wraps a key: 31 for the row and 31 for the field.
     return hashes + np.uint32(62) if hash_scheme == "pyflink" else hashes

@@ -50,29 +50,29 @@ _INTEGER_BITS: Final = {"Byte": 8, "Short": 16, "Integer": 32, "Long": 64}
 _MOST_DAYS: Final = 365_241_780_471
 
 
-def java_hashes(array: pa.Array, kind: JavaType) -> Hashes:
+def java_hashes(array: pa.Array, java_type: JavaType) -> Hashes:
     """Return ``hashCode()`` of every element as a Java type; 0 for null.
 
     Raises InvalidArgumentError for a value that the type cannot hold, and for text that is not
     valid UTF-8.
     """
     if pa.types.is_dictionary(array.type):
-        return _of_dictionary(array, java_hashes(array.dictionary, kind))
+        return _decode_hashes(array, java_hashes(array.dictionary, java_type))
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
-    return _zero_nulls(array, _RULES[kind.name](array, kind))
+    return _zero_nulls(array, _RULES[java_type.name](array, java_type))
 
 
-def deep_hashes(array: pa.Array, kind: JavaType) -> Hashes:
+def deep_hashes(array: pa.Array, java_type: JavaType) -> Hashes:
     """Return what each element adds to the hash of a Flink ``Row``; 0 for null."""
     if pa.types.is_dictionary(array.type):
-        return _of_dictionary(array, deep_hashes(array.dictionary, kind))
-    if kind.name in ("List", "Array"):
-        hashes = _lists(array, kind, deep_hashes)
-    elif kind.name == "Map":
-        hashes = _maps(array, kind, deep_hashes) + np.uint32(1)
+        return _decode_hashes(array, deep_hashes(array.dictionary, java_type))
+    if java_type.name in ("List", "Array"):
+        hashes = _lists(array, java_type, deep_hashes)
+    elif java_type.name == "Map":
+        hashes = _maps(array, java_type, deep_hashes) + np.uint32(1)
     else:
-        return _zero_nulls(array, java_hashes(array, kind) + np.uint32(31))
+        return _zero_nulls(array, java_hashes(array, java_type) + np.uint32(31))
     return _zero_nulls(array, hashes)
 
 
@@ -117,11 +117,11 @@ def _longs(values: Array) -> Hashes:
     return (bits ^ bits >> np.uint64(32)).astype(np.uint32)
 
 
-def _integers(array: pa.Array, kind: JavaType) -> Hashes:
-    if kind.name == "Long":
+def _integers(array: pa.Array, java_type: JavaType) -> Hashes:
+    if java_type.name == "Long":
         return _longs(int64s(array))
-    limit = 1 << _INTEGER_BITS[kind.name] - 1
-    return _within(array, kind, -limit, limit - 1).astype(np.uint32)
+    limit = 1 << _INTEGER_BITS[java_type.name] - 1
+    return _check_range(array, java_type, -limit, limit - 1).astype(np.uint32)
 
 
 def int64s(array: pa.Array) -> npt.NDArray[np.int64]:
@@ -129,14 +129,16 @@ def int64s(array: pa.Array) -> npt.NDArray[np.int64]:
     return fixed_width(array, np.dtype(f"i{array.type.bit_width // 8}")).astype(np.int64)
 
 
-def _within(array: pa.Array, kind: JavaType, low: int, high: int) -> npt.NDArray[np.int64]:
+def _check_range(
+    array: pa.Array, java_type: JavaType, low: int, high: int
+) -> npt.NDArray[np.int64]:
     values = int64s(array)
     outside = (values < low) | (values > high)
     if array.null_count:
         outside &= array.is_valid().to_numpy(zero_copy_only=False)
     if outside.any():
         raise InvalidArgumentError(
-            f"{values[outside][0]} is out of range for type {kind}: {low}..{high}"
+            f"{values[outside][0]} is out of range for type {java_type}: {low}..{high}"
         )
     return values
 
@@ -158,19 +160,19 @@ def _doubles(array: pa.Array) -> Hashes:
     return _longs(np.where(nan, np.uint64(0x7FF8 << 48), bits))
 
 
-def _decimals(array: pa.Array, kind: JavaType) -> Hashes:
+def _decimals(array: pa.Array, java_type: JavaType) -> Hashes:
     """Return ``BigDecimal.hashCode()``: 31 * ``BigInteger.hashCode()`` + scale."""
     if is_text(array.type):
         return decimal_texts(array)
-    assert kind.digits is not None
+    assert java_type.digits is not None
     if pa.types.is_integer(array.type):
         array = array.cast(pa.decimal128(19, 0))
-    exact = decimals_of(array, kind, *kind.digits)
-    scale = np.uint32(kind.digits[1] & 0xFFFFFFFF)
+    exact = decimals_of(array, java_type, *java_type.digits)
+    scale = np.uint32(java_type.digits[1] & 0xFFFFFFFF)
     return _whole_decimals(exact) * np.uint32(31) + scale
 
 
-def decimals_of(array: pa.Array, kind: object, precision: int, scale: int) -> pa.Array:
+def decimals_of(array: pa.Array, target_type: object, precision: int, scale: int) -> pa.Array:
     """Cast decimals to another precision and scale; InvalidArgumentError unless all fit."""
     wanted = pa.decimal128(precision, scale)
     if array.type == wanted:
@@ -179,7 +181,7 @@ def decimals_of(array: pa.Array, kind: object, precision: int, scale: int) -> pa
         return array.cast(wanted)
     except pa.ArrowInvalid as error:
         raise InvalidArgumentError(
-            f"a value of a column of type {array.type} does not fit {kind}: {error}"
+            f"a value of a column of type {array.type} does not fit {target_type}: {error}"
         ) from error
 
 
@@ -197,7 +199,7 @@ def _whole_decimals(array: pa.Array) -> Hashes:
     return np.where(negative, -h, h)
 
 
-def _big_integers(array: pa.Array, kind: JavaType) -> Hashes:
+def _big_integers(array: pa.Array, java_type: JavaType) -> Hashes:
     if is_text(array.type):
         return whole_texts(array)
     if pa.types.is_integer(array.type):
@@ -205,15 +207,15 @@ def _big_integers(array: pa.Array, kind: JavaType) -> Hashes:
     return _whole_decimals(array)
 
 
-def _uuids(array: pa.Array, kind: JavaType) -> Hashes:
+def _uuids(array: pa.Array, java_type: JavaType) -> Hashes:
     raw = uuid_bytes(array)
     words: Hashes = np.bitwise_xor.reduce(raw.reshape(-1, 16).view(">u4"), axis=1).astype(np.uint32)
     return words
 
 
-def _characters(array: pa.Array, kind: JavaType) -> Hashes:
+def _characters(array: pa.Array, java_type: JavaType) -> Hashes:
     if pa.types.is_integer(array.type):
-        return _within(array, kind, 0, 0xFFFF).astype(np.uint32)
+        return _check_range(array, java_type, 0, 0xFFFF).astype(np.uint32)
     content, ends = byte_spans(array)
     units, ends = utf16(content, ends)
     wrong = np.diff(ends) != 1
@@ -237,10 +239,10 @@ def _days(days: Array) -> Hashes:
     return hashes
 
 
-def _local_dates(array: pa.Array, kind: JavaType) -> Hashes:
+def _local_dates(array: pa.Array, java_type: JavaType) -> Hashes:
     if pa.types.is_date32(array.type):
         return _days(fixed_width(array, np.int32))
-    valid = np.where(_nulls(array), 0, _within(array, kind, -_MOST_DAYS, _MOST_DAYS))
+    valid = np.where(_nulls(array), 0, _check_range(array, java_type, -_MOST_DAYS, _MOST_DAYS))
     return _days(valid)
 
 
@@ -249,82 +251,84 @@ def _nulls(array: pa.Array) -> npt.NDArray[np.bool_]:
     return nulls
 
 
-def _local_times(array: pa.Array, kind: JavaType) -> Hashes:
+def _local_times(array: pa.Array, java_type: JavaType) -> Hashes:
     if pa.types.is_integer(array.type):
-        return _longs(_within(array, kind, 0, _SECONDS_PER_DAY * _NANOS_PER_SECOND - 1))
+        return _longs(_check_range(array, java_type, 0, _SECONDS_PER_DAY * _NANOS_PER_SECOND - 1))
     seconds, nanos = second_and_nano(array)
     return _longs(seconds * _NANOS_PER_SECOND + nanos)
 
 
-def _local_datetimes(array: pa.Array, kind: JavaType) -> Hashes:
+def _local_datetimes(array: pa.Array, java_type: JavaType) -> Hashes:
     seconds, nanos = second_and_nano(array)
     days = seconds // _SECONDS_PER_DAY
     of_day = (seconds - days * _SECONDS_PER_DAY) * _NANOS_PER_SECOND + nanos
     return _days(days) ^ _longs(of_day)
 
 
-def _instants(array: pa.Array, kind: JavaType) -> Hashes:
+def _instants(array: pa.Array, java_type: JavaType) -> Hashes:
     """Hash Instants and Durations: both are seconds and the nanoseconds after them."""
     seconds, nanos = second_and_nano(array)
     return _longs(seconds) + nanos.astype(np.uint32) * np.uint32(51)
 
 
-def _sql_millis(array: pa.Array, kind: JavaType) -> Hashes:
+def _sql_millis(array: pa.Array, java_type: JavaType) -> Hashes:
     if pa.types.is_integer(array.type):
         return _longs(int64s(array))
     seconds, nanos = second_and_nano(array)
     return _longs(seconds * 1000 + nanos // 1_000_000)
 
 
-def _tuples(array: pa.Array, kind: JavaType) -> Hashes:
-    fields = [java_hashes(*field) for field in _fields(array, kind)]
+def _tuples(array: pa.Array, java_type: JavaType) -> Hashes:
+    fields = [java_hashes(*field) for field in _fields(array, java_type)]
     return tuple_hashes(fields) if fields else np.zeros(len(array), np.uint32)
 
 
-def _rows(array: pa.Array, kind: JavaType) -> Hashes:
+def _rows(array: pa.Array, java_type: JavaType) -> Hashes:
     """Return ``Row.hashCode()`` of fields by position: computed as for a list of the fields."""
     h = np.ones(len(array), np.uint32)
-    for field in _fields(array, kind):
+    for field in _fields(array, java_type):
         h = h * np.uint32(31) + deep_hashes(*field)
     return h
 
 
-def _named_rows(array: pa.Array, kind: JavaType) -> Hashes:
+def _named_rows(array: pa.Array, java_type: JavaType) -> Hashes:
     h = np.ones(len(array), np.uint32)
-    for (field, part), column in zip(_fields(array, kind), array.type.fields, strict=True):
+    for (field, part), column in zip(_fields(array, java_type), array.type.fields, strict=True):
         h += np.uint32((31 + string_hash(column.name)) & 0xFFFFFFFF) ^ deep_hashes(field, part)
     return h
 
 
-def _fields(array: pa.Array, kind: JavaType) -> list[tuple[pa.Array, JavaType]]:
+def _fields(array: pa.Array, java_type: JavaType) -> list[tuple[pa.Array, JavaType]]:
     """Return the fields of a struct, null where the struct is null, with their types."""
-    return list(zip(array.flatten(), kind.parts or (), strict=True))
+    return list(zip(array.flatten(), java_type.parts or (), strict=True))
 
 
 Rule: TypeAlias = "Callable[[pa.Array, JavaType], Hashes]"
 
 
-def _lists(array: pa.Array, kind: JavaType, of_element: Rule = java_hashes) -> Hashes:
+def _lists(array: pa.Array, java_type: JavaType, of_element: Rule = java_hashes) -> Hashes:
     if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
         array = array.cast(pa.large_list(array.type.value_type))
-    if kind.primitive is not None:
-        element = kind.primitive
+    if java_type.primitive is not None:
+        element = java_type.primitive
     else:
-        assert kind.parts is not None
-        element = kind.parts[0]
+        assert java_type.parts is not None
+        element = java_type.parts[0]
     ends, first, last = _spans(array)
     values = array.values.slice(first, last - first)
-    if kind.primitive is not None and values.null_count:
-        raise InvalidArgumentError(f"an element of {kind} is null, which this type does not allow")
+    if java_type.primitive is not None and values.null_count:
+        raise InvalidArgumentError(
+            f"an element of {java_type} is null, which this type does not allow"
+        )
     hashes = polynomials(of_element(values, element), ends)
     lengths = np.diff(ends)
     return hashes + powers(int(lengths.max(initial=0)) + 1)[0][lengths]
 
 
-def _maps(array: pa.Array, kind: JavaType, of_element: Rule = java_hashes) -> Hashes:
-    assert kind.parts is not None
+def _maps(array: pa.Array, java_type: JavaType, of_element: Rule = java_hashes) -> Hashes:
+    assert java_type.parts is not None
     ends, first, last = _spans(array)
-    of_key, of_value = kind.parts
+    of_key, of_value = java_type.parts
     keys = of_element(array.keys.slice(first, last - first), of_key)
     sums = np.zeros(last - first + 1, np.uint32)
     items = of_element(array.items.slice(first, last - first), of_value)
@@ -339,7 +343,7 @@ def _spans(array: pa.Array) -> tuple[npt.NDArray[np.int64], int, int]:
     return offsets - first, first, last
 
 
-def _of_dictionary(array: pa.Array, hashes: Hashes) -> Hashes:
+def _decode_hashes(array: pa.Array, hashes: Hashes) -> Hashes:
     """Look up the hash of every row: each distinct value was hashed once."""
     if not len(hashes):
         return np.zeros(len(array), np.uint32)
@@ -348,11 +352,11 @@ def _of_dictionary(array: pa.Array, hashes: Hashes) -> Hashes:
 
 
 _RULES: Final[dict[str, Rule]] = {
-    "String": lambda array, kind: strings(array),
-    "byte[]": lambda array, kind: byte_arrays(array),
-    "Boolean": lambda array, kind: _booleans(array),
-    "Float": lambda array, kind: _floats(array),
-    "Double": lambda array, kind: _doubles(array),
+    "String": lambda array, java_type: strings(array),
+    "byte[]": lambda array, java_type: byte_arrays(array),
+    "Boolean": lambda array, java_type: _booleans(array),
+    "Float": lambda array, java_type: _floats(array),
+    "Double": lambda array, java_type: _doubles(array),
     **dict.fromkeys(_INTEGER_BITS, _integers),
     "Character": _characters,
     "BigDecimal": _decimals,

@@ -177,8 +177,8 @@ def _decimal(array: pa.Array, sql_type: SqlType) -> _Field:
     # Drop leading bytes that only repeat the sign, but keep the last byte.
     repeats = (big_endian[:, :15] == sign * 255) & (big_endian[:, 1:] >> 7 == sign)
     left_out = np.minimum.accumulate(repeats, axis=1).sum(axis=1)
-    at = np.arange(16) + left_out[:, None]
-    kept = np.take_along_axis(big_endian, np.minimum(at, 15), axis=1) * (at < 16)
+    positions = np.arange(16) + left_out[:, None]
+    kept = np.take_along_axis(big_endian, np.minimum(positions, 15), axis=1) * (positions < 16)
     words = np.ascontiguousarray(kept.astype(np.uint8)).view("<u4")
     size = np.where(nulls, 0, 16 - left_out).astype(np.uint64)
     return _Field(size, np.ones(len(array), np.bool_), 16, words)
@@ -232,13 +232,13 @@ def _absorb_tail(h: Hashes, words: Any) -> Hashes:
         return h
     content, starts, lengths = words
     longs = np.ndarray(len(content) - 7, "<u8", content, strides=(1,))
-    at = 0
+    offset = 0
     rows = np.flatnonzero(lengths)
     while len(rows):  # once per eight bytes of the longest key, for the rows that are long enough
-        rest = np.minimum(lengths[rows] - at, 8)
-        value = longs[starts[rows] + at]
+        rest = np.minimum(lengths[rows] - offset, 8)
+        value = longs[starts[rows] + offset]
         value = np.where(rest < 8, value & _LOW_BYTES[rest & 7], value)
         h[rows] = _absorb_long(h[rows], value)
-        at += 8
-        rows = rows[lengths[rows] > at]
+        offset += 8
+        rows = rows[lengths[rows] > offset]
     return h

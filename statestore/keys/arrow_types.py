@@ -131,7 +131,7 @@ def check_key_type(
     if hash_scheme == "flink-sql":
         return _sql_name(type, key_type)
     asked = None if key_type is None else java_type(key_type)
-    return str(_carried(type, asked, deep=hash_scheme == "pyflink"))
+    return str(_hashed_type(type, asked, deep=hash_scheme == "pyflink"))
 
 
 def check_key_types(
@@ -172,71 +172,72 @@ def _check_arity(count: int) -> None:
         )
 
 
-def _carried(data_type: pa.DataType, asked: JavaType | None, *, deep: bool) -> JavaType:
+def _hashed_type(data_type: pa.DataType, asked: JavaType | None, *, deep: bool) -> JavaType:
     """Return the type that a column is hashed as: its own type, or the requested one.
 
     If ``deep`` is true, arrays are hashed by content, as in a Row.
     """
-    data_type = _plain(data_type)
-    own = _own(data_type)
+    data_type = _value_type(data_type)
+    own = _default_java_type(data_type)
     if own is None:
-        raise _unsupported(data_type, "java")
-    kind = own if asked is None else asked
-    if kind.primitive is not None and kind.name != "byte[]" and own.name == "List":
-        return _array_of_primitives(data_type, kind, deep)
-    if kind.name != own.name and kind.name not in _CARRIES.get(own.name, ()):
-        raise _cannot(data_type, own, kind)
-    if kind.name in ("byte[]", "Array") and not deep:
-        raise _unsupported(data_type, "java")
-    if own.name == "byte[]" and kind.name == "UUID":
+        raise _unsupported_error(data_type, "java")
+    hashed = own if asked is None else asked
+    if hashed.primitive is not None and hashed.name != "byte[]" and own.name == "List":
+        return _array_of_primitives(data_type, hashed, deep)
+    if hashed.name != own.name and hashed.name not in _CARRIES.get(own.name, ()):
+        raise _cannot_hash_error(data_type, own, hashed)
+    if hashed.name in ("byte[]", "Array") and not deep:
+        raise _unsupported_error(data_type, "java")
+    if own.name == "byte[]" and hashed.name == "UUID":
         _check_width(data_type)
-    if kind.name in COMPOSITES:
-        return JavaType(kind.name, _parts(data_type, own, kind, deep))
-    if kind.name == "BigDecimal" and own.name == "String":
-        if kind.digits is not None:
-            raise _cannot(data_type, own, kind)  # each text has a scale of its own
-        return kind
-    if kind.name == "BigDecimal" and kind.digits is None:
+    if hashed.name in COMPOSITES:
+        return JavaType(hashed.name, _parts(data_type, own, hashed, deep))
+    if hashed.name == "BigDecimal" and own.name == "String":
+        if hashed.digits is not None:
+            raise _cannot_hash_error(data_type, own, hashed)  # each text has a scale of its own
+        return hashed
+    if hashed.name == "BigDecimal" and hashed.digits is None:
         digits = own.digits or (19, 0)
-        return JavaType(kind.name, digits=digits)
-    if kind.name == "BigInteger" and own.digits is not None and own.digits[1] != 0:
-        raise _cannot(data_type, own, kind)
-    return kind
+        return JavaType(hashed.name, digits=digits)
+    if hashed.name == "BigInteger" and own.digits is not None and own.digits[1] != 0:
+        raise _cannot_hash_error(data_type, own, hashed)
+    return hashed
 
 
-def _plain(data_type: pa.DataType) -> pa.DataType:
+def _value_type(data_type: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(data_type):
         return data_type.value_type
     return data_type
 
 
 def _parts(
-    data_type: pa.DataType, own: JavaType, kind: JavaType, deep: bool
+    data_type: pa.DataType, own: JavaType, hashed: JavaType, deep: bool
 ) -> tuple[JavaType, ...]:
-    deep = {"Row": True, "NamedRow": True, "Tuple": False}.get(kind.name, deep)
+    deep = {"Row": True, "NamedRow": True, "Tuple": False}.get(hashed.name, deep)
     if own.name == "Map":
         inner = [data_type.key_type, data_type.item_type]
     elif own.name == "List":
         inner = [data_type.value_type]
     else:
         inner = [field.type for field in data_type.fields]
-    asked = kind.parts if kind.parts is not None else [None] * len(inner)
+    asked = hashed.parts if hashed.parts is not None else [None] * len(inner)
     if len(asked) != len(inner):
-        raise _cannot(data_type, own, kind)
+        raise _cannot_hash_error(data_type, own, hashed)
     parts = tuple(
-        _carried(one, wanted, deep=deep) for one, wanted in zip(inner, asked, strict=True)
+        _hashed_type(inner_type, wanted, deep=deep)
+        for inner_type, wanted in zip(inner, asked, strict=True)
     )
-    if kind.name == "Tuple":
+    if hashed.name == "Tuple":
         _check_arity(len(parts))
     return parts
 
 
-def _array_of_primitives(data_type: pa.DataType, kind: JavaType, deep: bool) -> JavaType:
-    assert kind.primitive is not None
-    element = _own(_plain(data_type.value_type))
-    if not deep or element is None or element.name != kind.primitive.name:
-        raise _cannot(data_type, JavaType("List"), kind)
-    return kind
+def _array_of_primitives(data_type: pa.DataType, hashed: JavaType, deep: bool) -> JavaType:
+    assert hashed.primitive is not None
+    element = _default_java_type(_value_type(data_type.value_type))
+    if not deep or element is None or element.name != hashed.primitive.name:
+        raise _cannot_hash_error(data_type, JavaType("List"), hashed)
+    return hashed
 
 
 def _check_width(data_type: pa.DataType) -> None:
@@ -246,7 +247,7 @@ def _check_width(data_type: pa.DataType) -> None:
         )
 
 
-def _own(data_type: pa.DataType) -> JavaType | None:
+def _default_java_type(data_type: pa.DataType) -> JavaType | None:
     """Return the default Java type of a column, without its parts; None without one."""
     types = pa.types
     if types.is_decimal128(data_type):
@@ -280,18 +281,18 @@ _JAVA_NAMES: Final[tuple[tuple[Any, str], ...]] = (
 
 
 def _sql_name(data_type: pa.DataType, key_type: str | None) -> str:
-    data_type = _plain(data_type)
-    own = _own_sql(data_type)
+    data_type = _value_type(data_type)
+    own = _default_sql_type(data_type)
     if key_type is None:
         return own
     asked = parse_sql_type(key_type)
     name = own.partition("(")[0]
     if asked.name != name and asked.name not in _SQL_CARRIES.get(name, ()):
-        raise _cannot(data_type, own, asked)
+        raise _cannot_hash_error(data_type, own, asked)
     return str(asked)
 
 
-def _own_sql(data_type: pa.DataType) -> str:
+def _default_sql_type(data_type: pa.DataType) -> str:
     types = pa.types
     if types.is_signed_integer(data_type):
         return _SQL_INTEGERS[(data_type.bit_width // 8).bit_length() - 1]
@@ -305,7 +306,7 @@ def _own_sql(data_type: pa.DataType) -> str:
     for matches, name in _SQL_NAMES:
         if matches(data_type):
             return name
-    raise _unsupported(data_type, "flink-sql")
+    raise _unsupported_error(data_type, "flink-sql")
 
 
 _SQL_NAMES: Final[tuple[tuple[Any, str], ...]] = (
@@ -351,7 +352,7 @@ def is_list(data_type: pa.DataType) -> bool:
     )
 
 
-def _cannot(data_type: pa.DataType, own: object, asked: object) -> UnsupportedTypeError:
+def _cannot_hash_error(data_type: pa.DataType, own: object, asked: object) -> UnsupportedTypeError:
     name = asked if isinstance(asked, str) else str(asked)
     return UnsupportedTypeError(
         f"a column of type {data_type} is hashed as {own} and cannot be hashed as {name}: use "
@@ -360,7 +361,7 @@ def _cannot(data_type: pa.DataType, own: object, asked: object) -> UnsupportedTy
     )
 
 
-def _unsupported(data_type: pa.DataType, hash_scheme: str) -> UnsupportedTypeError:
+def _unsupported_error(data_type: pa.DataType, hash_scheme: str) -> UnsupportedTypeError:
     types = pa.types
     moves = "which gives its keys other key groups than Flink's"
     if isinstance(data_type, pa.UuidType):
@@ -502,9 +503,9 @@ def polynomials(units: Hashes, ends: npt.NDArray[np.int64]) -> Hashes:
     rising, inverses = powers(len(units) + 1)
     sums = np.zeros(len(units) + 1, np.uint32)
     np.cumsum(units * inverses[: len(units)], out=sums[1:])
-    at = sums[ends]
+    bounds = sums[ends]
     # An empty span at the front reads rising[-1], but its difference is 0.
-    return (at[1:] - at[:-1]) * rising[ends[1:] - 1]
+    return (bounds[1:] - bounds[:-1]) * rising[ends[1:] - 1]
 
 
 def powers(count: int) -> tuple[Hashes, Hashes]:

@@ -24,12 +24,12 @@ def digits_of(number: int) -> str:
     powers: dict[int, Decimal] = {}
 
     def power(bits: int) -> Decimal:
-        found = powers.get(bits)
-        if found is None:
+        result = powers.get(bits)
+        if result is None:
             half = bits // 2
-            found = Decimal(1 << bits) if bits <= _BITS else power(half) * power(bits - half)
-            powers[bits] = found
-        return found
+            result = Decimal(1 << bits) if bits <= _BITS else power(half) * power(bits - half)
+            powers[bits] = result
+        return result
 
     def decimal(part: int, bits: int) -> Decimal:
         if bits <= _BITS:
@@ -39,8 +39,8 @@ def digits_of(number: int) -> str:
         return high * power(low) + decimal(part & (1 << low) - 1, low)
 
     with localcontext(_EXACT):
-        found = str(decimal(abs(number), number.bit_length()))
-    return f"-{found}" if number < 0 else found
+        digits = str(decimal(abs(number), number.bit_length()))
+    return f"-{digits}" if number < 0 else digits
 
 
 def integer_of(text: str) -> int:
@@ -62,5 +62,5 @@ def integer_of(text: str) -> int:
         power: int = 5**behind
         return (integer(start, middle) * power << behind) + integer(middle, stop)
 
-    found = integer(0, len(digits))
-    return -found if text[0] == "-" else found
+    number = integer(0, len(digits))
+    return -number if text[0] == "-" else number

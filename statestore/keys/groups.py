@@ -25,8 +25,8 @@ __all__ = [
     "default_max_parallelism",
     "effective_max_parallelism",
     "is_int",
-    "joined",
     "key_group_of_hash",
+    "merge_ranges",
     "mix_hash",
     "round_up_to_power_of_two",
     "subtask_of_key_group",
@@ -92,7 +92,7 @@ def effective_max_parallelism(
         if maximum < parallelism:
             raise ParallelismError(
                 f"parallelism {parallelism} is above the stored max parallelism {maximum}: "
-                f"{_ways_on(maximum, parallelism)}"
+                f"{_advice(maximum, parallelism)}"
             )
         if maximum != current and not derived:
             raise ParallelismError(
@@ -105,7 +105,7 @@ def effective_max_parallelism(
     return current
 
 
-def _ways_on(stored: int, parallelism: int) -> str:
+def _advice(stored: int, parallelism: int) -> str:
     multiple = -(-parallelism // stored) * stored
     if multiple > MAX_PARALLELISM:
         return f"restore at {stored} or less, or change the max parallelism with 'statestore rekey'"
@@ -265,15 +265,15 @@ class KeyGroupAssignment:
         return tuple(self.range_of(subtask) for subtask in range(self.parallelism))
 
 
-def joined(ranges: Iterable[KeyGroupRange]) -> tuple[KeyGroupRange, ...]:
+def merge_ranges(ranges: Iterable[KeyGroupRange]) -> tuple[KeyGroupRange, ...]:
     """Merge ranges of key groups into as few ranges as possible, in order."""
-    found: list[KeyGroupRange] = []
-    for one in sorted(ranges, key=lambda one: one.first):
-        if found and one.first <= found[-1].last + 1:
-            found[-1] = KeyGroupRange(found[-1].first, max(found[-1].last, one.last))
+    merged: list[KeyGroupRange] = []
+    for span in sorted(ranges, key=lambda span: span.first):
+        if merged and span.first <= merged[-1].last + 1:
+            merged[-1] = KeyGroupRange(merged[-1].first, max(merged[-1].last, span.last))
         else:
-            found.append(one)
-    return tuple(found)
+            merged.append(span)
+    return tuple(merged)
 
 
 def _explicit_max(configured: int | None) -> int:

@@ -245,25 +245,25 @@ def java_hash(value: object, key_type: AnyType = None) -> int:
         plain = _PLAIN.get(type(value))
         if plain is not None:
             return plain(value)
-    value, kind = _resolve(value, key_type)
+    value, value_type = _resolve(value, key_type)
     if value is None:
         return 0
-    name, parts = kind.name, kind.parts
+    name, parts = value_type.name, value_type.parts
     scalar = SCALAR_HASHES.get(name)
     if scalar is not None:
-        return scalar(_rescaled(value, kind))
+        return scalar(_set_scale(value, value_type))
     if name == "Tuple":
         return _tuple_hash(_elements("tuple", value), parts)
     if name == "List":
         element = parts[0] if parts else None
-        return _polynomial(java_hash(one, element) for one in _elements("list", value))
+        return _polynomial(java_hash(item, element) for item in _elements("list", value))
     if name == "Map":
         of_key, of_value = parts or (None, None)
         return signed(sum(java_hash(k, of_key) ^ java_hash(v, of_value) for k, v in _pairs(value)))
     if name in ("Row", "NamedRow"):
         return row_hash(value if isinstance(value, Row) else Row(value), parts)  # type: ignore[arg-type]
     raise UnsupportedTypeError(
-        f"a key of type {kind} has an identity hash in Java, which differs in every JVM, and "
+        f"a key of type {value_type} has an identity hash in Java, which differs in every JVM, and "
         "Flink rejects it as a key of a DataStream job: it has a stable key group only in a "
         "Row, or with the scheme pyflink or flink-sql"
     )
@@ -271,52 +271,57 @@ def java_hash(value: object, key_type: AnyType = None) -> int:
 
 def row_hash(row: Row, types: Sequence[AnyType] | None = None) -> int:
     """Return ``Row.hashCode()`` of kind and fields; arrays and collections count by content."""
-    kind = 31 * ROW_KINDS[row.kind]
+    kind_hash = 31 * ROW_KINDS[row.kind]
     kinds = types if types is not None else [None] * len(row.fields)
     if len(kinds) != len(row.fields):
         raise InvalidArgumentError(f"the row has {len(row.fields)} fields but {len(kinds)} types")
     if isinstance(row.fields, Mapping):
         fields = zip(row.fields.items(), kinds, strict=True)
-        named = sum(_deep(name, "string") ^ _deep(field, one) for (name, field), one in fields)
-        return signed(kind + 1 + named)
+        named = sum(
+            _deep(name, "string") ^ _deep(field, field_value)
+            for (name, field), field_value in fields
+        )
+        return signed(kind_hash + 1 + named)
     typed = zip(_elements("row", row.fields), kinds, strict=True)
-    return signed(kind + _polynomial(_deep(field, one) for field, one in typed))
+    return signed(
+        kind_hash + _polynomial(_deep(field, field_value) for field, field_value in typed)
+    )
 
 
 def _deep(value: object, key_type: AnyType = None) -> int:
-    value, kind = _resolve(value, key_type)
+    value, value_type = _resolve(value, key_type)
     if value is None:
         return 0
-    name, parts = kind.name, kind.parts
+    name, parts = value_type.name, value_type.parts
     if name in ("List", "Array"):
         element = parts[0] if parts else None
-        return _polynomial(_deep(one, element) for one in _elements("list", value))
+        return _polynomial(_deep(item, element) for item in _elements("list", value))
     if name == "Map":
         of_key, of_value = parts or (None, None)
         return signed(1 + sum(_deep(k, of_key) ^ _deep(v, of_value) for k, v in _pairs(value)))
     if name == "byte[]" and not isinstance(value, list | tuple):
         return signed(31 + _polynomial(byte - (byte >> 7 << 8) for byte in _bytes(value)))
-    if kind.primitive is not None:
-        scalar = SCALAR_HASHES[kind.primitive.name]
-        return signed(31 + _polynomial(scalar(one) for one in _elements(name, value)))
-    return signed(31 + java_hash(value, kind))
+    if value_type.primitive is not None:
+        scalar = SCALAR_HASHES[value_type.primitive.name]
+        return signed(31 + _polynomial(scalar(item) for item in _elements(name, value)))
+    return signed(31 + java_hash(value, value_type))
 
 
-def _rescaled(value: object, kind: JavaType) -> object:
+def _set_scale(value: object, value_type: JavaType) -> object:
     """Return a decimal with the scale of its type; any other value unchanged."""
-    if kind.digits is None:
+    if value_type.digits is None:
         return value
     if isinstance(value, int) and not isinstance(value, bool):
         value = Decimal(value)
     if not isinstance(value, Decimal) or not value.is_finite():
         return value
-    precision, scale = kind.digits
+    precision, scale = value_type.digits
     try:
         wanted = value.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
     except (Inexact, InvalidOperation) as error:
-        raise InvalidArgumentError(f"{value} does not fit {kind}: round it first") from error
+        raise InvalidArgumentError(f"{value} does not fit {value_type}: round it first") from error
     if len(wanted.as_tuple().digits) > precision:
-        raise InvalidArgumentError(f"{value} has more than the {precision} digits of {kind}")
+        raise InvalidArgumentError(f"{value} has more than the {precision} digits of {value_type}")
     return wanted
 
 
@@ -352,8 +357,8 @@ def _of_field(key_type: AnyType) -> Any:
 
 
 def _name_of(value: object) -> str:
-    for kind in type(value).__mro__:
-        name = _BY_CLASS.get(kind)
+    for ancestor in type(value).__mro__:
+        name = _BY_CLASS.get(ancestor)
         if name == "datetime" and isinstance(value, datetime):
             return "instant" if value.utcoffset() is not None else "datetime"
         if name is not None:
@@ -434,5 +439,6 @@ _BY_CLASS: Final[dict[type, str]] = {
 
 # The common key types skip the type resolution.
 _PLAIN: Final[dict[type, Callable[[object], int]]] = {
-    kind: SCALAR_HASHES[java_type(_BY_CLASS[kind]).name] for kind in (str, int, bool, float, date)
+    python_type: SCALAR_HASHES[java_type(_BY_CLASS[python_type]).name]
+    for python_type in (str, int, bool, float, date)
 }

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 
 from statestore.errors import InvalidArgumentError, ParallelismError
-from statestore.keys.groups import MAX_PARALLELISM, KeyGroupAssignment, KeyGroupRange, joined
+from statestore.keys.groups import MAX_PARALLELISM, KeyGroupAssignment, KeyGroupRange, merge_ranges
 
 __all__ = [
     "Assignment",
@@ -101,24 +101,26 @@ def balanced(weights: Sequence[int], parallelism: int) -> RangeAssignment:
     low, high = max(max(weights), -(-upto[-1] // parallelism)), upto[-1]
     while low < high:
         middle = (low + high) // 2
-        if len(_filled(upto, middle, parallelism)) <= parallelism:
+        if len(_fill_to_limit(upto, middle, parallelism)) <= parallelism:
             high = middle
         else:
             low = middle + 1
-    return RangeAssignment(tuple(_divided(_filled(upto, low, parallelism), parallelism)))
+    return RangeAssignment(
+        tuple(_divide_ranges(_fill_to_limit(upto, low, parallelism), parallelism))
+    )
 
 
-def _filled(upto: Sequence[int], limit: int, most: int) -> list[int]:
+def _fill_to_limit(upto: Sequence[int], limit: int, most: int) -> list[int]:
     """Return where ranges with sums up to ``limit`` end; stop once there are more than ``most``."""
     stops: list[int] = []
-    at = 0
-    while at < len(upto) - 1 and len(stops) <= most:
-        at = bisect_right(upto, upto[at] + limit, at) - 1
-        stops.append(at)
+    stop = 0
+    while stop < len(upto) - 1 and len(stops) <= most:
+        stop = bisect_right(upto, upto[stop] + limit, stop) - 1
+        stops.append(stop)
     return stops
 
 
-def _divided(stops: list[int], parallelism: int) -> list[int]:
+def _divide_ranges(stops: list[int], parallelism: int) -> list[int]:
     """Split ranges until there are ``parallelism`` of them; no sum grows."""
     wanted = set(stops)
     spare = (stop for stop in range(1, stops[-1]) if stop not in wanted)
@@ -155,7 +157,9 @@ class Ceiling:
         if self.is_raised:
             return self._within(own)
         spans = range(0, self.stored, self.wanted)
-        return joined(KeyGroupRange(own.first + at, own.last + at) for at in spans)
+        return merge_ranges(
+            KeyGroupRange(own.first + offset, own.last + offset) for offset in spans
+        )
 
     def _within(self, own: KeyGroupRange) -> tuple[KeyGroupRange, ...]:
         if len(own) >= self.stored:
@@ -163,7 +167,7 @@ class Ceiling:
         first, last = own.first % self.stored, own.last % self.stored
         if first <= last:
             return (KeyGroupRange(first, last),)
-        return joined((KeyGroupRange(0, last), KeyGroupRange(first, self.stored - 1)))
+        return merge_ranges((KeyGroupRange(0, last), KeyGroupRange(first, self.stored - 1)))
 
 
 def ceiling_of(stored: int, wanted: int) -> Ceiling | None:

@@ -101,8 +101,8 @@ def default_sql_type(value: object) -> str:
         )
     if isinstance(value, datetime):
         return "TIMESTAMP(6)" if value.utcoffset() is None else "TIMESTAMP_LTZ(6)"
-    for kind, name in _DEFAULTS:
-        if isinstance(value, kind):
+    for python_type, name in _DEFAULTS:
+        if isinstance(value, python_type):
             return name
     raise UnsupportedTypeError(
         f"a {type(value).__name__} has no SQL key type: use str, int, bool, float, bytes, date, "
@@ -183,7 +183,7 @@ def _encode(sql_type: SqlType, value: object, offset: int) -> tuple[int, bytes]:
         return _decimal(sql_type, value, offset)
     if name in ("TIMESTAMP", "TIMESTAMP_LTZ"):
         return _timestamp(sql_type, value, offset)
-    return _in_place_or_behind(_raw(sql_type, value), offset)
+    return _inline_or_variable(_raw(sql_type, value), offset)
 
 
 def _exact(sql_type: SqlType, nanos: int, digits: int) -> int:
@@ -263,7 +263,7 @@ def _raw(sql_type: SqlType, value: object) -> bytes:
     return raw
 
 
-def _in_place_or_behind(raw: bytes, offset: int) -> tuple[int, bytes]:
+def _inline_or_variable(raw: bytes, offset: int) -> tuple[int, bytes]:
     size = len(raw)
     if size <= 7:
         return int.from_bytes(raw, "little") | (0x80 | size) << 56, b""

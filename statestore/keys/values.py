@@ -221,20 +221,20 @@ class JavaType:
 @lru_cache(maxsize=256)
 def java_type(text: str) -> JavaType:
     """Parse the name of a type; InvalidArgumentError listing the names if it does not exist."""
-    tokens, at = [], 0
-    while match := _TOKEN.match(text, at):
+    tokens, offset = [], 0
+    while match := _TOKEN.match(text, offset):
         tokens.append(match[1])
-        at = match.end()
+        offset = match.end()
     tokens.reverse()
-    if text[at:].strip() or not tokens:
-        raise _unknown(text)
+    if text[offset:].strip() or not tokens:
+        raise _unknown_type_error(text)
     try:
-        found = _type(tokens)
+        parsed = _parse_type(tokens)
     except (IndexError, KeyError, ValueError) as error:
-        raise _unknown(text) from error
+        raise _unknown_type_error(text) from error
     if tokens:
-        raise _unknown(text)
-    return found
+        raise _unknown_type_error(text)
+    return parsed
 
 
 def fields_may_be_null(name: str) -> bool:
@@ -242,12 +242,12 @@ def fields_may_be_null(name: str) -> bool:
     return java_type(name).name in ("Row", "NamedRow")
 
 
-def _unknown(text: str) -> InvalidArgumentError:
+def _unknown_type_error(text: str) -> InvalidArgumentError:
     names = ", ".join((*_SCALARS, "byte[]", "TupleN<…>", "List<…>", "Map<…>", "Row<…>"))
     return InvalidArgumentError(f"key type {text!r} does not exist: use one of {names}")
 
 
-def _type(tokens: list[str]) -> JavaType:
+def _parse_type(tokens: list[str]) -> JavaType:
     """Parse one type from the end of reversed tokens."""
     word = tokens.pop()
     folded = _JDK.sub("", word.lower())
@@ -258,40 +258,40 @@ def _type(tokens: list[str]) -> JavaType:
     if is_array and word in _PRIMITIVES:
         tokens.pop()
         return JavaType(f"{word}[]")
-    found = JavaType(_NAMES[folded]) if folded != "object" or not is_array else JavaType("Array")
+    parsed = JavaType(_NAMES[folded]) if folded != "object" or not is_array else JavaType("Array")
     if folded == "object":
         tokens.pop()
-        return found
+        return parsed
     if tokens and tokens[-1] == "(":
-        found = JavaType(found.name, digits=_digits(tokens))
+        parsed = JavaType(parsed.name, digits=_parse_digits(tokens))
     if tokens and tokens[-1] == "<":
-        found = JavaType(found.name, parts=_parts(tokens))
+        parsed = JavaType(parsed.name, parts=_parse_parts(tokens))
     elif arity == 0:
-        found = JavaType("Tuple", parts=())
-    if arity is not None and found.parts is not None and len(found.parts) != arity:
+        parsed = JavaType("Tuple", parts=())
+    if arity is not None and parsed.parts is not None and len(parsed.parts) != arity:
         raise ValueError(word)
     count = {"List": 1, "Map": 2, "Tuple": None, "Row": None, "NamedRow": None, "Array": 1}
-    if found.parts is not None and count[found.name] not in (None, len(found.parts)):
+    if parsed.parts is not None and count[parsed.name] not in (None, len(parsed.parts)):
         raise ValueError(word)
     while tokens and tokens[-1] == "[]":
         tokens.pop()
-        found = JavaType("Array", parts=(found,))
-    return found
+        parsed = JavaType("Array", parts=(parsed,))
+    return parsed
 
 
-def _digits(tokens: list[str]) -> tuple[int, int]:
+def _parse_digits(tokens: list[str]) -> tuple[int, int]:
     opened, precision, comma, scale, closed = (tokens.pop() for _ in range(5))
     if (opened, comma, closed) != ("(", ",", ")"):
         raise ValueError("digits")
     return int(precision), int(scale)
 
 
-def _parts(tokens: list[str]) -> tuple[JavaType, ...]:
+def _parse_parts(tokens: list[str]) -> tuple[JavaType, ...]:
     tokens.pop()
-    parts = [_type(tokens)]
+    parts = [_parse_type(tokens)]
     while tokens[-1] == ",":
         tokens.pop()
-        parts.append(_type(tokens))
+        parts.append(_parse_type(tokens))
     if tokens.pop() != ">":
         raise ValueError("parts")
     return tuple(parts)

@@ -20,7 +20,7 @@ from statestore.format.manifest import KeyedEntry, Layer
 from statestore.format.names import KEY_GROUP
 from statestore.format.slices import reads_of
 from statestore.format.state import Layout
-from statestore.keys.groups import KeyGroupRange, joined
+from statestore.keys.groups import KeyGroupRange, merge_ranges
 from statestore.layers.merge import (
     MERGED_BYTES,
     marked_expired,
@@ -99,14 +99,14 @@ class Compactor:
         if not spans or (not entry.layers and entry.state.ttl is None):
             return entry
         # Adjacent files with one key group each are written in one pass, which reads a layer once.
-        passes = joined(spans) if entry.state.layout is Layout.PARTITIONED else spans
+        passes = merge_ranges(spans) if entry.state.layout is Layout.PARTITIONED else spans
         written: list[KeyedStateHandle] = []
         for one in passes:
             ends = [span.last for span in spans if span.intersect(one)]
             written += self._base_of(entry, one, ends, on_span)
         folded_groups = {group for span in spans for group in span}
         kept = [handle for handle in entry.handles if handle.key_groups.first not in folded_groups]
-        layers = (live_without(layer, joined(spans)) for layer in entry.layers)
+        layers = (live_without(layer, merge_ranges(spans)) for layer in entry.layers)
         folded = replace(
             entry,
             handles=tuple(sorted([*kept, *written], key=lambda one: one.key_groups.first)),
@@ -143,7 +143,7 @@ class Compactor:
             entry=replace(old[-1].entry, handles=written),
             checkpoint_id=old[-1].checkpoint_id,
             depth=max(layer.depth for layer in old) + 1,
-            live=joined(one for layer in old for one in layer.live),
+            live=merge_ranges(one for layer in old for one in layer.live),
         )
         merged_layers = replace(entry, layers=(*entry.layers[:-count], layer))
         return merged_layers.recording(entry.contents)
