@@ -46,19 +46,11 @@ from statestore.rows.python_values import ROWS, fit_table, table_of_dicts
 from statestore.rows.sorting import slices_of, sorted_pieces
 
 __all__ = [
+    "ArrowEngine",
     "as_table",
     "by_key_group",
     "is_schema",
-    "key_types",
-    "on_driver",
-    "refuse_narrowing",
     "refuse_repeated_names",
-    "rows_known",
-    "schema_of",
-    "ungrouped",
-    "with_time",
-    "write_against",
-    "write_keyed",
     "write_subtask",
 ]
 
@@ -104,78 +96,75 @@ def is_schema(rows: Any) -> bool:
     return isinstance(rows, pa.Schema)
 
 
-def schema_of(rows: Rows) -> Schema:
-    """Return the stored columns of the rows."""
-    return without_groups(schema_of_arrow(rows.schema))
+class ArrowEngine:
+    """Writes rows of this process: an Arrow table, or a stream of tables."""
 
+    syncs_later = True
 
-def key_types(
-    rows: Rows, key: tuple[str, ...], hash_scheme: str, wanted: Sequence[str | None]
-) -> tuple[str, ...]:
-    """Return the hashed type of each key column; None in ``wanted`` stands for its own type.
+    def schema_of(self, rows: Rows) -> Schema:
+        """Return the stored columns of the rows."""
+        return without_groups(schema_of_arrow(rows.schema))
 
-    Raises UnsupportedTypeError, which names the column, when it cannot be hashed as that type.
-    """
-    columns = [rows.schema.field(name) for name in key]
-    return check_key_types(columns, hash_scheme, wanted)
+    def key_types(
+        self, rows: Rows, key: tuple[str, ...], hash_scheme: str, wanted: Sequence[str | None]
+    ) -> tuple[str, ...]:
+        """Return the hashed type of each key column; None in ``wanted`` stands for its own type.
 
+        Raises UnsupportedTypeError, which names the column, when it cannot be hashed as that type.
+        """
+        columns = [rows.schema.field(name) for name in key]
+        return check_key_types(columns, hash_scheme, wanted)
 
-def rows_known(rows: Rows) -> int | None:
-    """Return the number of rows, None for a stream."""
-    return int(rows.num_rows) if isinstance(rows, pa.Table) else None
+    def rows_known(self, rows: Rows) -> int | None:
+        """Return the number of rows, None for a stream."""
+        return int(rows.num_rows) if isinstance(rows, pa.Table) else None
 
+    def on_driver(self, rows: Rows, names: Sequence[str], most_bytes: int) -> Rows:
+        """Return some columns; the rows are already in this process."""
+        return rows.select(with_key_group(names, rows.schema.names))
 
-def on_driver(rows: Rows, names: Sequence[str], most_bytes: int) -> Rows:
-    """Return some columns; the rows are already in this process."""
-    return rows.select(with_key_group(names, rows.schema.names))
+    def refuse_narrowing(self, rows: Rows, names: Sequence[str], state: KeyedState) -> None:
+        """Do nothing: this engine checks each value when it is written."""
 
+    def ungrouped(self, rows: Rows) -> Rows:
+        """Return the rows without the store's own column."""
+        return rows.select([name for name in rows.schema.names if name != KEY_GROUP])
 
-def refuse_narrowing(rows: Rows, names: Sequence[str], state: KeyedState) -> None:
-    """Do nothing: this engine checks each value when it is written."""
+    def with_time(self, rows: Rows, column: str, kind: str, now_ms: int) -> Rows:
+        """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
 
+        def timed(table: pa.Table) -> pa.Table:
+            return table.append_column(column, time_column(kind, table.num_rows, now_ms))
 
-def ungrouped(rows: Rows) -> Rows:
-    """Return the rows without the store's own column."""
-    return rows.select([name for name in rows.schema.names if name != KEY_GROUP])
+        return timed(rows) if isinstance(rows, pa.Table) else rows.map(timed)
 
+    def write_keyed(
+        self, rows: Rows, owners: Assignment, target: KeyedTarget
+    ) -> tuple[KeyedStateHandle, ...]:
+        """Write a keyed state; return its handles in order of key group.
 
-def with_time(rows: Rows, column: str, kind: str, now_ms: int) -> Rows:
-    """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
+        ``owners`` is not used: one process writes all key groups. Raises NullKeyError,
+        DuplicateKeyError, or StorageError, each before anything is visible.
+        """
+        return _written(rows, target)
 
-    def timed(table: pa.Table) -> pa.Table:
-        return table.append_column(column, time_column(kind, table.num_rows, now_ms))
+    def write_against(
+        self, rows: Rows, owners: Assignment, against: BaseComparison, target: KeyedTarget
+    ) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
+        """Write the changes from the stored rows to these rows; ``target`` is the changes' target.
 
-    return timed(rows) if isinstance(rows, pa.Table) else rows.map(timed)
-
-
-def write_keyed(
-    rows: Rows, owners: Assignment, target: KeyedTarget
-) -> tuple[KeyedStateHandle, ...]:
-    """Write a keyed state; return its handles in order of key group.
-
-    ``owners`` is not used: one process writes all key groups. Raises NullKeyError,
-    DuplicateKeyError, or StorageError, each before anything is visible.
-    """
-    return _written(rows, target)
-
-
-def write_against(
-    rows: Rows, owners: Assignment, against: BaseComparison, target: KeyedTarget
-) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
-    """Write the changes from the stored rows to these rows; ``target`` is the changes' target.
-
-    Return the handles, and the number and digest of all these rows. Raises the errors of
-    :func:`write_keyed`, and MissingFileError or DamagedFileError.
-    """
-    state, options = against.state, target.options
-    everything = KeyGroupRange.every(state.max_parallelism)
-    if _fits(rows, options):
-        pieces = _runs(_fitted(rows, state), state, options)
-    else:
-        pieces = sorted_pieces(_keyed(rows, state, options), state, options.memory_bytes)
-    seen = ObservedRows()
-    handles = write_pieces(against.changes(pieces, everything, seen), target)
-    return handles, RowSet(seen.rows, seen.digest)
+        Return the handles, and the number and digest of all these rows. Raises the errors of
+        :meth:`write_keyed`, and MissingFileError or DamagedFileError.
+        """
+        state, options = against.state, target.options
+        everything = KeyGroupRange.every(state.max_parallelism)
+        if _fits(rows, options):
+            pieces = _runs(_fitted(rows, state), state, options)
+        else:
+            pieces = sorted_pieces(_keyed(rows, state, options), state, options.memory_bytes)
+        seen = ObservedRows()
+        handles = write_pieces(against.changes(pieces, everything, seen), target)
+        return handles, RowSet(seen.rows, seen.digest)
 
 
 def write_subtask(
@@ -183,12 +172,12 @@ def write_subtask(
 ) -> tuple[KeyedStateHandle, ...]:
     """Write the rows of one subtask, of any type that :func:`as_table` takes, or record batches.
 
-    Raises the errors of :func:`write_keyed`, SchemaMismatchError for columns that differ from the
-    state's, and InvalidArgumentError for a row that another subtask owns.
+    Raises the errors of :meth:`ArrowEngine.write_keyed`, SchemaMismatchError for columns that
+    differ from the state's, and InvalidArgumentError for a row that another subtask owns.
     """
     state = target.state
     table = _of_schema(rows, state, target.options)
-    found = schema_of(table)
+    found = ArrowEngine().schema_of(table)
     if sorted(found.names) != sorted(state.schema.names) or not same_columns(
         found.select(state.schema.names), state.schema
     ):

@@ -10,9 +10,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
-from statestore.engines import arrow_engine, grouped_engine
+from statestore.engines.arrow_engine import (
+    ArrowEngine,
+    as_table,
+    is_schema,
+    refuse_repeated_names,
+)
+from statestore.engines.grouped_engine import GroupedEngine, GroupedRows
 from statestore.extras import needs_extra
 from statestore.format.digest import RowSet
 from statestore.format.handles import KeyedStateHandle
@@ -41,7 +47,11 @@ __all__ = [
 
 
 class Engine(Protocol):
-    """The interface of ``arrow_engine``, ``grouped_engine`` and ``spark/state_writer.py``."""
+    """What an engine does with rows; ``rows`` have the form that :func:`engine_of` returns."""
+
+    @property
+    def syncs_later(self) -> bool:
+        """Whether files of changes may be synced later; False if other machines may write them."""
 
     def schema_of(self, rows: Any) -> Schema:
         """Return the stored columns of the rows."""
@@ -93,12 +103,12 @@ def engine_of(rows: Any, subject: str = ROWS) -> tuple[Engine, Any]:
     ``subject`` names the rows in messages.
     """
     if _is_spark(rows):
-        return cast(Engine, spark_module("state_writer")), rows
-    if isinstance(rows, grouped_engine.GroupedRows):
-        return cast(Engine, grouped_engine), rows
+        return _spark_engine(), rows
+    if isinstance(rows, GroupedRows):
+        return GroupedEngine(), rows
     if isinstance(rows, StreamedRows):
-        return cast(Engine, arrow_engine), rows
-    return cast(Engine, arrow_engine), arrow_engine.as_table(rows, subject)
+        return ArrowEngine(), rows
+    return ArrowEngine(), as_table(rows, subject)
 
 
 def reread(rows: Any, subject: str = ROWS, most_bytes: int | None = None) -> Any:
@@ -108,17 +118,17 @@ def reread(rows: Any, subject: str = ROWS, most_bytes: int | None = None) -> Any
     unchanged. Other rows become an Arrow table. With ``most_bytes`` a longer Arrow stream is
     returned as :class:`StreamedRows`.
     """
-    if rows is None or _is_spark(rows) or arrow_engine.is_schema(rows):
+    if rows is None or _is_spark(rows) or is_schema(rows):
         return rows
-    if isinstance(rows, grouped_engine.GroupedRows):
+    if isinstance(rows, GroupedRows):
         return rows
     if most_bytes is not None:
         rows = streamed(rows, subject, most_bytes)
         if isinstance(rows, StreamedRows):
-            arrow_engine.refuse_repeated_names(rows.schema, subject)
+            refuse_repeated_names(rows.schema, subject)
             return rows
     rows = rereadable(rows)
-    return rows if is_dicts(rows) else arrow_engine.as_table(rows, subject)
+    return rows if is_dicts(rows) else as_table(rows, subject)
 
 
 def is_frame(rows: Any) -> bool:
@@ -131,7 +141,7 @@ def rows_on_driver(rows: Any, subject: str = ROWS) -> pa.Table:
     if _is_spark(rows):
         found: pa.Table = spark_module("state_writer").collect(rows)
         return found
-    return arrow_engine.as_table(rows, subject)
+    return as_table(rows, subject)
 
 
 def spark_module(name: str) -> Any:
@@ -141,6 +151,11 @@ def spark_module(name: str) -> Any:
     """
     with needs_extra("spark", "Spark's rows and sessions"):
         return importlib.import_module(f"statestore.spark.{name}")
+
+
+def _spark_engine() -> Engine:
+    engine: Engine = spark_module("state_writer").SparkEngine()
+    return engine
 
 
 def _is_spark(rows: Any) -> bool:

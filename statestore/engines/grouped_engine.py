@@ -33,16 +33,8 @@ from statestore.rows.python_values import fit_table
 from statestore.rows.sorting import key_group_pieces
 
 __all__ = [
+    "GroupedEngine",
     "GroupedRows",
-    "key_types",
-    "on_driver",
-    "refuse_narrowing",
-    "rows_known",
-    "schema_of",
-    "ungrouped",
-    "with_time",
-    "write_against",
-    "write_keyed",
 ]
 
 Groups = Iterator[tuple[int, pa.Table]]
@@ -65,84 +57,87 @@ class GroupedRows:
     estimated_rows: int | None = None
 
 
-def schema_of(rows: GroupedRows) -> Schema:
-    """Return the stored columns of the rows."""
-    return schema_of_arrow(rows.schema)
+class GroupedEngine:
+    """Writes rows by key group, reading them at the same time."""
 
+    syncs_later = False
 
-def key_types(
-    rows: GroupedRows, key: tuple[str, ...], hash_scheme: str, wanted: Sequence[str | None]
-) -> tuple[str, ...]:
-    """Return the hashed type of each key column; None in ``wanted`` stands for its own type."""
-    return check_key_types([rows.schema.field(name) for name in key], hash_scheme, wanted)
+    def schema_of(self, rows: GroupedRows) -> Schema:
+        """Return the stored columns of the rows."""
+        return schema_of_arrow(rows.schema)
 
+    def key_types(
+        self,
+        rows: GroupedRows,
+        key: tuple[str, ...],
+        hash_scheme: str,
+        wanted: Sequence[str | None],
+    ) -> tuple[str, ...]:
+        """Return the hashed type of each key column; None in ``wanted`` stands for its own type."""
+        return check_key_types([rows.schema.field(name) for name in key], hash_scheme, wanted)
 
-def rows_known(rows: GroupedRows) -> int | None:
-    """Return the estimated number of rows, since they were not read yet."""
-    return rows.estimated_rows
+    def rows_known(self, rows: GroupedRows) -> int | None:
+        """Return the estimated number of rows, since they were not read yet."""
+        return rows.estimated_rows
 
+    def on_driver(self, rows: GroupedRows, names: Sequence[str], most_bytes: int) -> pa.Table:
+        """Refuse to load all rows into memory."""
+        raise UnsupportedTypeError(
+            "rows by key group must be a whole state; changes are not accepted"
+        )
 
-def on_driver(rows: GroupedRows, names: Sequence[str], most_bytes: int) -> pa.Table:
-    """Refuse to load all rows into memory."""
-    raise UnsupportedTypeError("rows by key group must be a whole state; changes are not accepted")
+    def refuse_narrowing(self, rows: GroupedRows, names: Sequence[str], state: KeyedState) -> None:
+        """Do nothing: this engine checks each value when it is written."""
 
+    def ungrouped(self, rows: GroupedRows) -> GroupedRows:
+        """Return the rows unchanged: they have no key-group column."""
+        return rows
 
-def refuse_narrowing(rows: GroupedRows, names: Sequence[str], state: KeyedState) -> None:
-    """Do nothing: this engine checks each value when it is written."""
+    def with_time(self, rows: GroupedRows, column: str, kind: str, now_ms: int) -> GroupedRows:
+        """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
 
+        def groups(key_groups: KeyGroupRange) -> Groups:
+            for group, table in rows.groups(key_groups):
+                yield group, table.append_column(column, time_column(kind, table.num_rows, now_ms))
 
-def ungrouped(rows: GroupedRows) -> GroupedRows:
-    """Return the rows unchanged: they have no key-group column."""
-    return rows
+        schema = rows.schema.append(pa.field(column, time_column(kind, 0, 0).type))
+        return replace(rows, schema=schema, groups=groups)
 
+    def write_keyed(
+        self, rows: GroupedRows, owners: Assignment, target: KeyedTarget
+    ) -> tuple[KeyedStateHandle, ...]:
+        """Write a keyed state; return its handles in order of key group.
 
-def with_time(rows: GroupedRows, column: str, kind: str, now_ms: int) -> GroupedRows:
-    """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
+        Raises NullKeyError, DuplicateKeyError, StorageError, DamagedFileError for a key in a key
+        group that it does not belong to, and the errors of reading the rows.
+        """
+        options = target.options
+        memory_bytes = max(options.memory_bytes // _threads(rows, target.state), 1)
 
-    def groups(key_groups: KeyGroupRange) -> Groups:
-        for group, table in rows.groups(key_groups):
-            yield group, table.append_column(column, time_column(kind, table.num_rows, now_ms))
+        def pieces(tables: Tables, key_groups: KeyGroupRange) -> Tables:
+            return key_group_pieces(tables, target.state, options.run_bytes, memory_bytes)
 
-    schema = rows.schema.append(pa.field(column, time_column(kind, 0, 0).type))
-    return replace(rows, schema=schema, groups=groups)
+        return _written(rows, target.state, target, pieces)
 
+    def write_against(
+        self, rows: GroupedRows, owners: Assignment, against: BaseComparison, target: KeyedTarget
+    ) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
+        """Write the changes from the stored rows to these rows; ``target`` is the changes' target.
 
-def write_keyed(
-    rows: GroupedRows, owners: Assignment, target: KeyedTarget
-) -> tuple[KeyedStateHandle, ...]:
-    """Write a keyed state; return its handles in order of key group.
+        Return the handles, and the number and digest of all these rows.
+        """
+        seen: list[ObservedRows] = []
+        memory_bytes = max(against.memory_bytes // _threads(rows, against.state), 1)
+        against = replace(against, memory_bytes=memory_bytes)
 
-    Raises NullKeyError, DuplicateKeyError, StorageError, DamagedFileError for a key in a key group
-    that it does not belong to, and the errors of reading the rows.
-    """
-    options = target.options
-    memory_bytes = max(options.memory_bytes // _threads(rows, target.state), 1)
+        def changes(tables: Tables, key_groups: KeyGroupRange) -> Tables:
+            own = ObservedRows()
+            seen.append(own)
+            return against.changes(against.pieces(tables), key_groups, own)
 
-    def pieces(tables: Tables, key_groups: KeyGroupRange) -> Tables:
-        return key_group_pieces(tables, target.state, options.run_bytes, memory_bytes)
-
-    return _written(rows, target.state, target, pieces)
-
-
-def write_against(
-    rows: GroupedRows, owners: Assignment, against: BaseComparison, target: KeyedTarget
-) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
-    """Write the changes from the stored rows to these rows; ``target`` is the changes' target.
-
-    Return the handles, and the number and digest of all these rows.
-    """
-    seen: list[ObservedRows] = []
-    memory_bytes = max(against.memory_bytes // _threads(rows, against.state), 1)
-    against = replace(against, memory_bytes=memory_bytes)
-
-    def changes(tables: Tables, key_groups: KeyGroupRange) -> Tables:
-        own = ObservedRows()
-        seen.append(own)
-        return against.changes(against.pieces(tables), key_groups, own)
-
-    handles = _written(rows, against.state, target, changes)
-    digest = combine(one.digest for one in seen)
-    return handles, RowSet(sum(one.rows for one in seen), digest)
+        handles = _written(rows, against.state, target, changes)
+        digest = combine(one.digest for one in seen)
+        return handles, RowSet(sum(one.rows for one in seen), digest)
 
 
 def _written(

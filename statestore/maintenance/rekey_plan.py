@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from statestore.engines.arrow_engine import key_types
+from statestore.engines.arrow_engine import ArrowEngine
 from statestore.errors import (
     DamagedFileError,
     InvalidArgumentError,
@@ -131,7 +131,7 @@ def _key_types(old: KeyedState, key: tuple[str, ...], scheme: str) -> tuple[str,
     known = dict(zip(old.key, old.key_types, strict=True)) if scheme == old.hash_scheme else {}
     rows = arrow_schema(old.schema.select(tuple(dict.fromkeys(key)))).empty_table()
     try:
-        return key_types(rows, key, scheme, [known.get(name) for name in key])
+        return ArrowEngine().key_types(rows, key, scheme, [known.get(name) for name in key])
     except UnsupportedTypeError as error:
         error.add_note(f"while rekeying {old} by ({', '.join(key)})")
         raise

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from statestore.engines import arrow_engine
 from statestore.engines.choice import Engine, engine_of, reread, spark_module
 from statestore.errors import (
     CheckpointNotFoundError,
@@ -262,7 +261,7 @@ class _ChangeWriter:
             # the times of upserts are checked against it
             state=replace(changes, ttl=entry.state.ttl),
             options=attempt.parquet,
-            synced_later=engine is arrow_engine,  # other engines may write on other machines
+            synced_later=engine.syncs_later,
         )
         before = entry.contents
         handles, rows = write(attempt.owners_of(entry.state), target)

@@ -31,7 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from statestore.engines import arrow_engine
+from statestore.engines.arrow_engine import ArrowEngine
 from statestore.errors import (
     InvalidArgumentError,
     NullKeyError,
@@ -61,20 +61,12 @@ from statestore.spark.tasks import Task, map_in_arrow
 from statestore.spark.workers import warm_up_worker
 
 __all__ = [
+    "SparkEngine",
     "change_frame",
     "collect",
     "frame_of",
-    "key_types",
     "keyed_batches",
-    "on_driver",
-    "refuse_narrowing",
-    "rows_known",
-    "schema_of",
     "spark_schema",
-    "ungrouped",
-    "with_time",
-    "write_against",
-    "write_keyed",
 ]
 
 _log = logging.getLogger(__name__)
@@ -148,9 +140,154 @@ _ONE_OUTCOME = pa.schema(
 _OUTCOME = schema_of_arrow(_ONE_OUTCOME)
 
 
-def schema_of(df: DataFrame) -> Schema:
-    """Return a DataFrame's stored columns; UnsupportedTypeError for types that Delta lacks."""
-    return without_groups(schema_from_json(df.schema.jsonValue()))
+class SparkEngine:
+    """Writes the rows of a Spark DataFrame in its tasks."""
+
+    syncs_later = False
+
+    def schema_of(self, rows: DataFrame) -> Schema:
+        """Return a DataFrame's stored columns; UnsupportedTypeError for types that Delta lacks."""
+        return without_groups(schema_from_json(rows.schema.jsonValue()))
+
+    def key_types(
+        self, rows: DataFrame, key: tuple[str, ...], hash_scheme: str, wanted: Sequence[str | None]
+    ) -> tuple[str, ...]:
+        """Return the hashed type of each key column; None in ``wanted`` stands for its own type.
+
+        Raises UnsupportedTypeError, which names the column, when it cannot be hashed as that type.
+        """
+        names: tuple[str, ...] = check_spark_key(rows.schema, key, hash_scheme, wanted)
+        return names
+
+    def rows_known(self, rows: DataFrame) -> int | None:
+        """Return the number of cached rows, or None: a count would run the query twice."""
+        return rows_cached(rows)
+
+    def on_driver(self, rows: DataFrame, names: Sequence[str], most_bytes: int) -> pa.Table | None:
+        """Return some columns in this process; None when a Spark partition has more bytes.
+
+        It costs one job, which ends early if there are many rows; its Python workers end with it.
+        If Spark's cache shows that there are many rows, it returns None without a job.
+        """
+        columns = _with_columns(rows, names)
+        cached = few_cached(columns, most_bytes)
+        if cached is not None or many_cached(columns, most_bytes):
+            return cached
+
+        def few(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            warm_up_worker()
+            held, size = [], 0
+            for batch in batches:
+                held.append(batch)
+                size += batch.nbytes
+                if size > most_bytes:
+                    yield pa.RecordBatch.from_pydict({"rows": [b""]})
+                    return
+            if held:
+                sink = pa.BufferOutputStream()
+                with pa.ipc.new_stream(sink, held[0].schema) as stream:
+                    for batch in held:
+                        stream.write_batch(batch)
+                yield pa.RecordBatch.from_pydict({"rows": [sink.getvalue().to_pybytes()]})
+
+        parts = [row.rows for row in map_in_arrow(columns, few, "rows binary").collect()]
+        if not all(parts):
+            return None
+        tables = [pa.ipc.open_stream(pa.py_buffer(part)).read_all() for part in parts]
+        empty = arrow_schema_of(columns.schema).empty_table()
+        return pa.concat_tables([table.cast(empty.schema) for table in tables]) if tables else empty
+
+    def refuse_narrowing(self, rows: DataFrame, names: Sequence[str], state: KeyedState) -> None:
+        """Refuse columns whose types have values that the state's types cannot represent.
+
+        Spark's cast would change such values. Raises SchemaMismatchError with both types.
+        """
+        found = self.schema_of(rows)
+        for name in names:
+            given, stored = found.type_of(name), state.schema.type_of(name)
+            if not fits_by_type(given, stored):
+                raise SchemaMismatchError(
+                    f"the column {name!r} of changes of {state} is {type_text(given)} but is "
+                    f"stored as {type_text(stored)}, which cannot represent every "
+                    f"{type_text(given)}; cast it to {type_text(stored)} in the DataFrame first"
+                )
+
+    def ungrouped(self, rows: DataFrame) -> DataFrame:
+        """Return the rows without the store's own column."""
+        return rows.drop(KEY_GROUP)
+
+    def with_time(self, rows: DataFrame, column: str, kind: str, now_ms: int) -> DataFrame:
+        """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
+        time = F.lit(now_ms).cast("long")
+        times = time if kind == "long" else F.timestamp_millis(time)
+        return rows.select("*", times.alias(column))
+
+    def write_keyed(
+        self, rows: DataFrame, owners: Assignment, target: KeyedTarget
+    ) -> tuple[KeyedStateHandle, ...]:
+        """Write a keyed state with a task for each subtask; return its handles in key-group order.
+
+        Raises NullKeyError with the number of rows, DuplicateKeyError, or StorageError; the files
+        of all tasks are then deleted. An error of the DataFrame itself is raised unchanged.
+        """
+        names = target.state.schema.names
+        # If there are many files, the tasks send them to the store in parallel.
+        if target.state.layout is Layout.RANGED and not target.co_located:
+            few = few_cached(_with_columns(rows, names), target.options.driver_bytes)
+            if few is not None:
+                return ArrowEngine().write_keyed(few, owners, target)
+        if target.co_located:
+            task = _write(target, owners, is_sorted=False)
+            placed = _with_columns(rows, names)
+            outcome = _Outcome.of(map_in_arrow(placed, task, _OUTCOME), target.state)
+            disorder = next(
+                (error for error in outcome.errors if isinstance(error, _OutOfOrderError)), None
+            )
+            if disorder is None:
+                return _handles(outcome, target)
+            _delete(outcome, target, disorder)  # the files are written again, sorted
+            for note in getattr(disorder, "__notes__", ()):
+                _log.warning(
+                    (
+                        "cannot delete a file that was written out of order; 'statestore gc' "
+                        "deletes it later: %s"
+                    ),
+                    note,
+                )
+        ordered = _in_order(rows, target.state, None if target.co_located else owners)
+        task = _write(target, owners, is_sorted=True)
+        return _handles(_Outcome.of(map_in_arrow(ordered, task, _OUTCOME), target.state), target)
+
+    def write_against(
+        self, rows: DataFrame, owners: Assignment, against: BaseComparison, target: KeyedTarget
+    ) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
+        """Write the changes from the stored rows to these rows, with a task for each subtask.
+
+        Return the handles, and the number and digest of all these rows. Each task processes all key
+        groups of its subtask, including key groups that no longer have rows. Raises the errors of
+        :meth:`write_keyed`, and MissingFileError or DamagedFileError.
+        """
+        state = against.state
+        ordered = _in_order(rows, state, owners)
+        task = _write_against(against, target, owners)
+        outcome = _Outcome.of(map_in_arrow(ordered, task, _OUTCOME), state)
+        unseen = [
+            subtask for subtask in range(owners.parallelism) if subtask not in outcome.compared
+        ]
+        if unseen and not outcome.errors:
+            # Spark starts no tasks for a DataFrame that it knows to be empty.
+            nothing = rows.sparkSession.range(0, len(unseen), numPartitions=len(unseen))
+            task = _write_against(against, target, owners, unseen)
+            try:
+                rest = _Outcome.of(map_in_arrow(nothing, task, _OUTCOME), state)
+            except BaseException as error:
+                _delete(outcome, target, error)
+                raise
+            outcome.handles.extend(rest.handles)
+            outcome.errors.extend(rest.errors)
+        seen = ObservedRows()
+        seen.add((one.rows, one.digest) for one in outcome.seen)
+        return _handles(outcome, target), RowSet(seen.rows, seen.digest)
 
 
 def spark_schema(schema: Schema) -> StructType:
@@ -159,60 +296,9 @@ def spark_schema(schema: Schema) -> StructType:
     return StructType([StructField(KEY_GROUP, IntegerType()), *stored.fields])
 
 
-def key_types(
-    df: DataFrame, key: tuple[str, ...], hash_scheme: str, wanted: Sequence[str | None]
-) -> tuple[str, ...]:
-    """Return the hashed type of each key column; None in ``wanted`` stands for its own type.
-
-    Raises UnsupportedTypeError, which names the column, when it cannot be hashed as that type.
-    """
-    names: tuple[str, ...] = check_spark_key(df.schema, key, hash_scheme, wanted)
-    return names
-
-
-def rows_known(df: DataFrame) -> int | None:
-    """Return the number of rows in Spark's cache, or None: counting would run the query twice."""
-    return rows_cached(df)
-
-
 def collect(df: DataFrame) -> pa.Table:
     """Return the rows of a small DataFrame on the driver."""
     return df.toArrow()
-
-
-def on_driver(df: DataFrame, names: Sequence[str], most_bytes: int) -> pa.Table | None:
-    """Return some columns in this process; None when a Spark partition has more bytes.
-
-    It costs one job, which ends early if there are many rows; its Python workers end with it. If
-    Spark's cache shows that there are many rows, it returns None without a job.
-    """
-    columns = _with_columns(df, names)
-    cached = few_cached(columns, most_bytes)
-    if cached is not None or many_cached(columns, most_bytes):
-        return cached
-
-    def few(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        warm_up_worker()
-        held, size = [], 0
-        for batch in batches:
-            held.append(batch)
-            size += batch.nbytes
-            if size > most_bytes:
-                yield pa.RecordBatch.from_pydict({"rows": [b""]})
-                return
-        if held:
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, held[0].schema) as stream:
-                for batch in held:
-                    stream.write_batch(batch)
-            yield pa.RecordBatch.from_pydict({"rows": [sink.getvalue().to_pybytes()]})
-
-    parts = [row.rows for row in map_in_arrow(columns, few, "rows binary").collect()]
-    if not all(parts):
-        return None
-    tables = [pa.ipc.open_stream(pa.py_buffer(part)).read_all() for part in parts]
-    empty = arrow_schema_of(columns.schema).empty_table()
-    return pa.concat_tables([table.cast(empty.schema) for table in tables]) if tables else empty
 
 
 def _with_columns(df: DataFrame, names: Iterable[str]) -> DataFrame:
@@ -275,101 +361,6 @@ def frame_of(spark: SparkSession, rows: pa.Table, schema: StructType | None = No
                 spark.conf.set(name, value)
     say_size(frame, rows.num_rows, rows.nbytes)
     return frame
-
-
-def refuse_narrowing(df: DataFrame, names: Sequence[str], state: KeyedState) -> None:
-    """Refuse columns whose types have values that the state's types cannot represent.
-
-    Spark's cast would change such values. Raises SchemaMismatchError with both types.
-    """
-    found = schema_of(df)
-    for name in names:
-        given, stored = found.type_of(name), state.schema.type_of(name)
-        if not fits_by_type(given, stored):
-            raise SchemaMismatchError(
-                f"the column {name!r} of changes of {state} is {type_text(given)} but is "
-                f"stored as {type_text(stored)}, which cannot represent every "
-                f"{type_text(given)}; cast it to {type_text(stored)} in the DataFrame first"
-            )
-
-
-def ungrouped(df: DataFrame) -> DataFrame:
-    """Return the rows without the store's own column."""
-    return df.drop(KEY_GROUP)
-
-
-def with_time(df: DataFrame, column: str, kind: str, now_ms: int) -> DataFrame:
-    """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
-    time = F.lit(now_ms).cast("long")
-    times = time if kind == "long" else F.timestamp_millis(time)
-    return df.select("*", times.alias(column))
-
-
-def write_keyed(
-    df: DataFrame, owners: Assignment, target: KeyedTarget
-) -> tuple[KeyedStateHandle, ...]:
-    """Write a keyed state with a task for each subtask; return its handles in key-group order.
-
-    Raises NullKeyError with the number of rows, DuplicateKeyError, or StorageError; the files of
-    all tasks are then deleted. An error of the DataFrame itself is raised unchanged.
-    """
-    names = target.state.schema.names
-    # If there are many files, the tasks send them to the store in parallel.
-    if target.state.layout is Layout.RANGED and not target.co_located:
-        few = few_cached(_with_columns(df, names), target.options.driver_bytes)
-        if few is not None:
-            return arrow_engine.write_keyed(few, owners, target)
-    if target.co_located:
-        task = _write(target, owners, is_sorted=False)
-        rows = _with_columns(df, names)
-        outcome = _Outcome.of(map_in_arrow(rows, task, _OUTCOME), target.state)
-        disorder = next(
-            (error for error in outcome.errors if isinstance(error, _OutOfOrderError)), None
-        )
-        if disorder is None:
-            return _handles(outcome, target)
-        _delete(outcome, target, disorder)  # the files are written again, sorted
-        for note in getattr(disorder, "__notes__", ()):
-            _log.warning(
-                (
-                    "cannot delete a file that was written out of order; 'statestore gc' deletes "
-                    "it later: %s"
-                ),
-                note,
-            )
-    rows = _in_order(df, target.state, None if target.co_located else owners)
-    task = _write(target, owners, is_sorted=True)
-    return _handles(_Outcome.of(map_in_arrow(rows, task, _OUTCOME), target.state), target)
-
-
-def write_against(
-    df: DataFrame, owners: Assignment, against: BaseComparison, target: KeyedTarget
-) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
-    """Write the changes from the stored rows to these rows, with a task for each subtask.
-
-    Return the handles, and the number and digest of all these rows. Each task processes all key
-    groups of its subtask, including key groups that no longer have rows. Raises the errors of
-    :func:`write_keyed`, and MissingFileError or DamagedFileError.
-    """
-    state = against.state
-    rows = _in_order(df, state, owners)
-    task = _write_against(against, target, owners)
-    outcome = _Outcome.of(map_in_arrow(rows, task, _OUTCOME), state)
-    unseen = [subtask for subtask in range(owners.parallelism) if subtask not in outcome.compared]
-    if unseen and not outcome.errors:
-        # Spark starts no tasks for a DataFrame that it knows to be empty.
-        nothing = df.sparkSession.range(0, len(unseen), numPartitions=len(unseen))
-        task = _write_against(against, target, owners, unseen)
-        try:
-            rest = _Outcome.of(map_in_arrow(nothing, task, _OUTCOME), state)
-        except BaseException as error:
-            _delete(outcome, target, error)
-            raise
-        outcome.handles.extend(rest.handles)
-        outcome.errors.extend(rest.errors)
-    seen = ObservedRows()
-    seen.add((one.rows, one.digest) for one in outcome.seen)
-    return _handles(outcome, target), RowSet(seen.rows, seen.digest)
 
 
 def _handles(outcome: _Outcome, target: KeyedTarget) -> tuple[KeyedStateHandle, ...]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from statestore.engines.grouped_engine import GroupedRows, write_keyed
+from statestore.engines.grouped_engine import GroupedEngine, GroupedRows
 from statestore.errors import DamagedFileError, StateStoreError, UnsupportedTypeError
 from statestore.format.digest import combine
 from statestore.format.handles import KeyedStateHandle
@@ -82,7 +82,7 @@ def written(
 
     owners = KeyGroupAssignment(max_parallelism=most, parallelism=1)
     target = target_of(storage, most, layout)
-    return write_keyed(GroupedRows(SCHEMA, groups, threads), owners, target)
+    return GroupedEngine().write_keyed(GroupedRows(SCHEMA, groups, threads), owners, target)
 
 
 @pytest.mark.parametrize("layout", [Layout.PARTITIONED, Layout.RANGED])
@@ -205,7 +205,7 @@ def test_rows_of_another_range_are_refused(storage: LocalStorage) -> None:
     group = key_group_of(1, max_parallelism=MOST)
     rows = GroupedRows(SCHEMA, lambda key_groups: iter([(group, table)]), 2)
     with pytest.raises(DamagedFileError, match="follow rows of key group"):
-        write_keyed(
+        GroupedEngine().write_keyed(
             rows, KeyGroupAssignment(max_parallelism=MOST, parallelism=1), target_of(storage)
         )
     assert storage.listed("t") == ()
