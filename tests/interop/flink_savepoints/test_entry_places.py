@@ -60,12 +60,12 @@ def test_entries_are_found_at_their_positions(head: bytes, long: int) -> None:
         at = 2
         for _ in range(2):
             group = int.from_bytes(head, "big")
-            found = entry_places(Reader(data, "f", at=at), group, len(head))
+            found = entry_places(Reader(data, "f", position=at), group, len(head))
             wanted = followed(data, at)
             assert found.is_end
             assert (found.keys.tolist(), found.values.tolist(), found.stop) == wanted
             for cut in (at, at + 5, *(random.randrange(at, found.stop) for _ in range(20))):
-                part = Reader(data[:cut], "f", at=at)
+                part = Reader(data[:cut], "f", position=at)
                 some = entry_places(part, group, len(head), is_whole=False)
                 stops = [*(key - 4 for key in wanted[0][1:]), wanted[2]]
                 count = sum(stop <= cut for stop in stops)
@@ -90,8 +90,8 @@ def test_damage_has_the_same_effect_as_in_a_sequential_scan() -> None:
         except IndexError:
             errors += 1
             with pytest.raises(DamagedFileError, match="exceeds its key group"):
-                entry_places(Reader(cut, "f", at=2), 7, 1)
+                entry_places(Reader(cut, "f", position=2), 7, 1)
         else:
-            found = entry_places(Reader(cut, "f", at=2), 7, 1)
+            found = entry_places(Reader(cut, "f", position=2), 7, 1)
             assert (found.keys.tolist(), found.values.tolist(), found.stop) == wanted
     assert 50 < errors < 390

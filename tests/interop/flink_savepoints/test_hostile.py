@@ -27,7 +27,7 @@ from statestore.errors import (
 )
 from statestore.interop.flink_savepoints import import_savepoint, show_savepoint
 from statestore.interop.flink_savepoints.metadata.java_binary import (
-    MOST_DEEP,
+    MAX_DEPTH,
     Reader,
     i8,
     i32,
@@ -111,7 +111,7 @@ CHANGELOG = i8(8) + A_RANGE + i64(1) + i32(1)
     ids=["streams", "changelogs"],
 )
 def test_nested_handles_are_limited(data: bytes) -> None:
-    said = f"m is damaged at byte .*: handles are nested more than {MOST_DEEP} levels deep"
+    said = f"m is damaged at byte .*: handles are nested more than {MAX_DEPTH} levels deep"
     with pytest.raises(DamagedFileError, match=said):
         read_metadata(data, "m")
 
@@ -186,7 +186,7 @@ def snapshot_of(kind: FlinkType) -> Reader:
 
 def test_nested_types_are_limited() -> None:
     kind: FlinkType = Scalar("Long")
-    for _ in range(MOST_DEEP - 1):
+    for _ in range(MAX_DEPTH - 1):
         kind = ListType(kind)
     assert read_snapshot(snapshot_of(kind)).kind == kind
     with pytest.raises(DamagedFileError, match="serializer snapshots are nested more than"):

@@ -168,7 +168,7 @@ def heap(kind: StateForm, value: FlinkType) -> KeyedStateInfo:
 
 def canonical(state: KeyedStateInfo, data: bytes) -> list[tuple[bytes, bytes]]:
     """Read the entries of a state as the content of key group 7 out of more than 128."""
-    reader = Reader(b"head" + data, "f", at=4)
+    reader = Reader(b"head" + data, "f", position=4)
     entries = list(walk_entries(reader, state).canonical(0, 7, 2))
     reader.end("the entries")
     return [

@@ -29,7 +29,7 @@ def test_a_generated_snapshot_survives_a_round_trip(kind: FlinkType) -> None:
     raw = snapshot_bytes(kind)
     reader = Reader(i32(2) + raw + b"more", "state")
     found = read_snapshot(reader)
-    assert (found.kind, found.raw, reader.left) == (kind, raw, 4)
+    assert (found.kind, found.raw, reader.remaining) == (kind, raw, 4)
     assert name_of(kind)
 
 
@@ -72,7 +72,7 @@ def test_kryo_is_skipped() -> None:
     kind = KryoType("a.B", empty + one + empty)
     reader = Reader(i32(2) + snapshot_bytes(kind), "state")
     assert read_snapshot(reader).kind == kind
-    assert reader.left == 0
+    assert reader.remaining == 0
 
 
 def test_only_tuples_of_fixed_fields_have_a_width() -> None:

@@ -152,7 +152,7 @@ def test_values_survive_a_round_trip(kind: FlinkType, values: list[Any]) -> None
     for one in raw:
         reader = Reader(one + b"more", "a value")
         skipper(kind)(reader)
-        assert reader.at == len(one)
+        assert reader.position == len(one)
 
 
 def test_numbers_sort_like_their_bytes() -> None:

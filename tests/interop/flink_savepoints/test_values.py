@@ -159,7 +159,7 @@ def test_the_end_of_a_flink_value_is_found(case: dict[str, Any]) -> None:
     for raw, _ in case["values"]:
         reader = Reader(bytes.fromhex(raw) + b"more", case["name"])
         skipper(kind)(reader)
-        assert reader.left == 4
+        assert reader.remaining == 4
 
 
 @pytest.mark.parametrize("case", COLUMNS)

@@ -1,7 +1,7 @@
 """Read and write Java's binary encoding: big-endian numbers and three text formats.
 
 A :class:`Reader` never reads past the end of its bytes. It also limits the nesting of values to
-``MOST_DEEP`` levels. A negative or too large length raises a DamagedFileError that names the file
+``MAX_DEPTH`` levels. A negative or too large length raises a DamagedFileError that names the file
 and the byte. The module's functions write the formats that the reader reads.
 """
 
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from statestore.errors import DamagedFileError, InvalidArgumentError
 
 __all__ = [
-    "MOST_DEEP",
+    "MAX_DEPTH",
     "Reader",
     "i8",
     "i16",
@@ -31,10 +31,10 @@ _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _F32 = struct.Struct(">f")
 _F64 = struct.Struct(">d")
-_BYTES_OF_VARINT = 5
-_LONGEST_UTF = 0xFFFF
+_MAX_VARINT_BYTES = 5
+_MAX_UTF_BYTES = 0xFFFF
 
-MOST_DEEP = 100
+MAX_DEPTH = 100
 """The limit for nested types, objects or handles; each level takes up to five Python calls."""
 
 
@@ -42,24 +42,30 @@ class Reader:
     """A read position in a buffer.
 
     ``name`` is the file of the bytes and ``base`` is the position of the first byte in that file;
-    both are used in messages. ``at`` is the position relative to the first byte. ``depth`` is the
-    current nesting level.
+    both are used in messages. ``position`` is relative to the first byte. ``depth`` is the current
+    nesting level.
     """
 
-    __slots__ = ("at", "base", "data", "depth", "name")
+    __slots__ = ("base", "data", "depth", "name", "position")
 
     def __init__(
-        self, data: bytes | memoryview, name: str, *, at: int = 0, base: int = 0, depth: int = 0
+        self,
+        data: bytes | memoryview,
+        name: str,
+        *,
+        position: int = 0,
+        base: int = 0,
+        depth: int = 0,
     ) -> None:
         self.data = memoryview(data)
         self.name = name
-        self.at = at
+        self.position = position
         self.base = base
         self.depth = depth
 
     def part(self, length: int) -> Reader:
         """Return a reader for the next ``length`` bytes, and skip them here."""
-        base = self.base + self.at
+        base = self.base + self.position
         return Reader(self.take(length), self.name, base=base, depth=self.depth)
 
     @contextmanager
@@ -68,8 +74,8 @@ class Reader:
 
         Raises DamagedFileError if ``what``, such as "types", is nested too deeply.
         """
-        if self.depth >= MOST_DEEP:
-            raise self.damaged(f"{what} are nested more than {MOST_DEEP} levels deep")
+        if self.depth >= MAX_DEPTH:
+            raise self.damaged(f"{what} are nested more than {MAX_DEPTH} levels deep")
         self.depth += 1
         try:
             yield
@@ -79,32 +85,34 @@ class Reader:
     @property
     def whole(self) -> bytes:
         """All bytes, without a copy if the reader was created from ``bytes``."""
-        given = self.data.obj
+        buffer = self.data.obj
         return (
-            given if isinstance(given, bytes) and len(given) == len(self.data) else bytes(self.data)
+            buffer
+            if isinstance(buffer, bytes) and len(buffer) == len(self.data)
+            else bytes(self.data)
         )
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """The number of bytes that are still unread."""
-        return len(self.data) - self.at
+        return len(self.data) - self.position
 
-    def damaged(self, problem: str, *, at: int | None = None) -> DamagedFileError:
+    def damaged(self, problem: str, *, position: int | None = None) -> DamagedFileError:
         """Return an error with the problem, the file and the byte (by default the next byte)."""
-        where = self.base + (self.at if at is None else at)
-        return DamagedFileError(f"{self.name} is damaged at byte {where}: {problem}")
+        offset = self.base + (self.position if position is None else position)
+        return DamagedFileError(f"{self.name} is damaged at byte {offset}: {problem}")
 
     def take(self, count: int) -> memoryview:
         """Return the next ``count`` bytes and advance."""
-        at = self.at
+        start = self.position
         if count < 0:
             raise self.damaged(f"the length {count} is negative")
-        if count > len(self.data) - at:
+        if count > len(self.data) - start:
             raise self.damaged(
-                f"{count} bytes are required, but only {len(self.data) - at} are left"
+                f"{count} bytes are required, but only {len(self.data) - start} are left"
             )
-        self.at = at + count
-        return self.data[at : at + count]
+        self.position = start + count
+        return self.data[start : start + count]
 
     def bytes(self, count: int) -> bytes:
         """Return a copy of the next bytes."""
@@ -114,7 +122,7 @@ class Reader:
         """Read a boolean: a byte that must be 0 or 1."""
         value = self.take(1)[0]
         if value > 1:
-            raise self.damaged(f"the byte {value} should be 0 or 1", at=self.at - 1)
+            raise self.damaged(f"the byte {value} should be 0 or 1", position=self.position - 1)
         return value == 1
 
     def u8(self) -> int:
@@ -124,7 +132,7 @@ class Reader:
     def peek(self) -> int:
         """Return the next byte without advancing."""
         value = self.take(1)[0]
-        self.at -= 1
+        self.position -= 1
         return value
 
     def i8(self) -> int:
@@ -156,78 +164,84 @@ class Reader:
         """Read a 64-bit double."""
         return float(_F64.unpack(self.take(8))[0])
 
-    def count(self, each: int, what: str) -> int:
-        """Read the 32-bit number of items that follow, each of at least ``each`` bytes."""
+    def count(self, item_bytes: int, what: str) -> int:
+        """Read the 32-bit number of items that follow, each of at least ``item_bytes``."""
         count = self.i32()
-        if not 0 <= count * each <= self.left:
-            raise self.damaged(f"{count} {what} do not fit in {self.left} bytes", at=self.at - 4)
+        if not 0 <= count * item_bytes <= self.remaining:
+            raise self.damaged(
+                f"{count} {what} do not fit in {self.remaining} bytes", position=self.position - 4
+            )
         return count
 
-    def expect(self, wanted: int, what: str) -> None:
+    def expect(self, expected: int, what: str) -> None:
         """Read a 32-bit constant and check its value."""
-        found = self.i32()
-        if found != wanted:
-            problem = f"{what} is {found & 4294967295:#x} instead of {wanted & 4294967295:#x}"
-            raise self.damaged(problem, at=self.at - 4)
+        value = self.i32()
+        if value != expected:
+            problem = f"{what} is {value & 4294967295:#x} instead of {expected & 4294967295:#x}"
+            raise self.damaged(problem, position=self.position - 4)
 
-    def begins_with(self, wanted: memoryview, what: str) -> None:
+    def expect_prefix(self, prefix: memoryview, what: str) -> None:
         """Read bytes that are always the same at the beginning of ``what``."""
-        if self.left < len(wanted) or self.take(len(wanted)) != wanted:
-            raise self.damaged(f"it does not begin like {what}", at=0)
+        if self.remaining < len(prefix) or self.take(len(prefix)) != prefix:
+            raise self.damaged(f"it does not begin like {what}", position=0)
 
     def utf(self) -> str:
         """Read text in the format of ``DataOutput.writeUTF``: a 16-bit length, then the text."""
         length = self.u16()
-        return self._text(self.take(length))
+        return self._decode_text(self.take(length))
 
     def long_utf(self) -> str:
         """Read text with a 64-bit length."""
-        return self._text(self.take(self.i64()))
+        return self._decode_text(self.take(self.i64()))
 
-    def _text(self, data: memoryview) -> str:
+    def _decode_text(self, data: memoryview) -> str:
         try:
             text = bytes(data).replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
-            return text if text.isascii() else _characters(text)
+            return text if text.isascii() else _join_surrogates_strictly(text)
         except UnicodeDecodeError:
-            at = self.at - len(data)
+            position = self.position - len(data)
             problem = "a text does not have Java's encoding, or ends with half a character"
-            raise self.damaged(problem, at=at) from None
+            raise self.damaged(problem, position=position) from None
 
     def varint(self) -> int:
         """Read a varint: 7 bits per byte, lowest bits first, until a byte is below 128."""
         value = 0
-        for number in range(_BYTES_OF_VARINT):
+        for number in range(_MAX_VARINT_BYTES):
             byte = self.take(1)[0]
             value |= (byte & 0x7F) << (7 * number)
             if byte < 0x80:
                 return value
-        raise self.damaged("a variable-length number does not end", at=self.at - _BYTES_OF_VARINT)
+        raise self.damaged(
+            "a variable-length number does not end", position=self.position - _MAX_VARINT_BYTES
+        )
 
     def characters(self, length: int) -> str:
         """Read ``length`` 16-bit characters in the format of ``StringValue``."""
-        if length > self.left:
-            raise self.damaged(f"a text of {length} characters does not fit in {self.left} bytes")
-        whole = bytes(self.data[self.at : self.at + length])
+        if length > self.remaining:
+            raise self.damaged(
+                f"a text of {length} characters does not fit in {self.remaining} bytes"
+            )
+        whole = bytes(self.data[self.position : self.position + length])
         if whole.isascii():
-            self.at += length
+            self.position += length
             return whole.decode("ascii")
         units = [self.varint() for _ in range(length)]
         if any(unit > 0xFFFF for unit in units):
             raise self.damaged("a character is above 65535")
-        return _paired("".join(map(chr, units)))
+        return _join_surrogates("".join(map(chr, units)))
 
     def end(self, what: str) -> None:
         """Raise an error if any bytes are left."""
-        if self.left:
-            raise self.damaged(f"{self.left} unexpected bytes follow {what}")
+        if self.remaining:
+            raise self.damaged(f"{self.remaining} unexpected bytes follow {what}")
 
 
-def _characters(text: str) -> str:
+def _join_surrogates_strictly(text: str) -> str:
     """Join surrogate pairs; UnicodeDecodeError for a surrogate without its pair."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
 
 
-def _paired(text: str) -> str:
+def _join_surrogates(text: str) -> str:
     """Join surrogate pairs; a surrogate without its pair stays."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
@@ -257,7 +271,7 @@ def i64(value: int) -> bytes:
     return value.to_bytes(8, "big", signed=True)
 
 
-def _modified_utf8(text: str) -> bytes:
+def _encode_modified_utf8(text: str) -> bytes:
     """Encode text as Java's modified UTF-8: NUL in two bytes, each surrogate in three."""
     if text.isascii() and "\0" not in text:
         return text.encode("ascii")
@@ -267,22 +281,22 @@ def _modified_utf8(text: str) -> bytes:
 
 def utf(text: str) -> bytes:
     """Encode text like ``DataOutput.writeUTF``; InvalidArgumentError if it is too long."""
-    data = _modified_utf8(text)
-    if len(data) > _LONGEST_UTF:
+    data = _encode_modified_utf8(text)
+    if len(data) > _MAX_UTF_BYTES:
         raise InvalidArgumentError(
-            f"a name has {len(data)} bytes, but Flink allows at most {_LONGEST_UTF}; shorten it"
+            f"a name has {len(data)} bytes, but Flink allows at most {_MAX_UTF_BYTES}; shorten it"
         )
     return len(data).to_bytes(2, "big") + data
 
 
 def varint(value: int) -> bytes:
     """Encode a number as a varint: 7 bits per byte, lowest bits first."""
-    found = bytearray()
+    encoded = bytearray()
     while value >= 0x80:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def string_value(text: str | None) -> bytes:

@@ -30,7 +30,7 @@ class JavaObject:
 
     class_name: str
     fields: dict[str, object] = field(default_factory=dict)
-    written: list[object] = field(default_factory=list)
+    custom_data: list[object] = field(default_factory=list)
     constant: str | None = None
 
 
@@ -39,7 +39,7 @@ class _Class:
     name: str
     flags: int = 0
     fields: tuple[tuple[str, str], ...] = ()
-    above: _Class | None = None
+    superclass: _Class | None = None
 
 
 def read_java_object(reader: Reader) -> object:
@@ -49,7 +49,7 @@ def read_java_object(reader: Reader) -> object:
     types never have.
     """
     reader.expect(_HEADER - (1 << 32), "the header of a Java object stream")
-    return _Stream(reader).content()
+    return _Stream(reader).read_content()
 
 
 class _Stream:
@@ -57,110 +57,110 @@ class _Stream:
         self.reader = reader
         self.handles: list[object] = []
 
-    def content(self) -> object:
+    def read_content(self) -> object:
         with self.reader.nested("Java objects"):
-            return self.one_content(self.reader)
+            return self.read_tagged(self.reader)
 
-    def one_content(self, reader: Reader) -> object:
-        kind = reader.u8()
-        if kind == _NULL:
+    def read_tagged(self, reader: Reader) -> object:
+        tag = reader.u8()
+        if tag == _NULL:
             return None
-        if kind == _REFERENCE:
-            return self.referred()
-        if kind in (_STRING, _LONG_STRING):
-            return self.kept(self.text(kind))
-        if kind in (_CLASS_DESC, _PROXY):
-            return self.described(kind)
-        if kind == _CLASS:
-            return self.kept(self.class_of())
-        if kind == _OBJECT:
-            return self.instance()
-        if kind == _ENUM:
-            return self.enum()
-        if kind == _ARRAY:
-            return self.array()
-        if kind == _BLOCK:
+        if tag == _REFERENCE:
+            return self.read_reference()
+        if tag in (_STRING, _LONG_STRING):
+            return self.register(self.read_text(tag))
+        if tag in (_CLASS_DESC, _PROXY):
+            return self.read_class_description(tag)
+        if tag == _CLASS:
+            return self.register(self.read_class())
+        if tag == _OBJECT:
+            return self.read_instance()
+        if tag == _ENUM:
+            return self.read_enum()
+        if tag == _ARRAY:
+            return self.read_array()
+        if tag == _BLOCK:
             return reader.bytes(reader.u8())
-        if kind == _LONG_BLOCK:
+        if tag == _LONG_BLOCK:
             return reader.bytes(reader.i32())
-        raise reader.damaged(f"{kind:#x} does not begin a Java object", at=reader.at - 1)
+        raise reader.damaged(f"{tag:#x} does not begin a Java object", position=reader.position - 1)
 
-    def kept(self, value: object) -> object:
+    def register(self, value: object) -> object:
         self.handles.append(value)
         return value
 
-    def referred(self) -> object:
+    def read_reference(self) -> object:
         number = self.reader.i32() - _FIRST_HANDLE
         if not 0 <= number < len(self.handles):
             raise self.reader.damaged(
-                "a Java object has an invalid reference", at=self.reader.at - 4
+                "a Java object has an invalid reference", position=self.reader.position - 4
             )
         return self.handles[number]
 
-    def text(self, kind: int) -> str:
-        return self.reader.utf() if kind == _STRING else self.reader.long_utf()
+    def read_text(self, tag: int) -> str:
+        return self.reader.utf() if tag == _STRING else self.reader.long_utf()
 
-    def class_of(self) -> _Class | None:
-        begin = self.reader.at
-        found = self.content()
-        if found is not None and not isinstance(found, _Class):
-            raise self.reader.damaged("a Java class is expected", at=begin)
-        return found
+    def read_class(self) -> _Class | None:
+        begin = self.reader.position
+        java_class = self.read_content()
+        if java_class is not None and not isinstance(java_class, _Class):
+            raise self.reader.damaged("a Java class is expected", position=begin)
+        return java_class
 
-    def described(self, kind: int) -> _Class:
+    def read_class_description(self, tag: int) -> _Class:
         reader = self.reader
-        if kind == _PROXY:
+        if tag == _PROXY:
             raise reader.damaged("a Java proxy is not a type")
-        found = _Class(reader.utf())
+        java_class = _Class(reader.utf())
         reader.take(8)  # serialVersionUID
-        self.handles.append(found)
-        found.flags = reader.u8()
-        found.fields = tuple(self.declared() for _ in range(reader.u16()))
-        self.annotations()
-        found.above = self.class_of()
-        return found
+        self.handles.append(java_class)
+        java_class.flags = reader.u8()
+        java_class.fields = tuple(self.read_field() for _ in range(reader.u16()))
+        self.read_annotations()
+        java_class.superclass = self.read_class()
+        return java_class
 
-    def declared(self) -> tuple[str, str]:
+    def read_field(self) -> tuple[str, str]:
         code, name = chr(self.reader.u8()), self.reader.utf()
         if code in "[L":
-            self.content()
+            self.read_content()
         return name, code
 
-    def annotations(self) -> list[object]:
-        found = []
+    def read_annotations(self) -> list[object]:
+        items = []
         while self.reader.peek() != _END:
-            found.append(self.content())
+            items.append(self.read_content())
         self.reader.u8()
-        return found
+        return items
 
-    def instance(self) -> JavaObject:
-        described = self.class_of()
-        if described is None:
+    def read_instance(self) -> JavaObject:
+        object_class = self.read_class()
+        if object_class is None:
             raise self.reader.damaged("a Java object has no class")
-        found = JavaObject(described.name)
-        self.handles.append(found)
+        instance = JavaObject(object_class.name)
+        self.handles.append(instance)
         classes = []
-        at: _Class | None = described
-        while at is not None:
-            classes.append(at)
-            at = at.above
+        ancestor: _Class | None = object_class
+        while ancestor is not None:
+            classes.append(ancestor)
+            ancestor = ancestor.superclass
             if len(classes) > _MOST_CLASSES:
                 raise self.reader.damaged("a Java class is its own superclass")
-        for one in reversed(classes):
-            if one.flags & _EXTERNALIZABLE and not one.flags & _IN_BLOCKS:
+        for java_class in reversed(classes):
+            if java_class.flags & _EXTERNALIZABLE and not java_class.flags & _IN_BLOCKS:
                 raise self.reader.damaged(
-                    f"{one.name} has its own serialization format, whose end is unknown"
+                    f"{java_class.name} has its own serialization format, whose end is unknown"
                 )
-            if one.flags & _SERIALIZABLE:
-                found.fields |= self.values(one)
-            if one.flags & (_WRITES_MORE | _EXTERNALIZABLE):
-                found.written += self.annotations()
-        return found
+            if java_class.flags & _SERIALIZABLE:
+                instance.fields |= self.read_values(java_class)
+            if java_class.flags & (_WRITES_MORE | _EXTERNALIZABLE):
+                instance.custom_data += self.read_annotations()
+        return instance
 
-    def values(self, described: _Class) -> Mapping[str, object]:
-        return {name: self.value(code) for name, code in described.fields}
+    def read_values(self, java_class: _Class) -> Mapping[str, object]:
+        return {name: self.read_value(code) for name, code in java_class.fields}
 
-    def value(self, code: str) -> object:
+    def read_value(self, code: str) -> object:
         reader = self.reader
         match code:
             case "B":
@@ -180,25 +180,25 @@ class _Stream:
             case "D":
                 return reader.f64()
             case "L" | "[":
-                return self.content()
+                return self.read_content()
         raise reader.damaged(f"{code!r} is not a valid type of a Java field")
 
-    def enum(self) -> JavaObject:
-        described = self.class_of()
-        if described is None:
+    def read_enum(self) -> JavaObject:
+        enum_class = self.read_class()
+        if enum_class is None:
             raise self.reader.damaged("a Java constant has no class")
-        found = JavaObject(described.name)
-        self.handles.append(found)
-        name = self.content()
-        found.constant = name if isinstance(name, str) else None
-        return found
+        constant = JavaObject(enum_class.name)
+        self.handles.append(constant)
+        name = self.read_content()
+        constant.constant = name if isinstance(name, str) else None
+        return constant
 
-    def array(self) -> list[object]:
-        described = self.class_of()
-        found: list[object] = []
-        self.handles.append(found)
-        if described is None or len(described.name) < 2:
+    def read_array(self) -> list[object]:
+        array_class = self.read_class()
+        elements: list[object] = []
+        self.handles.append(elements)
+        if array_class is None or len(array_class.name) < 2:
             raise self.reader.damaged("a Java array has no class")
         for _ in range(self.reader.count(1, "array elements")):
-            found.append(self.value(described.name[1]))  # noqa: PERF401 - may hold itself
-        return found
+            elements.append(self.read_value(array_class.name[1]))  # noqa: PERF401 - may hold itself
+        return elements

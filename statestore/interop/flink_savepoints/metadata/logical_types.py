@@ -36,7 +36,7 @@ _CHILDREN = {
 _LONGEST = (1 << 31) - 1
 _NANOS = 9  # fractional digits of a second
 _MOST_DIGITS = 38  # of a DECIMAL
-_FREE = 256  # types within a type that are always allowed, whatever the size of the object
+_FREE_TYPES = 256  # types within a type that are always allowed, whatever the size of the object
 _BYTES_OF_TYPE = 8  # a lower limit: Java needs more bytes for each type that is used once
 _CHARACTERS_OF_TYPE = 256  # a long SQL name, which repeats nested types, counts as several types
 _MOST_WRAPPERS = 10
@@ -75,37 +75,37 @@ def key_logical_type(name: str) -> LogicalType:
     root, class_name, *numbers = _KEYS[sql.name]
     has_kind = sql.name in ("TIMESTAMP", "TIMESTAMP_LTZ")
     fields = b"".join(b"I" + utf(number) for number in numbers)
-    kind = b""
+    kind_bytes = b""
     if has_kind:
-        fields += b"L" + utf("kind") + _STRING + utf(_signature("TimestampKind"))
-        kind = _ENUM + _class("TimestampKind", _ENUM_FLAGS) + _END + _JAVA_ENUM
-        kind += _STRING + utf("REGULAR")
-    above = b"Z" + utf("isNullable") + b"L" + utf("typeRoot")
-    above += _STRING + utf(_signature("LogicalTypeRoot"))
+        fields += b"L" + utf("kind") + _STRING + utf(_class_signature("TimestampKind"))
+        kind_bytes = _ENUM + _encode_class("TimestampKind", _ENUM_FLAGS) + _END + _JAVA_ENUM
+        kind_bytes += _STRING + utf("REGULAR")
+    superclass_fields = b"Z" + utf("isNullable") + b"L" + utf("typeRoot")
+    superclass_fields += _STRING + utf(_class_signature("LogicalTypeRoot"))
     java = b"".join(
         [
             _STREAM,
             _OBJECT,
-            _class(class_name, b"\2" + (len(numbers) + has_kind).to_bytes(2, "big"), 1),
+            _encode_class(class_name, b"\2" + (len(numbers) + has_kind).to_bytes(2, "big"), 1),
             fields + _END,
-            _class("LogicalType", b"\2\0\2", 1),
-            above + _END + _NULL,
+            _encode_class("LogicalType", b"\2\0\2", 1),
+            superclass_fields + _END + _NULL,
             b"\1" + _ENUM,
-            _class("LogicalTypeRoot", _ENUM_FLAGS) + _END,
+            _encode_class("LogicalTypeRoot", _ENUM_FLAGS) + _END,
             _CLASS + utf("java.lang.Enum") + i64(0) + _ENUM_FLAGS + _END + _NULL,
             _STRING + utf(root),
             *(i32(size) for size in (sql.precision, sql.scale)[: len(numbers)]),
-            kind,
+            kind_bytes,
         ]
     )
     return read_logical_type(Reader(java, f"the type {name}"))
 
 
-def _class(name: str, flags: bytes, version: int = 0) -> bytes:
+def _encode_class(name: str, flags: bytes, version: int = 0) -> bytes:
     return _CLASS + utf(_LOGICAL + name) + i64(version) + flags
 
 
-def _signature(name: str) -> str:
+def _class_signature(name: str) -> str:
     return f"L{_LOGICAL.replace('.', '/')}{name};"
 
 
@@ -114,15 +114,17 @@ def read_logical_type(reader: Reader) -> LogicalType:
 
     Raises DamagedFileError if the bytes are not such an object.
     """
-    begin = reader.at
-    found = read_java_object(reader)
-    java = bytes(reader.data[begin : reader.at])
-    return _Types(reader, begin, _FREE + len(java) // _BYTES_OF_TYPE).logical(found, java)
+    begin = reader.position
+    java_object = read_java_object(reader)
+    java = bytes(reader.data[begin : reader.position])
+    return _TypeReader(reader, begin, _FREE_TYPES + len(java) // _BYTES_OF_TYPE).read(
+        java_object, java
+    )
 
 
 @dataclass(slots=True)
-class _Types:
-    """The types within the type at ``begin``; at most ``left`` more are accepted.
+class _TypeReader:
+    """The types within the type at ``begin``; at most ``remaining`` more are accepted.
 
     A Java object can be referred to many times, and can refer to itself. So a few bytes could
     expand to any number of types. The limit makes the number of types proportional to the bytes.
@@ -130,30 +132,36 @@ class _Types:
 
     reader: Reader
     begin: int
-    left: int
+    remaining: int
 
-    def logical(self, found: object, java: bytes = b"") -> LogicalType:
+    def read(self, java_object: object, java: bytes = b"") -> LogicalType:
         with self.reader.nested("Flink SQL types"):
-            kind = _logical(self, found, java)
-        self.left -= 1 + len(kind.text) // _CHARACTERS_OF_TYPE
-        if self.left < 0:
+            logical_type = _parse_type(self, java_object, java)
+        self.remaining -= 1 + len(logical_type.text) // _CHARACTERS_OF_TYPE
+        if self.remaining < 0:
             raise self.reader.damaged(
-                "a type contains more types than its bytes allow", at=self.begin
+                "a type contains more types than its bytes allow", position=self.begin
             )
-        return kind
+        return logical_type
 
 
-def _logical(types: _Types, found: object, java: bytes) -> LogicalType:
+def _parse_type(types: _TypeReader, java_object: object, java: bytes) -> LogicalType:
     reader, begin = types.reader, types.begin
-    root = found.fields.get("typeRoot") if isinstance(found, JavaObject) else None
-    if not isinstance(found, JavaObject) or not isinstance(root, JavaObject) or not root.constant:
-        raise reader.damaged("no Flink SQL type begins here", at=begin)
+    root = java_object.fields.get("typeRoot") if isinstance(java_object, JavaObject) else None
+    if (
+        not isinstance(java_object, JavaObject)
+        or not isinstance(root, JavaObject)
+        or not root.constant
+    ):
+        raise reader.damaged("no Flink SQL type begins here", position=begin)
     name = root.constant
 
     def number(field: str, least: int, most: int) -> int:
-        value = found.fields.get(field)
+        value = java_object.fields.get(field)
         if not isinstance(value, int) or not least <= value <= most:
-            raise reader.damaged(f"the type {name} has an invalid {field}: {value!r:.40}", at=begin)
+            raise reader.damaged(
+                f"the type {name} has an invalid {field}: {value!r:.40}", position=begin
+            )
         return value
 
     precision = scale = 0
@@ -171,34 +179,34 @@ def _logical(types: _Types, found: object, java: bytes) -> LogicalType:
         scale = number("scale", 0, precision)
         text = f"DECIMAL({precision}, {scale})"
     elif name in _CHILDREN:
-        inner = [found.fields.get(field) for field in _CHILDREN[name]]
-        children = tuple(map(types.logical, inner))
+        inner = [java_object.fields.get(field) for field in _CHILDREN[name]]
+        children = tuple(map(types.read, inner))
         text = f"{name}<{', '.join(child.text for child in children)}>"
     elif name == "ROW":
-        named = _row_fields(types, found)
-        children = tuple(types.logical(one) for _, one in named)
-        pairs = zip(named, children, strict=True)
+        row_fields = _read_row_fields(types, java_object)
+        children = tuple(types.read(field_type) for _, field_type in row_fields)
+        pairs = zip(row_fields, children, strict=True)
         text = f"ROW<{', '.join(f'{field} {child.text}' for (field, _), child in pairs)}>"
     else:
         text = _PLAIN.get(name, name)
-    if found.fields.get("isNullable") is False:
+    if java_object.fields.get("isNullable") is False:
         text += " NOT NULL"
     return LogicalType(text, java, name, precision, scale, children)
 
 
-def _row_fields(types: _Types, row: JavaObject) -> list[tuple[str, object]]:
+def _read_row_fields(types: _TypeReader, row: JavaObject) -> list[tuple[str, object]]:
     """Return the names and types of a ``RowType``, whose list is inside of Java's wrappers."""
-    at: object = row.fields.get("fields")
+    field_list: object = row.fields.get("fields")
     for _ in range(_MOST_WRAPPERS):
-        if not isinstance(at, JavaObject) or "list" not in at.fields:
+        if not isinstance(field_list, JavaObject) or "list" not in field_list.fields:
             break
-        at = at.fields["list"]
+        field_list = field_list.fields["list"]
     else:
-        raise types.reader.damaged("the field list of a row contains itself", at=types.begin)
+        raise types.reader.damaged("the field list of a row contains itself", position=types.begin)
     elements: list[object] = []
-    if isinstance(at, JavaObject):
-        array = at.fields.get("a")
-        elements = array if isinstance(array, list) else at.written
+    if isinstance(field_list, JavaObject):
+        array = field_list.fields.get("a")
+        elements = array if isinstance(array, list) else field_list.custom_data
     return [
         (str(element.fields.get("name")), element.fields.get("type"))
         for element in elements

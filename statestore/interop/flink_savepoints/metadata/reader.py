@@ -271,17 +271,19 @@ def read_metadata(data: bytes, name: str) -> SavepointMetadata:
         )
     checkpoint_id = reader.i64()
     if checkpoint_id < 0:
-        raise reader.damaged(f"the checkpoint has the invalid id {checkpoint_id}", at=reader.at - 8)
-    masters = tuple(_master(reader) for _ in range(reader.count(8, "master states")))
-    operators = tuple(_operator(reader, version) for _ in range(reader.count(28, "operators")))
-    properties = reader.bytes(reader.left) if version >= 4 else b""
+        raise reader.damaged(
+            f"the checkpoint has the invalid id {checkpoint_id}", position=reader.position - 8
+        )
+    masters = tuple(_read_master_state(reader) for _ in range(reader.count(8, "master states")))
+    operators = tuple(_read_operator(reader, version) for _ in range(reader.count(28, "operators")))
+    properties = reader.bytes(reader.remaining) if version >= 4 else b""
     if version >= 4 and properties[:4] != b"\xac\xed\x00\x05":
         raise reader.damaged("the checkpoint's properties do not follow the operators")
     reader.end("the last operator")
     return SavepointMetadata(version, checkpoint_id, operators, masters, properties)
 
 
-def _master(reader: Reader) -> MasterState:
+def _read_master_state(reader: Reader) -> MasterState:
     reader.expect(MASTER_MAGIC, "the magic number of a master state")
     inner = reader.part(reader.i32())
     version, name = inner.i32(), inner.utf()
@@ -290,12 +292,12 @@ def _master(reader: Reader) -> MasterState:
     return MasterState(name, version, data)
 
 
-def _operator(reader: Reader, version: int) -> OperatorHandles:
+def _read_operator(reader: Reader, version: int) -> OperatorHandles:
     name = uid = ""
     if version >= 5:
         name, uid = reader.utf(), reader.utf()
     operator_id = reader.bytes(16).hex()
-    begin = reader.at
+    begin = reader.position
     parallelism, max_parallelism = reader.i32(), reader.i32()
     # FullyFinishedOperatorState keeps the parallelism too; -1 means that no maximum was set.
     if not 0 < parallelism <= 1 << 15 or not -1 <= max_parallelism <= 1 << 15:
@@ -304,25 +306,27 @@ def _operator(reader: Reader, version: int) -> OperatorHandles:
                 f"operator {operator_id} has parallelism {parallelism} but max parallelism "
                 f"{max_parallelism}"
             ),
-            at=begin,
+            position=begin,
         )
     coordinator = None
     if version == 2:
         reader.i32()  # the length of the chain, always 1
     else:
-        begin = reader.at
-        found = _stream(reader)
-        if found is not None and not isinstance(found, InlineHandle):
-            raise reader.damaged("the state of a coordinator is not in the metadata file", at=begin)
-        coordinator = found
+        begin = reader.position
+        handle = _read_stream_handle(reader)
+        if handle is not None and not isinstance(handle, InlineHandle):
+            raise reader.damaged(
+                "the state of a coordinator is not in the metadata file", position=begin
+            )
+        coordinator = handle
     number = reader.i32()
     is_finished = number < 0 and version >= 3
-    if (number < 0 and not is_finished) or number > min(parallelism, reader.left // 4):
+    if (number < 0 and not is_finished) or number > min(parallelism, reader.remaining // 4):
         raise reader.damaged(
             f"operator {operator_id} has {number} subtasks but parallelism {parallelism}",
-            at=reader.at - 4,
+            position=reader.position - 4,
         )
-    subtasks = tuple(_subtask(reader, version, parallelism) for _ in range(max(number, 0)))
+    subtasks = tuple(_read_subtask(reader, version, parallelism) for _ in range(max(number, 0)))
     if len({subtask.index for subtask in subtasks}) < len(subtasks):
         raise reader.damaged(f"operator {operator_id} has the same subtask twice")
     return OperatorHandles(
@@ -337,7 +341,7 @@ def _operator(reader: Reader, version: int) -> OperatorHandles:
     )
 
 
-def _subtask(reader: Reader, version: int, parallelism: int) -> Subtask:
+def _read_subtask(reader: Reader, version: int, parallelism: int) -> Subtask:
     index = reader.i32()
     is_finished = index < 0 and version >= 3
     if is_finished:
@@ -345,7 +349,7 @@ def _subtask(reader: Reader, version: int, parallelism: int) -> Subtask:
     if not 0 <= index < parallelism:
         raise reader.damaged(
             f"the subtask index {index} is not below the parallelism {parallelism}",
-            at=reader.at - 4,
+            position=reader.position - 4,
         )
     if is_finished:
         return Subtask(index, is_finished=True)
@@ -353,105 +357,107 @@ def _subtask(reader: Reader, version: int, parallelism: int) -> Subtask:
         reader.i64()  # the duration of the checkpoint
         if reader.i32() > 0:
             raise reader.damaged("this is state of Flink 1.1, which no later Flink reads")
-    managed = _operator_handle(reader) if reader.i32() else None
-    raw = _operator_handle(reader) if reader.i32() else None
-    keyed, raw_keyed = _keyed(reader), _keyed(reader)
+    managed = _read_operator_handle(reader) if reader.i32() else None
+    raw = _read_operator_handle(reader) if reader.i32() else None
+    keyed, raw_keyed = _read_keyed_handle(reader), _read_keyed_handle(reader)
     channels: tuple[ChannelHandle, ...] = ()
     if version >= 3:
         channels = (
-            *_channels(reader, version, "input"),
-            *_channels(reader, version, "output"),
+            *_read_channels(reader, version, "input"),
+            *_read_channels(reader, version, "output"),
         )
     return Subtask(index, False, managed, raw, keyed, raw_keyed, channels)
 
 
-def _operator_handle(reader: Reader) -> OperatorHandle | None:
-    kind = reader.i8()
-    if kind == 0:
+def _read_operator_handle(reader: Reader) -> OperatorHandle | None:
+    tag = reader.i8()
+    if tag == 0:
         return None
-    if kind not in (4, 17):
-        raise reader.damaged(f"{kind} is not a kind of operator state", at=reader.at - 1)
-    parts = tuple(_part(reader) for _ in range(reader.count(7, "operator states")))
+    if tag not in (4, 17):
+        raise reader.damaged(f"{tag} is not a kind of operator state", position=reader.position - 1)
+    parts = tuple(_read_part(reader) for _ in range(reader.count(7, "operator states")))
     merged = None
-    if kind == 17:
+    if tag == 17:
         merged = MergedFolders(reader.utf(), reader.utf(), reader.bool())
-    return OperatorHandle(parts, _stream(reader), merged)
+    return OperatorHandle(parts, _read_stream_handle(reader), merged)
 
 
-def _part(reader: Reader) -> OperatorPart:
+def _read_part(reader: Reader) -> OperatorPart:
     name = reader.utf()
     mode = reader.u8()
     if mode >= len(MODES):
         raise reader.damaged(
-            f"{mode} is not a redistribution mode (state {name!r})", at=reader.at - 1
+            f"{mode} is not a redistribution mode (state {name!r})", position=reader.position - 1
         )
-    return OperatorPart(name, MODES[mode], _longs(reader, reader.count(8, "elements")))
+    return OperatorPart(name, MODES[mode], _read_offsets(reader, reader.count(8, "elements")))
 
 
-def _longs(reader: Reader, count: int) -> tuple[int, ...]:
+def _read_offsets(reader: Reader, count: int) -> tuple[int, ...]:
     """Return a list of offsets; a negative offset is an error."""
-    begin = reader.at
-    found = tuple(memoryview(reader.bytes(8 * count)[::-1]).cast("q"))[::-1]
-    if found and min(found) < 0:
-        raise reader.damaged(f"the offset {min(found)} is negative", at=begin)
-    return found
+    begin = reader.position
+    offsets = tuple(memoryview(reader.bytes(8 * count)[::-1]).cast("q"))[::-1]
+    if offsets and min(offsets) < 0:
+        raise reader.damaged(f"the offset {min(offsets)} is negative", position=begin)
+    return offsets
 
 
-def _range(reader: Reader) -> tuple[int, int]:
-    begin = reader.at
+def _read_range(reader: Reader) -> tuple[int, int]:
+    begin = reader.position
     first, count = reader.i32(), reader.i32()
     if first < 0 or count < 0 or first + count > 1 << 15:
-        raise reader.damaged(f"{count} key groups from {first} on are out of range", at=begin)
+        raise reader.damaged(f"{count} key groups from {first} on are out of range", position=begin)
     return first, count
 
 
-def _keyed(reader: Reader) -> KeyedHandle:
-    kind = reader.i8()
-    if kind == 0:
+def _read_keyed_handle(reader: Reader) -> KeyedHandle:
+    tag = reader.i8()
+    if tag == 0:
         return None
-    if kind in (3, 7, 12):
-        first, count = _range(reader)
-        offsets = _longs(reader, count)
-        stream = _stream(reader)
+    if tag in (3, 7, 12):
+        first, count = _read_range(reader)
+        offsets = _read_offsets(reader, count)
+        stream = _read_stream_handle(reader)
         return KeyGroupsHandle(
-            first, offsets, stream, kind == 7, reader.utf() if kind == 12 else None
+            first, offsets, stream, tag == 7, reader.utf() if tag == 12 else None
         )
-    if kind in (5, 11):
-        return _incremental(reader, kind)
-    if kind in _CHANGELOGS:
-        first, count = _range(reader)
+    if tag in (5, 11):
+        return _read_incremental_handle(reader, tag)
+    if tag in _CHANGELOGS:
+        first, count = _read_range(reader)
         with reader.nested("handles"):
-            _CHANGELOGS[kind](reader, kind)
-        return ChangelogHandle(kind, first, count)
-    raise reader.damaged(f"{kind} is not a kind of keyed state", at=reader.at - 1)
+            _CHANGELOGS[tag](reader, tag)
+        return ChangelogHandle(tag, first, count)
+    raise reader.damaged(f"{tag} is not a kind of keyed state", position=reader.position - 1)
 
 
-def _incremental(reader: Reader, kind: int) -> IncrementalHandle:
+def _read_incremental_handle(reader: Reader, tag: int) -> IncrementalHandle:
     checkpoint_id, backend = reader.i64(), reader.utf()
-    first, count = _range(reader)
-    size = reader.i64() if kind == 11 else None
-    meta, shared, private = _stream(reader), _files(reader), _files(reader)
-    handle_id = reader.utf() if kind == 11 else None
+    first, count = _read_range(reader)
+    size = reader.i64() if tag == 11 else None
+    meta, shared, private = _read_stream_handle(reader), _read_files(reader), _read_files(reader)
+    handle_id = reader.utf() if tag == 11 else None
     return IncrementalHandle(
         checkpoint_id, backend, first, count, meta, shared, private, size, handle_id
     )
 
 
-def _files(reader: Reader) -> tuple[tuple[str, StreamHandle], ...]:
-    return tuple((reader.utf(), _stream(reader)) for _ in range(reader.count(3, "files")))
+def _read_files(reader: Reader) -> tuple[tuple[str, StreamHandle], ...]:
+    return tuple(
+        (reader.utf(), _read_stream_handle(reader)) for _ in range(reader.count(3, "files"))
+    )
 
 
-def _changelog(reader: Reader, kind: int) -> None:
+def _skip_changelog(reader: Reader, tag: int) -> None:
     """Skip a ``ChangelogStateBackendHandle``."""
     reader.i64()
     for _ in range(2):  # the materialized state, and the changes after it
         for _ in range(reader.count(1, "handles")):
-            _keyed(reader)
-    reader.take(16 if kind == 14 else 8)
+            _read_keyed_handle(reader)
+    reader.take(16 if tag == 14 else 8)
     reader.utf()
 
 
-def _changes_inline(reader: Reader, kind: int) -> None:
+def _skip_inline_changes(reader: Reader, tag: int) -> None:
     """Skip an ``InMemoryChangelogStateHandle``."""
     reader.take(16)
     for _ in range(reader.count(8, "changes")):
@@ -460,85 +466,87 @@ def _changes_inline(reader: Reader, kind: int) -> None:
     reader.utf()
 
 
-def _changes_in_files(reader: Reader, kind: int) -> None:
+def _skip_changes_in_files(reader: Reader, tag: int) -> None:
     """Skip a ``ChangelogStateHandleStreamImpl``."""
     for _ in range(reader.count(9, "changes")):
         reader.i64()
-        _stream(reader)
+        _read_stream_handle(reader)
     reader.take(16)
     reader.utf()
-    if kind == 13:
+    if tag == 13:
         reader.utf()
 
 
 _CHANGELOGS: dict[int, Callable[[Reader, int], None]] = {
-    8: _changelog,
-    9: _changes_inline,
-    10: _changes_in_files,
-    13: _changes_in_files,
-    14: _changelog,
+    8: _skip_changelog,
+    9: _skip_inline_changes,
+    10: _skip_changes_in_files,
+    13: _skip_changes_in_files,
+    14: _skip_changelog,
 }
 
 
-def _channels(
+def _read_channels(
     reader: Reader, version: int, direction: Literal["input", "output"]
 ) -> tuple[ChannelHandle, ...]:
     """Return the in-flight records (``ChannelStateHandleSerializerV1`` and ``V2``)."""
-    found = []
+    channels = []
     for _ in range(reader.count(13, "channels")):
-        kind = reader.u8() if version >= 6 else 1
-        if kind in (1, 2):  # subtask, gate and channel; offsets; size
+        tag = reader.u8() if version >= 6 else 1
+        if tag in (1, 2):  # subtask, gate and channel; offsets; size
             reader.take(12)
-            _longs(reader, reader.count(8, "offsets"))
+            _read_offsets(reader, reader.count(8, "offsets"))
             size = reader.i64()
-            _stream(reader)
-        elif kind in (3, 4):  # merged: subtask and size; the offsets of all channels come last
+            _read_stream_handle(reader)
+        elif tag in (3, 4):  # merged: subtask and size; the offsets of all channels come last
             reader.i32()
             size = reader.i64()
-            _stream(reader)
+            _read_stream_handle(reader)
             reader.take(reader.i32())
         else:
-            raise reader.damaged(f"{kind} is not a kind of in-flight records", at=reader.at - 1)
-        found.append(ChannelHandle(direction, size))
-    return tuple(found)
+            raise reader.damaged(
+                f"{tag} is not a kind of in-flight records", position=reader.position - 1
+            )
+        channels.append(ChannelHandle(direction, size))
+    return tuple(channels)
 
 
-def _stream(reader: Reader) -> StreamHandle:
-    kind = reader.u8()
-    if kind == 0:
+def _read_stream_handle(reader: Reader) -> StreamHandle:
+    tag = reader.u8()
+    if tag == 0:
         return None
-    if kind == 1:
+    if tag == 1:
         return InlineHandle(reader.utf(), reader.bytes(reader.i32()))
-    if kind == 2:
-        size = _size(reader)
-        return FileHandle(_path(reader), size)
-    if kind == 3:
-        first, count = _range(reader)
-        offsets = _longs(reader, count)
+    if tag == 2:
+        size = _read_size(reader)
+        return FileHandle(_read_path(reader), size)
+    if tag == 3:
+        first, count = _read_range(reader)
+        offsets = _read_offsets(reader, count)
         with reader.nested("handles"):
-            return KeyGroupsStream(first, offsets, _stream(reader))
-    if kind == 6:
-        return RelativeHandle(_path(reader), _size(reader))
-    if kind == 15:
-        start, size, scope = _size(reader), _size(reader), reader.i32()
+            return KeyGroupsStream(first, offsets, _read_stream_handle(reader))
+    if tag == 6:
+        return RelativeHandle(_read_path(reader), _read_size(reader))
+    if tag == 15:
+        start, size, scope = _read_size(reader), _read_size(reader), reader.i32()
         if not 0 <= scope < _SCOPES:
-            raise reader.damaged(f"{scope} is not a scope of a file", at=reader.at - 4)
-        return SegmentHandle(start, size, scope, _path(reader), reader.utf())
-    if kind == 16:
+            raise reader.damaged(f"{scope} is not a scope of a file", position=reader.position - 4)
+        return SegmentHandle(start, size, scope, _read_path(reader), reader.utf())
+    if tag == 16:
         return EmptyHandle()
-    raise reader.damaged(f"{kind} is not a kind of stream", at=reader.at - 1)
+    raise reader.damaged(f"{tag} is not a kind of stream", position=reader.position - 1)
 
 
-def _path(reader: Reader) -> str:
-    begin = reader.at
+def _read_path(reader: Reader) -> str:
+    begin = reader.position
     path = reader.utf()
     if not path or "\0" in path:
-        raise reader.damaged(f"{path!r} is not a path", at=begin)
+        raise reader.damaged(f"{path!r} is not a path", position=begin)
     return path
 
 
-def _size(reader: Reader) -> int:
+def _read_size(reader: Reader) -> int:
     size = reader.i64()
     if size < 0:
-        raise reader.damaged(f"the length {size} is negative", at=reader.at - 8)
+        raise reader.damaged(f"the length {size} is negative", position=reader.position - 8)
     return size

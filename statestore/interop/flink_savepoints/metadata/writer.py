@@ -39,16 +39,16 @@ def metadata_v3(metadata: SavepointMetadata) -> bytes:
         inner = i32(master.version) + utf(master.name) + i32(len(master.data)) + master.data
         parts += [i32(MASTER_MAGIC), i32(len(inner)), inner]
     parts.append(i32(len(metadata.operators)))
-    parts += map(_written_operator, metadata.operators)
+    parts += map(_encode_operator, metadata.operators)
     return b"".join(parts)
 
 
-def _written_operator(operator: OperatorHandles) -> bytes:
+def _encode_operator(operator: OperatorHandles) -> bytes:
     parts = [
         bytes.fromhex(operator.id),
         i32(operator.parallelism),
         i32(operator.max_parallelism),
-        _written_stream(operator.coordinator),
+        _encode_stream_handle(operator.coordinator),
         i32(-1 if operator.is_finished else len(operator.subtasks)),
     ]
     for subtask in operator.subtasks:
@@ -60,12 +60,17 @@ def _written_operator(operator: OperatorHandles) -> bytes:
                 f"operator {operator.id} has in-flight records, which a savepoint cannot contain"
             )
         parts.append(i32(subtask.index))
-        parts += map(_written_operator_handle, (subtask.operator, subtask.raw_operator))
-        parts += [_written_keyed(subtask.keyed), _written_keyed(subtask.raw_keyed), i32(0), i32(0)]
+        parts += map(_encode_operator_handle, (subtask.operator, subtask.raw_operator))
+        parts += [
+            _encode_keyed_handle(subtask.keyed),
+            _encode_keyed_handle(subtask.raw_keyed),
+            i32(0),
+            i32(0),
+        ]
     return b"".join(parts)
 
 
-def _written_operator_handle(handle: OperatorHandle | None) -> bytes:
+def _encode_operator_handle(handle: OperatorHandle | None) -> bytes:
     if handle is None:
         return i32(0)
     parts = [i32(1), i8(4 if handle.merged is None else 17), i32(len(handle.parts))]
@@ -75,18 +80,18 @@ def _written_operator_handle(handle: OperatorHandle | None) -> bytes:
     if handle.merged is not None:
         folders = handle.merged
         parts += [utf(folders.task), utf(folders.shared), i8(folders.is_empty)]
-    return b"".join((*parts, _written_stream(handle.stream)))
+    return b"".join((*parts, _encode_stream_handle(handle.stream)))
 
 
-def _written_keyed(handle: KeyedHandle) -> bytes:
+def _encode_keyed_handle(handle: KeyedHandle) -> bytes:
     if handle is None:
         return i8(0)
     if isinstance(handle, ChangelogHandle):
         raise IncompatibleStateError("a handle of the changelog state backend cannot be written")
     if isinstance(handle, KeyGroupsHandle):
-        kind = 7 if handle.is_savepoint else 3 if handle.handle_id is None else 12
-        last = () if kind != 12 or handle.handle_id is None else (utf(handle.handle_id),)
-        return b"".join((i8(kind), _written_range(handle), *last))
+        tag = 7 if handle.is_savepoint else 3 if handle.handle_id is None else 12
+        last = () if tag != 12 or handle.handle_id is None else (utf(handle.handle_id),)
+        return b"".join((i8(tag), _encode_range(handle), *last))
     parts = [
         i8(5 if handle.handle_id is None else 11),
         i64(handle.checkpoint_id),
@@ -96,19 +101,24 @@ def _written_keyed(handle: KeyedHandle) -> bytes:
     ]
     if handle.handle_id is not None:
         parts.append(i64(handle.size or 0))
-    parts.append(_written_stream(handle.meta))
+    parts.append(_encode_stream_handle(handle.meta))
     for files in (handle.shared, handle.private):
         parts.append(i32(len(files)))
-        parts += [utf(name) + _written_stream(stream) for name, stream in files]
+        parts += [utf(name) + _encode_stream_handle(stream) for name, stream in files]
     return b"".join(parts) + (b"" if handle.handle_id is None else utf(handle.handle_id))
 
 
-def _written_range(handle: KeyGroupsHandle | KeyGroupsStream) -> bytes:
+def _encode_range(handle: KeyGroupsHandle | KeyGroupsStream) -> bytes:
     offsets = b"".join(map(i64, handle.offsets))
-    return i32(handle.first) + i32(len(handle.offsets)) + offsets + _written_stream(handle.stream)
+    return (
+        i32(handle.first)
+        + i32(len(handle.offsets))
+        + offsets
+        + _encode_stream_handle(handle.stream)
+    )
 
 
-def _written_stream(handle: StreamHandle) -> bytes:
+def _encode_stream_handle(handle: StreamHandle) -> bytes:
     if handle is None:
         return i8(0)
     if isinstance(handle, InlineHandle):
@@ -116,7 +126,7 @@ def _written_stream(handle: StreamHandle) -> bytes:
     if isinstance(handle, FileHandle):
         return i8(2) + i64(handle.size) + utf(handle.path)
     if isinstance(handle, KeyGroupsStream):
-        return i8(3) + _written_range(handle)
+        return i8(3) + _encode_range(handle)
     if isinstance(handle, RelativeHandle):
         return i8(6) + utf(handle.path) + i64(handle.size)
     if isinstance(handle, EmptyHandle):

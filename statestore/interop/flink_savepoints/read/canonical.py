@@ -114,18 +114,18 @@ def read_header(data: bytes | memoryview, name: str) -> KeyedHeader:
     is_compressed = reader.bool()
     key = read_snapshot(reader)
     states = read_state_infos(reader)
-    return KeyedHeader(is_compressed, key, states, reader.at)
+    return KeyedHeader(is_compressed, key, states, reader.position)
 
 
 def read_state_infos(reader: Reader) -> tuple[StateInfo, ...]:
     """Parse the states of a header: their 16-bit count, then each state."""
     count = reader.u16()
-    if count * 14 > reader.left:
-        raise reader.damaged(f"{count} states do not fit in {reader.left} bytes")
-    begin = reader.at
+    if count * 14 > reader.remaining:
+        raise reader.damaged(f"{count} states do not fit in {reader.remaining} bytes")
+    begin = reader.position
     found = tuple(_state_info(reader) for _ in range(count))
     if len({one.name for one in found}) < count:
-        raise reader.damaged("a state occurs twice", at=begin)
+        raise reader.damaged("a state occurs twice", position=begin)
     return found
 
 
@@ -133,7 +133,9 @@ def _state_info(reader: Reader) -> StateInfo:
     name = reader.utf()
     kind = reader.i32()
     if not 0 <= kind < len(_KINDS):
-        raise reader.damaged(f"the state {name!r} has the unknown kind {kind}", at=reader.at - 4)
+        raise reader.damaged(
+            f"the state {name!r} has the unknown kind {kind}", position=reader.position - 4
+        )
     options = {reader.utf(): reader.utf() for _ in range(reader.count(4, "options"))}
     serializers = {
         reader.utf(): read_snapshot(reader) for _ in range(reader.count(12, "serializers"))
@@ -193,7 +195,7 @@ def canonical_states(window: Window, states: int, key_group: int) -> Iterator[in
         reader = window.reader
         if state >= states or state in known:
             raise reader.damaged(
-                f"state {state} of {states} in key group {key_group}", at=reader.at - 2
+                f"state {state} of {states} in key group {key_group}", position=reader.position - 2
             )
         known.add(state)
         yield state
@@ -231,14 +233,14 @@ def _entries(
     reader: Reader, places: EntryPlaces, state: int, key_group: int, prefix: int
 ) -> Entries:
     """Return the entries at known positions, and advance the reader past them."""
-    begin, keys, stop = reader.at, places.keys, places.stop
+    begin, keys, stop = reader.position, places.keys, places.stop
     data = np.frombuffer(reader.data[begin:stop], np.uint8).copy()
     data[keys[-1] - begin] &= END_OF_STATE - 1  # remove the mark of the last key
     starts, ends = keys - begin, places.values - begin - 4
     base = reader.base + begin
     found = Spans(data, starts, ends, reader.name, base)
     _check_prefix(found, key_group, prefix)
-    reader.at = stop
+    reader.position = stop
     stops = np.append(starts[1:] - 4, stop - begin)
     return Entries(state, key_group, found, Spans(data, ends + 4, stops, reader.name, base))
 
@@ -249,7 +251,7 @@ def _check_prefix(keys: Spans, key_group: int, prefix: int) -> None:
     found = cursor.numbers(">u1" if prefix == 1 else ">u2")
     wrong = np.flatnonzero(found != key_group)
     if len(wrong):
-        cursor.at = keys.starts
+        cursor.position = keys.starts
         raise cursor.damaged(
             (
                 f"a key has the prefix of key group {found[wrong[0]]} but is stored in key group "

@@ -82,21 +82,21 @@ def split_keys(keys: Spans, layout: KeyLayout, prefix: int) -> KeyColumns:
         UnsupportedTypeError: for a type without a column type.
     """
     cursor = Cursor(keys, keys.starts + prefix, keys.ends)
-    begin = cursor.at
+    begin = cursor.position
     key = decoded_from(layout.key, cursor)
     if layout.has_marks:
         _check_mark(cursor, begin)
-    begin = cursor.at
+    begin = cursor.position
     namespace = decoded_from(layout.namespace, cursor)
     if layout.has_marks:
         _check_mark(cursor, begin)
     map_key = None if layout.map_key is None else decoded_from(layout.map_key, cursor)
-    cursor.refuse(cursor.at != cursor.end, "unexpected bytes follow a key")
+    cursor.refuse(cursor.position != cursor.end, "unexpected bytes follow a key")
     return KeyColumns(key, namespace, map_key)
 
 
 def _check_mark(cursor: Cursor, begin: Places) -> None:
-    lengths = cursor.at - begin
+    lengths = cursor.position - begin
     widths = 1 + (lengths[:, np.newaxis] >= 1 << 8 * np.arange(1, 4)).sum(axis=1)
     for number in range(4):
         rows = widths > number

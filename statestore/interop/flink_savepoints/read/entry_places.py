@@ -57,7 +57,7 @@ def entry_places(
     Raises:
         DamagedFileError: if ``is_whole`` and an entry goes past the end.
     """
-    found = [_followed(reader, reader.at, _FEW, is_whole)]
+    found = [_followed(reader, reader.position, _FEW, is_whole)]
     head = key_group.to_bytes(prefix, "big")
     while not found[-1].is_end:
         at = found[-1].stop
@@ -87,13 +87,13 @@ def _followed(reader: Reader, at: int, length: int, is_whole: bool) -> EntryPlac
             is_end = data[start] >= END_OF_STATE
     except (struct.error, IndexError):
         if is_whole:
-            raise reader.damaged("an entry exceeds its key group", at=at) from None
+            raise reader.damaged("an entry exceeds its key group", position=at) from None
     if at > len(data):
         if not is_whole:
             at, is_end = keys.pop() - _LENGTH_BYTES, False
             values.pop()
         elif is_end:
-            raise reader.damaged("the last value exceeds its key group", at=at)
+            raise reader.damaged("the last value exceeds its key group", position=at)
     return EntryPlaces(np.array(keys, np.int64), np.array(values, np.int64), at, is_end)
 
 
@@ -141,12 +141,12 @@ class _Entries:
         return _Entries(self.begins[rows], self.values[rows], self.stops[rows])
 
     def follow(self, at: int) -> bool:
-        """Return whether the first entry begins at ``at``, and the entries are adjacent."""
+        """Return whether the first entry begins at ``position``, and the entries are adjacent."""
         is_first = len(self.begins) > 0 and self.begins[0] == at
         return is_first and bool((self.begins[1:] == self.stops[:-1]).all())
 
     def is_met(self, at: int) -> npt.NDArray[np.bool_]:
-        """Return which entries begin at ``at``, or at the end of another entry."""
+        """Return which entries begin at ``position``, or at the end of another entry."""
         size = int(self.begins.max(initial=at)) - at + 1
         ends = np.zeros(size, np.bool_)
         ends[0] = True

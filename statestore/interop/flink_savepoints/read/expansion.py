@@ -30,7 +30,7 @@ class Expansion:
         self._most = self._left = _FREE + _TIMES * stored
 
     def spend(self, count: int, at: int) -> None:
-        """Use up ``count`` bytes, to which the data at byte ``at`` of the file expands.
+        """Use up ``count`` bytes, to which the data at byte ``position`` of the file expands.
 
         Raises:
             DamagedFileError: if the file expands to more than its limit.

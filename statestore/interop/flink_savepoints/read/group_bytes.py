@@ -94,7 +94,7 @@ class GroupBytes:
             length = len(data) if is_last else whole_chunks(data)
             reader = Reader(memoryview(data)[:length], self.source.name, base=at)
             if length and at == self.start:
-                reader.begins_with(memoryview(SNAPPY_HEAD), "a stream of Snappy")
+                reader.expect_prefix(memoryview(SNAPPY_HEAD), "a stream of Snappy")
             for begin, part in chunks(reader):
                 yield at + begin, part
             left, at = data[length:], at + length
@@ -119,22 +119,22 @@ class Window:
     @property
     def place(self) -> int:
         """The reader's position, relative to the beginning of the window."""
-        return self.reader.base + self.reader.at - self._first
+        return self.reader.base + self.reader.position - self._first
 
     def more(self) -> None:
         """Load more bytes, so that the number of unread bytes at least doubles if possible."""
-        left = bytes(self.reader.data[self.reader.at :])
+        left = bytes(self.reader.data[self.reader.position :])
         parts, size = [left], 0
         while self._next is not None and (not size or size < len(left)):
             parts.append(self._next)
             size += len(self._next)
             self._next = next(self._blocks, None)
-        base = self.reader.base + self.reader.at
+        base = self.reader.base + self.reader.position
         self.reader = Reader(b"".join(parts), self.reader.name, base=base)
 
     def need(self, count: int) -> Reader:
         """Return the reader with at least ``count`` unread bytes, unless fewer remain."""
-        while self.reader.left < count and not self.is_last:
+        while self.reader.remaining < count and not self.is_last:
             self.more()
         return self.reader
 

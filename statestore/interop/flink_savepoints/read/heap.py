@@ -125,7 +125,7 @@ def heap_states(reader: Reader, states: int, key_group: int) -> Iterator[int]:
         state = reader.u16()
         if state >= states or state in known:
             raise reader.damaged(
-                f"state {state} of {states} in key group {key_group}", at=reader.at - 2
+                f"state {state} of {states} in key group {key_group}", position=reader.position - 2
             )
         known.add(state)
         yield state
@@ -155,7 +155,7 @@ def walk_entries(reader: Reader, state: KeyedStateInfo) -> HeapEntries:
     if state.kind != "timers":
         jumps = [over(state.namespace), over(state.key), *jumps]
     begins, stop = _walked(reader, count, jumps)
-    reader.at = stop
+    reader.position = stop
     return HeapEntries(
         state,
         reader,
@@ -168,7 +168,7 @@ def walk_entries(reader: Reader, state: KeyedStateInfo) -> HeapEntries:
 
 def _walked(reader: Reader, count: int, jumps: list[Jump]) -> tuple[list[list[int]], int]:
     """Return the start of each part of each entry, and the end of the last entry."""
-    at = reader.at
+    at = reader.position
     begins: list[list[int]] = [[] for _ in jumps]
     try:
         if len(jumps) == 3:
@@ -187,9 +187,9 @@ def _walked(reader: Reader, count: int, jumps: list[Jump]) -> tuple[list[list[in
                 begins[0].append(at)
                 at = jump(at)
     except IndexError:
-        raise reader.damaged("an entry exceeds its key group", at=at) from None
+        raise reader.damaged("an entry exceeds its key group", position=at) from None
     if at > len(reader.data):
-        raise reader.damaged("the last entry exceeds its key group", at=at)
+        raise reader.damaged("the last entry exceeds its key group", position=at)
     return begins, at
 
 
@@ -200,10 +200,10 @@ def _each(reader: Reader, counts: list[int], found: list[list[int]], *jumps: Jum
     """
 
     def jump(at: int) -> int:
-        reader.at = at
+        reader.position = at
         count = reader.count(len(jumps), "elements")
         counts.append(count)
-        at = reader.at
+        at = reader.position
         for _ in range(count):
             for one, places in zip(jumps, found, strict=False):
                 places.append(at)
@@ -225,9 +225,9 @@ def _jump_over(reader: Reader, kind: FlinkType) -> Jump:
     skip = skipper(kind)
 
     def slowly(at: int) -> int:
-        reader.at = at
+        reader.position = at
         skip(reader)
-        return reader.at
+        return reader.position
 
     if kind != _STRING:
         return slowly

@@ -107,15 +107,17 @@ def _of_hashes(hashes: list[int]) -> GroupsOf:
 def _rows(kind: FlinkType, cursor: Cursor) -> list[bytes]:
     """Return the rows of Flink SQL at a cursor, without their length prefixes."""
     skip = skipper(kind)
-    found, at = [], cursor.at.copy()
+    found, at = [], cursor.position.copy()
     for row in range(len(cursor)):
         reader = cursor.reader(row)
         skip(reader)
-        if reader.at % _SQL_WORD != _SQL_LENGTH_BYTES:
-            raise reader.damaged(f"a SQL row has {reader.at - _SQL_LENGTH_BYTES} bytes", at=0)
-        found.append(bytes(reader.data[_SQL_LENGTH_BYTES : reader.at]))
-        at[row] += reader.at
-    cursor.at = at
+        if reader.position % _SQL_WORD != _SQL_LENGTH_BYTES:
+            raise reader.damaged(
+                f"a SQL row has {reader.position - _SQL_LENGTH_BYTES} bytes", position=0
+            )
+        found.append(bytes(reader.data[_SQL_LENGTH_BYTES : reader.position]))
+        at[row] += reader.position
+    cursor.position = at
     return found
 
 

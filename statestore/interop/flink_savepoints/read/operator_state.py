@@ -88,11 +88,13 @@ class SubtaskElements:
         counts = whole.counts(2)
         found = []
         for row in range(len(counts)):
-            at = whole.at[row : row + 1]
+            at = whole.position[row : row + 1]
             cursor = Cursor(self.raw, at, whole.end[row : row + 1])
             for _ in range(int(counts[row])):
                 found.append(decoded_from(entry, cursor))  # noqa: PERF401 - the cursor moves
-            cursor.refuse(cursor.at != cursor.end, "unexpected bytes follow a broadcast state")
+            cursor.refuse(
+                cursor.position != cursor.end, "unexpected bytes follow a broadcast state"
+            )
         if not found:
             none = np.empty(0, np.int64)
             return decoded_from(entry, Cursor(self.raw, none, none))
@@ -146,7 +148,7 @@ def read_operator_state(
     edges = sorted({at for part in handle.parts for at in part.offsets})
     if is_compressed and bytes(reader.take(len(SNAPPY_HEAD))) != SNAPPY_HEAD:
         raise reader.damaged("the elements do not begin with a Snappy header")
-    if (edges or [len(whole)])[0] != reader.at or (edges and edges[-1] > len(whole)):
+    if (edges or [len(whole)])[0] != reader.position or (edges and edges[-1] > len(whole)):
         raise reader.damaged(
             f"the elements begin at byte {edges[0] if edges else len(whole)} instead of 0"
         )
@@ -163,7 +165,11 @@ def _elements(reader: Reader, edges: list[int], is_compressed: bool) -> Iterator
     """Yield the bytes between offsets; with Snappy each element has its own chunks."""
     for start, stop in pairwise([*edges, len(reader.data)] if edges else []):
         part = Reader(reader.take(stop - start), reader.name, base=start)
-        yield b"".join(data for _, data in chunks(part)) if is_compressed else part.bytes(part.left)
+        yield (
+            b"".join(data for _, data in chunks(part))
+            if is_compressed
+            else part.bytes(part.remaining)
+        )
 
 
 def _info(found: StateInfo | None, part: OperatorPart, reader: Reader) -> OperatorStateInfo:
@@ -193,7 +199,7 @@ def kafka_splits(splits: pa.Array, name: str) -> tuple[KafkaSplit, ...]:
     for data in splits.to_pylist():
         reader = Reader(data, name)
         version, length = reader.i32(), reader.i32()
-        whole = length == reader.left and version == _KAFKA_VERSION and length >= 2
+        whole = length == reader.remaining and version == _KAFKA_VERSION and length >= 2
         topic = int.from_bytes(reader.data[8:10], "big") if whole else -1
         if not whole or length != 2 + topic + 4 + 8 + 8:
             raise UnsupportedTypeError(f"{name} has splits of a source other than Kafka")

@@ -108,7 +108,7 @@ def open_table(source: ByteSource) -> RocksTable:
     """
     name, size = source.name, source.size
     footer = Reader(source.read(max(size - _FOOTER, 0), size), name, base=max(size - _FOOTER, 0))
-    if footer.left < _FOOTER or _U64.unpack(footer.data[-8:])[0] != _MAGIC:
+    if footer.remaining < _FOOTER or _U64.unpack(footer.data[-8:])[0] != _MAGIC:
         raise footer.damaged("it does not end like a RocksDB table")
     version = int(_U32.unpack(footer.data[-12:-8])[0])
     if version not in _VERSIONS:
@@ -190,8 +190,8 @@ def _index(block: Spans, is_delta: bool, expansion: Expansion) -> Iterator[_Bloc
     content = block.data[int(block.starts[0]) : entries_end(block, 0)].data
     reader = Reader(content, block.name, base=block.base)
     offset, size, last = 0, 0, b""
-    while reader.left:
-        begin, shared, more = reader.at, reader.varint(), reader.varint()
+    while reader.remaining:
+        begin, shared, more = reader.position, reader.varint(), reader.varint()
         expansion.spend(shared + ENTRY_BYTES, reader.base + begin)
         last = last[:shared] + reader.bytes(more)
         if shared == 0:
@@ -275,7 +275,7 @@ def _contents(
 def _decompressed(reader: Reader, compression: int, expansion: Expansion) -> bytes:
     """Return the decompressed content of the reader's block."""
     if compression == 0:
-        return reader.bytes(reader.left)
+        return reader.bytes(reader.remaining)
     if compression != 1 and compression != 2 and compression not in _CODECS:
         raise reader.damaged(f"a block has the unknown compression {compression}")
     body = reader.data
@@ -285,14 +285,14 @@ def _decompressed(reader: Reader, compression: int, expansion: Expansion) -> byt
     expansion.spend(length, reader.base)
     if compression == 1:
         return snappy_block(body, reader, 0, BLOCK_BYTES)
-    packed = body[reader.at :]
+    packed = body[reader.position :]
     try:
         if compression == 2:  # + 1, because zlib treats a maximum length of 0 as no maximum
             plain = zlib.decompressobj(-14).decompress(packed, length + 1)
         else:
             plain = pa.Codec(_CODECS[compression]).decompress(packed, length, asbytes=True)
     except (OSError, zlib.error, pa.ArrowException) as error:
-        raise reader.damaged(f"a block cannot be decompressed ({error})", at=0) from error
+        raise reader.damaged(f"a block cannot be decompressed ({error})", position=0) from error
     if len(plain) != length:
-        raise reader.damaged("the length of a block is wrong", at=0)
+        raise reader.damaged("the length of a block is wrong", position=0)
     return bytes(plain)

@@ -138,18 +138,21 @@ def pairs_of(blocks: Spans, expansion: Expansion) -> tuple[pa.Array, pa.Array]:
     """
     lanes = _lanes(blocks)
     data = lanes.data()
-    lane, keys = np.arange(len(lanes)), piece_array(data, lanes.at, lanes.at).cast(BYTES)
+    lane, keys = (
+        np.arange(len(lanes)),
+        piece_array(data, lanes.position, lanes.position).cast(BYTES),
+    )
     found = [_Found(lane[:0], keys[:0], lane[:0], lane[:0])]
     for _ in range(_STEPS):
         if not len(lanes):
             break
         found.append(_stepped(lanes, lane, keys, expansion))
         keys = found[-1].keys
-        goes_on = lanes.at < lanes.end
+        goes_on = lanes.position < lanes.end
         if not bool(goes_on.all()):
             lane, keys, lanes = lane[goes_on], keys.filter(pa.array(goes_on)), lanes.only(goes_on)
     found += [
-        _followed(lanes.reader(row), number, key, int(lanes.at[row]), expansion)
+        _followed(lanes.reader(row), number, key, int(lanes.position[row]), expansion)
         for row, (number, key) in enumerate(zip(lane.tolist(), keys.to_pylist(), strict=True))
     ]
     order = np.argsort(np.concatenate([one.lanes for one in found]), kind="stable")
@@ -177,15 +180,15 @@ def _stepped(lanes: Cursor, lane: Places, before: pa.Array, expansion: Expansion
     lanes.refuse(
         shared > known.ends - known.starts, "a key shares more bytes than the previous key has"
     )
-    lanes.refuse(more + length > lanes.end - lanes.at, "an entry exceeds its block")
-    middle = lanes.at + more
-    keys = piece_array(data, lanes.at, middle).cast(BYTES)
+    lanes.refuse(more + length > lanes.end - lanes.position, "an entry exceeds its block")
+    middle = lanes.position + more
+    keys = piece_array(data, lanes.position, middle).cast(BYTES)
     if bool(shared.any()):
-        expansion.spend(int(shared.sum()), lanes.spans.base + int(lanes.at[0]))
+        expansion.spend(int(shared.sum()), lanes.spans.base + int(lanes.position[0]))
         first = piece_array(known.data, known.starts, known.starts + shared)
         keys = joined(first.cast(BYTES), keys)
-    lanes.at = middle + length
-    return _Found(lane, keys, middle, lanes.at)
+    lanes.position = middle + length
+    return _Found(lane, keys, middle, lanes.position)
 
 
 def _followed(reader: Reader, lane: int, key: bytes, begin: int, expansion: Expansion) -> _Found:
@@ -194,16 +197,21 @@ def _followed(reader: Reader, lane: int, key: bytes, begin: int, expansion: Expa
     For a lane with very many entries, vectorized steps over a single lane would be too slow.
     """
     keys, starts, ends = list[bytes](), array("q"), array("q")
-    while reader.left:
-        at, shared, more, length = reader.at, reader.varint(), reader.varint(), reader.varint()
+    while reader.remaining:
+        at, shared, more, length = (
+            reader.position,
+            reader.varint(),
+            reader.varint(),
+            reader.varint(),
+        )
         expansion.spend(shared + ENTRY_BYTES, reader.base + at)
         if shared > len(key):
-            raise reader.damaged("a key shares more bytes than the previous key has", at=at)
+            raise reader.damaged("a key shares more bytes than the previous key has", position=at)
         key = key[:shared] + reader.bytes(more)
         keys.append(key)
-        starts.append(begin + reader.at)
+        starts.append(begin + reader.position)
         reader.take(length)
-        ends.append(begin + reader.at)
+        ends.append(begin + reader.position)
     lanes = np.full(len(keys), lane, np.int64)
     return _Found(lanes, pa.array(keys, BYTES), np.array(starts), np.array(ends))
 

@@ -314,14 +314,14 @@ def state_rows(found: StateEntries, prefix: int, *, as_bytes: bool) -> Savepoint
     state, key_group, keys = found.state, found.key_group, found.keys
     whole = Cursor(found.values, found.values.starts, found.values.ends)
     if state.kind == "timers":
-        whole.refuse(whole.at != whole.end, "a timer cannot have a value")
+        whole.refuse(whole.position != whole.end, "a timer cannot have a value")
         timers = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)
         time, key, namespace = decoded(state.value, timers).flatten()
         return SavepointRows(state, key_group, key, namespace, None, None, time)
     parts = split_keys(keys, KeyLayout.of(state), prefix)
     if state.kind == "list":
         whole.refuse(
-            whole.at == whole.end,
+            whole.position == whole.end,
             "a list has no elements, although Flink does not store empty lists",
         )
     if as_bytes:

@@ -42,19 +42,19 @@ def chunks(reader: Reader) -> Iterator[tuple[int, bytes]]:
     Raises DamagedFileError if the stream is truncated, or a checksum does not match.
     """
     name, base = reader.name, reader.base
-    while reader.left:
-        begin = reader.at
+    while reader.remaining:
+        begin = reader.position
         head = int(_U32.unpack(reader.take(4))[0])
-        kind, chunk = head & 0xFF, Reader(reader.take(head >> 8), name, base=base + reader.at)
+        kind, chunk = head & 0xFF, Reader(reader.take(head >> 8), name, base=base + reader.position)
         if kind in (_COMPRESSED, _PLAIN):
             wanted = int(_U32.unpack(chunk.take(4))[0])
-            body = chunk.take(chunk.left)
+            body = chunk.take(chunk.remaining)
             part = bytes(body) if kind == _PLAIN else snappy_block(body, reader, begin, _CHUNK)
             if masked_crc32c(part) != wanted:
-                raise reader.damaged("the checksum of a Snappy chunk is wrong", at=begin)
+                raise reader.damaged("the checksum of a Snappy chunk is wrong", position=begin)
             yield begin, part
         elif kind < _FIRST_SKIPPABLE:
-            raise reader.damaged(f"a Snappy chunk has the unknown kind {kind}", at=begin)
+            raise reader.damaged(f"a Snappy chunk has the unknown kind {kind}", position=begin)
 
 
 def framed(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
@@ -88,8 +88,10 @@ def snappy_block(body: memoryview, reader: Reader, begin: int, most: int) -> byt
     """
     length = Reader(body, reader.name, base=reader.base + begin).varint()
     if length > min(100 * len(body) + 1000, most):  # Snappy cannot compress better than this
-        raise reader.damaged("the length of a Snappy block is wrong", at=begin)
+        raise reader.damaged("the length of a Snappy block is wrong", position=begin)
     try:
         return bytes(pa.Codec("snappy").decompress(body, length, asbytes=True))
     except (OSError, pa.ArrowException) as error:
-        raise reader.damaged(f"cannot decompress a Snappy block ({error})", at=begin) from error
+        raise reader.damaged(
+            f"cannot decompress a Snappy block ({error})", position=begin
+        ) from error

@@ -74,7 +74,7 @@ class _Within(Cursor):
         """Create it for rows, or for elements, where ``array`` is the index into ``arrays``."""
         super().__init__(spans, at, end)
         self._array = array
-        self._left = end - at if arrays is None else arrays.end - arrays.at
+        self._left = end - at if arrays is None else arrays.end - arrays.position
 
     def take(self, lengths: Places) -> None:
         """Claim the bytes of one value per row; DamagedFileError if there are not enough left."""
@@ -91,16 +91,16 @@ class _Within(Cursor):
 def decoded_rows(columns: tuple[LogicalType, ...], cursor: Cursor) -> pa.Array:
     """Return rows as structs of ``row_kind``, ``f0``, ``f1``, …; raises errors of ``decoded``."""
     lengths = cursor.counts(1)
-    begins = cursor.at
-    cursor.at = begins + lengths
-    return _rows(columns, Cursor(cursor.spans, begins, cursor.at))
+    begins = cursor.position
+    cursor.position = begins + lengths
+    return _rows(columns, Cursor(cursor.spans, begins, cursor.position))
 
 
 def _rows(columns: tuple[LogicalType, ...], within: Cursor) -> pa.Array:
     """Return the rows in the given slices; ``within`` does not advance."""
     within.refuse_cells(len(columns))
-    own = _Within(within.spans, within.at, within.end)
-    fixed = Cursor(within.spans, within.at, within.end)
+    own = _Within(within.spans, within.position, within.end)
+    fixed = Cursor(within.spans, within.position, within.end)
     head = fixed.fixed(_header_width(len(columns)))
     words = fixed.fixed(_WORD * len(columns)).reshape(len(within), len(columns), _WORD)
     bits = np.unpackbits(head, axis=1, bitorder="little").astype(np.bool_)
@@ -171,22 +171,22 @@ def _width(element: LogicalType) -> int:
 
 def _array(element: LogicalType, within: Cursor) -> pa.Array:
     """Read ``BinaryArrayData``: i32 n, null bits, n elements, then variable-length data."""
-    fixed = Cursor(within.spans, within.at, within.end)
+    fixed = Cursor(within.spans, within.position, within.end)
     counts = _native(fixed.fixed(4), "<i4").astype(np.int64)
     width = _width(element)
     heads = 4 + (counts + 31) // 32 * 4
-    wrong = (counts < 0) | (heads + counts * width > within.end - within.at)
+    wrong = (counts < 0) | (heads + counts * width > within.end - within.position)
     within.refuse(wrong, "an array does not fit its column")
     number = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     each = _Within(
         within.spans,
-        np.repeat(within.at, counts),
+        np.repeat(within.position, counts),
         np.repeat(within.end, counts),
         arrays=within,
         array=np.repeat(np.arange(len(within)), counts),
     )
-    bits = within.data()[each.at + 4 + number // 8] >> (number % 8).astype(np.uint8)
-    starts = each.at + np.repeat(heads, counts) + number * width
+    bits = within.data()[each.position + 4 + number // 8] >> (number % 8).astype(np.uint8)
+    starts = each.position + np.repeat(heads, counts) + number * width
     words = np.zeros((len(number), _WORD), np.uint8)
     words[:, :width] = Cursor(within.spans, starts, each.end).fixed(width)
     values = _column(element, words, bits & 1 != 0, each)
@@ -195,11 +195,11 @@ def _array(element: LogicalType, within: Cursor) -> pa.Array:
 
 def _map(key: LogicalType, value: LogicalType, within: Cursor) -> pa.Array:
     """Read ``BinaryMapData``: the size of the key array, the key array, and the value array."""
-    fixed = Cursor(within.spans, within.at, within.end)
+    fixed = Cursor(within.spans, within.position, within.end)
     sizes = _native(fixed.fixed(4), "<i4").astype(np.int64)
-    within.refuse((sizes < 0) | (fixed.at + sizes > within.end), "the keys exceed their map")
-    keys = _array(key, Cursor(within.spans, fixed.at, fixed.at + sizes))
-    values = _array(value, Cursor(within.spans, fixed.at + sizes, within.end))
+    within.refuse((sizes < 0) | (fixed.position + sizes > within.end), "the keys exceed their map")
+    keys = _array(key, Cursor(within.spans, fixed.position, fixed.position + sizes))
+    values = _array(value, Cursor(within.spans, fixed.position + sizes, within.end))
     if not keys.offsets.equals(values.offsets):
         raise within.damaged("a map has different numbers of keys and values", 0)
     if keys.values.null_count:
@@ -233,10 +233,10 @@ def _places(words: Bytes, nulls: Rows, within: _Within) -> tuple[Places, Places]
     """Return the start and the length of the data that words point to."""
     both = _native(words, "<i8")
     offset, length = np.where(nulls, 0, both >> 32), np.where(nulls, 0, both & 0xFFFFFFFF)
-    wrong = (offset < 0) | (offset + length > within.end - within.at)
+    wrong = (offset < 0) | (offset + length > within.end - within.position)
     within.refuse(wrong, "a column of a row is outside the row")
     within.take(length)
-    return within.at + offset, length
+    return within.position + offset, length
 
 
 def _pieces(words: Bytes, nulls: Rows, within: _Within, *, can_be_inline: bool) -> pa.Array:
@@ -258,9 +258,9 @@ def _timestamps(column: LogicalType, whole: Places, nulls: Rows, within: Cursor)
     if column.precision <= EXACT_IN_MILLIS:
         return pa.array(whole, pa.int64(), mask=nulls).cast(kind)
     offset, nano = np.where(nulls, 0, whole >> 32), np.where(nulls, 0, whole & 0xFFFFFFFF)
-    wrong = (offset < 0) | (offset + _WORD > within.end - within.at) | (nano > 999_999)
+    wrong = (offset < 0) | (offset + _WORD > within.end - within.position) | (nano > 999_999)
     within.refuse(wrong & ~nulls, "a timestamp of a row is outside the row")
-    at = Cursor(within.spans, (within.at + offset)[~nulls], within.end[~nulls])
+    at = Cursor(within.spans, (within.position + offset)[~nulls], within.end[~nulls])
     millis = np.zeros(len(whole), np.int64)
     millis[~nulls] = _native(at.fixed(_WORD), "<i8")
     if kind == INSTANT:

@@ -27,19 +27,19 @@ class Cursor:
     A read past the end of a value raises a DamagedFileError with the file and the byte.
     """
 
-    __slots__ = ("at", "end", "spans")
+    __slots__ = ("end", "position", "spans")
 
     def __init__(self, spans: Spans, at: Places, end: Places) -> None:
         self.spans = spans
-        self.at = at
+        self.position = at
         self.end = end
 
     def __len__(self) -> int:
-        return len(self.at)
+        return len(self.position)
 
     def damaged(self, problem: str, row: int) -> DamagedFileError:
         """Return an error with the problem, the file and the byte of a row."""
-        where = self.spans.base + int(self.at[row])
+        where = self.spans.base + int(self.position[row])
         return DamagedFileError(f"{self.spans.name} is damaged at byte {where}: {problem}")
 
     def refuse(self, wrong: Rows, problem: str) -> None:
@@ -62,15 +62,15 @@ class Cursor:
 
     def fixed(self, width: int) -> npt.NDArray[np.uint8]:
         """Return the next ``width`` bytes of every row."""
-        self.refuse(self.at + width > self.end, f"a value ends before its next {width} bytes")
-        if not len(self.at) or not width:
-            return np.empty((len(self.at), width), np.uint8)
+        self.refuse(self.position + width > self.end, f"a value ends before its next {width} bytes")
+        if not len(self.position) or not width:
+            return np.empty((len(self.position), width), np.uint8)
         if width == 1:
-            found = self.spans.data[self.at][:, np.newaxis]
+            found = self.spans.data[self.position][:, np.newaxis]
         else:
             windows = np.lib.stride_tricks.sliding_window_view(self.spans.data, width)
-            found = windows[self.at]
-        self.at = self.at + width
+            found = windows[self.position]
+        self.position = self.position + width
         return found
 
     def numbers(self, dtype: str) -> npt.NDArray[Any]:
@@ -84,7 +84,7 @@ class Cursor:
         raw = self.fixed(1)[:, 0]
         wrong = raw > 1
         if bool(wrong.any()):
-            self.at = self.at - 1
+            self.position = self.position - 1
             self.refuse(wrong, "a boolean is neither 0 nor 1")
         found: Rows = raw == 1
         return found
@@ -92,23 +92,23 @@ class Cursor:
     def counts(self, least: int) -> Places:
         """Return the next item count of every row; each item has at least ``least`` bytes."""
         found = self.numbers(">i4").astype(np.int64)
-        wrong = (found < 0) | (found * least > self.end - self.at)
+        wrong = (found < 0) | (found * least > self.end - self.position)
         self.refuse(wrong, "a count is too large for its value")
         return found
 
     def only(self, rows: Rows) -> Cursor:
         """Return a cursor over some of the rows."""
-        return Cursor(self.spans, self.at[rows], self.end[rows])
+        return Cursor(self.spans, self.position[rows], self.end[rows])
 
     def moved(self, rows: Rows, other: Cursor) -> None:
         """Move the given rows to the positions of ``other``, a cursor over these rows."""
-        self.at = self.at.copy()
-        self.at[rows] = other.at
+        self.position = self.position.copy()
+        self.position[rows] = other.position
 
     def reader(self, row: int) -> Reader:
         """Return a reader for the unread bytes of a row."""
-        view = self.spans.data[int(self.at[row]) : int(self.end[row])].data
-        return Reader(view, self.spans.name, base=self.spans.base + int(self.at[row]))
+        view = self.spans.data[int(self.position[row]) : int(self.end[row])].data
+        return Reader(view, self.spans.name, base=self.spans.base + int(self.position[row]))
 
     def varints(self) -> Places:
         """Return the next varint of every row: 7 bits per byte, lowest bits first."""

@@ -73,7 +73,7 @@ def decoded(kind: FlinkType, spans: Spans) -> pa.Array:
     """
     cursor = Cursor(spans, spans.starts, spans.ends)
     found = decoded_from(kind, cursor)
-    cursor.refuse(cursor.at != cursor.end, "unexpected bytes follow a value")
+    cursor.refuse(cursor.position != cursor.end, "unexpected bytes follow a value")
     return found
 
 
@@ -163,11 +163,11 @@ def _struct(columns: list[pa.Array], kind: pa.StructType, nulls: Rows | None = N
 def _python(kind: FlinkType, cursor: Cursor, *, many: bool) -> pa.Array:
     """Read values of PyFlink's coders after a length: one value, or all values up to the end."""
     lengths = cursor.counts(1)
-    inner = Cursor(cursor.spans, cursor.at, cursor.at + lengths)
-    cursor.at = inner.end
+    inner = Cursor(cursor.spans, cursor.position, cursor.position + lengths)
+    cursor.position = inner.end
     if not many:
         found = decoded_from(kind, inner)
-        inner.refuse(inner.at != inner.end, "unexpected bytes follow a value")
+        inner.refuse(inner.position != inner.end, "unexpected bytes follow a value")
         return found
     starts, counts = _parted(kind, inner, between=0)
     values = decoded_from(kind, Cursor(cursor.spans, starts, np.repeat(inner.end, counts)))
@@ -222,7 +222,7 @@ def _row(kind: RowType, cursor: Cursor) -> pa.Array:
 
 
 def _list(element: FlinkType, cursor: Cursor, counts: Places) -> pa.Array:
-    elements, cursor.at = _elements(element, cursor, counts)
+    elements, cursor.position = _elements(element, cursor, counts)
     return pa.ListArray.from_arrays(list_offsets(counts), elements)
 
 
@@ -232,18 +232,18 @@ def _linked_list(element: FlinkType, cursor: Cursor) -> pa.Array:
     starts: list[int] = []
     limits: list[int] = []
     nulls: list[bool] = []
-    counts, ends = np.zeros(len(cursor), np.int64), cursor.at.copy()
+    counts, ends = np.zeros(len(cursor), np.int64), cursor.position.copy()
     for row in range(len(cursor)):
-        reader, begin = cursor.reader(row), int(cursor.at[row])
+        reader, begin = cursor.reader(row), int(cursor.position[row])
         mask = null_mask(reader)
         nulls += mask
         counts[row] = len(mask)
         for _ in range(mask.count(False)):
-            starts.append(begin + reader.at)
+            starts.append(begin + reader.position)
             limits.append(int(cursor.end[row]))
             skip(reader)
-        ends[row] = begin + reader.at
-    cursor.at = ends
+        ends[row] = begin + reader.position
+    cursor.position = ends
     some = Cursor(cursor.spans, np.array(starts, np.int64), np.array(limits, np.int64))
     values = scattered(decoded_from(element, some), ~np.array(nulls, np.bool_))
     return pa.ListArray.from_arrays(list_offsets(counts), values)
@@ -255,9 +255,9 @@ def _elements(element: FlinkType, cursor: Cursor, counts: Places) -> tuple[pa.Ar
     if width is None:
         starts, ends = _scanned(element, cursor, counts)
     else:
-        ends = cursor.at + counts * width
+        ends = cursor.position + counts * width
         cursor.refuse(ends > cursor.end, "a list exceeds its value")
-        starts = np.repeat(cursor.at, counts) + _within(counts) * width
+        starts = np.repeat(cursor.position, counts) + _within(counts) * width
     return decoded_from(element, Cursor(cursor.spans, starts, np.repeat(ends, counts))), ends
 
 
@@ -265,13 +265,13 @@ def _scanned(element: FlinkType, cursor: Cursor, counts: Places) -> tuple[Places
     """Return the position of each element, and the end of each row's last element."""
     skip = skipper(element)
     starts: list[int] = []
-    ends = cursor.at.copy()
+    ends = cursor.position.copy()
     for row in np.flatnonzero(counts).tolist():
-        reader, begin = cursor.reader(row), int(cursor.at[row])
+        reader, begin = cursor.reader(row), int(cursor.position[row])
         for _ in range(int(counts[row])):
-            starts.append(begin + reader.at)
+            starts.append(begin + reader.position)
             skip(reader)
-        ends[row] = begin + reader.at
+        ends[row] = begin + reader.position
     return np.array(starts, np.int64), ends
 
 
@@ -286,10 +286,12 @@ def decoded_list(element: FlinkType, spans: Spans) -> pa.Array:
     if width is None:
         starts, counts = _parted(element, cursor)
     else:
-        counts = (cursor.end - cursor.at + 1) // (width + 1)
-        wrong = (counts * (width + 1) - 1 != cursor.end - cursor.at) & (cursor.end > cursor.at)
+        counts = (cursor.end - cursor.position + 1) // (width + 1)
+        wrong = (counts * (width + 1) - 1 != cursor.end - cursor.position) & (
+            cursor.end > cursor.position
+        )
         cursor.refuse(wrong, "a list does not end with an element")
-        starts = np.repeat(cursor.at, counts) + _within(counts) * (width + 1)
+        starts = np.repeat(cursor.position, counts) + _within(counts) * (width + 1)
     commas = starts[_within(counts) > 0] - 1
     if bool((spans.data[commas] != _COMMA).any()):
         raise cursor.damaged("the elements of a list have no comma between them", 0)
@@ -307,7 +309,7 @@ def decoded_map_values(value: FlinkType, spans: Spans) -> pa.Array:
     cursor = Cursor(spans, spans.starts, spans.ends)
     nulls = cursor.flags()
     found = _where_not(nulls, value, 0, cursor)
-    cursor.refuse((cursor.at != cursor.end) & ~nulls, "unexpected bytes follow a value")
+    cursor.refuse((cursor.position != cursor.end) & ~nulls, "unexpected bytes follow a value")
     return found
 
 
@@ -325,13 +327,13 @@ def _parted(element: FlinkType, cursor: Cursor, between: int = 1) -> tuple[Place
     starts: list[int] = []
     counts = np.zeros(len(cursor), np.int64)
     for row in range(len(cursor)):
-        reader, begin, before = cursor.reader(row), int(cursor.at[row]), len(starts)
-        while reader.left:
-            starts.append(begin + reader.at)
+        reader, begin, before = cursor.reader(row), int(cursor.position[row]), len(starts)
+        while reader.remaining:
+            starts.append(begin + reader.position)
             skip(reader)
-            if reader.left and between:
+            if reader.remaining and between:
                 reader.take(between)
-                if not reader.left:
+                if not reader.remaining:
                     raise reader.damaged("a list ends with a comma")
         counts[row] = len(starts) - before
     return np.array(starts, np.int64), counts
@@ -341,7 +343,7 @@ def _map(key: FlinkType, value: FlinkType, cursor: Cursor) -> pa.Array:
     """Read ``MapSerializer``: the size, then keys and nullable values."""
     counts = cursor.counts(2)
     entry = TupleType("", (key, NullableType(value)))
-    entries, cursor.at = _elements(entry, cursor, counts)
+    entries, cursor.position = _elements(entry, cursor, counts)
     keys, values = entries.flatten()
     if keys.null_count:
         raise UnsupportedTypeError("a map has a null key, which a map column cannot store")
@@ -353,7 +355,7 @@ def _pojo(kind: PojoType, cursor: Cursor) -> pa.Array:
     flags = cursor.fixed(1)[:, 0]
     known = np.isin(flags, (_NULL, _ITSELF, _SUBCLASS, _TAGGED))
     if not bool(known.all()):
-        cursor.at = cursor.at - 1
+        cursor.position = cursor.position - 1
         cursor.refuse(~known, f"a value of {kind.class_name} has flags that a POJO cannot have")
     which = np.full(len(cursor), -1, np.int64)
     which[flags == _ITSELF] = 0
@@ -394,7 +396,7 @@ def _name_subclasses(kind: PojoType, cursor: Cursor, flags: Any, which: Places) 
         which[tagged] = numbers + 1
         cursor.moved(tagged, some)
     named = {one.class_name: at for at, one in enumerate(kind.others, len(kind.registered) + 1)}
-    cursor.at = cursor.at.copy()
+    cursor.position = cursor.position.copy()
     for row in np.flatnonzero(flags == _SUBCLASS).tolist():
         reader = cursor.reader(row)
         name = reader.utf()
@@ -405,7 +407,7 @@ def _name_subclasses(kind: PojoType, cursor: Cursor, flags: Any, which: Places) 
                 "header was written"
             )
         which[row] = named[name]
-        cursor.at[row] += reader.at
+        cursor.position[row] += reader.position
 
 
 def _merged(parts: list[tuple[Rows, pa.Array]], kind: pa.DataType, count: int) -> pa.Array:

@@ -73,8 +73,8 @@ def _strings(cursor: Cursor) -> pa.Array:
     lengths = cursor.varints() - 1
     nulls = lengths < 0
     lengths = np.maximum(lengths, 0)
-    cursor.refuse(lengths > cursor.end - cursor.at, "a text exceeds its value")
-    begins, ends = cursor.at, cursor.at + lengths
+    cursor.refuse(lengths > cursor.end - cursor.position, "a text exceeds its value")
+    begins, ends = cursor.position, cursor.position + lengths
     pieces = piece_array(cursor.data(), begins, ends)
     texts = _as_text(pieces)
     # An ASCII character has one byte. So if the first ``length`` bytes are ASCII, they are the
@@ -82,7 +82,7 @@ def _strings(cursor: Cursor) -> pa.Array:
     plain = pc.string_is_ascii(texts).to_numpy(zero_copy_only=False)
     if not bool(plain.all()):
         texts, ends = _other_texts(cursor, texts, plain, ends)
-    cursor.at = ends
+    cursor.position = ends
     if not bool(nulls.any()):
         return texts
     return pc.if_else(pa.array(~nulls), texts, pa.scalar(None, texts.type))
@@ -102,8 +102,8 @@ def _other_texts(
     ends = ends.copy()
     for row in np.flatnonzero(~plain).tolist():
         reader = cursor.reader(row)
-        found.append(reader.characters(int(ends[row] - cursor.at[row])))
-        ends[row] = cursor.at[row] + reader.at
+        found.append(reader.characters(int(ends[row] - cursor.position[row])))
+        ends[row] = cursor.position[row] + reader.position
     order = np.empty(len(plain), np.int64)
     count = int(plain.sum())
     order[plain] = np.arange(count)
@@ -124,18 +124,18 @@ def _checked(texts: list[str], kind: pa.DataType) -> pa.Array:
 def sized(cursor: Cursor) -> pa.Array:
     """Read bytes with a length prefix (``BytePrimitiveArraySerializer``)."""
     lengths = cursor.counts(1)
-    begins = cursor.at
-    cursor.at = begins + lengths
-    return piece_array(cursor.data(), begins, cursor.at)
+    begins = cursor.position
+    cursor.position = begins + lengths
+    return piece_array(cursor.data(), begins, cursor.position)
 
 
 def _string_data(cursor: Cursor) -> pa.Array:
     """Read ``StringDataSerializer``: a length, then UTF-8."""
-    begin = cursor.at
+    begin = cursor.position
     try:
         return sized(cursor).cast(pa.string())
     except pa.ArrowInvalid as error:
-        cursor.at = begin
+        cursor.position = begin
         raise cursor.damaged(f"a text is not UTF-8 ({error})", 0) from error
 
 
@@ -143,15 +143,15 @@ def _big_bytes(cursor: Cursor) -> list[int | None]:
     """Read ``BigIntSerializer``: 0 is null, 1 to 3 are 0, 1 and 10, others are length + 4."""
     numbers = cursor.numbers(">i4").astype(np.int64)
     lengths = np.maximum(numbers - _FIRST_LENGTH, 0)
-    wrong = (numbers < 0) | (lengths > cursor.end - cursor.at)
+    wrong = (numbers < 0) | (lengths > cursor.end - cursor.position)
     cursor.refuse(wrong, "a number exceeds its value")
     if bool((lengths > _MOST_BIG_BYTES).any()):
         raise UnsupportedTypeError(
             f"{cursor.spans.name} has a number of {lengths.max()} bytes; at most "
             f"{_MOST_BIG_BYTES} bytes are supported"
         )
-    cursor.at = cursor.at + lengths
-    raw = piece_array(cursor.data(), cursor.at - lengths, cursor.at).to_pylist()
+    cursor.position = cursor.position + lengths
+    raw = piece_array(cursor.data(), cursor.position - lengths, cursor.position).to_pylist()
     return [
         int.from_bytes(one, "big", signed=True) if length > 3 else _CONSTANTS.get(length)
         for one, length in zip(raw, numbers.tolist(), strict=True)
@@ -184,9 +184,9 @@ def _primitives(name: str, cursor: Cursor) -> pa.Array:
         return sized(cursor)
     width = ELEMENT_WIDTHS[name]
     counts = cursor.counts(width)
-    begins = cursor.at
-    cursor.at = begins + counts * width
-    pieces = piece_array(cursor.data(), begins, cursor.at)
+    begins = cursor.position
+    cursor.position = begins + counts * width
+    pieces = piece_array(cursor.data(), begins, cursor.position)
     _, _, content = pieces.buffers()
     raw = np.frombuffer(content, np.uint8, int((counts * width).sum())) if content else _EMPTY
     if name == "boolean[]":

@@ -142,8 +142,11 @@ def _string(reader: Reader) -> None:
     length = reader.varint() - 1
     if length <= 0:
         return
-    if length <= reader.left and bytes(reader.data[reader.at : reader.at + length]).isascii():
-        reader.at += length
+    if (
+        length <= reader.remaining
+        and bytes(reader.data[reader.position : reader.position + length]).isascii()
+    ):
+        reader.position += length
         return
     for _ in range(length):
         reader.varint()
@@ -152,7 +155,7 @@ def _string(reader: Reader) -> None:
 def _big(reader: Reader) -> int:
     length = reader.i32()
     if length < 0:
-        raise reader.damaged(f"the length {length} is negative", at=reader.at - 4)
+        raise reader.damaged(f"the length {length} is negative", position=reader.position - 4)
     reader.take(max(length - _BIG_CONSTANTS, 0))
     return length
 
@@ -218,8 +221,8 @@ def _masked(element: Skip) -> Skip:
 def null_mask(reader: Reader) -> list[bool]:
     """Return the null mask of the ``LinkedList`` that begins here (``MaskUtils``)."""
     count = reader.i32()
-    if count < 0 or (count + 7) // 8 > reader.left:
-        raise reader.damaged(f"the list length {count} is invalid", at=reader.at - 4)
+    if count < 0 or (count + 7) // 8 > reader.remaining:
+        raise reader.damaged(f"the list length {count} is invalid", position=reader.position - 4)
     mask = bytes(reader.take((count + 7) // 8))
     return [bool(mask[at // 8] >> (7 - at % 8) & 1) for at in range(count)]
 
@@ -275,7 +278,9 @@ def _pojo(kind: PojoType) -> Skip:
         if flags == 8:
             number = reader.u8()
             return kind.registered[number] if number < len(kind.registered) else None
-        raise reader.damaged(f"a POJO begins with the invalid flags {flags}", at=reader.at - 1)
+        raise reader.damaged(
+            f"a POJO begins with the invalid flags {flags}", position=reader.position - 1
+        )
 
     def skip(reader: Reader) -> None:
         flags = reader.u8()
