@@ -10,7 +10,7 @@ from statestore.arguments import checked_methods
 from statestore.jobgraph.graph import JobGraph
 from statestore.maintenance import diff as diff_command
 from statestore.maintenance.diff import DEFAULT_EXAMPLES
-from statestore.maintenance.diff_rows import CheckpointDifference
+from statestore.maintenance.diff_report import CheckpointDifference
 from statestore.restore import compare_plans as compare_command
 from statestore.restore import key_history as as_of_command
 from statestore.restore import key_history as key_command

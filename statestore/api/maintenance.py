@@ -20,10 +20,10 @@ from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
 from statestore.maintenance import compact as compact_command
 from statestore.maintenance import copy as copy_command
-from statestore.maintenance import copy as fork_command
 from statestore.maintenance import edit as edit_command
 from statestore.maintenance import expire as expire_command
 from statestore.maintenance import forget as forget_command
+from statestore.maintenance import fork as fork_command
 from statestore.maintenance import hold as pin_command
 from statestore.maintenance import purge as purge_command
 from statestore.maintenance import rekey as rekey_command

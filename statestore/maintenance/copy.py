@@ -37,11 +37,7 @@ from statestore.maintenance.derive import Deriver
 from statestore.snapshot.checkpoint_context import PriorCheckpoints
 from statestore.storage import Storage
 
-__all__ = [
-    "CopiedCheckpoint",
-    "copy",
-    "fork",
-]
+__all__ = ["CopiedCheckpoint", "copy"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +92,7 @@ def copy(
 
     After any of these the copy can be run again, and continues where it stopped.
     """
-    if _is_same_place(source.storage, target):
+    if is_same_place(source.storage, target):
         raise InvalidArgumentError(f"{target.url} is the store itself; choose another target")
     name = as_savepoint
     if name is None and isinstance(checkpoint, str) and is_savepoint_name(checkpoint):
@@ -298,64 +294,7 @@ def _put_savepoint(target: Catalog, name: str, number: int) -> None:
         target.holds.put_savepoint(savepoint, visible=lambda: target.check_visible(number))
 
 
-# Fork: create a store that starts with a checkpoint of another store, and shares its files.
-#
-# On one file system, files are hard-linked, so nothing is copied, and a collection in either store
-# removes only its own name. Files are never changed in place, so neither store sees the other's
-# writes. But if the bytes of a file are damaged, they are damaged in both stores. Files are copied
-# if they cannot be linked, as in a bucket or on another disk.
-
-
-def fork(
-    source: Catalog,
-    checkpoint: int | str,
-    target: Storage,
-    deriver: Callable[[Catalog], Deriver],
-    *,
-    dry_run: bool,
-    progress: Progress,
-) -> CopiedCheckpoint:
-    """Create a store at ``target`` whose first checkpoint is the given one; return what was done.
-
-    ``copied_files`` counts the files that could not be linked. An interrupted fork continues where
-    it stopped. Raises InvalidArgumentError if ``target`` already has a store with checkpoints, or a
-    folder with other files, and the errors of :func:`copy`.
-    """
-    _refuse_taken(target)
-    return copy(
-        source,
-        checkpoint,
-        target,
-        deriver,
-        as_savepoint=None,
-        dry_run=dry_run,
-        progress=progress,
-        linked=True,
-    )
-
-
-def _refuse_taken(target: Storage) -> None:
-    """Refuse a target that is in use.
-
-    A store without a checkpoint is an interrupted fork, and is allowed.
-    """
-    if target.is_empty():
-        return
-    advice = "choose a path that does not exist yet for the fork"
-    try:
-        numbers = Catalog.open(target, create=False).checkpoint_ids()
-    except StoreNotFoundError as error:
-        raise InvalidArgumentError(
-            f"{target.url} is not a store but contains files; {advice}"
-        ) from error
-    if numbers:
-        raise InvalidArgumentError(
-            f"{target.url} is already a store, with checkpoints "
-            f"{', '.join(map(str, numbers))}; {advice}, or use 'statestore copy'"
-        )
-
-
-def _is_same_place(first: Storage, second: Storage) -> bool:
+def is_same_place(first: Storage, second: Storage) -> bool:
     """Return whether two storages are the same folder, by URL or by real path."""
     paths = [storage.native_path("") for storage in (first, second)]
     real = [None if path is None else Path(path).resolve() for path in paths]

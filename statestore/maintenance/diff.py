@@ -10,186 +10,37 @@ are read and compared by identity. This is skipped if the two states have the sa
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields, replace
-from typing import Any
-
-import numpy as np
-import pyarrow as pa
+from collections.abc import Callable
+from dataclasses import replace
 
 from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.format.left_out import left_out_of
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.format.schema import digests_compare
-from statestore.jobgraph.graph import Edge, JobGraph, Node
-from statestore.maintenance.diff_rows import (
+from statestore.maintenance.diff_elements import Pair, compare_elements
+from statestore.maintenance.diff_graphs import graph_others
+from statestore.maintenance.diff_report import (
     ROWS_AT_ONCE,
     CheckpointDifference,
-    ComparedRows,
-    ComparedSide,
-    Example,
-    Other,
     Side,
     StateDifference,
-    compare_groups,
-    compare_whole,
     others,
     state_others,
+)
+from statestore.maintenance.diff_rows import (
+    ComparedRows,
+    ComparedSide,
+    compare_groups,
+    compare_whole,
     unlike_groups,
 )
-from statestore.parquet.operator_elements import elements_of
-from statestore.rows.equality import comparable
-from statestore.rows.equality import matching_positions as matched
-from statestore.rows.python_values import display_rows
 from statestore.storage import MeteredStorage, Storage
 
-__all__ = [
-    "DEFAULT_EXAMPLES",
-    "diff",
-    "graph_others",
-]
-
-
-# Compares two job graphs: operators, their settings, edges and options.
-
-
-_OPTIONS = ("chaining", "chain_different_max", "auto_generate_uids")
-
-
-def graph_others(a: JobGraph | None, b: JobGraph | None) -> tuple[Other, ...]:
-    """Return the differences; none if both graphs are missing.
-
-    Operators are matched by uid, or by name if they have no uid.
-    """
-    if a is None or b is None:
-        return others([("job graph", a and _size(a), b and _size(b))])
-    return (*_options(a, b), *_nodes(a, b), *_edges(a, b))
-
-
-def _size(graph: JobGraph) -> str:
-    return f"{len(graph.nodes)} operators"
-
-
-def _options(a: JobGraph, b: JobGraph) -> Iterable[Other]:
-    return others((name, getattr(a, name), getattr(b, name)) for name in _OPTIONS)
-
-
-def _nodes(a: JobGraph, b: JobGraph) -> Iterator[Other]:
-    old, new = _nodes_by_label(a), _nodes_by_label(b)
-    for name in (*old, *(name for name in new if name not in old)):
-        label = f"operator {name}"
-        if name not in old or name not in new:
-            yield from others([(label, _node(old.get(name)), _node(new.get(name)))])
-            continue
-        for field in fields(Node):
-            values = getattr(old[name], field.name), getattr(new[name], field.name)
-            yield from others([(f"{field.name} of {label}", *values)])
-
-
-def _nodes_by_label(graph: JobGraph) -> dict[str, Node]:
-    """Return the operators by uid, or by name if they have no uid.
-
-    Operators with the same name are numbered.
-    """
-    names = [node.uid or node.name for node in graph.nodes]
-    occurrences: Counter[str] = Counter()
-    nodes = {}
-    for name, node in zip(names, graph.nodes, strict=True):
-        occurrences[name] += 1
-        nodes[repr(name) if occurrences[name] == 1 else f"{name!r} ({occurrences[name]})"] = node
-    return nodes
-
-
-def _node(node: Node | None) -> str | None:
-    return None if node is None else f"parallelism {node.parallelism}"
-
-
-def _edges(a: JobGraph, b: JobGraph) -> Iterator[Other]:
-    old, new = Counter(map(_edge, a.edges)), Counter(map(_edge, b.edges))
-    for edge in sorted((old - new).elements()):
-        yield Other("edge", edge, None)
-    for edge in sorted((new - old).elements()):
-        yield Other("edge", None, edge)
-
-
-def _edge(edge: Edge) -> str:
-    words = [edge.partitioner and edge.partitioner.value, edge.exchange.value]
-    text = ", ".join(word for word in words if word)
-    return f"{edge.source} → {edge.target} (input {edge.number}, {text})"
-
-
-# Compares the elements of two operator states as multisets, and by position where that helps.
-
-
-@dataclass(frozen=True)
-class _ComparedElements:
-    """How many elements were added, removed and changed, with some examples."""
-
-    added: int
-    removed: int
-    changed: int
-    examples: tuple[Example, ...]
-
-
-def _compare_elements(
-    a: tuple[Storage, OperatorEntry],
-    b: tuple[Storage, OperatorEntry],
-    limit: int,
-) -> _ComparedElements:
-    """Compare the elements of two states by their common columns, in memory.
-
-    If all subtasks have as many elements on both sides, an element with other values at the same
-    subtask and position counts as changed. In all other cases it counts as removed, and another one
-    as added. An element that only moved is not counted.
-    """
-    old, new = elements_of(*a), elements_of(*b)
-    both = comparable((old, a[1].state.schema), (new, b[1].state.schema))
-    if not both[0].num_columns:
-        return _ComparedElements(0, 0, 0, ())
-    in_a, in_b = matched(*map(_number_duplicates, both))
-    removed = np.setdiff1d(np.arange(old.num_rows), in_a, assume_unique=True)
-    added = np.setdiff1d(np.arange(new.num_rows), in_b, assume_unique=True)
-    changed = np.zeros(0, np.intp)
-    if a[1].counts == b[1].counts:
-        changed = np.intersect1d(removed, added, assume_unique=True)
-        removed, added = np.setdiff1d(removed, changed), np.setdiff1d(added, changed)
-    examples: list[Example] = []
-    for change, of_a, of_b in (
-        ("changed", changed, changed),
-        ("added", None, added),
-        ("removed", removed, None),
-    ):
-        room = max(limit - len(examples), 0)
-        before: list[Any] | None = (
-            None if of_a is None else display_rows(old.take(pa.array(of_a[:room])))
-        )
-        now: list[Any] | None = (
-            None if of_b is None else display_rows(new.take(pa.array(of_b[:room])))
-        )
-        size = len(before or now or ())
-        pairs = zip(before or [None] * size, now or [None] * size, strict=True)
-        for old_element, new_element in pairs:
-            examples.append(
-                Example(change=change, key_group=None, identity={}, a=old_element, b=new_element)
-            )
-    return _ComparedElements(len(added), len(removed), len(changed), tuple(examples))
-
-
-def _number_duplicates(elements: pa.Table) -> pa.Table:
-    """Number equal elements in a new column, which makes all of them distinct."""
-    rows = elements.rename_columns([str(column) for column in range(elements.num_columns)])
-    _, like = matched(rows, rows)
-    order = np.argsort(like, kind="stable")
-    starts = np.searchsorted(like[order], like[order])
-    before = np.empty(len(order), np.intp)
-    before[order] = np.arange(len(order)) - starts
-    return rows.append_column("before", pa.array(before))
+__all__ = ["DEFAULT_EXAMPLES", "diff"]
 
 
 DEFAULT_EXAMPLES = 10
-Pair = tuple[Entry | None, Entry | None]
 
 
 def diff(
@@ -348,7 +199,7 @@ class _Comparison:
         tell = digests_compare(a.state.schema, b.state.schema)
         if tell and (a.counts, a.digest) == (b.counts, b.digest):
             return difference
-        compared = _compare_elements((self.a, a), (self.b, b), self._keys)
+        compared = compare_elements((self.a, a), (self.b, b), self._keys)
         difference = replace(
             difference,
             added=compared.added,

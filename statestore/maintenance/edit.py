@@ -33,7 +33,8 @@ from statestore.keys.ranges import Assignment
 from statestore.layers.intact_key_groups import group_digests
 from statestore.layers.merge import identities_of
 from statestore.maintenance.derive import Deriver
-from statestore.maintenance.rewrite import changes_of, rewrite, rewrite_by_sql
+from statestore.maintenance.rewrite import changes_of, rewrite
+from statestore.maintenance.rewrite_sql import rewrite_by_sql
 from statestore.parquet.keyed_writer import KeyedTarget
 from statestore.restore.key_set_lookup import WantedKeys, rows_of_keys
 from statestore.restore.lookup import key_batch

@@ -40,142 +40,33 @@ from typing import Any, TypeVar
 from statestore.catalog.catalog import Catalog
 from statestore.delta.state_table import refuse_tables
 from statestore.errors import (
-    CheckpointNotFoundError,
-    CommitConflictError,
     CorruptionError,
     InvalidArgumentError,
     MalformedManifestError,
     StateNotFoundError,
 )
-from statestore.format.hold_documents import Pin, Savepoint
+from statestore.format.hold_documents import Savepoint
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.maintenance.derive import Deriver
 from statestore.maintenance.expire import tombstone
 from statestore.maintenance.purge_files import Hit, RowFinder, RowRemover
 from statestore.maintenance.purge_logs import clean_logs, drop_log
+from statestore.maintenance.replace import replace_checkpoints, unfinished
 from statestore.maintenance.search import readable_manifests
 from statestore.maintenance.subject import KeySubject, OtherState, Subject
 from statestore.parquet.reader import check_sizes
 from statestore.snapshot.writer import CheckpointWriter
 
 __all__ = [
+    "E",
     "PurgeRequest",
     "PurgedKey",
     "PurgedState",
     "ReplacedCheckpoint",
+    "SubjectOf",
     "purge",
-    "replace_checkpoints",
-    "unfinished",
 ]
-
-
-# Replace: a new checkpoint takes the place of an old one, and of its holds (I9, I10).
-#
-# The replacement is held before the old checkpoint is released. A pin holds the new checkpoint,
-# then the savepoints move, then the old one gets its tombstone, and the pin is deleted last. So a
-# concurrent expiry finds one of the two held at every moment. The pin's token contains the id of
-# its checkpoint. If a pin still exists, its run has not finished, and any other run can finish it.
-#
-# **Why a savepoint may move to a checkpoint that only a pin holds.** The new checkpoint may get a
-# tombstone while the pin holds it, and be invisible when the savepoint is put. A collection lists
-# pins before savepoints. If it no longer finds the pin, it finds the savepoint, which was put
-# earlier.
-
-
-_LEASE_MS = 30 * 24 * 3_600_000
-"""A long standstill, and time to run a command again."""
-_REPLACES = "replaces-"
-
-
-def replace_checkpoints(
-    catalog: Catalog, replacements: Mapping[int, Manifest], release: str, now_ms: int
-) -> None:
-    """Replace checkpoints: move their savepoints to the replacements, and expire the old ones.
-
-    ``replacements`` are by the id of the old one. The call can be repeated, and finishes an
-    interrupted one. A replacement's ``origin`` lists the savepoints of the old checkpoint, and
-    whether it had ``expired``. Raises CommitConflictError if a replacement expired before it could
-    be held; in that case the savepoint stays.
-    """
-    held = [_pin_replacement(catalog, old, new, now_ms) for old, new in replacements.items()]
-    for (old, new), pin in zip(replacements.items(), held, strict=True):
-        if pin is not None:
-            _move_savepoints(catalog, old, new)
-        if old in catalog.checkpoint_ids():
-            catalog.expire(old, tombstone(old, release, now_ms))
-        if (new.origin or {})["expired"]:  # only its savepoints kept it, and they still do
-            number = new.checkpoint_id
-            catalog.expire(number, tombstone(number, release, now_ms))
-        if pin is not None:
-            catalog.holds.delete_pin(pin.token)
-
-
-def unfinished(catalog: Catalog) -> frozenset[int]:
-    """Return the checkpoints that an unfinished run was putting in the place of others."""
-    pins = catalog.holds.pins()
-    return frozenset(pin.checkpoint_id for pin in pins if pin.token.startswith(_REPLACES))
-
-
-def _token(new: Manifest) -> str:
-    return _REPLACES + new.writer.token
-
-
-def _pin_replacement(catalog: Catalog, old: int, new: Manifest, now_ms: int) -> Pin | None:
-    """Return the pin that holds the replacement from now on; None if it needs none."""
-    there = {pin.token: pin for pin in catalog.holds.pins()}
-    pin = there.get(_token(new))
-    to_move = _savepoints_to_move(catalog, old, new)
-    if not to_move or (pin is not None and pin.until_ms > now_ms):
-        return pin
-    if pin is not None:
-        catalog.holds.delete_pin(pin.token)
-    number = new.checkpoint_id
-    holder = f"moving the savepoints of checkpoint {old}"
-    pin = Pin(_token(new), number, holder, until_ms=now_ms + _LEASE_MS)
-    try:
-        catalog.holds.put_pin(pin, visible=lambda: catalog.check_visible(number))
-    except CheckpointNotFoundError as error:
-        raise CommitConflictError(
-            f"checkpoint {number} of {catalog.storage.url}, the replacement of {old}, expired at "
-            "the same time; the savepoints stay with the old checkpoint. Run the purge again"
-        ) from error
-    return pin
-
-
-def _savepoints_to_move(catalog: Catalog, old: int, new: Manifest) -> list[Savepoint]:
-    """Return the savepoints to move, in their new form. A missing savepoint is just being moved."""
-    there = {savepoint.name: savepoint for savepoint in catalog.holds.savepoints()}
-    recorded = [
-        Savepoint(each["name"], old, each["created_at_ms"])
-        for each in (new.origin or {})["savepoints"]
-    ]
-    savepoints = {
-        savepoint.name: there.get(savepoint.name, savepoint)
-        for savepoint in [*recorded, *there.values()]
-    }
-    of_old = [savepoint for savepoint in savepoints.values() if savepoint.checkpoint_id == old]
-    return [replace(savepoint, checkpoint_id=new.checkpoint_id) for savepoint in of_old]
-
-
-def _move_savepoints(catalog: Catalog, old: int, new: Manifest) -> None:
-    """Move a savepoint: delete it and put it again, because such a file is never overwritten."""
-
-    def kept() -> None:
-        try:
-            catalog.check_visible(new.checkpoint_id)
-        except CheckpointNotFoundError:
-            if new.checkpoint_id not in unfinished(catalog):
-                raise
-
-    for moved in _savepoints_to_move(catalog, old, new):
-        there = {
-            savepoint.name: savepoint.checkpoint_id for savepoint in catalog.holds.savepoints()
-        }
-        if there.get(moved.name) == old:
-            catalog.holds.delete_savepoint(moved.name)
-        if there.get(moved.name, old) == old:  # another process may have moved it at this moment
-            catalog.holds.put_savepoint(moved, visible=kept)
 
 
 E = TypeVar("E", bound=Entry)
@@ -278,12 +169,8 @@ def purge(
             number = number if moved is None else moved.checkpoint_id
             plan = _plan_purge(catalog, wanted, number, finder)
     pins = _describe_pins(catalog, plan.to_replace, now_ms)
-    if pins and not ignore_pins:
-        raise InvalidArgumentError(
-            f"checkpoints to replace are pinned: {'; '.join(pins)}. Wait until the leases "
-            "end, unpin them, or continue with ignore_pins (--ignore-pins): then their "
-            "readers keep the files, which contain the key, until the leases end"
-        )
+    if not ignore_pins:
+        _refuse_pinned(pins)
     tables = {hit.entry.table.path for hits in plan.hits.values() for hit in hits}
     logs: tuple[str, ...] = ()
     successors: dict[int, Manifest] = {}
@@ -464,6 +351,15 @@ def _describe_pins(catalog: Catalog, again: tuple[int, ...], now_ms: int) -> tup
     pins = [p for p in catalog.holds.pins() if p.until_ms > now_ms and p.checkpoint_id in again]
     pins.sort(key=lambda pin: (pin.checkpoint_id, pin.token))
     return tuple(f"checkpoint {p.checkpoint_id} by {p.holder} (pin {p.token})" for p in pins)
+
+
+def _refuse_pinned(pins: Sequence[str]) -> None:
+    if pins:
+        raise InvalidArgumentError(
+            f"checkpoints to replace are pinned: {'; '.join(pins)}. Wait until the leases "
+            "end, unpin them, or continue with ignore_pins (--ignore-pins): then their "
+            "readers keep the files, which contain the key, until the leases end"
+        )
 
 
 def _refuse_broken(catalog: Catalog, plan: _PurgePlan) -> None:

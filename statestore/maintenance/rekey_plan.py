@@ -2,53 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from pathlib import Path
-
-import numpy as np
-import pyarrow as pa
 
 from statestore.engines.arrow_engine import ArrowEngine
 from statestore.errors import (
-    DamagedFileError,
     InvalidArgumentError,
     ParallelismError,
     StateNotFoundError,
     UnsupportedTypeError,
 )
-from statestore.format.digest import combine
-from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import KeyedEntry, Manifest
-from statestore.format.names import KEY_GROUP
-from statestore.format.slices import reads_of
 from statestore.format.state import KeyedState
 from statestore.jobgraph.chaining import job_vertices
 from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.operators import label_of, operator_ids
-from statestore.keys.groups import KeyGroupRange, effective_max_parallelism
+from statestore.keys.groups import effective_max_parallelism
 from statestore.keys.hashing import HASH_SCHEMES
-from statestore.layers.merge import read_state
-from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
 from statestore.rows.column_types import arrow_schema
-from statestore.rows.digests import rows_digest
-from statestore.rows.key_group_runs import key_groups_of, null_key_error, null_keys
-from statestore.rows.sorting import sorted_pieces
-from statestore.storage import Storage
 
-__all__ = [
-    "RekeyRequest",
-    "Spread",
-    "ranges_for",
-    "refuse_mixed",
-    "requested_graph",
-    "requested_state",
-    "select_entries",
-    "spread",
-    "write_range",
-]
+__all__ = ["RekeyRequest", "refuse_mixed", "requested_graph", "requested_state", "select_entries"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,110 +170,3 @@ def requested_graph(manifest: Manifest, state: KeyedState) -> JobGraph | None:
             for node in graph.nodes
         ),
     )
-
-
-# Moves the rows of a keyed state to other key groups: read once, spill by range, write in order.
-#
-# The rows of a new key group can be anywhere in the old ones. So they are first divided into ranges
-# of new key groups on a local disk. Then each range is sorted and written.
-
-
-_MOST_RANGES = 256
-Progress = Callable[[int], None]
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The spilled rows: files by range of new key groups, and the digest of all rows."""
-
-    rows: int
-    digest: int
-    ranges: int
-
-
-def spread(
-    storage: Storage,
-    entry: KeyedEntry,
-    state: KeyedState,
-    folder: Path,
-    progress: Progress,
-    most_bytes: int,
-) -> Spread:
-    """Spill all rows of a stored state into ``folder``, by range of its new key groups.
-
-    ``state`` has the new key groups, and a range takes about ``most_bytes`` in memory. Each file's
-    SHA-256 is checked before it is read. ``progress`` is called with numbers of rows. Raises
-    NullKeyError for rows whose new key is null, MissingFileError or DamagedFileError.
-    """
-    ranges = ranges_for(entry, state, most_bytes)
-    every = KeyGroupRange.every(entry.state.max_parallelism)
-    stored = arrow_schema(state.schema)
-    rows = digest = nulls = 0
-    with ExitStack() as stack:
-        writers: dict[int, pa.RecordBatchFileWriter] = {}
-        for batch in read_state(storage, entry, reads_of(entry, every), verify=True):
-            own = batch.select(stored.names)
-            nulls += null_keys(own, state)
-            if nulls:
-                continue
-            rows, digest = rows + own.num_rows, combine((digest, rows_digest(own)))
-            for number, part in _by_range(own, state, ranges):
-                if number not in writers:
-                    path = str(_path(folder, number))
-                    sink = stack.enter_context(pa.OSFile(path, "wb"))
-                    writers[number] = stack.enter_context(pa.ipc.new_file(sink, part.schema))
-                writers[number].write_batch(part)
-            progress(own.num_rows)
-    if nulls:
-        raise null_key_error(state, nulls)
-    return Spread(rows, digest, ranges)
-
-
-def write_range(folder: Path, number: int, target: KeyedTarget) -> tuple[KeyedStateHandle, ...]:
-    """Write one range of key groups from its spilled rows; return its files.
-
-    A range that does not fit in ``ParquetOptions.memory_bytes`` is sorted on disk, because a large
-    key group cannot be split into several ranges.
-
-    Raises DuplicateKeyError for two rows with the same new key, InvalidArgumentError for a row that
-    is too large, DamagedFileError for a truncated spill file, or StorageError.
-    """
-    path = _path(folder, number)
-    if not path.exists():
-        return ()
-    with pa.OSFile(str(path)) as source:  # the pages of a memory map would count as used memory
-        try:
-            spilled = pa.ipc.open_file(source)
-        except pa.ArrowInvalid as error:
-            raise DamagedFileError(
-                f"{path} is incomplete; choose an empty working folder"
-            ) from error
-        batches = (spilled.get_batch(number) for number in range(spilled.num_record_batches))
-        return write_pieces(
-            sorted_pieces(batches, target.state, target.options.memory_bytes), target
-        )
-
-
-def ranges_for(entry: KeyedEntry, state: KeyedState, most_bytes: int) -> int:
-    """Return the number of ranges; rows take about four times their stored bytes in memory."""
-    wanted = -(-4 * entry.size_bytes // most_bytes)
-    return max(min(wanted, _MOST_RANGES, state.max_parallelism), 1)
-
-
-def _by_range(
-    rows: pa.RecordBatch, state: KeyedState, ranges: int
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    groups = key_groups_of(rows, state)
-    schema = pa.schema([pa.field(KEY_GROUP, pa.int32()), *rows.schema])
-    keyed = pa.RecordBatch.from_arrays([pa.array(groups, pa.int32()), *rows.columns], schema=schema)
-    of_row = groups.astype(np.int64) * ranges // state.max_parallelism
-    order = np.argsort(of_row, kind="stable")
-    ordered = keyed.take(pa.array(order))
-    starts = np.concatenate(([0], np.flatnonzero(np.diff(of_row[order])) + 1, [len(order)]))
-    for first, stop in pairwise(starts.tolist()):
-        if first < stop:
-            yield int(of_row[order[first]]), ordered.slice(first, stop - first)
-
-
-def _path(folder: Path, number: int) -> Path:
-    return folder / f"{number:05}.arrow"

@@ -19,7 +19,7 @@ from statestore.format.names import (
     tombstone_path,
 )
 from statestore.jobgraph.redistribution import check_parallelism
-from statestore.maintenance.gc import files_of
+from statestore.maintenance.gc_mark import files_of
 from statestore.parquet.writer import ParquetOptions
 from statestore.storage import Listed, LocalStorage, Storage
 from statestore.storage.base import NewFile

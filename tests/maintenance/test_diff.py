@@ -23,7 +23,7 @@ from statestore.format.state import Layout
 from statestore.jobgraph.graph import JobGraph
 from statestore.layers.intact_key_groups import group_digests
 from statestore.maintenance.diff import diff
-from statestore.maintenance.diff_rows import CheckpointDifference, Other, StateDifference
+from statestore.maintenance.diff_report import CheckpointDifference, Other, StateDifference
 from statestore.parquet.writer import ParquetOptions
 from statestore.storage import LocalStorage
 from statestore.store import StateStore

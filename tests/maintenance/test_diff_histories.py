@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from statestore.maintenance.diff import diff
-from statestore.maintenance.diff_rows import StateDifference
+from statestore.maintenance.diff_report import StateDifference
 from statestore.store import StateStore
 from tests.support.forms import FORMS, GROUPS, Checkpoints, Entries, Form, users
 

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from statestore import CompactionRule, StateStore
-from statestore.maintenance.gc import files_of
+from statestore.maintenance.gc_mark import files_of
 
 RULE = CompactionRule(merge_layers=2, share=0.1, most_share=9)
 EAGER = CompactionRule(merge_layers=2, share=0.1, most_share=0.2)

@@ -101,7 +101,7 @@ def megabytes(what):
 # Budgets that no setting lowers.
 statestore.interop.flink_savepoints.write.repack.MEMORY_BYTES = 2**24
 statestore.maintenance.rewrite.MEMORY_BYTES = 2**24
-statestore.maintenance.rewrite._LEAST_SQL_BYTES = 2**26
+statestore.maintenance.rewrite_sql._LEAST_SQL_BYTES = 2**26
 folder, rows = sys.argv[1], int(sys.argv[2])
 parquet = ParquetOptions(memory_bytes=2**24, row_group_bytes=2**21)
 store = StateStore.open(folder, table_format="parquet", compaction=None, parquet=parquet)

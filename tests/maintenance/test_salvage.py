@@ -22,7 +22,7 @@ from statestore.format.hold_documents import Savepoint
 from statestore.format.names import manifest_path
 from statestore.format.state import Layout
 from statestore.layers.intact_key_groups import group_digests
-from statestore.maintenance.salvage import LostPart, merge_lost_parts
+from statestore.maintenance.salvage_parts import LostPart, merge_lost_parts
 from statestore.parquet.writer import ParquetOptions
 from statestore.store import StateStore
 from tests.faults.cases import data_files

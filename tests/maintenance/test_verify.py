@@ -33,7 +33,8 @@ from statestore.errors import (
 from statestore.format.documents import document_bytes
 from statestore.format.names import manifest_path, writer_path
 from statestore.maintenance import verify
-from statestore.maintenance.verify import FileCheck, Flaws, VerifyReport, check_file
+from statestore.maintenance.verify import VerifyReport
+from statestore.maintenance.verify_file import FileCheck, Flaws, check_file
 from statestore.store import StateStore
 from tests.support.damage import FLIPS, SORTS, change_unread_byte, copy_of, files_of, fill
 from tests.support.examples import examples

@@ -14,7 +14,7 @@ import pytest
 
 from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.format.manifest import KeyedEntry, OperatorEntry
-from statestore.maintenance.verify import FileCheck, check_file
+from statestore.maintenance.verify_file import FileCheck, check_file
 from statestore.parquet.operator_elements import stored_schema
 from statestore.parquet.writer import FileWriter, ParquetOptions
 from statestore.rows.column_types import arrow_schema

@@ -15,7 +15,7 @@ from statestore.errors import (
     StorageError,
 )
 from statestore.format.names import STORE_FILE, WRITERS, pin_path, savepoint_path
-from statestore.maintenance import copy as command
+from statestore.maintenance import fork as command
 from statestore.snapshot.writer import CheckpointWriter
 from tests.simulate.actors import NAME, UID, Actor, Run, label_of, put, row, take
 from tests.simulate.documents import KEY, Checkpoint, Rows

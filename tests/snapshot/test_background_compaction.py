@@ -26,7 +26,7 @@ from statestore.errors import NullKeyError, StorageError
 from statestore.format.layers import CompactionRule
 from statestore.format.manifest import KeyedEntry
 from statestore.layers.compaction import Compactor
-from statestore.maintenance.gc import files_of
+from statestore.maintenance.gc_mark import files_of
 from statestore.snapshot import background_compaction as background
 
 ROWS = {f"u{number}": number for number in range(40)}

@@ -15,7 +15,7 @@ from statestore.cli.drawing import count, size
 from statestore.cli.output import Page, Result, cell, json_text, progress_bar, table_of
 from statestore.format.manifest_json import left_out_to_json
 from statestore.maintenance.diff import DEFAULT_EXAMPLES
-from statestore.maintenance.diff_rows import (
+from statestore.maintenance.diff_report import (
     CheckpointDifference,
     Example,
     Other,

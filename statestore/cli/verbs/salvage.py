@@ -16,7 +16,8 @@ from statestore.errors import CorruptionError
 from statestore.format.manifest_json import left_out_to_json
 from statestore.keys.groups import KeyGroupRange
 from statestore.maintenance.repair import RepairedStore
-from statestore.maintenance.salvage import DEFAULT_KEYS, LostPart, SalvagedState, SalvageReport
+from statestore.maintenance.salvage import DEFAULT_KEYS, SalvageReport
+from statestore.maintenance.salvage_parts import LostPart, SalvagedState
 from statestore.restore.row_files import json_value
 
 __all__ = ["Repaired", "Salvaged", "repair_store", "salvage_checkpoint"]

@@ -1,0 +1,153 @@
+"""Lock the working folder of a rekey for one run, and let the next run resume.
+
+A run locks a file in the folder. The operating system releases the lock when the process dies,
+for whatever reason, and not before. So a stalled run keeps the folder, and no process has to
+guess whether a run is dead. File systems without locks are refused. If a network file system is
+mounted with locks that are local to each host, runs on two hosts could still use one folder. In
+that case the digests reveal any damage that they do to each other's rows, and neither run deletes
+a file of the store that the other one has named.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from statestore.errors import CorruptionError, InvalidArgumentError, StorageError
+from statestore.storage.base import named
+from statestore.storage.temporary import temporary_folder
+
+__all__ = ["WorkingFolder", "working_folder"]
+
+
+_LOCK, _JOB = "rekey.lock", "rekey.json"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WorkingFolder:
+    """A folder and the documents in it; ``kept`` is True if another run may resume from it."""
+
+    path: Path
+    kept: bool
+
+    def below(self, name: str) -> WorkingFolder:
+        """Return a subfolder, and create it if necessary."""
+        (self.path / name).mkdir(exist_ok=True)
+        return WorkingFolder(self.path / name, self.kept)
+
+    def read(self, name: str) -> Any:
+        """Return a document, or None. Raises CorruptionError if it is truncated."""
+        path = self.path / name
+        try:
+            return json.loads(path.read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise CorruptionError(
+                f"{path} is incomplete; choose an empty working folder"
+            ) from error
+
+    def put(self, name: str, content: Any) -> None:
+        """Write a document atomically."""
+        beside = (self.path / name).with_suffix(".new")
+        beside.write_text(json.dumps(content))
+        beside.replace(self.path / name)
+
+
+@contextmanager
+def working_folder(path: Path | None, job: dict[str, Any]) -> Iterator[WorkingFolder]:
+    """Yield the working folder for ``job``, or a temporary folder.
+
+    If the block ends without an error, the folder is emptied.
+
+    Raises InvalidArgumentError if another run holds the folder, or if it belongs to another job or
+    has other files. Raises StorageError if the folder cannot be used, also within the block.
+    """
+    with ExitStack() as held:
+        if path is None:
+            folder = WorkingFolder(held.enter_context(temporary_folder("rekey")), kept=False)
+        else:
+            folder = WorkingFolder(path, kept=True)
+        with named("use the working folder", str(folder.path)):
+            if folder.kept:
+                _take_folder(folder, job, held)
+            yield folder
+        if folder.kept:
+            _clear_folder(folder.path)
+
+
+def _take_folder(folder: WorkingFolder, job: dict[str, Any], held: ExitStack) -> None:
+    """Lock the folder, and record the job in it."""
+    folder.path.mkdir(parents=True, exist_ok=True)
+    _refuse_strangers(folder)
+    _lock(folder.path / _LOCK, held)
+    _refuse_strangers(folder)
+    known = folder.read(_JOB)
+    if known is None:
+        folder.put(_JOB, job)
+    elif known != job:
+        raise InvalidArgumentError(
+            f"{folder.path} is the working folder of another rekey; choose an empty folder"
+        )
+
+
+def _refuse_strangers(folder: WorkingFolder) -> None:
+    """Refuse a non-empty folder that is not a working folder yet."""
+    own = {_LOCK, Path(_JOB).with_suffix(".new").name}
+    others = {path.name for path in folder.path.iterdir()} - own
+    if others and _JOB not in others:
+        raise InvalidArgumentError(f"{folder.path} is not empty; choose an empty working folder")
+
+
+def _lock(path: Path, held: ExitStack) -> None:
+    """Lock a file against all other processes, and write the holder into it."""
+    while True:
+        # HasContext for writing, because network file systems lock no other files.
+        file: BinaryIO = held.enter_context(path.open("a+b"))
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            file.seek(0)
+            holder = file.read(200).decode(errors="replace") or "another process"
+            raise InvalidArgumentError(
+                f"another rekey is running in {path.parent}: {holder}; wait until it ends, "
+                "stop it, or choose another working folder"
+            ) from None
+        except OSError as error:
+            raise StorageError(
+                f"cannot lock {path}: {error.strerror}; choose a working folder on a file "
+                "system that supports locks"
+            ) from error
+        if _is_named(path, file):
+            break
+    file.truncate(0)
+    file.write(f"{socket.gethostname()}:{os.getpid()}".encode())
+    file.flush()
+
+
+def _is_named(path: Path, file: BinaryIO) -> bool:
+    """Return whether the file still exists; the previous holder may have deleted it at its end."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
+
+
+def _clear_folder(work: Path) -> None:
+    """Empty the folder, the lock last; a failure here does not undo the commit."""
+    try:
+        for path in sorted(work.rglob("*"), reverse=True):
+            if path.name != _LOCK:
+                path.rmdir() if path.is_dir() else path.unlink()
+        (work / _LOCK).unlink()
+    except OSError as error:
+        _log.warning("the working folder %s could not be emptied: %s; delete it", work, error)

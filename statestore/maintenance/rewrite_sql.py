@@ -1,0 +1,179 @@
+"""Rewrite a keyed state with an SQL expression, in DuckDB if it is installed.
+
+The state is copied into a database on the local disk, which also stores the result. Both stay
+there until the files are written, and only pieces of them are in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.manifest import KeyedEntry
+from statestore.format.schema import names_with_nul
+from statestore.format.slices import reads_of
+from statestore.format.state import KeyedState
+from statestore.keys.groups import KeyGroupRange
+from statestore.layers.merge import read_state
+from statestore.maintenance.rewrite import sort_memory_bytes
+from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
+from statestore.parquet.reader import restored_schema
+from statestore.restore.duck import duckdb, said, shut_in, unsliced
+from statestore.rows.column_types import arrow_schema
+from statestore.rows.equality import leaf_columns
+from statestore.rows.key_group_runs import check_and_sort, key_groups_of, null_key_error, null_keys
+from statestore.rows.python_values import fit_table
+from statestore.rows.sorting import sorted_pieces
+from statestore.storage import Storage
+from statestore.storage.temporary import temporary_folder
+
+__all__ = ["VIEW", "rewrite_by_sql"]
+
+
+VIEW = "state"
+"""What the state is called in the expression."""
+
+_ANSWER = "statestore_answer"
+_BATCH_ROWS = 2048
+"""As many as DuckDB handles at a time: rows may be large."""
+_LEAST_SQL_BYTES = 256 * 2**20
+"""With less memory, DuckDB refuses statements that need hardly any."""
+_LEAST_COPYING_BYTES = 64 * 2**20
+_COLUMN_BYTES = 2**20
+"""DuckDB holds several blocks of each column while it writes a table."""
+
+
+def rewrite_by_sql(
+    storage: Storage, entry: KeyedEntry, sql: str, target: KeyedTarget | None
+) -> tuple[tuple[KeyedStateHandle, ...], int]:
+    """Write the files of the SQL result, and return them with the number of rows.
+
+    Without a target nothing is written. The result must have the state's columns, in any order,
+    with types that can be stored without loss as the state's types. Raises MissingDependencyError
+    without DuckDB, InvalidArgumentError if ``sql`` is not a SELECT or fails, SchemaMismatchError,
+    NullKeyError or DuplicateKeyError, and CorruptionError for a damaged file.
+    """
+    for name in names_with_nul(entry.state.schema):
+        raise InvalidArgumentError(
+            f"{entry.state} has a column or field {name!r} with a NUL character, at which "
+            "DuckDB truncates names: edit the state with keys or rows instead"
+        )
+    library = duckdb()
+    with temporary_folder("sql") as folder:
+        try:
+            # The database is opened three times, because it keeps its buffers, and writing and
+            # sorting files need memory too.
+            copying = _copying_bytes(entry.state)
+            running = max(sort_memory_bytes(target), _LEAST_SQL_BYTES, copying)
+            with closing(_open_database(library, folder, copying)) as connection:
+                _refuse_other_statements(library, connection, sql)
+                _load(connection, storage, entry)
+            with closing(_open_database(library, folder, running)) as connection:
+                shut_in(connection)
+                connection.execute(f"CREATE TABLE {_ANSWER} AS {sql.rstrip().rstrip(';')}")
+            with closing(_open_database(library, folder, copying)) as connection:
+                shut_in(connection)
+                answer = _result_batches(connection, entry.state)
+                pieces = sorted_pieces(answer, entry.state, sort_memory_bytes(target))
+                if target is not None:
+                    handles = write_pieces(pieces, target)
+                    return handles, sum(handle.rows for handle in handles)
+                return (), sum(piece.num_rows for piece in check_and_sort(pieces, entry.state))
+        except (library.Error, pa.ArrowException) as error:
+            raise InvalidArgumentError(
+                f"cannot run {sql!r} over {entry.state}: {said(error)}; the state is the "
+                f"table {VIEW}, with its stored columns"
+            ) from error
+
+
+def _copying_bytes(state: KeyedState) -> int:
+    """Return the memory that DuckDB needs to store rows of a state, or to read them."""
+    return _LEAST_COPYING_BYTES + _COLUMN_BYTES * sum(
+        len(leaf_columns(pa.array([], field.type))) for field in arrow_schema(state.schema)
+    )
+
+
+def _open_database(library: Any, folder: Path, most_bytes: int) -> Any:
+    """Open a database in a folder; it spills data there that does not fit in memory."""
+    # Choosing a compression for each column takes longer than writing the columns.
+    config = {"memory_limit": f"{most_bytes}B", "force_compression": "uncompressed"}
+    return library.connect(str(folder / "state.duckdb"), config=config)
+
+
+def _refuse_other_statements(library: Any, connection: Any, sql: str) -> None:
+    statements = connection.extract_statements(sql)
+    if len(statements) != 1 or statements[0].type != library.StatementType.SELECT:
+        raise InvalidArgumentError(
+            f"{sql!r} is not a single SELECT: pass a query whose result is the new content of "
+            f"the state, for example SELECT * FROM {VIEW} WHERE …"
+        )
+
+
+def _load(connection: Any, storage: Storage, entry: KeyedEntry) -> None:
+    """Copy the state, including its changes, into the database, without key groups."""
+    reads = reads_of(entry, KeyGroupRange.every(entry.state.max_parallelism))
+    schema = arrow_schema(entry.state.schema)
+    batches = (
+        batch.select(schema.names) for batch in read_state(storage, entry, reads, verify=True)
+    )
+    _insert_all(connection, VIEW, schema, batches)
+
+
+def _insert_all(
+    connection: Any, table: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+) -> None:
+    connection.register("statestore_rows", schema.empty_table())
+    connection.execute(f"CREATE TABLE {table} AS SELECT * FROM statestore_rows")
+    connection.unregister("statestore_rows")
+    for batch in unsliced(batches):
+        connection.register("statestore_rows", pa.Table.from_batches([batch]))
+        connection.execute(f"INSERT INTO {table} SELECT * FROM statestore_rows")
+        connection.unregister("statestore_rows")
+
+
+def _result_batches(connection: Any, state: KeyedState) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the result with their key groups.
+
+    Raises SchemaMismatchError, or after the last row NullKeyError with the number of null keys.
+    """
+    answer = connection.sql(f"SELECT * FROM {_ANSWER}").to_arrow_reader(_BATCH_ROWS)
+    _refuse_other_columns(answer.schema, state)
+    nulls = 0
+    for batch in answer:
+        rows = _fit_columns(batch, state)
+        nulls += null_keys(rows, state)
+        if nulls:
+            continue
+        groups = pa.array(key_groups_of(rows, state), pa.int32())
+        schema = restored_schema(state.schema)
+        yield pa.RecordBatch.from_arrays([groups, *rows.columns], schema=schema)
+    if nulls:
+        raise null_key_error(state, nulls)
+
+
+def _refuse_other_columns(schema: pa.Schema, state: KeyedState) -> None:
+    if sorted(schema.names) != sorted(state.schema.names):
+        raise SchemaMismatchError(
+            f"{state} has the columns ({state.schema}), but the result has "
+            f"({', '.join(schema.names)}); select each of the state's columns once"
+        )
+
+
+def _fit_columns(batch: pa.RecordBatch, state: KeyedState) -> pa.RecordBatch:
+    """Convert rows of the result to the state's columns."""
+    subject = f"the result for {state}"
+    try:
+        table = fit_table(pa.Table.from_batches([batch]), state.schema, subject, nearest=False)
+    except InvalidArgumentError as error:
+        raise SchemaMismatchError(
+            f"{state} has the columns ({state.schema}), but the result cannot be stored in "
+            f"them: {error}; cast it in the query"
+        ) from error
+    [rows] = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
+    return rows

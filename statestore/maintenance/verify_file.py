@@ -1,0 +1,213 @@
+"""Check a data file against its manifest, and describe the deviations.
+
+===========  ==============================================  ====================================
+level        reads                                           finds
+===========  ==============================================  ====================================
+shallow      the file's length, and its footer, every byte   missing, cut short, replaced by
+                                                               another file, another footer
+deep         every byte, and every row of every column       also any other byte, rows of another
+                                                               key group, out of order, twice, or
+                                                               without a key, another digest
+===========  ==============================================  ====================================
+
+One row group is in memory at a time. A file of up to 32 MiB is read once, as a whole; a larger
+one is read twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.errors import (
+    CorruptionError,
+)
+from statestore.format.digest import digest_text
+from statestore.format.handles import GroupIndex, Handle, KeyedStateHandle
+from statestore.format.layers import MARK
+from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
+from statestore.format.names import (
+    KEY_GROUP,
+)
+from statestore.format.state import KeyedState, Layout, StateKind
+from statestore.parquet.keyed_writer import file_schema
+from statestore.parquet.operator_elements import misplaced, stored_schema
+from statestore.parquet.reader import DataFile, open_data
+from statestore.rows.delete_markers import are_changes, count_invalid_marks, upserts_of
+from statestore.rows.digests import row_hashes, rows_digest
+from statestore.rows.key_group_runs import RowOrder, key_groups_of, null_keys
+from statestore.storage import Storage
+
+__all__ = ["FileCheck", "Flaws", "check_file"]
+
+
+@dataclass(frozen=True)
+class FileCheck:
+    """One file to check; ``first_row`` is the number of its state's elements in earlier files."""
+
+    storage: Storage
+    entry: Entry
+    handle: Handle
+    first_row: int
+    deep: bool
+
+    @property
+    def subject(self) -> Hashable:
+        """The identity of the check: two checks with the same subject have the same result."""
+        elements = (
+            (self.entry.counts, self.first_row) if isinstance(self.entry, OperatorEntry) else ()
+        )
+        return self.entry.table.path, self.handle, elements
+
+
+@dataclass(frozen=True)
+class Flaws:
+    """The deviations of a file: the kind of error that a restore would raise, and the reasons."""
+
+    kind: str
+    what: tuple[str, ...]
+
+
+def check_file(check: FileCheck) -> Flaws | None:
+    """Return the deviations of a file, or None if it matches the manifest.
+
+    Raises StorageError if the file could not be read, which proves nothing about its content.
+    """
+    folder, handle = check.entry.table.path, check.handle
+    try:
+        with open_data(check.storage, folder, handle, verify=check.deep) as file:
+            reasons = tuple(_flaws(file, check))
+    except CorruptionError as error:
+        where = f"{check.storage.url}/{folder}/{handle.path} "
+        what = str(error).removeprefix(where).partition("; restore an older")[0]
+        return Flaws(error.kind, (what,))
+    return Flaws("damaged-file", reasons) if reasons else None
+
+
+def _flaws(file: DataFile, check: FileCheck) -> Iterator[str]:
+    entry = check.entry
+    schema = (
+        file_schema(entry.state)
+        if isinstance(entry, KeyedEntry)
+        else stored_schema(entry.state.schema)
+    )
+    names = file.parquet.schema_arrow.names
+    if names != schema.names:
+        columns = ", ".join(names)
+        yield f"has the columns ({columns}), but the manifest says ({', '.join(schema.names)})"
+    elif check.deep:
+        yield from _row_flaws(file, schema, check)
+
+
+def _row_flaws(file: DataFile, schema: pa.Schema, check: FileCheck) -> Iterator[str]:
+    entry, handle = check.entry, check.handle
+    rows: _KeyedRows | _ElementRows
+    if isinstance(entry, KeyedEntry):
+        assert isinstance(handle, KeyedStateHandle)
+        rows = _KeyedRows(entry.state, handle)
+    else:
+        rows = _ElementRows(entry.counts, check.first_row)
+    digest = 0
+    for batch in file.batches(range(handle.row_groups), schema):
+        digest = (digest + rows.see(batch)) % 2**64
+    yield from rows.flaws()
+    if digest != handle.digest:
+        yield (
+            f"its rows have the digest {digest_text(digest)}, but the manifest says "
+            f"{digest_text(handle.digest)}"
+        )
+
+
+class _KeyedRows:
+    """Checks the rows of one file of keyed state.
+
+    They must belong to its key groups, in order, without duplicates or null keys (I1, I7).
+    """
+
+    def __init__(self, state: KeyedState, handle: KeyedStateHandle) -> None:
+        self._state, self._handle = state, handle
+        placed = (KEY_GROUP,) if state.layout is Layout.RANGED else ()
+        self._order = RowOrder((*placed, *state.identity))
+        self._elsewhere = self._null_keys = self._null_entries = self._unmarked = 0
+        self._counts = np.zeros(len(handle.key_groups), np.int64)
+        self._digests = np.zeros(len(handle.key_groups), np.uint64)
+
+    def see(self, batch: pa.RecordBatch) -> int:
+        """Check rows; return their digest, without the columns that the store has added."""
+        hashes = row_hashes(batch.select(self._state.schema.names))
+        self._check_rows(batch, hashes)
+        return int(hashes.sum(dtype=np.uint64))
+
+    def _check_rows(self, batch: pa.RecordBatch, hashes: npt.NDArray[np.uint64]) -> None:
+        state, own = self._state, self._handle.key_groups
+        self._order.see(batch)
+        without_key = null_keys(batch, state)
+        self._null_keys += without_key
+        comes = self._upserted_rows(batch)
+        if state.kind in (StateKind.LIST, StateKind.TIMERS):
+            entry = (name for name in state.entry if name != MARK)
+            self._null_entries += sum(comes.column(name).null_count for name in entry)
+        if without_key:  # rows with a null key have no key group
+            return
+        groups = key_groups_of(batch, state)
+        wrong = (groups < own.first) | (groups > own.last)
+        if state.layout is Layout.RANGED:
+            named = batch.column(KEY_GROUP)
+            wrong |= np.asarray(pc.fill_null(named, -1)) != groups
+        self._elsewhere += int(wrong.sum())
+        places = groups[~wrong] - own.first
+        self._counts += np.bincount(places, minlength=len(own))
+        np.add.at(self._digests, places, hashes[~wrong])
+
+    def _upserted_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that are not deletes; a delete has null outside of its identity."""
+        state = self._state
+        if not are_changes(state):
+            return batch
+        self._unmarked += count_invalid_marks(batch, state)
+        return upserts_of(batch)
+
+    def flaws(self) -> Iterator[str]:
+        if self._null_keys:
+            yield f"{self._null_keys} of its rows have a null key"
+        if self._null_entries:
+            yield f"{self._null_entries} of its rows have a null entry column"
+        if self._unmarked:
+            yield f"{self._unmarked} of its rows are neither an upsert nor a delete"
+        if self._elsewhere:
+            yield f"{self._elsewhere} of its rows belong to other key groups by their key's hash"
+        if not self._order.is_sorted:
+            yield "its rows are not sorted"
+        if self._order.duplicates:
+            yield f"{self._order.duplicates} of its rows have the same identity as the previous row"
+        index = self._handle.index
+        if index is not None and not np.array_equal(self._counts, index.row_counts()):
+            yield "its key groups have other row counts than the manifest says"
+        elif index is not None and index != GroupIndex.of(self._counts, self._digests):
+            yield "its key groups have other digests than the manifest says"
+
+
+class _ElementRows:
+    """Checks the elements of one file of operator state.
+
+    Each subtask must have its number of elements, in order (I7, I11).
+    """
+
+    def __init__(self, counts: tuple[int, ...], first_row: int) -> None:
+        self._counts, self._at = counts, first_row
+        self._wrong = 0
+
+    def see(self, batch: pa.RecordBatch) -> int:
+        """Check elements; return their digest."""
+        self._wrong += misplaced(batch, self._counts, self._at)
+        self._at += batch.num_rows
+        return rows_digest(batch)
+
+    def flaws(self) -> Iterator[str]:
+        if self._wrong:
+            yield f"{self._wrong} of its elements have another subtask or position than recorded"
