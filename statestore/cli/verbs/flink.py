@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         ShownOperator,
         ShownSavepoint,
     )
-    from statestore.interop.flink_savepoints.write.repack import Repacked
+    from statestore.interop.flink_savepoints.write.repack import RepackResult
 
 __all__ = [
     "RepackedSavepoint",
@@ -337,7 +337,7 @@ def _keyed_row(state: ShownKeyedState) -> tuple[str, ...]:
 class RepackedSavepoint(Result):
     """A savepoint that was made from another one."""
 
-    repacked: Repacked
+    repacked: RepackResult
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -357,7 +357,7 @@ class RepackedSavepoint(Result):
                     "id": operator.id,
                     "operator": operator.title,
                     "parallelism": operator.parallelism,
-                    "max_parallelism_before": operator.was,
+                    "max_parallelism_before": operator.max_parallelism_before,
                     "entries": dict(operator.entries),
                 }
                 for operator in done.operators
@@ -380,7 +380,7 @@ class RepackedSavepoint(Result):
                 len(operator.entries),
                 sum(operator.entries.values()),
                 operator.parallelism,
-                operator.was,
+                operator.max_parallelism_before,
             )
             table.add_row(*map(cell, (operator.title, *map(count, sums))))
         page.table(table)

@@ -41,8 +41,8 @@ from statestore.interop.flink_savepoints.read.show_savepoint import (
     show_savepoint,
 )
 from statestore.interop.flink_savepoints.write.repack import (
-    Repacked,
     RepackedOperator,
+    RepackResult,
     repack_savepoint,
 )
 
@@ -57,7 +57,7 @@ __all__ = [
     "ImportedState",
     "LeftOut",
     "Refused",
-    "Repacked",
+    "RepackResult",
     "RepackedOperator",
     "SavepointRecord",
     "SavepointRows",

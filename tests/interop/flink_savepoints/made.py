@@ -90,7 +90,7 @@ def write(found: dict[int, Values], target: str, *, most: int, parallelism: int)
             [_group_bytes(group, number, prefix_bytes(most))] if group else []
             for number, group in zip(share, groups, strict=True)
         )
-        subtasks.append(Subtask(index, keyed=writer.keyed(header, share.first, written)))
+        subtasks.append(Subtask(index, keyed=writer.write_keyed(header, share.first, written)))
     operator = OperatorHandles(operator_id("by_long"), parallelism, most, tuple(subtasks))
     writer.finish(SavepointMetadata(3, 1, (operator,)))
 

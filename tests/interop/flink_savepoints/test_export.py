@@ -419,7 +419,7 @@ def test_a_crash_leaves_no_savepoint(
     golden: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After any number of written files, a folder without ``_metadata`` is not a savepoint."""
-    real, files = SavepointWriter.file, [0]
+    real, files = SavepointWriter.write_file, [0]
 
     def crash(*_: Any) -> None:
         raise StorageError("the disk is gone")
@@ -432,7 +432,7 @@ def test_a_crash_leaves_no_savepoint(
 
         files[0] = 0
         place = tmp_path / f"crash-{survived}"
-        monkeypatch.setattr(SavepointWriter, "file", file)
+        monkeypatch.setattr(SavepointWriter, "write_file", file)
         monkeypatch.setattr(SavepointWriter, "discard", lambda _: None)  # like a killed process
         with pytest.raises(StorageError):
             export_savepoint(golden, str(place), tuples=TUPLES)

@@ -16,7 +16,7 @@ from statestore.errors import (
     StateStoreError,
     UnsupportedTypeError,
 )
-from statestore.interop.flink_savepoints import Repacked, repack_savepoint
+from statestore.interop.flink_savepoints import RepackResult, repack_savepoint
 from statestore.interop.flink_savepoints.read.savepoint import open_savepoint
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.storage import LocalStorage
@@ -27,7 +27,7 @@ Entry = tuple[str, bytes, bytes]
 READ = [one for one in GOLDENS if "sql" not in one.name and not one.name.endswith("heap_native")]
 
 
-def repacked(golden: Golden, folder: Path, most: int, **options: Any) -> Repacked:
+def repacked(golden: Golden, folder: Path, most: int, **options: Any) -> RepackResult:
     source = golden.unpack(folder / "from")
     moved = {golden.about["written_at"]: str(folder / "from")}
     target = str(folder / "to")
@@ -80,7 +80,10 @@ def test_a_round_trip_gives_the_same_savepoint(name: str, tmp_path: Path) -> Non
     source = golden.unpack(tmp_path / "from")
     there = repack_savepoint(str(source), str(tmp_path / "there"), max_parallelism=32768)
     back = repack_savepoint(there.target, str(tmp_path / "back"), max_parallelism=128)
-    width = {operator.id: 1 if operator.was <= 128 else 2 for operator in there.operators}
+    width = {
+        operator.id: 1 if operator.max_parallelism_before <= 128 else 2
+        for operator in there.operators
+    }
     assert entries(back.target, dict.fromkeys(width, 1)) == entries(source, width)
 
 
@@ -89,8 +92,15 @@ def test_a_non_parallel_operator_keeps_its_key_group(tmp_path: Path) -> None:
     done = repacked(Golden("2.3_sql"), tmp_path, 720, parallelism=5)
     made = open_savepoint(done.target).operators
     most = {one.metadata.id: one.metadata.max_parallelism for one in made}
-    assert most == {operator.id: 1 if operator.was == 1 else 720 for operator in done.operators}
-    (alone,) = (operator for operator in done.operators if operator.was == 1 and operator.entries)
+    assert most == {
+        operator.id: 1 if operator.max_parallelism_before == 1 else 720
+        for operator in done.operators
+    }
+    (alone,) = (
+        operator
+        for operator in done.operators
+        if operator.max_parallelism_before == 1 and operator.entries
+    )
     assert (alone.title, alone.parallelism) == ("GroupAggregate[29]", 1)
 
 

@@ -72,7 +72,7 @@ def written_savepoint(
             [key_group_bytes([(0, by_group[group])])] if group in by_group else []
             for group in range(first, first + GROUPS // 2)
         ]
-        subtasks.append(Subtask(index, keyed=writer.keyed(header, first, each)))
+        subtasks.append(Subtask(index, keyed=writer.write_keyed(header, first, each)))
     operator = OperatorHandles(
         operator_id("big"), len(subtasks), GROUPS, tuple(subtasks), name="big", uid="big"
     )

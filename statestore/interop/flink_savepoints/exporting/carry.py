@@ -200,7 +200,7 @@ class _Copies:
             return replace(handle, stream=self._stream(handle.stream))
         if handle not in self._made:
             source = source_of(handle, self._places, f"state of operator {self._title}")
-            self._made[handle] = self._writer.file(_pieces(source))
+            self._made[handle] = self._writer.write_file(_pieces(source))
         return self._made[handle]
 
 

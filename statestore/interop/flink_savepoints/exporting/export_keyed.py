@@ -32,7 +32,7 @@ from statestore.interop.flink_savepoints.write.entries import (
     EntryRun,
     EntrySort,
     Groups,
-    runs_of,
+    split_runs,
 )
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.aligned_streams import sorted_tables
@@ -60,7 +60,7 @@ class _Entries:
     group_rows: Groups
 
     def runs(self) -> Iterator[EntryRun]:
-        return runs_of(self.entries, self.groups, np.full(len(self.groups), self.place))
+        return split_runs(self.entries, self.groups, np.full(len(self.groups), self.place))
 
 
 class ExportedKeyed:

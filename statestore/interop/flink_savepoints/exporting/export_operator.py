@@ -179,7 +179,7 @@ def written_subtask(
         return OperatorHandle(tuple(parts), InlineHandle(f"subtask-{subtask}", bytes(data))), len(
             data
         )
-    return OperatorHandle(tuple(parts), writer.file([bytes(data)])), len(data)
+    return OperatorHandle(tuple(parts), writer.write_file([bytes(data)])), len(data)
 
 
 def _elements(plan: OperatorStatePlan, rows: pa.Table) -> list[bytes]:

@@ -27,7 +27,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
 )
 from statestore.interop.flink_savepoints.types.named_columns import FLINK_KEY_GROUP, EntryForm
 from statestore.interop.flink_savepoints.types.store_types import as_millis
-from statestore.interop.flink_savepoints.write.entries import Groups, entries_of, prefixes
+from statestore.interop.flink_savepoints.write.entries import Groups, join_entries, prefixes
 from statestore.rows.digests import rows_digest
 from statestore.rows.key_group_runs import key_groups_of
 
@@ -114,7 +114,7 @@ def encoded_rows(
         if plan.flink.kind == "map" and isinstance(kind, MapType):
             kind = NullableType(kind.value)
         values = _written(plan, plan.value.names, _values(rows, plan), kind)
-    return entries_of(keys, values), groups
+    return join_entries(keys, values), groups
 
 
 def _imported_entries(
@@ -128,7 +128,7 @@ def _imported_entries(
     if plan.is_bytes:
         keys = found.key.cast(BYTES)
         values = values if found.value is None else found.value.cast(BYTES)
-        return entries_of(joined(prefixes(groups, max_parallelism), keys), values), groups
+        return join_entries(joined(prefixes(groups, max_parallelism), keys), values), groups
     if columns.entry is not None and plan.flink.kind == "list" and found.value is not None:
         groups = groups[found.value.offsets.to_numpy(zero_copy_only=False)[:-1]]
     prefix = prefixes(groups, max_parallelism)
@@ -136,7 +136,7 @@ def _imported_entries(
     if plan.flink.kind == "timers":
         parts = [found.time, found.key, found.namespace]
         timers = pa.StructArray.from_arrays(parts, ["time", "key", "namespace"])
-        return entries_of(
+        return join_entries(
             joined(prefix, _written(plan, plan.key.names, timers, kind)), values
         ), groups
     keys = _composite(prefix, plan, found.key, found.namespace, found.map_key)
@@ -148,7 +148,7 @@ def _imported_entries(
         values = _written(plan, names, found.value, NullableType(kind.value))
     else:
         values = _written(plan, names, found.value, kind)
-    return entries_of(keys, values), groups
+    return join_entries(keys, values), groups
 
 
 def _composite(

@@ -236,7 +236,7 @@ def export_savepoint(
 class _Counting(SavepointWriter):
     """A writer for dry runs: it writes nothing and only counts bytes."""
 
-    def file(self, data: Iterator[bytes] | Sequence[bytes]) -> RelativeHandle:  # type: ignore[override]
+    def write_file(self, data: Iterator[bytes] | Sequence[bytes]) -> RelativeHandle:  # type: ignore[override]
         return RelativeHandle("", sum(map(len, data)))
 
 
@@ -341,7 +341,7 @@ def _written_keyed(
     """Write the next key groups, which belong to one subtask; return its handle and its size."""
     if groups is None:
         return None, 0
-    handle = writer.keyed(plan.header, part.first, islice(groups, len(part)))
+    handle = writer.write_keyed(plan.header, part.first, islice(groups, len(part)))
     assert isinstance(handle.stream, RelativeHandle)
     return handle, handle.stream.size
 

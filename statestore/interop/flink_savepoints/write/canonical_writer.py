@@ -38,7 +38,7 @@ class SavepointWriter:
         self._target = target
         self._files: list[str] = []
 
-    def file(self, data: Iterable[bytes]) -> RelativeHandle:
+    def write_file(self, data: Iterable[bytes]) -> RelativeHandle:
         """Write the pieces to a new file, and return its handle."""
         name = f"state-{len(self._files)}"
         size = 0
@@ -48,7 +48,7 @@ class SavepointWriter:
                 size += file.write(piece)
         return RelativeHandle(name, size)
 
-    def keyed(
+    def write_keyed(
         self, header: KeyedHeader, first: int, groups: Iterable[Iterable[bytes]]
     ) -> KeyGroupsHandle:
         """Write a stream of keyed state, and return its handle for a subtask.
@@ -66,19 +66,19 @@ class SavepointWriter:
         offsets: list[int] = []
 
         def pieces() -> Iterable[bytes]:
-            at = len(head)
+            position = len(head)
             yield head
             for group in groups:
-                begin = at
+                begin = position
                 for piece in group:
-                    at += len(piece)
+                    position += len(piece)
                     yield piece
-                offsets.append(begin if at > begin else 0)
+                offsets.append(begin if position > begin else 0)
 
-        stream = self.file(pieces())
+        stream = self.write_file(pieces())
         return KeyGroupsHandle(first, tuple(offsets), stream)
 
-    def copied(
+    def copy_operator_state(
         self, handle: OperatorHandle | None, places: Places, title: str
     ) -> OperatorHandle | None:
         """Copy the operator state of a subtask without changes, and return its new handle.
@@ -94,7 +94,7 @@ class SavepointWriter:
         if handle is None or isinstance(handle.stream, InlineHandle):
             return handle
         source = source_of(handle.stream, places, f"operator state of {title}")
-        return OperatorHandle(handle.parts, self.file([source.read(0, source.size)]))
+        return OperatorHandle(handle.parts, self.write_file([source.read(0, source.size)]))
 
     def discard(self) -> None:
         """Delete all files that were written, so that the folder is empty again."""

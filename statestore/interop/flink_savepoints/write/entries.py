@@ -35,10 +35,10 @@ __all__ = [
     "EntryRun",
     "EntrySort",
     "Groups",
-    "entries_of",
+    "join_entries",
     "key_group_bytes",
     "prefixes",
-    "runs_of",
+    "split_runs",
 ]
 
 PIECE_BYTES = 8 * 2**20
@@ -64,12 +64,14 @@ class EntryRun:
     last: int
 
 
-def entries_of(keys: pa.Array, values: pa.Array) -> pa.Array:
+def join_entries(keys: pa.Array, values: pa.Array) -> pa.Array:
     """Return entries: i32 and key, i32 and value; each key begins with its key group."""
-    return joined(_sizes(keys), keys, _sizes(values), values)
+    return joined(_encode_sizes(keys), keys, _encode_sizes(values), values)
 
 
-def runs_of(entries: pa.Array, groups: Groups, states: npt.NDArray[np.int64]) -> Iterator[EntryRun]:
+def split_runs(
+    entries: pa.Array, groups: Groups, states: npt.NDArray[np.int64]
+) -> Iterator[EntryRun]:
     """Split entries into runs of the same key group and state.
 
     Args:
@@ -97,20 +99,20 @@ def key_group_bytes(
     The caller must consume the chunks of a key group before it asks for the next key group. The
     ``runs`` must be ordered by key group and state.
     """
-    found = groupby(runs, attrgetter("key_group"))
-    coming = next(found, None)
+    grouped_runs = groupby(runs, attrgetter("key_group"))
+    upcoming = next(grouped_runs, None)
     for number in range(max_parallelism):
-        if coming is None or coming[0] != number:
+        if upcoming is None or upcoming[0] != number:
             yield iter(())
             continue
-        pieces = _pieces(coming[1])
+        pieces = _group_pieces(upcoming[1])
         yield framed(pieces) if is_compressed else pieces
-        coming = next(found, None)
+        upcoming = next(grouped_runs, None)
 
 
-def _pieces(runs: Iterator[EntryRun]) -> Iterator[bytes]:
-    for state, own in groupby(runs, attrgetter("state")):
-        yield from _state_pieces(i16(state), own)
+def _group_pieces(runs: Iterator[EntryRun]) -> Iterator[bytes]:
+    for state, state_runs in groupby(runs, attrgetter("state")):
+        yield from _state_pieces(i16(state), state_runs)
     yield _END_OF_GROUP
 
 
@@ -127,11 +129,11 @@ def _state_pieces(head: bytes, runs: Iterator[EntryRun]) -> Iterator[bytes]:
 def prefixes(groups: Groups, max_parallelism: int) -> pa.Array:
     """Return the key-group prefixes of keys."""
     is_short = prefix_bytes(max_parallelism) == 1
-    kind, name = (np.int8, "Byte") if is_short else (np.int16, "Short")
-    return encoded(pa.array(groups.astype(kind)), Scalar(name))
+    number_type, name = (np.int8, "Byte") if is_short else (np.int16, "Short")
+    return encoded(pa.array(groups.astype(number_type)), Scalar(name))
 
 
-def _sizes(array: pa.Array) -> pa.Array:
+def _encode_sizes(array: pa.Array) -> pa.Array:
     return encoded(pc.binary_length(array).cast(pa.int32()), Scalar("Integer"))
 
 
@@ -168,7 +170,7 @@ class EntrySort:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
@@ -190,4 +192,4 @@ class EntrySort:
             for part in slices_of(piece, PIECE_BYTES):
                 groups, places, entries = (column.combine_chunks() for column in part.columns)
                 states = places.to_numpy() >> self._COUNT_BITS
-                yield from runs_of(entries, groups.to_numpy(), states)
+                yield from split_runs(entries, groups.to_numpy(), states)

@@ -36,7 +36,7 @@ from statestore.interop.flink_savepoints.write.canonical_writer import Savepoint
 from statestore.interop.flink_savepoints.write.entries import (
     EntrySort,
     Groups,
-    entries_of,
+    join_entries,
     key_group_bytes,
     prefixes,
 )
@@ -44,7 +44,7 @@ from statestore.keys.groups import KeyGroupAssignment
 from statestore.rows.sorting import MEMORY_BYTES
 from statestore.storage import open_storage
 
-__all__ = ["Repacked", "RepackedOperator", "repack_savepoint"]
+__all__ = ["RepackResult", "RepackedOperator", "repack_savepoint"]
 
 Progress: TypeAlias = Callable[[int, int], None]
 
@@ -56,7 +56,7 @@ class RepackedOperator:
     id: str
     title: str
     parallelism: int
-    was: int
+    max_parallelism_before: int
     """The previous number of key groups."""
 
     entries: Mapping[str, int]
@@ -65,7 +65,7 @@ class RepackedOperator:
 
 
 @dataclass(frozen=True)
-class Repacked:
+class RepackResult:
     """A savepoint that was rewritten from another."""
 
     source: str
@@ -85,7 +85,7 @@ def repack_savepoint(
     options: Mapping[str, Any] | None = None,
     drop: Collection[str] = (),
     on_progress: Progress | None = None,
-) -> Repacked:
+) -> RepackResult:
     """Write a canonical savepoint with another number of key groups, from which Flink restores.
 
     Every operator gets this max parallelism, except operators with one key group: Flink uses that
@@ -116,24 +116,31 @@ def repack_savepoint(
         IncompatibleStateError: for state that cannot be read.
         CorruptionError: if the savepoint is damaged, or a key is in a wrong key group.
     """
-    told = refused_kinds(drop)
-    savepoint = open_savepoint(source, moved=moved, allow=allow, options=options, drop=told)
-    shares = [_share(one, max_parallelism, parallelism) for one in savepoint.operators]
+    dropped_kinds = refused_kinds(drop)
+    savepoint = open_savepoint(
+        source, moved=moved, allow=allow, options=options, drop=dropped_kinds
+    )
+    shares = [
+        _assign_key_groups(operator, max_parallelism, parallelism)
+        for operator in savepoint.operators
+    ]
     writer = SavepointWriter(open_storage(target, options))
     done: list[RepackedOperator] = []
     operators: list[OperatorHandles] = []
     every = zip(savepoint.metadata.operators, savepoint.operators, shares, strict=True)
     for number, (whole, operator, share) in enumerate(every):
         try:
-            made, entries = _repacked(operator, writer, share)
+            handles, entries = _repack_operator(operator, writer, share)
         except StateStoreError as error:
             error.add_note(f"operator {operator.title} of {savepoint.url}")
             raise
-        operators.append(made)
-        was = operator.metadata.max_parallelism
+        operators.append(handles)
+        previous = operator.metadata.max_parallelism
         left_out = dict(dropped_parts(whole, operator))
         done.append(
-            RepackedOperator(made.id, operator.title, share.parallelism, was, entries, left_out)
+            RepackedOperator(
+                handles.id, operator.title, share.parallelism, previous, entries, left_out
+            )
         )
         if on_progress is not None:
             on_progress(number + 1, len(shares))
@@ -141,10 +148,12 @@ def repack_savepoint(
     writer.finish(
         SavepointMetadata(3, before.checkpoint_id, tuple(operators), before.master_states)
     )
-    return Repacked(savepoint.url, target, max_parallelism, tuple(done))
+    return RepackResult(savepoint.url, target, max_parallelism, tuple(done))
 
 
-def _share(operator: FlinkOperator, most: int, parallelism: int | None) -> KeyGroupAssignment:
+def _assign_key_groups(
+    operator: FlinkOperator, most: int, parallelism: int | None
+) -> KeyGroupAssignment:
     """Return how an operator's key groups are assigned to subtasks.
 
     Operator state stays with its subtask, so the parallelism cannot be lower than its subtasks.
@@ -152,21 +161,21 @@ def _share(operator: FlinkOperator, most: int, parallelism: int | None) -> KeyGr
     if operator.problem is not None:
         raise IncompatibleStateError(f"cannot read operator {operator.title}: {operator.problem}")
     known = operator.metadata
-    wanted = parallelism if parallelism is not None and operator.parts else known.parallelism
+    subtask_count = parallelism if parallelism is not None and operator.parts else known.parallelism
     if known.max_parallelism == 1:
-        most, wanted = 1, 1
+        most, subtask_count = 1, 1
     others = [subtask.index + 1 for subtask in known.subtasks if subtask.operator is not None]
-    return KeyGroupAssignment(max_parallelism=most, parallelism=max([wanted, *others]))
+    return KeyGroupAssignment(max_parallelism=most, parallelism=max([subtask_count, *others]))
 
 
-def _repacked(
+def _repack_operator(
     operator: FlinkOperator, writer: SavepointWriter, share: KeyGroupAssignment
 ) -> tuple[OperatorHandles, Mapping[str, int]]:
     """Write an operator's state; return its metadata with new handles, and entries by state."""
     subtasks: dict[int, Subtask] = {
         subtask.index: replace(
             subtask,
-            operator=writer.copied(subtask.operator, operator.places, operator.title),
+            operator=writer.copy_operator_state(subtask.operator, operator.places, operator.title),
             keyed=None,
         )
         for subtask in operator.metadata.subtasks
@@ -174,24 +183,24 @@ def _repacked(
     entries: dict[str, int] = {}
     header = operator.header
     if header is not None:
-        places = {one.name: place for place, one in enumerate(header.states)}
+        places = {state.name: place for place, state in enumerate(header.states)}
         most = share.max_parallelism
         with EntrySort(most, MEMORY_BYTES) as sort:
-            entries = _sorted(operator, places, most, sort)
+            entries = _sort_entries(operator, places, most, sort)
             groups = key_group_bytes(sort.runs(), most, is_compressed=header.is_compressed)
             for index, part in enumerate(share.ranges()):
-                keyed = writer.keyed(header, part.first, islice(groups, len(part)))
+                keyed = writer.write_keyed(header, part.first, islice(groups, len(part)))
                 subtasks[index] = replace(subtasks.get(index) or Subtask(index), keyed=keyed)
-    made = replace(
+    handles = replace(
         operator.metadata,
         parallelism=share.parallelism,
         max_parallelism=share.max_parallelism,
         subtasks=tuple(subtasks[index] for index in sorted(subtasks)),
     )
-    return made, entries
+    return handles, entries
 
 
-def _sorted(
+def _sort_entries(
     operator: FlinkOperator, places: Mapping[str, int], most: int, sort: EntrySort
 ) -> dict[str, int]:
     """Sort all entries of an operator by their new key groups; return the counts by state."""
@@ -200,25 +209,27 @@ def _sorted(
     for entry in operator.entries(is_checked=True):
         name, keys = entry.state.name, entry.keys
         keys = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)
-        groups = _new_groups(operator, entry, keys, most)
+        groups = _compute_groups(operator, entry, keys, most)
         whole = joined(prefixes(groups, most), keys.arrow().cast(BYTES))
-        sort.add(entries_of(whole, entry.values.arrow().cast(BYTES)), groups, places[name])
+        sort.add(join_entries(whole, entry.values.arrow().cast(BYTES)), groups, places[name])
         counts[name] = counts.get(name, 0) + len(keys)
     return counts
 
 
-def _new_groups(operator: FlinkOperator, found: StateEntries, keys: Spans, most: int) -> Groups:
+def _compute_groups(
+    operator: FlinkOperator, entries: StateEntries, keys: Spans, most: int
+) -> Groups:
     """Return the new key group of each key, after checking that the old one is computed right."""
-    state = found.state
+    state = entries.state
     cursor = Cursor(keys, keys.starts + state.before_key, keys.ends)
     groups_of = key_groups_at(state.key, cursor)
     known = groups_of(operator.metadata.max_parallelism)
-    wrong = np.flatnonzero(known != found.key_group)
+    wrong = np.flatnonzero(known != entries.key_group)
     if len(wrong):
         raise IncompatibleStateError(
             f"{len(wrong)} of {len(keys)} keys of state {state.name!r} of operator "
             f"{operator.title} are in the wrong key group: the first is in key group "
-            f"{found.key_group}, but its hash belongs to {known[wrong[0]]}. The savepoint is "
+            f"{entries.key_group}, but its hash belongs to {known[wrong[0]]}. The savepoint is "
             "damaged, or the job uses another hash"
         )
     return groups_of(most)
