@@ -20,7 +20,7 @@ from statestore.errors import (
 )
 from statestore.format.left_out import LeftOutState
 from statestore.interop.flink_savepoints import export_savepoint, import_savepoint, open_savepoint
-from statestore.interop.flink_savepoints.exporting.carry import operators_to_carry
+from statestore.interop.flink_savepoints.exporting.carry import select_carried_operators
 from statestore.interop.flink_savepoints.importing.import_record import SavepointRecord
 from statestore.interop.flink_savepoints.metadata.reader import (
     FileHandle,
@@ -251,4 +251,4 @@ def test_operators_that_no_savepoint_can_contain_are_refused(
         operator="sums", state=None, reason="r", command="flink import", id="0" * 32
     )
     with pytest.raises(IncompatibleStateError, match="'sums' cannot be carried: subtask 0 has"):
-        operators_to_carry([record], savepoint, None, moved=None, allow=(), options=None)
+        select_carried_operators([record], savepoint, None, moved=None, allow=(), options=None)

@@ -26,8 +26,8 @@ from statestore.errors import (
 from statestore.format.state import TimeToLive
 from statestore.interop.flink_savepoints import export_savepoint
 from statestore.interop.flink_savepoints.exporting import export_keyed
-from statestore.interop.flink_savepoints.exporting.export_keyed import ExportedKeyed
-from statestore.interop.flink_savepoints.exporting.export_rows import encoded_rows
+from statestore.interop.flink_savepoints.exporting.export_keyed import ExportedKeyedStates
+from statestore.interop.flink_savepoints.exporting.export_rows import encode_rows
 from statestore.interop.flink_savepoints.read import group_bytes
 from statestore.interop.flink_savepoints.read.savepoint import SavepointRows, open_savepoint
 from statestore.interop.flink_savepoints.write import entries
@@ -444,12 +444,12 @@ def test_a_crash_leaves_no_savepoint(
 def test_an_export_that_fails_verification_is_deleted(
     golden: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = encoded_rows
+    real = encode_rows
 
     def wrong(rows: pa.Table, *others: Any) -> Any:
         return real(rows.slice(1), *others)
 
-    monkeypatch.setattr(export_keyed, "encoded_rows", wrong)
+    monkeypatch.setattr(export_keyed, "encode_rows", wrong)
     with pytest.raises(CorruptionError, match="rows were read back"):
         export_savepoint(golden, str(tmp_path / "to"), tuples=TUPLES)
     assert not any((tmp_path / "to").iterdir())
@@ -458,7 +458,7 @@ def test_an_export_that_fails_verification_is_deleted(
 def test_rows_that_differ_from_the_stored_ones_are_not_written(
     golden: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ExportedKeyed, "_rows", lambda *_: iter(()))
+    monkeypatch.setattr(ExportedKeyedStates, "_rows", lambda *_: iter(()))
     with pytest.raises(CorruptionError, match="0 rows were read"):
         export_savepoint(golden, str(tmp_path / "to"), tuples=TUPLES)
     assert not any((tmp_path / "to").iterdir())

@@ -46,7 +46,7 @@ from statestore.interop.flink_savepoints.read.savepoint_files import (
 from statestore.interop.flink_savepoints.write.canonical_writer import SavepointWriter
 from statestore.storage import open_storage
 
-__all__ = ["CarriedOperators", "operators_to_carry"]
+__all__ = ["CarriedOperators", "select_carried_operators"]
 
 _PIECE_BYTES = 16 << 20
 _NOT_CARRIED = frozenset({Refused.IN_FLIGHT, Refused.CHANGELOG})
@@ -75,11 +75,11 @@ class CarriedOperators:
             DamagedFileError: if the length of a file differs from the length in its handle.
         """
         for operator in self.operators:
-            copies = _Copies(self.places, writer, operator)
-            yield replace(operator, subtasks=tuple(map(copies.subtask, operator.subtasks)))
+            copies = _FileCopier(self.places, writer, operator)
+            yield replace(operator, subtasks=tuple(map(copies.copy_subtask, operator.subtasks)))
 
 
-def operators_to_carry(
+def select_carried_operators(
     records: Sequence[LeftOutState],
     savepoint: SavepointRecord,
     max_parallelism: int | None,
@@ -108,14 +108,16 @@ def operators_to_carry(
         StateNotFoundError: for an operator that the savepoint does not have.
     """
     places = Places(open_storage(savepoint.place, options), options, moved, tuple(allow))
-    known = {one.id: one for one in _unchanged(savepoint, places).operators}
-    found = tuple(_found(record, known, savepoint, max_parallelism) for record in records)
-    for operator in found:
+    known = {operator.id: operator for operator in _read_unchanged(savepoint, places).operators}
+    operators = tuple(
+        _find_operator(record, known, savepoint, max_parallelism) for record in records
+    )
+    for operator in operators:
         places.refuse_others(operator)
-    return CarriedOperators(savepoint.checkpoint, found, places)
+    return CarriedOperators(savepoint.checkpoint, operators, places)
 
 
-def _found(
+def _find_operator(
     record: LeftOutState,
     known: Mapping[str, OperatorHandles],
     savepoint: SavepointRecord,
@@ -140,7 +142,7 @@ def _found(
     return operator
 
 
-def _unchanged(savepoint: SavepointRecord, places: Places) -> SavepointMetadata:
+def _read_unchanged(savepoint: SavepointRecord, places: Places) -> SavepointMetadata:
     try:
         data = read_metadata_file(places.storage)
     except FileNotFoundError:
@@ -157,53 +159,53 @@ def _unchanged(savepoint: SavepointRecord, places: Places) -> SavepointMetadata:
     return read_metadata(data, f"{savepoint.place}/{METADATA}")
 
 
-class _Copies:
+class _FileCopier:
     """Copies of an operator's files; a file that several handles share is copied once."""
 
     def __init__(self, places: Places, writer: SavepointWriter, operator: OperatorHandles) -> None:
         self._places, self._writer = places, writer
         self._title = operator.uid or operator.name or operator.id
-        self._made: dict[StreamHandle, StreamHandle] = {}
+        self._copies: dict[StreamHandle, StreamHandle] = {}
 
-    def subtask(self, subtask: Subtask) -> Subtask:
+    def copy_subtask(self, subtask: Subtask) -> Subtask:
         """Copy the state of a subtask."""
         return replace(
             subtask,
-            operator=self._operator(subtask.operator),
-            raw_operator=self._operator(subtask.raw_operator),
-            keyed=self._keyed(subtask.keyed),
-            raw_keyed=self._keyed(subtask.raw_keyed),
+            operator=self._copy_operator_handle(subtask.operator),
+            raw_operator=self._copy_operator_handle(subtask.raw_operator),
+            keyed=self._copy_keyed_handle(subtask.keyed),
+            raw_keyed=self._copy_keyed_handle(subtask.raw_keyed),
         )
 
-    def _operator(self, handle: OperatorHandle | None) -> OperatorHandle | None:
+    def _copy_operator_handle(self, handle: OperatorHandle | None) -> OperatorHandle | None:
         # The folders of merged files belong to the source. A copy is a separate file.
         if handle is None or isinstance(handle.stream, EmptyHandle):
             return None
-        return OperatorHandle(handle.parts, self._stream(handle.stream))
+        return OperatorHandle(handle.parts, self._copy_stream(handle.stream))
 
-    def _keyed(self, handle: KeyedHandle) -> KeyedHandle:
+    def _copy_keyed_handle(self, handle: KeyedHandle) -> KeyedHandle:
         if isinstance(handle, KeyGroupsHandle):
-            return replace(handle, stream=self._stream(handle.stream))
+            return replace(handle, stream=self._copy_stream(handle.stream))
         if isinstance(handle, IncrementalHandle):
             return replace(
                 handle,
-                meta=self._stream(handle.meta),
-                shared=tuple((name, self._stream(file)) for name, file in handle.shared),
-                private=tuple((name, self._stream(file)) for name, file in handle.private),
+                meta=self._copy_stream(handle.meta),
+                shared=tuple((name, self._copy_stream(file)) for name, file in handle.shared),
+                private=tuple((name, self._copy_stream(file)) for name, file in handle.private),
             )
         return handle
 
-    def _stream(self, handle: StreamHandle) -> StreamHandle:
+    def _copy_stream(self, handle: StreamHandle) -> StreamHandle:
         if handle is None or isinstance(handle, InlineHandle | EmptyHandle):
             return handle
         if isinstance(handle, KeyGroupsStream):
-            return replace(handle, stream=self._stream(handle.stream))
-        if handle not in self._made:
+            return replace(handle, stream=self._copy_stream(handle.stream))
+        if handle not in self._copies:
             source = source_of(handle, self._places, f"state of operator {self._title}")
-            self._made[handle] = self._writer.write_file(_pieces(source))
-        return self._made[handle]
+            self._copies[handle] = self._writer.write_file(_read_pieces(source))
+        return self._copies[handle]
 
 
-def _pieces(source: ByteSource) -> Iterator[bytes]:
+def _read_pieces(source: ByteSource) -> Iterator[bytes]:
     for start in range(0, source.size, _PIECE_BYTES):
         yield source.read(start, min(start + _PIECE_BYTES, source.size))

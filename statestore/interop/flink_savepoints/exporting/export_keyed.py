@@ -21,9 +21,9 @@ from statestore.format.digest import RowSet, combine
 from statestore.format.names import KEY_GROUP
 from statestore.format.state import StateKind
 from statestore.interop.flink_savepoints.exporting.export_rows import (
-    encoded_rows,
-    groups_in_flink,
-    normal_rows,
+    compute_flink_groups,
+    encode_rows,
+    normalize_rows,
     row_set,
 )
 from statestore.interop.flink_savepoints.exporting.export_types import KeyedExport, OperatorExport
@@ -40,12 +40,12 @@ from statestore.layers.merge import hides
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.rows.sorting import last_difference, slices_of
 
-__all__ = ["CHUNK_BYTES", "ExportedKeyed"]
+__all__ = ["CHUNK_BYTES", "ExportedKeyedStates"]
 
 CHUNK_BYTES = 32 * 2**20
 """The approximate size of a chunk's entries in memory."""
 _PARQUET = 4  # an estimate of how much larger rows are in memory than in Parquet
-_NOTHING = RowSet(0, 0)
+_NO_ROWS = RowSet(0, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class _Entries:
         return split_runs(self.entries, self.groups, np.full(len(self.groups), self.place))
 
 
-class ExportedKeyed:
+class ExportedKeyedStates:
     """The keyed states of an operator as runs of entries, with running totals of their rows."""
 
     def __init__(
@@ -71,17 +71,19 @@ class ExportedKeyed:
         restored: RestoredCheckpoint,
         plan: OperatorExport,
         memory_bytes: int,
-        told: Callable[[int], None],
+        report_rows: Callable[[int], None],
     ) -> None:
-        """Open the states of a checkpoint; ``told`` is called with numbers of written rows."""
-        self._plan, self._memory_bytes, self._told = plan, memory_bytes, told
-        self._states = [restored.keyed(plan.uid, one.state.name) for one in plan.keyed]
-        self._most = plan.share.max_parallelism
-        self._stored = [_NOTHING] * len(self._states)
-        self._normal = [_NOTHING] * len(self._states)
-        self._group_rows = np.zeros(self._most, np.int64)
+        """Open the states of a checkpoint; ``report_rows`` receives numbers of written rows."""
+        self._plan, self._memory_bytes, self._report_rows = plan, memory_bytes, report_rows
+        self._states = [
+            restored.keyed(plan.uid, state_plan.state.name) for state_plan in plan.keyed
+        ]
+        self._max_parallelism = plan.share.max_parallelism
+        self._stored = [_NO_ROWS] * len(self._states)
+        self._normal = [_NO_ROWS] * len(self._states)
+        self._group_rows = np.zeros(self._max_parallelism, np.int64)
 
-    def rows_of(self, part: KeyGroupRange) -> int:
+    def count_rows(self, part: KeyGroupRange) -> int:
         """Return the number of rows of a subtask, after all runs were consumed."""
         return int(self._group_rows[part.first : part.last + 1].sum())
 
@@ -91,124 +93,137 @@ class ExportedKeyed:
         Spilled files are deleted when ``stack`` is closed.
         """
         plans = self._plan.keyed
-        if not any(plan.is_bytes or plan.state.max_parallelism != self._most for plan in plans):
-            return self._runs_in_place()
-        sort = stack.enter_context(EntrySort(self._most, self._memory_bytes))
-        for place, one in enumerate(plans):
-            every = KeyGroupRange.every(one.state.max_parallelism)
-            for entry in self._entries(place, every):
-                self._take(entry)
+        if not any(
+            plan.is_bytes or plan.state.max_parallelism != self._max_parallelism for plan in plans
+        ):
+            return self._stream_runs()
+        sort = stack.enter_context(EntrySort(self._max_parallelism, self._memory_bytes))
+        for place, plan in enumerate(plans):
+            every = KeyGroupRange.every(plan.state.max_parallelism)
+            for entry in self._read_entries(place, every):
+                self._count(entry)
                 sort.add(entry.entries, entry.groups, place)
         return sort.runs()
 
-    def done(self) -> tuple[RowSet, ...]:
+    def check_totals(self) -> tuple[RowSet, ...]:
         """Return the totals of each state; CorruptionError if they differ from the recorded ones.
 
         A state with a TTL is compared only if none of its rows can have expired.
         """
-        for state, seen in zip(self._states, self._stored, strict=True):
-            known = state.entry.contents
-            if known is not None and not hides(state.entry.state, state.now_ms) and known != seen:
+        for state, actual in zip(self._states, self._stored, strict=True):
+            recorded = state.entry.contents
+            if (
+                recorded is not None
+                and not hides(state.entry.state, state.now_ms)
+                and recorded != actual
+            ):
                 raise CorruptionError(
-                    f"{state.entry.state}: {seen.rows} rows were read, but the manifest says "
-                    f"{known.rows} rows, or the values differ; run 'statestore verify'"
+                    f"{state.entry.state}: {actual.rows} rows were read, but the manifest says "
+                    f"{recorded.rows} rows, or the values differ; run 'statestore verify'"
                 )
         return tuple(self._normal)
 
-    def _take(self, found: _Entries) -> None:
-        place = found.place
-        self._stored[place] = _sum(self._stored[place], found.stored)
-        self._normal[place] = _sum(self._normal[place], found.normal)
-        self._group_rows += np.bincount(found.group_rows, minlength=self._most)
-        self._told(found.normal.rows)
+    def _count(self, state_entries: _Entries) -> None:
+        place = state_entries.place
+        self._stored[place] = _add_row_sets(self._stored[place], state_entries.stored)
+        self._normal[place] = _add_row_sets(self._normal[place], state_entries.normal)
+        self._group_rows += np.bincount(state_entries.group_rows, minlength=self._max_parallelism)
+        self._report_rows(state_entries.normal.rows)
 
-    def _runs_in_place(self) -> Iterator[EntryRun]:
+    def _stream_runs(self) -> Iterator[EntryRun]:
         """Yield the runs of rows that stay in their key groups."""
         size = _PARQUET * sum(state.entry.size_bytes for state in self._states)
-        width = max(1, CHUNK_BYTES * self._most // max(size, 1))
-        for first in range(0, self._most, width):
-            yield from self._runs_of(KeyGroupRange(first, min(first + width, self._most) - 1))
+        width = max(1, CHUNK_BYTES * self._max_parallelism // max(size, 1))
+        for first in range(0, self._max_parallelism, width):
+            yield from self._merge_runs(
+                KeyGroupRange(first, min(first + width, self._max_parallelism) - 1)
+            )
 
-    def _runs_of(self, chunk: KeyGroupRange) -> Iterator[EntryRun]:
-        every = (
-            entry for place in range(len(self._states)) for entry in self._entries(place, chunk)
+    def _merge_runs(self, chunk: KeyGroupRange) -> Iterator[EntryRun]:
+        all_entries = (
+            entry
+            for place in range(len(self._states))
+            for entry in self._read_entries(place, chunk)
         )
         if len(chunk) == 1:
-            for found in every:
-                self._take(found)
-                yield from found.runs()
+            for state_entries in all_entries:
+                self._count(state_entries)
+                yield from state_entries.runs()
             return
-        some: list[_Entries] = []
+        pending: list[_Entries] = []
         size = 0
-        for found in every:
-            some.append(found)
-            size += found.entries.nbytes
+        for state_entries in all_entries:
+            pending.append(state_entries)
+            size += state_entries.entries.nbytes
             if size > 2 * CHUNK_BYTES:  # these key groups are larger than the average
                 half = chunk.first + len(chunk) // 2
-                some.clear()
-                yield from self._runs_of(KeyGroupRange(chunk.first, half - 1))
-                yield from self._runs_of(KeyGroupRange(half, chunk.last))
+                pending.clear()
+                yield from self._merge_runs(KeyGroupRange(chunk.first, half - 1))
+                yield from self._merge_runs(KeyGroupRange(half, chunk.last))
                 return
-        for found in some:
-            self._take(found)
-        yield from merge(*(one.runs() for one in some), key=lambda run: (run.key_group, run.state))
+        for state_entries in pending:
+            self._count(state_entries)
+        yield from merge(
+            *(state_entries.runs() for state_entries in pending),
+            key=lambda run: (run.key_group, run.state),
+        )
 
-    def _entries(self, place: int, key_groups: KeyGroupRange) -> Iterator[_Entries]:
+    def _read_entries(self, place: int, key_groups: KeyGroupRange) -> Iterator[_Entries]:
         """Yield the entries of a state in some stored key groups, in parts."""
         plan = self._plan.keyed[place]
-        for rows in self._rows(place, key_groups):
-            if plan.is_bytes or plan.state.max_parallelism != self._most:
-                rows = _in_new_groups(rows, plan, self._most)
-            stored, normal = row_set(rows, plan), normal_rows(rows, plan)
+        for rows in self._read_rows(place, key_groups):
+            if plan.is_bytes or plan.state.max_parallelism != self._max_parallelism:
+                rows = _assign_groups(rows, plan, self._max_parallelism)
+            stored, normal = row_set(rows, plan), normalize_rows(rows, plan)
             changed = stored if normal is rows else row_set(normal, plan)
             group_rows = rows.column(KEY_GROUP).to_numpy()
-            entries, groups = encoded_rows(normal, plan, self._most)
+            entries, groups = encode_rows(normal, plan, self._max_parallelism)
             yield _Entries(place, entries, groups, stored, changed, group_rows)
 
-    def _rows(self, place: int, key_groups: KeyGroupRange) -> Iterator[pa.Table]:
+    def _read_rows(self, place: int, key_groups: KeyGroupRange) -> Iterator[pa.Table]:
         """Yield stored rows in order, in tables that never split a list."""
         reader, state = self._states[place].key_groups(key_groups), self._plan.keyed[place].state
         if state.kind is not StateKind.LIST:
-            return _pieces(reader)
+            return _combine_batches(reader)
         tables = sorted_tables(reader, state, PIECE_BYTES)
-        return _whole_lists(tables, [KEY_GROUP, *state.key, *state.namespace])
+        return _keep_lists_whole(tables, [KEY_GROUP, *state.key, *state.namespace])
 
 
-def _pieces(batches: pa.RecordBatchReader) -> Iterator[pa.Table]:
+def _combine_batches(batches: pa.RecordBatchReader) -> Iterator[pa.Table]:
     """Combine batches into tables of about ``PIECE_BYTES``."""
-    held: list[pa.Table] = []
+    pending: list[pa.Table] = []
     size = 0
     for batch in batches:
         for part in slices_of(pa.Table.from_batches([batch]), PIECE_BYTES):
-            held.append(part)
+            pending.append(part)
             size += part.nbytes
             if size >= PIECE_BYTES:
-                yield pa.concat_tables(held)
-                held, size = [], 0
+                yield pa.concat_tables(pending)
+                pending, size = [], 0
     if size:
-        yield pa.concat_tables(held)
+        yield pa.concat_tables(pending)
 
 
-def _whole_lists(tables: Iterator[pa.Table], names: Sequence[str]) -> Iterator[pa.Table]:
+def _keep_lists_whole(tables: Iterator[pa.Table], names: Sequence[str]) -> Iterator[pa.Table]:
     """Regroup sorted tables so that rows with equal values in ``names`` are in one table."""
-    held: pa.Table | None = None
+    pending: pa.Table | None = None
     for table in tables:
-        rows = table if held is None else pa.concat_tables([held, table])
+        rows = table if pending is None else pa.concat_tables([pending, table])
         cut = last_difference(rows, names)
         if cut:
             yield rows.slice(0, cut)
-        held = rows.slice(cut)
-    if held is not None:
-        yield held
+        pending = rows.slice(cut)
+    if pending is not None:
+        yield pending
 
 
-def _in_new_groups(rows: pa.Table, plan: KeyedExport, max_parallelism: int) -> pa.Table:
+def _assign_groups(rows: pa.Table, plan: KeyedExport, max_parallelism: int) -> pa.Table:
     """Return rows with their key groups for ``max_parallelism``."""
     [batch] = rows.combine_chunks().to_batches()
-    groups = pa.array(groups_in_flink(batch, plan, max_parallelism), pa.int32())
-    at = rows.schema.get_field_index(KEY_GROUP)
-    return pa.Table.from_batches([batch.set_column(at, batch.schema.field(at), groups)])
+    groups = pa.array(compute_flink_groups(batch, plan, max_parallelism), pa.int32())
+    index = rows.schema.get_field_index(KEY_GROUP)
+    return pa.Table.from_batches([batch.set_column(index, batch.schema.field(index), groups)])
 
 
-def _sum(one: RowSet, other: RowSet) -> RowSet:
-    return RowSet(one.rows + other.rows, combine((one.digest, other.digest)))
+def _add_row_sets(first: RowSet, second: RowSet) -> RowSet:
+    return RowSet(first.rows + second.rows, combine((first.digest, second.digest)))

@@ -41,7 +41,7 @@ from statestore.restore.restored import RestoredCheckpoint, RestoredOperatorStat
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.digests import rows_digest
 
-__all__ = ["SubtaskLists", "element_set", "lists_of", "read_back", "written_subtask"]
+__all__ = ["SubtaskLists", "element_set", "read_back", "redistribute_lists", "write_subtask"]
 
 _VERSION = 5
 _SMALL = 20 * 2**10
@@ -60,8 +60,8 @@ class SubtaskLists:
     @property
     def contents(self) -> RowSet:
         """The number and digest of all elements; for a broadcast state, of one copy."""
-        own = self.lists[:1] if self.plan.mode == "broadcast" else self.lists
-        return element_set(pa.concat_tables(own))
+        lists = self.lists[:1] if self.plan.mode == "broadcast" else self.lists
+        return element_set(pa.concat_tables(lists))
 
 
 def element_set(rows: pa.Table) -> RowSet:
@@ -69,33 +69,39 @@ def element_set(rows: pa.Table) -> RowSet:
     return RowSet(len(rows), rows_digest(rows))
 
 
-def lists_of(restored: RestoredCheckpoint, plan: OperatorExport) -> tuple[SubtaskLists, ...]:
+def redistribute_lists(
+    restored: RestoredCheckpoint, plan: OperatorExport
+) -> tuple[SubtaskLists, ...]:
     """Return the elements of an operator's states, by new subtask."""
-    dealt = redistribution_of(restored.manifest, plan.uid, plan.share.parallelism)
+    redistribution = redistribution_of(restored.manifest, plan.uid, plan.share.parallelism)
     offsets = None
     if plan.offsets is not None:
-        of_each = restored.operator_state(plan.uid, plan.offsets).per_old_subtask()
-        offsets = [element for elements in of_each for element in elements]
-    found = []
-    for one in plan.operator:
-        state = restored.operator_state(plan.uid, one.state.name)
-        found.append(SubtaskLists(one, _dealt(state, one, dealt, plan, offsets)))
-    return tuple(found)
+        offset_lists = restored.operator_state(plan.uid, plan.offsets).per_old_subtask()
+        offsets = [element for elements in offset_lists for element in elements]
+    subtask_lists = []
+    for state_plan in plan.operator:
+        state = restored.operator_state(plan.uid, state_plan.state.name)
+        subtask_lists.append(
+            SubtaskLists(
+                state_plan, _redistribute(state, state_plan, redistribution, plan, offsets)
+            )
+        )
+    return tuple(subtask_lists)
 
 
-def _with_offsets(
-    old: Sequence[Elements], one: OperatorStatePlan, offsets: Elements
+def _apply_offsets(
+    old: Sequence[Elements], plan: OperatorStatePlan, offsets: Elements
 ) -> list[Elements]:
     """Return the splits of a Kafka source with the offsets that are stored in addition to them.
 
     A partition without any read records has no offset, and its split does not change.
     """
     wanted = {(offset["topic"], offset["partition"]): offset["offset"] for offset in offsets}
-    (column,) = one.value.names
+    (column,) = plan.value.names
     moved = []
     for elements in old:
         raw = pa.array([element[column] for element in elements], pa.binary())
-        splits = kafka_splits(raw, str(one.state))
+        splits = kafka_splits(raw, str(plan.state))
         moved.append(
             [
                 {
@@ -112,38 +118,38 @@ def _with_offsets(
         )
     for topic, partition in sorted(wanted):
         raise InvalidArgumentError(
-            f"{one.state} has no split for partition {partition} of topic {topic!r}, but the "
+            f"{plan.state} has no split for partition {partition} of topic {topic!r}, but the "
             "offsets have this partition: a Flink source discovers new partitions itself. "
             "Delete this element of the offsets"
         )
     return moved
 
 
-def _dealt(
+def _redistribute(
     state: RestoredOperatorState,
-    one: OperatorStatePlan,
-    dealt: RedistributionPlan,
+    state_plan: OperatorStatePlan,
+    redistribution: RedistributionPlan,
     plan: OperatorExport,
     offsets: Elements | None,
 ) -> tuple[pa.Table, ...]:
     parallelism, old = plan.share.parallelism, state.per_old_subtask()
-    if one.name == SOURCE_READER_STATE and offsets is not None:
-        old = _with_offsets(old, one, offsets)
+    if state_plan.name == SOURCE_READER_STATE and offsets is not None:
+        old = _apply_offsets(old, state_plan, offsets)
     lists: list[Elements] = [[] for _ in range(parallelism)]
-    if one.mode == "broadcast":
+    if state_plan.mode == "broadcast":
         lists = [old[0] if old else []] * parallelism
-    elif one.mode == "union":
+    elif state_plan.mode == "union":
         for number, elements in enumerate(old):
             lists[number % parallelism] += elements
     else:
         for number, elements in enumerate(lists):
-            for run in dealt.runs(number)[one.state.name]:
+            for run in redistribution.runs(number)[state_plan.state.name]:
                 elements += old[run.subtask][run.first : run.stop]
-    schema = arrow_schema(one.state.schema)
+    schema = arrow_schema(state_plan.state.schema)
     return tuple(pa.Table.from_pylist(elements, schema) for elements in lists)
 
 
-def written_subtask(
+def write_subtask(
     states: Sequence[SubtaskLists], subtask: int, writer: SavepointWriter
 ) -> tuple[OperatorHandle, int] | None:
     """Write the operator state of a subtask.
@@ -159,17 +165,19 @@ def written_subtask(
     Raises:
         UnsupportedTypeError: for an element that Flink cannot represent.
     """
-    found = [(state.plan, _elements(state.plan, state.lists[subtask])) for state in states]
-    found = [(plan, elements) for plan, elements in found if elements]
-    if not found:
+    contents = [
+        (state.plan, _encode_elements(state.plan, state.lists[subtask])) for state in states
+    ]
+    contents = [(plan, elements) for plan, elements in contents if elements]
+    if not contents:
         return None
     head = [i32(_VERSION)]
     for is_broadcast in (False, True):
-        infos = [one.info for one, _ in found if (one.mode == "broadcast") is is_broadcast]
+        infos = [plan.info for plan, _ in contents if (plan.mode == "broadcast") is is_broadcast]
         head += [i16(len(infos)), *map(state_info_bytes, infos)]
     data = bytearray(b"".join(head))
     parts = []
-    for plan, elements in found:
+    for plan, elements in contents:
         offsets = []
         for element in elements:
             offsets.append(len(data))
@@ -182,7 +190,7 @@ def written_subtask(
     return OperatorHandle(tuple(parts), writer.write_file([bytes(data)])), len(data)
 
 
-def _elements(plan: OperatorStatePlan, rows: pa.Table) -> list[bytes]:
+def _encode_elements(plan: OperatorStatePlan, rows: pa.Table) -> list[bytes]:
     """Return the bytes of each element; a broadcast map is one element with an entry count."""
     if plan.is_bytes:
         return list(rows.column(plan.value.names[0]).to_pylist())
@@ -199,9 +207,9 @@ def _elements(plan: OperatorStatePlan, rows: pa.Table) -> list[bytes]:
     return [b"".join([i32(len(entries)), *entries])]
 
 
-def read_back(found: SubtaskElements, plan: OperatorStatePlan) -> pa.Table:
+def read_back(elements: SubtaskElements, plan: OperatorStatePlan) -> pa.Table:
     """Convert the elements of a savepoint's subtask back to the columns of the store."""
-    values = found.raw.arrow() if plan.is_bytes else found.values()
+    values = elements.raw.arrow() if plan.is_bytes else elements.values()
     if plan.key is None:
         columns = plan.value.back(values)
     else:

@@ -71,7 +71,7 @@ from statestore.keys.groups import KeyGroupAssignment, default_max_parallelism
 from statestore.keys.values import java_type
 from statestore.rows.column_types import arrow_schema
 
-__all__ = ["groups_of", "plan_export"]
+__all__ = ["choose_key_groups", "plan_export"]
 
 _NO_NAMESPACE = Scalar("VoidNamespace")
 _TIMERS = "_timer_state/"
@@ -106,19 +106,19 @@ def plan_export(
         ParallelismError: for an invalid parallelism.
     """
     known = {(entry.state.uid, entry.state.name) for entry in manifest.entries}
-    known = {one for one in known if record is None or one[0] != RECORD}
+    known = {state for state in known if record is None or state[0] != RECORD}
     uids = sorted({uid for uid, _ in known})
     _refuse_unknown(known, uids, operators, tuples)
     lacking = checkpoint_left_out(manifest, record)
     # Without an import record it is unknown from which savepoint operators could be copied.
-    operators_lacking = [one for one in lacking if one.state is None and record is not None]
-    carried = _carried(operators_lacking, carry, manifest.checkpoint_id)
-    missing = [one for one in lacking if one not in carried]
-    named = {one if isinstance(one, str) else "/".join(one) for one in leave_out}
-    unwanted = _unwanted(manifest, known, missing, named)
-    asked_for = set(uids if operators is None else operators)
+    operators_lacking = [state for state in lacking if state.state is None and record is not None]
+    carried = _select_carried(operators_lacking, carry, manifest.checkpoint_id)
+    missing = [state for state in lacking if state not in carried]
+    named = {name if isinstance(name, str) else "/".join(name) for name in leave_out}
+    unwanted = _select_unwanted(manifest, known, missing, named)
+    selected = set(uids if operators is None else operators)
     # If the user selected operators, only missing state of these operators matters.
-    relevant = [one for one in missing if operators is None or one.operator in asked_for]
+    relevant = [state for state in missing if operators is None or state.operator in selected]
     refuse_left_out(
         relevant,
         named,
@@ -129,25 +129,27 @@ def plan_export(
     left = [
         LeftOut(uid, name, "as requested" if (uid, name) in unwanted else "not selected")
         for uid, name in sorted(known)
-        if (uid, name) in unwanted or uid not in asked_for
+        if (uid, name) in unwanted or uid not in selected
     ]
-    views = [] if record is None else _views(known, record)
+    views = [] if record is None else _find_views(known, record)
     if record is not None:
         left += views
     left += [
-        LeftOut(one.operator, one.part, one.reason)
-        for one in missing
-        if (one.operator, one.part) not in unwanted
+        LeftOut(state.operator, state.part, state.reason)
+        for state in missing
+        if (state.operator, state.part) not in unwanted
     ]
-    skipped = {(one.operator, one.state) for one in left}
+    skipped = {(state.operator, state.state) for state in left}
     plans = []
     for uid in uids:
-        names = {name for one, name in known if one == uid and (uid, name) not in skipped}
+        names = {name for owner, name in known if owner == uid and (uid, name) not in skipped}
         if names:
-            asked = _Asked(names, {name for one, name in tuples if one == uid}, record)
-            made = _operator(manifest, uid, asked, parallelism, max_parallelism)
+            selection = _OperatorSelection(
+                names, {name for owner, name in tuples if owner == uid}, record
+            )
+            operator_plan = _plan_operator(manifest, uid, selection, parallelism, max_parallelism)
             offsets = next((view.state for view in views if view.operator == uid), None)
-            plans.append(replace(made, offsets=offsets))
+            plans.append(replace(operator_plan, offsets=offsets))
     if not plans:
         raise InvalidArgumentError(
             "no state is left to write, but a savepoint must have at least one; leave out less"
@@ -156,7 +158,7 @@ def plan_export(
     return ExportPlan(tuple(plans), tuple(left), whole, carried)
 
 
-def _carried(
+def _select_carried(
     operators: Sequence[LeftOutState], names: Collection[str], checkpoint_id: int
 ) -> tuple[LeftOutState, ...]:
     """Return the operators to copy; StateNotFoundError for a name that matches none of them."""
@@ -170,7 +172,7 @@ def _carried(
     return tuple(operator for operator in operators if any(map(operator.is_named, names)))
 
 
-def _unwanted(
+def _select_unwanted(
     manifest: Manifest,
     known: set[tuple[str, str]],
     missing: Sequence[LeftOutState],
@@ -181,25 +183,25 @@ def _unwanted(
     The name of an already missing state selects nothing here. Raises StateNotFoundError for a name
     that matches neither a state of the checkpoint nor a missing state.
     """
-    found = set()
+    unwanted = set()
     for text in named:
-        own = {
+        matching = {
             (uid, name)
             for uid, name in known
             if text in (uid, f"{uid}/{name}", manifest.operators.id_of(uid))
         }
-        if not own and not any(one.is_named(text) for one in missing):
+        if not matching and not any(state.is_named(text) for state in missing):
             stored = ", ".join(f"{uid}/{name}" for uid, name in sorted(known))
             raise StateNotFoundError(
                 f"{text!r} cannot be left out because it does not exist: name an operator or "
                 f"OPERATOR/STATE. Checkpoint {manifest.checkpoint_id} lacks "
                 f"{left_out_text(missing) or 'nothing of its source'}; it has {stored}"
             )
-        found |= own
-    return found
+        unwanted |= matching
+    return unwanted
 
 
-def _views(known: set[tuple[str, str]], record: SavepointRecord) -> list[LeftOut]:
+def _find_views(known: set[tuple[str, str]], record: SavepointRecord) -> list[LeftOut]:
     """Return the offset states that an import added; their offsets are written to the splits."""
     splits = {state.operator for state in record.states if state.name == SOURCE_READER_STATE}
     imported = {(state.operator, state.state) for state in record.states}
@@ -216,22 +218,24 @@ def _views(known: set[tuple[str, str]], record: SavepointRecord) -> list[LeftOut
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _OperatorSelection:
     """The states of an operator to write, the states to write as tuples, and the import record."""
 
     names: set[str]
     tuples: set[str]
     record: SavepointRecord | None
 
-    def state(self, uid: str, name: str) -> ImportedState | None:
+    def find_state(self, uid: str, name: str) -> ImportedState | None:
         """Return the import record of a state, None if it was not imported."""
-        some = () if self.record is None else self.record.states
-        return next((one for one in some if (one.operator, one.state) == (uid, name)), None)
+        states = () if self.record is None else self.record.states
+        return next(
+            (state for state in states if (state.operator, state.state) == (uid, name)), None
+        )
 
-    def operator(self, uid: str) -> ImportedOperator | None:
+    def find_operator(self, uid: str) -> ImportedOperator | None:
         """Return the import record of an operator, None if it was not imported."""
-        some = () if self.record is None else self.record.operators
-        return next((one for one in some if one.operator == uid), None)
+        operators = () if self.record is None else self.record.operators
+        return next((operator for operator in operators if operator.operator == uid), None)
 
 
 def _refuse_unknown(
@@ -249,36 +253,42 @@ def _refuse_unknown(
         raise StateNotFoundError(f"operator {uid!r} has no state {name!r}")
 
 
-def _operator(
-    manifest: Manifest, uid: str, asked: _Asked, parallelism: int | None, most: int | None
+def _plan_operator(
+    manifest: Manifest,
+    uid: str,
+    selection: _OperatorSelection,
+    parallelism: int | None,
+    most: int | None,
 ) -> OperatorExport:
     keyed, operator = [], []
-    for one in manifest.keyed:
-        state = one.state
-        if state.uid == uid and state.name in asked.names:
-            known = asked.state(uid, state.name)
+    for keyed_entry in manifest.keyed:
+        state = keyed_entry.state
+        if state.uid == uid and state.name in selection.names:
+            known = selection.find_state(uid, state.name)
             plan = (
-                _keyed(state, as_tuple=state.name in asked.tuples)
+                _plan_keyed(state, as_tuple=state.name in selection.tuples)
                 if known is None
-                else _imported_keyed(state, known)
+                else _plan_imported_keyed(state, known)
             )
             keyed.append(plan)
     for entry in manifest.operator:
-        own = entry.state
-        if own.uid == uid and own.name in asked.names:
-            known = asked.state(uid, own.name)
-            made = (
-                _operator_state(own, as_tuple=own.name in asked.tuples)
+        operator_state = entry.state
+        if operator_state.uid == uid and operator_state.name in selection.names:
+            known = selection.find_state(uid, operator_state.name)
+            operator_plan = (
+                _plan_operator_state(
+                    operator_state, as_tuple=operator_state.name in selection.tuples
+                )
                 if known is None
-                else _imported_operator_state(own, known)
+                else _plan_imported_operator_state(operator_state, known)
             )
-            operator.append(made)
+            operator.append(operator_plan)
     _refuse_mixed(keyed)
-    imported = asked.operator(uid)
+    imported = selection.find_operator(uid)
     subtasks = parallelism or manifest.operators.parallelism_of(uid)
-    stored = {one.state.max_parallelism for one in keyed}
+    stored = {plan.state.max_parallelism for plan in keyed}
     before = stored.pop() if stored else manifest.operators.max_parallelism_of(uid)
-    groups = groups_of(imported, most or before) or default_max_parallelism(subtasks)
+    groups = choose_key_groups(imported, most or before) or default_max_parallelism(subtasks)
     if imported is not None and groups == 1:
         subtasks = 1
     share = KeyGroupAssignment(max_parallelism=groups, parallelism=subtasks)
@@ -286,7 +296,7 @@ def _operator(
     return OperatorExport(uid, number, share, tuple(keyed), tuple(operator), imported)
 
 
-def groups_of(imported: ImportedOperator | None, wanted: int | None) -> int | None:
+def choose_key_groups(imported: ImportedOperator | None, wanted: int | None) -> int | None:
     """Return the number of key groups of an exported operator, None if it is not specified.
 
     ``wanted`` takes precedence over the imported number. An operator that was imported with one key
@@ -297,7 +307,7 @@ def groups_of(imported: ImportedOperator | None, wanted: int | None) -> int | No
     return 1 if imported.max_parallelism == 1 else wanted or imported.max_parallelism
 
 
-def _imported_keyed(state: KeyedState, known: ImportedState) -> KeyedExport:
+def _plan_imported_keyed(state: KeyedState, known: ImportedState) -> KeyedExport:
     columns = known.columns(state.max_parallelism)
     map_key = (
         ExportPart((), NO_VALUE) if columns.map_key is None else ImportedPart.of(columns.map_key)
@@ -307,7 +317,7 @@ def _imported_keyed(state: KeyedState, known: ImportedState) -> KeyedExport:
     return KeyedExport(state, columns.state, key, namespace, map_key, value, columns, known)
 
 
-def _imported_operator_state(state: OperatorState, known: ImportedState) -> OperatorStatePlan:
+def _plan_imported_operator_state(state: OperatorState, known: ImportedState) -> OperatorStatePlan:
     mode = _MODES[RedistributionMode(state.mode)]
     names = dict(known.names)
     if known.form is EntryForm.BYTES:
@@ -323,28 +333,28 @@ def _imported_operator_state(state: OperatorState, known: ImportedState) -> Oper
 def _refuse_mixed(keyed: Sequence[KeyedExport]) -> None:
     """Refuse states whose key types or names cannot be together in one Flink operator."""
     names: dict[str, KeyedExport] = {}
-    for one in keyed:
-        if one.flink.key != keyed[0].flink.key:
+    for plan in keyed:
+        if plan.flink.key != keyed[0].flink.key:
             raise UnsupportedTypeError(
-                f"{one.state} has keys of type {name_of(one.flink.key)}, but {keyed[0].state} "
+                f"{plan.state} has keys of type {name_of(plan.flink.key)}, but {keyed[0].state} "
                 f"has keys of type {name_of(keyed[0].flink.key)}: a Flink operator has only "
                 "one key type; leave one of the two states out"
             )
-        other = names.setdefault(one.flink.name, one)
-        if other is not one:
+        other = names.setdefault(plan.flink.name, plan)
+        if other is not plan:
             raise UnsupportedTypeError(
-                f"{one.state} and {other.state} would both be named {one.flink.name!r} in Flink, "
+                f"{plan.state} and {other.state} would both be named {plan.flink.name!r} in Flink, "
                 "which allows one timer service per name; leave one of the two states out"
             )
 
 
-def _keyed(state: KeyedState, *, as_tuple: bool) -> KeyedExport:
-    key = _key(state)
-    namespace, value = _namespace(state), _value(state, as_tuple=as_tuple)
+def _plan_keyed(state: KeyedState, *, as_tuple: bool) -> KeyedExport:
+    key = _plan_key(state)
+    namespace, value = _plan_namespace(state), _plan_value(state, as_tuple=as_tuple)
     map_key, name = ExportPart((), NO_VALUE), state.name
     if state.kind is StateKind.MAP:
-        entry = _typed(state, state.entry, state.schema)
-        map_key = _part(state.entry, entry, as_tuple=as_tuple)
+        entry = _find_columns(state, state.entry, state.schema)
+        map_key = _build_part(state.entry, entry, as_tuple=as_tuple)
     if state.kind is StateKind.TIMERS:
         name = _timer_name(state, namespace.kind)
     elif state.hash_scheme == "pyflink":
@@ -354,20 +364,20 @@ def _keyed(state: KeyedState, *, as_tuple: bool) -> KeyedExport:
                 "cannot be written from the columns of a store; leave the state out"
             )
         name = python_name(state.name)
-        map_key = _python_part(state, map_key) if state.kind is StateKind.MAP else map_key
-        value = _python_part(state, value)
-    flink_value = _flink_value(state, key.kind, namespace.kind, map_key.kind, value.kind)
+        map_key = _to_python_part(state, map_key) if state.kind is StateKind.MAP else map_key
+        value = _to_python_part(state, value)
+    flink_value = _build_value_type(state, key.kind, namespace.kind, map_key.kind, value.kind)
     flink = FlinkState(name, state.kind.value, key.kind, namespace.kind, flink_value)
     return KeyedExport(state, flink, key, namespace, map_key, value)
 
 
-def _python_part(state: KeyedState, part: ExportPart) -> ExportPart:
+def _to_python_part(state: KeyedState, part: ExportPart) -> ExportPart:
     """Return columns as the bytes that PyFlink's coders write."""
-    with _naming(state, ", ".join(part.names)):
+    with _column_in_errors(state, ", ".join(part.names)):
         return replace(part, kind=PythonType(as_python(part.kind)))
 
 
-def _key(state: KeyedState) -> ExportPart:
+def _plan_key(state: KeyedState) -> ExportPart:
     """Return the key: a Java object or a row of Flink SQL.
 
     Several columns are a Java tuple. For PyFlink, the key is wrapped in a row.
@@ -379,16 +389,16 @@ def _key(state: KeyedState) -> ExportPart:
         return ExportPart(state.key, row.kind, row)
     keys = []
     for column, java in zip(state.key, state.key_types, strict=True):
-        with _naming(state, column):
+        with _column_in_errors(state, column):
             keys.append(key_column(types.field(column).type, java_type(java)))
-    part = _part(state.key, keys, as_tuple=True)
+    part = _build_part(state.key, keys, as_tuple=True)
     if state.hash_scheme != "pyflink" or part.column is None:
         return part
     row = python_key(part.column)
     return ExportPart(state.key, row.kind, row)
 
 
-def _flink_value(
+def _build_value_type(
     state: KeyedState, key: FlinkType, namespace: FlinkType, map_key: FlinkType, value: FlinkType
 ) -> FlinkType:
     """Return the type of a state's values in the header of a savepoint."""
@@ -405,7 +415,7 @@ def _flink_value(
 
 
 @contextmanager
-def _naming(state: KeyedState | OperatorState, column: str) -> Iterator[None]:
+def _column_in_errors(state: KeyedState | OperatorState, column: str) -> Iterator[None]:
     """Add the operator, state and column to an UnsupportedTypeError."""
     try:
         yield
@@ -413,26 +423,28 @@ def _naming(state: KeyedState | OperatorState, column: str) -> Iterator[None]:
         raise UnsupportedTypeError(f"{state}: the column {column!r}: {error}") from error
 
 
-def _typed(
+def _find_columns(
     state: KeyedState | OperatorState, names: Sequence[str], schema: Schema
 ) -> list[FlinkColumn]:
     """Return the Flink types of value columns."""
     types = arrow_schema(schema)
-    found = []
+    columns = []
     for name in names:
-        with _naming(state, name):
-            found.append(value_column(types.field(name).type))
-    return found
+        with _column_in_errors(state, name):
+            columns.append(value_column(types.field(name).type))
+    return columns
 
 
-def _part(names: Sequence[str], columns: Sequence[FlinkColumn], *, as_tuple: bool) -> ExportPart:
+def _build_part(
+    names: Sequence[str], columns: Sequence[FlinkColumn], *, as_tuple: bool
+) -> ExportPart:
     if not columns:
         return ExportPart((), NO_VALUE)
-    one = columns[0] if len(columns) == 1 else joined(columns, names, as_tuple=as_tuple)
-    return ExportPart(tuple(names), one.kind, one)
+    column = columns[0] if len(columns) == 1 else joined(columns, names, as_tuple=as_tuple)
+    return ExportPart(tuple(names), column.kind, column)
 
 
-def _value(state: KeyedState, *, as_tuple: bool) -> ExportPart:
+def _plan_value(state: KeyedState, *, as_tuple: bool) -> ExportPart:
     clock = None if state.ttl is None else state.ttl.column
     names = [name for name in state.values if name != clock]
     if state.kind is StateKind.TIMERS and state.values:
@@ -440,41 +452,41 @@ def _value(state: KeyedState, *, as_tuple: bool) -> ExportPart:
             f"{state} are timers with the value column {state.values[0]!r}, but a Flink timer has "
             "only a time, a key and a namespace; remove the column, or leave the state out"
         )
-    return _part(names, _typed(state, names, state.schema), as_tuple=as_tuple)
+    return _build_part(names, _find_columns(state, names, state.schema), as_tuple=as_tuple)
 
 
-def _namespace(state: KeyedState) -> ExportPart:
+def _plan_namespace(state: KeyedState) -> ExportPart:
     """Return the namespace: none, a window of two times, or a value, such as a tuple."""
     names, types = state.namespace, arrow_schema(state.schema)
-    kinds = [types.field(name).type for name in names]
+    column_types = [types.field(name).type for name in names]
     if not names:
         return ExportPart((), _NO_NAMESPACE)
-    if len(names) == 2 and all(map(_is_time, kinds)):
-        window = _window(names, kinds)
+    if len(names) == 2 and all(map(_is_time, column_types)):
+        window = _build_window(names, column_types)
         return ExportPart(names, window.kind, window)
-    if len(names) == 1 and kinds[0] == WINDOW:
-        window = _window(("start", "end"), [pa.int64(), pa.int64()])
+    if len(names) == 1 and column_types[0] == WINDOW:
+        window = _build_window(("start", "end"), [pa.int64(), pa.int64()])
         return ExportPart(names, window.kind, window)
-    return _part(names, _typed(state, names, state.schema), as_tuple=True)
+    return _build_part(names, _find_columns(state, names, state.schema), as_tuple=True)
 
 
-def _is_time(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_int64(kind) or pa.types.is_timestamp(kind))
+def _is_time(column_type: pa.DataType) -> bool:
+    return bool(pa.types.is_int64(column_type) or pa.types.is_timestamp(column_type))
 
 
-def _window(names: Sequence[str], kinds: Sequence[pa.DataType]) -> FlinkColumn:
+def _build_window(names: Sequence[str], column_types: Sequence[pa.DataType]) -> FlinkColumn:
     """Return two columns of times as a ``TimeWindow``, which uses milliseconds."""
-    stored = pa.struct([pa.field(*one) for one in zip(names, kinds, strict=True)])
+    stored = pa.struct([pa.field(*field) for field in zip(names, column_types, strict=True)])
 
     def there(array: pa.Array) -> pa.Array:
         return pa.StructArray.from_arrays(
-            [as_millis(one) for one in array.flatten()], fields=list(WINDOW)
+            [as_millis(side) for side in array.flatten()], fields=list(WINDOW)
         )
 
     def back(array: pa.Array) -> pa.Array:
-        sides = zip(array.flatten(), kinds, strict=True)
+        sides = zip(array.flatten(), column_types, strict=True)
         return pa.StructArray.from_arrays(
-            [from_millis(one, kind) for one, kind in sides], fields=list(stored)
+            [from_millis(side, column_type) for side, column_type in sides], fields=list(stored)
         )
 
     return FlinkColumn(stored, Scalar("TimeWindow"), there, back)
@@ -489,7 +501,7 @@ def _timer_name(state: KeyedState, namespace: FlinkType) -> str:
     return f"{_TIMERS}{domain}_{service}"
 
 
-def _operator_state(state: OperatorState, *, as_tuple: bool) -> OperatorStatePlan:
+def _plan_operator_state(state: OperatorState, *, as_tuple: bool) -> OperatorStatePlan:
     names = state.schema.names
     if set(names) >= _OFFSETS:
         raise UnsupportedTypeError(
@@ -498,10 +510,10 @@ def _operator_state(state: OperatorState, *, as_tuple: bool) -> OperatorStatePla
             "start. Leave the state out, and start the job's source at these offsets "
             "(OffsetsInitializer.offsets) under another uid"
         )
-    columns = _typed(state, names, state.schema)
+    columns = _find_columns(state, names, state.schema)
     mode = _MODES[RedistributionMode(state.mode)]
     if mode != "broadcast":
-        return OperatorStatePlan(state, mode, _part(names, columns, as_tuple=as_tuple), None)
-    key = _part(names[:1], columns[:1], as_tuple=as_tuple)
-    value = _part(names[1:], columns[1:], as_tuple=as_tuple)
+        return OperatorStatePlan(state, mode, _build_part(names, columns, as_tuple=as_tuple), None)
+    key = _build_part(names[:1], columns[:1], as_tuple=as_tuple)
+    value = _build_part(names[1:], columns[1:], as_tuple=as_tuple)
     return OperatorStatePlan(state, mode, value, key)

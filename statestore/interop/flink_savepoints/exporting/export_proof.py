@@ -42,14 +42,14 @@ from statestore.interop.flink_savepoints.types.store_types import from_millis
 from statestore.interop.flink_savepoints.write.entries import PIECE_BYTES
 from statestore.rows.key_group_runs import key_groups_of
 
-__all__ = ["prove_keyed", "prove_operator"]
+__all__ = ["verify_keyed", "verify_operator"]
 
 _ROWS = 1 << 17
 Groups: TypeAlias = npt.NDArray[np.int32]
 Counts: TypeAlias = npt.NDArray[np.int64]
 
 
-def prove_keyed(found: FlinkOperator, plan: OperatorExport, wanted: Sequence[RowSet]) -> None:
+def verify_keyed(written: FlinkOperator, plan: OperatorExport, expected: Sequence[RowSet]) -> None:
     """Compare the written keyed states of an operator with the rows of the store.
 
     Args:
@@ -60,49 +60,53 @@ def prove_keyed(found: FlinkOperator, plan: OperatorExport, wanted: Sequence[Row
     Raises:
         CorruptionError: if the rows differ, or rows are in wrong key groups.
     """
-    if found.problem is not None:
-        raise CorruptionError(f"cannot read back operator {plan.uid!r}: {found.problem}")
-    for state, rows in zip(plan.keyed, wanted, strict=True):
-        seen = RowSet(0, 0)
-        names = [one.name for one in found.states]
-        pieces = found.entries(state.flink.name) if state.flink.name in names else iter(())
-        for groups, keys, values in _batches(pieces):
-            table = _table(keys, values, state, plan.share.max_parallelism, groups)
+    if written.problem is not None:
+        raise CorruptionError(f"cannot read back operator {plan.uid!r}: {written.problem}")
+    for state, rows in zip(plan.keyed, expected, strict=True):
+        actual = RowSet(0, 0)
+        names = [written_state.name for written_state in written.states]
+        pieces = written.entries(state.flink.name) if state.flink.name in names else iter(())
+        for groups, keys, values in _combine_entries(pieces):
+            table = _rebuild_rows(keys, values, state, plan.share.max_parallelism, groups)
             more = row_set(table, state)
-            seen = RowSet(seen.rows + more.rows, combine((seen.digest, more.digest)))
-        if seen != rows:
+            actual = RowSet(actual.rows + more.rows, combine((actual.digest, more.digest)))
+        if actual != rows:
             raise CorruptionError(
-                f"verification of {state.state} failed: {seen.rows} rows were read back, but "
+                f"verification of {state.state} failed: {actual.rows} rows were read back, but "
                 f"{rows.rows} were written, or the values differ; no savepoint was made"
             )
 
 
-def _batches(
+def _combine_entries(
     entries: Iterator[StateEntries],
 ) -> Iterator[tuple[Groups, Spans, Spans]]:
     """Yield key groups, keys and values of entries in large batches."""
-    some: list[StateEntries] = []
+    pending: list[StateEntries] = []
     rows = size = 0
     for entry in entries:
-        some.append(entry)
+        pending.append(entry)
         rows += len(entry.keys)
         size += len(entry.keys.data)
         if rows >= _ROWS or size >= PIECE_BYTES:
-            yield _batch(some)
-            some, rows, size = [], 0, 0
-    if some:
-        yield _batch(some)
+            yield _combine_batch(pending)
+            pending, rows, size = [], 0, 0
+    if pending:
+        yield _combine_batch(pending)
 
 
-def _batch(
-    some: list[StateEntries],
+def _combine_batch(
+    pending: list[StateEntries],
 ) -> tuple[Groups, Spans, Spans]:
-    counts = [len(one.keys) for one in some]
-    groups = np.repeat(np.array([one.key_group for one in some], np.int32), counts)
-    return groups, _together([one.keys for one in some]), _together([one.values for one in some])
+    counts = [len(entry.keys) for entry in pending]
+    groups = np.repeat(np.array([entry.key_group for entry in pending], np.int32), counts)
+    return (
+        groups,
+        _concatenate([entry.keys for entry in pending]),
+        _concatenate([entry.values for entry in pending]),
+    )
 
 
-def _together(pieces: list[Spans]) -> Spans:
+def _concatenate(pieces: list[Spans]) -> Spans:
     whole = pa.concat_arrays([piece.arrow().cast(pa.large_binary()) for piece in pieces])
     _, offsets, content = whole.buffers()
     edges = np.frombuffer(offsets, np.int64, len(whole) + 1)
@@ -110,7 +114,7 @@ def _together(pieces: list[Spans]) -> Spans:
     return Spans(data, edges[:-1], edges[1:], pieces[0].name)
 
 
-def _table(
+def _rebuild_rows(
     keys: Spans,
     values: Spans,
     plan: KeyedExport,
@@ -119,16 +123,18 @@ def _table(
 ) -> pa.Table:
     """Convert entries to rows of the store; CorruptionError for a row in a wrong key group."""
     if plan.columns is not None:
-        return _imported_table(keys, values, plan, max_parallelism, groups)
-    columns, counts = _columns(keys, values, plan, prefix_bytes(max_parallelism))
+        return _rebuild_imported_rows(keys, values, plan, max_parallelism, groups)
+    columns, counts = _rebuild_columns(keys, values, plan, prefix_bytes(max_parallelism))
     schema = plan.stored
     rows = pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
     if counts is not None:
         groups = np.repeat(groups, counts)
-    return _placed(rows, plan, max_parallelism, groups)
+    return _check_key_groups(rows, plan, max_parallelism, groups)
 
 
-def _placed(rows: pa.Table, plan: KeyedExport, max_parallelism: int, groups: Groups) -> pa.Table:
+def _check_key_groups(
+    rows: pa.Table, plan: KeyedExport, max_parallelism: int, groups: Groups
+) -> pa.Table:
     wrong = int((key_groups_of(rows, plan.state, max_parallelism) != groups).sum())
     if wrong:
         raise CorruptionError(
@@ -137,7 +143,7 @@ def _placed(rows: pa.Table, plan: KeyedExport, max_parallelism: int, groups: Gro
     return rows
 
 
-def _imported_table(
+def _rebuild_imported_rows(
     keys: Spans, values: Spans, plan: KeyedExport, max_parallelism: int, groups: Groups
 ) -> pa.Table:
     """Convert entries to the rows that an import makes."""
@@ -146,56 +152,58 @@ def _imported_table(
     entries = StateEntries(plan.flink, 0, keys, values)
     if plan.is_bytes:
         rows = columns.table_of_bytes(entries, prefix)
-        at = rows.schema.get_field_index(FLINK_KEY_GROUP)
-        return rows.set_column(at, FLINK_KEY_GROUP, pa.array(groups))
+        index = rows.schema.get_field_index(FLINK_KEY_GROUP)
+        return rows.set_column(index, FLINK_KEY_GROUP, pa.array(groups))
     as_bytes = columns.form is EntryForm.VALUE_BYTES
-    found = state_rows(entries, prefix, as_bytes=as_bytes)
+    decoded_rows = state_rows(entries, prefix, as_bytes=as_bytes)
     if plan.flink.kind == "list" and not as_bytes:
-        assert found.value is not None, "a list must have elements"
-        edges = found.value.offsets.to_numpy(zero_copy_only=False)
+        assert decoded_rows.value is not None, "a list must have elements"
+        edges = decoded_rows.value.offsets.to_numpy(zero_copy_only=False)
         groups = np.repeat(groups, np.diff(edges))
-    return _placed(columns.table(found), plan, max_parallelism, groups)
+    return _check_key_groups(columns.table(decoded_rows), plan, max_parallelism, groups)
 
 
-def _columns(
+def _rebuild_columns(
     keys: Spans, values: Spans, plan: KeyedExport, prefix: int
 ) -> tuple[dict[str, pa.Array], Counts | None]:
     """Return the columns of entries by name and, for lists, the number of rows per entry."""
-    kind, state = plan.flink.value, plan.state
+    value_type, state = plan.flink.value, plan.state
     if plan.flink.kind == "timers":
         timers = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name)
-        time, key, namespace = decoded(kind, timers).flatten()
+        time, key, namespace = decoded(value_type, timers).flatten()
         name = state.entry[0]
         times = {name: from_millis(time, plan.stored.field(name).type)}
         return times | plan.key.back(key) | plan.namespace.back(namespace), None
     parts = split_keys(keys, KeyLayout.of(plan.flink), prefix)
-    found = plan.key.back(parts.key) | plan.namespace.back(parts.namespace)
-    if plan.flink.kind == "list" and isinstance(kind, ListType):
-        lists = decoded_list(kind.element, values)
+    columns = plan.key.back(parts.key) | plan.namespace.back(parts.namespace)
+    if plan.flink.kind == "list" and isinstance(value_type, ListType):
+        lists = decoded_list(value_type.element, values)
         edges = lists.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
         counts = np.diff(edges)
         owner = np.repeat(np.arange(len(counts)), counts)
-        found = {name: column.take(pa.array(owner)) for name, column in found.items()}
+        columns = {name: column.take(pa.array(owner)) for name, column in columns.items()}
         name = state.entry[0]
         places = pa.array(np.arange(len(owner)) - edges[:-1][owner])
-        found[name] = places.cast(plan.stored.field(name).type)
-        return found | _value_columns(lists.flatten(), plan), counts
-    if isinstance(kind, MapType) and plan.flink.kind == "map":
-        found |= plan.map_key.back(parts.map_key)
-        return found | _value_columns(decoded_map_values(kind.value, values), plan), None
-    return found | _value_columns(decoded(kind, values), plan), None
+        columns[name] = places.cast(plan.stored.field(name).type)
+        return columns | _rebuild_value_columns(lists.flatten(), plan), counts
+    if isinstance(value_type, MapType) and plan.flink.kind == "map":
+        columns |= plan.map_key.back(parts.map_key)
+        return columns | _rebuild_value_columns(
+            decoded_map_values(value_type.value, values), plan
+        ), None
+    return columns | _rebuild_value_columns(decoded(value_type, values), plan), None
 
 
-def _value_columns(values: pa.Array, plan: KeyedExport) -> dict[str, pa.Array]:
+def _rebuild_value_columns(values: pa.Array, plan: KeyedExport) -> dict[str, pa.Array]:
     ttl = plan.state.ttl
     if ttl is None:
         return plan.value.back(values)
     times, inner = values.flatten()
-    kind = plan.stored.field(ttl.column).type
-    return {ttl.column: from_millis(times, kind)} | plan.value.back(inner)
+    time_type = plan.stored.field(ttl.column).type
+    return {ttl.column: from_millis(times, time_type)} | plan.value.back(inner)
 
 
-def prove_operator(found: FlinkOperator, wanted: Sequence[SubtaskLists]) -> None:
+def verify_operator(written: FlinkOperator, expected: Sequence[SubtaskLists]) -> None:
     """Compare the written operator states of an operator with the elements of the store.
 
     Args:
@@ -205,14 +213,17 @@ def prove_operator(found: FlinkOperator, wanted: Sequence[SubtaskLists]) -> None
     Raises:
         CorruptionError: if the elements of a subtask differ.
     """
-    seen = {(one.info.name, one.subtask): one for one in found.operator_state()}
-    for state in wanted:
+    written_elements = {
+        (subtask_elements.info.name, subtask_elements.subtask): subtask_elements
+        for subtask_elements in written.operator_state()
+    }
+    for state in expected:
         for subtask, rows in enumerate(state.lists):
-            elements = seen.get((state.plan.name, subtask))
-            there = rows.slice(0, 0) if elements is None else read_back(elements, state.plan)
-            if element_set(there) != element_set(rows):
+            elements = written_elements.get((state.plan.name, subtask))
+            written_rows = rows.slice(0, 0) if elements is None else read_back(elements, state.plan)
+            if element_set(written_rows) != element_set(rows):
                 raise CorruptionError(
                     f"verification of {state.plan.state} failed: subtask {subtask} has "
-                    f"{len(there)} elements instead of {len(rows)}, or the elements differ; "
+                    f"{len(written_rows)} elements instead of {len(rows)}, or the elements differ; "
                     "no savepoint was made"
                 )

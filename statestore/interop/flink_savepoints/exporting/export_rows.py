@@ -32,9 +32,9 @@ from statestore.rows.digests import rows_digest
 from statestore.rows.key_group_runs import key_groups_of
 
 __all__ = [
-    "encoded_rows",
-    "groups_in_flink",
-    "normal_rows",
+    "compute_flink_groups",
+    "encode_rows",
+    "normalize_rows",
     "row_set",
 ]
 
@@ -46,42 +46,40 @@ def row_set(rows: pa.Table, plan: KeyedExport) -> RowSet:
     return RowSet(len(rows), rows_digest(rows.select(plan.state.schema.names)))
 
 
-def normal_rows(rows: pa.Table, plan: KeyedExport) -> pa.Table:
+def normalize_rows(rows: pa.Table, plan: KeyedExport) -> pa.Table:
     """Return rows in the form that a savepoint can represent.
 
     List positions count from 0, and TTL timestamps are whole milliseconds.
     """
     state = plan.state
     if plan.is_bytes:
-        return _with(rows, FLINK_KEY_GROUP, rows.column(KEY_GROUP))
+        return _replace_column(rows, FLINK_KEY_GROUP, rows.column(KEY_GROUP))
     if plan.columns is not None:
         return rows
     if state.ttl is not None:
         column = state.ttl.column
-        kind = plan.stored.field(column).type
-        if pa.types.is_timestamp(kind):
+        column_type = plan.stored.field(column).type
+        if pa.types.is_timestamp(column_type):
             whole = pc.floor_temporal(rows.column(column), unit="millisecond")
-            rows = _with(rows, column, whole.cast(kind))
+            rows = _replace_column(rows, column, whole.cast(column_type))
     if plan.flink.kind == "list" and len(rows):
         column = state.entry[0]
-        starts = _starts(_keys(rows, plan))
+        starts = _find_starts(_encode_keys(rows, plan))
         places = np.arange(len(rows)) - np.flatnonzero(starts)[np.cumsum(starts) - 1]
-        rows = _with(rows, column, pa.array(places).cast(plan.stored.field(column).type))
+        rows = _replace_column(rows, column, pa.array(places).cast(plan.stored.field(column).type))
     return rows
 
 
-def _with(rows: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.Table:
-    at = rows.schema.get_field_index(name)
-    return rows.set_column(at, rows.schema.field(at), column)
+def _replace_column(rows: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.Table:
+    index = rows.schema.get_field_index(name)
+    return rows.set_column(index, rows.schema.field(index), column)
 
 
-def encoded_rows(
-    rows: pa.Table, plan: KeyedExport, max_parallelism: int
-) -> tuple[pa.Array, Groups]:
+def encode_rows(rows: pa.Table, plan: KeyedExport, max_parallelism: int) -> tuple[pa.Array, Groups]:
     """Encode rows as entries.
 
     Args:
-        rows: rows from :func:`normal_rows` with their new key groups. The elements of each list
+        rows: rows from :func:`normalize_rows` with their new key groups. The elements of each list
             must be adjacent.
         plan: the export plan of the state.
         max_parallelism: the number of all key groups.
@@ -95,63 +93,63 @@ def encoded_rows(
     """
     groups = rows.column(KEY_GROUP).to_numpy().astype(np.int32)
     if plan.columns is not None:
-        return _imported_entries(rows, plan, groups, max_parallelism)
-    keys = _keys(rows, plan, max_parallelism)
+        return _encode_imported_rows(rows, plan, groups, max_parallelism)
+    keys = _encode_keys(rows, plan, max_parallelism)
     values: pa.Array | pa.Scalar
     if plan.flink.kind == "list":
-        starts = _starts(keys)
+        starts = _find_starts(keys)
         first = np.flatnonzero(starts)
         edges = np.append(first, len(rows)).astype(np.int32)
-        lists = pa.ListArray.from_arrays(pa.array(edges), _values(rows, plan))
+        lists = pa.ListArray.from_arrays(pa.array(edges), _build_values(rows, plan))
         with_element = plan.flink.value
         assert isinstance(with_element, ListType)
-        values = _written(plan, plan.value.names, lists, with_element.element, is_list=True)
+        values = _encode_values(plan, plan.value.names, lists, with_element.element, is_list=True)
         keys, groups = keys.take(pa.array(first)), groups[first]
     elif plan.flink.kind == "timers":
-        values = _nothing(len(keys))
+        values = _empty_values(len(keys))
     else:
-        kind = plan.flink.value
-        if plan.flink.kind == "map" and isinstance(kind, MapType):
-            kind = NullableType(kind.value)
-        values = _written(plan, plan.value.names, _values(rows, plan), kind)
+        value_type = plan.flink.value
+        if plan.flink.kind == "map" and isinstance(value_type, MapType):
+            value_type = NullableType(value_type.value)
+        values = _encode_values(plan, plan.value.names, _build_values(rows, plan), value_type)
     return join_entries(keys, values), groups
 
 
-def _imported_entries(
+def _encode_imported_rows(
     rows: pa.Table, plan: KeyedExport, groups: Groups, max_parallelism: int
 ) -> tuple[pa.Array, Groups]:
     """Encode the rows of an imported state; return the entries and their key groups."""
     columns = plan.columns
     assert columns is not None, "the state was imported"
-    found, kind = columns.rows(rows, 0), plan.flink.value
-    values: pa.Array = _nothing(len(found))
+    flink_rows, value_type = columns.rows(rows, 0), plan.flink.value
+    values: pa.Array = _empty_values(len(flink_rows))
     if plan.is_bytes:
-        keys = found.key.cast(BYTES)
-        values = values if found.value is None else found.value.cast(BYTES)
+        keys = flink_rows.key.cast(BYTES)
+        values = values if flink_rows.value is None else flink_rows.value.cast(BYTES)
         return join_entries(joined(prefixes(groups, max_parallelism), keys), values), groups
-    if columns.entry is not None and plan.flink.kind == "list" and found.value is not None:
-        groups = groups[found.value.offsets.to_numpy(zero_copy_only=False)[:-1]]
+    if columns.entry is not None and plan.flink.kind == "list" and flink_rows.value is not None:
+        groups = groups[flink_rows.value.offsets.to_numpy(zero_copy_only=False)[:-1]]
     prefix = prefixes(groups, max_parallelism)
     names = plan.value.names
     if plan.flink.kind == "timers":
-        parts = [found.time, found.key, found.namespace]
+        parts = [flink_rows.time, flink_rows.key, flink_rows.namespace]
         timers = pa.StructArray.from_arrays(parts, ["time", "key", "namespace"])
         return join_entries(
-            joined(prefix, _written(plan, plan.key.names, timers, kind)), values
+            joined(prefix, _encode_values(plan, plan.key.names, timers, value_type)), values
         ), groups
-    keys = _composite(prefix, plan, found.key, found.namespace, found.map_key)
-    if found.value is not None and columns.form is EntryForm.VALUE_BYTES:
-        values = found.value.cast(BYTES)
-    elif plan.flink.kind == "list" and isinstance(kind, ListType):
-        values = _written(plan, names, found.value, kind.element, is_list=True)
-    elif plan.flink.kind == "map" and isinstance(kind, MapType):
-        values = _written(plan, names, found.value, NullableType(kind.value))
+    keys = _join_key_parts(prefix, plan, flink_rows.key, flink_rows.namespace, flink_rows.map_key)
+    if flink_rows.value is not None and columns.form is EntryForm.VALUE_BYTES:
+        values = flink_rows.value.cast(BYTES)
+    elif plan.flink.kind == "list" and isinstance(value_type, ListType):
+        values = _encode_values(plan, names, flink_rows.value, value_type.element, is_list=True)
+    elif plan.flink.kind == "map" and isinstance(value_type, MapType):
+        values = _encode_values(plan, names, flink_rows.value, NullableType(value_type.value))
     else:
-        values = _written(plan, names, found.value, kind)
+        values = _encode_values(plan, names, flink_rows.value, value_type)
     return join_entries(keys, values), groups
 
 
-def _composite(
+def _join_key_parts(
     prefix: pa.Array,
     plan: KeyedExport,
     key: pa.Array,
@@ -160,19 +158,19 @@ def _composite(
 ) -> pa.Array:
     """Return the keys of entries, concatenated from their parts."""
     layout = KeyLayout.of(plan.flink)
-    own = _written(plan, plan.key.names, key, layout.key)
-    other = _written(plan, plan.namespace.names, namespace, layout.namespace)
-    parts = [prefix, *layout.parts(own, other)]
+    key_bytes = _encode_values(plan, plan.key.names, key, layout.key)
+    namespace_bytes = _encode_values(plan, plan.namespace.names, namespace, layout.namespace)
+    parts = [prefix, *layout.parts(key_bytes, namespace_bytes)]
     if layout.map_key is not None:
-        parts.append(_written(plan, plan.map_key.names, map_key, layout.map_key))
+        parts.append(_encode_values(plan, plan.map_key.names, map_key, layout.map_key))
     return joined(*parts)
 
 
-def _nothing(count: int) -> pa.Array:
+def _empty_values(count: int) -> pa.Array:
     return pa.array([b""], BYTES).take(pa.array(np.zeros(count, np.int64)))
 
 
-def groups_in_flink(
+def compute_flink_groups(
     rows: pa.RecordBatch, plan: KeyedExport, max_parallelism: int
 ) -> npt.NDArray[np.int32]:
     """Return the key group of each row in Flink.
@@ -183,75 +181,75 @@ def groups_in_flink(
     if not plan.is_bytes:
         return key_groups_of(rows, plan.state, max_parallelism)
     if max_parallelism == plan.state.max_parallelism:
-        found: npt.NDArray[np.int32] = rows.column(FLINK_KEY_GROUP).to_numpy()
-        return found
+        groups: npt.NDArray[np.int32] = rows.column(FLINK_KEY_GROUP).to_numpy()
+        return groups
     spans = Spans.of(rows.column(plan.key.names[0]).to_pylist(), f"a key of {plan.state}")
     starts = spans.starts + plan.flink.before_key
     return key_groups_at(plan.flink.key, Cursor(spans, starts, spans.ends))(max_parallelism)
 
 
-def _keys(rows: pa.Table, plan: KeyedExport, max_parallelism: int | None = None) -> pa.Array:
+def _encode_keys(rows: pa.Table, plan: KeyedExport, max_parallelism: int | None = None) -> pa.Array:
     """Return the keys of entries, with key-group prefixes for ``max_parallelism``.
 
     If it is None, the result has neither key groups nor the keys of maps.
     """
     parts: list[pa.Array | pa.Scalar] = []
     if max_parallelism is not None:
-        parts.append(prefixes(_one(rows, KEY_GROUP).to_numpy(), max_parallelism))
+        parts.append(prefixes(_single_chunk(rows, KEY_GROUP).to_numpy(), max_parallelism))
     if plan.flink.kind == "timers":
-        times = as_millis(_one(rows, plan.state.entry[0]))
+        times = as_millis(_single_chunk(rows, plan.state.entry[0]))
         columns = [times, plan.key.there(rows), plan.namespace.there(rows)]
         timers = pa.StructArray.from_arrays(columns, ["time", "key", "namespace"])
         names = (*plan.key.names, *plan.namespace.names)
-        return joined(*parts, _written(plan, names, timers, plan.flink.value))
+        return joined(*parts, _encode_values(plan, names, timers, plan.flink.value))
     layout = KeyLayout.of(plan.flink)
-    key = _written(plan, plan.key.names, plan.key.there(rows), layout.key)
+    key = _encode_values(plan, plan.key.names, plan.key.there(rows), layout.key)
     parts += [key, *([length_marks(key)] if layout.has_marks else [])]
     if plan.namespace.column is None:
         parts.append(_ZERO)
     else:
         names = plan.namespace.names
-        namespace = _written(plan, names, plan.namespace.there(rows), layout.namespace)
+        namespace = _encode_values(plan, names, plan.namespace.there(rows), layout.namespace)
         parts += [namespace, *([length_marks(namespace)] if layout.has_marks else [])]
     if layout.map_key is not None and max_parallelism is not None:
         names = plan.map_key.names
-        parts.append(_written(plan, names, plan.map_key.there(rows), layout.map_key))
+        parts.append(_encode_values(plan, names, plan.map_key.there(rows), layout.map_key))
     return joined(*parts)
 
 
-def _values(rows: pa.Table, plan: KeyedExport) -> pa.Array:
+def _build_values(rows: pa.Table, plan: KeyedExport) -> pa.Array:
     values = plan.value.there(rows)
     ttl = plan.state.ttl
     if ttl is None:
         return values
-    times = as_millis(_one(rows, ttl.column))
+    times = as_millis(_single_chunk(rows, ttl.column))
     return pa.StructArray.from_arrays([times, values], ["last_access", "value"])
 
 
-def _written(
+def _encode_values(
     plan: KeyedExport,
     names: Sequence[str],
     array: pa.Array,
-    kind: FlinkType,
+    flink_type: FlinkType,
     *,
     is_list: bool = False,
 ) -> pa.Array:
     """Return the bytes of values; an UnsupportedTypeError has the state and its columns."""
     try:
-        return encoded_list(array, kind) if is_list else encoded(array, kind)
+        return encoded_list(array, flink_type) if is_list else encoded(array, flink_type)
     except InvalidArgumentError as error:
         raise UnsupportedTypeError(
             f"{plan.state}: the column {', '.join(names)} cannot be written as "
-            f"{name_of(kind)}: {error}"
+            f"{name_of(flink_type)}: {error}"
         ) from error
 
 
-def _one(rows: pa.Table, name: str) -> pa.Array:
+def _single_chunk(rows: pa.Table, name: str) -> pa.Array:
     column = rows.column(name)
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _starts(keys: pa.Array) -> npt.NDArray[np.bool_]:
+def _find_starts(keys: pa.Array) -> npt.NDArray[np.bool_]:
     """Return which rows have another key or namespace than the previous row."""
     starts = np.ones(len(keys), np.bool_)
     if len(keys) > 1:

@@ -19,15 +19,15 @@ from typing import Any
 
 from statestore.errors import InvalidArgumentError
 from statestore.format.digest import RowSet
-from statestore.interop.flink_savepoints.exporting.carry import operators_to_carry
-from statestore.interop.flink_savepoints.exporting.export_keyed import ExportedKeyed
+from statestore.interop.flink_savepoints.exporting.carry import select_carried_operators
+from statestore.interop.flink_savepoints.exporting.export_keyed import ExportedKeyedStates
 from statestore.interop.flink_savepoints.exporting.export_operator import (
     SubtaskLists,
-    lists_of,
-    written_subtask,
+    redistribute_lists,
+    write_subtask,
 )
-from statestore.interop.flink_savepoints.exporting.export_plan import groups_of, plan_export
-from statestore.interop.flink_savepoints.exporting.export_proof import prove_keyed, prove_operator
+from statestore.interop.flink_savepoints.exporting.export_plan import choose_key_groups, plan_export
+from statestore.interop.flink_savepoints.exporting.export_proof import verify_keyed, verify_operator
 from statestore.interop.flink_savepoints.exporting.export_types import (
     ExportPlan,
     LeftOut,
@@ -115,7 +115,7 @@ class ExportedSavepoint:
     @property
     def is_complete(self) -> bool:
         """Whether the savepoint has all state of the checkpoint and of the checkpoint's source."""
-        return all(one.is_written_elsewhere for one in self.left_out)
+        return all(state.is_written_elsewhere for state in self.left_out)
 
 
 def export_savepoint(
@@ -182,7 +182,7 @@ def export_savepoint(
         StateStoreError: as ``store.restore``, or if the place cannot be written.
     """
     restored = store.restore(checkpoint=checkpoint)
-    uids = {one.state.uid for one in restored.manifest.operator}
+    uids = {entry.state.uid for entry in restored.manifest.operator}
     record = SavepointRecord.of(restored) if RECORD in uids else None
     plan = plan_export(
         restored.manifest,
@@ -201,23 +201,24 @@ def export_savepoint(
         )
     carried = None
     if plan.carried and record is not None:
-        carried = operators_to_carry(
+        carried = select_carried_operators(
             plan.carried, record, max_parallelism, moved=moved, allow=allow, options=options
         )
-    writer = _Counting(target) if dry_run else SavepointWriter(target)
-    told = _Told(on_progress, restored, plan)
+    writer = _DryRunWriter(target) if dry_run else SavepointWriter(target)
+    reporter = _ProgressReporter(on_progress, restored, plan)
     try:
         memory_bytes = store.parts.parquet.memory_bytes
         written = [
-            _write(restored, operator, writer, memory_bytes, told) for operator in plan.operators
+            _write_operator(restored, operator, writer, memory_bytes, reporter)
+            for operator in plan.operators
         ]
-        others = (_stateless(other, max_parallelism) for other in plan.others)
+        others = (_build_stateless_operator(other, max_parallelism) for other in plan.others)
         copied = () if carried is None else carried.write(writer)
-        made = (*(one.metadata for one in written), *others, *copied)
+        handles = (*(operator.metadata for operator in written), *others, *copied)
         number = restored.checkpoint_id if carried is None else carried.checkpoint
-        metadata = SavepointMetadata(3, number, made)
+        metadata = SavepointMetadata(3, number, handles)
         if not dry_run:
-            _prove(metadata, written, Places(target, options))
+            _verify(metadata, written, Places(target, options))
             writer.finish(metadata)
     except BaseException:
         writer.discard()
@@ -226,40 +227,40 @@ def export_savepoint(
         store=store.url,
         checkpoint_id=restored.checkpoint_id,
         savepoint=target.url,
-        operators=tuple(one.result for one in written),
+        operators=tuple(operator.result for operator in written),
         left_out=plan.left_out,
         dry_run=dry_run,
-        carried=tuple(one.operator for one in plan.carried),
+        carried=tuple(operator.operator for operator in plan.carried),
     )
 
 
-class _Counting(SavepointWriter):
+class _DryRunWriter(SavepointWriter):
     """A writer for dry runs: it writes nothing and only counts bytes."""
 
     def write_file(self, data: Iterator[bytes] | Sequence[bytes]) -> RelativeHandle:  # type: ignore[override]
         return RelativeHandle("", sum(map(len, data)))
 
 
-class _Told:
+class _ProgressReporter:
     """Reports the progress in rows."""
 
     def __init__(
-        self, tell: Progress | None, restored: RestoredCheckpoint, plan: ExportPlan
+        self, callback: Progress | None, restored: RestoredCheckpoint, plan: ExportPlan
     ) -> None:
-        self._tell, self._done = tell, 0
+        self._callback, self._done = callback, 0
         states = [(operator, state) for operator in plan.operators for state in operator.keyed]
         self._total = sum(
-            restored.keyed(one.uid, state.state.name).entry.rows for one, state in states
+            restored.keyed(operator.uid, state.state.name).entry.rows for operator, state in states
         )
 
     def __call__(self, rows: int) -> None:
         self._done += rows
-        if self._tell is not None:
-            self._tell(self._done, max(self._total, self._done))
+        if self._callback is not None:
+            self._callback(self._done, max(self._total, self._done))
 
 
 @dataclass(frozen=True)
-class _Written:
+class _WrittenOperator:
     """An operator that was written, and the rows that must be read back."""
 
     plan: OperatorExport
@@ -269,70 +270,75 @@ class _Written:
     lists: tuple[SubtaskLists, ...]
 
 
-def _write(
+def _write_operator(
     restored: RestoredCheckpoint,
     plan: OperatorExport,
     writer: SavepointWriter,
     memory_bytes: int,
-    told: _Told,
-) -> _Written:
-    lists = lists_of(restored, plan)
+    reporter: _ProgressReporter,
+) -> _WrittenOperator:
+    lists = redistribute_lists(restored, plan)
     most = plan.share.max_parallelism
     subtasks, rows, sizes = [], [], []
     with ExitStack() as stack:
-        keyed = ExportedKeyed(restored, plan, memory_bytes, told)
+        keyed = ExportedKeyedStates(restored, plan, memory_bytes, reporter)
         groups = key_group_bytes(keyed.runs(stack), most) if plan.keyed else None
         for index, part in enumerate(plan.share.ranges()):
-            handle, size = _written_keyed(groups, plan, part, writer)
-            own = written_subtask(lists, index, writer)
-            if handle is not None or own is not None:
-                operator = None if own is None else own[0]
+            handle, size = _write_key_groups(groups, plan, part, writer)
+            written_state = write_subtask(lists, index, writer)
+            if handle is not None or written_state is not None:
+                operator = None if written_state is None else written_state[0]
                 subtasks.append(Subtask(index, operator=operator, keyed=handle))
-            rows.append(keyed.rows_of(part) + sum(len(one.lists[index]) for one in lists))
-            sizes.append(size + (0 if own is None else own[1]))
-        found = keyed.done()
+            rows.append(
+                keyed.count_rows(part) + sum(len(state_lists.lists[index]) for state_lists in lists)
+            )
+            sizes.append(size + (0 if written_state is None else written_state[1]))
+        contents = keyed.check_totals()
     known = plan.imported
     if known is not None and known.parallelism == plan.share.parallelism:
         there = {subtask.index for subtask in subtasks}
-        gone = [at for at in known.finished_subtasks if at not in there]
+        finished = [
+            subtask_index for subtask_index in known.finished_subtasks if subtask_index not in there
+        ]
         subtasks = sorted(
-            [*subtasks, *(Subtask(at, is_finished=True) for at in gone)], key=lambda one: one.index
+            [*subtasks, *(Subtask(subtask_index, is_finished=True) for subtask_index in finished)],
+            key=lambda subtask: subtask.index,
         )
     metadata = OperatorHandles(
-        plan.id, plan.share.parallelism, most, tuple(subtasks), _coordinator(known)
+        plan.id, plan.share.parallelism, most, tuple(subtasks), _coordinator_handle(known)
     )
     result = ExportedOperator(
         uid=plan.uid,
         id=plan.id,
         parallelism=plan.share.parallelism,
         max_parallelism=most,
-        states=_states(plan, found, lists),
+        states=_describe_states(plan, contents, lists),
         rows=tuple(rows),
         size_bytes=tuple(sizes),
     )
-    return _Written(plan, metadata, result, found, lists)
+    return _WrittenOperator(plan, metadata, result, contents, lists)
 
 
-def _coordinator(known: ImportedOperator | None) -> InlineHandle | None:
+def _coordinator_handle(known: ImportedOperator | None) -> InlineHandle | None:
     if known is None or known.coordinator is None:
         return None
     return InlineHandle(known.coordinator_name or "", known.coordinator)
 
 
-def _stateless(known: ImportedOperator, most: int | None) -> OperatorHandles:
+def _build_stateless_operator(known: ImportedOperator, most: int | None) -> OperatorHandles:
     """Return an imported operator that has no rows."""
-    groups = groups_of(known, most) or known.max_parallelism
+    groups = choose_key_groups(known, most) or known.max_parallelism
     return OperatorHandles(
         known.id,
         min(known.parallelism, groups) if groups > 0 else known.parallelism,
         groups,
         (),
-        _coordinator(known),
+        _coordinator_handle(known),
         is_finished=known.is_finished,
     )
 
 
-def _written_keyed(
+def _write_key_groups(
     groups: Iterator[Iterator[bytes]] | None,
     plan: OperatorExport,
     part: KeyGroupRange,
@@ -346,39 +352,43 @@ def _written_keyed(
     return handle, handle.stream.size
 
 
-def _states(
-    plan: OperatorExport, found: Sequence[RowSet], lists: Sequence[SubtaskLists]
+def _describe_states(
+    operator_plan: OperatorExport, contents: Sequence[RowSet], lists: Sequence[SubtaskLists]
 ) -> tuple[ExportedFlinkState, ...]:
     keyed = [
         ExportedFlinkState(
-            name=one.state.name,
-            flink_name=one.flink.name,
-            kind=one.flink.kind,
-            key_type=name_of(one.flink.key),
-            value_type=name_of(one.flink.value),
-            columns=one.value.names,
+            name=plan.state.name,
+            flink_name=plan.flink.name,
+            kind=plan.flink.kind,
+            key_type=name_of(plan.flink.key),
+            value_type=name_of(plan.flink.value),
+            columns=plan.value.names,
             rows=rows.rows,
         )
-        for one, rows in zip(plan.keyed, found, strict=True)
+        for plan, rows in zip(operator_plan.keyed, contents, strict=True)
     ]
     operator = [
         ExportedFlinkState(
-            name=one.plan.state.name,
-            flink_name=one.plan.name,
-            kind=one.plan.mode,
-            key_type=None if one.plan.key is None else name_of(one.plan.key.kind),
-            value_type=name_of(one.plan.value.kind),
-            columns=one.plan.value.names,
-            rows=one.contents.rows,
+            name=state.plan.state.name,
+            flink_name=state.plan.name,
+            kind=state.plan.mode,
+            key_type=None if state.plan.key is None else name_of(state.plan.key.kind),
+            value_type=name_of(state.plan.value.kind),
+            columns=state.plan.value.names,
+            rows=state.contents.rows,
         )
-        for one in lists
+        for state in lists
     ]
     return (*keyed, *operator)
 
 
-def _prove(metadata: SavepointMetadata, written: Sequence[_Written], places: Places) -> None:
+def _verify(
+    metadata: SavepointMetadata, written: Sequence[_WrittenOperator], places: Places
+) -> None:
     """Read back and verify the written files, before ``_metadata`` completes the savepoint."""
-    found = savepoint_of(metadata_v3(metadata), places)
-    for operator, one in zip(found.operators, written, strict=False):  # others have no rows
-        prove_keyed(operator, one.plan, one.keyed)
-        prove_operator(operator, one.lists)
+    savepoint = savepoint_of(metadata_v3(metadata), places)
+    for operator, written_operator in zip(
+        savepoint.operators, written, strict=False
+    ):  # others have no rows
+        verify_keyed(operator, written_operator.plan, written_operator.keyed)
+        verify_operator(operator, written_operator.lists)

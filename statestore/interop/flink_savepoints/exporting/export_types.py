@@ -83,7 +83,7 @@ class ExportPart:
         """Convert the columns to values of Flink."""
         if self.column is None:
             return pa.nulls(len(rows))
-        columns = [_whole(rows.column(name)) for name in self.names]
+        columns = [_single_chunk(rows.column(name)) for name in self.names]
         if len(columns) == 1:
             return self.column.there(columns[0])
         fields = list(self.column.stored)
@@ -93,8 +93,8 @@ class ExportPart:
         """Convert values of Flink to columns, by name."""
         if self.column is None:
             return {}
-        found = self.column.back(values)
-        columns = [found] if len(self.names) == 1 else found.flatten()
+        converted = self.column.back(values)
+        columns = [converted] if len(self.names) == 1 else converted.flatten()
         return dict(zip(self.names, columns, strict=True))
 
 
@@ -112,7 +112,7 @@ class ImportedPart(ExportPart):
     def there(self, rows: pa.Table) -> pa.Array:
         """Convert the columns to values of Flink."""
         assert self.imported is not None, "the state was made of columns"
-        arrays = [_whole(rows.column(name)) for name in self.names]
+        arrays = [_single_chunk(rows.column(name)) for name in self.names]
         return self.imported.array(pa.RecordBatch.from_arrays(arrays, list(self.names)))
 
     def back(self, values: pa.Array) -> dict[str, pa.Array]:
@@ -121,7 +121,7 @@ class ImportedPart(ExportPart):
         return dict(zip(self.names, self.imported.columns(values), strict=True))
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
+def _single_chunk(column: pa.ChunkedArray) -> pa.Array:
     if column.num_chunks == 1:
         return column.chunk(0)
     return column.combine_chunks() if column.num_chunks else pa.array([], column.type)
@@ -150,22 +150,26 @@ class KeyedExport:
         """The description of the state in the header of a savepoint."""
         if self.imported is not None:
             return self.imported.info
-        kind, form = self.flink.value, self.flink.kind
+        value_type, form = self.flink.value, self.flink.kind
         if form != "timers" and self.state.hash_scheme == "pyflink":
             form = "map" if form == "map" else "list"
-            kind = as_bytes(kind)
-            kind = ListType(kind) if form == "list" and not isinstance(kind, ListType) else kind
-        value = {"VALUE_SERIALIZER": _snapshot(kind)}
+            value_type = as_bytes(value_type)
+            value_type = (
+                ListType(value_type)
+                if form == "list" and not isinstance(value_type, ListType)
+                else value_type
+            )
+        value = {"VALUE_SERIALIZER": _make_snapshot(value_type)}
         if form == "timers":
             return StateInfo(self.flink.name, "timers", {}, value)
         options = {"KEYED_STATE_TYPE": form.upper()}
-        serializers = value | {"NAMESPACE_SERIALIZER": _snapshot(self.flink.namespace)}
+        serializers = value | {"NAMESPACE_SERIALIZER": _make_snapshot(self.flink.namespace)}
         return StateInfo(self.flink.name, "keyed", options, serializers)
 
     @property
     def key_snapshot(self) -> SerializerSnapshot:
         """The serializer of its keys."""
-        return _snapshot(self.flink.key) if self.imported is None else self.imported.key
+        return _make_snapshot(self.flink.key) if self.imported is None else self.imported.key
 
     @property
     def is_bytes(self) -> bool:
@@ -204,10 +208,10 @@ class OperatorStatePlan:
         if self.imported is not None:
             return self.imported.info
         options = {"OPERATOR_STATE_DISTRIBUTION_MODE": _DISTRIBUTIONS[self.mode]}
-        serializers = {"VALUE_SERIALIZER": _snapshot(self.value.kind)}
+        serializers = {"VALUE_SERIALIZER": _make_snapshot(self.value.kind)}
         if self.key is None:
             return StateInfo(self.state.name, "operator", options, serializers)
-        serializers["KEY_SERIALIZER"] = _snapshot(self.key.kind)
+        serializers["KEY_SERIALIZER"] = _make_snapshot(self.key.kind)
         return StateInfo(self.state.name, "broadcast", options, serializers)
 
     @property
@@ -236,7 +240,9 @@ class OperatorExport:
     @property
     def header(self) -> KeyedHeader:
         """The header of its streams of keyed state."""
-        return KeyedHeader(False, self.keyed[0].key_snapshot, tuple(one.info for one in self.keyed))
+        return KeyedHeader(
+            False, self.keyed[0].key_snapshot, tuple(plan.info for plan in self.keyed)
+        )
 
 
 @dataclass(frozen=True)
@@ -256,11 +262,15 @@ class ExportPlan:
     def others(self) -> tuple[ImportedOperator, ...]:
         """Operators of the imported savepoint that have no state with rows."""
         known = {operator.uid for operator in self.operators} | {
-            one.operator for one in self.left_out
+            state.operator for state in self.left_out
         }
         every = () if self.record is None else self.record.operators
-        return tuple(one for one in every if one.is_imported and one.operator not in known)
+        return tuple(
+            operator
+            for operator in every
+            if operator.is_imported and operator.operator not in known
+        )
 
 
-def _snapshot(kind: FlinkType) -> SerializerSnapshot:
-    return SerializerSnapshot(kind, snapshot_bytes(kind))
+def _make_snapshot(flink_type: FlinkType) -> SerializerSnapshot:
+    return SerializerSnapshot(flink_type, snapshot_bytes(flink_type))
