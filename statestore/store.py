@@ -198,7 +198,7 @@ class StateStore:
             )
         if spark is not None:
             data_source.register(spark)
-            spark_module("session").hand_on(spark, storage)
+            spark_module("session").configure_storage_access(spark, storage)
         return cls(
             StoreContext.on(
                 storage,

@@ -36,7 +36,7 @@ from statestore.format.hold_documents import (
 from statestore.format.names import (
     PINS,
     SAVEPOINTS,
-    folded,
+    fold_name,
     is_inside,
     is_pin,
     is_savepoint,
@@ -179,7 +179,7 @@ class Holds:
     def _refuse_folded(self, name: str) -> None:
         for path in filter(is_savepoint, self._storage.list(SAVEPOINTS)):
             other = unescape(path.removeprefix(f"{SAVEPOINTS}/").removesuffix(".json"))
-            if other != name and folded(other) == folded(name):
+            if other != name and fold_name(other) == fold_name(name):
                 raise InvalidArgumentError(
                     f"savepoint names {name!r} and {other!r} in {self._storage.url} differ "
                     "only in case or Unicode normalization: on a file system that ignores "
@@ -213,7 +213,7 @@ class Holds:
             return None
         found = parse(raw, name=where)
         own = _path_of(found)
-        if own != path and folded(own) == folded(path):
+        if own != path and fold_name(own) == fold_name(path):
             return None
         if own != path:
             raise MalformedManifestError(

@@ -49,11 +49,11 @@ class BatchRecord:
     checkpoint_id: int
 
 
-def batch_of(given: Any, checkpoint_id: int | None) -> Batch | None:
+def batch_of(batch: Any, checkpoint_id: int | None) -> Batch | None:
     """Return the batch that a snapshot is taken for.
 
     Args:
-    given: the caller's ``(job, number)``, or None.
+    batch: the caller's ``(job, number)``, or None.
     checkpoint_id: the id that the caller requests, or None.
 
     Returns:
@@ -61,17 +61,17 @@ def batch_of(given: Any, checkpoint_id: int | None) -> Batch | None:
     neither is given.
 
     Raises:
-    InvalidArgumentError: if ``given`` is not a name and a number.
+    InvalidArgumentError: if ``batch`` is not a name and a number.
     """
-    if given is None:
+    if batch is None:
         return None if checkpoint_id is None else Batch("", checkpoint_id)
-    match given:
+    match batch:
         case (str(job), int(number)) if job and job.isprintable() and not isinstance(number, bool):
             if 0 <= number <= _MOST:
                 return Batch(job, number)
     raise InvalidArgumentError(
         "a batch must be a job name and a batch number, for example ('totals', 7), not "
-        f"{given!r:.200}"
+        f"{batch!r:.200}"
     )
 
 

@@ -115,7 +115,9 @@ class MapEntries:
 
 def _hash_bytes(raw: bytes) -> int:
     padded = raw.ljust((len(raw) + 7) // 8 * 8, b"\0")
-    words = [int.from_bytes(padded[at : at + 8], "little") for at in range(0, len(padded), 8)]
+    words = [
+        int.from_bytes(padded[start : start + 8], "little") for start in range(0, len(padded), 8)
+    ]
     return hash_sequence(words, len(raw))
 
 

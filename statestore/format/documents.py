@@ -31,14 +31,14 @@ __all__ = [
     "Count",
     "Header",
     "Moment",
-    "as_declared",
-    "converted",
+    "convert_json",
+    "convert_value",
     "document_bytes",
+    "member_error",
     "parse_document",
-    "placed",
-    "sealed",
-    "unfit",
-    "within",
+    "prefix_place",
+    "report_place",
+    "seal_document",
 ]
 
 _SEAL, _END = b',"sha256":"', b'"}\n'
@@ -69,58 +69,58 @@ class Header(Struct, frozen=True):
     format_version: Count
 
 
-def converted(value: Any, kind: type[T], name: str, place: str = "") -> T:
-    """Convert a JSON value, or an object made from one, to ``kind``, which declares its members.
+def convert_json(value: Any, model: type[T], name: str, place: str = "") -> T:
+    """Convert a JSON value, or an object made from one, to ``model``, which declares its members.
 
     ``value`` is at ``place`` (``.operators[0]``) of the document ``name``. Members that are not
     declared are ignored. Raises MalformedManifestError with the place of the invalid value.
     """
-    with placed(name, place):
-        return as_declared(value, kind)
+    with report_place(name, place):
+        return convert_value(value, model)
 
 
-def as_declared(value: Any, kind: type[T]) -> T:
-    """Convert a value, or the attributes of an object, to ``kind``; thread-safe.
+def convert_value(value: Any, model: type[T]) -> T:
+    """Convert a value, or the attributes of an object, to ``model``; thread-safe.
 
     Raises msgspec's ValidationError.
     """
-    _decoder(kind)
-    return convert(value, kind, from_attributes=True)
+    _decoder(model)
+    return convert(value, model, from_attributes=True)
 
 
-def _decoder(kind: type[T]) -> Decoder[T]:
+def _decoder(model: type[T]) -> Decoder[T]:
     """Return the cached decoder of a type."""
-    known = _known.get(kind)
+    known = _known.get(model)
     if known is None:
         # msgspec inspects a class on first use, and marks it as known before it knows its members'
         # types. If a second thread used the class meanwhile, the process would crash.
         with _learning:
-            known = _known[kind] = Decoder(kind)
+            known = _known[model] = Decoder(model)
     return known
 
 
 @contextmanager
-def placed(name: str, place: str = "") -> Iterator[None]:
+def report_place(name: str, place: str = "") -> Iterator[None]:
     """Convert each error of a block that reads at ``place`` to a MalformedManifestError."""
     try:
-        with within(place):
+        with prefix_place(place):
             yield
     except ValidationError as error:
-        what, _, found = str(error).partition(_AT)
-        raise MalformedManifestError(f"{name} at ${found[:-1]}: {what}") from error
+        what, _, path = str(error).partition(_AT)
+        raise MalformedManifestError(f"{name} at ${path[:-1]}: {what}") from error
 
 
 @contextmanager
-def within(place: str) -> Iterator[None]:
+def prefix_place(place: str) -> Iterator[None]:
     """Prefix the place in each error of a block with ``place``."""
     try:
         yield
     except (StateStoreError, ValidationError, RecursionError, TypeError, ValueError) as error:
-        what, _, found = str(error).partition(_AT)
-        raise ValidationError(f"{what}{_AT}{place}{found or '`'}") from error
+        what, _, path = str(error).partition(_AT)
+        raise ValidationError(f"{what}{_AT}{place}{path or '`'}") from error
 
 
-def unfit(member: str, what: str) -> ValidationError:
+def member_error(member: str, what: str) -> ValidationError:
     """Return the error for a member (``.rows``) of the value being read."""
     return ValidationError(f"{what}{_AT}{member}`")
 
@@ -128,10 +128,10 @@ def unfit(member: str, what: str) -> ValidationError:
 def document_bytes(document: dict[str, Any]) -> bytes:
     """Return a document as bytes: compact JSON in UTF-8, with its own SHA-256 as last member."""
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    return sealed(text.encode().removesuffix(b"}"))
+    return seal_document(text.encode().removesuffix(b"}"))
 
 
-def sealed(body: bytes) -> bytes:
+def seal_document(body: bytes) -> bytes:
     """Complete a document without its closing brace by its SHA-256."""
     return body + _seal(hashlib.sha256(body).hexdigest())
 
@@ -142,7 +142,7 @@ def _seal(sha256: str) -> bytes:
 
 def parse_document(
     raw: bytes,
-    kind: type[T],
+    model: type[T],
     *,
     name: str,
     form: str,
@@ -161,19 +161,19 @@ def parse_document(
     """
     # This does not use sealed(), because copying a manifest of up to 100 MB would take long. The
     # bytes are also hashed only once: the checksum of the whole continues from the body's.
-    seal, seen = raw[-SEAL_BYTES:], hashlib.sha256(memoryview(raw)[:-SEAL_BYTES])
-    own = seal == _seal(seen.hexdigest())
-    seen.update(seal)
-    if not own or known not in (None, (len(raw), seen.hexdigest())):
+    seal, digest = raw[-SEAL_BYTES:], hashlib.sha256(memoryview(raw)[:-SEAL_BYTES])
+    own = seal == _seal(digest.hexdigest())
+    digest.update(seal)
+    if not own or known not in (None, (len(raw), digest.hexdigest())):
         raise MalformedManifestError(
             f"{name} is damaged: its SHA-256 does not match its content; {mend}"
         )
     try:
-        document = _decoded(raw, kind, name)
+        document = _decode_document(raw, model, name)
     except MalformedManifestError:  # expected if the form or version differs, so check these first
-        _check_header(_decoded(raw, Header, name), name, form, newest)
+        _check_header(_decode_document(raw, Header, name), name, form, newest)
         raise
-    header = document if isinstance(document, Header) else _decoded(raw, Header, name)
+    header = document if isinstance(document, Header) else _decode_document(raw, Header, name)
     _check_header(header, name, form, newest)
     return document
 
@@ -190,11 +190,11 @@ def _check_header(header: Header, name: str, form: str, newest: int) -> None:
         )
 
 
-def _decoded(raw: bytes, kind: type[T], name: str) -> T:
-    """Decode the bytes of a document directly to ``kind``, without intermediate Python objects."""
-    with placed(name):
+def _decode_document(raw: bytes, model: type[T], name: str) -> T:
+    """Decode the bytes of a document directly to ``model``, without intermediate Python objects."""
+    with report_place(name):
         try:
-            return _decoder(kind).decode(raw)
+            return _decoder(model).decode(raw)
         except ValidationError:
             raise
         except (DecodeError, UnicodeDecodeError, RecursionError) as error:

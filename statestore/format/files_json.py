@@ -17,10 +17,10 @@ from statestore.format.documents import (
     Count,
     Header,
     document_bytes,
+    member_error,
     parse_document,
-    placed,
-    unfit,
-    within,
+    prefix_place,
+    report_place,
 )
 from statestore.format.handles import (
     Footer,
@@ -51,6 +51,7 @@ __all__ = [
     "LayerDocument",
     "Lists",
     "Sort",
+    "duplicate_problem",
     "file_list_to_json",
     "files_json",
     "files_member",
@@ -60,7 +61,6 @@ __all__ = [
     "listed_files",
     "refuse_foreign_folder",
     "refuse_other_totals",
-    "what_is_twice",
 ]
 
 _UNKNOWN = Footer(0, "")
@@ -117,7 +117,7 @@ class Files(Struct, frozen=True, kw_only=True):
         """Refuse a file whose name, according to ``own``, is not a data file's."""
         for path, is_own in zip(self.path, own, strict=True):
             if not is_own:
-                raise unfit(
+                raise member_error(
                     ".path", f"{path!r} is not a valid name for a data file of {sort} state"
                 )
 
@@ -154,8 +154,8 @@ class KeyedFiles(Files, frozen=True, kw_only=True):
         if self.hosts is None:
             return [""] * len(self.path)
         if self.host is None or max(self.host, default=-1) >= len(self.hosts):
-            raise unfit(".host", "the number of hosts differs from the number of files")
-        return [self.hosts[at] for at in self.host]
+            raise member_error(".host", "the number of hosts differs from the number of files")
+        return [self.hosts[index] for index in self.host]
 
     def _indexes(self, digests: Sequence[int], packed: bool) -> list[GroupIndex]:
         """Return the index of each file, which must add up to the file's rows and digest."""
@@ -168,20 +168,20 @@ class KeyedFiles(Files, frozen=True, kw_only=True):
         ):
             groups = last + 1 - first
             if packed:
-                of_rows = _unpacked(of_rows, 8 * groups)
-                of_digests = _unpacked(of_digests, 8 * groups)
+                of_rows = _unpack(of_rows, 8 * groups)
+                of_digests = _unpack(of_digests, 8 * groups)
             if not 8 * groups == len(of_rows) == len(of_digests):
-                raise unfit(
+                raise member_error(
                     ".group_rows",
                     f"{path} covers {groups} key groups, but has another number of values",
                 )
             index = GroupIndex(of_rows, of_digests)
             if index.rows_in(0, groups) != rows:
                 what = f"the rows per key group of {path} do not add up to its row count"
-                raise unfit(".group_rows", what)
+                raise member_error(".group_rows", what)
             if index.digest_in(0, groups) != digest:
                 what = f"the digests per key group of {path} do not add up to its digest"
-                raise unfit(".group_digests", what)
+                raise member_error(".group_digests", what)
             indexes.append(index)
         return indexes
 
@@ -239,19 +239,19 @@ def _hosts_json(handles: Sequence[KeyedStateHandle]) -> dict[str, Any]:
     hosts = sorted({handle.host for handle in handles})
     if not any(hosts):
         return {}
-    number = {host: at for at, host in enumerate(hosts)}
+    number = {host: index for index, host in enumerate(hosts)}
     return {"hosts": hosts, "host": [number[handle.host] for handle in handles]}
 
 
 def _index_json(handles: Sequence[KeyedStateHandle], packed: bool) -> dict[str, Any]:
     """Return rows and digests per key group, for files of several key groups; empty otherwise."""
-    found = [handle.index for handle in handles if handle.index is not None]
-    if not found:
+    indexes = [handle.index for handle in handles if handle.index is not None]
+    if not indexes:
         return {}
-    text_of = _packed if packed else _text
+    text_of = _pack if packed else _text
     return {
-        "group_rows": [text_of(index.rows) for index in found],
-        "group_digests": [text_of(index.digests) for index in found],
+        "group_rows": [text_of(index.rows) for index in indexes],
+        "group_digests": [text_of(index.digests) for index in indexes],
     }
 
 
@@ -261,11 +261,11 @@ def _text(raw: bytes) -> str:
 
 # Cached, because every checkpoint names the layers of earlier checkpoints again.
 @lru_cache(maxsize=256)
-def _packed(raw: bytes) -> str:
+def _pack(raw: bytes) -> str:
     return _text(zlib.compress(raw, level=1))
 
 
-def _unpacked(raw: bytes, size: int) -> bytes:
+def _unpack(raw: bytes, size: int) -> bytes:
     """Decompress at most ``size`` + 1 bytes.
 
     More is not decompressed, because a megabyte can expand to a gigabyte.
@@ -312,7 +312,7 @@ class FileListDocument(Struct, frozen=True):
     def listed(self, state: KeyedState, table: str, lists: Lists, *, packed: bool) -> ListedFiles:
         """Return the files of a state; the list is read on the first access to one of them."""
         if not is_file_list(self.path):
-            raise unfit(".path", f"{self.path!r} is not a valid name for a file list")
+            raise member_error(".path", f"{self.path!r} is not a valid name for a file list")
         totals = Totals(self.files, self.rows, self.data_bytes, int(self.digest, 16))
         file_list = FileList(self.path, self.size_bytes, self.sha256, totals)
         return ListedFiles(file_list, lambda: _read(file_list, state, table, lists, packed=packed))
@@ -340,10 +340,10 @@ def _read(
         mend=_MEND_LIST,
         known=(file_list.size_bytes, file_list.sha256),
     )
-    with placed(name, ".table"):
+    with report_place(name, ".table"):
         if document.table != table:
             raise ValueError(f"it belongs to {document.table!r} instead of {table!r}")
-    with placed(name, ".files"):
+    with report_place(name, ".files"):
         handles = document.files.keyed(state, packed=packed)
         if totals_of(handles) != file_list.totals:
             raise ValueError(
@@ -395,10 +395,10 @@ def listed_files(
     if (files is None) == (file_list is None):
         raise ValueError("exactly one of 'files' and 'file_list' must be present")
     if files is not None:
-        with within(".files"):
+        with prefix_place(".files"):
             return files.keyed(state, packed=packed)
     assert file_list is not None  # checked above
-    with within(".file_list"):
+    with prefix_place(".file_list"):
         return file_list.listed(state, table, lists, packed=packed)
 
 
@@ -420,14 +420,14 @@ def refuse_foreign_folder(
     If ``relabelled``, the operator may have had another label when the table was created. That can
     happen to an operator that has a place in a job graph but no uid.
     """
-    found = table_of(path)
-    own = found is not None and found[1:] == (sort, state.name)
-    if found is None or not own or (found[0] != state.uid and not relabelled):
+    folder = table_of(path)
+    own = folder is not None and folder[1:] == (sort, state.name)
+    if folder is None or not own or (folder[0] != state.uid and not relabelled):
         what = f"{path!r} is not a valid folder for the {sort} table of {state}"
-        raise unfit(member, what)
+        raise member_error(member, what)
 
 
-def what_is_twice(folders: Iterable[tuple[str, str, str]]) -> str | None:
+def duplicate_problem(folders: Iterable[tuple[str, str, str]]) -> str | None:
     """Return a message about two states with the same name or table; None if all differ.
 
     ``folders`` has (operator uid, state, path) of each state.
@@ -456,7 +456,7 @@ def layers_json(entry: KeyedEntry) -> dict[str, Any]:
             {
                 "checkpoint": layer.checkpoint_id,
                 "depth": layer.depth,
-                "live": [[one.first, one.last] for one in layer.live],
+                "live": [[span.first, span.last] for span in layer.live],
                 "path": layer.entry.table.path,
                 "rows": layer.entry.rows,
                 "digest": digest_text(layer.entry.digest),
@@ -484,7 +484,7 @@ class LayerDocument(Struct, frozen=True):
         handles = listed_files(self.files, self.file_list, stored, self.path, lists, packed=True)
         entry = KeyedEntry(stored, TableRef("parquet", self.path), handles)
         refuse_other_totals(entry, self, ("rows", "digest"))
-        with within(".live"):
+        with prefix_place(".live"):
             live = tuple(KeyGroupRange(first, last) for first, last in self.live)
             _refuse_disorder(live, stored.max_parallelism)
         return Layer(entry, self.checkpoint, self.depth, live)
@@ -496,10 +496,10 @@ def layers_of(
     """Return the layers of a state; ``relabelled`` is as in :func:`refuse_foreign_folder`."""
     stored = change_state(state) if changes else state
     layers = []
-    for at, one in enumerate(changes):
-        with within(f".changes[{at}]"):
-            refuse_foreign_folder(one.path, "changes", state, ".path", relabelled)
-            layers.append(one.layer(stored, lists))
+    for index, changed in enumerate(changes):
+        with prefix_place(f".changes[{index}]"):
+            refuse_foreign_folder(changed.path, "changes", state, ".path", relabelled)
+            layers.append(changed.layer(stored, lists))
     return tuple(layers)
 
 
@@ -509,19 +509,21 @@ def _refuse_disorder(ranges: Iterable[KeyGroupRange], max_parallelism: int) -> N
     A plan relies on the order, because it searches files by bisection.
     """
     next_free = 0
-    for one in ranges:
-        if not next_free <= one.first <= one.last < max_parallelism:
+    for span in ranges:
+        if not next_free <= span.first <= span.last < max_parallelism:
             raise ValueError(
-                f"the key groups {one} are duplicate, out of order, or not below max "
+                f"the key groups {span} are duplicate, out of order, or not below max "
                 f"parallelism {max_parallelism}"
             )
-        next_free = one.last + 1
+        next_free = span.last + 1
 
 
 def refuse_other_totals(entry: Entry, document: object, members: Iterable[str]) -> None:
     """Refuse totals in a document that differ from the sums of its files."""
     for member in members:
-        found, said = getattr(entry, member), getattr(document, member)
-        found = digest_text(found) if member == "digest" else found
-        if said != found:
-            raise unfit(f".{member}", f"the manifest says {said}, but the files add up to {found}")
+        actual, recorded = getattr(entry, member), getattr(document, member)
+        actual = digest_text(actual) if member == "digest" else actual
+        if recorded != actual:
+            raise member_error(
+                f".{member}", f"the manifest says {recorded}, but the files add up to {actual}"
+            )

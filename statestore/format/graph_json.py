@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from statestore.errors import InvalidArgumentError
-from statestore.format.documents import Count, as_declared, converted
+from statestore.format.documents import Count, convert_json, convert_value
 from statestore.jobgraph.graph import ChainingStrategy, EdgePartitioner, Exchange, JobGraph
 
 __all__ = ["GraphDocument", "graph_from_json", "graph_to_json"]
@@ -53,7 +53,7 @@ def graph_to_json(graph: JobGraph) -> dict[str, Any]:
 
     Raises InvalidArgumentError for text with an unpaired surrogate, which UTF-8 cannot encode.
     """
-    members = as_declared(graph, GraphDocument)
+    members = convert_value(graph, GraphDocument)
     document: dict[str, Any] = to_builtins(members)
     for member in (*document["nodes"], *document["edges"]):
         for key, value in member.items():
@@ -67,7 +67,7 @@ def graph_from_json(value: Any, name: str, place: str) -> JobGraph:
 
     Raises MalformedManifestError with the place of a missing or invalid member.
     """
-    return converted(converted(value, GraphDocument, name, place), JobGraph, name, place)
+    return convert_json(convert_json(value, GraphDocument, name, place), JobGraph, name, place)
 
 
 def _check_encodable(key: str, text: str) -> None:

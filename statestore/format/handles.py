@@ -70,7 +70,7 @@ class GroupIndex(Struct, frozen=True, gc=False):
     @classmethod
     def of(cls, rows: Iterable[int], digests: Iterable[int]) -> GroupIndex:
         """Create an index from these numbers, each in 0..2**64 - 1."""
-        return cls(_packed(rows), _packed(digests))
+        return cls(_pack(rows), _pack(digests))
 
     def __len__(self) -> int:
         """Return the number of key groups."""
@@ -86,7 +86,7 @@ class GroupIndex(Struct, frozen=True, gc=False):
 
     def row_counts(self) -> Sequence[int]:
         """Return the rows of every key group."""
-        return _unpacked(self.rows)
+        return _unpack(self.rows)
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False, match_args=False)
@@ -166,9 +166,9 @@ class FileRanges:
     def __init__(self, firsts: tuple[int, ...], lasts: tuple[int, ...]) -> None:
         """Take the first and the last key group of each file."""
         self.key_groups = tuple(map(KeyGroupRange, firsts, lasts))
-        found = partial(_cuts, self.key_groups, array("H", lasts))
+        cuts = partial(_cuts, self.key_groups, array("H", lasts))
         # The cache belongs to this instance, so it is freed together with it.
-        self.cuts = lru_cache(maxsize=MAX_PARALLELISM)(found)
+        self.cuts = lru_cache(maxsize=MAX_PARALLELISM)(cuts)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Restore through :func:`file_ranges`, so that each process shares one instance."""
@@ -184,13 +184,13 @@ def file_ranges(firsts: tuple[int, ...], lasts: tuple[int, ...]) -> FileRanges:
 
 
 def _cuts(key_groups: Sequence[KeyGroupRange], lasts: array[int], first: int, last: int) -> Cuts:
-    wanted, found = KeyGroupRange(first, last), []
-    for at in range(bisect_left(lasts, first), len(lasts)):
-        common = key_groups[at].intersect(wanted)
+    wanted, cuts = KeyGroupRange(first, last), []
+    for index in range(bisect_left(lasts, first), len(lasts)):
+        common = key_groups[index].intersect(wanted)
         if common is None:
             break
-        found.append((at, common))
-    return tuple(found)
+        cuts.append((index, common))
+    return tuple(cuts)
 
 
 class KeyedStateSlice(Struct, frozen=True, gc=False):
@@ -317,14 +317,14 @@ def _halves(count: int) -> tuple[int, list[tuple[int, int]]]:
     return every_other, halves
 
 
-def _packed(numbers: Iterable[int]) -> bytes:
+def _pack(numbers: Iterable[int]) -> bytes:
     packed = array("Q", numbers)
     if sys.byteorder == "big":
         packed.byteswap()
     return packed.tobytes()
 
 
-def _unpacked(raw: bytes) -> Sequence[int]:
+def _unpack(raw: bytes) -> Sequence[int]:
     numbers = array("Q")
     numbers.frombytes(raw)
     if sys.byteorder == "big":

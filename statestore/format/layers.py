@@ -96,14 +96,14 @@ def live_without(layer: Layer, folded: Iterable[KeyGroupRange]) -> Layer | None:
     """
     live: list[KeyGroupRange] = list(layer.live)
     for gone in folded:
-        live = [piece for one in live for piece in _without(one, gone)]
+        live = [piece for span in live for piece in _subtract(span, gone)]
     kept = replace(layer, live=tuple(live))
     return kept if live_rows(kept, KeyGroupRange.every(layer.entry.state.max_parallelism)) else None
 
 
 def live_rows(layer: Layer, key_groups: KeyGroupRange) -> int:
     """Return the number of a layer's rows in these key groups that are still live."""
-    common = (one.intersect(key_groups) for one in layer.live)
+    common = (span.intersect(key_groups) for span in layer.live)
     return sum(
         part.rows
         for groups in common
@@ -112,12 +112,12 @@ def live_rows(layer: Layer, key_groups: KeyGroupRange) -> int:
     )
 
 
-def _without(one: KeyGroupRange, gone: KeyGroupRange) -> list[KeyGroupRange]:
-    common = one.intersect(gone)
+def _subtract(span: KeyGroupRange, gone: KeyGroupRange) -> list[KeyGroupRange]:
+    common = span.intersect(gone)
     if common is None:
-        return [one]
-    before = [KeyGroupRange(one.first, common.first - 1)] if one.first < common.first else []
-    after = [KeyGroupRange(common.last + 1, one.last)] if common.last < one.last else []
+        return [span]
+    before = [KeyGroupRange(span.first, common.first - 1)] if span.first < common.first else []
+    after = [KeyGroupRange(common.last + 1, span.last)] if common.last < span.last else []
     return before + after
 
 

@@ -45,13 +45,13 @@ class LazySequence(Sequence[T]):
         return self._length
 
     @overload
-    def __getitem__(self, at: int) -> T: ...
+    def __getitem__(self, index: int) -> T: ...
 
     @overload
-    def __getitem__(self, at: slice) -> tuple[T, ...]: ...
+    def __getitem__(self, index: slice) -> tuple[T, ...]: ...
 
-    def __getitem__(self, at: int | slice) -> T | tuple[T, ...]:
-        return self.items[at]
+    def __getitem__(self, index: int | slice) -> T | tuple[T, ...]:
+        return self.items[index]
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.items)

@@ -57,9 +57,9 @@ class ListedFiles(LazySequence[KeyedStateHandle]):
     def of(cls, file_list: FileList, handles: Sequence[KeyedStateHandle]) -> ListedFiles:
         """Return the files of a list that was just written."""
         known = tuple(handles)
-        found = cls(file_list, lambda: known)
-        found._items = known
-        return found
+        listed = cls(file_list, lambda: known)
+        listed._items = known
+        return listed
 
     def __eq__(self, other: object) -> bool:
         """Return whether these are the same files: by their lists, or file by file."""
@@ -77,7 +77,7 @@ def read_all(listed: Iterable[Sequence[Handle]]) -> None:
 
     Raises MalformedManifestError for a list that cannot be read.
     """
-    unread = [one for one in listed if isinstance(one, ListedFiles) and not one.is_known]
+    unread = [files for files in listed if isinstance(files, ListedFiles) and not files.is_known]
     if len(unread) < 2:
         deque(map(tuple, unread), maxlen=0)
         return

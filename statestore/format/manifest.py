@@ -114,7 +114,7 @@ class KeyedEntry:
     def _by_key_group(self) -> tuple[Sequence[KeyedStateHandle], FileRanges]:
         handles = self.handles[:]
         own = [handle.key_groups for handle in handles]
-        ends = tuple([one.first for one in own]), tuple([one.last for one in own])
+        ends = tuple([span.first for span in own]), tuple([span.last for span in own])
         return handles, file_ranges(*ends)
 
     @property

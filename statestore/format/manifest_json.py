@@ -22,11 +22,11 @@ from statestore.format.documents import (
     Count,
     Header,
     Moment,
-    converted,
+    convert_json,
     document_bytes,
     parse_document,
-    placed,
-    within,
+    prefix_place,
+    report_place,
 )
 from statestore.format.files_json import (
     Digest,
@@ -36,6 +36,7 @@ from statestore.format.files_json import (
     LayerDocument,
     Lists,
     Sort,
+    duplicate_problem,
     files_json,
     files_member,
     layers_json,
@@ -43,7 +44,6 @@ from statestore.format.files_json import (
     listed_files,
     refuse_foreign_folder,
     refuse_other_totals,
-    what_is_twice,
 )
 from statestore.format.graph_json import GraphDocument, graph_from_json, graph_to_json
 from statestore.format.hold_documents import is_savepoint_name
@@ -116,11 +116,11 @@ def origin_from_json(value: dict[str, Any], checkpoint_id: int, name: str) -> di
     Raises MalformedManifestError with the place for an origin that no command writes. Members that
     no command uses are not checked.
     """
-    origin = converted(value, _Origin, name, ".origin")
+    origin = convert_json(value, _Origin, name, ".origin")
     old = origin.checkpoint
-    made = origin.command in _FROM_ELSEWHERE or (type(old) is int and 0 < old < checkpoint_id)
-    with placed(name, ".origin.checkpoint"):
-        if not made:
+    is_derived = origin.command in _FROM_ELSEWHERE or (type(old) is int and 0 < old < checkpoint_id)
+    with report_place(name, ".origin.checkpoint"):
+        if not is_derived:
             raise ValueError(
                 f"the source of checkpoint {checkpoint_id} cannot be checkpoint {old!r}"
             )
@@ -183,7 +183,7 @@ class _Operator(_Stored, frozen=True, kw_only=True):
     def entry_of(self, uid: str, lists: Lists, *, relabelled: bool) -> OperatorEntry:
         """Return the state of operator ``uid``; its files are never in a separate list."""
         state = OperatorState(uid=uid, name=self.name, mode=self.mode, schema=self.schema)
-        with within(".files"):
+        with prefix_place(".files"):
             handles = self.files.handles()
         entry = OperatorEntry(state, self.table, self.counts, handles)
         return self.agreeing(entry, "operator", relabelled=relabelled)
@@ -267,7 +267,7 @@ def manifest_to_json(manifest: Manifest) -> bytes:
 
     Raises InvalidArgumentError for states that readers could not distinguish.
     """
-    if wrong := _what_no_reader_takes(manifest):
+    if wrong := _cross_operator_problem(manifest):
         raise InvalidArgumentError(f"checkpoint {manifest.checkpoint_id}: {wrong}")
     keyed: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     operator: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -342,7 +342,7 @@ def manifest_from_json(
     document = parse_document(raw, _Manifest, name=name, form=FORMAT, newest=FORMAT_VERSION)
     writer, graph, lists = document.writer, document.graph, Lists(name, read)
     origin, metrics = document.origin, document.metrics
-    with placed(name, ".ranges"):
+    with report_place(name, ".ranges"):
         ranges = {uid: RangeAssignment(stops) for uid, stops in (document.ranges or {}).items()}
     manifest = Manifest(
         store_id=document.store_id,
@@ -357,15 +357,15 @@ def manifest_from_json(
         origin=None if origin is None else origin_from_json(origin, document.checkpoint_id, name),
         ranges=ranges,
         metrics=None if metrics is None else metrics_from_json(metrics, name, ".metrics"),
-        left_out=tuple(LeftOutState(**structs.asdict(one)) for one in document.left_out),
+        left_out=tuple(LeftOutState(**structs.asdict(part)) for part in document.left_out),
         batches=None
         if document.batches is None
         else {
             job: BatchRecord(**structs.asdict(record)) for job, record in document.batches.items()
         },
     )
-    with placed(name, ".operators"):
-        if wrong := _what_no_reader_takes(manifest):
+    with report_place(name, ".operators"):
+        if wrong := _cross_operator_problem(manifest):
             raise ValueError(wrong)
         for entry in manifest.operator:
             _check_counts(entry, manifest.operators.parallelism_of(entry.state.uid))
@@ -376,19 +376,19 @@ def _entries(document: _Manifest, sort: str, lists: Lists) -> Iterator[Any]:
     """Yield the keyed or the operator states, in the order of the document."""
     # Without a graph every label is a uid, and an operator's uid does not change.
     relabelled = document.graph is not None
-    for at, states in enumerate(document.operators):
+    for index, states in enumerate(document.operators):
         for place, state in enumerate(getattr(states, sort)):
-            with placed(lists.name, f".operators[{at}].{sort}[{place}]"):
+            with report_place(lists.name, f".operators[{index}].{sort}[{place}]"):
                 yield state.entry_of(states.uid, lists, relabelled=relabelled)
 
 
-def _what_no_reader_takes(manifest: Manifest) -> str | None:
+def _cross_operator_problem(manifest: Manifest) -> str | None:
     """Return a message about a problem across operators; None if all is well."""
     subtasks = sum(map(manifest.operators.parallelism_of, manifest.uids))
     if subtasks > _MOST_SUBTASKS:
         return f"its operators have {subtasks:,} subtasks; at most {_MOST_SUBTASKS:,} are allowed"
     folders = ((entry.state.uid, entry.state.name, entry.table.path) for entry in manifest.entries)
-    return what_is_twice(folders)
+    return duplicate_problem(folders)
 
 
 def keyed_to_json(entry: KeyedEntry) -> dict[str, Any]:
@@ -450,8 +450,8 @@ def keyed_from_json(value: Any, uid: str, name: str, place: str = "") -> KeyedEn
 
     Raises MalformedManifestError with the place.
     """
-    state = converted(value, _Keyed, name, place)
-    with placed(name, place):
+    state = convert_json(value, _Keyed, name, place)
+    with report_place(name, place):
         return state.entry_of(uid, Lists(name, _no_list))
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct, structs
 
-from statestore.format.documents import Count, converted
+from statestore.format.documents import Count, convert_json
 
 __all__ = [
     "Amount",
@@ -88,7 +88,10 @@ class PhaseTimes:
     @property
     def slowest(self) -> tuple[str, int]:
         """The longest phase that the checkpoint waited for, and its ms."""
-        return max((one for one in self.items() if one[0] != "compaction"), key=lambda one: one[1])
+        return max(
+            (phase for phase in self.items() if phase[0] != "compaction"),
+            key=lambda phase: phase[1],
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,6 +238,6 @@ def metrics_from_json(value: Any, name: str, place: str) -> CheckpointMetrics:
 
     Raises MalformedManifestError with the place.
     """
-    read = converted(value, MetricsDocument, name, place)
+    read = convert_json(value, MetricsDocument, name, place)
     taken = {phase: spent for phase, spent in read.phases.items() if spent is not None}
-    return converted(structs.replace(read, phases=taken), CheckpointMetrics, name, place)
+    return convert_json(structs.replace(read, phases=taken), CheckpointMetrics, name, place)

@@ -43,7 +43,7 @@ __all__ = [
     "checkpoint_id_of",
     "data_file_id",
     "file_list_path",
-    "folded",
+    "fold_name",
     "folder_of",
     "generation_of",
     "is_data_file",
@@ -130,8 +130,8 @@ def unescape(element: str) -> str:
 
     For an element that ``escape`` cannot have produced, invalid bytes become U+FFFD.
     """
-    given = element.encode(errors="surrogateescape")
-    raw = re.sub(rb"~([0-9A-F]{2})", lambda m: bytes([int(m[1], 16)]), given)
+    encoded = element.encode(errors="surrogateescape")
+    raw = re.sub(rb"~([0-9A-F]{2})", lambda m: bytes([int(m[1], 16)]), encoded)
     return raw.decode(errors="replace")
 
 
@@ -141,7 +141,7 @@ def _escape_byte(byte: int, *, first: bool) -> str:
     return char if plain else f"~{byte:02X}"
 
 
-def folded(name: str) -> str:
+def fold_name(name: str) -> str:
     """Return the form that is equal for names that differ only in case or Unicode normalization.
 
     On a file system that ignores case, two such names would be one file. They also look alike to

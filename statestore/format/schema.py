@@ -81,17 +81,17 @@ class Schema:
 
     def __post_init__(self) -> None:
         """Refuse duplicate names (case-insensitive, as in Spark) and unknown types."""
-        seen: dict[str, str] = {}
+        names: dict[str, str] = {}
         for field in self.fields:
             folded = field.name.lower()
-            if folded in seen:
+            if folded in names:
                 raise InvalidArgumentError(
-                    f"two columns are named {seen[folded]!r} and {field.name!r}; Spark "
+                    f"two columns are named {names[folded]!r} and {field.name!r}; Spark "
                     "ignores case in column names, so rename one"
                 )
             if not field.name:
                 raise InvalidArgumentError("a column has an empty name; give it one")
-            seen[folded] = field.name
+            names[folded] = field.name
             try:
                 check_type(field.type, field.name)
             except (AttributeError, LookupError, TypeError) as error:
@@ -202,8 +202,8 @@ def names_with_nul(schema: Schema) -> tuple[str, ...]:
     Readers that use Arrow's C interface, such as DuckDB and Polars, cut a name at NUL, and could
     confuse it with another column.
     """
-    found = [name for field in schema.fields for name in (field.name, *_field_names(field.type))]
-    return tuple(name for name in found if "\0" in name)
+    names = [name for field in schema.fields for name in (field.name, *_field_names(field.type))]
+    return tuple(name for name in names if "\0" in name)
 
 
 def _field_names(data_type: DataType) -> list[str]:
@@ -232,7 +232,7 @@ def is_ordered(data_type: DataType) -> bool:
 
 def same_type(left: DataType, right: DataType) -> bool:
     """Return whether two types are equal, ignoring nullability and metadata."""
-    return json.dumps(_bare(left)) == json.dumps(_bare(right))
+    return json.dumps(_without_nullability(left)) == json.dumps(_without_nullability(right))
 
 
 def same_columns(left: Schema, right: Schema) -> bool:
@@ -254,11 +254,15 @@ def _children(data_type: Mapping[str, Any]) -> list[DataType]:
             raise UnsupportedTypeError(f"a column has type {other}, which cannot be stored")
 
 
-def _bare(data_type: DataType) -> Any:
+def _without_nullability(data_type: DataType) -> Any:
     if isinstance(data_type, str):
         return data_type.replace(" ", "")
     names = [field["name"] for field in data_type.get("fields", ())]
-    return [data_type["type"], names, [_bare(child) for child in _children(data_type)]]
+    return [
+        data_type["type"],
+        names,
+        [_without_nullability(child) for child in _children(data_type)],
+    ]
 
 
 # Schema evolution: how a state's columns may change from one checkpoint to the next.
@@ -286,7 +290,7 @@ def _bare(data_type: DataType) -> Any:
 
 _INTEGERS = ("byte", "short", "integer", "long")
 _WIDER = {
-    **{old: set(_INTEGERS[at:]) for at, old in enumerate(_INTEGERS, 1)},
+    **{old: set(_INTEGERS[index:]) for index, old in enumerate(_INTEGERS, 1)},
     "float": {"double"},
     "date": {"timestamp_ntz"},
 }
@@ -319,7 +323,8 @@ def widens(old: DataType, new: DataType) -> bool:
         return same_keys and widens(old["valueType"], new["valueType"])
     fields = _types_of(new)
     return all(
-        name in fields and widens(kind, fields[name]) for name, kind in _types_of(old).items()
+        name in fields and widens(data_type, fields[name])
+        for name, data_type in _types_of(old).items()
     )
 
 
@@ -359,17 +364,17 @@ def changed_columns(
             if field.name in fixed:
                 raise change.refused(f"{field.name!r} is one of the identity columns")
             continue
-        kind = now.type_of(name)
-        if field.name in fixed and not same_type(field.type, kind):
+        data_type = now.type_of(name)
+        if field.name in fixed and not same_type(field.type, data_type):
             raise change.refused(
                 f"the type of {field.name!r} cannot change because it is an identity column"
             )
-        if not widens(field.type, kind):
+        if not widens(field.type, data_type):
             raise change.refused(
                 f"{name!r} was stored as {type_text(field.type)}, which cannot be widened to "
-                f"{type_text(kind)}"
+                f"{type_text(data_type)}"
             )
-        fields.append(Field(name, kind))
+        fields.append(Field(name, data_type))
     kept = [field.name for field in fields]
     added = tuple(field for field in now.fields if field.name not in kept)
     gone = [field for field in stored.fields if names.get(field.name, field.name) not in kept]
@@ -390,7 +395,7 @@ class _Change:
         stored, now = self._stored.names, self._now.names
         for name in dropped:
             if name in now:
-                raise self._wrong(f"dropped names {name!r}, but the rows still have it")
+                raise self._change_error(f"dropped names {name!r}, but the rows still have it")
         for old, new in renamed.items():
             if old in fixed or new in fixed:
                 problem = "identity columns cannot be renamed"
@@ -408,7 +413,7 @@ class _Change:
                 problem = f"two columns would be named {new!r}"
             else:
                 continue
-            raise self._wrong(f"renamed={{{old!r}: {new!r}}} is not possible: {problem}")
+            raise self._change_error(f"renamed={{{old!r}: {new!r}}} is not possible: {problem}")
         return {old: new for old, new in renamed.items() if old in stored and new not in stored}
 
     def refuse_guess(self, gone: list[Field], added: tuple[Field, ...]) -> None:
@@ -428,12 +433,12 @@ class _Change:
     def refused(
         self, reason: str, advice: str = "; keep the type, or use a new state name"
     ) -> SchemaMismatchError:
-        return SchemaMismatchError(f"{self._both()}: {reason}{advice}")
+        return SchemaMismatchError(f"{self._both_types()}: {reason}{advice}")
 
-    def _wrong(self, reason: str) -> InvalidArgumentError:
-        return InvalidArgumentError(f"{reason}: {self._both()}")
+    def _change_error(self, reason: str) -> InvalidArgumentError:
+        return InvalidArgumentError(f"{reason}: {self._both_types()}")
 
-    def _both(self) -> str:
+    def _both_types(self) -> str:
         return (
             f"{self._subject} was stored with the columns ({self._stored}) and now has "
             f"({self._now})"
@@ -484,7 +489,10 @@ def common_type(left: DataType, right: DataType) -> DataType | None:
 
 
 def _common_decimal(left: DataType, right: DataType) -> DataType | None:
-    parts = [decimal_parts(one) if isinstance(one, str) else None for one in (left, right)]
+    parts = [
+        decimal_parts(data_type) if isinstance(data_type, str) else None
+        for data_type in (left, right)
+    ]
     known = [part for part in parts if part is not None]
     if len(known) < 2:
         return None
@@ -503,7 +511,7 @@ def _common_struct(left: Mapping[str, Any], right: Mapping[str, Any]) -> DataTyp
         types[name] = common
     if len({name.lower() for name in types}) < len(types):  # a struct cannot have such fields
         return None
-    fields = [Field(name, kind).to_json() for name, kind in types.items()]
+    fields = [Field(name, data_type).to_json() for name, data_type in types.items()]
     return {"type": "struct", "fields": fields}
 
 
@@ -514,25 +522,25 @@ def digests_compare(left: Schema, right: Schema) -> bool:
     different values have different hashes.
     """
     return set(left.names) == set(right.names) and all(
-        _hashed_alike(field.type, right.type_of(field.name)) for field in left.fields
+        _have_same_hash(field.type, right.type_of(field.name)) for field in left.fields
     )
 
 
-def _hashed_alike(left: DataType, right: DataType) -> bool:
+def _have_same_hash(left: DataType, right: DataType) -> bool:
     if isinstance(left, str) and isinstance(right, str):
-        one, other = decimal_parts(left), decimal_parts(right)
-        if one is not None and other is not None:
-            return one[1] == other[1]
+        left_parts, right_parts = decimal_parts(left), decimal_parts(right)
+        if left_parts is not None and right_parts is not None:
+            return left_parts[1] == right_parts[1]
         return left == right or any({left, right} <= kinds for kinds in _HASHED_ALIKE)
     if isinstance(left, str) or isinstance(right, str) or left["type"] != right["type"]:
         return False
     if left["type"] == "struct":
         own, others = _types_of(left), _types_of(right)
         return own.keys() == others.keys() and all(
-            _hashed_alike(own[name], others[name]) for name in own
+            _have_same_hash(own[name], others[name]) for name in own
         )
     inner = ("elementType",) if left["type"] == "array" else ("keyType", "valueType")
-    return all(_hashed_alike(left[part], right[part]) for part in inner)
+    return all(_have_same_hash(left[part], right[part]) for part in inner)
 
 
 def _types_of(struct: Mapping[str, Any]) -> dict[str, DataType]:

@@ -123,7 +123,7 @@ def slices_of(entry: KeyedEntry, key_groups: KeyGroupRange) -> Slices:
     """
     handles, ranges = entry.by_key_group
     cuts = ranges.cuts(key_groups.first, key_groups.last)
-    return tuple([part for at, own in cuts if (part := handles[at].part(own)).rows])
+    return tuple([part for index, own in cuts if (part := handles[index].part(own)).rows])
 
 
 def reads_of(
@@ -142,23 +142,23 @@ def reads_of(
     ceiling = ceiling_of(stored, max_parallelism)
     assert ceiling is not None  # they differ
     spans = ceiling.stored_groups(key_groups)
-    base = _once([part for span in spans for part in slices_of(entry, span)])
+    base = _merge_same_file([part for span in spans for part in slices_of(entry, span)])
     kept = KeptGroups(key_groups, max_parallelism)
     return ReadSlices(base, _layer_reads(entry, *spans), kept)
 
 
-def _once(slices: list[KeyedStateSlice]) -> Slices:
+def _merge_same_file(slices: list[KeyedStateSlice]) -> Slices:
     """Merge slices of the same file into one slice, from its first to its last key group."""
-    found: dict[str, KeyedStateSlice] = {}
+    slices_by_path: dict[str, KeyedStateSlice] = {}
     for part in slices:
-        before = found.get(part.handle.path)
+        before = slices_by_path.get(part.handle.path)
         if before is not None:
             hull = KeyGroupRange(before.key_groups.first, part.key_groups.last)
             cut = part.handle.cut(hull)
             assert cut is not None  # it meets what it was cut from
             part = cut
-        found[part.handle.path] = part
-    return tuple(found.values())
+        slices_by_path[part.handle.path] = part
+    return tuple(slices_by_path.values())
 
 
 def _layer_reads(entry: KeyedEntry, *spans: KeyGroupRange) -> tuple[LayerReads, ...]:
@@ -166,13 +166,17 @@ def _layer_reads(entry: KeyedEntry, *spans: KeyGroupRange) -> tuple[LayerReads, 
 
     Rows between two live ranges are read too, so that a file is opened only once.
     """
-    found = []
+    reads = []
     for layer in entry.layers:
         pairs = ((own, span) for own in layer.live for span in spans)
-        common = [one for one in (own.intersect(span) for own, span in pairs) if one is not None]
+        common = [
+            common_range
+            for common_range in (own.intersect(span) for own, span in pairs)
+            if common_range is not None
+        ]
         if not common:
             continue
         slices = slices_of(layer.entry, KeyGroupRange(common[0].first, common[-1].last))
         if slices:
-            found.append(LayerReads(layer.entry, slices, tuple(common)))
-    return tuple(found)
+            reads.append(LayerReads(layer.entry, slices, tuple(common)))
+    return tuple(reads)

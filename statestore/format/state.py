@@ -42,7 +42,7 @@ __all__ = [
     "TtlUpdate",
     "TtlVisibility",
     "check_time",
-    "expired",
+    "is_expired",
     "unknown_choice",
 ]
 
@@ -112,10 +112,14 @@ class TimeToLive:
         """Accept strings for enumeration members; InvalidArgumentError for other invalid values."""
         object.__setattr__(self, "update", TtlUpdate(self.update))
         object.__setattr__(self, "visibility", TtlVisibility(self.visibility))
-        given: object = self.duration_ms
-        if isinstance(given, bool) or not isinstance(given, int) or not 0 < given <= _LONG_MAX:
+        duration: object = self.duration_ms
+        if (
+            isinstance(duration, bool)
+            or not isinstance(duration, int)
+            or not 0 < duration <= _LONG_MAX
+        ):
             raise InvalidArgumentError(
-                f"invalid TTL duration {given!r}: give an integer number of milliseconds from "
+                f"invalid TTL duration {duration!r}: give an integer number of milliseconds from "
                 f"1 to {_LONG_MAX}"
             )
         column: object = self.column
@@ -135,7 +139,7 @@ class TimeToLive:
         return f"{self.duration_ms} ms after {self.column}, {self.update}, {self.visibility}"
 
 
-def expired(timestamp_ms: int, ttl_ms: int, now_ms: int) -> bool:
+def is_expired(timestamp_ms: int, ttl_ms: int, now_ms: int) -> bool:
     """Return whether a row with this time is expired; all values are ms since 1970, in 64 bits.
 
     As in ``TtlUtils.expired``, an expiry time that does not fit into 64 bits is the largest one
@@ -203,7 +207,7 @@ class Layout(StrEnum):
 AUTO_LAYOUT = "auto"
 """The layout is chosen when the state is written."""
 
-LAYOUT_CHOICES = (*(one.value for one in Layout), AUTO_LAYOUT)
+LAYOUT_CHOICES = (*(layout.value for layout in Layout), AUTO_LAYOUT)
 
 LayoutChoice = Annotated[str, Meta(pattern=rf"\A({'|'.join(LAYOUT_CHOICES)})\Z")]
 
@@ -273,15 +277,15 @@ class KeyedState:
                 f"{self}: the rows lack the TTL column {column!r}; they have ({self.schema}). "
                 "Add the column"
             )
-        found = type_text(self.schema.type_of(column))
+        column_type = type_text(self.schema.type_of(column))
         if column in self.identity:
             raise InvalidArgumentError(
                 f"{self}: the TTL column {column!r} is an identity column, whose value never "
                 "changes for a row; use a value column"
             )
-        if found not in TIME_TYPES:
+        if column_type not in TIME_TYPES:
             raise UnsupportedTypeError(
-                f"{self}: the TTL column {column!r} has type {found}; it must be a long "
+                f"{self}: the TTL column {column!r} has type {column_type}; it must be a long "
                 "(milliseconds since 1970, UTC) or a timestamp"
             )
 
@@ -301,10 +305,10 @@ class KeyedState:
             raise InvalidArgumentError(f"{self}: {self.kind} state requires {wants}")
         allowed = {StateKind.LIST: _INTEGERS, StateKind.TIMERS: _TIMES}.get(self.kind)
         for column in self.entry:
-            found = type_text(self.schema.type_of(column))
-            if allowed and found not in allowed:
+            type_name = type_text(self.schema.type_of(column))
+            if allowed and type_name not in allowed:
                 raise UnsupportedTypeError(
-                    f"{self}: the {role} column {column!r} has type {found}; it must be one of "
+                    f"{self}: the {role} column {column!r} has type {type_name}; it must be one of "
                     f"{', '.join(allowed)}"
                 )
 

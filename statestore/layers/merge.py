@@ -132,7 +132,7 @@ def marked_expired(changes: pa.Table, state: KeyedState, now_ms: int | None) -> 
 
 
 def expired_rows(rows: pa.RecordBatch | pa.Table, state: KeyedState, now_ms: int) -> Flags:
-    """Return which rows have expired, by the rule of :func:`statestore.format.state.expired`.
+    """Return which rows have expired, by the rule of :func:`statestore.format.state.is_expired`.
 
     A row without a time, which only another program can have written, has not expired.
     """

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from statestore.errors import CorruptionError
-from statestore.format.documents import converted
+from statestore.format.documents import convert_json
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.manifest_json import keyed_from_json, keyed_to_json
@@ -238,7 +238,7 @@ class _Run:
             return []
         known: list[KeyedEntry] = []
         name = str(self.work.path / _WRITTEN)
-        for position, item in enumerate(converted(written, list[Any], name)):
+        for position, item in enumerate(convert_json(written, list[Any], name)):
             entry = self._adopt_range(keyed_from_json(item, self.state.uid, name, f"[{position}]"))
             if entry is None:
                 break

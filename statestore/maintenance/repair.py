@@ -29,7 +29,7 @@ from statestore.errors import (
     StoreNotFoundError,
 )
 from statestore.format.claim_documents import Claim, claim_from_json
-from statestore.format.document_repair import healed
+from statestore.format.document_repair import repair_byte
 from statestore.format.manifest import TABLE_FORMATS, Entry, Manifest
 from statestore.format.names import GREATEST_GIVEN_ID, GREATEST_ID, STORE_FILE, writer_path
 from statestore.format.state import LAYOUT_CHOICES
@@ -91,7 +91,7 @@ class _Repair:
         catalog = None if raw is None else _open_catalog(self._storage, raw)
         if catalog is not None:
             return catalog
-        whole = healed(raw or b"")
+        whole = repair_byte(raw or b"")
         what = "one changed byte was restored; the SHA-256 proves the content"
         if whole is None or _open_catalog(self._storage, whole) is None:
             manifests = _readable_manifests(Catalog(self._storage, ""))
@@ -123,7 +123,7 @@ class _Repair:
         generation, raw = self._fence.newest()
         if not generation or _claim_of(raw, generation) is not None:
             return
-        whole = healed(raw)
+        whole = repair_byte(raw)
         known = None if whole is None else _claim_of(whole, generation)
         explanation = "its announced checkpoint id was recovered; the SHA-256 proves the content"
         if known is None:

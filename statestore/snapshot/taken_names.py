@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from statestore.errors import InvalidArgumentError
 from statestore.format.manifest import Entry
-from statestore.format.names import folded, keyed_table, operator_table
+from statestore.format.names import fold_name, keyed_table, operator_table
 
 __all__ = ["Name", "TakenNames"]
 
@@ -63,14 +63,14 @@ class TakenNames:
                 self._refuse_shared(path, (uid, name), is_new=table is None)
 
     def _add_folded(self, name: Name) -> None:
-        self._operators[folded(name[0])].add(name[0])
-        self._of_operator[name[0], folded(name[1])].add(name[1])
+        self._operators[fold_name(name[0])].add(name[0])
+        self._of_operator[name[0], fold_name(name[1])].add(name[1])
 
     def _refuse_folded(self, uid: str, name: str) -> None:
-        for other in self._operators[folded(uid)] - {uid}:
+        for other in self._operators[fold_name(uid)] - {uid}:
             if not {uid, other} <= self._stored_operators:
                 raise _clash("operators", other, uid)
-        for other in self._of_operator[uid, folded(name)] - {name}:
+        for other in self._of_operator[uid, fold_name(name)] - {name}:
             if not {(uid, name), (uid, other)} <= self._stored:
                 raise _clash(f"states of operator {uid!r}", other, name)
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 __all__ = [
-    "checked",
     "divide",
     "exact_decimal",
     "floor_divide",
@@ -33,6 +32,7 @@ __all__ = [
     "seconds_and_nanos",
     "signed",
     "unscaled_digits",
+    "value_or_fail",
     "words_of",
 ]
 
@@ -101,20 +101,20 @@ def words_of(magnitude: Column) -> tuple[Column, Column, Column]:
 
 
 def exact_decimal(
-    column: Column, data_type: T.DataType, kind: object, precision: int, scale: int
+    column: Column, data_type: T.DataType, target_type: object, precision: int, scale: int
 ) -> Column:
     """Return a number as a decimal; one that does not fit fails the query when it runs."""
     wanted = T.DecimalType(precision, scale)
     if data_type == wanted:
         return column
-    given = column.try_cast(wanted)
+    converted = column.try_cast(wanted)
     # Compare texts: comparing numbers would cast both to a common type, which may round.
-    same = given.try_cast(data_type).cast("string") == column.cast("string")
-    problem = f"a value does not fit {kind}: round it first, or declare its number of digits"
-    return checked(column, F.coalesce(same, F.lit(False)), problem, given)
+    same = converted.try_cast(data_type).cast("string") == column.cast("string")
+    problem = f"a value does not fit {target_type}: round it first, or declare its number of digits"
+    return value_or_fail(column, F.coalesce(same, F.lit(False)), problem, converted)
 
 
-def checked(column: Column, good: Column, problem: str, value: Column) -> Column:
+def value_or_fail(column: Column, good: Column, problem: str, value: Column) -> Column:
     """Return ``value`` where ``column`` is null or good; otherwise the query fails.
 
     The error has the text ``problem``. The condition is part of the value itself, so that no
@@ -125,10 +125,10 @@ def checked(column: Column, good: Column, problem: str, value: Column) -> Column
 
 
 def problem_of(error: Exception) -> str | None:
-    """Return the problem with which :func:`checked` failed a query; None for other errors."""
+    """Return the problem with which :func:`value_or_fail` failed a query; None for other errors."""
     parameters = error.getMessageParameters() if isinstance(error, PySparkException) else None
-    mark, found, problem = (parameters or {}).get("errorMessage", "").partition(_NO_HASH)
-    return problem if found and not mark else None
+    mark, marker, problem = (parameters or {}).get("errorMessage", "").partition(_NO_HASH)
+    return problem if marker and not mark else None
 
 
 def micros_of_interval(column: Column) -> Column:

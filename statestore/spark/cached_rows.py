@@ -22,13 +22,13 @@ from pyspark.sql.types import StructType
 from statestore.spark.compat import arrow_schema_of, schema_of_arrow
 
 __all__ = [
+    "cached_row_count",
+    "coalesce_small",
+    "collect_if_small",
+    "collect_single_partition",
     "compute",
-    "few_cached",
-    "few_of_driver",
-    "in_one_partition",
-    "many_cached",
-    "rows_cached",
-    "say_size",
+    "is_known_large",
+    "record_size_hint",
 ]
 
 _TOGETHER_BYTES = 2**20
@@ -51,7 +51,7 @@ _NESTED = frozenset({"array", "map", "struct", "variant"})
 _OF_ANY_LENGTH = _NESTED | {"string", "binary"}
 
 
-class _Cached(NamedTuple):
+class _CachedSize(NamedTuple):
     """The number and bytes of rows, the number of their cached Spark partitions, and Spark's
     estimate of the size of one row.
     """
@@ -78,29 +78,29 @@ def compute(df: DataFrame) -> None:
         return
 
 
-def rows_cached(df: DataFrame) -> int | None:
+def cached_row_count(df: DataFrame) -> int | None:
     """Return the number of rows if Spark's cache has them all, or None; starts no job."""
-    found = _cached(df, _SAME_ROWS)
-    return None if found is None else found[0].rows
+    cached = _known_size(df, _SAME_ROWS)
+    return None if cached is None else cached[0].rows
 
 
-def few_cached(df: DataFrame, most_bytes: int) -> pa.Table | None:
+def collect_if_small(df: DataFrame, most_bytes: int) -> pa.Table | None:
     """Collect rows in this process if they derive from rows in Spark's cache.
 
     Return None if the cached rows have more than ``most_bytes``, in the cache or by the types of
     ``df``, or if an expression may have made values longer. It takes one job in the JVM. No Python
     worker is started for it, except for Python functions in ``df``.
     """
-    found = _cached(df, _FEWER_ROWS, making=False)
-    if found is None:
+    cached = _known_size(df, _FEWER_ROWS, making=False)
+    if cached is None:
         return None
-    known, width = found
+    known, width = cached
     if max(known.size_bytes, known.rows * width) > most_bytes:
         return None
     return df.toArrow().cast(arrow_schema_of(df.schema))
 
 
-def in_one_partition(df: DataFrame) -> pa.Table | None:
+def collect_single_partition(df: DataFrame) -> pa.Table | None:
     """Collect the rows of an RDD in this process if they are few and in one Spark partition.
 
     Return None otherwise, and for columns whose types Arrow does not represent exactly. It takes
@@ -116,31 +116,31 @@ def in_one_partition(df: DataFrame) -> pa.Table | None:
         most = _TOGETHER_BYTES // max(plan.schema().defaultSize(), 1)
     except Py4JError:
         return None
-    schema = _as_in_arrow(df.schema)
+    schema = _plain_arrow_schema(df.schema)
     if schema is None:
         return None
-    found = _cut(df, schema, most + 1).toArrow()
-    *columns, is_long = found.columns
-    if found.num_rows > most or found.nbytes > _TOGETHER_BYTES or pc.any(is_long).as_py():
+    table = _cut_long_texts(df, schema, most + 1).toArrow()
+    *columns, is_long = table.columns
+    if table.num_rows > most or table.nbytes > _TOGETHER_BYTES or pc.any(is_long).as_py():
         return None
     return pa.table(columns, names=schema.names).cast(schema)
 
 
-def _as_in_arrow(schema: StructType) -> pa.Schema | None:
+def _plain_arrow_schema(schema: StructType) -> pa.Schema | None:
     """Return plain columns as an Arrow schema, or None if Arrow lacks one of their types."""
     names = {name.lower() for name in schema.names}
     kinds = [field.dataType for field in schema]
-    if len(names) < len(kinds) or any(kind.typeName() in _NESTED for kind in kinds):
+    if len(names) < len(kinds) or any(data_type.typeName() in _NESTED for data_type in kinds):
         return None
     try:
-        found = arrow_schema_of(schema)
+        arrow_schema = arrow_schema_of(schema)
     except PySparkException:
         return None
-    same = [one.dataType for one in schema_of_arrow(found)] == kinds
-    return found if same else None
+    same = [field.dataType for field in schema_of_arrow(arrow_schema)] == kinds
+    return arrow_schema if same else None
 
 
-def _cut(df: DataFrame, schema: pa.Schema, rows: int) -> DataFrame:
+def _cut_long_texts(df: DataFrame, schema: pa.Schema, rows: int) -> DataFrame:
     """Return some rows without long texts, and a column that marks the rows that had one."""
     columns, long = [], ["false"]
     for field in schema:
@@ -155,18 +155,18 @@ def _cut(df: DataFrame, schema: pa.Schema, rows: int) -> DataFrame:
     return df.selectExpr(*columns, is_long).limit(rows)
 
 
-def few_of_driver(df: DataFrame) -> DataFrame | None:
+def coalesce_small(df: DataFrame) -> DataFrame | None:
     """Return rows that came from the driver, coalesced to one Spark partition if they are few.
 
     Combining them with other such rows then needs no shuffle. Return None for other rows.
     """
-    found = _cached(df, _OF_DRIVER)
-    if found is None:
+    cached = _known_size(df, _OF_DRIVER)
+    if cached is None:
         return None
-    return df.coalesce(1) if _is_few(*found) else df
+    return df.coalesce(1) if _is_few(*cached) else df
 
 
-def say_size(df: DataFrame, rows: int, size_bytes: int) -> None:
+def record_size_hint(df: DataFrame, rows: int, size_bytes: int) -> None:
     """Record the number and bytes of rows that came from the driver, as the name of their RDD."""
     frame: Any = getattr(df, "_jdf", None)
     if frame is None:  # Spark Connect
@@ -179,27 +179,27 @@ def say_size(df: DataFrame, rows: int, size_bytes: int) -> None:
         return
 
 
-def _is_few(known: _Cached, width: int) -> bool:
+def _is_few(known: _CachedSize, width: int) -> bool:
     return max(known.size_bytes, known.rows * width) <= _TOGETHER_BYTES
 
 
-def many_cached(df: DataFrame, most_bytes: int) -> bool:
+def is_known_large(df: DataFrame, most_bytes: int) -> bool:
     """Return whether Spark's cache has so many rows that some partition has more bytes.
 
     False if the size is unknown; starts no job. If ``df`` has only some of the cached columns, its
     share of the bytes is estimated from the types.
     """
-    found = _cached(df, _SAME_ROWS)
-    if found is None:
+    cached = _known_size(df, _SAME_ROWS)
+    if cached is None:
         return False
-    known, width = found
+    known, width = cached
     part = min(width / max(known.width, 1), 1)
     return known.size_bytes * part > most_bytes * known.partitions
 
 
-def _cached(
+def _known_size(
     df: DataFrame, steps: frozenset[str], *, making: bool = True
-) -> tuple[_Cached, int] | None:
+) -> tuple[_CachedSize, int] | None:
     """Return the known size of the rows that a DataFrame derives from, and its own row width.
 
     Return None if the plan has steps other than ``steps``, if Spark does not permit the calls, or,
@@ -210,13 +210,13 @@ def _cached(
         return None
     try:
         plan = frame.queryExecution().withCachedData()
-        found = _known(plan, steps, making)
-        return None if found is None else (found, plan.schema().defaultSize())
+        known = _size_of_plan(plan, steps, making)
+        return None if known is None else (known, plan.schema().defaultSize())
     except Py4JError:  # some hosted Sparks forbid calls into the JVM
         return None
 
 
-def _known(plan: Any, steps: frozenset[str], making: bool) -> _Cached | None:
+def _size_of_plan(plan: Any, steps: frozenset[str], making: bool) -> _CachedSize | None:
     """Return the known size of the rows below these steps of a plan, None if any is unknown."""
     name = plan.nodeName()
     if name == "InMemoryRelation":
@@ -224,47 +224,51 @@ def _known(plan: Any, steps: frozenset[str], making: bool) -> _Cached | None:
         if not cache.isCachedColumnBuffersLoaded():
             return None
         # The bytes are counted before the cache compresses the values.
-        return _Cached(
+        return _CachedSize(
             cache.materializedRowCount(),
             cache.materializedSizeInBytes(),
             cache.cachedColumnBuffers().getNumPartitions(),
             plan.schema().defaultSize(),
         )
-    if name not in steps or not (making or _makes_none_longer(plan, name)):
+    if name not in steps or not (making or _keeps_lengths(plan, name)):
         return None
     if name == "LocalRelation":
         rows, width = plan.data().size(), plan.schema().defaultSize()
-        return _Cached(rows, rows * width, 1, width)
+        return _CachedSize(rows, rows * width, 1, width)
     if name == "LogicalRDD":
-        said = _SIZED.fullmatch(plan.rdd().name() or "")
-        if said is None:
+        size_name = _SIZED.fullmatch(plan.rdd().name() or "")
+        if size_name is None:
             return None
-        rows, size = map(int, said.groups())
-        return _Cached(rows, size, plan.rdd().getNumPartitions(), plan.schema().defaultSize())
+        rows, size = map(int, size_name.groups())
+        return _CachedSize(rows, size, plan.rdd().getNumPartitions(), plan.schema().defaultSize())
     children = plan.children()
-    below = [_known(children.apply(at), steps, making) for at in range(children.size())]
-    known = [one for one in below if one is not None]
+    below = [
+        _size_of_plan(children.apply(index), steps, making) for index in range(children.size())
+    ]
+    known = [size for size in below if size is not None]
     if len(known) < len(below):
         return None
     rows, sizes, partitions, widths = zip(*known, strict=True)
     parts = plan.numPartitions() if name == "Repartition" else sum(partitions)
-    return _Cached(sum(rows), sum(sizes), parts, max(widths))
+    return _CachedSize(sum(rows), sum(sizes), parts, max(widths))
 
 
-def _makes_none_longer(plan: Any, name: str) -> bool:
+def _keeps_lengths(plan: Any, name: str) -> bool:
     """Return whether a step of a plan makes no value longer.
 
     Its values of variable length must be unchanged columns, or texts of values of fixed length.
     """
     if name not in _MAKING:
         return True
-    made = getattr(plan, _MAKING[name])()
+    results = getattr(plan, _MAKING[name])()
     kinds = [field["type"] for field in json.loads(plan.schema().json())["fields"]]
-    for at, kind in enumerate(kinds[-made.size() :]):  # a window's results are the last columns
-        if not (isinstance(kind, dict) or kind in _OF_ANY_LENGTH):
+    for index, length in enumerate(
+        kinds[-results.size() :]
+    ):  # a window's results are the last columns
+        if not (isinstance(length, dict) or length in _OF_ANY_LENGTH):
             continue
-        one = made.apply(at)
-        inner = one.child() if one.nodeName() == "Alias" else one
+        result = results.apply(index)
+        inner = result.child() if result.nodeName() == "Alias" else result
         step = inner.nodeName()
         if step == "Cast" and inner.child().dataType().typeName() not in _OF_ANY_LENGTH:
             continue  # a number as a text is short

@@ -36,7 +36,7 @@ __all__ = [
     "refuse_old_spark",
     "refuse_without_delta",
     "schema_of_arrow",
-    "settled",
+    "with_fixed_partitions",
 ]
 
 OLDEST: Final[tuple[int, int]] = (4, 0)
@@ -116,15 +116,15 @@ def arrow_schema_of(schema: T.StructType) -> pa.Schema:
     return to_arrow_schema(schema, **_IN_UTC)
 
 
-def arrow_type_of(kind: T.DataType) -> pa.DataType:
+def arrow_type_of(data_type: T.DataType) -> pa.DataType:
     """Return the Arrow type of a Spark type."""
-    return to_arrow_type(kind, **_IN_UTC)
+    return to_arrow_type(data_type, **_IN_UTC)
 
 
 def schema_of_arrow(schema: pa.Schema) -> T.StructType:
     """Return the Spark schema of an Arrow schema."""
-    found: T.StructType = from_arrow_schema(schema, prefer_timestamp_ntz=True)
-    return found
+    spark_schema: T.StructType = from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    return spark_schema
 
 
 # Rows in chosen Spark partitions.
@@ -147,31 +147,33 @@ def in_partitions(rows: DataFrame, partitions: int, number: Column) -> DataFrame
     if HAS_REPARTITION_BY_ID:
         return rows.repartitionById(partitions, number)
     # As one text that Spark splits once: an array with a literal per element would take seconds.
-    stand_ins = F.split(F.lit(",".join(map(str, _stand_ins(partitions)))), ",").cast("array<int>")
+    stand_ins = F.split(F.lit(",".join(map(str, _partition_keys(partitions)))), ",").cast(
+        "array<int>"
+    )
     place = F.pmod(F.coalesce(number.cast("int"), F.lit(0)), F.lit(partitions))
     return rows.repartition(partitions, stand_ins[place])
 
 
 @lru_cache(maxsize=64)
-def _stand_ins(partitions: int) -> tuple[int, ...]:
+def _partition_keys(partitions: int) -> tuple[int, ...]:
     """Return for each partition the smallest non-negative integer that Spark's hash places there.
 
     Spark's ``HashPartitioning`` takes Murmur3 with seed 42 modulo the number of partitions.
     """
-    found = np.full(partitions, -1, np.int64)
+    values = np.full(partitions, -1, np.int64)
     begin, count = 0, 16 * partitions + 64
-    while (found < 0).any():
+    while (values < 0).any():
         numbers = np.arange(begin, begin + count, dtype=np.uint32)
         seed = np.full(1, 42, np.uint32)
         hashes = finish(absorb(seed, numbers) ^ np.uint32(4)).view(np.int32)
         places, first = np.unique(np.mod(hashes, partitions), return_index=True)
-        new = found[places] < 0
-        found[places[new]] = begin + first[new]
+        new = values[places] < 0
+        values[places[new]] = begin + first[new]
         begin += count
-    return tuple(found.tolist())
+    return tuple(values.tolist())
 
 
-def settled(df: DataFrame) -> tuple[DataFrame, int]:
+def with_fixed_partitions(df: DataFrame) -> tuple[DataFrame, int]:
     """Return a DataFrame with fixed Spark partitions and rows, and the number of its partitions.
 
     As with ``checkpoint()``, the plan is replaced by its resulting rows, but nothing is stored.

@@ -44,42 +44,44 @@ def resolve(options: Mapping[str, str]) -> Read:
 
     Raises InvalidArgumentError for a missing or unknown option, and the errors of a restore.
     """
-    given = {name.lower(): value for name, value in options.items()}
-    for name in given:
+    parameters = {name.lower(): value for name, value in options.items()}
+    for name in parameters:
         if name not in (*REQUIRED, *OPTIONAL):
             close = get_close_matches(name, (*REQUIRED, *OPTIONAL), n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise InvalidArgumentError(f"keyed_state has no option {name!r}{hint}")
-    missing = [name for name in REQUIRED if name not in given]
+    missing = [name for name in REQUIRED if name not in parameters]
     if missing:
         raise InvalidArgumentError(
             f"keyed_state requires the option {missing[0]!r}: "
             "spark.read.format('keyed_state').option('store', …).option('operator', "
             "…).option('state', …).load()"
         )
-    storage = open_storage(given["store"], of_store=True)
-    manifest = Catalog.open(storage, create=False).load(given.get("checkpoint", "latest"))
-    entry = manifest.keyed_entry(given["operator"], given["state"])
-    owners = owners_of(manifest, given["operator"], _number(given, "parallelism", None))
+    storage = open_storage(parameters["store"], of_store=True)
+    manifest = Catalog.open(storage, create=False).load(parameters.get("checkpoint", "latest"))
+    entry = manifest.keyed_entry(parameters["operator"], parameters["state"])
+    owners = owners_of(manifest, parameters["operator"], _number(parameters, "parallelism", None))
     per_subtask = KeyedPlan(entry, owners).of_all()
-    now_ms = clock_ms(_number(given, "now_ms", None))
+    now_ms = clock_ms(_number(parameters, "now_ms", None))
     read: Read = spark_module("state_reader").Read(
-        storage, entry, per_subtask, _verify(given), now_ms
+        storage, entry, per_subtask, _verify(parameters), now_ms
     )
     return read
 
 
-def _number(given: Mapping[str, str], name: str, otherwise: N) -> int | N:
-    if name not in given:
+def _number(parameters: Mapping[str, str], name: str, otherwise: N) -> int | N:
+    if name not in parameters:
         return otherwise
     try:
-        return parse_integer(given[name])
+        return parse_integer(parameters[name])
     except ValueError:
-        raise InvalidArgumentError(f"{name} must be a number, not {given[name]!r:.80}") from None
+        raise InvalidArgumentError(
+            f"{name} must be a number, not {parameters[name]!r:.80}"
+        ) from None
 
 
-def _verify(given: Mapping[str, str]) -> bool:
-    text = given.get("verify", "false").lower()
+def _verify(parameters: Mapping[str, str]) -> bool:
+    text = parameters.get("verify", "false").lower()
     if text not in ("true", "false"):
         raise InvalidArgumentError(f"verify must be true or false, not {text!r}")
     return text == "true"

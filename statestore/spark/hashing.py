@@ -90,7 +90,7 @@ def key_hash_column(
     kinds = [(column, data_type, java_type(name)) for column, data_type, name in typed]
     if hash_scheme == "pyflink" and len(kinds) == 1:
         return signed(deep_hash_column(*kinds[0]) + 31).cast("int")
-    fields = [java_hash_column(*kind) for kind in kinds]
+    fields = [java_hash_column(*field) for field in kinds]
     hashed = fields[0] if len(fields) == 1 else tuple_hash_column(fields)
     # PyFlink wraps a key as Row.of(key): 31 for the row, and 31 for the field.
     return (signed(hashed + 62) if hash_scheme == "pyflink" else hashed).cast("int")

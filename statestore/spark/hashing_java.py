@@ -17,7 +17,6 @@ from statestore.keys.java import signed as signed_int
 from statestore.keys.java import string_hash
 from statestore.keys.values import COMPOSITES, DECIMAL_TEXT, JavaType
 from statestore.spark.arithmetic import (
-    checked,
     exact_decimal,
     floor_divide,
     is_negative,
@@ -29,6 +28,7 @@ from statestore.spark.arithmetic import (
     seconds_and_nanos,
     signed,
     unscaled_digits,
+    value_or_fail,
     words_of,
 )
 
@@ -71,17 +71,21 @@ def uuid(column: Column) -> Column:
     problem = "a key is not a UUID: pass 16 bytes, or 36 characters with hyphens in lower case"
 
     def folded(whole: Column) -> Column:
-        words = [F.conv(F.substring(whole, at, 8), 16, 10).cast("bigint") for at in (1, 9, 17, 25)]
+        words = [
+            F.conv(F.substring(whole, start, 8), 16, 10).cast("bigint") for start in (1, 9, 17, 25)
+        ]
         return signed(words[0].bitwiseXOR(words[1]).bitwiseXOR(words[2]).bitwiseXOR(words[3]))
 
-    return checked(column, digits.isNotNull(), problem, let(digits, folded))
+    return value_or_fail(column, digits.isNotNull(), problem, let(digits, folded))
 
 
 def character(column: Column) -> Column:
     """Return the hash of a text that is one UTF-16 code unit."""
     good = (F.length(column) == 1) & (F.octet_length(column) <= 3)
     hashed = reflect("java.util.Objects", "hashCode", column)
-    return checked(column, good, "a key is not a Character: that is one UTF-16 code unit", hashed)
+    return value_or_fail(
+        column, good, "a key is not a Character: that is one UTF-16 code unit", hashed
+    )
 
 
 def whole_text(column: Column) -> Column:
@@ -95,14 +99,14 @@ def whole_text(column: Column) -> Column:
     padded = F.lpad(digits, count * _CHUNK, F.lit("0"))
     places = F.sequence(F.lit(0), count - 1)
     chunks = F.transform(
-        places, lambda at: F.substring(padded, at * _CHUNK + 1, F.lit(_CHUNK)).cast("bigint")
+        places, lambda index: F.substring(padded, index * _CHUNK + 1, F.lit(_CHUNK)).cast("bigint")
     )
     empty = F.array().cast("array<bigint>")
-    limbs = F.aggregate(chunks, empty, _times_and_plus)
+    limbs = F.aggregate(chunks, empty, _append_digits)
     zero = F.lit(0).cast("bigint")
     magnitude = F.aggregate(F.reverse(limbs), zero, lambda h, limb: signed(h * 31 + limb))
     sign = F.when(column.startswith("-"), F.lit(-1)).otherwise(F.lit(1)).cast("bigint")
-    return checked(column, column.rlike(_WHOLE), problem, signed(magnitude * sign))
+    return value_or_fail(column, column.rlike(_WHOLE), problem, signed(magnitude * sign))
 
 
 def decimal_text(column: Column) -> Column:
@@ -117,10 +121,10 @@ def decimal_text(column: Column) -> Column:
     unscaled = F.regexp_replace(digits, "^(-?)0+([0-9])", "$1$2")
     good = column.rlike(DECIMAL_TEXT) & ((scale < 0) == column.contains("E+"))
     hashed = let(unscaled, lambda whole: signed(whole_text(whole) * 31 + scale))
-    return checked(column, good, problem, hashed)
+    return value_or_fail(column, good, problem, hashed)
 
 
-def _times_and_plus(limbs: Column, chunk: Column) -> Column:
+def _append_digits(limbs: Column, chunk: Column) -> Column:
     """Return ``limbs * 10**9 + chunk``; limbs have 32 bits, the lowest first."""
     start = F.struct(chunk.alias("carry"), F.array().cast("array<bigint>").alias("done"))
 
@@ -150,13 +154,13 @@ def _date_of_days(days: Column) -> Column:
 
 def _local_date(days: Column) -> Column:
     problem = "a key is not a LocalDate: its days since 1970 are out of range"
-    return checked(days, days.between(-_MOST_DAYS, _MOST_DAYS), problem, _date_of_days(days))
+    return value_or_fail(days, days.between(-_MOST_DAYS, _MOST_DAYS), problem, _date_of_days(days))
 
 
 def _local_time(nanos: Column) -> Column:
     problem = "a key is not a LocalTime: that is 0 to 86,399,999,999,999 nanoseconds of the day"
     good = nanos.between(0, _NANOS_PER_DAY - 1)
-    return checked(nanos, good, problem, long_hash(nanos))
+    return value_or_fail(nanos, good, problem, long_hash(nanos))
 
 
 def _local_datetime_of_nanos(nanos: Column) -> Column:
@@ -165,7 +169,9 @@ def _local_datetime_of_nanos(nanos: Column) -> Column:
 
 
 def _code_unit(value: Column) -> Column:
-    return checked(value, value.between(0, 0xFFFF), "a key is not a Character: 0 to 65535", value)
+    return value_or_fail(
+        value, value.between(0, 0xFFFF), "a key is not a Character: 0 to 65535", value
+    )
 
 
 WHOLE_RULES: Final[dict[str, Callable[[Column], Column]]] = {
@@ -183,31 +189,31 @@ _U32: Final = 0xFFFFFFFF
 _INTEGERS: Final = {"Byte": "tinyint", "Short": "smallint", "Integer": "int"}
 
 
-def java_hash_column(column: Column, data_type: T.DataType, kind: JavaType) -> Column:
+def java_hash_column(column: Column, data_type: T.DataType, java_type: JavaType) -> Column:
     """Return ``hashCode()`` of ``column`` as a Java type; 0 for null.
 
     A value that the type cannot hold fails the query when it runs.
     """
-    hashed = _hashed(column, data_type, kind)
+    hashed = _hash_value(column, data_type, java_type)
     return F.when(column.isNull(), F.lit(0).cast("bigint")).otherwise(hashed)
 
 
-def deep_hash_column(column: Column, data_type: T.DataType, kind: JavaType) -> Column:
+def deep_hash_column(column: Column, data_type: T.DataType, java_type: JavaType) -> Column:
     """Return the hash of ``column`` as a field of a Flink ``Row``; 0 for null."""
-    if kind.name in ("List", "Array"):
-        hashed = _list(column, data_type, kind, deep_hash_column)
-    elif kind.name == "Map":
-        hashed = signed(_map(column, data_type, kind, deep_hash_column) + 1)
+    if java_type.name in ("List", "Array"):
+        hashed = _list(column, data_type, java_type, deep_hash_column)
+    elif java_type.name == "Map":
+        hashed = signed(_map(column, data_type, java_type, deep_hash_column) + 1)
     else:
-        hashed = signed(_hashed(column, data_type, kind) + 31)
+        hashed = signed(_hash_value(column, data_type, java_type) + 31)
     return F.when(column.isNull(), F.lit(0).cast("bigint")).otherwise(hashed)
 
 
-def _hashed(column: Column, data_type: T.DataType, kind: JavaType) -> Column:
+def _hash_value(column: Column, data_type: T.DataType, java_type: JavaType) -> Column:
     whole = isinstance(data_type, T.IntegralType)
-    name = kind.name
-    if kind.primitive is not None and name != "byte[]":
-        return _list(column, data_type, kind, java_hash_column)
+    name = java_type.name
+    if java_type.primitive is not None and name != "byte[]":
+        return _list(column, data_type, java_type, java_hash_column)
     if name in _INTEGERS:
         return column.cast(_INTEGERS[name]).cast("bigint")
     if name in ("Long", "java.sql.Date", "java.sql.Time"):
@@ -215,12 +221,14 @@ def _hashed(column: Column, data_type: T.DataType, kind: JavaType) -> Column:
     if whole and name in WHOLE_RULES:
         return WHOLE_RULES[name](column.cast("bigint"))
     if name in COMPOSITES:
-        return _COMPOSED[name](column, data_type, kind)
+        return _COMPOSED[name](column, data_type, java_type)
     if name == "BigDecimal" and isinstance(data_type, T.StringType | T.CharType | T.VarcharType):
         return decimal_text(column)
     if name == "BigDecimal":
-        assert kind.digits is not None
-        return _decimal(exact_decimal(column, data_type, kind, *kind.digits), *kind.digits)
+        assert java_type.digits is not None
+        return _decimal(
+            exact_decimal(column, data_type, java_type, *java_type.digits), *java_type.digits
+        )
     if name == "BigInteger":
         return _big_integer(column, data_type)
     return _RULES[name](column)
@@ -311,27 +319,29 @@ def _local_datetime(column: Column) -> Column:
 _Hash: TypeAlias = "Callable[[Column, T.DataType, JavaType], Column]"
 
 
-def _fields(column: Column, data_type: T.DataType, kind: JavaType, of_field: _Hash) -> list[Column]:
+def _fields(
+    column: Column, data_type: T.DataType, java_type: JavaType, of_field: _Hash
+) -> list[Column]:
     assert isinstance(data_type, T.StructType)
-    parts = zip(data_type.fields, kind.parts or (), strict=True)
+    parts = zip(data_type.fields, java_type.parts or (), strict=True)
     return [of_field(column.getField(field.name), field.dataType, part) for field, part in parts]
 
 
-def _tuple(column: Column, data_type: T.DataType, kind: JavaType) -> Column:
-    return tuple_hash_column(_fields(column, data_type, kind, java_hash_column))
+def _tuple(column: Column, data_type: T.DataType, java_type: JavaType) -> Column:
+    return tuple_hash_column(_fields(column, data_type, java_type, java_hash_column))
 
 
-def _row(column: Column, data_type: T.DataType, kind: JavaType) -> Column:
+def _row(column: Column, data_type: T.DataType, java_type: JavaType) -> Column:
     h: Column = F.lit(1).cast("bigint")
-    for field in _fields(column, data_type, kind, deep_hash_column):
+    for field in _fields(column, data_type, java_type, deep_hash_column):
         h = signed(h * 31 + field)
     return h
 
 
-def _named_row(column: Column, data_type: T.DataType, kind: JavaType) -> Column:
+def _named_row(column: Column, data_type: T.DataType, java_type: JavaType) -> Column:
     assert isinstance(data_type, T.StructType)
     h: Column = F.lit(1).cast("bigint")
-    fields = _fields(column, data_type, kind, deep_hash_column)
+    fields = _fields(column, data_type, java_type, deep_hash_column)
     for name, field in zip(data_type.names, fields, strict=True):
         of_name = signed_int(31 + string_hash(name))
         h = signed(h + field.bitwiseXOR(F.lit(of_name).cast("bigint")))
@@ -339,29 +349,29 @@ def _named_row(column: Column, data_type: T.DataType, kind: JavaType) -> Column:
 
 
 def _list(
-    column: Column, data_type: T.DataType, kind: JavaType, of_element: _Hash = java_hash_column
+    column: Column, data_type: T.DataType, java_type: JavaType, of_element: _Hash = java_hash_column
 ) -> Column:
     assert isinstance(data_type, T.ArrayType)
-    element = kind.primitive or (kind.parts or ())[0]
+    element = java_type.primitive or (java_type.parts or ())[0]
     inner = data_type.elementType
 
-    def grown(h: Column, one: Column) -> Column:
-        return signed(h * 31 + of_element(one, inner, element))
+    def grown(h: Column, item: Column) -> Column:
+        return signed(h * 31 + of_element(item, inner, element))
 
     hashed = F.aggregate(column, F.lit(1).cast("bigint"), grown)
-    if kind.primitive is None:
+    if java_type.primitive is None:
         return hashed
-    problem = f"an element of {kind} is null, which this type does not allow"
-    return checked(column, ~F.exists(column, lambda one: one.isNull()), problem, hashed)
+    problem = f"an element of {java_type} is null, which this type does not allow"
+    return value_or_fail(column, ~F.exists(column, lambda item: item.isNull()), problem, hashed)
 
 
 def _map(
-    column: Column, data_type: T.DataType, kind: JavaType, of_part: _Hash = java_hash_column
+    column: Column, data_type: T.DataType, java_type: JavaType, of_part: _Hash = java_hash_column
 ) -> Column:
     assert isinstance(data_type, T.MapType)
-    assert kind.parts is not None
+    assert java_type.parts is not None
     key, value = data_type.keyType, data_type.valueType
-    of_key, of_value = kind.parts
+    of_key, of_value = java_type.parts
 
     def grown(h: Column, entry: Column) -> Column:
         left = of_part(entry["key"], key, of_key)

@@ -15,7 +15,6 @@ from pyspark.sql import types as T
 
 from statestore.keys.sql import SqlType, parse_sql_type
 from statestore.spark.arithmetic import (
-    checked,
     divide,
     exact_decimal,
     floor_divide,
@@ -24,6 +23,7 @@ from statestore.spark.arithmetic import (
     micros_of_day,
     reflect,
     unscaled_digits,
+    value_or_fail,
     words_of,
 )
 
@@ -129,7 +129,7 @@ def _short_enough(column: Column, sql_type: SqlType) -> Column:
     if sql_type.name in ("STRING", "BYTES"):
         return column
     problem = f"a key is longer than {sql_type} allows"
-    return checked(column, F.length(column) <= sql_type.precision, problem, column)
+    return value_or_fail(column, F.length(column) <= sql_type.precision, problem, column)
 
 
 def _millis_of_day(column: Column, data_type: T.DataType, sql_type: SqlType) -> Column:
@@ -140,7 +140,7 @@ def _millis_of_day(column: Column, data_type: T.DataType, sql_type: SqlType) -> 
     unit = 10 ** (9 - min(sql_type.precision, 3))
     good = nanos.between(0, 86_400 * 10**9 - 1) & (nanos % unit == 0)
     problem = f"a value is not a time of the day in {sql_type}: round the key first"
-    return checked(nanos, good, problem, divide(nanos, 1_000_000))
+    return value_or_fail(nanos, good, problem, divide(nanos, 1_000_000))
 
 
 def _timestamp(column: Column, data_type: T.DataType, sql_type: SqlType, offset: Column) -> _Field:
@@ -159,7 +159,7 @@ def _timestamp(column: Column, data_type: T.DataType, sql_type: SqlType, offset:
     good = below % 10 ** max(9 - max(digits, 3), 0) == 0
     if digits < 3:
         good = good & (millis % 10 ** (3 - digits) == 0)
-    millis = F.coalesce(checked(column, good, problem, millis), F.lit(0).cast("bigint"))
+    millis = F.coalesce(value_or_fail(column, good, problem, millis), F.lit(0).cast("bigint"))
     if not sql_type.reserved:
         return _Field(_little_endian(millis))
     below = F.coalesce(below, F.lit(0).cast("bigint"))

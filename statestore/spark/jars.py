@@ -83,7 +83,7 @@ def resolver_settings(folder: Path | None = None) -> dict[str, str]:
             new.write_text(text, encoding="utf-8")
             new.replace(file)
     except OSError as error:
-        raise _no_folder(f"{folder} ({error.strerror})") from error
+        raise _no_folder_error(f"{folder} ({error.strerror})") from error
     # As a URL: Spark parses a path as a URL, and one with a space or '%' would be invalid.
     return {IVY: str(folder), IVY_SETTINGS: file.as_uri()}
 
@@ -185,11 +185,11 @@ def _cache_folder() -> Path:
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError as error:  # no HOME, and a user whom the system does not know
-        raise _no_folder(f"{own} (read-only), and this user has no home") from error
+        raise _no_folder_error(f"{own} (read-only), and this user has no home") from error
     return folder / "statestore" / "ivy"
 
 
-def _no_folder(place: str) -> MissingDependencyError:
+def _no_folder_error(place: str) -> MissingDependencyError:
     return MissingDependencyError(
         f"Spark's packages cannot be stored in {place}: set XDG_CACHE_HOME to a folder that this "
         'user can write, or use table_format="parquet", which needs no jar'

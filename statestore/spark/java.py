@@ -97,20 +97,20 @@ def find_java(
     rejected.
     """
     refusals: list[str] = []
-    for program in _chosen(environ):
+    for program in _configured_programs(environ):
         answer = _probe(program, probe_seconds)
         if isinstance(answer, JavaHome):
             return answer
         refusals.append(answer)
-    found: list[JavaHome] = []
-    for program in _installed(installed_under):
+    homes: list[JavaHome] = []
+    for program in _installed_programs(installed_under):
         answer = _probe(program, probe_seconds)
         if isinstance(answer, JavaHome):
-            found.append(answer)
+            homes.append(answer)
         else:
             refusals.append(answer)
-    if found:
-        return min(found, key=_preference)
+    if homes:
+        return min(homes, key=_preference)
     reason = (
         refusals[0] if refusals else "Spark 4.2 requires Java 17 or newer, but no Java was found"
     )
@@ -150,7 +150,7 @@ def main() -> int:
     return MISSING_DEPENDENCY
 
 
-def _chosen(environ: Mapping[str, str]) -> Iterator[Path]:
+def _configured_programs(environ: Mapping[str, str]) -> Iterator[Path]:
     """Yield the ``java`` programs that the user chose: ``JAVA_HOME``, then the path."""
     if home := environ.get("JAVA_HOME"):
         yield _program(Path(home))
@@ -158,9 +158,9 @@ def _chosen(environ: Mapping[str, str]) -> Iterator[Path]:
         yield Path(on_path)
 
 
-def _installed(patterns: Iterable[str]) -> Iterator[Path]:
+def _installed_programs(patterns: Iterable[str]) -> Iterator[Path]:
     """Yield every ``java`` program under the patterns once, even if several links lead to it."""
-    seen: set[Path] = set()
+    programs: set[Path] = set()
     for pattern in patterns:
         try:
             path = Path(pattern).expanduser()
@@ -169,8 +169,8 @@ def _installed(patterns: Iterable[str]) -> Iterator[Path]:
         # glob() needs a relative pattern: split the root off, "/" or "C:/".
         for home in sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor)))):
             program = _program(home)
-            if program.is_file() and program.resolve() not in seen:
-                seen.add(program.resolve())
+            if program.is_file() and program.resolve() not in programs:
+                programs.add(program.resolve())
                 yield program
 
 

@@ -38,7 +38,7 @@ from statestore.jobgraph.partitioners import (
 from statestore.jobgraph.redistribution import check_parallelism
 from statestore.keys.values import fields_may_be_null
 from statestore.spark.arithmetic import divide
-from statestore.spark.compat import in_partitions, refuse_connect, settled
+from statestore.spark.compat import in_partitions, refuse_connect, with_fixed_partitions
 from statestore.spark.hashing import (
     check_spark_key,
     column_of,
@@ -79,23 +79,25 @@ def partition(df: DataFrame, partitioner: Partitioner, *, parallelism: int) -> D
             an invalid channel fails the query when it runs.
     """
     check_parallelism(parallelism)
-    rows, sources = settled(_batch(df))
+    rows, sources = with_fixed_partitions(_batch(df))
     match partitioner:
         case Forward():
-            _wired(partitioner, sources, parallelism)
+            _check_wiring(partitioner, sources, parallelism)
             return rows
         case Broadcast():
-            return _to_all(rows, parallelism)
+            return _copy_to_all(rows, parallelism)
         case Global():
             channel = F.lit(0)
         case Shuffle():
-            drawn = F.rand(_drawn_if_none(partitioner.seed))
+            drawn = F.rand(_draw_if_none(partitioner.seed))
             channel = F.floor(drawn * parallelism).cast("int")
         case Rebalance():
-            channel = _rebalanced(partitioner, parallelism)
+            channel = _rebalance_column(partitioner, parallelism)
         case Rescale():
             # A DataFrame without partitions has no rows, so any wiring is correct.
-            channel = _rescaled(_wired(partitioner, max(sources, 1), parallelism), parallelism)
+            channel = _rescale_column(
+                _check_wiring(partitioner, max(sources, 1), parallelism), parallelism
+            )
         case KeyGroup():
             channel = _owner(df, rows, partitioner, parallelism)
         case Custom():
@@ -118,7 +120,7 @@ def _batch(df: Any) -> DataFrame:
     )
 
 
-def _wired(partitioner: Partitioner, sources: int, parallelism: int) -> int:
+def _check_wiring(partitioner: Partitioner, sources: int, parallelism: int) -> int:
     """Return ``sources``; ParallelismError when the partitioner cannot connect this many."""
     try:
         check_parallelism(sources, "upstream parallelism")
@@ -130,7 +132,7 @@ def _wired(partitioner: Partitioner, sources: int, parallelism: int) -> int:
     return sources
 
 
-def _to_all(rows: DataFrame, parallelism: int) -> DataFrame:
+def _copy_to_all(rows: DataFrame, parallelism: int) -> DataFrame:
     temporary = "channel"
     taken = {name.lower() for name in rows.columns}
     while temporary in taken:
@@ -144,23 +146,23 @@ def _index() -> Column:
     return F.monotonically_increasing_id().bitwiseAND(_INDEX_BITS)
 
 
-def _drawn_if_none(seed: int | None) -> int:
+def _draw_if_none(seed: int | None) -> int:
     return random.getrandbits(63) if seed is None else seed
 
 
-def _rebalanced(partitioner: Rebalance, parallelism: int) -> Column:
-    given = partitioner.start(parallelism)
-    if given is None:
+def _rebalance_column(partitioner: Rebalance, parallelism: int) -> Column:
+    first_channel = partitioner.start(parallelism)
+    if first_channel is None:
         # One seed gives every source partition its own start. The partitions need not be
         # counted, and a repeated task gets the same start again.
-        seed = F.lit(_drawn_if_none(None))
+        seed = F.lit(_draw_if_none(None))
         first = F.pmod(F.xxhash64(seed, F.spark_partition_id()), F.lit(parallelism))
     else:
-        first = F.lit(given)
+        first = F.lit(first_channel)
     return ((_index() + first + 1) % parallelism).cast("int")
 
 
-def _rescaled(up: int, down: int) -> Column:
+def _rescale_column(up: int, down: int) -> Column:
     """Return the subtask of the record's channel, as ``flink.partitioners.pointwise`` does."""
     source = F.spark_partition_id().cast("bigint")
     if up >= down:
@@ -205,13 +207,13 @@ def _not_null(df: DataFrame, partitioner: KeyGroup) -> list[Column]:
     """Return the nullable columns that must not be null in a valid key."""
     key = column_names(partitioner.key)
     kinds = check_spark_key(df.schema, key, partitioner.hash_scheme, partitioner.key_types)
-    found: list[Column] = []
-    for name, kind in zip(key, kinds, strict=True):
-        if not fields_may_be_null(kind):
-            found += _nullable(column_of(name), df.schema[name])
+    columns: list[Column] = []
+    for name, key_type in zip(key, kinds, strict=True):
+        if not fields_may_be_null(key_type):
+            columns += _nullable(column_of(name), df.schema[name])
         elif df.schema[name].nullable:
-            found.append(column_of(name))
-    return found
+            columns.append(column_of(name))
+    return columns
 
 
 def _nullable(column: Column, field: StructField, nullable: bool = False) -> Iterator[Column]:

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from statestore.storage import Storage
 
 __all__ = [
+    "configure_storage_access",
     "default_settings",
-    "hand_on",
     "java_environment",
     "java_home",
     "main",
@@ -111,14 +111,14 @@ def spark_session(
     if table_format == "delta":
         refuse_without_delta()
     if _is_running():
-        return _checked(SparkSession.Builder().getOrCreate(), table_format)
+        return _with_dependencies(SparkSession.Builder().getOrCreate(), table_format)
     if table_format is None:
         table_format = "delta" if has_delta() else "parquet"
     settings = default_settings(table_format)
     if master.startswith("local"):  # elsewhere, a daemon may start before it has this package
         settings[_DAEMON] = "statestore.spark.daemon"
     if s3:
-        settings |= _settings_in("spark-s3.conf")
+        settings |= _parse_settings("spark-s3.conf")
     if driver_memory is not None:
         settings["spark.driver.memory"] = driver_memory
     for name, value in (extra_conf or {}).items():
@@ -126,7 +126,7 @@ def spark_session(
         settings[name] = f"{packages},{value}" if packages else value
     builder = SparkSession.Builder().appName(app_name).master(master)
     if table_format == "delta":
-        builder = _with_delta(builder, settings.pop(PACKAGES, ""))
+        builder = _add_packages(builder, settings.pop(PACKAGES, ""))
     for name, value in settings.items():
         builder = builder.config(name, value)
     java_environment(master)
@@ -135,7 +135,7 @@ def spark_session(
     if own and not {PACKAGES, IVY, IVY_SETTINGS, "spark.jars.repositories"} & set(extra_conf or {}):
         for name, value in resolver_settings().items():
             builder = builder.config(name, value)
-    session = _started(builder)
+    session = _start_session(builder)
     # Packages that others asked for may contain Python code.
     if PACKAGES not in (extra_conf or {}) and session.conf.get(PACKAGES, None) == own:
         _hide_jars(session.sparkContext)
@@ -156,7 +156,7 @@ def default_settings(table_format: str = "delta") -> dict[str, str]:
     If the path of the temporary folder is too long for a socket's name, Spark communicates with
     Python over TCP, its own default.
     """
-    settings = _settings_in("spark-defaults.conf")
+    settings = _parse_settings("spark-defaults.conf")
     if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_SOCKET_FOLDER:
         del settings[_SOCKETS]
     if table_format == "delta":
@@ -177,14 +177,14 @@ def main() -> int:
     return 0
 
 
-def _with_delta(builder: SparkSession.Builder, packages: str) -> SparkSession.Builder:
+def _add_packages(builder: SparkSession.Builder, packages: str) -> SparkSession.Builder:
     """Return the builder of a session with Delta's packages and the given other packages."""
     with needs_extra("delta-spark", "a Spark session with Delta"):
         from delta import configure_spark_with_delta_pip
     return configure_spark_with_delta_pip(builder, packages.split(",") if packages else None)
 
 
-def _settings_in(name: str) -> dict[str, str]:
+def _parse_settings(name: str) -> dict[str, str]:
     text = files("statestore.spark").joinpath(name).read_text(encoding="utf-8")
     lines = (line.strip() for line in text.splitlines())
     pairs = (line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
@@ -196,7 +196,7 @@ def _is_running() -> bool:
     return SparkContext._active_spark_context is not None or "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def _checked(spark: SparkSession, table_format: str | None) -> SparkSession:
+def _with_dependencies(spark: SparkSession, table_format: str | None) -> SparkSession:
     """Return ``spark`` if it has the dependencies of ``table_format``."""
     catalog = spark.conf.get("spark.sql.catalog.spark_catalog", "")
     if table_format == "delta" and not (catalog or "").startswith(DELTA_CLASSES):
@@ -235,7 +235,7 @@ def _home_of_pyspark() -> Path | None:
     return None
 
 
-def _started(builder: SparkSession.Builder) -> SparkSession:
+def _start_session(builder: SparkSession.Builder) -> SparkSession:
     """Start the JVM with its output buffered, then the session in it."""
     options: dict[str, str] = builder._options
     output = _Output()
@@ -329,20 +329,20 @@ if __name__ == "__main__":
 _LOGGERS = ("py4j.clientserver", "py4j.java_gateway")
 
 
-def hand_on(spark: SparkSession, storage: Storage) -> None:
+def configure_storage_access(spark: SparkSession, storage: Storage) -> None:
     """Let Spark itself access the store's storage; does nothing for a local file system."""
     settings = storage.hadoop_settings()
     if not settings:
         return
     context: Any = spark.sparkContext
     configuration = context._jsc.hadoopConfiguration()
-    with _silent():
+    with _silence_output():
         for name, value in settings.items():
             configuration.set(name, value)
 
 
 @contextmanager
-def _silent() -> Iterator[None]:
+def _silence_output() -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:

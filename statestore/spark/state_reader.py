@@ -20,7 +20,7 @@ from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import ReadSlices
 from statestore.layers.merge import read_state, unexpired
 from statestore.restore.key_set_lookup import RowCache, WantedKeys, bytes_to_read, rows_of_keys
-from statestore.spark.cached_rows import few_cached, few_of_driver, in_one_partition
+from statestore.spark.cached_rows import coalesce_small, collect_if_small, collect_single_partition
 from statestore.spark.compat import arrow_schema_of
 from statestore.spark.hashing import column_of
 from statestore.spark.state_writer import frame_of, spark_schema
@@ -32,7 +32,7 @@ __all__ = [
     "FORMAT",
     "KeysInUse",
     "Read",
-    "at_hand",
+    "collect_if_few",
     "dataframe",
     "dataframe_of_keys",
     "keys_in_use",
@@ -172,17 +172,17 @@ class KeysInUse:
     null_keys: int
 
 
-def at_hand(df: DataFrame) -> tuple[DataFrame, pa.Table | None]:
+def collect_if_few(df: DataFrame) -> tuple[DataFrame, pa.Table | None]:
     """Return rows also as a table if they are few and in one Spark partition.
 
     Such rows are computed once, and are then rows of the driver. Other rows are returned unchanged,
     with None.
     """
-    few = in_one_partition(df)
+    few = collect_single_partition(df)
     if few is None:
         return df, None
     rows = frame_of(df.sparkSession, few, df.schema)
-    return few_of_driver(rows) or rows, few
+    return coalesce_small(rows) or rows, few
 
 
 def keys_in_use(df: DataFrame, key: Sequence[str], rows: pa.Table | None = None) -> KeysInUse:
@@ -193,24 +193,24 @@ def keys_in_use(df: DataFrame, key: Sequence[str], rows: pa.Table | None = None)
     """
     if rows is not None and {*key} <= {*rows.column_names}:
         own = rows.select([*key])
-        return KeysInUse(own, int(_with_null(own).sum()))
+        return KeysInUse(own, int(_has_null(own).sum()))
     columns = df.select(*map(column_of, key))
-    few = few_cached(columns, _FEW_KEYS_BYTES)
+    few = collect_if_small(columns, _FEW_KEYS_BYTES)
     if few is not None:
-        return KeysInUse(few, int(_with_null(few).sum()))
+        return KeysInUse(few, int(_has_null(few).sum()))
 
     def each_once(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         warm_up_worker()
         for batch in batches:
-            nulls = _with_null(batch)
-            yield from _once(batch.filter(pa.array(~nulls))).to_batches()
+            nulls = _has_null(batch)
+            yield from _drop_duplicates(batch.filter(pa.array(~nulls))).to_batches()
             yield batch.filter(pa.array(nulls))  # all of them, because they are counted
 
     keys = map_in_arrow(columns, each_once, columns.schema).toArrow()
-    return KeysInUse(keys, int(_with_null(keys).sum()))
+    return KeysInUse(keys, int(_has_null(keys).sum()))
 
 
-def _with_null(rows: pa.RecordBatch | pa.Table) -> npt.NDArray[np.bool_]:
+def _has_null(rows: pa.RecordBatch | pa.Table) -> npt.NDArray[np.bool_]:
     nulls = np.zeros(rows.num_rows, np.bool_)
     for column in rows.columns:
         if column.null_count:
@@ -218,7 +218,7 @@ def _with_null(rows: pa.RecordBatch | pa.Table) -> npt.NDArray[np.bool_]:
     return nulls
 
 
-def _once(batch: pa.RecordBatch) -> pa.Table:
+def _drop_duplicates(batch: pa.RecordBatch) -> pa.Table:
     rows = pa.Table.from_batches([batch])
     try:
         return rows.group_by(rows.column_names).aggregate([])
@@ -283,12 +283,12 @@ def _is_for_driver(wanted: WantedKeys, size: int, cache: RowCache | None) -> boo
 
 def _cache(limit_bytes: int, lookup: str) -> RowCache | None:
     """Return this process's cache, prepared for a lookup; None if the limit is 0."""
-    cache = _held(limit_bytes) if limit_bytes else None
+    cache = _shared_cache(limit_bytes) if limit_bytes else None
     if cache is not None:
         cache.begin(lookup)
     return cache
 
 
 @lru_cache(maxsize=4)
-def _held(limit_bytes: int) -> RowCache:
+def _shared_cache(limit_bytes: int) -> RowCache:
     return RowCache(limit_bytes)

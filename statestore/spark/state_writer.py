@@ -54,7 +54,12 @@ from statestore.rows.input_rows import check_groups, with_key_group, without_gro
 from statestore.rows.key_group_runs import key_groups_of, null_key_error, null_keys
 from statestore.rows.python_values import fits_by_type
 from statestore.spark.arithmetic import problem_of
-from statestore.spark.cached_rows import few_cached, many_cached, rows_cached, say_size
+from statestore.spark.cached_rows import (
+    cached_row_count,
+    collect_if_small,
+    is_known_large,
+    record_size_hint,
+)
 from statestore.spark.compat import arrow_schema_of, in_partitions, schema_of_arrow
 from statestore.spark.hashing import check_spark_key, column_of, key_group_column
 from statestore.spark.tasks import Task, map_in_arrow
@@ -102,7 +107,7 @@ class _OutOfOrderError(Exception):
 
 
 @dataclass(frozen=True)
-class _Outcome:
+class _TaskResults:
     """The combined result of some tasks.
 
     It has the files that they wrote, their errors, the subtasks whose key groups were all compared,
@@ -115,7 +120,7 @@ class _Outcome:
     seen: list[RowSet]
 
     @classmethod
-    def of(cls, written: DataFrame, state: KeyedState) -> _Outcome:
+    def collect(cls, written: DataFrame, state: KeyedState) -> _TaskResults:
         """Run the tasks; each returns one row."""
         try:
             rows = written.collect()
@@ -161,7 +166,7 @@ class SparkEngine:
 
     def rows_known(self, rows: DataFrame) -> int | None:
         """Return the number of cached rows, or None: a count would run the query twice."""
-        return rows_cached(rows)
+        return cached_row_count(rows)
 
     def on_driver(self, rows: DataFrame, names: Sequence[str], most_bytes: int) -> pa.Table | None:
         """Return some columns in this process; None when a Spark partition has more bytes.
@@ -170,8 +175,8 @@ class SparkEngine:
         If Spark's cache shows that there are many rows, it returns None without a job.
         """
         columns = _with_columns(rows, names)
-        cached = few_cached(columns, most_bytes)
-        if cached is not None or many_cached(columns, most_bytes):
+        cached = collect_if_small(columns, most_bytes)
+        if cached is not None or is_known_large(columns, most_bytes):
             return cached
 
         def few(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -202,14 +207,15 @@ class SparkEngine:
 
         Spark's cast would change such values. Raises SchemaMismatchError with both types.
         """
-        found = self.schema_of(rows)
+        schema = self.schema_of(rows)
         for name in names:
-            given, stored = found.type_of(name), state.schema.type_of(name)
-            if not fits_by_type(given, stored):
+            own_type, stored_type = schema.type_of(name), state.schema.type_of(name)
+            if not fits_by_type(own_type, stored_type):
                 raise SchemaMismatchError(
-                    f"the column {name!r} of changes of {state} is {type_text(given)} but is "
-                    f"stored as {type_text(stored)}, which cannot represent every "
-                    f"{type_text(given)}; cast it to {type_text(stored)} in the DataFrame first"
+                    f"the column {name!r} of changes of {state} is {type_text(own_type)} but is "
+                    f"stored as {type_text(stored_type)}, which cannot represent every "
+                    f"{type_text(own_type)}; cast it to {type_text(stored_type)} in the "
+                    "DataFrame first"
                 )
 
     def ungrouped(self, rows: DataFrame) -> DataFrame:
@@ -233,13 +239,13 @@ class SparkEngine:
         names = target.state.schema.names
         # If there are many files, the tasks send them to the store in parallel.
         if target.state.layout is Layout.RANGED and not target.co_located:
-            few = few_cached(_with_columns(rows, names), target.options.driver_bytes)
+            few = collect_if_small(_with_columns(rows, names), target.options.driver_bytes)
             if few is not None:
                 return ArrowEngine().write_keyed(few, owners, target)
         if target.co_located:
             task = _write(target, owners, is_sorted=False)
             placed = _with_columns(rows, names)
-            outcome = _Outcome.of(map_in_arrow(placed, task, _OUTCOME), target.state)
+            outcome = _TaskResults.collect(map_in_arrow(placed, task, _OUTCOME), target.state)
             disorder = next(
                 (error for error in outcome.errors if isinstance(error, _OutOfOrderError)), None
             )
@@ -254,9 +260,11 @@ class SparkEngine:
                     ),
                     note,
                 )
-        ordered = _in_order(rows, target.state, None if target.co_located else owners)
+        ordered = _sort_by_key_group(rows, target.state, None if target.co_located else owners)
         task = _write(target, owners, is_sorted=True)
-        return _handles(_Outcome.of(map_in_arrow(ordered, task, _OUTCOME), target.state), target)
+        return _handles(
+            _TaskResults.collect(map_in_arrow(ordered, task, _OUTCOME), target.state), target
+        )
 
     def write_against(
         self, rows: DataFrame, owners: Assignment, against: BaseComparison, target: KeyedTarget
@@ -268,9 +276,9 @@ class SparkEngine:
         :meth:`write_keyed`, and MissingFileError or DamagedFileError.
         """
         state = against.state
-        ordered = _in_order(rows, state, owners)
+        ordered = _sort_by_key_group(rows, state, owners)
         task = _write_against(against, target, owners)
-        outcome = _Outcome.of(map_in_arrow(ordered, task, _OUTCOME), state)
+        outcome = _TaskResults.collect(map_in_arrow(ordered, task, _OUTCOME), state)
         unseen = [
             subtask for subtask in range(owners.parallelism) if subtask not in outcome.compared
         ]
@@ -279,15 +287,15 @@ class SparkEngine:
             nothing = rows.sparkSession.range(0, len(unseen), numPartitions=len(unseen))
             task = _write_against(against, target, owners, unseen)
             try:
-                rest = _Outcome.of(map_in_arrow(nothing, task, _OUTCOME), state)
+                rest = _TaskResults.collect(map_in_arrow(nothing, task, _OUTCOME), state)
             except BaseException as error:
                 _delete(outcome, target, error)
                 raise
             outcome.handles.extend(rest.handles)
             outcome.errors.extend(rest.errors)
-        seen = ObservedRows()
-        seen.add((one.rows, one.digest) for one in outcome.seen)
-        return _handles(outcome, target), RowSet(seen.rows, seen.digest)
+        observed = ObservedRows()
+        observed.add((rows.rows, rows.digest) for rows in outcome.seen)
+        return _handles(outcome, target), RowSet(observed.rows, observed.digest)
 
 
 def spark_schema(schema: Schema) -> StructType:
@@ -308,21 +316,21 @@ def _with_columns(df: DataFrame, names: Iterable[str]) -> DataFrame:
 
 
 def change_frame(
-    given: Sequence[tuple[Any, Deletion | None]], state: KeyedState, changes: KeyedState
+    inputs: Sequence[tuple[Any, Deletion | None]], state: KeyedState, changes: KeyedState
 ) -> DataFrame:
     """Return rows, DataFrames and Arrow tables, as changes of a state.
 
     Rows with a deletion become deletes; the others become upserts.
     """
-    frames = [rows for rows, _ in given if isinstance(rows, DataFrame)]
+    frames = [rows for rows, _ in inputs if isinstance(rows, DataFrame)]
     spark = frames[0].sparkSession
     types = StructType.fromJson(changes.schema.to_json())
     parts = []
     has_groups = any(
         KEY_GROUP in (rows.columns if isinstance(rows, DataFrame) else rows.column_names)
-        for rows, _ in given
+        for rows, _ in inputs
     )
-    for rows, deletion in given:
+    for rows, deletion in inputs:
         frame = rows if isinstance(rows, DataFrame) else frame_of(spark, rows)
         names = named_columns(deletion, state)
         own = column_of(KEY_GROUP) if KEY_GROUP in frame.columns else F.lit(None)
@@ -359,26 +367,26 @@ def frame_of(spark: SparkSession, rows: pa.Table, schema: StructType | None = No
         finally:
             for name, value in before.items():
                 spark.conf.set(name, value)
-    say_size(frame, rows.num_rows, rows.nbytes)
+    record_size_hint(frame, rows.num_rows, rows.nbytes)
     return frame
 
 
-def _handles(outcome: _Outcome, target: KeyedTarget) -> tuple[KeyedStateHandle, ...]:
+def _handles(outcome: _TaskResults, target: KeyedTarget) -> tuple[KeyedStateHandle, ...]:
     """Return the handles of all tasks in order; after an error delete their files and raise it."""
     if outcome.errors:
-        reason = _one_of(outcome.errors, target.state)
+        reason = _error_to_raise(outcome.errors, target.state)
         _delete(outcome, target, reason)
         raise reason
     return tuple(sorted(outcome.handles, key=lambda handle: handle.key_groups.first))
 
 
-def _delete(outcome: _Outcome, target: KeyedTarget, reason: BaseException) -> None:
+def _delete(outcome: _TaskResults, target: KeyedTarget, reason: BaseException) -> None:
     written = UncommittedFiles(target.storage)
     written.add(target.folder, outcome.handles)
     written.delete(reason)
 
 
-def _in_order(df: DataFrame, state: KeyedState, owners: Assignment | None) -> DataFrame:
+def _sort_by_key_group(df: DataFrame, state: KeyedState, owners: Assignment | None) -> DataFrame:
     """Return the stored columns and the key group, with rows in order of key group.
 
     With ``owners`` each row is in the Spark partition of its subtask. Rows with a null key are
@@ -400,7 +408,7 @@ def _in_order(df: DataFrame, state: KeyedState, owners: Assignment | None) -> Da
     grouped = typed.withColumn(name, F.coalesce(group, F.lit(0)))
     if owners is not None:
         # As one text that Spark splits once: an array with a literal per element takes seconds.
-        numbers = ",".join(str(owners.subtask_of(at)) for at in range(state.max_parallelism))
+        numbers = ",".join(str(owners.subtask_of(group)) for group in range(state.max_parallelism))
         subtasks = F.split(F.lit(numbers), ",").cast("array<int>")
         grouped = in_partitions(grouped, owners.parallelism, subtasks[column_of(name)])
     return grouped.sortWithinPartitions(column_of(name))
@@ -411,8 +419,8 @@ def _write(target: KeyedTarget, owners: Assignment, *, is_sorted: bool) -> Task:
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         warm_up_worker()
-        rows = _in_place(keyed_batches(batches, target.state), target, owners, is_sorted)
-        yield _outcome(lambda: write_grouped(rows, target))
+        rows = _pass_on_ordered(keyed_batches(batches, target.state), target, owners, is_sorted)
+        yield _task_result(lambda: write_grouped(rows, target))
 
     return write
 
@@ -433,40 +441,40 @@ def _write_against(
         warm_up_worker()
         subtask = _partition() if unseen is None else unseen[_partition()]
         # For subtasks without rows the batches are empty, but they must still be consumed.
-        rows = keyed_batches(batches, state) if unseen is None else _none(batches)
-        placed = _in_place(rows, target, owners, is_sorted=True)
-        seen = ObservedRows()
-        changes = against.changes(against.pieces(placed), owners.range_of(subtask), seen)
-        yield _outcome(lambda: write_pieces(changes, target), subtask, seen)
+        rows = keyed_batches(batches, state) if unseen is None else _consume(batches)
+        placed = _pass_on_ordered(rows, target, owners, is_sorted=True)
+        observed = ObservedRows()
+        changes = against.changes(against.pieces(placed), owners.range_of(subtask), observed)
+        yield _task_result(lambda: write_pieces(changes, target), subtask, observed)
 
     return write
 
 
-def _none(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _consume(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Consume all batches, and yield nothing."""
     deque(batches, maxlen=0)
     yield from ()
 
 
-def _outcome(
+def _task_result(
     write: Callable[[], tuple[KeyedStateHandle, ...]],
     compared: int | None = None,
-    seen: ObservedRows | None = None,
+    observed: ObservedRows | None = None,
 ) -> pa.RecordBatch:
     """Return the result of a task for the driver: its handles, or its error.
 
-    ``compared`` and ``seen`` are included if they are given.
+    ``compared`` and ``observed`` are included if they are given.
     """
     try:
         row: dict[str, Any] = {"handles": pickle.dumps(write()), "compared": compared}
-        if seen is not None:
-            row["seen"] = pickle.dumps(RowSet(seen.rows, seen.digest))
+        if observed is not None:
+            row["seen"] = pickle.dumps(RowSet(observed.rows, observed.digest))
     except (StateStoreError, _OutOfOrderError) as error:  # the driver raises it unchanged
         row = {"error": pickle.dumps(error)}
     return pa.RecordBatch.from_pylist([row], _ONE_OUTCOME)
 
 
-def _in_place(
+def _pass_on_ordered(
     batches: Iterable[pa.RecordBatch], target: KeyedTarget, owners: Assignment, is_sorted: bool
 ) -> Iterator[pa.RecordBatch]:
     """Pass rows on; they must be in order of key group, and belong to this subtask.
@@ -482,7 +490,7 @@ def _in_place(
             _refuse_foreign(int(group), target, owners)
         if groups[0] < last or (np.diff(groups) < 0).any():
             if is_sorted:
-                raise _two_hashes(target.state)
+                raise _hash_mismatch_error(target.state)
             raise _OutOfOrderError(f"rows of {target.state} are not sorted by key group")
         last = groups[-1]
         yield batch
@@ -493,14 +501,14 @@ def _refuse_foreign(key_group: int, target: KeyedTarget, owners: Assignment) -> 
     if subtask == here:
         return
     if not target.co_located:
-        raise _two_hashes(target.state)
+        raise _hash_mismatch_error(target.state)
     raise InvalidArgumentError(
         f"{target.state} was declared co-located, but Spark partition {here} has a row of a key "
         f"group that belongs to subtask {subtask} of {owners.parallelism}; remove co_located=True"
     )
 
 
-def _two_hashes(state: KeyedState) -> StateStoreError:
+def _hash_mismatch_error(state: KeyedState) -> StateStoreError:
     return StateStoreError(
         f"{state}: Spark and Arrow compute different hashes for a key, so its rows cannot be "
         "placed; nothing was stored. Please report the types of its key, "
@@ -514,7 +522,7 @@ def _partition() -> int:
     return context.partitionId()
 
 
-def _one_of(errors: Sequence[Exception], state: KeyedState) -> Exception:
+def _error_to_raise(errors: Sequence[Exception], state: KeyedState) -> Exception:
     """Return the error to raise; null keys are counted over all tasks."""
     null_keys = sum(error.rows for error in errors if isinstance(error, NullKeyError))
     return null_key_error(state, null_keys) if null_keys else errors[0]

@@ -20,18 +20,18 @@ __all__ = [
     "TAKEN",
     "VALUE_BYTES",
     "Leaf",
-    "at_leaf",
     "fields_of",
     "first_free",
     "is_column",
     "is_key",
     "is_void",
     "key_leaves",
-    "named",
+    "leaf_value",
+    "name_leaves",
     "no_column_form",
-    "numbered",
+    "number_fields",
     "owner_of",
-    "rebuilt",
+    "rebuild_fields",
 ]
 
 KEY_BYTES, VALUE_BYTES, SHUFFLE_HASH = "key_bytes", "value_bytes", "shuffle_hash"
@@ -66,8 +66,8 @@ def owner_of(fields: list[Column], partitions: int) -> Column:
 
 def fields_of(name: str, struct: T.StructType) -> list[Column]:
     """Return all fields of a struct column, whatever their names are."""
-    whole = F.col(name).cast(numbered(struct, deep=True))
-    return [whole[f"f{at}"] for at in range(len(struct))]
+    whole = F.col(name).cast(number_fields(struct, deep=True))
+    return [whole[f"f{index}"] for index in range(len(struct))]
 
 
 def no_column_form(fields: Iterable[T.StructField], part: str) -> tuple[str, ...]:
@@ -84,55 +84,64 @@ def is_void(field: T.StructField) -> bool:
     return isinstance(field.dataType, T.NullType)
 
 
-def _is_leaf(kind: T.DataType) -> bool:
+def _is_leaf(data_type: T.DataType) -> bool:
     # With another collation, different texts are equal and have the same hash.
-    return type(kind) in _LEAVES and getattr(kind, "collation", "UTF8_BINARY") == "UTF8_BINARY"
+    return (
+        type(data_type) in _LEAVES
+        and getattr(data_type, "collation", "UTF8_BINARY") == "UTF8_BINARY"
+    )
 
 
 def is_key(field: T.StructField) -> bool:
     """Return whether a key's field can be converted to columns that can all be keys."""
-    kind = field.dataType
-    if isinstance(kind, T.StructType):
-        return bool(kind.fields) and all(map(is_key, kind)) and not any(map(is_void, kind))
-    return _is_leaf(kind) or is_void(field)
+    data_type = field.dataType
+    if isinstance(data_type, T.StructType):
+        return (
+            bool(data_type.fields)
+            and all(map(is_key, data_type))
+            and not any(map(is_void, data_type))
+        )
+    return _is_leaf(data_type) or is_void(field)
 
 
-def is_column(kind: T.DataType) -> bool:
+def is_column(data_type: T.DataType) -> bool:
     """Return whether a field of a value can be a column."""
-    if isinstance(kind, T.StructType):
-        names = {name.lower() for name in kind.names}
+    if isinstance(data_type, T.StructType):
+        names = {name.lower() for name in data_type.names}
         return (
             bool(names)
-            and len(names) == len(kind.names)
-            and all(is_column(one.dataType) for one in kind)
+            and len(names) == len(data_type.names)
+            and all(is_column(field.dataType) for field in data_type)
         )
-    if isinstance(kind, T.ArrayType):
-        return is_column(kind.elementType)
-    if isinstance(kind, T.MapType):
-        return is_column(kind.keyType) and is_column(kind.valueType)
-    return _is_leaf(kind)
+    if isinstance(data_type, T.ArrayType):
+        return is_column(data_type.elementType)
+    if isinstance(data_type, T.MapType):
+        return is_column(data_type.keyType) and is_column(data_type.valueType)
+    return _is_leaf(data_type)
 
 
-def numbered(struct: T.StructType, *, deep: bool = False) -> T.StructType:
+def number_fields(struct: T.StructType, *, deep: bool = False) -> T.StructType:
     """Return the same types with the fields' numbers as distinct names.
 
     With ``deep``, fields of nested structs are numbered too.
     """
     kinds = (
-        numbered(one.dataType, deep=True)
-        if deep and isinstance(one.dataType, T.StructType)
-        else one.dataType
-        for one in struct
+        number_fields(field.dataType, deep=True)
+        if deep and isinstance(field.dataType, T.StructType)
+        else field.dataType
+        for field in struct
     )
-    return T.StructType([T.StructField(f"f{at}", kind) for at, kind in enumerate(kinds)])
+    return T.StructType(
+        [T.StructField(f"f{index}", data_type) for index, data_type in enumerate(kinds)]
+    )
 
 
 def key_leaves(
     struct: T.StructType, place: tuple[int, ...] = (), prefix: str = ""
 ) -> Iterator[tuple[str, tuple[int, ...], bool]]:
     """Yield name and position of each column of a key; nested structs are flattened."""
-    for at, field in enumerate(struct):
-        name, here = f"{prefix}{field.name}", (*place, at)
+    for index, field in enumerate(struct):
+        name, here = f"{prefix}{field.name}", (*place, index)
         if isinstance(field.dataType, T.StructType):
             if field.nullable:
                 yield f"{name}_is_set", here, True
@@ -141,7 +150,7 @@ def key_leaves(
             yield name, here, False
 
 
-def named(
+def name_leaves(
     leaves: Iterator[tuple[str, tuple[int, ...], bool]], taken: tuple[str, ...]
 ) -> Iterator[Leaf]:
     """Give each leaf a unique, case-insensitive name: ``sum``, ``sum_2``."""
@@ -158,26 +167,28 @@ def first_free(wanted: str, taken: Iterable[str]) -> str:
     return next(name for name in tries if name.lower() not in names)
 
 
-def at_leaf(struct: Column, leaf: Leaf) -> Column:
+def leaf_value(struct: Column, leaf: Leaf) -> Column:
     """Return the value of a leaf's column, from a struct with numbered fields."""
-    found = reduce(lambda within, at: within[f"f{at}"], leaf.place, struct)
-    return found.isNotNull() if leaf.says_set else found
+    leaf_column = reduce(lambda within, index: within[f"f{index}"], leaf.place, struct)
+    return leaf_column.isNotNull() if leaf.says_set else leaf_column
 
 
-def rebuilt(struct: T.StructType, place: tuple[int, ...], leaves: tuple[Leaf, ...]) -> list[Column]:
+def rebuild_fields(
+    struct: T.StructType, place: tuple[int, ...], leaves: tuple[Leaf, ...]
+) -> list[Column]:
     """Rebuild the fields of a struct from a state's columns, with numbers as names."""
     columns = {(leaf.place, leaf.says_set): leaf.name for leaf in leaves}
-    found = []
-    for at, field in enumerate(struct):
-        here = (*place, at)
+    fields = []
+    for index, field in enumerate(struct):
+        here = (*place, index)
         if is_void(field):
             column = F.lit(None)
         elif (here, False) in columns:
             column = column_of(columns[here, False])
         else:
             assert isinstance(field.dataType, T.StructType)
-            column = F.struct(*rebuilt(field.dataType, here, leaves))
+            column = F.struct(*rebuild_fields(field.dataType, here, leaves))
             if (here, True) in columns:
                 column = F.when(column_of(columns[here, True]), column)
-        found.append(column.alias(f"f{at}"))
-    return found
+        fields.append(column.alias(f"f{index}"))
+    return fields

@@ -19,7 +19,7 @@ __all__ = [
     "executor_hosts",
     "map_in_arrow",
     "names_for_spark",
-    "numbered",
+    "number_columns",
     "numbers",
 ]
 
@@ -61,9 +61,9 @@ def numbers(spark: SparkSession, parallelism: int, hosts: Sequence[str] = ()) ->
     # A session of Spark Connect has another class, and no JVM.
     if any(hosts) and isinstance(spark, SparkSession):
         try:
-            wishes = _wishes(spark, hosts)
+            wishes = _preferred_locations(spark, hosts)
             if any(wishes):
-                return _located(spark, wishes)
+                return _create_located_frame(spark, wishes)
         except Py4JError as error:  # a restore must not fail because of a preference
             reason = str(error).partition("\n")[0]
             _log.warning(
@@ -81,7 +81,9 @@ def executor_hosts(spark: SparkSession) -> tuple[str, ...]:
     # One call returns "host:port" of each block manager.
     known = str(_context(spark).getExecutorMemoryStatus().keys().mkString("\n")).splitlines()
     driver = _driver_host(spark)
-    return tuple(sorted({one.rpartition(":")[0] for one in known}, key=lambda h: (h == driver, h)))
+    return tuple(
+        sorted({executor.rpartition(":")[0] for executor in known}, key=lambda h: (h == driver, h))
+    )
 
 
 def names_for_spark(
@@ -97,10 +99,10 @@ def names_for_spark(
     host without a common address, or without any address, keeps its name. ``driver`` is a name of
     this machine. ``addresses`` looks a name up; by default the system does.
     """
-    found = {host: host for host in hosts if host}
-    unknown = [host for host in found if host not in executors]
+    names = {host: host for host in hosts if host}
+    unknown = [host for host in names if host not in executors]
     if not unknown:
-        return found
+        return names
     look_up = addresses or _addresses
     here = {socket.gethostname(), driver}
     asked = list(dict.fromkeys([*unknown, *executors]))
@@ -116,8 +118,8 @@ def names_for_spark(
             first.setdefault(address, executor)
     for host in unknown:
         same = {first[address] for address in places[host] if address in first}
-        found[host] = min(same, key=executors.index, default=host)
-    return found
+        names[host] = min(same, key=executors.index, default=host)
+    return names
 
 
 def _addresses(name: str) -> frozenset[str]:
@@ -135,7 +137,7 @@ def _is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
-def _wishes(spark: SparkSession, hosts: Sequence[str]) -> list[str]:
+def _preferred_locations(spark: SparkSession, hosts: Sequence[str]) -> list[str]:
     executors = executor_hosts(spark)
     known = {"": "", **names_for_spark(hosts, executors, _driver_host(spark))}
     wishes = [known[host] for host in hosts]
@@ -146,18 +148,20 @@ def _wishes(spark: SparkSession, hosts: Sequence[str]) -> list[str]:
     return wishes
 
 
-def _located(spark: SparkSession, hosts: Sequence[str]) -> DataFrame:
+def _create_located_frame(spark: SparkSession, hosts: Sequence[str]) -> DataFrame:
     """Create the DataFrame, with JVM calls per host instead of per partition."""
     session: Any = spark
     jvm, scala = session._jvm, session._jvm.scala.jdk.javaapi.CollectionConverters
-    at = {host: str(number) for number, host in enumerate(dict.fromkeys(hosts))}
+    numbers = {host: str(number) for number, host in enumerate(dict.fromkeys(hosts))}
     wishes = jvm.java.util.HashMap()
-    for host, number in at.items():
+    for host, number in numbers.items():
         wish = jvm.java.util.ArrayList()
         if host:
             wish.add(host)
         wishes.put(number, scala.asScala(wish).toVector())
-    lines = jvm.scala.collection.StringOps("\n".join(at[host] for host in hosts)).linesIterator()
+    lines = jvm.scala.collection.StringOps(
+        "\n".join(numbers[host] for host in hosts)
+    ).linesIterator()
     # A Scala map is also a function that looks up a key.
     per_partition = lines.toVector().map(scala.asScala(wishes))
     pairs = per_partition.indices().zip(per_partition)
@@ -196,9 +200,9 @@ def map_in_arrow(df: DataFrame, task: Task, schema: StructType | str) -> DataFra
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task(batch.rename_columns(names) for batch in batches)
 
-    return numbered(df).mapInArrow(run, schema)
+    return number_columns(df).mapInArrow(run, schema)
 
 
-def numbered(df: DataFrame) -> DataFrame:
+def number_columns(df: DataFrame) -> DataFrame:
     """Return a DataFrame whose columns are named by their numbers: ``c0``, ``c1``, …"""
-    return df.toDF(*(f"c{at}" for at in range(len(df.columns))))
+    return df.toDF(*(f"c{index}" for index in range(len(df.columns))))

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from statestore.delta.process_check import refuse_forked
 from statestore.restore.restored import RestoredKeyedState
-from statestore.spark.tasks import numbered
+from statestore.spark.tasks import number_columns
 from statestore.streaming.planned import MicroBatch
 
 __all__ = ["initial_state", "to_delta", "to_kafka"]
@@ -74,12 +74,12 @@ def to_kafka(
     given = {**(options or {}), "kafka.bootstrap.servers": servers, "topic": topic}
 
     def write(rows: DataFrame, batch: MicroBatch) -> None:
-        columns = zip(numbered(rows).columns, rows.columns, strict=True)
+        columns = zip(number_columns(rows).columns, rows.columns, strict=True)
         fields = {name: F.col(number).alias(name) for number, name in columns}
         values = [F.to_json(F.struct(*fields.values())).alias("value")]
         if key is not None:
             values.append(fields[key].cast("string").alias("key"))
-        numbered(rows).select(*values).write.format("kafka").options(**given).save()
+        number_columns(rows).select(*values).write.format("kafka").options(**given).save()
 
     return write
 

@@ -27,11 +27,11 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.state import KeyedState
 from statestore.keys.groups import DEFAULT_LOWER_BOUND, default_max_parallelism
 from statestore.restore.restored import RestoredCheckpoint
-from statestore.spark.cached_rows import compute, few_cached
+from statestore.spark.cached_rows import collect_if_small, compute
 from statestore.spark.compat import arrow_schema_of
 from statestore.spark.hashing import column_of
 from statestore.spark.state_writer import frame_of, spark_schema
-from statestore.spark.tasks import map_in_arrow, numbered
+from statestore.spark.tasks import map_in_arrow, number_columns
 from statestore.streaming.handle import (
     EVENT,
     NONE,
@@ -179,7 +179,7 @@ class Processing:
         made = keep(map_in_arrow(rows, task, task.given.schema))
         with worker_errors():
             compute(made)
-            few = few_cached(made, _FEW_BYTES)
+            few = collect_if_small(made, _FEW_BYTES)
         changes = {
             one.name: Changes(
                 *(_part(task, few, made, 1 + at, 1 + 3 * at + how, one) for how in _HOW)
@@ -319,7 +319,7 @@ def _struct(ddl: str) -> T.StructType:
 def _placed(task: ProcessorTask, table: int, rows: DataFrame) -> DataFrame:
     """Return a table's rows in the columns of all tables: other tables' columns are null."""
     names = list(rows.columns)
-    own = dict(zip(names, (F.col(column) for column in numbered(rows).columns), strict=True))
+    own = dict(zip(names, (F.col(column) for column in number_columns(rows).columns), strict=True))
     key = [own[name] for name in task.key.names]
     if table < STATES:  # the keys of stored rows are already normalized
         key = [_one_in_spark(one, field) for one, field in zip(key, task.key, strict=True)]
@@ -331,7 +331,7 @@ def _placed(task: ProcessorTask, table: int, rows: DataFrame) -> DataFrame:
         found.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name)
         for field in task.taken.schema
     )
-    return numbered(rows).select(*columns)
+    return number_columns(rows).select(*columns)
 
 
 # All zeros are one key, and all NaNs are one key, whatever their bits, as in Spark's aggregations

@@ -28,7 +28,7 @@ from statestore.spark.structs import (
     is_column,
     is_key,
     key_leaves,
-    named,
+    name_leaves,
 )
 from statestore.streaming.handle import EVENT, Variable
 from statestore.streaming.query_states import QueryState
@@ -124,7 +124,7 @@ def _state_of(variable: Variable, name: str, key: T.StructType, uid: str) -> Pro
     values = list(variable.value)
     if variable.ttl_ms is not None:
         values.append(T.StructField(TTL, T.LongType(), nullable=False))
-    own = named(((one.name, (at,), False) for at, one in enumerate(values)), (*TAKEN, *keys))
+    own = name_leaves(((one.name, (at,), False) for at, one in enumerate(values)), (*TAKEN, *keys))
     kinds = [*(one.dataType for one in key), *_flat(entry), *(value.dataType for value in values)]
     columns = [*keys, *(leaf.name for leaf in own)]
     schema = T.StructType(
@@ -167,4 +167,4 @@ def _flat(entry: Sequence[T.StructField]) -> list[T.DataType]:
 
 def _named(fields: Sequence[T.StructField]) -> list[str]:
     leaves = key_leaves(T.StructType(list(fields)))
-    return [leaf.name for leaf in named(leaves, TAKEN)]
+    return [leaf.name for leaf in name_leaves(leaves, TAKEN)]

@@ -26,10 +26,10 @@ from statestore.format.manifest import Manifest
 from statestore.restarts import brief
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
-from statestore.spark.cached_rows import compute, few_of_driver
+from statestore.spark.cached_rows import coalesce_small, compute
 from statestore.spark.compat import refuse_connect
-from statestore.spark.session import hand_on
-from statestore.spark.state_reader import at_hand, keys_in_use
+from statestore.spark.session import configure_storage_access
+from statestore.spark.state_reader import collect_if_few, keys_in_use
 from statestore.storage import open_storage
 from statestore.store import StateStore
 from statestore.streaming.planned import MicroBatch, planned, source_folders
@@ -238,7 +238,7 @@ class StatefulQuery:
         """
         refuse_connect(events, "a StatefulQuery")
         location = open_storage(checkpoint_location, storage_options)
-        hand_on(events.sparkSession, location)
+        configure_storage_access(events.sparkSession, location)
         ticks = isinstance(self.update, Processing) and self.update.has_timers
         if ticks:
             events = with_ticks(events)
@@ -314,7 +314,7 @@ class StatefulQuery:
             return None
         rows = None
         if self._trials.next():
-            events, rows = at_hand(events)
+            events, rows = collect_if_few(events)
             self._trials.was(few=rows is not None)
         if rows is None:
             # A cached DataFrame has a known size: few rows then need no Python worker.
@@ -508,7 +508,7 @@ class StatefulQuery:
                 parallelism=self.parallelism,
                 is_first=is_first,
             )
-        held = {name: few_of_driver(one) or keep(one) for name, one in touched.items()}
+        held = {name: coalesce_small(one) or keep(one) for name, one in touched.items()}
         update = self.update
         if isinstance(update, ByKey):
             update = replace(update, operator=self.uid)

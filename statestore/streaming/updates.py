@@ -24,7 +24,7 @@ from statestore.rows.lossless_cast import is_list
 from statestore.rows.python_values import display_values, rows_to_dicts
 from statestore.spark.compat import arrow_schema_of
 from statestore.spark.hashing import column_of
-from statestore.spark.tasks import numbered
+from statestore.spark.tasks import number_columns
 from statestore.spark.workers import warm_up_worker
 from statestore.streaming.planned import MicroBatch
 
@@ -127,7 +127,7 @@ class ByKey:
             )
         ((name, state),) = states.items()
         left, right = (
-            numbered(frame).groupBy(*(f"c{frame.columns.index(name)}" for name in self.key))
+            number_columns(frame).groupBy(*(f"c{frame.columns.index(name)}" for name in self.key))
             for frame in (events, state)
         )
         task = _KeyTask(self, name, events.schema, state.schema)

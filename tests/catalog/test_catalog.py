@@ -19,7 +19,7 @@ from statestore.errors import (
     StorageError,
     StoreNotFoundError,
 )
-from statestore.format.documents import document_bytes, sealed
+from statestore.format.documents import document_bytes, seal_document
 from statestore.format.manifest import Manifest, Writer
 from statestore.format.names import manifest_path, tombstone_path
 from statestore.storage import LocalStorage, Storage
@@ -136,7 +136,7 @@ def test_an_unwritable_location_is_a_storage_error() -> None:
 )
 def test_a_broken_store_file_is_named(storage: Storage, document: bytes, message: str) -> None:
     """If the document is readable, the message also gives the position of the error."""
-    storage.put_if_absent("statestore.json", sealed(document.removesuffix(b"}")))
+    storage.put_if_absent("statestore.json", seal_document(document.removesuffix(b"}")))
     with pytest.raises(MalformedManifestError, match=message) as caught:
         Catalog.open(storage, create=True)
     assert f"{storage.url}/statestore.json" in str(caught.value)

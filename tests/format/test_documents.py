@@ -14,13 +14,13 @@ from statestore.format.documents import (
     CheckpointId,
     Count,
     Moment,
-    converted,
+    convert_json,
     document_bytes,
+    member_error,
     parse_document,
-    placed,
-    sealed,
-    unfit,
-    within,
+    prefix_place,
+    report_place,
+    seal_document,
 )
 
 
@@ -34,7 +34,7 @@ def parse(document: Any) -> dict[str, Any]:
 )
 def test_a_number_has_its_bounds_and_is_written_as_a_number(kind: Any, greatest: int) -> None:
     """A fraction, a boolean or a text is refused, even if it equals a number."""
-    assert converted([0, greatest], list[kind], "doc") == [0, greatest]
+    assert convert_json([0, greatest], list[kind], "doc") == [0, greatest]
     wrongs: list[Any] = [
         -1,
         greatest + 1,
@@ -50,27 +50,27 @@ def test_a_number_has_its_bounds_and_is_written_as_a_number(kind: Any, greatest:
     ]
     for wrong in wrongs:
         with pytest.raises(MalformedManifestError, match=r"^doc at \$\.a\.b\[0\]: Expected `int`"):
-            converted([wrong], list[kind], "doc", ".a.b")
+            convert_json([wrong], list[kind], "doc", ".a.b")
 
 
 def test_a_refused_value_has_its_position() -> None:
     """This holds for every check and at any depth."""
     for error, message in (
-        (unfit(".rows", "too many"), r"doc at \$\.a\[0\]\.rows: too many"),
+        (member_error(".rows", "too many"), r"doc at \$\.a\[0\]\.rows: too many"),
         (ValueError("of value"), r"doc at \$\.a\[0\]: of value"),
         (ParallelismError("too few"), r"doc at \$\.a\[0\]: too few"),
     ):
         with (
             pytest.raises(MalformedManifestError, match=f"^{message}$"),
-            placed("doc", ".a"),
-            within("[0]"),
+            report_place("doc", ".a"),
+            prefix_place("[0]"),
         ):
             raise error
 
 
 def test_the_last_of_duplicate_members_wins() -> None:
     """Other readers of JSON do the same."""
-    raw = sealed(b'{"format":"f","format_version":1,"a":"x","a":2')
+    raw = seal_document(b'{"format":"f","format_version":1,"a":"x","a":2')
     assert parse_document(raw, dict[str, Any], name="doc", form="f", newest=1)["a"] == 2
 
 
@@ -81,7 +81,7 @@ def test_invalid_json_is_malformed(raw: bytes) -> None:
     """This covers any parser error. A document without its checksum is not parsed at all."""
     said = r"doc (is not valid JSON|at \$: Expected `object`, got `(array|int)`)"
     with pytest.raises(MalformedManifestError, match=said):
-        parse_document(sealed(raw), dict, name="doc", form="f", newest=1)
+        parse_document(seal_document(raw), dict, name="doc", form="f", newest=1)
     with pytest.raises(MalformedManifestError, match="doc is damaged"):
         parse_document(raw, dict, name="doc", form="f", newest=1)
 
@@ -119,7 +119,7 @@ def test_a_newer_version_asks_for_an_upgrade_before_anything_else_is_read() -> N
 
 FIRST_USES = """
 import sys, threading, types
-from statestore.format.documents import as_declared
+from statestore.format.documents import convert_value
 
 SOURCE = '''
 from __future__ import annotations
@@ -139,7 +139,7 @@ VALUE = {"first": {"name": "a", "sizes": {}}, "parts": [], "other": None}
 
 def convert(kind, together, found):
     together.wait()
-    found.append(as_declared(VALUE, kind).first.name)
+    found.append(convert_value(VALUE, kind).first.name)
 
 
 sys.setswitchinterval(1e-6)

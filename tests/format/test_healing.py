@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statestore.format.document_repair import healed
+from statestore.format.document_repair import repair_byte
 from statestore.format.documents import document_bytes
 
 RAW = document_bytes({"format": "x", "name": "zoë", "number": 7})
@@ -15,13 +15,13 @@ RAW = document_bytes({"format": "x", "name": "zoë", "number": 7})
 @pytest.mark.parametrize("at", range(len(RAW)))
 def test_any_changed_byte_is_repaired(at: int) -> None:
     for change in (1, 0x80, 0x55):
-        assert healed(RAW[:at] + bytes([RAW[at] ^ change]) + RAW[at + 1 :]) == RAW
+        assert repair_byte(RAW[:at] + bytes([RAW[at] ^ change]) + RAW[at + 1 :]) == RAW
 
 
 @given(st.binary(max_size=200))
 @settings(max_examples=20, deadline=None)
 def test_another_document_is_not_repaired(raw: bytes) -> None:
-    assert healed(raw) is None
+    assert repair_byte(raw) is None
 
 
 def test_damage_of_several_bytes_is_not_guessed() -> None:
@@ -30,4 +30,4 @@ def test_damage_of_several_bytes_is_not_guessed() -> None:
     twice[9] ^= 1
     long = document_bytes({"a": "x" * 2000})
     for raw in (bytes(twice), RAW[:-1], RAW[1:], RAW + b" ", b"", RAW[:40], b"?" + long[1:]):
-        assert healed(raw) is None
+        assert repair_byte(raw) is None

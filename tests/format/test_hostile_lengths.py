@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from statestore import StateStore
-from statestore.format.documents import document_bytes, sealed
+from statestore.format.documents import document_bytes, seal_document
 from statestore.jobgraph.graph import JobGraph, Node
 
 # Runs each case in turn, in a process whose memory may grow by this amount.
@@ -207,4 +207,4 @@ def bytes_of(document: dict[str, Any]) -> bytes:
     if "raw" not in document:
         return document_bytes(document)
     text: str = document["raw"]
-    return sealed(text.encode().removesuffix(b"}"))
+    return seal_document(text.encode().removesuffix(b"}"))

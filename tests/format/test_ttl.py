@@ -27,7 +27,7 @@ from statestore.format.state import (
     TtlUpdate,
     TtlVisibility,
     check_time,
-    expired,
+    is_expired,
 )
 from tests.support.vectors import cases
 
@@ -61,7 +61,7 @@ def test_expiry_equals_flinks(case: dict[str, Any]) -> None:
     """This covers every golden case."""
     asked = case["in"]
     assert asked["op"] == "ttl"
-    assert expired(asked["ts"], asked["ttl"], asked["now"]) is case["out"]
+    assert is_expired(asked["ts"], asked["ttl"], asked["now"]) is case["out"]
 
 
 @given(LONGS, DURATIONS, LONGS)
@@ -69,15 +69,15 @@ def test_a_row_expires_at_its_end_which_is_never_past_the_last_millisecond(
     at: int, duration: int, now: int
 ) -> None:
     """The same rule is computed with numbers that cannot overflow."""
-    assert expired(at, duration, now) == (min(at + duration, LONG_MAX) <= now)
+    assert is_expired(at, duration, now) == (min(at + duration, LONG_MAX) <= now)
 
 
 @given(LONGS, DURATIONS, LONGS, LONGS)
 def test_an_expired_row_stays_expired(at: int, duration: int, now: int, later: int) -> None:
     """A later row, or a longer TTL, never expires earlier."""
     first, last = sorted((now, later))
-    assert expired(at, duration, last) or not expired(at, duration, first)
-    assert expired(first, duration, at) or not expired(last, duration, at)
+    assert is_expired(at, duration, last) or not is_expired(at, duration, first)
+    assert is_expired(first, duration, at) or not is_expired(last, duration, at)
 
 
 def test_a_ttl_accepts_strings_and_has_flinks_defaults() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from statestore.errors import InvalidArgumentError
 from statestore.format.layers import MARK
 from statestore.format.schema import Field, Schema
-from statestore.format.state import KeyedState, StateKind, TimeToLive, TtlVisibility, expired
+from statestore.format.state import KeyedState, StateKind, TimeToLive, TtlVisibility, is_expired
 from statestore.layers.merge import (
     check_instant,
     clock_ms,
@@ -66,7 +66,7 @@ def batch(times: Sequence[int | None], kind: pa.DataType | None = None) -> pa.Re
 @given(st.lists(LONGS, min_size=1, max_size=6), DURATIONS, LONGS)
 def test_a_batch_expires_row_by_row(times: list[int], duration: int, now: int) -> None:
     """The result equals the rule for one row, for all 64-bit values."""
-    kept = [n for n, at in enumerate(times) if not expired(at, duration, now)]
+    kept = [n for n, at in enumerate(times) if not is_expired(at, duration, now)]
     rows = batch(times)
     assert unexpired(rows, state(duration), now).column(0).to_pylist() == kept
     table = pa.Table.from_batches([rows, rows.slice(0, 0)])
@@ -76,7 +76,7 @@ def test_a_batch_expires_row_by_row(times: list[int], duration: int, now: int) -
 @given(st.lists(LONGS, min_size=1, max_size=6), DURATIONS, LONGS)
 def test_timestamps_count_in_whole_milliseconds(micros: list[int], duration: int, now: int) -> None:
     """They are rounded down, also before 1970."""
-    kept = [n for n, at in enumerate(micros) if not expired(at // 1000, duration, now)]
+    kept = [n for n, at in enumerate(micros) if not is_expired(at // 1000, duration, now)]
     rows = unexpired(batch(micros, UTC), state(duration, "timestamp"), now)
     assert rows.column(0).to_pylist() == kept
 

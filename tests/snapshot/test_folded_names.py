@@ -72,7 +72,7 @@ def test_a_store_that_has_both_names_stays_usable(
 ) -> None:
     """A store of an older release stays readable, and its job continues."""
     with monkeypatch.context() as patched:
-        patched.setattr(taken_names, "folded", lambda name: name)
+        patched.setattr(taken_names, "fold_name", lambda name: name)
         put(store, ("U", "n"), ("u", "N"))
     put(store, ("u", "n"), ("U", "n"), ("u", "N"))
     restored = store.restore(parallelism=1)

@@ -15,14 +15,14 @@ from pyspark.sql import functions as F
 
 from statestore.spark import state_writer as write
 from statestore.spark.cached_rows import (
+    cached_row_count,
+    coalesce_small,
+    collect_if_small,
+    collect_single_partition,
     compute,
-    few_cached,
-    few_of_driver,
-    in_one_partition,
-    many_cached,
-    rows_cached,
+    is_known_large,
 )
-from statestore.spark.state_reader import at_hand
+from statestore.spark.state_reader import collect_if_few
 from statestore.spark.state_writer import frame_of
 
 MANY = 2**20
@@ -37,29 +37,29 @@ def frame(spark: SparkSession) -> Iterator[DataFrame]:
 
 
 def test_rows_are_counted_and_collected_once_all_are_cached(frame: DataFrame) -> None:
-    assert (rows_cached(frame), few_cached(frame, MANY)) == (None, None)
+    assert (cached_row_count(frame), collect_if_small(frame, MANY)) == (None, None)
     frame.count()
-    assert rows_cached(frame) == 100
-    found = few_cached(frame, MANY)
+    assert cached_row_count(frame) == 100
+    found = collect_if_small(frame, MANY)
     assert found is not None
     assert sorted(found["id"].to_pylist()) == list(range(100))
     frame.unpersist(blocking=True)
-    assert (rows_cached(frame), few_cached(frame, MANY)) == (None, None)
+    assert (cached_row_count(frame), collect_if_small(frame, MANY)) == (None, None)
 
 
 def test_one_cached_partition_of_two_is_not_enough(frame: DataFrame) -> None:
     assert frame.take(1)
-    assert (rows_cached(frame), few_cached(frame, MANY)) == (None, None)
+    assert (cached_row_count(frame), collect_if_small(frame, MANY)) == (None, None)
 
 
 def test_filtered_rows_are_collected_without_a_known_count(frame: DataFrame) -> None:
     frame.count()
     some = frame.alias("all").where("id < 10").select(F.col("id").alias("n"), F.lit(1).alias("one"))
-    assert rows_cached(some) is None
-    found = few_cached(some, MANY)
+    assert cached_row_count(some) is None
+    found = collect_if_small(some, MANY)
     assert found is not None
     assert found.sort_by("n").to_pydict() == {"n": list(range(10)), "one": [1] * 10}
-    assert rows_cached(frame.alias("all").select("text")) == 100
+    assert cached_row_count(frame.alias("all").select("text")) == 100
 
 
 def test_results_of_small_inputs_are_collected(spark: SparkSession, frame: DataFrame) -> None:
@@ -68,8 +68,12 @@ def test_results_of_small_inputs_are_collected(spark: SparkSession, frame: DataF
     here = spark.createDataFrame(pa.table({"id": [3, 1000], "text": ["0", "6"]}))
     both = frame.union(here)
     sums = both.groupBy("text").agg(F.sum("id").alias("sum"), F.count("*").alias("n"))
-    assert (rows_cached(sums), rows_cached(both), rows_cached(here)) == (None, None, None)
-    found = few_cached(sums.where("sum > 800"), MANY)
+    assert (cached_row_count(sums), cached_row_count(both), cached_row_count(here)) == (
+        None,
+        None,
+        None,
+    )
+    found = collect_if_small(sums.where("sum > 800"), MANY)
     assert found is not None
     assert found.to_pylist() == [{"text": "6", "sum": 1721, "n": 15}]
     last = Window.partitionBy("text").orderBy(F.desc("id"))
@@ -79,22 +83,23 @@ def test_results_of_small_inputs_are_collected(spark: SparkSession, frame: DataF
         (both.select("id").distinct(), {*range(100), 1000}),
         (both.dropDuplicates(["id"]).select("id"), {*range(100), 1000}),
     ):
-        found = few_cached(few, MANY)
+        found = collect_if_small(few, MANY)
         assert found is not None
         assert sorted(found["id"].to_pylist()) == sorted(ids)
-    assert few_cached(both, 1) is None
+    assert collect_if_small(both, 1) is None
     assert (
-        few_cached(here.union(spark.range(9).select("id", F.lit("").alias("text"))), MANY) is None
+        collect_if_small(here.union(spark.range(9).select("id", F.lit("").alias("text"))), MANY)
+        is None
     )
 
 
 def test_a_persisted_frame_is_computed_once(spark: SparkSession, frame: DataFrame) -> None:
     """It takes one job; a frame that is not persisted is not computed."""
     compute(frame)
-    assert rows_cached(frame) == 100
+    assert cached_row_count(frame) == 100
     other = spark.range(7)
     compute(other)
-    assert rows_cached(other) is None
+    assert cached_row_count(other) is None
 
 
 def test_a_result_that_may_exceed_the_cached_rows_is_not_collected(frame: DataFrame) -> None:
@@ -105,17 +110,17 @@ def test_a_result_that_may_exceed_the_cached_rows_is_not_collected(frame: DataFr
         frame.select(F.explode(F.sequence(F.lit(0), F.col("id")))),
         frame.crossJoin(frame.select(F.col("id").alias("other"))),
     ):
-        assert (rows_cached(more), few_cached(more, MANY)) == (None, None)
+        assert (cached_row_count(more), collect_if_small(more, MANY)) == (None, None)
 
 
 def test_many_bytes_are_not_collected(frame: DataFrame) -> None:
     frame.count()
-    assert few_cached(frame, 1) is None
+    assert collect_if_small(frame, 1) is None
     numbers = [F.lit(number).alias(f"n{number}") for number in range(300)]
     wide = frame.select(*numbers)  # 1,200 bytes a row that are not in the cache
-    assert rows_cached(wide) == 100
-    assert few_cached(wide, 100_000) is None
-    assert few_cached(frame, 100_000) is not None
+    assert cached_row_count(wide) == 100
+    assert collect_if_small(wide, 100_000) is None
+    assert collect_if_small(frame, 100_000) is not None
 
 
 def test_a_result_that_may_exceed_the_cached_bytes_is_not_collected(frame: DataFrame) -> None:
@@ -126,28 +131,28 @@ def test_a_result_that_may_exceed_the_cached_bytes_is_not_collected(frame: DataF
         frame.select(F.sequence(F.lit(1), F.lit(9)).alias("list")),
         frame.groupBy("text").agg(F.collect_list("id").alias("list")),
     ):
-        assert few_cached(made, MANY) is None
-    assert few_cached(frame.select(F.length("text").alias("n"), "text"), MANY) is not None
+        assert collect_if_small(made, MANY) is None
+    assert collect_if_small(frame.select(F.length("text").alias("n"), "text"), MANY) is not None
     same = frame.select(F.repeat(F.lit("x"), 10_000).alias("same")).persist()
     try:
         same.count()
-        assert few_cached(same, 990_000) is None
-        assert few_cached(same, 2 * MANY) is not None
+        assert collect_if_small(same, 990_000) is None
+        assert collect_if_small(same, 2 * MANY) is not None
     finally:
         same.unpersist()
 
 
 def test_more_rows_than_the_partitions_may_have_are_known_to_be_many(frame: DataFrame) -> None:
     """Only the requested columns count, in proportion to the size of their types."""
-    assert not many_cached(frame, 1)
+    assert not is_known_large(frame, 1)
     frame.count()
     size = frame._jdf.queryExecution().withCachedData().cacheBuilder().materializedSizeInBytes()
-    assert many_cached(frame, size // 2 - 1)
-    assert not many_cached(frame, size // 2 + 1)
-    assert not many_cached(frame.select("id"), size // 2 - 1)
-    assert many_cached(frame.select("id"), size // 10)
-    assert many_cached(frame.withColumn("one", F.lit(1)), size // 2 - 1)
-    assert not many_cached(frame.where("id < 10"), 1)  # it may have no rows
+    assert is_known_large(frame, size // 2 - 1)
+    assert not is_known_large(frame, size // 2 + 1)
+    assert not is_known_large(frame.select("id"), size // 2 - 1)
+    assert is_known_large(frame.select("id"), size // 10)
+    assert is_known_large(frame.withColumn("one", F.lit(1)), size // 2 - 1)
+    assert not is_known_large(frame.where("id < 10"), 1)  # it may have no rows
 
 
 def test_many_cached_rows_are_not_read(frame: DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,13 +184,13 @@ def test_few_rows_of_one_partition_are_collected_and_returned_unchanged(
     at = datetime(2026, 1, 2, tzinfo=UTC)
     rows = [(1, "x" * 256, b"\0", at, float("nan")), (2, None, None, None, -0.0)]
     frame = of_rdd(spark, rows, PLAIN)
-    found, table = at_hand(frame)
+    found, table = collect_if_few(frame)
     assert table is not None
     assert table.num_rows == 2
     assert found.schema == frame.schema
     assert repr(found.collect()) == repr(frame.collect())
     assert found.rdd.getNumPartitions() == 1
-    assert few_cached(found, MANY) is not None
+    assert collect_if_small(found, MANY) is not None
 
 
 def test_rows_that_may_be_many_are_not_collected(spark: SparkSession) -> None:
@@ -201,26 +206,26 @@ def test_rows_that_may_be_many_are_not_collected(spark: SparkSession) -> None:
         of_rdd(spark, [(1, 2)], "a long, b long").toDF("a", "A"),
         spark.range(3),
     ):
-        assert in_one_partition(frame) is None
-        assert at_hand(frame) == (frame, None)
+        assert collect_single_partition(frame) is None
+        assert collect_if_few(frame) == (frame, None)
 
 
 def test_rows_from_the_driver_have_a_known_count(spark: SparkSession) -> None:
     """A few rows are in one partition, and are collected without a shuffle."""
     few = pa.table({"id": [3, 1000], "text": ["0", "6"]})
-    here, there = (few_of_driver(frame_of(spark, few)) for _ in range(2))
+    here, there = (coalesce_small(frame_of(spark, few)) for _ in range(2))
     assert here is not None
     assert there is not None
     sums = here.union(there).groupBy("text").agg(F.sum("id").alias("sum"))
     assert "Exchange" not in sums._jdf.queryExecution().executedPlan().toString()
-    found = few_cached(sums, MANY)
+    found = collect_if_small(sums, MANY)
     assert found is not None
     assert found.sort_by("sum")["sum"].to_pylist() == [6, 2000]
     many = frame_of(spark, pa.table({"id": range(200_000)}))
-    assert few_of_driver(many) is many
-    assert (few_cached(many, MANY), rows_cached(here)) == (None, None)
-    assert few_of_driver(spark.range(3)) is None
-    none = few_of_driver(frame_of(spark, few.slice(0, 0)))
+    assert coalesce_small(many) is many
+    assert (collect_if_small(many, MANY), cached_row_count(here)) == (None, None)
+    assert coalesce_small(spark.range(3)) is None
+    none = coalesce_small(frame_of(spark, few.slice(0, 0)))
     assert none is not None
     assert none.collect() == []
 
@@ -236,7 +241,7 @@ def test_the_arrow_batch_size_does_not_matter(spark: SparkSession) -> None:
             assert spark.conf.get(name) == most
         finally:
             spark.conf.set(name, before)
-        assert few_of_driver(frame) is not None
+        assert coalesce_small(frame) is not None
         assert sorted(row.id for row in frame.collect()) == [*range(20)]
 
 
@@ -247,7 +252,7 @@ def test_timestamps_are_utc_in_any_session_time_zone(spark: SparkSession) -> Non
     try:
         frame.count()
         spark.conf.set(name, "Europe/Berlin")
-        found = few_cached(frame, MANY)
+        found = collect_if_small(frame, MANY)
     finally:
         spark.conf.set(name, before)
         frame.unpersist()
@@ -264,6 +269,6 @@ def test_without_access_to_query_plans_nothing_is_known() -> None:
     guarded: Any = SimpleNamespace(_jdf=SimpleNamespace(queryExecution=refuse))
     for frame in (connected, guarded):
         compute(frame)
-        assert (rows_cached(frame), few_cached(frame, MANY)) == (None, None)
-        assert not many_cached(frame, 1)
-        assert (in_one_partition(frame), few_of_driver(frame)) == (None, None)
+        assert (cached_row_count(frame), collect_if_small(frame, MANY)) == (None, None)
+        assert not is_known_large(frame, 1)
+        assert (collect_single_partition(frame), coalesce_small(frame)) == (None, None)

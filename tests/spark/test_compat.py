@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from statestore.errors import InvalidArgumentError, MissingDependencyError
 from statestore.spark import compat
 from statestore.spark.compat import (
-    _stand_ins,
+    _partition_keys,
     arrow_schema_of,
     has_delta,
     in_partitions,
@@ -34,7 +34,7 @@ def test_stand_ins_hash_into_their_partitions(spark: SparkSession) -> None:
     rows = [
         (partitions, place, stand_in)
         for partitions in range(1, MOST + 1)
-        for place, stand_in in enumerate(_stand_ins(partitions))
+        for place, stand_in in enumerate(_partition_keys(partitions))
     ]
     frame = spark.createDataFrame(rows, "partitions int, place int, stand_in int")
     misplaced = frame.where(F.pmod(F.hash("stand_in"), F.col("partitions")) != F.col("place"))

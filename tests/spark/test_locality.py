@@ -261,7 +261,7 @@ def test_a_spark_that_refuses_gets_a_plain_range(
     def refuse(*_: object) -> None:
         raise Py4JError("makeRDD is not allowed\n  at ...")
 
-    monkeypatch.setattr(tasks, "_located", refuse)
+    monkeypatch.setattr(tasks, "_create_located_frame", refuse)
     with caplog.at_level(logging.WARNING):
         frame = numbers(spark, 2, ["a", ""])
     assert "Range (0, 2" in explained(frame)

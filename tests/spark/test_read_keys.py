@@ -14,7 +14,7 @@ from statestore import StateStore
 from statestore.errors import MissingFileError
 from statestore.restore.restored import RestoredKeyedState
 from statestore.spark import state_reader as read
-from statestore.spark.cached_rows import few_of_driver
+from statestore.spark.cached_rows import coalesce_small
 
 COLUMNS = {
     "k": "concat('k', id)",
@@ -58,10 +58,10 @@ def test_the_driver_reads_the_same_rows_as_tasks(
     try:
         spark.conf.set(ZONE, "Europe/Berlin")
         here = stored.lookup_in_spark(KEYS)
-        assert few_of_driver(here) is not None
+        assert coalesce_small(here) is not None
         in_tasks(monkeypatch)
         there = stored.lookup_in_spark(KEYS)
-        assert few_of_driver(there) is None
+        assert coalesce_small(there) is None
         assert here.schema == there.schema
         few, many = (frame.orderBy("k").toArrow() for frame in (here, there))
     finally:
@@ -88,9 +88,9 @@ def test_large_reads_are_done_by_tasks(
 ) -> None:
     """Tasks read more bytes than the driver's limit, unless these are or fit in its cache."""
     monkeypatch.setattr(read, "_FEW_READ_BYTES", 0)
-    assert few_of_driver(stored.lookup_in_spark(KEYS)) is None
-    assert few_of_driver(stored.lookup_in_spark(KEYS, cache_bytes=1)) is None
-    assert few_of_driver(stored.lookup_in_spark(KEYS, cache_bytes=CACHE_BYTES + 1)) is not None
+    assert coalesce_small(stored.lookup_in_spark(KEYS)) is None
+    assert coalesce_small(stored.lookup_in_spark(KEYS, cache_bytes=1)) is None
+    assert coalesce_small(stored.lookup_in_spark(KEYS, cache_bytes=CACHE_BYTES + 1)) is not None
     for file in tmp_path.glob("s/operators/**/*.parquet"):
         file.unlink()
     with pytest.raises(PythonException, match="MissingFileError"):

@@ -29,17 +29,17 @@ from statestore.spark.structs import (
     TAKEN,
     VALUE_BYTES,
     Leaf,
-    at_leaf,
     fields_of,
     is_column,
     is_key,
     is_void,
     key_leaves,
-    named,
+    leaf_value,
+    name_leaves,
     no_column_form,
-    numbered,
+    number_fields,
     owner_of,
-    rebuilt,
+    rebuild_fields,
 )
 
 __all__ = ["KEY_BYTES", "NO_KEY", "SHUFFLE_HASH", "VALUE_BYTES", "StoreColumns"]
@@ -87,13 +87,13 @@ class StoreColumns:
             shuffled = self._shuffle_fields()
             hashed = F.hash(*shuffled) if shuffled else F.lit(0)
             return encode_rows(rows.select(*others, hashed.alias(SHUFFLE_HASH), "key", "value"))
-        key = F.col("key").cast(numbered(self.key, deep=True))
-        value = F.col("value").cast(numbered(self.value))
+        key = F.col("key").cast(number_fields(self.key, deep=True))
+        value = F.col("value").cast(number_fields(self.value))
         return rows.select(
             *others,
             *([F.lit(0).alias(NO_KEY)] if NO_KEY in self.key_columns else []),
-            *(at_leaf(key, leaf).alias(leaf.name) for leaf in self._key),
-            *(at_leaf(value, leaf).alias(leaf.name) for leaf in self._value),
+            *(leaf_value(key, leaf).alias(leaf.name) for leaf in self._key),
+            *(leaf_value(value, leaf).alias(leaf.name) for leaf in self._value),
         )
 
     def to_bytes(self, rows: DataFrame, partitions: int) -> DataFrame:
@@ -113,8 +113,8 @@ class StoreColumns:
 
     def to_structs(self, rows: DataFrame, *others: Column) -> DataFrame:
         """Convert a typed state's rows to ``others`` and Spark's structs ``key`` and ``value``."""
-        key = F.struct(*rebuilt(self.key, (), self._key))
-        value = F.struct(*rebuilt(self.value, (), self._value))
+        key = F.struct(*rebuild_fields(self.key, (), self._key))
+        value = F.struct(*rebuild_fields(self.value, (), self._value))
         return rows.select(*others, key.alias("key"), value.alias("value"))
 
     def partitions(self, shuffled: int) -> int:
@@ -126,7 +126,7 @@ class StoreColumns:
         partitions = self.partitions(partitions)
         if not self.is_typed:
             return F.pmod(F.col(SHUFFLE_HASH), F.lit(partitions))
-        fields = rebuilt(self.key, (), self._key)
+        fields = rebuild_fields(self.key, (), self._key)
         return owner_of(
             [field for index, field in enumerate(fields) if index != self._entry_index], partitions
         )
@@ -145,7 +145,7 @@ class StoreColumns:
 
     @cached_property
     def _key(self) -> tuple[Leaf, ...]:
-        return tuple(named(key_leaves(self.key), taken=TAKEN))
+        return tuple(name_leaves(key_leaves(self.key), taken=TAKEN))
 
     @cached_property
     def _value(self) -> tuple[Leaf, ...]:
@@ -154,4 +154,4 @@ class StoreColumns:
             for index, field in enumerate(self.value)
             if not is_void(field)
         )
-        return tuple(named(fields, taken=(*TAKEN, *(leaf.name for leaf in self._key))))
+        return tuple(name_leaves(fields, taken=(*TAKEN, *(leaf.name for leaf in self._key))))

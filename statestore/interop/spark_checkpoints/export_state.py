@@ -49,7 +49,7 @@ from statestore.interop.spark_checkpoints.state_reader import (
 from statestore.interop.spark_checkpoints.stores import StoreStates, needs_rewriter, select_stores
 from statestore.interop.spark_checkpoints.target import Target
 from statestore.spark.compat import refuse_connect
-from statestore.spark.session import hand_on
+from statestore.spark.session import configure_storage_access
 from statestore.storage import open_storage
 from statestore.store import StateStore
 from statestore.streaming.timer_index import INDEX
@@ -229,7 +229,7 @@ def _write_location(
     logs, batch = dict(record.logs), record.batch
     written, ids = CheckpointLocation(target.storage), None
     target.begin()
-    hand_on(spark, target.storage)
+    configure_storage_access(spark, target.storage)
     for name, content in _build_files(logs, shape, written.spark_url).items():
         target.put(name, content)
     frames = {

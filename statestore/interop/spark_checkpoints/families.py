@@ -32,15 +32,15 @@ from statestore.interop.spark_checkpoints.columns import (
 from statestore.spark.compat import in_partitions
 from statestore.spark.structs import (
     Leaf,
-    at_leaf,
     fields_of,
     is_key,
     is_void,
     key_leaves,
-    named,
-    numbered,
+    leaf_value,
+    name_leaves,
+    number_fields,
     owner_of,
-    rebuilt,
+    rebuild_fields,
 )
 from statestore.spark.tasks import map_in_arrow
 from statestore.spark.workers import warm_up_worker
@@ -80,8 +80,8 @@ class FamilyColumns:
     def to_state(self, rows: DataFrame, *others: Column) -> DataFrame:
         """Convert rows of Spark's reader to ``others`` and the columns of a state."""
         if self._has_columns:
-            key = F.col(GROUPING_KEY).cast(numbered(self.key, deep=True))
-            keys = [at_leaf(key, leaf).alias(leaf.name) for leaf in self._leaves]
+            key = F.col(GROUPING_KEY).cast(number_fields(self.key, deep=True))
+            keys = [leaf_value(key, leaf).alias(leaf.name) for leaf in self._leaves]
         else:
             keys = [F.hash(*fields_of(GROUPING_KEY, self.key)).alias(SHUFFLE_HASH)]
         return _add_positions(
@@ -110,7 +110,7 @@ class FamilyColumns:
         """Return the state partition of a row of the state."""
         if not self._has_columns:
             return F.pmod(F.col(SHUFFLE_HASH), F.lit(self.partitions(partitions)))
-        return owner_of(rebuilt(self.key, (), self._leaves), self.partitions(partitions))
+        return owner_of(rebuild_fields(self.key, (), self._leaves), self.partitions(partitions))
 
     def owner_in_spark(self, partitions: int) -> Column:
         """Return the state partition of a row in the form of Spark's reader."""
@@ -122,7 +122,7 @@ class FamilyColumns:
 
     @cached_property
     def _leaves(self) -> tuple[Leaf, ...]:
-        return tuple(named(key_leaves(self.key), taken=_TAKEN))
+        return tuple(name_leaves(key_leaves(self.key), taken=_TAKEN))
 
 
 def _add_positions(rows: DataFrame) -> DataFrame:

@@ -31,7 +31,7 @@ from statestore.errors import (
     InvalidArgumentError,
     MissingFileError,
 )
-from statestore.format.documents import as_declared
+from statestore.format.documents import convert_value
 from statestore.storage import Storage
 
 __all__ = [
@@ -426,7 +426,7 @@ class CheckpointLocation:
         try:
             value: Any = json.loads(content)
             json.dumps(value, ensure_ascii=False).encode()  # refuses unpaired surrogates
-            return as_declared(value, document_type)
+            return convert_value(value, document_type)
         except RecursionError:
             raise DamagedFileError(
                 f"{self.url}/{name} is not in Spark's format: its JSON is nested too deeply"

@@ -19,7 +19,7 @@ from statestore.interop.spark_checkpoints.location import FORMAT_VERSION, Checkp
 from statestore.interop.spark_checkpoints.parts import Columns, first_error_line
 from statestore.rows.digests import rows_digest
 from statestore.spark.compat import refuse_connect
-from statestore.spark.session import hand_on
+from statestore.spark.session import configure_storage_access
 from statestore.spark.tasks import map_in_arrow
 from statestore.spark.workers import warm_up_worker
 
@@ -48,7 +48,7 @@ def reading(spark: SparkSession, location: CheckpointLocation, batch: int) -> It
             f"Spark's state reader cannot open {location.url} because it misinterprets spaces "
             "and '%' in the name of a folder. Copy or link the folder to another name"
         )
-    hand_on(spark, location.storage)
+    configure_storage_access(spark, location.storage)
     _ = spark.streams  # starts the coordinator of state stores, which Spark's reader needs
     settings = {FORMAT_VERSION: str(location.commit(batch).version), _COUNTS: "false"}
     try:
