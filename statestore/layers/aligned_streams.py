@@ -26,7 +26,7 @@ from statestore.format.state import KeyedState
 from statestore.rows.equality import leaf_columns
 from statestore.rows.key_group_runs import first_descent, order_of, sort_leaves, take_rows
 
-__all__ = ["AlignedPiece", "Bound", "aligned", "sorted_tables"]
+__all__ = ["AlignedPiece", "Bound", "align_streams", "sorted_tables"]
 
 Flags = npt.NDArray[np.bool_]
 Groups = npt.NDArray[np.int32]
@@ -56,9 +56,9 @@ class Bound:
 
         ``groups`` are the key groups of the rows, if they were already extracted.
         """
-        found = np.asarray(rows.column(KEY_GROUP)) if groups is None else groups
-        begin = int(np.searchsorted(found, self.key_group, "left"))
-        end = int(np.searchsorted(found, self.key_group, "right"))
+        key_groups = np.asarray(rows.column(KEY_GROUP)) if groups is None else groups
+        begin = int(np.searchsorted(key_groups, self.key_group, "left"))
+        end = int(np.searchsorted(key_groups, self.key_group, "right"))
         for batch in rows.slice(begin, end - begin).select(self.names).to_batches():
             before = self._rows_before(batch)
             begin += before
@@ -88,12 +88,12 @@ class Bound:
         Structs are compared by their fields: a null struct equals a struct whose fields are null.
         """
         same: Flags = np.asarray(rows.column(KEY_GROUP)) == self.key_group
-        at = 0
+        index = 0
         for name in self.names[:width]:
             chunks = [sort_leaves(chunk) for chunk in rows.column(name).chunks]
             for pieces in zip(*chunks, strict=True):
-                same &= np.concatenate([_equal(leaf, self.values[at]) for leaf in pieces])
-                at += 1
+                same &= np.concatenate([_equal(leaf, self.values[index]) for leaf in pieces])
+                index += 1
         return same
 
 
@@ -123,7 +123,7 @@ class AlignedPiece:
     following: Bound | None
 
 
-def aligned(
+def align_streams(
     streams: Iterable[Iterator[pa.Table]], identity: Sequence[str]
 ) -> Iterator[AlignedPiece]:
     """Yield the rows of sorted streams in aligned pieces.
@@ -216,12 +216,12 @@ class _Head:
         return rows.slice(0, count) if count else None
 
 
-def _gathered(batches: Iterable[pa.RecordBatch], table_bytes: int) -> Iterator[pa.Table]:
+def _gather_batches(batches: Iterable[pa.RecordBatch], table_bytes: int) -> Iterator[pa.Table]:
     """Gather batches into tables of about ``table_bytes``, or of one row; rows are not copied."""
     pieces: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        for part in _cut(batch, table_bytes):
+        for part in _slice_batch(batch, table_bytes):
             if pieces and size + part.nbytes > table_bytes:
                 yield pa.Table.from_batches(pieces)
                 pieces, size = [], 0
@@ -231,7 +231,7 @@ def _gathered(batches: Iterable[pa.RecordBatch], table_bytes: int) -> Iterator[p
         yield pa.Table.from_batches(pieces)
 
 
-def _cut(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+def _slice_batch(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a batch in slices of at most ``most_bytes``, or of one row."""
     if batch.num_rows == 0:
         return
@@ -240,7 +240,7 @@ def _cut(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
         return
     half = batch.num_rows // 2
     for part in (batch.slice(0, half), batch.slice(half)):
-        yield from _cut(part, most_bytes)
+        yield from _slice_batch(part, most_bytes)
 
 
 # Streams in the order that merges require.
@@ -261,7 +261,7 @@ def sorted_tables(
     """
     names = [KEY_GROUP, *state.identity]
     last: pa.RecordBatch | None = None
-    for table in _gathered(_floats_in_order(batches, state), table_bytes):
+    for table in _gather_batches(_sort_floats(batches, state), table_bytes):
         # Compare once per table: each comparison has a fixed cost, and batches may be small.
         for rows in table.select(names).combine_chunks().to_batches():
             if last is not None and last.column(0)[0].as_py() >= rows.column(0)[0].as_py():
@@ -283,9 +283,7 @@ def _refuse_descent(rows: pa.RecordBatch, state: KeyedState) -> None:
     )
 
 
-def _floats_in_order(
-    batches: Iterable[pa.RecordBatch], state: KeyedState
-) -> Iterator[pa.RecordBatch]:
+def _sort_floats(batches: Iterable[pa.RecordBatch], state: KeyedState) -> Iterator[pa.RecordBatch]:
     held: pa.Table | None = None
     for batch in batches:
         if batch.num_rows == 0:

@@ -71,13 +71,13 @@ class BaseComparison:
         return self.entry.state
 
     def changes(
-        self, pieces: Iterable[pa.Table], key_groups: KeyGroupRange, seen: ObservedRows
+        self, pieces: Iterable[pa.Table], key_groups: KeyGroupRange, observed: ObservedRows
     ) -> Iterator[pa.Table]:
         """Yield the changes that turn the stored rows into the new rows, in ascending pieces.
 
         ``pieces`` are all new rows of the key groups, in ascending order
         (:mod:`statestore.rows.sorting`). Stored rows of key groups without new rows are deleted.
-        At the end, ``seen`` has counted all new rows.
+        At the end, ``observed`` has counted all new rows.
 
         Raises NullKeyError, DuplicateKeyError or InvalidArgumentError for rows that cannot be
         stored, StorageError if the temporary folder cannot be written, and MissingFileError or
@@ -87,17 +87,17 @@ class BaseComparison:
         for last, parts in _parts_of(pieces):
             span = KeyGroupRange(first, last)
             assert key_groups.intersect(span) == span
-            held = _held(parts, self.memory_bytes // 4)
+            held = _next_parts(parts, self.memory_bytes // 4)
             more = next(parts, None)
             if more is None:
-                yield from self._compared(pa.concat_tables(held), span, seen)
+                yield from self._compare_groups(pa.concat_tables(held), span, observed)
             else:
-                every = _counted(chain(held, [more], parts), self.state, seen)
-                yield from self._merged(every, span)
+                every = _count_rows(chain(held, [more], parts), self.state, observed)
+                yield from self._merge_groups(every, span)
             first = last + 1
         if first <= key_groups.last:
             empty = restored_schema(self.state.schema).empty_table()
-            yield from self._compared(empty, KeyGroupRange(first, key_groups.last), seen)
+            yield from self._compare_groups(empty, KeyGroupRange(first, key_groups.last), observed)
 
     def pieces(self, rows: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
         """Yield rows that are in order of key group as ascending pieces."""
@@ -109,12 +109,12 @@ class BaseComparison:
         parts = group_parts(self.entry).items()
         return {group: known[0] if len(known) == 1 else None for group, known in parts}
 
-    def _compared(
-        self, new: pa.Table, key_groups: KeyGroupRange, seen: ObservedRows
+    def _compare_groups(
+        self, new: pa.Table, key_groups: KeyGroupRange, observed: ObservedRows
     ) -> Iterator[pa.Table]:
         """Yield the changes of key groups; only key groups that differ are read."""
         found_sizes, stored = _sizes(new, self.state), self._stored
-        seen.add(found_sizes.values())
+        observed.add(found_sizes.values())
         nothing = (0, 0)
         differing = [
             group
@@ -127,9 +127,11 @@ class BaseComparison:
             those = KeyGroupRange(neighbours[0], neighbours[-1])
             begin, end = np.searchsorted(groups, (those.first, those.last + 1)).tolist()
             rows = [new.slice(begin, end - begin)] if begin < end else []
-            yield from self._merged(rows, those)
+            yield from self._merge_groups(rows, those)
 
-    def _merged(self, new: Iterable[pa.Table], key_groups: KeyGroupRange) -> Iterator[pa.Table]:
+    def _merge_groups(
+        self, new: Iterable[pa.Table], key_groups: KeyGroupRange
+    ) -> Iterator[pa.Table]:
         """Yield the changes of adjacent key groups.
 
         Their new rows are either one piece, or pieces of a single large key group.
@@ -145,12 +147,12 @@ class BaseComparison:
                 stop = int(np.searchsorted(np.asarray(left.column(KEY_GROUP)), last, "right"))
                 now = chain([left.slice(0, stop)], rows if stop == left.num_rows else ())
                 left = left.slice(stop) if stop < left.num_rows else None
-            for before, after in self._side_by_side(old, now):
-                yield from self._changed(before, after)
+            for before, after in self._pair_rows(old, now):
+                yield from self._changes_between(before, after)
         for some in chain([] if left is None else [left], rows):
-            yield from self._changed(some.schema.empty_table(), some)
+            yield from self._changes_between(some.schema.empty_table(), some)
 
-    def _side_by_side(
+    def _pair_rows(
         self, old: Iterator[pa.Table], new: Iterator[pa.Table]
     ) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Yield stored rows with the new rows of the same identities; both are sorted."""
@@ -171,7 +173,7 @@ class BaseComparison:
         for rows, places, side in merge_steps(streams, self.state, self.memory_bytes // 4):
             yield take_rows(rows, places[side == 0]), take_rows(rows, places[side == 1])
 
-    def _changed(self, old: pa.Table, new: pa.Table) -> Iterator[pa.Table]:
+    def _changes_between(self, old: pa.Table, new: pa.Table) -> Iterator[pa.Table]:
         """Yield the changes from the old rows to the new rows, if there are any."""
         state = self.state
         identity = list(state.identity)
@@ -219,7 +221,7 @@ def _parts_of(pieces: Iterable[pa.Table]) -> Iterator[tuple[int, Iterator[pa.Tab
         yield last, some
 
 
-def _held(parts: Iterator[pa.Table], most_bytes: int) -> list[pa.Table]:
+def _next_parts(parts: Iterator[pa.Table], most_bytes: int) -> list[pa.Table]:
     """Return the next parts, at least one, until they have ``most_bytes``."""
     held = [next(parts)]
     size = held[0].nbytes
@@ -229,12 +231,12 @@ def _held(parts: Iterator[pa.Table], most_bytes: int) -> list[pa.Table]:
     return held
 
 
-def _counted(
-    pieces: Iterable[pa.Table], state: KeyedState, seen: ObservedRows
+def _count_rows(
+    pieces: Iterable[pa.Table], state: KeyedState, observed: ObservedRows
 ) -> Iterator[pa.Table]:
     """Pass pieces on, and count their rows."""
     for piece in pieces:
-        seen.add(_sizes(piece, state).values())
+        observed.add(_sizes(piece, state).values())
         yield piece
 
 

@@ -23,10 +23,10 @@ from statestore.format.state import Layout
 from statestore.keys.groups import KeyGroupRange, merge_ranges
 from statestore.layers.merge import (
     MERGED_BYTES,
-    marked_expired,
     merged_changes,
-    not_cleaned_up,
     read_pieces,
+    replace_expired,
+    rows_to_keep,
 )
 from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
 from statestore.parquet.uncommitted_files import UncommittedFiles
@@ -101,15 +101,15 @@ class Compactor:
         # Adjacent files with one key group each are written in one pass, which reads a layer once.
         passes = merge_ranges(spans) if entry.state.layout is Layout.PARTITIONED else spans
         written: list[KeyedStateHandle] = []
-        for one in passes:
-            ends = [span.last for span in spans if span.intersect(one)]
-            written += self._base_of(entry, one, ends, on_span)
+        for key_groups in passes:
+            ends = [span.last for span in spans if span.intersect(key_groups)]
+            written += self._base_of(entry, key_groups, ends, on_span)
         folded_groups = {group for span in spans for group in span}
         kept = [handle for handle in entry.handles if handle.key_groups.first not in folded_groups]
         layers = (live_without(layer, merge_ranges(spans)) for layer in entry.layers)
         folded = replace(
             entry,
-            handles=tuple(sorted([*kept, *written], key=lambda one: one.key_groups.first)),
+            handles=tuple(sorted([*kept, *written], key=lambda handle: handle.key_groups.first)),
             table=entry.table.without_version(),  # no table version has these files
             layers=tuple(layer for layer in layers if layer is not None),
         )
@@ -123,9 +123,9 @@ class Compactor:
         on_span: Callable[[], object],
     ) -> tuple[KeyedStateHandle, ...]:
         every = read_pieces(self.storage, entry, reads_of(entry, key_groups), self.piece_bytes)
-        rows = (not_cleaned_up(piece, entry.state, self.now_ms) for piece in self._each(every))
+        rows = (rows_to_keep(piece, entry.state, self.now_ms) for piece in self._read_each(every))
         target = KeyedTarget.of(self.storage, entry, self.checkpoint_id, self.options)
-        return self._noted(entry, write_pieces(_telling(rows, ends, on_span), target))
+        return self._record_new(entry, write_pieces(_report_spans(rows, ends, on_span), target))
 
     def merge(self, entry: KeyedEntry, count: int) -> KeyedEntry:
         """Merge the ``count`` newest layers of a state into one; do nothing for fewer than two."""
@@ -137,38 +137,38 @@ class Compactor:
         target = KeyedTarget.of(self.storage, old[-1].entry, self.checkpoint_id, self.options)
         layers = reads_of(whole, everything).layers
         merged = merged_changes(self.storage, layers, entry.state, self.piece_bytes)
-        rows = (marked_expired(run, entry.state, self.now_ms) for run in self._each(merged))
-        written = self._noted(old[-1].entry, write_pieces(rows, target))
+        rows = (replace_expired(run, entry.state, self.now_ms) for run in self._read_each(merged))
+        written = self._record_new(old[-1].entry, write_pieces(rows, target))
         layer = Layer(
             entry=replace(old[-1].entry, handles=written),
             checkpoint_id=old[-1].checkpoint_id,
             depth=max(layer.depth for layer in old) + 1,
-            live=merge_ranges(one for layer in old for one in layer.live),
+            live=merge_ranges(span for layer in old for span in layer.live),
         )
         merged_layers = replace(entry, layers=(*entry.layers[:-count], layer))
         return merged_layers.recording(entry.contents)
 
-    def _each(self, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    def _read_each(self, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
         for piece in pieces:
             self.before_batch()
             yield piece
 
-    def _noted(
+    def _record_new(
         self, entry: KeyedEntry, handles: tuple[KeyedStateHandle, ...]
     ) -> tuple[KeyedStateHandle, ...]:
         self.new.add(entry.table.path, handles)
         return handles
 
 
-def _telling(
+def _report_spans(
     pieces: Iterable[pa.Table], ends: Sequence[int], on_span: Callable[[], object]
 ) -> Iterator[pa.Table]:
     """Yield pieces, ordered by key group, and call ``on_span`` after each end of a span."""
-    told = 0
+    reported = 0
     for piece in pieces:
-        while piece.num_rows and piece.column(KEY_GROUP)[0].as_py() > ends[told]:
+        while piece.num_rows and piece.column(KEY_GROUP)[0].as_py() > ends[reported]:
             on_span()
-            told += 1
+            reported += 1
         yield piece
-    for _ in ends[told:]:
+    for _ in ends[reported:]:
         on_span()

@@ -21,11 +21,11 @@ from statestore.format.handles import Handle, KeyedStateHandle
 from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.format.names import KEY_GROUP
 from statestore.format.state import KeyedState
-from statestore.layers.aligned_streams import aligned, sorted_tables
+from statestore.layers.aligned_streams import align_streams, sorted_tables
 from statestore.layers.merge import merged_batches
 from statestore.parquet.fetch import read_footer
 from statestore.parquet.operator_elements import stored_schema
-from statestore.parquet.reader import DataFile, open_data, placed, restored_schema
+from statestore.parquet.reader import DataFile, add_key_group, open_data, restored_schema
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.digests import rows_digest
 from statestore.rows.key_group_runs import RUN_BYTES
@@ -75,7 +75,7 @@ def group_digests(handle: KeyedStateHandle) -> Iterator[tuple[int, int, int]]:
             yield group, rows, handle.index.digest_in(place, place + 1)
 
 
-def _stored(storage: Storage, part: KeyedEntry, wanted: Container[int]) -> Groups:
+def _stored_groups(storage: Storage, part: KeyedEntry, wanted: Container[int]) -> Groups:
     """Yield the rows of the wanted key groups in a part's files, ascending."""
     for handle in part.handles:
         if any(group in wanted for group, _, _ in group_digests(handle)):
@@ -143,8 +143,10 @@ def intact_elements(storage: Storage, entry: OperatorEntry) -> pa.Table | None:
             if file is None:
                 return None
             numbers = range(file.parquet.num_row_groups)
-            found = [_readable(file, number, 0, schema, _DAMAGED) for number in numbers]
-            rows = [batch for batches in found for _, batch in batches]
+            batches_by_row_group = [
+                _readable_batches(file, number, 0, schema, _DAMAGED) for number in numbers
+            ]
+            rows = [batch for batches in batches_by_row_group for _, batch in batches]
         if rows_and_digest(rows) != (handle.rows, handle.digest):
             return None
         pieces += rows
@@ -165,10 +167,10 @@ def _file(storage: Storage, entry: Entry, handle: Handle) -> Iterator[DataFile |
         except FileNotFoundError:
             yield None
             return
-        yield _opened(opened, f"{storage.url}/{name}", handle)
+        yield _open_intact(opened, f"{storage.url}/{name}", handle)
 
 
-def _opened(file: BinaryIO, where: str, handle: Handle) -> DataFile | None:
+def _open_intact(file: BinaryIO, where: str, handle: Handle) -> DataFile | None:
     """Return the file if its length and its footer match the handle, or None."""
     try:
         if file.seek(0, 2) != handle.size_bytes:
@@ -208,8 +210,8 @@ class _Places:
 
     @classmethod
     def of(cls, handle: KeyedStateHandle) -> _Places:
-        found = [(group, rows) for group, rows, _ in group_digests(handle)]
-        return cls([group for group, _ in found], [*accumulate(rows for _, rows in found)])
+        counts = [(group, rows) for group, rows, _ in group_digests(handle)]
+        return cls([group for group, _ in counts], [*accumulate(rows for _, rows in counts)])
 
     def begin(self, place: int) -> int:
         return self.ends[place - 1] if place else 0
@@ -259,19 +261,19 @@ def _batches(
     ]
     if tolerated is None:
         left = iter(numbers)
-        at = stop = 0
+        first_row = stop = 0
         for batch in file.batches(numbers, schema):
-            if at == stop:
+            if first_row == stop:
                 number = next(left)
-                at, stop = begins[number], begins[number + 1]
-            yield at, batch
-            at += batch.num_rows
+                first_row, stop = begins[number], begins[number + 1]
+            yield first_row, batch
+            first_row += batch.num_rows
         return
     for number in numbers:
-        yield from _readable(file, number, begins[number], schema, tolerated)
+        yield from _readable_batches(file, number, begins[number], schema, tolerated)
 
 
-def _readable(
+def _readable_batches(
     file: DataFile, number: int, begin: int, schema: pa.Schema, tolerated: _Errors
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the batches of a row group up to the first one that cannot be read."""
@@ -307,19 +309,19 @@ def live_parts(entry: KeyedEntry) -> Iterator[tuple[KeyedEntry, Collection[int]]
     base, *_ = entry.parts
     yield base, range(entry.state.max_parallelism)
     for layer in entry.layers:
-        yield layer.entry, frozenset(group for one in layer.live for group in one)
+        yield layer.entry, frozenset(group for span in layer.live for group in span)
 
 
 def group_parts(entry: KeyedEntry) -> dict[int, Parts]:
     """Return the parts of each key group that has rows or changes, without reading files."""
-    found: dict[int, Parts] = {}
+    parts_by_group: dict[int, Parts] = {}
     for number, (part, live) in enumerate(live_parts(entry)):
         none = ((0, 0),) if number else ()
         for handle in part.handles:
             for group, rows, digest in group_digests(handle):
                 if group in live:
-                    found[group] = (*found.get(group, none), (rows, digest))
-    return found
+                    parts_by_group[group] = (*parts_by_group.get(group, none), (rows, digest))
+    return parts_by_group
 
 
 def group_rows(entry: KeyedEntry) -> dict[int, int]:
@@ -327,7 +329,7 @@ def group_rows(entry: KeyedEntry) -> dict[int, int]:
 
     The state may have fewer rows.
     """
-    return {group: sum(rows for rows, _ in found) for group, found in group_parts(entry).items()}
+    return {group: sum(rows for rows, _ in parts) for group, parts in group_parts(entry).items()}
 
 
 def read_groups(
@@ -350,7 +352,7 @@ def read_groups(
     declared. Files named in ``unread`` count as damaged. StorageError is raised for a file that
     could not be read.
     """
-    read = _stored
+    read = _stored_groups
     if damaged == "skip":
         read, wanted = _stored_intact, intact_groups(storage, entry, wanted, unread)
     if not entry.layers:
@@ -391,10 +393,10 @@ def _merged_groups(
             streams.append(_with_groups(part.state, stack.enter_context(closing(groups))))
         base, *layers = streams
         for rows in merged_batches(base, layers, entry):
-            found = np.asarray(rows.column(KEY_GROUP))
-            begins = np.flatnonzero(np.diff(found, prepend=-1))
-            for begin, end in pairwise([*begins.tolist(), len(found)]):
-                group = int(found[begin])
+            group_column = np.asarray(rows.column(KEY_GROUP))
+            begins = np.flatnonzero(np.diff(group_column, prepend=-1))
+            for begin, end in pairwise([*begins.tolist(), len(group_column)]):
+                group = int(group_column[begin])
                 while waiting and waiting[0] < group:
                     yield waiting.popleft(), nothing
                 if waiting and waiting[0] == group:
@@ -410,7 +412,7 @@ def _with_groups(
     """Yield the rows of key groups with their key group as the first column."""
     schema = restored_schema(state.schema)
     for group, rows in groups:
-        yield placed(rows, group, schema)
+        yield add_key_group(rows, group, schema)
 
 
 def exact_groups(storage: Storage, entry: KeyedEntry, wanted: Collection[int]) -> Groups:
@@ -442,7 +444,7 @@ def aligned_groups(
         sorted_tables(_with_groups(state, groups), state, RUN_BYTES) for state, groups in (a, b)
     ]
     empty = [restored_schema(state.schema).empty_table() for state in states]
-    for piece in aligned(streams, _common_identity(*states)):
+    for piece in align_streams(streams, _common_identity(*states)):
         old, new = (
             none if rows is None else rows for none, rows in zip(empty, piece.rows, strict=True)
         )

@@ -59,10 +59,10 @@ class LayerCache:
         files = tuple(handle.path for handle in handles)
         with self._lock:
             if files not in self._tables:
-                self._tables[files] = self._decoded(layer.entry, read)
+                self._tables[files] = self._decode_layer(layer.entry, read)
             return self._tables[files]
 
-    def _decoded(self, entry: KeyedEntry, read: Read) -> pa.Table | None:
+    def _decode_layer(self, entry: KeyedEntry, read: Read) -> pa.Table | None:
         every = KeyGroupRange.every(entry.state.max_parallelism)
         batches: list[pa.RecordBatch] = []
         size = 0

@@ -30,7 +30,7 @@ from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP
 from statestore.format.slices import KeptGroups, LayerReads, ReadSlices
 from statestore.format.state import KeyedState, check_time
-from statestore.layers.aligned_streams import AlignedPiece, Bound, aligned, sorted_tables
+from statestore.layers.aligned_streams import AlignedPiece, Bound, align_streams, sorted_tables
 from statestore.layers.layer_cache import LayerCache, Read
 from statestore.parquet.reader import DataFile, RowGroups, read_slices, restored_schema
 from statestore.rows.delete_markers import are_upserts, clear_deletes, replace_upserts, widths_of
@@ -43,21 +43,21 @@ __all__ = [
     "Wanted",
     "check_instant",
     "clock_ms",
+    "drop_expired",
     "expired_rows",
-    "hides",
+    "hides_expired",
     "identities_of",
-    "kept_rows",
     "live_rows_of",
-    "marked_expired",
     "merged_batches",
     "merged_changes",
     "merged_rows",
-    "not_cleaned_up",
     "read_pieces",
     "read_state",
     "record_batch_reader",
+    "replace_expired",
+    "rows_in_kept_groups",
+    "rows_to_keep",
     "time_column",
-    "unexpired",
 ]
 
 
@@ -67,7 +67,7 @@ __all__ = [
 T = TypeVar("T", pa.RecordBatch, pa.Table)
 
 
-def kept_rows(rows: T, state: KeyedState, kept: KeptGroups | None) -> T:
+def rows_in_kept_groups(rows: T, state: KeyedState, kept: KeptGroups | None) -> T:
     """Return the rows whose new key group is kept, with it as ``key_group``; all without ``kept``.
 
     For fewer key groups, the new key group is the stored one modulo their number; for more, the key
@@ -80,9 +80,9 @@ def kept_rows(rows: T, state: KeyedState, kept: KeptGroups | None) -> T:
     else:
         groups = key_groups_of(rows, state, kept.max_parallelism)
     own = (groups >= kept.own.first) & (groups <= kept.own.last)
-    at = rows.schema.get_field_index(KEY_GROUP)
-    field = rows.schema.field(at)
-    renumbered = rows.set_column(at, field, pa.array(groups, pa.int32()))
+    index = rows.schema.get_field_index(KEY_GROUP)
+    field = rows.schema.field(index)
+    renumbered = rows.set_column(index, field, pa.array(groups, pa.int32()))
     return renumbered if own.all() else renumbered.filter(pa.array(own))
 
 
@@ -98,20 +98,20 @@ def clock_ms(now_ms: int | None) -> int:
     return time.time_ns() // 1_000_000 if now_ms is None else check_time(now_ms)
 
 
-def hides(state: KeyedState, now_ms: int | None) -> bool:
+def hides_expired(state: KeyedState, now_ms: int | None) -> bool:
     """Return whether a restore at this time hides expired rows; None stands for no clock."""
     return now_ms is not None and state.ttl is not None and state.ttl.hides
 
 
-def unexpired(rows: T, state: KeyedState, now_ms: int | None) -> T:
+def drop_expired(rows: T, state: KeyedState, now_ms: int | None) -> T:
     """Return the rows that a restore at this time returns.
 
     These are all rows without a clock, or if the state's TTL does not hide expired rows.
     """
-    return rows if not hides(state, now_ms) else not_cleaned_up(rows, state, now_ms)
+    return rows if not hides_expired(state, now_ms) else rows_to_keep(rows, state, now_ms)
 
 
-def not_cleaned_up(rows: T, state: KeyedState, now_ms: int | None) -> T:
+def rows_to_keep(rows: T, state: KeyedState, now_ms: int | None) -> T:
     """Return the rows that compaction at this time keeps, even if expired rows stay visible."""
     if now_ms is None or state.ttl is None:
         return rows
@@ -119,7 +119,7 @@ def not_cleaned_up(rows: T, state: KeyedState, now_ms: int | None) -> T:
     return rows.filter(pa.array(~gone)) if gone.any() else rows
 
 
-def marked_expired(changes: pa.Table, state: KeyedState, now_ms: int | None) -> pa.Table:
+def replace_expired(changes: pa.Table, state: KeyedState, now_ms: int | None) -> pa.Table:
     """Return changes in which expired upserts are replaced by deletes of their identity.
 
     If they were only dropped, the older rows that they replace would reappear. The deletes are
@@ -147,9 +147,9 @@ def expired_rows(rows: pa.RecordBatch | pa.Table, state: KeyedState, now_ms: int
     return known & (times + left <= now_ms)
 
 
-def time_column(kind: str, rows: int, now_ms: int) -> pa.Array:
+def time_column(time_type: str, rows: int, now_ms: int) -> pa.Array:
     """Return a column of one time, as ``long`` or ``timestamp``."""
-    if kind == "long":
+    if time_type == "long":
         return pa.array(np.full(rows, now_ms, np.int64))
     check_instant(now_ms)
     return pa.array(np.full(rows, now_ms * _MICROS, np.int64)).cast(pa.timestamp("us", "UTC"))
@@ -211,11 +211,11 @@ def read_state(
     base = partial(read_slices, storage, verify=verify)
     layer = base
     if wanted is not None:
-        entry, reads = wanted.of(entry, reads)
+        entry, reads = wanted.select(entry, reads)
         base = partial(base, row_groups=wanted.row_groups)
         layer = partial(layer, row_groups=_every_row_group)
     for batch in _all_rows(base, layer, entry, reads, run_bytes, cache):
-        yield kept_rows(unexpired(batch, entry.state, now_ms), entry.state, reads.kept)
+        yield rows_in_kept_groups(drop_expired(batch, entry.state, now_ms), entry.state, reads.kept)
 
 
 def read_pieces(
@@ -241,7 +241,7 @@ class Wanted:
     columns: Collection[str]
     row_groups: RowGroups
 
-    def of(self, entry: KeyedEntry, reads: ReadSlices) -> tuple[KeyedEntry, ReadSlices]:
+    def select(self, entry: KeyedEntry, reads: ReadSlices) -> tuple[KeyedEntry, ReadSlices]:
         """Return a state and its reads, reduced to these columns.
 
         The identity columns and the TTL's column are kept too.
@@ -259,11 +259,11 @@ def _with_columns(
 ) -> tuple[KeyedEntry, ReadSlices]:
     ttl = entry.state.ttl
     names = {*columns, *entry.state.identity, *([ttl.column] if ttl else [])}
-    layers = [replace(layer, entry=_narrowed(layer.entry, names)) for layer in reads.layers]
-    return _narrowed(entry, names), ReadSlices(reads.base, tuple(layers), reads.kept)
+    layers = [replace(layer, entry=_select_columns(layer.entry, names)) for layer in reads.layers]
+    return _select_columns(entry, names), ReadSlices(reads.base, tuple(layers), reads.kept)
 
 
-def _narrowed(entry: KeyedEntry, names: Collection[str]) -> KeyedEntry:
+def _select_columns(entry: KeyedEntry, names: Collection[str]) -> KeyedEntry:
     own = entry.state
     kept = [name for name in own.schema.names if name in names or name in own.identity]
     return replace(entry, state=replace(own, schema=own.schema.select(kept)))
@@ -288,14 +288,14 @@ def _all_rows(
     if not reads.layers:
         yield from base
         return
-    with _ahead(sorted_tables(base, entry.state, run_bytes)) as tables:
+    with _read_ahead(sorted_tables(base, entry.state, run_bytes)) as tables:
         layers = [_layer_changes(read_layer, layer, run_bytes, cache) for layer in reads.layers]
-        for rows in _merged(tables, layers, entry.state):
+        for rows in _merge_base(tables, layers, entry.state):
             yield from rows.to_batches()
 
 
 @contextmanager
-def _ahead(tables: Iterator[pa.Table]) -> Iterator[Iterator[pa.Table]]:
+def _read_ahead(tables: Iterator[pa.Table]) -> Iterator[Iterator[pa.Table]]:
     """Let a thread read the next tables, so that Arrow decodes while rows are merged.
 
     Leaving the ``with`` block early waits for the table that is being read.
@@ -327,7 +327,7 @@ def merged_batches(
         for batches, layer in zip(layers, entry.layers, strict=True)
     ]
     rows = sorted_tables(base, state, MERGED_BYTES)
-    for table in _merged(rows, changes, state):
+    for table in _merge_base(rows, changes, state):
         yield from table.to_batches()
 
 
@@ -344,7 +344,7 @@ def merged_changes(
     """
     read = partial(read_slices, storage, verify=True)
     streams = [_layer_changes(read, layer, table_bytes) for layer in layers]
-    for rows in _merged_layers(streams, state):
+    for rows in _merge_layers(streams, state):
         yield clear_deletes(rows)
 
 
@@ -354,7 +354,7 @@ def merged_rows(rows: pa.Table, layers: Sequence[pa.Table], state: KeyedState) -
     All tables must have the complete rows of the same key groups, or of the same keys, with
     ``key_group`` as their first column. ``layers`` must have only live changes.
     """
-    return _applied(rows, [_Changes(layer) for layer in layers if layer.num_rows], state)
+    return _apply_changes(rows, [_Changes(layer) for layer in layers if layer.num_rows], state)
 
 
 def _layer_changes(
@@ -382,7 +382,7 @@ def _layer_changes(
 def live_rows_of(rows: pa.Table, layer: LayerReads) -> pa.Table:
     """Return the live rows of a layer, whose rows are in order of key group."""
     groups = np.asarray(rows.column(KEY_GROUP))
-    bounds = np.array([(one.first, one.last + 1) for one in layer.live], groups.dtype)
+    bounds = np.array([(span.first, span.last + 1) for span in layer.live], groups.dtype)
     spans = np.searchsorted(groups, bounds).tolist()
     if len(spans) == 1:
         [(begin, end)] = spans
@@ -393,28 +393,28 @@ def live_rows_of(rows: pa.Table, layer: LayerReads) -> pa.Table:
     return rows if live.all() else rows.filter(pa.array(live))
 
 
-def _merged_layers(layers: Sequence[Iterator[pa.Table]], state: KeyedState) -> Iterator[pa.Table]:
+def _merge_layers(layers: Sequence[Iterator[pa.Table]], state: KeyedState) -> Iterator[pa.Table]:
     """Yield the changes of some layers, oldest first, merged into one sorted layer."""
     if len(layers) == 1:
         yield from layers[0]
         return
     opened = [_OpenDeletes(state) for _ in layers]
-    for piece in aligned(layers, state.identity):
-        changes = _newest(_changes_of(piece, opened), state)
+    for piece in align_streams(layers, state.identity):
+        changes = _newest_changes(_changes_of(piece, opened), state)
         if changes.num_rows:
             yield changes
 
 
-def _merged(
+def _merge_base(
     base: Iterator[pa.Table], layers: Sequence[Iterator[pa.Table]], state: KeyedState
 ) -> Iterator[pa.Table]:
     """Yield a state's rows: a base with the changes of its layers applied, oldest first."""
     empty = restored_schema(state.schema).empty_table()
     opened = [_OpenDeletes(state) for _ in layers]
     # Layers first: while they are decoded here, a thread decodes the base.
-    for piece in aligned([*layers, base], state.identity):
+    for piece in align_streams([*layers, base], state.identity):
         rows = piece.rows[-1]
-        yield _applied(empty if rows is None else rows, _changes_of(piece, opened), state)
+        yield _apply_changes(empty if rows is None else rows, _changes_of(piece, opened), state)
 
 
 def _changes_of(piece: AlignedPiece, opened: Sequence[_OpenDeletes]) -> list[_Changes]:
@@ -469,14 +469,14 @@ class _OpenDeletes:
         return changes.filter(pa.array(stays_open)) if stays_open.any() else None
 
 
-def _newest(parts: Sequence[_Changes], state: KeyedState) -> pa.Table:
+def _newest_changes(parts: Sequence[_Changes], state: KeyedState) -> pa.Table:
     """Return the changes of some layers, oldest first, merged into one sorted layer.
 
     Deletes of earlier pieces are not returned again.
     """
     if len(parts) == 1:
         return parts[0].rows.slice(parts[0].earlier)
-    rows, is_newest = _with_newest(parts, state)
+    rows, is_newest = _mark_newest(parts, state)
     end = 0
     for part in parts:
         is_newest[end : end + part.earlier] = False
@@ -488,7 +488,7 @@ def _newest(parts: Sequence[_Changes], state: KeyedState) -> pa.Table:
     return take_rows(rows, kept[order_of(own, state)])
 
 
-def _with_newest(parts: Sequence[_Changes], state: KeyedState) -> tuple[pa.Table, Flags]:
+def _mark_newest(parts: Sequence[_Changes], state: KeyedState) -> tuple[pa.Table, Flags]:
     """Return the changes of some layers, oldest first, and which are not replaced by newer ones."""
     rows = pa.concat_tables([part.rows for part in parts])
     is_newest = np.ones(rows.num_rows, np.bool_)
@@ -497,32 +497,32 @@ def _with_newest(parts: Sequence[_Changes], state: KeyedState) -> tuple[pa.Table
     layers = np.repeat(np.arange(len(parts)), [part.rows.num_rows for part in parts])
     own = rows.select([*state.identity, MARK]).combine_chunks()
     widths = widths_of(own, state)
-    for width in _distinct(widths):
+    for width in _distinct_widths(widths):
         newest_first = np.flatnonzero(widths == width)[::-1]
         # A newer delete replaces a delete of the same key; a newer row of that key does not.
         reached = np.flatnonzero(widths >= width)
         identities = own.select(list(state.identity[:width]))
-        at, by = matching_positions(
-            _at(identities, reached), identities.take(pa.array(newest_first))
+        positions, by = matching_positions(
+            _take_at(identities, reached), identities.take(pa.array(newest_first))
         )
-        is_newest[reached[at]] &= layers[newest_first[by]] <= layers[reached[at]]
+        is_newest[reached[positions]] &= layers[newest_first[by]] <= layers[reached[positions]]
     return rows, is_newest
 
 
-def _distinct(widths: npt.NDArray[np.int64]) -> list[int]:
-    found: list[int] = np.flatnonzero(np.bincount(widths)).tolist()
-    return found
+def _distinct_widths(widths: npt.NDArray[np.int64]) -> list[int]:
+    distinct: list[int] = np.flatnonzero(np.bincount(widths)).tolist()
+    return distinct
 
 
-def _applied(rows: pa.Table, parts: Sequence[_Changes], state: KeyedState) -> pa.Table:
+def _apply_changes(rows: pa.Table, parts: Sequence[_Changes], state: KeyedState) -> pa.Table:
     """Return a piece's rows with the changes of some layers applied, in order of identity.
 
     The layers are given oldest first.
     """
     if not parts:
         return rows
-    changes, is_newest = _with_newest(parts, state)
-    gone, by = _replaced(rows, changes, is_newest, state)
+    changes, is_newest = _mark_newest(parts, state)
+    gone, by = _replaced_places(rows, changes, is_newest, state)
     left, behind = are_upserts(changes) & is_newest, rows.num_rows
     in_place = left[by]
     left[by[in_place]] = False
@@ -552,8 +552,8 @@ def _new_places(
     def in_order(among: Places) -> tuple[Places, Places]:
         both = pa.concat_tables([rows.take(pa.array(among)), comes_new])
         order = order_of(both.combine_chunks(), state)
-        at = np.flatnonzero(order >= len(among))
-        return order[at] - len(among), at - np.arange(len(at))
+        positions = np.flatnonzero(order >= len(among))
+        return order[positions] - len(among), positions - np.arange(len(positions))
 
     _, block = in_order(np.arange(0, rows.num_rows, far))
     meets = np.zeros(rows.num_rows // far + 2, np.bool_)
@@ -563,7 +563,7 @@ def _new_places(
     return new[order], np.concatenate(([0], among + 1))[count]
 
 
-def _replaced(
+def _replaced_places(
     rows: pa.Table, changes: pa.Table, is_newest: Flags, state: KeyedState
 ) -> tuple[Places, Places]:
     """Return the positions of rows that the newest changes replace or delete, ascending.
@@ -572,14 +572,16 @@ def _replaced(
     """
     widths = widths_of(changes, state)
     by = np.full(rows.num_rows, -1, np.intp)
-    for width in reversed(_distinct(widths)):
+    for width in reversed(_distinct_widths(widths)):
         names = list(state.identity[:width])
         those = np.flatnonzero(is_newest & (widths == width))
-        gone, places = matching_positions(rows.select(names), _at(changes.select(names), those))
+        gone, places = matching_positions(
+            rows.select(names), _take_at(changes.select(names), those)
+        )
         by[gone] = those[places]
     gone = np.flatnonzero(by >= 0)
     return gone, by[gone]
 
 
-def _at(rows: pa.Table, places: Places) -> pa.Table:
+def _take_at(rows: pa.Table, places: Places) -> pa.Table:
     return rows if len(places) == rows.num_rows else rows.take(pa.array(places))

@@ -30,7 +30,7 @@ from statestore.layers.intact_key_groups import (
 from statestore.maintenance.verify_file import FileCheck, check_file
 from statestore.parquet.keyed_writer import KeyedTarget, write_grouped
 from statestore.parquet.operator_elements import write_elements
-from statestore.parquet.reader import placed, restored_schema
+from statestore.parquet.reader import add_key_group, restored_schema
 from statestore.rows.equality import first_of_equals
 from statestore.rows.python_values import display_rows
 from statestore.storage import Storage
@@ -129,7 +129,7 @@ def rewrite_groups(
         for stream in streams:  # if writing fails, their files are closed here and now
             stack.callback(stream.close)
         merged = heapq.merge(*streams, key=itemgetter(0))
-        batches = (placed(rows, group, schema) for group, rows in merged)
+        batches = (add_key_group(rows, group, schema) for group, rows in merged)
         return write_grouped(batches, target)
 
 

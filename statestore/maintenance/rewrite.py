@@ -26,7 +26,7 @@ from statestore.format.names import KEY_GROUP
 from statestore.format.slices import reads_of
 from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
-from statestore.layers.aligned_streams import aligned
+from statestore.layers.aligned_streams import align_streams
 from statestore.layers.merge import read_pieces
 from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
 from statestore.parquet.reader import restored_schema
@@ -211,7 +211,7 @@ class _Rewriter:
         ]
         # A delete and a new row of the same entry differ only in their marker.
         names = [name for name in state.identity if name != MARK]
-        for piece in aligned(streams, names):
+        for piece in align_streams(streams, names):
             rows = pa.concat_tables([rows for rows in piece.rows if rows is not None])
             yield clear_deletes(rows) if are_changes(state) else rows
 

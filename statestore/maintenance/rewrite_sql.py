@@ -24,7 +24,7 @@ from statestore.layers.merge import read_state
 from statestore.maintenance.rewrite import sort_memory_bytes
 from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
 from statestore.parquet.reader import restored_schema
-from statestore.restore.duck import duckdb, said, shut_in, unsliced
+from statestore.restore.duck import copy_slices, duckdb, error_text, sandbox
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.equality import leaf_columns
 from statestore.rows.key_group_runs import check_and_sort, key_groups_of, null_key_error, null_keys
@@ -75,10 +75,10 @@ def rewrite_by_sql(
                 _refuse_other_statements(library, connection, sql)
                 _load(connection, storage, entry)
             with closing(_open_database(library, folder, running)) as connection:
-                shut_in(connection)
+                sandbox(connection)
                 connection.execute(f"CREATE TABLE {_ANSWER} AS {sql.rstrip().rstrip(';')}")
             with closing(_open_database(library, folder, copying)) as connection:
-                shut_in(connection)
+                sandbox(connection)
                 answer = _result_batches(connection, entry.state)
                 pieces = sorted_pieces(answer, entry.state, sort_memory_bytes(target))
                 if target is not None:
@@ -87,7 +87,7 @@ def rewrite_by_sql(
                 return (), sum(piece.num_rows for piece in check_and_sort(pieces, entry.state))
         except (library.Error, pa.ArrowException) as error:
             raise InvalidArgumentError(
-                f"cannot run {sql!r} over {entry.state}: {said(error)}; the state is the "
+                f"cannot run {sql!r} over {entry.state}: {error_text(error)}; the state is the "
                 f"table {VIEW}, with its stored columns"
             ) from error
 
@@ -131,7 +131,7 @@ def _insert_all(
     connection.register("statestore_rows", schema.empty_table())
     connection.execute(f"CREATE TABLE {table} AS SELECT * FROM statestore_rows")
     connection.unregister("statestore_rows")
-    for batch in unsliced(batches):
+    for batch in copy_slices(batches):
         connection.register("statestore_rows", pa.Table.from_batches([batch]))
         connection.execute(f"INSERT INTO {table} SELECT * FROM statestore_rows")
         connection.unregister("statestore_rows")

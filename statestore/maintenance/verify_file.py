@@ -36,7 +36,7 @@ from statestore.format.names import (
 )
 from statestore.format.state import KeyedState, Layout, StateKind
 from statestore.parquet.keyed_writer import file_schema
-from statestore.parquet.operator_elements import misplaced, stored_schema
+from statestore.parquet.operator_elements import count_misplaced, stored_schema
 from statestore.parquet.reader import DataFile, open_data
 from statestore.rows.delete_markers import are_changes, count_invalid_marks, upserts_of
 from statestore.rows.digests import row_hashes, rows_digest
@@ -204,7 +204,7 @@ class _ElementRows:
 
     def see(self, batch: pa.RecordBatch) -> int:
         """Check elements; return their digest."""
-        self._wrong += misplaced(batch, self._counts, self._at)
+        self._wrong += count_misplaced(batch, self._counts, self._at)
         self._at += batch.num_rows
         return rows_digest(batch)
 

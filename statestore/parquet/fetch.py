@@ -34,7 +34,7 @@ __all__ = [
     "check_rows",
     "footer_bytes",
     "footer_of",
-    "joined",
+    "join_spans",
     "read_footer",
     "source_of",
     "streams_of",
@@ -93,24 +93,25 @@ def read_footer(file: Any, where: str, handle: Handle) -> pq.FileMetaData:
     return metadata
 
 
-def check_rows(where: str, found: int, stated: int, *, stated_by: str = "its footer") -> None:
+def check_rows(where: str, actual: int, stated: int, *, stated_by: str = "its footer") -> None:
     """Raise DamagedFileError unless a file returned the stated number of rows."""
-    if found != stated:
+    if actual != stated:
         raise DamagedFileError(
-            f"{where} returned {found} rows, but {stated_by} says {stated}; restore an older "
+            f"{where} returned {actual} rows, but {stated_by} says {stated}; restore an older "
             "checkpoint, or recover the file from a backup"
         )
 
 
-def check_columns(where: str, found: pa.Schema, stated: pa.Schema) -> None:
+def check_columns(where: str, actual: pa.Schema, stated: pa.Schema) -> None:
     """Raise DamagedFileError unless a file has some columns, each once and of the stated type."""
     alike = all(
-        len(found.get_all_field_indices(field.name)) == 1 and found.field(field.name).equals(field)
+        len(actual.get_all_field_indices(field.name)) == 1
+        and actual.field(field.name).equals(field)
         for field in stated
     )
     if not alike:
         raise DamagedFileError(
-            f"{where} has the columns ({_columns(found)}), but the manifest says "
+            f"{where} has the columns ({_columns(actual)}), but the manifest says "
             f"({_columns(stated)}); restore an older checkpoint, or recover the file from a "
             "backup"
         )
@@ -122,13 +123,13 @@ def _columns(schema: pa.Schema) -> str:
 
 def _check_counts(metadata: pq.FileMetaData, where: str, handle: Handle) -> None:
     groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-    for what, found, stated in (
+    for what, actual, stated in (
         ("rows", metadata.num_rows, handle.rows),
         ("row groups", len(groups), handle.row_groups),
         ("rows in its row groups", sum(groups), handle.rows),
     ):
-        if found != stated or min(groups, default=1) < 1:
-            raise DamagedFileError(f"{where} has {found} {what}, but the manifest says {stated}")
+        if actual != stated or min(groups, default=1) < 1:
+            raise DamagedFileError(f"{where} has {actual} {what}, but the manifest says {stated}")
 
 
 def _sum_of(raw: Any) -> str:
@@ -176,15 +177,15 @@ class Streams:
         """Prefetch pieces in this order, after the pieces of other readers, within the limit."""
         with self._lock:
             self._queue.extend(pieces)
-            self._go_on()
+            self._start_next()
 
     def release(self) -> None:
         """Release the capacity of one piece to the next piece in the queue, of any reader."""
         with self._lock:
             self._room += 1
-            self._go_on()
+            self._start_next()
 
-    def _go_on(self) -> None:
+    def _start_next(self) -> None:
         while self._room and self._queue:
             self._room -= self._queue.popleft().ask_ahead()
 
@@ -228,8 +229,8 @@ class ByteRange:
             with self._lock:
                 if self._answer is None and self._streams is not None:
                     self._answer = self._streams.ask(self._fetch, self.start, self.stop)
-            found = self._answer.result() if self._answer else self._fetch(self.start, self.stop)
-            self._data = memoryview(found)
+            answer = self._answer.result() if self._answer else self._fetch(self.start, self.stop)
+            self._data = memoryview(answer)
         return self._data
 
     def keep(self) -> None:
@@ -283,7 +284,7 @@ class RangedFile:
         clipped = (range(span.start, min(span.stop, self.tail.start)) for span in spans)
         cuts = [span for span in clipped if span]
         if self._streams is not None:
-            cuts = _pieces_of(joined(cuts))
+            cuts = _pieces_of(join_spans(cuts))
         self._pieces = [ByteRange(cut.start, cut.stop, self._fetch, self._streams) for cut in cuts]
         if self._streams is not None:
             self._streams.queue(self._pieces)
@@ -298,16 +299,16 @@ class RangedFile:
         start = self._position
         stop = self._size if size < 0 else min(start + size, self._size)
         self._position = stop
-        found = [
+        pieces = [
             piece.data()[max(start - piece.start, 0) : stop - piece.start]
             for piece in (*self._pieces, self.tail)
             if piece.start < stop and start < piece.stop
         ]
-        if sum(map(len, found)) < stop - start:  # the range was not declared
-            found = [memoryview(self._fetch(start, stop))]
-        if sum(map(len, found)) < stop - start:
+        if sum(map(len, pieces)) < stop - start:  # the range was not declared
+            pieces = [memoryview(self._fetch(start, stop))]
+        if sum(map(len, pieces)) < stop - start:
             raise ValueError(f"it ends before byte {stop}")
-        return found[0] if len(found) == 1 else b"".join(found)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def seek(self, offset: int, whence: int = 0) -> int:
         """Move to a position, without any request."""
@@ -341,15 +342,15 @@ class RangedFile:
         self._pieces = []
 
 
-def joined(spans: list[range]) -> list[range]:
+def join_spans(spans: list[range]) -> list[range]:
     """Return the spans, with adjacent ones joined."""
-    found: list[range] = []
+    merged: list[range] = []
     for span in spans:
-        if found and found[-1].stop == span.start:
-            found[-1] = range(found[-1].start, span.stop)
+        if merged and merged[-1].stop == span.start:
+            merged[-1] = range(merged[-1].start, span.stop)
         else:
-            found.append(span)
-    return found
+            merged.append(span)
+    return merged
 
 
 def _pieces_of(spans: list[range]) -> list[range]:
@@ -384,11 +385,11 @@ _FOOTER_BYTES, _FOOTER_BYTES_OF_ROW_GROUP = 64 * 2**10, 2**10
 _VERIFIED: set[tuple[object, ...]] = set()
 
 
-def check_length(where: str, found: int, handle: Handle | FileList) -> None:
+def check_length(where: str, length: int, handle: Handle | FileList) -> None:
     """Raise DamagedFileError unless a file is as long as its handle says."""
-    if found != handle.size_bytes:
+    if length != handle.size_bytes:
         raise DamagedFileError(
-            f"{where} has {found} bytes, but the manifest says {handle.size_bytes}; restore "
+            f"{where} has {length} bytes, but the manifest says {handle.size_bytes}; restore "
             "an older checkpoint, or recover the file from a backup"
         )
 
@@ -409,7 +410,7 @@ class PrefetchQueue:
         while self._waiting and len(self._begun) <= self._storage.streams:
             handle, whole = self._waiting.popleft()
             name = f"{self._folder}/{handle.path}"
-            self._begun.append(_begin(self._storage, name, handle, whole=whole))
+            self._begun.append(_begin_prefetch(self._storage, name, handle, whole=whole))
         return self._begun.popleft() if self._begun else None
 
     def __enter__(self) -> PrefetchQueue:
@@ -422,7 +423,9 @@ class PrefetchQueue:
                 file.close()
 
 
-def _begin(storage: Storage, name: str, handle: Handle, *, whole: bool) -> RangedFile | None:
+def _begin_prefetch(
+    storage: Storage, name: str, handle: Handle, *, whole: bool
+) -> RangedFile | None:
     """Prefetch a file from an object store; None if prefetch has no advantage.
 
     Its tail is requested, or with ``whole`` all of it, within the prefetch limit.
@@ -430,7 +433,7 @@ def _begin(storage: Storage, name: str, handle: Handle, *, whole: bool) -> Range
     streams = streams_of(storage.streams)
     if streams is None or isinstance(storage, CachedStorage):
         return None
-    return _ranged(storage, name, handle, whole)
+    return _open_ranged(storage, name, handle, whole)
 
 
 @contextmanager
@@ -453,12 +456,12 @@ def source_of(
     where = f"{storage.url}/{name}"
     kept = _local_copy(storage, name, handle, copy) if isinstance(storage, CachedStorage) else None
     if kept is None and verify:
-        raw = _verified(storage, name, handle)
+        raw = _check_sha256(storage, name, handle)
         if raw is not None:
             yield pa.BufferReader(raw)
             return
     if kept is None and storage.streams > 1:
-        file = begun or _ranged(storage, name, handle, whole)
+        file = begun or _open_ranged(storage, name, handle, whole)
         try:
             _complete_tail(file, storage, name, handle)
             yield file
@@ -490,7 +493,7 @@ def _fetch_of(file: Any) -> Fetch:
     return fetch
 
 
-def _ranged(storage: Storage, name: str, handle: Handle, whole: bool) -> RangedFile:
+def _open_ranged(storage: Storage, name: str, handle: Handle, whole: bool) -> RangedFile:
     """Start to read an object: request its tail, and with ``whole`` also all earlier bytes."""
     streams, size = streams_of(storage.streams), handle.size_bytes
 
@@ -514,14 +517,14 @@ def _ranged(storage: Storage, name: str, handle: Handle, whole: bool) -> RangedF
 def _complete_tail(file: RangedFile, storage: Storage, name: str, handle: Handle) -> None:
     """Wait for the tail of an object; check that it has the whole footer and ends the file."""
     tail, size = file.tail, handle.size_bytes
-    found = tail.data()
-    if len(found) != size - tail.start:
+    received = tail.data()
+    if len(received) != size - tail.start:
         check_length(f"{storage.url}/{name}", storage.size(name), handle)
-        raise ValueError(f"it ends at byte {tail.start + len(found)}, but its length is {size}")
-    start = _footer_start(handle, found[-END_BYTES:])
+        raise ValueError(f"it ends at byte {tail.start + len(received)}, but its length is {size}")
+    start = _footer_start(handle, received[-END_BYTES:])
     if start < tail.start:
         rest = storage.read_range(name, start, tail.start)
-        whole = b"".join((rest, found))
+        whole = b"".join((rest, received))
         tail = ByteRange(start, size, lambda *_: whole, None)
     file.keep_tail(tail)
 
@@ -538,18 +541,19 @@ def _footer_start(handle: Handle, end: bytes | memoryview) -> int:
     return start
 
 
-def _verified(storage: Storage, name: str, handle: Handle) -> bytes | None:
+def _check_sha256(storage: Storage, name: str, handle: Handle) -> bytes | None:
     """Check a file's SHA-256; return its bytes, or None when it is too large to be held."""
     check_length(f"{storage.url}/{name}", storage.size(name), handle)
     raw = storage.read(name) if handle.size_bytes <= _AT_ONCE_BYTES else None
     if raw is not None:
-        found = hashlib.sha256(raw).hexdigest()
+        digest = hashlib.sha256(raw).hexdigest()
     else:
         with storage.open_read(name) as file:
-            found = _sha256(file)
-    if found != handle.sha256:
+            digest = _sha256(file)
+    if digest != handle.sha256:
         raise DamagedFileError(
-            f"{storage.url}/{name} has changed since it was written: its SHA-256 is {found[:16]}…, "
+            f"{storage.url}/{name} has changed since it was written: its SHA-256 is "
+            f"{digest[:16]}…, "
             f"but the manifest says {handle.sha256[:16]}…; restore an older checkpoint, or "
             "recover the file from a backup"
         )

@@ -143,7 +143,7 @@ class _GroupWriter:
             file = self._file_of(int(groups[begin]))
             stop = self._stop_of_write(file, starts, first, batch.nbytes)
             these = slice(first, stop)
-            self._note(groups[starts[these]], counts[these], digests[these])
+            self._count_rows(groups[starts[these]], counts[these], digests[these])
             count = int(counts[these].sum())
             file.write(rows.slice(begin, count), int(digests[these].sum()))
             first = stop
@@ -161,7 +161,7 @@ class _GroupWriter:
         stop = int(np.searchsorted(starts, starts[first] + file.rows_before_group_end))
         return max(stop, first + 1)
 
-    def _note(
+    def _count_rows(
         self,
         groups: npt.NDArray[np.int32],
         counts: npt.NDArray[np.int64],
@@ -218,8 +218,8 @@ class _GroupWriter:
         key_groups = KeyGroupRange(min(groups), max(groups))
         index = None
         if self._ranged:
-            found = [groups.get(group, (0, 0)) for group in key_groups]
-            index = GroupIndex.of((rows for rows, _ in found), (digest for _, digest in found))
+            totals = [groups.get(group, (0, 0)) for group in key_groups]
+            index = GroupIndex.of((rows for rows, _ in totals), (digest for _, digest in totals))
         facts = self._file.close()
         if self._target.logged:
             facts["statistics"] = self._file.statistics(self._bounded)

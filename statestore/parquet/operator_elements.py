@@ -43,11 +43,11 @@ from statestore.storage import Storage
 
 __all__ = [
     "OPERATOR_STATE_BYTES",
+    "count_misplaced",
     "element_digests",
-    "elements_in_place",
     "elements_of",
     "elements_table",
-    "misplaced",
+    "place_elements",
     "read_elements",
     "refuse_large_elements",
     "schema_of_elements",
@@ -81,23 +81,27 @@ def elements_table(
     InvalidArgumentError for an invalid element, or for a value that does not fit, with its
     position.
     """
-    lists = [[_as_dict(element) for element in _elements(given)] for given in per_subtask]
+    lists = [[_as_dict(element) for element in _elements(elements)] for elements in per_subtask]
     flat = [element for elements in lists for element in elements]
     places = [
-        (subtask, at) for subtask, elements in enumerate(lists) for at in range(len(elements))
+        (subtask, position)
+        for subtask, elements in enumerate(lists)
+        for position in range(len(elements))
     ]
     rows = table_of_dicts(
         flat,
         schema,
         subject=subject,
-        place=lambda at: f"element {places[at][1]} of subtask {places[at][0]}",
+        place=lambda index: f"element {places[index][1]} of subtask {places[index][0]}",
     )
     if flat and not rows.schema.names:
         raise InvalidArgumentError("the elements have no columns; give them at least one")
-    return _with_place(rows, [one for one, _ in places], [at for _, at in places])
+    return _with_place(
+        rows, [subtask for subtask, _ in places], [position for _, position in places]
+    )
 
 
-def elements_in_place(rows: pa.Table, copies: int, subject: str = ROWS) -> pa.Table:
+def place_elements(rows: pa.Table, copies: int, subject: str = ROWS) -> pa.Table:
     """Return a table of elements with ``subtask`` and ``position``.
 
     If the rows have these columns, they are used. Otherwise the elements are divided in blocks, as
@@ -114,8 +118,10 @@ def elements_in_place(rows: pa.Table, copies: int, subject: str = ROWS) -> pa.Ta
                 f"an element of {subject} names subtask {wrong[0]}; at this parallelism the "
                 f"subtasks are 0..{copies - 1}"
             )
-        given = _numbers(rows, POSITION, subject) if POSITION in names else np.zeros(len(subtasks))
-        order = np.lexsort((given, subtasks))
+        given_positions = (
+            _numbers(rows, POSITION, subject) if POSITION in names else np.zeros(len(subtasks))
+        )
+        order = np.lexsort((given_positions, subtasks))
     else:
         dealt = redistribute_counts([{"": (RedistributionMode.SPLIT, rows.num_rows)}], copies)
         subtasks = np.repeat(np.arange(copies), [len(block[""]) for block in dealt])
@@ -200,7 +206,7 @@ def read_elements(
         for column in wanted:
             state.schema.type_of(column)
     for batch in _batches(storage, entry, verify):
-        for row in rows_to_dicts(_kept(batch, wanted), str(state)):
+        for row in rows_to_dicts(_select_rows(batch, wanted), str(state)):
             yield row.pop(SUBTASK), row.pop(POSITION), row
 
 
@@ -216,7 +222,7 @@ def _batches(storage: Storage, entry: OperatorEntry, verify: bool) -> Iterator[p
     for handle in entry.handles:
         folder = entry.table.path
         for batch in read_batches(storage, folder, handle, schema, verify=verify):
-            if wrong := misplaced(batch, entry.counts, first):
+            if wrong := count_misplaced(batch, entry.counts, first):
                 raise DamagedFileError(
                     f"in {storage.url}/{folder}/{handle.path}, {wrong} elements of "
                     f"{entry.state} have another subtask or position than the manifest says; "
@@ -226,20 +232,20 @@ def _batches(storage: Storage, entry: OperatorEntry, verify: bool) -> Iterator[p
             yield batch
 
 
-def misplaced(batch: pa.RecordBatch, counts: Sequence[int], first: int) -> int:
+def count_misplaced(batch: pa.RecordBatch, counts: Sequence[int], first: int) -> int:
     """Return the number of elements that are not where ``counts``, by old subtask, says (I7, I11).
 
     ``first`` is the number of earlier elements.
     """
     rows: int = batch.num_rows
-    found = batch.column(SUBTASK), batch.column(POSITION)
-    if any(column.null_count for column in found):
+    columns = batch.column(SUBTASK), batch.column(POSITION)
+    if any(column.null_count for column in columns):
         return rows
     places = np.arange(first, first + rows)
     starts = np.concatenate(([0], np.cumsum(counts)))
     # After the last element, the subtask's number would be too large.
     subtasks = np.searchsorted(starts, places, side="right") - 1
-    subtask, position = map(np.asarray, found)
+    subtask, position = map(np.asarray, columns)
     here = (subtask == subtasks) & (position == places - starts[subtasks])
     return rows - int(here.sum())
 
@@ -253,7 +259,7 @@ def _values(name: str, values: Any) -> list[Any]:
     return list(values)
 
 
-def _kept(batch: pa.RecordBatch, where: Mapping[str, list[Any]]) -> pa.RecordBatch:
+def _select_rows(batch: pa.RecordBatch, where: Mapping[str, list[Any]]) -> pa.RecordBatch:
     for name, values in where.items():
         column = batch.column(name)
         try:
@@ -286,12 +292,12 @@ def _with_place(rows: pa.Table, subtasks: npt.ArrayLike, positions: npt.ArrayLik
     return rows
 
 
-def _elements(given: Any) -> Iterable[Any]:
-    if isinstance(given, Iterable) and not isinstance(given, Mapping | str | bytes):
-        return given
+def _elements(elements: Any) -> Iterable[Any]:
+    if isinstance(elements, Iterable) and not isinstance(elements, Mapping | str | bytes):
+        return elements
     raise InvalidArgumentError(
         "the elements of a subtask must be a list (an empty list if there are none), not "
-        f"{given!r:.80}"
+        f"{elements!r:.80}"
     )
 
 

@@ -34,7 +34,7 @@ from statestore.parquet.fetch import (
     check_columns,
     check_length,
     check_rows,
-    joined,
+    join_spans,
     read_footer,
     source_of,
 )
@@ -45,10 +45,10 @@ from statestore.storage import Storage
 __all__ = [
     "DataFile",
     "RowGroups",
+    "add_key_group",
     "check_size",
     "check_sizes",
     "open_data",
-    "placed",
     "read_batches",
     "read_slices",
     "restored_schema",
@@ -65,7 +65,7 @@ _ASKED_AT_ONCE = 16
 def check_size(storage: Storage, name: str, handle: Handle | FileList) -> None:
     """Raise MissingFileError or DamagedFileError unless a file has the length in its handle."""
     where = f"{storage.url}/{name}"
-    with _naming(where):
+    with _name_file_in_errors(where):
         check_length(where, storage.size(name), handle)
 
 
@@ -111,9 +111,9 @@ class DataFile:
         number of rows than the file's footer says.
         """
         numbers = [*row_groups]
-        found = self.parquet.schema_arrow
-        check_columns(self.where, found, schema)
-        whole = found.names == schema.names
+        file_schema = self.parquet.schema_arrow
+        check_columns(self.where, file_schema, schema)
+        whole = file_schema.names == schema.names
         names = None if whole else schema.names
         if not isinstance(self.source, RangedFile):
             for number in numbers:
@@ -121,7 +121,9 @@ class DataFile:
             return
         # A whole file in memory needs no column positions. Arrow may abort the process when it
         # locates a column by a damaged footer, but not when it reads the column.
-        columns = range(self.parquet.metadata.num_columns) if whole else _places(found, schema)
+        columns = (
+            range(self.parquet.metadata.num_columns) if whole else _places(file_schema, schema)
+        )
         metadata = self.parquet.metadata
         spans = [_spans(metadata.row_group(number), columns) for number in numbers]
         self.source.want(chain.from_iterable(spans))
@@ -131,14 +133,14 @@ class DataFile:
 
     def _batches_of(self, number: int, names: list[str] | None) -> Iterator[pa.RecordBatch]:
         # One by one: a batch across two row groups would need both in memory, and a copy.
-        found = 0
+        row_count = 0
         for batch in self.parquet.iter_batches(
             self._rows_at_once(number), row_groups=[number], columns=names, use_threads=False
         ):
-            found += batch.num_rows
+            row_count += batch.num_rows
             # A path may match too much: the column "a.b", and "b" of the column "a".
             yield batch if names is None else batch.select(names)
-        check_rows(self.where, found, self.parquet.metadata.row_group(number).num_rows)
+        check_rows(self.where, row_count, self.parquet.metadata.row_group(number).num_rows)
 
     def _rows_at_once(self, number: int) -> int:
         """Return the number of rows in a batch of about ``BATCH_BYTES`` of a row group."""
@@ -168,7 +170,7 @@ def open_data(
     name = f"{folder}/{handle.path}"
     where = f"{storage.url}/{name}"
     with (
-        _naming(where),
+        _name_file_in_errors(where),
         source_of(
             storage, name, handle, verify=verify, whole=whole, copy=copy, begun=begun
         ) as source,
@@ -211,23 +213,26 @@ def read_batches(
         storage, folder, handle, verify=verify, whole=whole, copy=copy, begun=begun
     ) as file:
         numbers: Sequence[int]
-        numbers, at = row_groups_of(file.parquet.metadata, wanted)
+        numbers, first_row = row_groups_of(file.parquet.metadata, wanted)
         asked, gaps = len(wanted), dict[int, int]()
         if row_groups is not None:
             numbers = sorted({*numbers} & {*row_groups(file, handle)})
-            at, asked, gaps = _left_out(file.parquet.metadata, wanted, numbers)
-        found = 0
+            first_row, asked, gaps = _unread_gaps(file.parquet.metadata, wanted, numbers)
+        row_count = 0
         for batch in file.batches(numbers, schema):
-            begin, end = max(wanted.start - at, 0), min(wanted.stop - at, batch.num_rows)
-            at += batch.num_rows
-            at = gaps.get(at, at)
+            begin, end = (
+                max(wanted.start - first_row, 0),
+                min(wanted.stop - first_row, batch.num_rows),
+            )
+            first_row += batch.num_rows
+            first_row = gaps.get(first_row, first_row)
             if begin < end:
-                found += end - begin
+                row_count += end - begin
                 yield batch if end - begin == batch.num_rows else batch.slice(begin, end - begin)
-        check_rows(file.where, found, asked, stated_by="the manifest")
+        check_rows(file.where, row_count, asked, stated_by="the manifest")
 
 
-def _left_out(
+def _unread_gaps(
     metadata: pq.FileMetaData, rows: range, numbers: Sequence[int]
 ) -> tuple[int, int, dict[int, int]]:
     """Return the position of the first row of some row groups, and how many ``rows`` they have.
@@ -239,7 +244,7 @@ def _left_out(
     starts = [0, *accumulate(sizes)]
     held = (range(starts[number], starts[number + 1]) for number in numbers)
     asked = sum(len(range(max(a.start, rows.start), min(a.stop, rows.stop))) for a in held)
-    gaps = {starts[one + 1]: starts[other] for one, other in pairwise(numbers)}
+    gaps = {starts[number + 1]: starts[other] for number, other in pairwise(numbers)}
     return starts[numbers[0]] if numbers else 0, asked, gaps
 
 
@@ -256,7 +261,7 @@ def row_groups_of(metadata: pq.FileMetaData, rows: range) -> tuple[range, int]:
 
 
 @contextmanager
-def _naming(where: str) -> Iterator[None]:
+def _name_file_in_errors(where: str) -> Iterator[None]:
     """Turn an error while a file is read into an error that names the file."""
     try:
         yield
@@ -276,11 +281,15 @@ def _naming(where: str) -> Iterator[None]:
         ) from error
 
 
-def _places(found: pa.Schema, wanted: pa.Schema) -> list[int]:
+def _places(file_schema: pa.Schema, wanted: pa.Schema) -> list[int]:
     """Return the positions of the leaves of some columns within a row group."""
-    ends = [*accumulate(len(leaf_paths(pa.schema([field]))) for field in found)]
-    numbers = sorted(found.get_field_index(name) for name in wanted.names)
-    return [leaf for at in numbers for leaf in range(ends[at - 1] if at else 0, ends[at])]
+    ends = [*accumulate(len(leaf_paths(pa.schema([field]))) for field in file_schema)]
+    numbers = sorted(file_schema.get_field_index(name) for name in wanted.names)
+    return [
+        leaf
+        for number in numbers
+        for leaf in range(ends[number - 1] if number else 0, ends[number])
+    ]
 
 
 def _spans(row_group: pq.RowGroupMetaData, places: Iterable[int]) -> list[range]:
@@ -291,7 +300,7 @@ def _spans(row_group: pq.RowGroupMetaData, places: Iterable[int]) -> list[range]
             column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
         )
         spans.append(range(start, start + column.total_compressed_size))
-    return joined(spans)
+    return join_spans(spans)
 
 
 # Keyed state from files: the rows of some slices, file by file, each opened once (I8).
@@ -322,17 +331,17 @@ def read_slices(
     files = [(part.handle, part.is_whole and row_groups is None) for part in slices]
     with PrefetchQueue(storage, folder, files, verify) as ahead:
         for part in slices:
-            with _noting(entry, part):
+            with _note_key_groups(entry, part):
                 begun = ahead.next()
                 if ranged:
                     yield from read(part.handle, restored, rows=_rows_of(part), begun=begun)
                     continue
                 for batch in read(part.handle, stored, begun=begun):
-                    yield placed(batch, part.key_groups.first, restored)
+                    yield add_key_group(batch, part.key_groups.first, restored)
 
 
 @contextmanager
-def _noting(entry: KeyedEntry, part: KeyedStateSlice) -> Iterator[None]:
+def _note_key_groups(entry: KeyedEntry, part: KeyedStateSlice) -> Iterator[None]:
     """Add a note to errors with the state and key groups that were being restored."""
     try:
         yield
@@ -348,7 +357,7 @@ def _rows_of(part: KeyedStateSlice) -> range | None:
     return None if part.is_whole else range(part.first_row, part.first_row + part.rows)
 
 
-def placed(batch: pa.RecordBatch, key_group: int, schema: pa.Schema) -> pa.RecordBatch:
+def add_key_group(batch: pa.RecordBatch, key_group: int, schema: pa.Schema) -> pa.RecordBatch:
     """Return rows of one key group with its number as first column; ``schema`` has it too."""
     groups = pa.array(np.full(batch.num_rows, key_group, np.int32))
     return pa.RecordBatch.from_arrays([groups, *batch.columns], schema=schema)

@@ -29,9 +29,9 @@ __all__ = [
     "date_bounds",
     "file_statistics",
     "positions_of",
-    "raised_text",
     "statistics_columns",
     "time_bounds",
+    "upper_bound_text",
 ]
 
 LONGEST_TEXT = 32
@@ -115,11 +115,11 @@ def _bounds(chunks: list[Any], data_type: DataType) -> Bounds | None:
         return date_bounds(low, high) if data_type == "date" else time_bounds(low, high, data_type)
     lowest, highest = min(chunk.min for chunk in chunks), max(chunk.max for chunk in chunks)
     if data_type == "string":
-        return lowest[:LONGEST_TEXT], raised_text(highest)
+        return lowest[:LONGEST_TEXT], upper_bound_text(highest)
     return lowest, highest
 
 
-def raised_text(text: str) -> str:
+def upper_bound_text(text: str) -> str:
     """Return an upper bound of a text: the text itself, or a shorter one that is greater.
 
     Text is ordered by its UTF-8 bytes, which gives the same order as its code points.
@@ -169,7 +169,7 @@ def bound_forms(value: Any) -> tuple[Any, ...]:
     """
     match value:
         case str():
-            return (value, value[:LONGEST_TEXT], raised_text(value))
+            return (value, value[:LONGEST_TEXT], upper_bound_text(value))
         case dt.datetime():
             data_type = "timestamp" if value.tzinfo else "timestamp_ntz"
             since = value.replace(tzinfo=None) - _EPOCH

@@ -54,7 +54,7 @@ class Encodings:
         """Start without a choice."""
         self._chosen: dict[str, str] | None = None
 
-    def of(self, first: pa.Table) -> dict[str, str]:
+    def choose(self, first: pa.Table) -> dict[str, str]:
         """Return :func:`encodings` for a file's first rows, or the earlier choice."""
         if self._chosen is not None:
             return self._chosen
@@ -75,8 +75,8 @@ def encodings(first: pa.Table) -> dict[str, str]:
     sample = first.slice(0, _SAMPLE_ROWS)
     # A column name with a dot would look like the path of a nested column.
     plain = [name for name in sample.column_names if "." not in name]
-    found = {name: _encoding(sample.column(name)) for name in plain}
-    return {name: encoding for name, encoding in found.items() if encoding is not None}
+    by_column = {name: _encoding(sample.column(name)) for name in plain}
+    return {name: encoding for name, encoding in by_column.items() if encoding is not None}
 
 
 def leaf_paths(schema: pa.Schema) -> list[str]:
@@ -85,36 +85,38 @@ def leaf_paths(schema: pa.Schema) -> list[str]:
 
 
 def _encoding(column: pa.ChunkedArray) -> str | None:
-    kind = column.type
-    text = pa.types.is_string(kind) or pa.types.is_binary(kind)
+    data_type = column.type
+    text = pa.types.is_string(data_type) or pa.types.is_binary(data_type)
     whole = (
-        pa.types.is_signed_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind)
+        pa.types.is_signed_integer(data_type)
+        or pa.types.is_timestamp(data_type)
+        or pa.types.is_date32(data_type)
     )
-    if not (text or whole or pa.types.is_floating(kind)):
+    if not (text or whole or pa.types.is_floating(data_type)):
         return None
     if 2 * pc.count_distinct(column, mode="all").as_py() <= len(column):
         return None
     if text:
-        return "DELTA_BYTE_ARRAY" if _in_order(column) else "DELTA_LENGTH_BYTE_ARRAY"
+        return "DELTA_BYTE_ARRAY" if _is_ascending(column) else "DELTA_LENGTH_BYTE_ARRAY"
     return "DELTA_BINARY_PACKED" if whole else "PLAIN"
 
 
-def _in_order(column: pa.ChunkedArray) -> bool:
+def _is_ascending(column: pa.ChunkedArray) -> bool:
     values = column.combine_chunks()
     ascending = pc.less_equal(values.slice(0, len(values) - 1), values.slice(1))
     return pc.all(ascending, skip_nulls=True, min_count=0).as_py() is True
 
 
 def _paths(field: pa.Field) -> Iterator[str]:
-    kind = field.type
-    if pa.types.is_struct(kind):
-        inner = [kind.field(at) for at in range(kind.num_fields)]
+    data_type = field.type
+    if pa.types.is_struct(data_type):
+        inner = [data_type.field(index) for index in range(data_type.num_fields)]
         yield from (f"{field.name}.{path}" for part in inner for path in _paths(part))
-    elif pa.types.is_map(kind):
-        for part in (kind.key_field, kind.item_field):
+    elif pa.types.is_map(data_type):
+        for part in (data_type.key_field, data_type.item_field):
             yield from (f"{field.name}.key_value.{path}" for path in _paths(part))
-    elif pa.types.is_list(kind):
-        part = kind.value_field.with_name("element")
+    elif pa.types.is_list(data_type):
+        part = data_type.value_field.with_name("element")
         yield from (f"{field.name}.list.{path}" for path in _paths(part))
     else:
         yield field.name
@@ -227,7 +229,7 @@ class FileWriter:
         self._rows += batch.num_rows
         while batch.num_rows:
             room = self._options.row_group_rows - self._pending_rows
-            part = self._fitting(batch.slice(0, room))
+            part = self._rows_that_fit(batch.slice(0, room))
             self._pending.append(part)
             self._pending_rows += part.num_rows
             self._pending_bytes += part.nbytes
@@ -236,7 +238,7 @@ class FileWriter:
                 self._flush()
             batch = batch.slice(part.num_rows)
 
-    def _fitting(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _rows_that_fit(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the first rows that fill the row group, or all rows if they fit."""
         room = self._options.row_group_bytes - self._pending_bytes
         if rows.nbytes <= room:
@@ -289,7 +291,7 @@ class FileWriter:
 
     def _open(self, first: pa.Table) -> pq.ParquetWriter:
         """Return Arrow's writer; the file's first rows determine the encodings of its columns."""
-        chosen = self._encodings.of(first)
+        chosen = self._encodings.choose(first)
         return pq.ParquetWriter(
             self._sink,
             self._schema,

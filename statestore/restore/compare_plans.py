@@ -185,7 +185,7 @@ def compare_plans(
     if rate is not None and not 0 < rate < math.inf:
         raise InvalidArgumentError(f"a rate must be bytes per second above 0, not {rate}")
     options = tuple(
-        _compared(manifest, parallelism, plans[parallelism], hosts, strategy, rate, prices)
+        _compare_plan(manifest, parallelism, plans[parallelism], hosts, strategy, rate, prices)
         for parallelism in sorted(plans)
     )
     chosen, why = chosen_of(options)
@@ -218,11 +218,11 @@ def chosen_of(options: Sequence[Compared]) -> tuple[int, str]:
             if options[0].seconds is None
             else "the least expected seconds"
         )
-        best, alike = _first(options, _slowness, _noise(options[0]))
+        best, alike = _best_option(options, _slowness, _noise_limit(options[0]))
         return best.parallelism, what + alike
-    most = max(SLOWER * fastest, fastest + _noise(options[0]))
+    most = max(SLOWER * fastest, fastest + _noise_limit(options[0]))
     near = [option for option in options if _slowness(option) <= most]
-    best, alike = _first(near, lambda one: one.money or 0.0)
+    best, alike = _best_option(near, lambda option: option.money or 0.0)
     measure = "bytes of the largest subtask" if options[0].seconds is None else "expected seconds"
     return (
         best.parallelism,
@@ -236,7 +236,7 @@ def moved_between_subtasks(manifest: Manifest, plan: OperatorPlan) -> int:
     The previous owners are the ranges recorded in the checkpoint, or Flink's even ranges.
     InvalidArgumentError if the plan has another max parallelism.
     """
-    entries = [one for one in manifest.keyed if one.state.uid == plan.stored_uid]
+    entries = [entry for entry in manifest.keyed if entry.state.uid == plan.stored_uid]
     if not entries or plan.assignment is None:
         return 0
     weights = weights_of(entries)
@@ -264,12 +264,12 @@ def moved_between_hosts(
     InvalidArgumentError if the hosts have fewer slots than subtasks, or the strategy is unknown.
     """
     stored = {operator.stored_uid for operator in plan.operators}
-    total = sum(one.size_bytes for one in manifest.keyed if one.state.uid in stored)
+    total = sum(entry.size_bytes for entry in manifest.keyed if entry.state.uid in stored)
     placed = place_operators(manifest, plan.operators, hosts, strategy)
-    return max(total - sum(one.local_bytes for one in placed), 0)
+    return max(total - sum(placement.local_bytes for placement in placed), 0)
 
 
-def _compared(
+def _compare_plan(
     manifest: Manifest,
     parallelism: int,
     plan: RestorePlan,
@@ -315,21 +315,21 @@ def _owners(assignment: Assignment) -> list[int]:
     return [subtask for subtask, own in enumerate(assignment.ranges()) for _ in own]
 
 
-def _slowness(one: Compared) -> float:
-    return one.largest_bytes if one.seconds is None else one.seconds
+def _slowness(option: Compared) -> float:
+    return option.largest_bytes if option.seconds is None else option.seconds
 
 
-def _noise(one: Compared) -> float:
-    return NOISE_BYTES if one.seconds is None else NOISE_SECONDS
+def _noise_limit(option: Compared) -> float:
+    return NOISE_BYTES if option.seconds is None else NOISE_SECONDS
 
 
-def _first(
+def _best_option(
     options: Sequence[Compared], key: Callable[[Compared], float], noise: float = 0.0
 ) -> tuple[Compared, str]:
     """Return the best of the about equal options, and a note if there are several."""
     least = min(map(key, options))
     alike = [option for option in options if key(option) <= max(ALIKE * least, least + noise)]
-    best = min(alike, key=lambda one: (one.moved_bytes, one.parallelism))
+    best = min(alike, key=lambda option: (option.moved_bytes, option.parallelism))
     more = f" ({len(alike)} are about equal; this one moves the fewest bytes)"
     return best, more if len(alike) > 1 else ""
 

@@ -32,10 +32,10 @@ from statestore.format.names import KEY_GROUP
 from statestore.format.slices import reads_of
 from statestore.format.state import Layout
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
-from statestore.layers.merge import Wanted, hides, read_state
+from statestore.layers.merge import Wanted, hides_expired, read_state
 from statestore.parquet.fetch import PrefetchQueue
-from statestore.parquet.reader import DataFile, open_data, placed
-from statestore.restore.duck import unsliced
+from statestore.parquet.reader import DataFile, add_key_group, open_data
+from statestore.restore.duck import copy_slices
 from statestore.storage import Storage
 
 __all__ = ["StateRows", "dataset_of"]
@@ -102,17 +102,19 @@ class _Scan:
         return pa.RecordBatchReader.from_batches(self.projected_schema, self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        entry, batches = self.entry, self._stored()
-        if isinstance(entry, KeyedEntry) and (entry.layers or hides(entry.state, self.rows.now_ms)):
-            batches = self._merged(entry)
+        entry, batches = self.entry, self._stored_batches()
+        if isinstance(entry, KeyedEntry) and (
+            entry.layers or hides_expired(entry.state, self.rows.now_ms)
+        ):
+            batches = self._merged_batches(entry)
         try:
             for batch in batches:
-                yield from unsliced(self._wanted_of(batch))
+                yield from copy_slices(self._select_wanted(batch))
         except StateStoreError as error:
             self.rows.problem = self.rows.problem or error
             raise
 
-    def _wanted_of(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+    def _select_wanted(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         if self.wanted is None:
             return [batch.select(self.names)]
         rows = pa.Table.from_batches([batch]).filter(self.wanted)
@@ -121,14 +123,14 @@ class _Scan:
 
     # --- rows as they are stored ------------------------------------------------------------------
 
-    def _stored(self) -> Iterator[pa.RecordBatch]:
+    def _stored_batches(self) -> Iterator[pa.RecordBatch]:
         entry, verify = self.entry, self.rows.verify
         folder, columns = entry.table.path, self._columns
         stored = pa.schema([field for field in columns if not self._is_placed(field.name)])
         whole = self._is_whole
         files = self._files()
         with PrefetchQueue(
-            self.rows.storage, folder, [(one, whole) for one in files], verify
+            self.rows.storage, folder, [(file, whole) for file in files], verify
         ) as begun:
             for handle in files:
                 with open_data(
@@ -150,10 +152,12 @@ class _Scan:
     @cached_property
     def _columns(self) -> pa.Schema:
         """The columns to read: the selected columns, and those in the condition."""
-        read = [field for field in self.schema if field.name in self.names or self._decides(field)]
+        read = [
+            field for field in self.schema if field.name in self.names or self._refers_to(field)
+        ]
         return pa.schema(read)
 
-    def _decides(self, field: pa.Field) -> bool:
+    def _refers_to(self, field: pa.Field) -> bool:
         """Return whether the condition refers to a column: without it, the filter fails."""
         if self.wanted is None:
             return False
@@ -179,12 +183,12 @@ class _Scan:
         assert isinstance(handle, KeyedStateHandle)
         first = [KEY_GROUP, *batch.schema.names]
         schema = pa.schema([self.schema.field(name) for name in first])
-        return placed(batch, handle.key_groups.first, schema)
+        return add_key_group(batch, handle.key_groups.first, schema)
 
     def _files(self) -> list[Handle]:
         """Return the files that can contain matching rows."""
         handles: list[Handle] = [*self.entry.handles]
-        numbers = self._admitted([_groups_of(handle) for handle in handles])
+        numbers = self._matching_parts([_groups_of(handle) for handle in handles])
         return [handles[number] for number in numbers]
 
     def _row_groups(self, file: DataFile, handle: Handle) -> Iterable[int]:
@@ -199,12 +203,12 @@ class _Scan:
         fragment = _FORMAT.make_fragment(
             pa.BufferReader(footer.getvalue()), partition_expression=_groups_of(handle)
         )
-        found = fragment.subset(self.wanted, schema=self.schema)
-        return sorted(row_group.id for row_group in found.row_groups)
+        subset = fragment.subset(self.wanted, schema=self.schema)
+        return sorted(row_group.id for row_group in subset.row_groups)
 
     # --- rows that are merged while they are read -------------------------------------------------
 
-    def _merged(self, entry: KeyedEntry) -> Iterator[pa.RecordBatch]:
+    def _merged_batches(self, entry: KeyedEntry) -> Iterator[pa.RecordBatch]:
         for groups in self._key_groups(entry.state.max_parallelism):
             yield from read_state(
                 self.rows.storage,
@@ -218,11 +222,13 @@ class _Scan:
     def _key_groups(self, groups: int) -> Iterator[KeyGroupRange]:
         """Yield ranges of key groups that can contain matching rows; adjacent parts are joined."""
         pieces = KeyGroupAssignment(max_parallelism=groups, parallelism=min(groups, _PIECES))
-        for numbers in _runs(self._admitted([_within(piece) for piece in pieces.ranges()])):
+        for numbers in _runs(
+            self._matching_parts([_in_ranges(piece) for piece in pieces.ranges()])
+        ):
             first, last = pieces.range_of(numbers[0]), pieces.range_of(numbers[-1])
             yield KeyGroupRange(first.first, last.last)
 
-    def _admitted(self, parts: list[ds.Expression]) -> list[int]:
+    def _matching_parts(self, parts: list[ds.Expression]) -> list[int]:
         """Return the indexes of the parts that can contain matching rows, in ascending order.
 
         Each part is a predicate that holds for all of its rows. Arrow decides, using placeholder
@@ -246,10 +252,12 @@ class _Scan:
 
 def _groups_of(handle: Handle) -> ds.Expression:
     """Return a predicate for the rows of a file, from its key groups."""
-    return _within(handle.key_groups) if isinstance(handle, KeyedStateHandle) else ds.scalar(True)
+    return (
+        _in_ranges(handle.key_groups) if isinstance(handle, KeyedStateHandle) else ds.scalar(True)
+    )
 
 
-def _within(groups: KeyGroupRange) -> ds.Expression:
+def _in_ranges(groups: KeyGroupRange) -> ds.Expression:
     first, last = (pa.scalar(group, pa.int32()) for group in (groups.first, groups.last))
     if first == last:
         return ds.field(KEY_GROUP) == first

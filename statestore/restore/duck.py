@@ -20,7 +20,15 @@ import pyarrow as pa
 from statestore.errors import QueryStoppedError
 from statestore.extras import needs_extra
 
-__all__ = ["QueryWatch", "duckdb", "for_arrow", "quoted", "said", "shut_in", "unsliced"]
+__all__ = [
+    "QueryWatch",
+    "copy_slices",
+    "duckdb",
+    "error_text",
+    "quoted",
+    "sandbox",
+    "with_arrow_types",
+]
 
 _POLL_SECONDS = 0.05
 _SETTINGS = (
@@ -52,7 +60,7 @@ def duckdb() -> ModuleType:
         return importlib.import_module("duckdb")
 
 
-def shut_in(connection: Any) -> None:
+def sandbox(connection: Any) -> None:
     """Sandbox a connection after its views are registered."""
     # In a notebook without ipywidgets there is no progress bar, and DuckDB refuses to disable it.
     [(is_on,)] = connection.sql("SELECT current_setting('enable_progress_bar')").fetchall()
@@ -62,18 +70,20 @@ def shut_in(connection: Any) -> None:
         connection.execute(setting)
 
 
-def unsliced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def copy_slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield batches whose arrays, at every level, start at the beginning of their memory.
 
     DuckDB ignores the offset of a nested struct, or refuses it. So sliced arrays are copied, and
     all other arrays are passed on without a copy.
     """
     for batch in batches:
-        columns = [_copied(column) if _is_sliced(column) else column for column in batch.columns]
+        columns = [
+            _copy_array(column) if _is_sliced(column) else column for column in batch.columns
+        ]
         yield pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
-def for_arrow(relation: Any) -> Any:
+def with_arrow_types(relation: Any) -> Any:
     """Return a relation whose types Arrow represents exactly; other types are cast to VARCHAR.
 
     Without the cast DuckDB changes values: the largest UHUGEINT becomes -1, TIMETZ loses its zone,
@@ -83,33 +93,38 @@ def for_arrow(relation: Any) -> Any:
         return relation
     columns = (
         # Columns are referenced by position, because a result may contain a name twice.
-        f"#{at}{'' if _is_exact_in_arrow(kind) else f'::{_arrow_type(kind)}'} AS {quoted(name)}"
-        for at, (name, kind) in enumerate(zip(relation.columns, relation.types, strict=True), 1)
+        f"#{number}{'' if _is_exact_in_arrow(duck_type) else f'::{_arrow_type(duck_type)}'} "
+        f"AS {quoted(name)}"
+        for number, (name, duck_type) in enumerate(
+            zip(relation.columns, relation.types, strict=True), 1
+        )
     )
     return relation.project(", ".join(columns))
 
 
-def _is_exact_in_arrow(kind: Any) -> bool:
-    if kind.id in _NESTED:
-        parts = kind.children[:1] if kind.id == "array" else kind.children  # not the length
+def _is_exact_in_arrow(duck_type: Any) -> bool:
+    if duck_type.id in _NESTED:
+        parts = (
+            duck_type.children[:1] if duck_type.id == "array" else duck_type.children
+        )  # not the length
         return all(_is_exact_in_arrow(part) for _, part in parts)
-    return kind.id in _EXACT_IN_ARROW
+    return duck_type.id in _EXACT_IN_ARROW
 
 
-def _arrow_type(kind: Any) -> str:
+def _arrow_type(duck_type: Any) -> str:
     """Return a type in SQL, with VARCHAR for types that Arrow does not represent exactly."""
-    if _is_exact_in_arrow(kind):
-        return str(kind)
-    if kind.id == "struct":
-        fields = (f"{quoted(name)} {_arrow_type(field)}" for name, field in kind.children)
+    if _is_exact_in_arrow(duck_type):
+        return str(duck_type)
+    if duck_type.id == "struct":
+        fields = (f"{quoted(name)} {_arrow_type(field)}" for name, field in duck_type.children)
         return f"STRUCT({', '.join(fields)})"
-    if kind.id == "tuple":
-        return f"TUPLE({', '.join(_arrow_type(field) for _, field in kind.children)})"
-    if kind.id == "map":
-        return f"MAP({', '.join(_arrow_type(part) for _, part in kind.children)})"
-    if kind.id in ("list", "array"):
-        size = kind.children[1][1] if kind.id == "array" else ""
-        return f"{_arrow_type(kind.children[0][1])}[{size}]"
+    if duck_type.id == "tuple":
+        return f"TUPLE({', '.join(_arrow_type(field) for _, field in duck_type.children)})"
+    if duck_type.id == "map":
+        return f"MAP({', '.join(_arrow_type(part) for _, part in duck_type.children)})"
+    if duck_type.id in ("list", "array"):
+        size = duck_type.children[1][1] if duck_type.id == "array" else ""
+        return f"{_arrow_type(duck_type.children[0][1])}[{size}]"
     return "VARCHAR"
 
 
@@ -118,26 +133,26 @@ def quoted(name: str) -> str:
     return '"{}"'.format(name.replace('"', '""'))
 
 
-def said(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Return a DuckDB error on one line, without the quoted statement."""
     text = str(error).partition("\nLINE ")[0]
     return "; ".join(line.strip() for line in text.splitlines() if line.strip())
 
 
 def _is_sliced(array: pa.Array) -> bool:
-    kind = array.type
+    data_type = array.type
     if array.offset:
         return True
-    if pa.types.is_struct(kind):
-        return any(_is_sliced(array.field(at)) for at in range(kind.num_fields))
-    if pa.types.is_map(kind):
+    if pa.types.is_struct(data_type):
+        return any(_is_sliced(array.field(index)) for index in range(data_type.num_fields))
+    if pa.types.is_map(data_type):
         return _is_sliced(array.keys) or _is_sliced(array.items)
-    if pa.types.is_nested(kind):
+    if pa.types.is_nested(data_type):
         return _is_sliced(array.values)
     return False
 
 
-def _copied(array: pa.Array) -> pa.Array:
+def _copy_array(array: pa.Array) -> pa.Array:
     """Return a copy of the array in its own memory: concatenation copies in Arrow."""
     return pa.concat_arrays([array, array.slice(0, 0)])
 
@@ -186,7 +201,7 @@ class QueryWatch:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:

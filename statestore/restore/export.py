@@ -28,11 +28,11 @@ from statestore.format.names import escape
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.parquet.operator_elements import element_digests
 from statestore.parquet.writer import ParquetOptions
-from statestore.restore.output_folder import Contents, appearing
+from statestore.restore.output_folder import Contents, publish_folder
 from statestore.restore.plan import OperatorPlan
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.restore.row_files import EXPORT_FORMATS, Progress, elements_reader, write_rows
-from statestore.restore.target import selected
+from statestore.restore.target import select_operators
 
 __all__ = ["ExportedCheckpoint", "ExportedState", "export"]
 
@@ -84,8 +84,8 @@ def export(
         raise InvalidArgumentError(
             f"unknown format {form!r}; the formats are {' and '.join(EXPORT_FORMATS)}"
         )
-    operators = selected(restored.plan, restored.manifest, uid, name)
-    with appearing(directory) as folder:
+    operators = select_operators(restored.plan, restored.manifest, uid, name)
+    with publish_folder(directory) as folder:
         keyed = {
             (operator.uid, entry.state.name): _contents(restored, operator.uid, entry)
             for operator in operators
@@ -135,13 +135,13 @@ class _Export:
                 rows,
                 form=self._form,
                 options=self._options,
-                advance=self._advance,
+                advance=self._report_progress,
             )
             for subtask, rows in enumerate(self._readers(uid, entry))
         ]
         rows = sum(file.rows for file in files)
         proof = RescaleProof(
-            self._stored(uid, entry),
+            self._expected_rows(uid, entry),
             tuple(RowSet(file.rows, file.digest) for file in files),
             copies=isinstance(entry, OperatorEntry)
             and entry.state.mode is not RedistributionMode.SPLIT,
@@ -160,7 +160,7 @@ class _Export:
             proof=proof,
         )
 
-    def _stored(self, uid: str, entry: Entry) -> RowSet:
+    def _expected_rows(self, uid: str, entry: Entry) -> RowSet:
         """Return the expected rows and digest: from the manifest, or from a second read.
 
         For operator state, the digest excludes the columns of the elements' old positions.
@@ -185,7 +185,7 @@ class _Export:
         for elements in restored.operator_state(uid, name).subtasks():
             yield elements_reader(elements, entry.state.schema)
 
-    def _advance(self, rows: int) -> None:
+    def _report_progress(self, rows: int) -> None:
         self._done += rows
         self._progress(self._done, self._total)
 

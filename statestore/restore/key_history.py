@@ -26,7 +26,7 @@ from statestore.format.schema import Schema, same_type, type_text
 from statestore.format.slices import reads_of
 from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
-from statestore.layers.aligned_streams import aligned, sorted_tables
+from statestore.layers.aligned_streams import align_streams, sorted_tables
 from statestore.layers.merge import clock_ms, read_state
 from statestore.restore.lookup import table_of_key
 from statestore.rows.column_types import arrow_schema
@@ -45,7 +45,7 @@ __all__ = [
     "KeyedRows",
     "SkippedState",
     "as_of",
-    "joined",
+    "join_checkpoints",
     "key_history",
     "key_states",
 ]
@@ -147,35 +147,37 @@ def key_states(
     """
     manifest, now_ms = catalog.load(checkpoint), clock_ms(now_ms)
     states, skipped = [], []
-    for entry in _chosen(manifest, uid, name):
+    for entry in _select_entries(manifest, uid, name):
         try:
-            found = table_of_key(catalog.storage, entry, key_of(entry.state), now_ms=now_ms)
-            rows = tuple(rows_to_dicts(found, str(entry.state)))
+            table = table_of_key(catalog.storage, entry, key_of(entry.state), now_ms=now_ms)
+            rows = tuple(rows_to_dicts(table, str(entry.state)))
         except InvalidArgumentError as error:
             skipped.append(SkippedState(entry, str(error)))
         except StateStoreError as error:
             error.add_note(f"while looking the key up in {entry.state}")
             raise
         else:
-            states.append(KeyedRows(entry, rows, found))
+            states.append(KeyedRows(entry, rows, table))
     if skipped and not states:
         raise InvalidArgumentError(
             f"the key does not fit any state of checkpoint {manifest.checkpoint_id}: "
-            f"{'; '.join(one.reason for one in skipped[:_MOST_NAMED])}"
+            f"{'; '.join(state.reason for state in skipped[:_MOST_NAMED])}"
         )
     return KeyStates(manifest.checkpoint_id, tuple(states), tuple(skipped))
 
 
-def _chosen(manifest: Manifest, uid: str | None, name: str | None) -> tuple[KeyedEntry, ...]:
+def _select_entries(
+    manifest: Manifest, uid: str | None, name: str | None
+) -> tuple[KeyedEntry, ...]:
     if uid is not None and name is not None:
         return (manifest.keyed_entry(uid, name),)
-    found = tuple(
+    entries = tuple(
         entry
         for entry in manifest.keyed
         if uid in (None, entry.state.uid) and name in (None, entry.state.name)
     )
-    if found or (uid is None and name is None):
-        return found
+    if entries or (uid is None and name is None):
+        return entries
     known = ", ".join(sorted({e.state.uid if uid else e.state.name for e in manifest.keyed}))
     what = f"operator {uid!r} has no keyed state" if uid else f"no keyed state {name!r}"
     raise StateNotFoundError(
@@ -212,7 +214,7 @@ class _Sides:
         return pa.schema([*first, *identity, *values])
 
 
-def joined(
+def join_checkpoints(
     storage: Storage,
     a: KeyedEntry,
     b: KeyedEntry,
@@ -228,7 +230,7 @@ def joined(
     groups or hash scheme differ, or if two columns would have the same name. Reading raises
     MissingFileError or DamagedFileError.
     """
-    _refuse_unlike(a, b)
+    _refuse_different_identity(a, b)
     sides = _Sides(a, b)
     names = sides.schema.names
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -242,7 +244,7 @@ def joined(
     return pa.RecordBatchReader.from_batches(sides.schema, batches)
 
 
-def _refuse_unlike(a: KeyedEntry, b: KeyedEntry) -> None:
+def _refuse_different_identity(a: KeyedEntry, b: KeyedEntry) -> None:
     facts = [
         (
             entry.state.identity,
@@ -277,12 +279,12 @@ def _batches(
         sorted_tables(stream, entry.state, run_bytes)
         for stream, entry in zip(streams, (sides.a, sides.b), strict=True)
     ]
-    for piece in aligned(tables, sides.a.state.identity):
+    for piece in align_streams(tables, sides.a.state.identity):
         old, new = piece.rows
-        yield from _joined(old, new, sides).to_batches()
+        yield from _join_piece(old, new, sides).to_batches()
 
 
-def _joined(old: pa.Table | None, new: pa.Table | None, sides: _Sides) -> pa.Table:
+def _join_piece(old: pa.Table | None, new: pa.Table | None, sides: _Sides) -> pa.Table:
     identity = list(sides.a.state.identity)
     a, b = (_rows(rows, entry) for rows, entry in ((old, sides.a), (new, sides.b)))
     both = comparable((a, sides.a.state.schema), (b, sides.b.state.schema))
@@ -293,9 +295,9 @@ def _joined(old: pa.Table | None, new: pa.Table | None, sides: _Sides) -> pa.Tab
     right = np.concatenate((in_b, np.full(len(alone_a), -1), alone_b))
     change = np.where(left < 0, "added", np.where(right < 0, "removed", "same")).astype(object)
     change[: len(in_a)][~same] = "changed"
-    first = [_either(a, b, name, left, right) for name in (KEY_GROUP, *identity)]
-    values = [_taken(a.column(name), left) for name in sides.a.state.values]
-    values += [_taken(b.column(name), right) for name in sides.b.state.values]
+    first = [_first_not_null(a, b, name, left, right) for name in (KEY_GROUP, *identity)]
+    values = [_take_column(a.column(name), left) for name in sides.a.state.values]
+    values += [_take_column(b.column(name), right) for name in sides.b.state.values]
     columns = [first[0], pa.array(change, pa.string()), *first[1:], *values]
     rows = pa.table(columns, schema=sides.schema)
     return rows.take(pa.array(np.argsort(np.asarray(rows.column(KEY_GROUP)), kind="stable")))
@@ -308,14 +310,16 @@ def _rows(rows: pa.Table | None, entry: KeyedEntry) -> pa.Table:
     return pa.schema([pa.field(KEY_GROUP, pa.int32()), *stored]).empty_table()
 
 
-def _either(a: pa.Table, b: pa.Table, name: str, left: Places, right: Places) -> pa.ChunkedArray:
+def _first_not_null(
+    a: pa.Table, b: pa.Table, name: str, left: Places, right: Places
+) -> pa.ChunkedArray:
     both = pa.chunked_array(
         [*a.column(name).chunks, *b.column(name).cast(a.column(name).type).chunks]
     )
     return both.take(pa.array(np.where(left >= 0, left, right + a.num_rows)))
 
 
-def _taken(column: pa.ChunkedArray, places: Places) -> pa.ChunkedArray:
+def _take_column(column: pa.ChunkedArray, places: Places) -> pa.ChunkedArray:
     return column.take(pa.array(places, mask=places < 0))
 
 
@@ -342,12 +346,12 @@ class KeyHistory(tuple[KeyAt, ...]):
 
     def to_arrow(self) -> pa.Table:
         """Return all rows, each preceded by its checkpoint id."""
-        known = [(one, one.table) for one in self if one.table is not None]
+        known = [(version, version.table) for version in self if version.table is not None]
         tables = [
             rows.add_column(
-                0, "checkpoint_id", pa.array([one.checkpoint_id] * len(rows), pa.int64())
+                0, "checkpoint_id", pa.array([version.checkpoint_id] * len(rows), pa.int64())
             )
-            for one, rows in known
+            for version, rows in known
         ]
         return pa.concat_tables(tables, promote_options="permissive")
 
@@ -363,14 +367,14 @@ def as_of(
     *,
     now_ms: int | None,
 ) -> RowStream:
-    """Return a keyed state at checkpoint ``a`` joined with the same at ``b``; see :func:`joined`.
+    """Return a keyed state at two checkpoints as :func:`join_checkpoints` joins them.
 
     Rows that expired by ``now_ms`` (default: this machine's clock) are omitted on both sides.
     Raises CheckpointNotFoundError, StateNotFoundError, or InvalidArgumentError if the two cannot be
     joined.
     """
-    old, new = (catalog.load(one).keyed_entry(uid, name) for one in (a, b))
-    return RowStream(joined(catalog.storage, old, new, now_ms=clock_ms(now_ms)))
+    old, new = (catalog.load(number).keyed_entry(uid, name) for number in (a, b))
+    return RowStream(join_checkpoints(catalog.storage, old, new, now_ms=clock_ms(now_ms)))
 
 
 def key_history(
@@ -391,20 +395,22 @@ def key_history(
     """
     held = {savepoint.checkpoint_id for savepoint in catalog.holds.savepoints()}
     numbers = sorted({*catalog.checkpoint_ids(), *held})
-    newest = _newest(catalog, reversed(numbers), uid, name)
-    key, kind, now_ms = key_of(newest), _key_of(newest), clock_ms(now_ms)
-    before = after = none = _Found(newest, arrow_schema(newest.schema).empty_table())
-    seen: KeyedEntry | None = None
+    newest = _newest_form(catalog, reversed(numbers), uid, name)
+    key, key_schema, now_ms = key_of(newest), _key_of(newest), clock_ms(now_ms)
+    before = after = none = _FoundRows(newest, arrow_schema(newest.schema).empty_table())
+    previous: KeyedEntry | None = None
     for number in numbers:
         manifest = _load(catalog, number)
         if manifest is None:
             continue
         entry = _entry(manifest, uid, name)
-        if entry is None or _key_of(entry.state) != kind:
+        if entry is None or _key_of(entry.state) != key_schema:
             entry, after = None, none
-        elif entry != seen:
-            after = _Found(entry.state, table_of_key(catalog.storage, entry, key, now_ms=now_ms))
-        seen = entry
+        elif entry != previous:
+            after = _FoundRows(
+                entry.state, table_of_key(catalog.storage, entry, key, now_ms=now_ms)
+            )
+        previous = entry
         rows = None if entry is None else tuple(rows_to_dicts(after.rows, str(entry.state)))
         table = None if entry is None else after.rows
         lacking = tuple(record for record in manifest.left_out if record.lacks(uid, name))
@@ -414,13 +420,13 @@ def key_history(
 
 
 @dataclass(frozen=True)
-class _Found:
+class _FoundRows:
     """The rows of a key in a state at a checkpoint."""
 
     state: KeyedState
     rows: pa.Table
 
-    def differs(self, before: _Found) -> bool:
+    def differs(self, before: _FoundRows) -> bool:
         """Return whether these rows differ from earlier ones, in the columns that both have."""
         if self is before or not (self.rows.num_rows or before.rows.num_rows):
             return False
@@ -430,7 +436,7 @@ class _Found:
         )
 
 
-def _newest(catalog: Catalog, numbers: Iterable[int], uid: str, name: str) -> KeyedState:
+def _newest_form(catalog: Catalog, numbers: Iterable[int], uid: str, name: str) -> KeyedState:
     for number in numbers:
         manifest = _load(catalog, number)
         entry = None if manifest is None else _entry(manifest, uid, name)

@@ -23,9 +23,9 @@ from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import ReadSlices
 from statestore.format.state import KeyedState
 from statestore.layers.merge import (
-    kept_rows,
     live_rows_of,
     merged_rows,
+    rows_in_kept_groups,
 )
 from statestore.parquet.reader import read_slices, restored_schema
 from statestore.restore.lookup import has_exact_bounds
@@ -67,7 +67,7 @@ class WantedKeys:
         """
         rows = rereadable(rows)
         if is_dicts(rows):
-            rows = _of_dicts(rows, state)
+            rows = _keys_of_dicts(rows, state)
         rows = as_table(rows, f"the keys of {state}")
         missing = [name for name in state.key if name not in rows.column_names]
         if missing:
@@ -89,13 +89,15 @@ class WantedKeys:
         """Return the keys whose key groups are in these reads."""
         lies = np.zeros(len(self.groups), np.bool_)
         for part in reads.slices:
-            lies[self._in(part)] = True
-        at = np.flatnonzero(lies)
-        return WantedKeys(self.rows.take(pa.array(at)), self.hashes[at], self.groups[at])
+            lies[self._places_in(part)] = True
+        positions = np.flatnonzero(lies)
+        return WantedKeys(
+            self.rows.take(pa.array(positions)), self.hashes[positions], self.groups[positions]
+        )
 
     def hashes_in(self, part: KeyedStateSlice) -> U64Array:
         """Return the distinct hashes of the keys in the key groups of a slice, in order."""
-        hashes = self.hashes[self._in(part)]
+        hashes = self.hashes[self._places_in(part)]
         if len(part.key_groups) > 1:
             hashes = np.sort(hashes)
         again = hashes[1:] == hashes[:-1]
@@ -106,17 +108,17 @@ class WantedKeys:
 
         These are the columns whose values Arrow compares exactly as this module does.
         """
-        own = self._in(part)
+        own = self._places_in(part)
         own = self.rows.slice(own.start, own.stop - own.start)
         kinds = zip(own.column_names, own.schema.types, strict=True)
-        return {name: own.column(name) for name, kind in kinds if has_exact_bounds(kind)}
+        return {name: own.column(name) for name, data_type in kinds if has_exact_bounds(data_type)}
 
     def match(self, rows: pa.Table) -> pa.Table:
         """Return the rows that have one of the keys; hashes may collide, values do not."""
         places, _ = matching_positions(rows.select(self.rows.column_names), self.rows)
         return rows if len(places) == rows.num_rows else take_rows(rows, places)
 
-    def _in(self, part: KeyedStateSlice) -> slice:
+    def _places_in(self, part: KeyedStateSlice) -> slice:
         groups = part.key_groups
         return slice(*np.searchsorted(self.groups, (groups.first, groups.last + 1)).tolist())
 
@@ -133,7 +135,7 @@ class RowCache:
         """Start an empty cache of at most ``limit_bytes``."""
         self._limit, self._size = limit_bytes, 0
         self._lookup, self._lookups = "", 0
-        self._held: dict[tuple[str, int, int, int], _Held] = {}
+        self._held: dict[tuple[str, int, int, int], _CachedSlice] = {}
         self._lock = threading.Lock()
 
     @property
@@ -168,7 +170,7 @@ class RowCache:
         """Cache a slice if there is room."""
         with self._lock:
             if _name(part) not in self._held and self._size + indexed.size <= self._limit:
-                self._held[_name(part)] = _Held(indexed, self._lookups)
+                self._held[_name(part)] = _CachedSlice(indexed, self._lookups)
                 self._size += indexed.size
 
 
@@ -203,7 +205,7 @@ class Indexed:
 
 
 @dataclass
-class _Held:
+class _CachedSlice:
     indexed: Indexed
     used: int
 
@@ -224,16 +226,16 @@ class _Search:
         for part in slices:
             hashes = self.wanted.hashes_in(part)
             if len(hashes):
-                pieces.append(self._like(entry, part, hashes))
+                pieces.append(self._rows_like(entry, part, hashes))
         return self.wanted.match(combine_chunks(pa.concat_tables(pieces)))
 
-    def _like(self, entry: KeyedEntry, part: KeyedStateSlice, hashes: U64Array) -> pa.Table:
+    def _rows_like(self, entry: KeyedEntry, part: KeyedStateSlice, hashes: U64Array) -> pa.Table:
         """Return a slice's rows with one of the hashes."""
         cache = self.cache
         if cache is None or (
             (held := cache.find(part)) is None and not cache.takes(part.size_bytes)
         ):
-            return self._streamed(entry, part, hashes)
+            return self._stream_rows_like(entry, part, hashes)
         if held is None:
             rows = pa.Table.from_batches(
                 read_slices(self.storage, entry, [part], verify=self.verify),
@@ -243,7 +245,9 @@ class _Search:
             cache.put(part, held)
         return held.like(hashes)
 
-    def _streamed(self, entry: KeyedEntry, part: KeyedStateSlice, hashes: U64Array) -> pa.Table:
+    def _stream_rows_like(
+        self, entry: KeyedEntry, part: KeyedStateSlice, hashes: U64Array
+    ) -> pa.Table:
         pieces = [restored_schema(entry.state.schema).empty_table()]
         values = self.wanted.values_in(part)
         for batch in read_slices(self.storage, entry, [part], verify=self.verify):
@@ -253,8 +257,8 @@ class _Search:
                 batch = batch.filter(pc.is_in(batch.column(name), value_set=wanted))
             if not len(values) == len(self.state.key) == 1:
                 own = hashes_of(batch.select([*self.state.key]))
-                at = np.minimum(np.searchsorted(hashes, own), len(hashes) - 1)
-                batch = batch.take(pa.array(np.flatnonzero(hashes[at] == own)))
+                nearest = np.minimum(np.searchsorted(hashes, own), len(hashes) - 1)
+                batch = batch.take(pa.array(np.flatnonzero(hashes[nearest] == own)))
             pieces.append(pa.Table.from_batches([batch]))
         return pa.concat_tables(pieces)
 
@@ -298,10 +302,10 @@ def rows_of_keys(
     layers = [
         live_rows_of(search.rows_in(layer.entry, layer.slices), layer) for layer in reads.layers
     ]
-    return kept_rows(merged_rows(base, layers, entry.state), entry.state, reads.kept)
+    return rows_in_kept_groups(merged_rows(base, layers, entry.state), entry.state, reads.kept)
 
 
-def _of_dicts(rows: Sequence[Mapping[str, Any]], state: KeyedState) -> pa.Table:
+def _keys_of_dicts(rows: Sequence[Mapping[str, Any]], state: KeyedState) -> pa.Table:
     """Return the key columns that occur in dictionaries; without dictionaries, all of them."""
     names = [name for name in state.key if any(name in row for row in rows) or not rows]
     keys: Sequence[Mapping[str, Any]] = [{name: row.get(name) for name in names} for row in rows]

@@ -14,10 +14,10 @@ from statestore.format.slices import Slices, reads_of
 from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.merge import (
+    drop_expired,
     merged_rows,
-    unexpired,
 )
-from statestore.parquet.reader import open_data, placed, restored_schema, row_groups_of
+from statestore.parquet.reader import add_key_group, open_data, restored_schema, row_groups_of
 from statestore.parquet.statistics import positions_of
 from statestore.rows.column_types import arrow_schema, uuid_as_stored, uuid_columns
 from statestore.rows.equality import matching_positions
@@ -71,7 +71,7 @@ def table_of_key(
     layers = [
         _rows_of(storage, layer.entry, layer.slices, wanted, verify) for layer in reads.layers
     ]
-    merged = unexpired(merged_rows(rows, layers, entry.state), entry.state, now_ms)
+    merged = drop_expired(merged_rows(rows, layers, entry.state), entry.state, now_ms)
     return merged.select(entry.state.schema.names)
 
 
@@ -93,7 +93,7 @@ def _rows_of(
                 for batch in file.batches([index], schema):
                     own = pa.Table.from_batches([batch.select(wanted.schema.names)])
                     rows = batch.take(pa.array(matching_positions(own, keys)[0]))
-                    pieces.append(placed(rows, part.key_groups.first, restored))
+                    pieces.append(add_key_group(rows, part.key_groups.first, restored))
     return pa.Table.from_batches(pieces, restored)
 
 
@@ -120,7 +120,7 @@ def key_batch(state: KeyedState, key: Any) -> pa.RecordBatch:
     ]
     try:
         arrays = [
-            column_of([value], field.type, name=field.name, subject=brief(key), place=_of_key)
+            column_of([value], field.type, name=field.name, subject=brief(key), place=_key_place)
             for value, field in zip(values, schema, strict=True)
         ]
     except InvalidArgumentError as error:
@@ -128,7 +128,7 @@ def key_batch(state: KeyedState, key: Any) -> pa.RecordBatch:
             f"{brief(key, 200)} is not a key of {state} ({_key_text(state)}): {error}"
         ) from error
     for value, column in zip(values, schema, strict=True):
-        if not _names_all(value, column.type):
+        if not _has_all_fields(value, column.type):
             raise InvalidArgumentError(
                 f"{brief(key, 200)} is not a key of {state} ({_key_text(state)}): name every "
                 "key field"
@@ -136,18 +136,19 @@ def key_batch(state: KeyedState, key: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _names_all(value: Any, kind: pa.DataType) -> bool:
+def _has_all_fields(value: Any, data_type: pa.DataType) -> bool:
     """Return whether a value's dictionaries have all fields of their structs."""
-    if pa.types.is_struct(kind):
+    if pa.types.is_struct(data_type):
         return value is not None and all(
-            field.name in value and _names_all(value[field.name], field.type) for field in kind
+            field.name in value and _has_all_fields(value[field.name], field.type)
+            for field in data_type
         )
-    if pa.types.is_list(kind) and value is not None:
-        return all(one is None or _names_all(one, kind.value_type) for one in value)
+    if pa.types.is_list(data_type) and value is not None:
+        return all(item is None or _has_all_fields(item, data_type.value_type) for item in value)
     return True
 
 
-def _of_key(at: int) -> str:
+def _key_place(index: int) -> str:
     return "the key"
 
 
@@ -174,21 +175,25 @@ def _row_groups(metadata: Any, wanted: pa.RecordBatch, among: range) -> list[int
     for group in among:
         row_group = metadata.row_group(group)
         bounds = (
-            (row_group.column(positions[name]).statistics, _physical(wanted.column(name)[0]))
+            (row_group.column(positions[name]).statistics, _stored_value(wanted.column(name)[0]))
             for name in wanted.schema.names
             if name in positions and has_exact_bounds(wanted.schema.field(name).type)
         )
-        if all(_admits(statistics, value) for statistics, value in bounds):
+        if all(_may_contain(statistics, value) for statistics, value in bounds):
             kept.append(group)
     return kept
 
 
-def has_exact_bounds(kind: pa.DataType) -> bool:
+def has_exact_bounds(data_type: pa.DataType) -> bool:
     """Return whether Parquet's bounds of a column decide which keys are in it."""
-    return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_date(kind))
+    return bool(
+        pa.types.is_integer(data_type)
+        or pa.types.is_string(data_type)
+        or pa.types.is_date(data_type)
+    )
 
 
-def _physical(value: pa.Scalar) -> int | bytes | None:
+def _stored_value(value: pa.Scalar) -> int | bytes | None:
     """Return a value as Parquet stores it: a date as days, text as UTF-8 bytes."""
     if pa.types.is_date(value.type):
         value = value.cast(pa.int32())
@@ -196,7 +201,7 @@ def _physical(value: pa.Scalar) -> int | bytes | None:
     return stored.encode() if isinstance(stored, str) else stored
 
 
-def _admits(statistics: Any, value: int | bytes | None) -> bool:
+def _may_contain(statistics: Any, value: int | bytes | None) -> bool:
     if value is None or statistics is None or not statistics.has_min_max:
         return True
     # Python has no date after the year 9999, but the number of days always exists. Parquet orders

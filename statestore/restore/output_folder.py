@@ -28,7 +28,7 @@ from statestore.format.digest import RowSet
 from statestore.storage import LocalStorage
 from statestore.storage.base import named
 
-__all__ = ["Contents", "appearing"]
+__all__ = ["Contents", "publish_folder"]
 
 
 INCOMPLETE = ".incomplete"
@@ -39,7 +39,7 @@ Files = dict[str, list[int]]  # by name relative to the folder: length, and time
 
 
 @contextmanager
-def appearing(directory: Path) -> Iterator[Path]:
+def publish_folder(directory: Path) -> Iterator[Path]:
     """Yield a folder inside ``directory`` whose contents are moved up at the end of the block.
 
     While the folder exists, the contents of the directory are incomplete. After an error, nothing
@@ -53,23 +53,25 @@ def appearing(directory: Path) -> Iterator[Path]:
         directory.mkdir(parents=True, exist_ok=True)
         _lock(directory, held)
         _refuse_strangers(directory)
-        _clear(directory)
+        _delete_listed(directory)
         folder.mkdir()
         try:
-            _note(folder, {})
+            _write_list(folder, {})
             yield folder
             _move_up(directory)
         except BaseException:
             with suppress(OSError):
-                _clear(directory)
+                _delete_listed(directory)
             raise
-        _clear_inside(folder)
+        _delete_inside(folder)
 
 
 def _move_up(directory: Path) -> None:
     """Write the list of the files to move, then move them."""
     folder = directory / INCOMPLETE
-    _note(folder, {path.relative_to(folder).as_posix(): _facts(path) for path in _files(folder)})
+    _write_list(
+        folder, {path.relative_to(folder).as_posix(): _file_facts(path) for path in _files(folder)}
+    )
     for path in sorted(folder.iterdir()):
         if path.name in (_LIST, _LIST_BEGUN):
             continue
@@ -86,16 +88,18 @@ def _move_up(directory: Path) -> None:
 
 def _refuse_strangers(directory: Path) -> None:
     """Refuse a directory that contains anything but leftovers of a killed run."""
-    own = _noted(directory / INCOMPLETE)
+    own = _read_list(directory / INCOMPLETE)
     if own is None:
         others: Iterable[Path] = directory.iterdir()
     else:
         folders = _folders(own)
         others = (
             path
-            for path in _below(directory)
+            for path in _paths_below(directory)
             if (name := path.relative_to(directory)).parts[0] != INCOMPLETE
-            and (name not in folders if _is_folder(path) else own.get(str(name)) != _facts(path))
+            and (
+                name not in folders if _is_folder(path) else own.get(str(name)) != _file_facts(path)
+            )
         )
     stranger = next(iter(others), None)
     if stranger is not None:
@@ -105,27 +109,27 @@ def _refuse_strangers(directory: Path) -> None:
         )
 
 
-def _clear(directory: Path) -> None:
+def _delete_listed(directory: Path) -> None:
     """Delete the files in the list of the run that wrote it, and the list last."""
     folder = directory / INCOMPLETE
-    own = _noted(folder)
+    own = _read_list(folder)
     if own is None:
         return
     folders = _folders(own)
-    for path in _below(directory):
+    for path in _paths_below(directory):
         name = path.relative_to(directory)
         if name.parts[0] == INCOMPLETE:
             continue
         if not _is_folder(path):
-            if own.get(str(name)) == _facts(path):
+            if own.get(str(name)) == _file_facts(path):
                 path.unlink()
         elif name in folders:
             with suppress(OSError):  # another process has put something there
                 path.rmdir()
-    _clear_inside(folder)
+    _delete_inside(folder)
 
 
-def _clear_inside(folder: Path) -> None:
+def _delete_inside(folder: Path) -> None:
     for path in folder.iterdir():
         if path.name not in (_LIST, _LIST_BEGUN):
             shutil.rmtree(path) if _is_folder(path) else path.unlink()
@@ -134,7 +138,7 @@ def _clear_inside(folder: Path) -> None:
     folder.rmdir()
 
 
-def _noted(folder: Path) -> Files | None:
+def _read_list(folder: Path) -> Files | None:
     """Return the list of files; None for a folder that no restore created."""
     try:
         noted: Any = json.loads((folder / _LIST).read_text())
@@ -146,12 +150,12 @@ def _noted(folder: Path) -> Files | None:
     return noted if isinstance(noted, dict) else None
 
 
-def _note(folder: Path, files: Files) -> None:
+def _write_list(folder: Path, files: Files) -> None:
     (folder / _LIST_BEGUN).write_text(json.dumps(files))
     (folder / _LIST_BEGUN).replace(folder / _LIST)
 
 
-def _below(directory: Path) -> Iterator[Path]:
+def _paths_below(directory: Path) -> Iterator[Path]:
     """Yield all paths below a directory, without following links; contents before folders."""
     for parent, folders, names in os.walk(directory, topdown=False):
         yield from (Path(parent, name) for name in sorted((*names, *folders)))
@@ -159,7 +163,7 @@ def _below(directory: Path) -> Iterator[Path]:
 
 def _files(folder: Path) -> Iterator[Path]:
     own = (_LIST, _LIST_BEGUN)
-    return (path for path in _below(folder) if path.is_file() and path.name not in own)
+    return (path for path in _paths_below(folder) if path.is_file() and path.name not in own)
 
 
 def _folders(files: Files) -> set[Path]:
@@ -170,7 +174,7 @@ def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def _facts(path: Path) -> list[int]:
+def _file_facts(path: Path) -> list[int]:
     status = path.lstat()
     return [status.st_size, status.st_mtime_ns]
 

@@ -138,8 +138,8 @@ def preferred_hosts(handles: Sequence[KeyedStateHandle], assignment: Assignment)
     if not offered.hosts:
         return ()
     held = {
-        (assignment.subtask_of(one.key_groups.first), offered.host_of(one.slot))
-        for one in offered.previous
+        (assignment.subtask_of(allocation.key_groups.first), offered.host_of(allocation.slot))
+        for allocation in offered.previous
     }
     placed = enumerate(place_subtasks(assignment, offered.previous, offered.slots))
     wanted = ((subtask, offered.host_of(slot)) for subtask, slot in placed)
@@ -238,15 +238,16 @@ def place_operators(
     known = graph or manifest.graph
     nodes = {label_of(node): node for node in known.nodes} if known else {}
     widths = _widths(operators, nodes, graph)
-    places = [(group, at) for group, width in widths.items() for at in range(width)]
+    places = [(group, index) for group, width in widths.items() for index in range(width)]
     slots_per_group({g: [VertexDemand(n, n)] for g, n in widths.items()}, len(offered))
     tasks = _tasks(manifest, operators, nodes, known)
     if strategy == LOCALITY:
-        chosen = _by_locality(places, tasks, offered)
+        chosen = _place_by_locality(places, tasks, offered)
     else:
-        chosen = _one_by_one(places, tasks, hosts, offered, SlotStrategy(strategy))
+        chosen = _place_one_by_one(places, tasks, hosts, offered, SlotStrategy(strategy))
     return tuple(
-        _placed(manifest, plan, strategy, _group_of(nodes, plan), chosen) for plan in operators
+        _operator_placement(manifest, plan, strategy, _group_of(nodes, plan), chosen)
+        for plan in operators
     )
 
 
@@ -295,12 +296,14 @@ def _tasks(
             vertex = f"alone {plan.uid}" if node is None else heads[node.name]
             chains.setdefault((vertex, plan.assignment), []).append(plan)
     return [
-        _Task(_group_of(nodes, plans[0]), assignment, _held(manifest, assignment, plans))
+        _Task(_group_of(nodes, plans[0]), assignment, _pieces_by_host(manifest, assignment, plans))
         for (_, assignment), plans in chains.items()
     ]
 
 
-def _held(manifest: Manifest, assignment: Assignment, plans: Iterable[OperatorPlan]) -> Held:
+def _pieces_by_host(
+    manifest: Manifest, assignment: Assignment, plans: Iterable[OperatorPlan]
+) -> Held:
     """Return the pieces on each host of the keyed states of some operators, in total."""
     stored = {plan.stored_uid for plan in plans}
     handles = [
@@ -313,10 +316,12 @@ def _held(manifest: Manifest, assignment: Assignment, plans: Iterable[OperatorPl
     return pieces_of_hosts(handles, assignment)
 
 
-def _by_locality(
+def _place_by_locality(
     places: Sequence[Place], tasks: Iterable[_Task], offered: Sequence[str]
 ) -> dict[Place, str]:
-    names = {place: f"{at:05}" for at, place in enumerate(places)}  # ties are broken by their order
+    names = {
+        place: f"{index:05}" for index, place in enumerate(places)
+    }  # ties are broken by their order
     groups: dict[str, list[tuple[int, int]]] = {name: [] for name in names.values()}
     vertices = []
     for number, task in enumerate(tasks):
@@ -334,7 +339,7 @@ def _by_locality(
     return {place: offered[slots[name]] for place, name in names.items()}
 
 
-def _one_by_one(
+def _place_one_by_one(
     places: Sequence[Place],
     tasks: Iterable[_Task],
     hosts: Mapping[str, int],
@@ -351,7 +356,7 @@ def _one_by_one(
     used: Counter[str] = Counter()
     chosen: dict[Place, str] = {}
     for number, place in enumerate(places):
-        slots = [Slot(at, on, on, used[on] / hosts[on]) for at, on in free.items()]
+        slots = [Slot(slot, on, on, used[on] / hosts[on]) for slot, on in free.items()]
         later = {host for other in places[number + 1 :] for host in last[other]}
         preferred = [
             location
@@ -362,8 +367,8 @@ def _one_by_one(
             strategy,
             slots,
             preferred=preferred,
-            prior=[at for at, on in free.items() if on in last[place]],
-            reserved=[at for at, on in free.items() if on in later],
+            prior=[slot for slot, on in free.items() if on in last[place]],
+            reserved=[slot for slot, on in free.items() if on in later],
         ) or select_slot(SlotStrategy.DEFAULT, slots)
         assert selection is not None  # there are as many slots as places
         chosen[place] = free.pop(selection.slot)
@@ -382,14 +387,14 @@ def _bytes(held: Held, host: str, subtask: int) -> int:
     return piece.size_bytes if piece else 0
 
 
-def _placed(
+def _operator_placement(
     manifest: Manifest,
     plan: OperatorPlan,
     strategy: str,
     group: str,
     chosen: Mapping[Place, str],
 ) -> OperatorPlacement:
-    held = {} if plan.assignment is None else _held(manifest, plan.assignment, [plan])
+    held = {} if plan.assignment is None else _pieces_by_host(manifest, plan.assignment, [plan])
     on = [chosen[group, subtask] for subtask in range(len(plan.subtasks))]
     subtasks = tuple(PlacedSubtask(i, host, _bytes(held, host, i)) for i, host in enumerate(on))
     return OperatorPlacement(plan.uid, strategy, subtasks, group)

@@ -90,7 +90,7 @@ def weights_of(entries: Sequence[KeyedEntry], by: Weight = Weight.BYTES) -> list
             changed = [0] * len(weights)
             for handle in layer.entry.handles:
                 _add(changed, handle, by)
-            for group in {group for one in layer.live for group in one}:
+            for group in {group for span in layer.live for group in span}:
                 weights[group] += changed[group]
     return weights
 
@@ -344,13 +344,17 @@ def _picture(plan: OperatorPlan) -> Iterator[str]:
         owners = (("before", plan.owners_before), ("now", plan.assignment))
         yield strips(
             [
-                (f"{plan.uid}, {when}: {one.parallelism}", one.max_parallelism, one.ranges())
-                for when, one in owners
+                (
+                    f"{plan.uid}, {when}: {assignment.parallelism}",
+                    assignment.max_parallelism,
+                    assignment.ranges(),
+                )
+                for when, assignment in owners
             ]
         )
     drawn = []
     for span in spans(len(plan.subtasks), MOST_BARS):
-        largest = max(plan.subtasks[at].size_bytes for at in span)
+        largest = max(plan.subtasks[subtask].size_bytes for subtask in span)
         each = f"subtask {span[0]}" if len(span) == 1 else f"largest of {span[0]}–{span[-1]}"
         drawn.append(NotebookBar(f"{plan.uid}, {each}", ((largest, "plain"),), size(largest)))
     yield bars(drawn)
@@ -471,7 +475,9 @@ def _plan_operator(
 
     def subtasks() -> tuple[SubtaskPlan, ...]:
         each = enumerate(ranges)
-        return tuple([_plan_subtask(keyed, operator, own, at, dealt, local) for at, own in each])
+        return tuple(
+            [_plan_subtask(keyed, operator, own, subtask, dealt, local) for subtask, own in each]
+        )
 
     names = tuple(entry.state.name for entry in entries)
     most = assignment.max_parallelism if assignment else None

@@ -28,7 +28,7 @@ from statestore.jobgraph.redistribution import ElementRun
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import RangeAssignment
 from statestore.layers.layer_cache import LayerCache
-from statestore.layers.merge import clock_ms, hides, record_batch_reader, unexpired
+from statestore.layers.merge import clock_ms, drop_expired, hides_expired, record_batch_reader
 from statestore.listeners import CheckpointRestored, Listeners
 from statestore.parquet.operator_elements import elements_of, read_elements
 from statestore.restore.key_set_lookup import WantedKeys, rows_of_keys
@@ -227,7 +227,7 @@ class RestoredKeyedState:
             The number of rows and their digest.
         """
         known = self.entry.contents
-        if known is not None and not hides(self.entry.state, self.now_ms):
+        if known is not None and not hides_expired(self.entry.state, self.now_ms):
             return known
         every = KeyGroupRange.every(self.assignment.max_parallelism)
         names = self.entry.state.schema.names
@@ -354,7 +354,7 @@ class RestoredKeyedState:
         wanted = WantedKeys.of(keys, self.entry.state)
         every = KeyGroupRange.every(self.assignment.max_parallelism)
         rows = rows_of_keys(self._catalog.storage, self.entry, self.plan.of_groups(every), wanted)
-        return unexpired(rows, self.entry.state, self.now_ms)
+        return drop_expired(rows, self.entry.state, self.now_ms)
 
     def lazy(self, subtask: int, *, limit_bytes: int = LAZY_BYTES) -> LazySubtask:
         """Return a subtask whose key groups are read when one of their keys is requested.

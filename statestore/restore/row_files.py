@@ -64,8 +64,8 @@ def write_rows(
     """
     path = folder / f"part-0.{form}"
     write = _write_parquet if form == "parquet" else _write_json_lines
-    counted = _Counted(rows, advance)
-    with _naming(path):
+    counted = _CountingIterator(rows, advance)
+    with _name_file_in_errors(path):
         folder.mkdir(parents=True, exist_ok=True)
     write(path, counted, rows.schema, options)
     return ExportedFile(counted.rows, path.stat().st_size, counted.digest)
@@ -102,7 +102,7 @@ def json_value(value: Any) -> Any:
     return value
 
 
-class _Counted:
+class _CountingIterator:
     """Iterates over batches that are written to a file, counting and digesting them."""
 
     def __init__(self, rows: pa.RecordBatchReader, advance: Callable[[int], None]) -> None:
@@ -119,14 +119,14 @@ class _Counted:
 
 
 def _write_parquet(
-    path: Path, batches: _Counted, schema: pa.Schema, options: ParquetOptions
+    path: Path, batches: _CountingIterator, schema: pa.Schema, options: ParquetOptions
 ) -> None:
     writer = FileWriter(LocalStorage(str(path.parent)), path.name, schema, options)
     try:
         for batch in batches:
-            with _naming(path):
+            with _name_file_in_errors(path):
                 writer.write(batch)
-        with _naming(path):
+        with _name_file_in_errors(path):
             writer.close()
     except BaseException:
         # Close the writer if possible: Arrow prints a warning on stderr about an open writer.
@@ -137,9 +137,9 @@ def _write_parquet(
 
 
 def _write_json_lines(
-    path: Path, batches: _Counted, schema: pa.Schema, options: ParquetOptions
+    path: Path, batches: _CountingIterator, schema: pa.Schema, options: ParquetOptions
 ) -> None:
-    with _naming(path):
+    with _name_file_in_errors(path):
         file = path.open("x", encoding="utf-8", newline="\n")
     with file:
         for batch in batches:
@@ -147,14 +147,14 @@ def _write_json_lines(
                 json.dumps(json_value(row), ensure_ascii=False) + "\n"
                 for row in display_rows(batch)
             ]
-            with _naming(path):
+            with _name_file_in_errors(path):
                 file.writelines(lines)
-        with _naming(path):
+        with _name_file_in_errors(path):
             file.flush()
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _name_file_in_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

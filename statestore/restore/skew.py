@@ -89,8 +89,8 @@ def skewed_groups(
     rows, sizes = weights_of(entries, Weight.ROWS), weights_of(entries, Weight.BYTES)
     weights = sizes if by is Weight.BYTES else rows
     total, count = sum(weights), len(weights)
-    found = [group for group, weight in enumerate(weights) if weight * count > factor * total]
-    found.sort(key=lambda group: (-weights[group], group))
+    groups = [group for group, weight in enumerate(weights) if weight * count > factor * total]
+    groups.sort(key=lambda group: (-weights[group], group))
     return tuple(
         SkewedGroup(
             key_group=group,
@@ -99,7 +99,7 @@ def skewed_groups(
             share=weights[group] / total,
             times=weights[group] * count / total,
         )
-        for group in found
+        for group in groups
     )
 
 
@@ -110,9 +110,9 @@ def heaviest(entry: KeyedEntry, most: int) -> tuple[tuple[tuple[int, int], ...],
     it does not exist. Key groups without rows are omitted.
     """
     weights = weights_of([entry], Weight.ROWS)
-    first = nlargest(most + 1, enumerate(weights), key=lambda one: (one[1], -one[0]))
-    found = [one for one in first if one[1]]
-    return tuple(found[:most]), found[most][1] if len(found) > most else 0
+    first = nlargest(most + 1, enumerate(weights), key=lambda item: (item[1], -item[0]))
+    loaded = [item for item in first if item[1]]
+    return tuple(loaded[:most]), loaded[most][1] if len(loaded) > most else 0
 
 
 # The imbalance of key-group ranges: Flink's even ranges compared with balanced ones.
@@ -152,17 +152,17 @@ def loads_of(weights: Sequence[int], assignment: Assignment) -> tuple[int, ...]:
 
 def skews_of(manifest: Manifest, plan: RestorePlan, by: Weight) -> tuple[RangeSkew, ...]:
     """Return the imbalance of each planned operator with keyed state, for both kinds of ranges."""
-    found = []
+    skews = []
     for operator in plan.operators:
-        entries = [one for one in manifest.keyed if one.state.uid == operator.stored_uid]
+        entries = [entry for entry in manifest.keyed if entry.state.uid == operator.stored_uid]
         if not entries:
             continue
         weights, parallelism = weights_of(entries, by), len(operator.subtasks)
         even = KeyGroupAssignment(max_parallelism=len(weights), parallelism=parallelism)
         ranges = balanced(weights, parallelism)
         loads = loads_of(weights, even), loads_of(weights, ranges)
-        found.append(RangeSkew(operator.uid, by, *loads, ranges))
-    return tuple(found)
+        skews.append(RangeSkew(operator.uid, by, *loads, ranges))
+    return tuple(skews)
 
 
 # Hot keys: the keys with the most rows in some key groups of a state, counted exactly.
@@ -206,10 +206,13 @@ def _keys(storage: Storage, entry: KeyedEntry, key_group: int) -> Iterator[pa.Re
     for part in reads.base:
         rows = range(part.first_row, part.first_row + part.rows)
         with open_data(storage, entry.table.path, part.handle) as file:
-            numbers, at = row_groups_of(file.parquet.metadata, rows)
+            numbers, first_row = row_groups_of(file.parquet.metadata, rows)
             for batch in file.batches(numbers, keys):
-                begin, end = max(rows.start - at, 0), min(rows.stop - at, batch.num_rows)
-                at += batch.num_rows
+                begin, end = (
+                    max(rows.start - first_row, 0),
+                    min(rows.stop - first_row, batch.num_rows),
+                )
+                first_row += batch.num_rows
                 if begin < end:
                     yield batch.slice(begin, end - begin)
 
@@ -242,18 +245,18 @@ class _Counter:
             return
         self._number -= 1  # among equal counts, the first one is kept
         if len(self._found) < self._most:
-            heappush(self._found, (rows, self._number, _alone(key)))
+            heappush(self._found, (rows, self._number, _copy_batch(key)))
         elif (rows, self._number) > self._found[0][:2]:
-            heappushpop(self._found, (rows, self._number, _alone(key)))
+            heappushpop(self._found, (rows, self._number, _copy_batch(key)))
 
     def finish(self) -> tuple[CountedKey, ...]:
         self._close()
         self._key = None
-        found = sorted(self._found, key=lambda one: one[:2], reverse=True)
-        return tuple(CountedKey(_first(key), self._key_group, rows) for rows, _, key in found)
+        counted = sorted(self._found, key=lambda entry: entry[:2], reverse=True)
+        return tuple(CountedKey(_first(key), self._key_group, rows) for rows, _, key in counted)
 
 
-def _alone(key: pa.RecordBatch) -> pa.RecordBatch:
+def _copy_batch(key: pa.RecordBatch) -> pa.RecordBatch:
     """Return a copy: a slice would keep the memory of its whole batch."""
     return key.take(pa.array([0]))
 
@@ -400,15 +403,15 @@ def skew(
             "operator state"
         )
     operators = []
-    for one in part.uids:
-        entries = [entry for entry in part.keyed if entry.state.uid == one]
+    for operator_uid in part.uids:
+        entries = [entry for entry in part.keyed if entry.state.uid == operator_uid]
         if entries:
             hot = [
-                _hot(catalog.storage, entry, keys, read_groups)
+                _hot_keys(catalog.storage, entry, keys, read_groups)
                 for entry in entries
                 if keys and read_groups and len(entry.state.identity) > len(entry.state.key)
             ]
-            operators.append(_operator(one, entries, by, factor, tuple(hot)))
+            operators.append(_operator(operator_uid, entries, by, factor, tuple(hot)))
     lacking = left_out_of(manifest.left_out, uid, name)
     return SkewReport(manifest.checkpoint_id, by, factor, tuple(operators), lacking)
 
@@ -427,18 +430,18 @@ def _operator(
     )
 
 
-def _hot(storage: Storage, entry: KeyedEntry, most: int, read_groups: int) -> HotKeys:
+def _hot_keys(storage: Storage, entry: KeyedEntry, most: int, read_groups: int) -> HotKeys:
     """Read the largest key groups until no other key group can have a hotter key."""
     groups, after = heaviest(entry, read_groups)
-    found: list[CountedKey] = []
+    keys: list[CountedKey] = []
     read: list[int] = []
     for group, rows in groups:
-        if len(found) == most and found[-1].rows >= rows:
+        if len(keys) == most and keys[-1].rows >= rows:
             after = rows
             break
-        found += counted_keys(storage, entry, group, most)
-        found.sort(key=lambda key: -key.rows)  # stable: the earlier of equal counts stays
-        del found[most:]
+        keys += counted_keys(storage, entry, group, most)
+        keys.sort(key=lambda key: -key.rows)  # stable: the earlier of equal counts stays
+        del keys[most:]
         read.append(group)
-    enough = len(found) == most and found[-1].rows >= after
-    return HotKeys(entry.state.name, entry.rows, tuple(found), tuple(read), not after or enough)
+    enough = len(keys) == most and keys[-1].rows >= after
+    return HotKeys(entry.state.name, entry.rows, tuple(keys), tuple(read), not after or enough)

@@ -30,7 +30,14 @@ from statestore.format.schema import names_with_nul
 from statestore.layers.merge import clock_ms
 from statestore.parquet.operator_elements import stored_schema
 from statestore.parquet.reader import restored_schema
-from statestore.restore.duck import QueryWatch, duckdb, for_arrow, quoted, said, shut_in
+from statestore.restore.duck import (
+    QueryWatch,
+    duckdb,
+    error_text,
+    quoted,
+    sandbox,
+    with_arrow_types,
+)
 from statestore.restore.target import bytes_of
 from statestore.rows.dataframes import RowStream
 from statestore.storage import Storage
@@ -94,12 +101,12 @@ def views_of(manifest: Manifest) -> tuple[View, ...]:
     names = [entry.state.name.lower() for entry in manifest.entries]
     schemas: dict[str, str] = {}
     for uid in manifest.uids:
-        schemas[uid] = _free(uid, {*_TAKEN, *map(str.lower, schemas.values())})
+        schemas[uid] = _unused_name(uid, {*_TAKEN, *map(str.lower, schemas.values())})
     taken: dict[str, set[str]] = {schema.lower(): set() for schema in schemas.values()}
     views = []
     for entry in sorted(manifest.entries, key=lambda entry: entry.state.uid):
         schema = schemas[entry.state.uid]
-        name = _free(entry.state.name, taken[schema.lower()])
+        name = _unused_name(entry.state.name, taken[schema.lower()])
         taken[schema.lower()].add(name.lower())
         unique = names.count(name.lower()) == 1
         views.append(View(schema, name, unique or schema.lower() == _MAIN, entry))
@@ -141,14 +148,14 @@ def run_query(
     # Arrow's datasets import pandas, which is not needed otherwise.
     dataset = importlib.import_module("statestore.restore.dataset")
     rows = dataset.StateRows(storage, now_ms, verify)
-    asked = _Asked(library, dataset.dataset_of, rows, views_of(manifest))
+    asked = _Query(library, dataset.dataset_of, rows, views_of(manifest))
     batches = asked.batches(sql, watch, memory_limit_bytes)
     _OPEN.add(batches)
     schema = next(batches)
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 
-class _Asked:
+class _Query:
     """One in-memory DuckDB for one statement."""
 
     def __init__(self, library: Any, dataset_of: Any, rows: Any, views: tuple[View, ...]) -> None:
@@ -166,7 +173,7 @@ class _Asked:
                 watch.watch(connection),
             ):
                 self._make_views(connection)
-                relation = for_arrow(connection.sql(self._one_question(connection, sql)))
+                relation = with_arrow_types(connection.sql(self._check_statement(connection, sql)))
                 # Reading the schema runs the query up to its first rows.
                 with pa.RecordBatchReader.from_stream(relation) as reader:
                     yield reader.schema
@@ -175,7 +182,7 @@ class _Asked:
                             raise watch.problem
                         yield batch
         except (self._duckdb.Error, pa.ArrowException, OSError) as error:
-            raise watch.problem or self._named(error) from error
+            raise watch.problem or self._translate_error(error) from error
 
     def _make_views(self, connection: Any) -> None:
         for number, view in enumerate(self._views):
@@ -190,9 +197,9 @@ class _Asked:
                     f"CREATE VIEW IF NOT EXISTS {name} AS SELECT * FROM {quoted(scanned)}"
                 )
         connection.execute("SET temp_directory = ''")  # queries that exceed the memory fail
-        shut_in(connection)
+        sandbox(connection)
 
-    def _one_question(self, connection: Any, sql: str) -> str:
+    def _check_statement(self, connection: Any, sql: str) -> str:
         statements = connection.extract_statements(sql)
         if len(statements) != 1:
             raise InvalidArgumentError(
@@ -207,12 +214,12 @@ class _Asked:
             )
         return str(statements[0].query)
 
-    def _named(self, error: Exception) -> StateStoreError:
+    def _translate_error(self, error: Exception) -> StateStoreError:
         """Return the error that the caller gets for an error of DuckDB or Arrow."""
         if self._rows.problem is not None:
             problem: StateStoreError = self._rows.problem
             return problem
-        first = said(error)
+        first = error_text(error)
         # Arrow converts DuckDB's errors to OSError, so only their text identifies them.
         if "Out of Memory Error" in first:
             return QueryStoppedError(
@@ -220,10 +227,11 @@ class _Asked:
                 "rows or columns, or raise the limit"
             )
         if isinstance(error, self._duckdb.CatalogException) and "Table with name" in first:
-            first = f"{first.partition('; ')[0]}; the views are {self._known()}{self._unasked()}"
+            views = f"{self._known()}{self._unreadable_note()}"
+            first = f"{first.partition('; ')[0]}; the views are {views}"
         return InvalidArgumentError(f"DuckDB cannot run the query: {first}")
 
-    def _unasked(self) -> str:
+    def _unreadable_note(self) -> str:
         """Return a note about the states that queries cannot read because of NUL in a name."""
         return "".join(
             (
@@ -243,7 +251,7 @@ class _Asked:
         return self._views[0].sql if self._views else "a state"
 
 
-def _free(name: str, taken: set[str]) -> str:
+def _unused_name(name: str, taken: set[str]) -> str:
     number, free = 1, name
     while free.lower() in taken:
         number += 1

@@ -34,7 +34,7 @@ __all__ = [
     "plan",
     "plan_target",
     "select",
-    "selected",
+    "select_operators",
 ]
 
 
@@ -145,7 +145,7 @@ def plan_target(
     else:
         wanted = manifest.parallelism if target.parallelism is None else target.parallelism
     parallelism: int | Mapping[str, int] = wanted
-    known, single = manifest.operators, _single(manifest)
+    known, single = manifest.operators, _single_subtask_operators(manifest)
     if target.parallelism is None:
         parallelism = {uid: known.parallelism_of(uid) for uid in manifest.uids}
     elif single and target.max_parallelism is None:
@@ -163,7 +163,7 @@ def plan_target(
     return replace(plan, parallelism=wanted, choices=choices)
 
 
-def _single(manifest: Manifest) -> set[str]:
+def _single_subtask_operators(manifest: Manifest) -> set[str]:
     """Return the operators that the job graph limits to one subtask.
 
     Flink's planner does that with an aggregate over all rows (``setMaxParallelism(1)``).
@@ -179,17 +179,19 @@ def choices_of(manifest: Manifest, bytes_per_task: int) -> tuple[ParallelismChoi
     largest of them, and every operator must be able to run at it, except operators that the job
     graph limits to 1.
     """
-    single = _single(manifest)
+    single = _single_subtask_operators(manifest)
     others = [entry for entry in manifest.keyed if entry.state.uid not in single]
     limit = min((entry.state.max_parallelism for entry in others), default=1)
     return tuple(
-        ParallelismChoice(uid, _decide(entries, bytes_per_task, limit))
+        ParallelismChoice(uid, _choose_parallelism(entries, bytes_per_task, limit))
         for uid in manifest.uids
         if (entries := [entry for entry in manifest.keyed if entry.state.uid == uid])
     )
 
 
-def _decide(entries: list[KeyedEntry], bytes_per_task: int, limit: int) -> KeyGroupDecision:
+def _choose_parallelism(
+    entries: list[KeyedEntry], bytes_per_task: int, limit: int
+) -> KeyGroupDecision:
     """Choose a parallelism from the bytes of each key group, over all states of the operator."""
     sizes = weights_of(entries)
     return decide_for_key_groups(sizes, bytes_per_task=bytes_per_task, max_parallelism=limit)
@@ -197,10 +199,10 @@ def _decide(entries: list[KeyedEntry], bytes_per_task: int, limit: int) -> KeyGr
 
 def matching_of(manifest: Manifest, graph: JobGraph) -> Matching:
     """Return which operator of a job takes over which stored operator; see ``matching.py``."""
-    return match([_stored(manifest, uid) for uid in manifest.uids], graph, manifest.graph)
+    return match([_stored_operator(manifest, uid) for uid in manifest.uids], graph, manifest.graph)
 
 
-def _stored(manifest: Manifest, uid: str) -> StoredOperator:
+def _stored_operator(manifest: Manifest, uid: str) -> StoredOperator:
     entries = [entry for entry in manifest.entries if entry.state.uid == uid]
     keyed = [entry for entry in entries if isinstance(entry, KeyedEntry)]
     has_uid = manifest.operators.has_uid(uid)
@@ -221,9 +223,9 @@ def _plan_graph(manifest: Manifest, graph: JobGraph, local: Collection[str]) -> 
     check_parallelism(matching, graph)
     uids = {manifest.operators.id_of(uid): uid for uid in manifest.uids}
     claimants = {
-        uids[found.stored.operator_id]: found.node
-        for found in matching.nodes
-        if found.stored is not None
+        uids[match.stored.operator_id]: match.node
+        for match in matching.nodes
+        if match.stored is not None
     }
     parallelism = {uid: node.parallelism for uid, node in claimants.items()}
     plan = plan_restore(manifest, parallelism, local=local)
@@ -251,11 +253,11 @@ def plan(
     whole = plan_target(manifest, target, local)
     if uid is None and name is None:
         return whole
-    operators = selected(whole, manifest, uid, name, local)
+    operators = select_operators(whole, manifest, uid, name, local)
     return replace(whole, operators=operators)
 
 
-def selected(
+def select_operators(
     whole: RestorePlan,
     manifest: Manifest,
     uid: str | None,
@@ -280,7 +282,7 @@ def selected(
     if name is not None and part.operator:
         # All states of the operator determine who gets a remainder, so all are redistributed
         # together.
-        operator = _dealt(manifest, operator, name)
+        operator = _select_subtasks(manifest, operator, name)
     return (replace(operator, uid=uid),)
 
 
@@ -314,7 +316,7 @@ def select(manifest: Manifest, uid: str | None, name: str | None) -> Manifest:
     )
 
 
-def _dealt(manifest: Manifest, plan: OperatorPlan, name: str) -> OperatorPlan:
+def _select_subtasks(manifest: Manifest, plan: OperatorPlan, name: str) -> OperatorPlan:
     dealt = redistribution_of(manifest, plan.stored_uid, len(plan.subtasks))
     return replace(
         plan,

@@ -281,7 +281,7 @@ def merge_steps(
     Rows of one key group and identity are in one step, except duplicates within a stream. About
     ``memory_bytes`` of rows are in memory, half of them for streams that wait for others. All
     streams are read ahead before a step, so that many streams need few steps. For few streams,
-    :func:`statestore.layers.aligned_streams.aligned` is more suitable.
+    :func:`statestore.layers.aligned_streams.align_streams` is more suitable.
     """
     share = memory_bytes // (2 * max(len(streams), 1))
     heads = [_Head(number, stream) for number, stream in enumerate(streams)]

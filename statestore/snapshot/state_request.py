@@ -44,8 +44,8 @@ from statestore.keys.groups import default_max_parallelism, effective_max_parall
 from statestore.keys.hashing import HASH_SCHEMES
 from statestore.layers.merge import check_instant
 from statestore.parquet.operator_elements import (
-    elements_in_place,
     elements_table,
+    place_elements,
     refuse_large_elements,
     schema_of_elements,
 )
@@ -371,7 +371,7 @@ def operator_state(
     copies = 1 if mode is RedistributionMode.BROADCAST else parallelism
     subject = f"{mode.value} state {name!r} of operator {uid!r}"
     if is_frame(elements):
-        table = elements_in_place(rows_on_driver(elements, subject), copies, subject)
+        table = place_elements(rows_on_driver(elements, subject), copies, subject)
     else:
         several = mode is not RedistributionMode.BROADCAST and isinstance(elements, Iterable)
         lists = list(elements) if several else [elements]

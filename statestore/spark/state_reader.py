@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import ReadSlices
-from statestore.layers.merge import read_state, unexpired
+from statestore.layers.merge import drop_expired, read_state
 from statestore.restore.key_set_lookup import RowCache, WantedKeys, bytes_to_read, rows_of_keys
 from statestore.spark.cached_rows import coalesce_small, collect_if_small, collect_single_partition
 from statestore.spark.compat import arrow_schema_of
@@ -256,7 +256,7 @@ def dataframe_of_keys(
     def rows_of(subtask: int, cache: RowCache | None) -> pa.Table:
         reads, own = per_subtask[subtask], per_task[subtask]
         rows = rows_of_keys(storage, entry, reads, own, cache, verify=verify)
-        return unexpired(rows, entry.state, now_ms).select(arrow.names).cast(arrow)
+        return drop_expired(rows, entry.state, now_ms).select(arrow.names).cast(arrow)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         warm_up_worker()

@@ -79,8 +79,8 @@ def a_lookup_skips_the_newest_layer(patch: Patch) -> None:
 
 
 def older_changes_win(patch: Patch) -> None:
-    real = merge._with_newest
-    patch.setattr(merge, "_with_newest", lambda parts, state: real(parts[::-1], state))
+    real = merge._mark_newest
+    patch.setattr(merge, "_mark_newest", lambda parts, state: real(parts[::-1], state))
 
 
 def a_query_reads_the_newest_checkpoint(patch: Patch) -> None:
@@ -93,7 +93,7 @@ def a_query_reads_the_newest_checkpoint(patch: Patch) -> None:
 
 
 def expired_rows_come_back(patch: Patch) -> None:
-    patch.setattr(merge, "unexpired", lambda rows, state, now_ms: rows)
+    patch.setattr(merge, "drop_expired", lambda rows, state, now_ms: rows)
 
 
 def union_state_is_split(patch: Patch) -> None:

@@ -17,8 +17,8 @@ from statestore.format.layers import MARK
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState, StateKind
-from statestore.layers.aligned_streams import aligned, sorted_tables
-from statestore.layers.merge import _merged, _merged_layers, merged_rows
+from statestore.layers.aligned_streams import align_streams, sorted_tables
+from statestore.layers.merge import _merge_base, _merge_layers, merged_rows
 from statestore.rows.key_group_runs import sort_groups
 from tests.support.examples import examples
 
@@ -122,7 +122,7 @@ sizes = st.tuples(st.integers(1, 9), st.sampled_from([1, 100, 300, 10**6]))
 @given(st.lists(st.tuples(stored(), writers, sizes), min_size=1, max_size=4))
 def test_no_identity_is_in_two_pieces_and_no_row_is_lost(files: Any) -> None:
     streams = [stream_of(rows, STATE, writer, size) for rows, writer, size in files]
-    pieces = [*aligned(streams, STATE.identity)]
+    pieces = [*align_streams(streams, STATE.identity)]
     for at, (rows, *_) in enumerate(files):
         parts = [piece.rows[at] for piece in pieces]
         found = [row for part in parts if part is not None for row in part.to_pylist()]
@@ -148,7 +148,7 @@ def test_a_merge_in_pieces_equals_one_of_whole_key_groups(
 ) -> None:
     """A delete of a key applies to its rows in all later pieces, from older layers and the base."""
     changes = [stream_of(rows, LAYER, own, sizes) for rows, own, sizes in layers]
-    merged = _merged(stream_of(base, STATE, writer, size), changes, STATE)
+    merged = _merge_base(stream_of(base, STATE, writer, size), changes, STATE)
     found = pa.concat_tables([SCHEMA.empty_table(), *merged]).to_pylist()
     whole = [pa.Table.from_pylist(rows, LAYER_SCHEMA) for rows, *_ in layers]
     expected = merged_rows(pa.Table.from_pylist(base, SCHEMA), whole, STATE)
@@ -167,7 +167,7 @@ def test_merged_layers_have_the_effect_of_the_layers(layers: Any) -> None:
         for m in (None, NAN, -0.0, 0.0, -1.5, 2.5)
     ]
     changes = [stream_of(rows, LAYER, own, sizes) for rows, own, sizes in layers]
-    one = pa.concat_tables([LAYER_SCHEMA.empty_table(), *_merged_layers(changes, STATE)])
+    one = pa.concat_tables([LAYER_SCHEMA.empty_table(), *_merge_layers(changes, STATE)])
     whole = [pa.Table.from_pylist(rows, LAYER_SCHEMA) for rows, *_ in layers]
     table = pa.Table.from_pylist(base, SCHEMA)
     assert str(merged_rows(table, [one], STATE).to_pylist()) == str(
@@ -192,6 +192,6 @@ def test_a_piece_does_not_grow_with_a_key_group() -> None:
         {KEY_GROUP: [0] * 100_000, "k": range(100_000), "m": [None] * 100_000, "v": ["x"] * 100_000}
     ).cast(SCHEMA)
     streams = [sorted_tables(rows.to_batches(999), STATE, 10_000) for _ in range(2)]
-    pieces = [piece.rows for piece in aligned(streams, STATE.identity)]
+    pieces = [piece.rows for piece in align_streams(streams, STATE.identity)]
     assert max(part.nbytes for parts in pieces for part in parts if part is not None) < 30_000
     assert sum(part.num_rows for parts in pieces for part in parts if part is not None) == 200_000

@@ -19,11 +19,11 @@ from statestore.format.state import KeyedState, StateKind, TimeToLive, TtlVisibi
 from statestore.layers.merge import (
     check_instant,
     clock_ms,
-    hides,
-    marked_expired,
-    not_cleaned_up,
+    drop_expired,
+    hides_expired,
+    replace_expired,
+    rows_to_keep,
     time_column,
-    unexpired,
 )
 
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
@@ -68,43 +68,43 @@ def test_a_batch_expires_row_by_row(times: list[int], duration: int, now: int) -
     """The result equals the rule for one row, for all 64-bit values."""
     kept = [n for n, at in enumerate(times) if not is_expired(at, duration, now)]
     rows = batch(times)
-    assert unexpired(rows, state(duration), now).column(0).to_pylist() == kept
+    assert drop_expired(rows, state(duration), now).column(0).to_pylist() == kept
     table = pa.Table.from_batches([rows, rows.slice(0, 0)])
-    assert unexpired(table, state(duration), now).column(0).to_pylist() == kept
+    assert drop_expired(table, state(duration), now).column(0).to_pylist() == kept
 
 
 @given(st.lists(LONGS, min_size=1, max_size=6), DURATIONS, LONGS)
 def test_timestamps_count_in_whole_milliseconds(micros: list[int], duration: int, now: int) -> None:
     """They are rounded down, also before 1970."""
     kept = [n for n, at in enumerate(micros) if not is_expired(at // 1000, duration, now)]
-    rows = unexpired(batch(micros, UTC), state(duration, "timestamp"), now)
+    rows = drop_expired(batch(micros, UTC), state(duration, "timestamp"), now)
     assert rows.column(0).to_pylist() == kept
 
 
 def test_a_row_is_expired_at_its_end_time() -> None:
     """A row with a TTL of 10 ms is valid for exactly 10 ms."""
     rows = batch([-20, -10, -9, 0, 1])
-    assert unexpired(rows, state(10), 0).column(0).to_pylist() == [2, 3, 4]
+    assert drop_expired(rows, state(10), 0).column(0).to_pylist() == [2, 3, 4]
 
 
 def test_rows_without_a_clock_or_a_time_stay() -> None:
     """All rows stay if expired rows are visible until cleanup."""
     rows, shown = batch([0, None, 5]), state(10, visibility="return_expired_if_not_cleaned_up")
-    assert unexpired(rows, state(10), None) is rows
-    assert unexpired(rows, replace(state(10), ttl=None), 99) is rows
-    assert unexpired(rows, shown, 99) is rows
-    assert not_cleaned_up(rows, shown, None) is rows
-    assert not_cleaned_up(rows, shown, 99).column(0).to_pylist() == [1]
-    assert unexpired(rows, state(10), 99).column(0).to_pylist() == [1]
+    assert drop_expired(rows, state(10), None) is rows
+    assert drop_expired(rows, replace(state(10), ttl=None), 99) is rows
+    assert drop_expired(rows, shown, 99) is rows
+    assert rows_to_keep(rows, shown, None) is rows
+    assert rows_to_keep(rows, shown, 99).column(0).to_pylist() == [1]
+    assert drop_expired(rows, state(10), 99).column(0).to_pylist() == [1]
 
 
 @pytest.mark.parametrize("visibility", TtlVisibility)
 def test_hiding_requires_a_clock_and_the_default_visibility(visibility: TtlVisibility) -> None:
     """If nothing is hidden, the stored digest equals the digest of the returned rows."""
     some = state(10, visibility=visibility)
-    assert hides(some, 0) is (visibility is TtlVisibility.NEVER_RETURN_EXPIRED)
-    assert not hides(some, None)
-    assert not hides(replace(some, ttl=None), 0)
+    assert hides_expired(some, 0) is (visibility is TtlVisibility.NEVER_RETURN_EXPIRED)
+    assert not hides_expired(some, None)
+    assert not hides_expired(replace(some, ttl=None), 0)
 
 
 def test_expired_changes_become_deletes() -> None:
@@ -114,7 +114,7 @@ def test_expired_changes_become_deletes() -> None:
     rows = pa.Table.from_batches([batch([0, None, 95, None])]).append_column(
         MARK, pa.array([0, -1, 0, 0], pa.int64())
     )
-    marked = marked_expired(rows, state(10), 100)
+    marked = replace_expired(rows, state(10), 100)
     assert marked.schema == rows.schema
     assert marked.to_pylist() == [
         {"k": 0, "at": None, "v": None, MARK: -1},
@@ -122,9 +122,9 @@ def test_expired_changes_become_deletes() -> None:
         {"k": 2, "at": 95, "v": [2], MARK: 0},
         {"k": 3, "at": None, "v": [3], MARK: 0},
     ]
-    assert marked_expired(rows, state(10), None) is rows
-    assert marked_expired(rows, state(10), 9) is rows
-    assert marked_expired(rows, replace(state(10), ttl=None), 100) is rows
+    assert replace_expired(rows, state(10), None) is rows
+    assert replace_expired(rows, state(10), 9) is rows
+    assert replace_expired(rows, replace(state(10), ttl=None), 100) is rows
 
 
 def test_a_column_of_one_time_is_exact() -> None:

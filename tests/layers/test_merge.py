@@ -20,7 +20,7 @@ from statestore.format.schema import Field, Schema
 from statestore.format.slices import reads_of
 from statestore.format.state import KeyedState, StateKind
 from statestore.keys.groups import KeyGroupRange
-from statestore.layers.merge import _ahead, merged_rows, read_state
+from statestore.layers.merge import _read_ahead, merged_rows, read_state
 from statestore.parquet.writer import ParquetOptions
 from statestore.rows import equality
 from statestore.rows import key_group_runs as runs
@@ -188,7 +188,7 @@ def test_read_ahead_is_bounded_and_ends_with_its_reader() -> None:
         finally:
             ended.append(True)
 
-    with _ahead(runs()) as ahead:
+    with _read_ahead(runs()) as ahead:
         assert [next(ahead).num_rows for _ in range(10)] == [100] * 10
     del ahead
     assert len(begun) <= 10 + 2
@@ -202,7 +202,7 @@ def test_runs_are_read_before_they_are_requested() -> None:
         brought.set()
         yield run(1)
 
-    with _ahead(runs()):
+    with _read_ahead(runs()):
         assert brought.wait(timeout=60)
 
 
@@ -212,7 +212,7 @@ def test_an_error_of_read_ahead_follows_the_runs_before_it() -> None:
         yield run(2)
         raise DamagedFileError("the third")
 
-    with _ahead(runs()) as ahead:
+    with _read_ahead(runs()) as ahead:
         assert [next(ahead).num_rows for _ in range(2)] == [1, 2]
         with pytest.raises(DamagedFileError, match="the third"):
             next(ahead)

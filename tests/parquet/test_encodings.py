@@ -55,9 +55,9 @@ def test_files_of_a_state_share_encodings_after_enough_rows() -> None:
     """One row does not show that a column has the same value in all other rows."""
     few, many = pa.table({"c": ["red"]}), pa.table({"c": ["red"] * ROWS})
     shared = Encodings()
-    assert shared.of(few) == {"c": "DELTA_BYTE_ARRAY"}
-    assert shared.of(many) == {}
-    assert shared.of(pa.table({"c": [str(number) for number in _SHUFFLED]})) == {}
+    assert shared.choose(few) == {"c": "DELTA_BYTE_ARRAY"}
+    assert shared.choose(many) == {}
+    assert shared.choose(pa.table({"c": [str(number) for number in _SHUFFLED]})) == {}
 
 
 def test_leaf_paths_equal_parquets(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from statestore.parquet.statistics import (
     LONGEST_TEXT,
     bound_forms,
     file_statistics,
-    raised_text,
     time_bounds,
+    upper_bound_text,
 )
 from statestore.rows.column_types import arrow_type
 
@@ -47,7 +47,7 @@ def statistics(values: list[Any], data_type: str, row_group_size: int = 2) -> di
 @example("a" * (LONGEST_TEXT - 1) + "\ud7ffb")
 def test_incremented_text_is_an_upper_bound(text: str) -> None:
     """The order is that of UTF-8 bytes, and the bound is as short as possible."""
-    raised = raised_text(text)
+    raised = upper_bound_text(text)
     assert raised.encode() >= text.encode()
     assert len(raised) <= LONGEST_TEXT or set(text[:LONGEST_TEXT]) == {"\U0010ffff"}
     assert (raised == text) is (len(text) <= LONGEST_TEXT or len(raised) > LONGEST_TEXT)

@@ -13,7 +13,7 @@ from statestore import StateStore, TimeToLive, key_group_of
 from statestore.errors import InvalidArgumentError, ParallelismError, SchemaMismatchError
 from statestore.format.slices import KeptGroups
 from statestore.keys.groups import KeyGroupAssignment
-from statestore.layers.merge import kept_rows
+from statestore.layers.merge import rows_in_kept_groups
 from statestore.parquet.writer import ParquetOptions
 from statestore.testing.counting import CountingStorage
 
@@ -124,7 +124,7 @@ def test_the_plans_read_amplification_is_the_rows_read(
 
     def counted(rows: Any, state: Any, kept: KeptGroups | None) -> Any:
         read.append(rows.num_rows)
-        return kept_rows(rows, state, kept)
+        return rows_in_kept_groups(rows, state, kept)
 
     monkeypatch.setattr("statestore.layers.merge.kept_rows", counted)
     for groups in (STORED, *OTHERS):

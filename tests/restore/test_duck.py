@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from statestore import StateStore
 from statestore.format.state import Layout
-from statestore.restore.duck import unsliced
+from statestore.restore.duck import copy_slices
 from statestore.rows.digests import row_hashes, rows_digest
 from tests.support.examples import examples
 from tests.support.strategies import Kind, structs, value_kinds
@@ -67,7 +67,7 @@ def offsets(array: pa.Array) -> set[int]:
 @given(sliced_batches())
 def test_a_batch_starts_at_offset_zero(batch: pa.RecordBatch) -> None:
     """At each level, and the batch keeps its values."""
-    [given_] = unsliced([batch])
+    [given_] = copy_slices([batch])
     assert given_.schema.equals(batch.schema)
     assert row_hashes(given_).tolist() == row_hashes(batch).tolist()  # NaN equals NaN here
     assert set().union(*map(offsets, given_.columns)) == {0}
@@ -76,7 +76,7 @@ def test_a_batch_starts_at_offset_zero(batch: pa.RecordBatch) -> None:
 def test_a_batch_without_slices_is_not_copied() -> None:
     """Nothing is copied without need."""
     batch = pa.record_batch([pa.array([{"a": {"b": [1]}}, None])], ["v"])
-    [given_] = unsliced([batch])
+    [given_] = copy_slices([batch])
     assert given_.column(0).field(0).field(0).values.buffers()[1].address == (
         batch.column(0).field(0).field(0).values.buffers()[1].address
     )
@@ -86,7 +86,7 @@ def test_a_batch_without_slices_is_not_copied() -> None:
 @given(sliced_batches())
 def test_duckdb_reads_the_values_that_it_receives(batch: pa.RecordBatch) -> None:
     """Compare each value."""
-    CONNECTION.register("given", pa.Table.from_batches(unsliced([batch])))
+    CONNECTION.register("given", pa.Table.from_batches(copy_slices([batch])))
     found = CONNECTION.sql("SELECT * FROM given").to_arrow_table().cast(batch.schema)
     assert rows_digest(found) == rows_digest(batch)
     assert found.num_rows == batch.num_rows

@@ -14,7 +14,7 @@ from statestore import StateStore
 from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.restore import export as command
-from statestore.restore.output_folder import appearing
+from statestore.restore.output_folder import publish_folder
 from statestore.restore.row_files import write_rows
 from statestore.storage import LocalStorage
 
@@ -140,7 +140,7 @@ def test_files_created_during_the_export_are_kept(
 def test_an_error_of_the_file_system_is_typed(tmp_path: Path) -> None:
     with (
         pytest.raises(StorageError, match=r"cannot write .*to: .*No such file"),
-        appearing(tmp_path / "to") as folder,
+        publish_folder(tmp_path / "to") as folder,
     ):
         (folder / "none").rename(folder / "other")
     assert list((tmp_path / "to").iterdir()) == []

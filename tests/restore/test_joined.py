@@ -8,7 +8,7 @@ import pytest
 
 from statestore import StateStore, key_group_of
 from statestore.restore import key_history as module
-from statestore.restore.key_history import CHANGE, CHANGES, joined
+from statestore.restore.key_history import CHANGE, CHANGES, join_checkpoints
 from statestore.storage import LocalStorage
 
 MOST = 16
@@ -28,16 +28,16 @@ def store(tmp_path: Path) -> StateStore:
 
 def test_rows_are_joined_run_by_run(store: StateStore, monkeypatch: pytest.MonkeyPatch) -> None:
     together: list[int] = []
-    real = module._joined
+    real = module._join_piece
 
     def counted(old: object, new: object, sides: object) -> object:
         rows = real(old, new, sides)  # type: ignore[arg-type]
         together.append(rows.num_rows)
         return rows
 
-    monkeypatch.setattr(module, "_joined", counted)
+    monkeypatch.setattr(module, "_join_piece", counted)
     a, b = (store.manifest(n).keyed[0] for n in (1, 2))
-    reader = joined(LocalStorage(store.url), a, b, run_bytes=1)
+    reader = join_checkpoints(LocalStorage(store.url), a, b, run_bytes=1)
     assert together == []  # no file is read before its batch is requested
     rows = reader.read_all()
     assert max(together) == 2  # one row of each checkpoint

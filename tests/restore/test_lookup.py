@@ -182,7 +182,7 @@ def test_unverified_bounds_hide_no_rows(tmp_path: Path, monkeypatch: pytest.Monk
     """I7: a manifest of an older release has no checksum of the footer with the bounds."""
     monkeypatch.setattr("statestore.parquet.writer.footer_of", lambda _: None)
     restored = state(tmp_path, pa.array(range(200_000)), max_parallelism=1)
-    monkeypatch.setattr("statestore.restore.lookup._admits", lambda *_: False)
+    monkeypatch.setattr("statestore.restore.lookup._may_contain", lambda *_: False)
     assert found(restored, 150_000) == [150_000]
 
 

@@ -36,7 +36,7 @@ from statestore.interop.flink_savepoints.write.entries import (
 )
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.aligned_streams import sorted_tables
-from statestore.layers.merge import hides
+from statestore.layers.merge import hides_expired
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.rows.sorting import last_difference, slices_of
 
@@ -114,7 +114,7 @@ class ExportedKeyedStates:
             recorded = state.entry.contents
             if (
                 recorded is not None
-                and not hides(state.entry.state, state.now_ms)
+                and not hides_expired(state.entry.state, state.now_ms)
                 and recorded != actual
             ):
                 raise CorruptionError(
