@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from statestore.interop.flink_savepoints.metadata.java_binary import i16, i32
-from statestore.interop.flink_savepoints.read.snappy import framed
+from statestore.interop.flink_savepoints.read.snappy import frame_pieces
 
 _END_OF_STATE = 0x80
 
@@ -19,4 +19,4 @@ def key_group_bytes(
             first = key[0] | _END_OF_STATE if number == len(entries) else key[0]
             parts += [i32(len(key)), bytes([first]), key[1:], i32(len(value)), value]
     whole = b"".join(parts) + b"\xff\xff"
-    return b"".join(framed([whole])) if is_compressed else whole
+    return b"".join(frame_pieces([whole])) if is_compressed else whole

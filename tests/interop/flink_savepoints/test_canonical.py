@@ -26,7 +26,7 @@ from statestore.interop.flink_savepoints.read.canonical import (
     read_header,
 )
 from statestore.interop.flink_savepoints.read.group_bytes import BLOCK_BYTES, GroupBytes, Window
-from statestore.interop.flink_savepoints.read.snappy import framed
+from statestore.interop.flink_savepoints.read.snappy import frame_pieces
 from statestore.interop.flink_savepoints.types.flink_types import FlinkType, Scalar
 from tests.interop.flink_savepoints.entries import key_group_bytes
 
@@ -109,7 +109,7 @@ def read(data: bytes, *, is_compressed: bool = False, block: int = BLOCK_BYTES) 
         for (begin, end), (state, entries) in zip(places, found, strict=True):
             again = group.window(begin, end)
             assert entries_of(again, state) == entries
-            again.need(1).end("a state")
+            again.require(1).end("a state")
     return found
 
 
@@ -180,6 +180,6 @@ def test_streams_of_several_chunks_are_joined() -> None:
     data = b"".join(zlib.crc32(bytes([at])).to_bytes(4, "big") for at in range(200)) * 400
     for size in (1, 70_000, len(data)):
         pieces = [data[at : at + size] for at in range(0, len(data), size)] if size > 1 else [b""]
-        stored = b"".join(framed(pieces))
+        stored = b"".join(frame_pieces(pieces))
         window = GroupBytes(Source(stored), 5, 0, len(stored), []).window()
-        assert window.whole().data == b"".join(pieces)
+        assert window.load_all().data == b"".join(pieces)

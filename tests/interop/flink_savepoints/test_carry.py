@@ -34,7 +34,7 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     read_metadata,
 )
 from statestore.interop.flink_savepoints.metadata.writer import metadata_v3
-from statestore.interop.flink_savepoints.read.savepoint_files import Places, source_of
+from statestore.interop.flink_savepoints.read.savepoint_files import Places, open_source
 from statestore.jobgraph.operators import operator_id
 from statestore.storage import open_storage
 from tests.interop.flink_savepoints.goldens import Golden
@@ -68,7 +68,7 @@ def streams(operator: OperatorHandles) -> list[StreamHandle]:
 def contents(operator: OperatorHandles, place: Path | str, moved: dict[str, str]) -> list[bytes]:
     """Return the bytes of each handle."""
     places = Places(open_storage(str(place)), None, moved)
-    sources = (source_of(stream, places, "test") for stream in streams(operator))
+    sources = (open_source(stream, places, "test") for stream in streams(operator))
     return [one.read(0, one.size) for one in sources]
 
 

@@ -458,7 +458,7 @@ def test_an_export_that_fails_verification_is_deleted(
 def test_rows_that_differ_from_the_stored_ones_are_not_written(
     golden: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ExportedKeyedStates, "_rows", lambda *_: iter(()))
+    monkeypatch.setattr(ExportedKeyedStates, "_read_rows", lambda *_: iter(()))
     with pytest.raises(CorruptionError, match="0 rows were read"):
         export_savepoint(golden, str(tmp_path / "to"), tuples=TUPLES)
     assert not any((tmp_path / "to").iterdir())

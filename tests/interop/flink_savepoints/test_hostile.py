@@ -56,9 +56,9 @@ from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
 from statestore.interop.flink_savepoints.read.canonical import read_header
 from statestore.interop.flink_savepoints.read.expansion import Expansion
 from statestore.interop.flink_savepoints.read.rocksdb import open_table
-from statestore.interop.flink_savepoints.read.rocksdb_blocks import pairs_of
+from statestore.interop.flink_savepoints.read.rocksdb_blocks import decode_pairs
 from statestore.interop.flink_savepoints.read.savepoint import open_savepoint
-from statestore.interop.flink_savepoints.read.savepoint_files import Places, source_of
+from statestore.interop.flink_savepoints.read.savepoint_files import Places, open_source
 from statestore.interop.flink_savepoints.read.snappy import SNAPPY_HEAD, chunks
 from statestore.interop.flink_savepoints.types.binary_rows import decoded_rows, written_rows
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, list_offsets
@@ -120,12 +120,12 @@ def test_a_segment_is_not_longer_than_its_file(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(bytes(100))
     places = Places(open_storage(str(tmp_path)))
     whole = SegmentHandle(60, 40, 0, str(tmp_path / "f"), "id")
-    assert source_of(whole, places, "state").read(0, 40) == bytes(40)
+    assert open_source(whole, places, "state").read(0, 40) == bytes(40)
     for start, size, left in ((60, 41, 40), (60, 1 << 60, 40), (1 << 62, 9, 0)):
         handle = replace(whole, start=start, size=size)
         said = f"f has {left} bytes from byte {start} on, but the savepoint says {size}"
         with pytest.raises(DamagedFileError, match=said):
-            source_of(handle, places, "state")
+            open_source(handle, places, "state")
 
 
 def test_half_of_a_character_is_not_a_name() -> None:
@@ -342,11 +342,11 @@ def test_keys_with_shared_bytes_are_limited_in_total() -> None:
         block = first + other * number + i32(0) + (1).to_bytes(4, "little")
         found, expansion = Spans.of([block], "0.sst"), Expansion("0.sst", len(block))
         if number == 100:
-            keys, values = pairs_of(found, expansion)
+            keys, values = decode_pairs(found, expansion)
             assert (len(keys), values.to_pylist()) == (101, [b"v"] * 101)
             continue
         with pytest.raises(DamagedFileError, match=r"0\.sst is damaged at byte .*: the data up to"):
-            pairs_of(found, expansion)
+            decode_pairs(found, expansion)
 
 
 def test_many_keys_with_shared_bytes_are_read() -> None:

@@ -18,7 +18,7 @@ from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32
 from statestore.interop.flink_savepoints.read.group_bytes import GroupBytes
 from statestore.interop.flink_savepoints.read.heap import walk_entries
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo, StateForm
-from statestore.interop.flink_savepoints.read.snappy import framed
+from statestore.interop.flink_savepoints.read.snappy import frame_pieces
 from statestore.interop.flink_savepoints.types.arrow_types import arrow_type
 from statestore.interop.flink_savepoints.types.encode import encoded
 from statestore.interop.flink_savepoints.types.flink_types import (
@@ -130,7 +130,7 @@ def test_a_range_reads_no_files_of_other_subtasks(
 
 def test_only_the_needed_chunks_of_a_compressed_key_group_are_read() -> None:
     plain = random.Random(1).randbytes(300_000)
-    stored = b"before" + b"".join(framed([plain]))
+    stored = b"before" + b"".join(frame_pieces([plain]))
     asked: list[tuple[int, int]] = []
 
     @dataclass(frozen=True)
@@ -143,10 +143,10 @@ def test_only_the_needed_chunks_of_a_compressed_key_group_are_read() -> None:
             return stored[start:stop]
 
     group = GroupBytes(Source(), 5, 6, len(stored), [])
-    assert group.window().whole().data == plain
+    assert group.window().load_all().data == plain
     for begin, end in ((0, 10), (65_536, 65_537), (70_000, 140_000), (299_990, 300_000)):
         asked.clear()
-        assert group.window(begin, end).whole().data == plain[begin:end]
+        assert group.window(begin, end).load_all().data == plain[begin:end]
         ((start, stop),) = asked
         assert stop - start < end - begin + 140_000
 

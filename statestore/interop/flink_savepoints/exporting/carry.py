@@ -40,8 +40,8 @@ from statestore.interop.flink_savepoints.read.savepoint_files import (
     METADATA,
     ByteSource,
     Places,
+    open_source,
     read_metadata_file,
-    source_of,
 )
 from statestore.interop.flink_savepoints.write.canonical_writer import SavepointWriter
 from statestore.storage import open_storage
@@ -201,7 +201,7 @@ class _FileCopier:
         if isinstance(handle, KeyGroupsStream):
             return replace(handle, stream=self._copy_stream(handle.stream))
         if handle not in self._copies:
-            source = source_of(handle, self._places, f"state of operator {self._title}")
+            source = open_source(handle, self._places, f"state of operator {self._title}")
             self._copies[handle] = self._writer.write_file(_read_pieces(source))
         return self._copies[handle]
 

@@ -47,7 +47,7 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     Subtask,
 )
 from statestore.interop.flink_savepoints.metadata.writer import metadata_v3
-from statestore.interop.flink_savepoints.read.savepoint import savepoint_of
+from statestore.interop.flink_savepoints.read.savepoint import parse_savepoint
 from statestore.interop.flink_savepoints.read.savepoint_files import Places
 from statestore.interop.flink_savepoints.types.flink_types import name_of
 from statestore.interop.flink_savepoints.write.canonical_writer import SavepointWriter
@@ -386,7 +386,7 @@ def _verify(
     metadata: SavepointMetadata, written: Sequence[_WrittenOperator], places: Places
 ) -> None:
     """Read back and verify the written files, before ``_metadata`` completes the savepoint."""
-    savepoint = savepoint_of(metadata_v3(metadata), places)
+    savepoint = parse_savepoint(metadata_v3(metadata), places)
     for operator, written_operator in zip(
         savepoint.operators, written, strict=False
     ):  # others have no rows

@@ -41,12 +41,12 @@ __all__ = [
     "StateKind",
     "canonical_states",
     "header_bytes",
+    "merge_headers",
     "prefix_bytes",
     "read_entries",
     "read_header",
     "read_state_infos",
     "state_info_bytes",
-    "united",
 ]
 
 _VERSION = 6
@@ -123,27 +123,27 @@ def read_state_infos(reader: Reader) -> tuple[StateInfo, ...]:
     if count * 14 > reader.remaining:
         raise reader.damaged(f"{count} states do not fit in {reader.remaining} bytes")
     begin = reader.position
-    found = tuple(_state_info(reader) for _ in range(count))
-    if len({one.name for one in found}) < count:
+    states = tuple(_read_state_info(reader) for _ in range(count))
+    if len({state.name for state in states}) < count:
         raise reader.damaged("a state occurs twice", position=begin)
-    return found
+    return states
 
 
-def _state_info(reader: Reader) -> StateInfo:
+def _read_state_info(reader: Reader) -> StateInfo:
     name = reader.utf()
-    kind = reader.i32()
-    if not 0 <= kind < len(_KINDS):
+    number = reader.i32()
+    if not 0 <= number < len(_KINDS):
         raise reader.damaged(
-            f"the state {name!r} has the unknown kind {kind}", position=reader.position - 4
+            f"the state {name!r} has the unknown kind {number}", position=reader.position - 4
         )
     options = {reader.utf(): reader.utf() for _ in range(reader.count(4, "options"))}
     serializers = {
         reader.utf(): read_snapshot(reader) for _ in range(reader.count(12, "serializers"))
     }
-    return StateInfo(name, _KINDS[kind], options, serializers)
+    return StateInfo(name, _KINDS[number], options, serializers)
 
 
-def united(headers: Sequence[KeyedHeader]) -> KeyedHeader:
+def merge_headers(headers: Sequence[KeyedHeader]) -> KeyedHeader:
     """Return a header with the states of all headers, each with its most complete description.
 
     Descriptions differ, because a subtask knows only the subclasses that occurred in it.
@@ -152,12 +152,12 @@ def united(headers: Sequence[KeyedHeader]) -> KeyedHeader:
     for header in headers:
         for state in header.states:
             known = states.get(state.name)
-            if known is None or _said(state) > _said(known):
+            if known is None or _description_size(state) > _description_size(known):
                 states[state.name] = state
     return replace(headers[0], states=tuple(states.values()))
 
 
-def _said(state: StateInfo) -> int:
+def _description_size(state: StateInfo) -> int:
     return sum(len(serializer.raw) for serializer in state.serializers.values())
 
 
@@ -174,7 +174,7 @@ def state_info_bytes(state: StateInfo) -> bytes:
     parts = [utf(state.name), i32(_KINDS.index(state.kind)), i32(len(state.options))]
     parts += [utf(name) + utf(value) for name, value in state.options.items()]
     parts.append(i32(len(state.serializers)))
-    parts += [utf(name) + i32(2) + one.raw for name, one in state.serializers.items()]
+    parts += [utf(name) + i32(2) + serializer.raw for name, serializer in state.serializers.items()]
     return b"".join(parts)
 
 
@@ -190,7 +190,7 @@ def canonical_states(window: Window, states: int, key_group: int) -> Iterator[in
     state's entries before the next iteration.
     """
     known: set[int] = set()
-    state = window.need(2).u16()
+    state = window.require(2).u16()
     while state != _END_OF_GROUP:
         reader = window.reader
         if state >= states or state in known:
@@ -199,8 +199,8 @@ def canonical_states(window: Window, states: int, key_group: int) -> Iterator[in
             )
         known.add(state)
         yield state
-        state = window.need(2).u16()
-    window.need(1).end(f"key group {key_group}")
+        state = window.require(2).u16()
+    window.require(1).end(f"key group {key_group}")
 
 
 def read_entries(window: Window, state: int, key_group: int, prefix: int) -> Iterator[Entries]:
@@ -224,12 +224,12 @@ def read_entries(window: Window, state: int, key_group: int, prefix: int) -> Ite
         places = entry_places(reader, key_group, prefix, is_whole=window.is_last)
         is_end = places.is_end
         if len(places.keys):
-            yield _entries(reader, places, state, key_group, prefix)
+            yield _take_entries(reader, places, state, key_group, prefix)
         if not is_end:
-            window.more()
+            window.load_more()
 
 
-def _entries(
+def _take_entries(
     reader: Reader, places: EntryPlaces, state: int, key_group: int, prefix: int
 ) -> Entries:
     """Return the entries at known positions, and advance the reader past them."""
@@ -238,23 +238,23 @@ def _entries(
     data[keys[-1] - begin] &= END_OF_STATE - 1  # remove the mark of the last key
     starts, ends = keys - begin, places.values - begin - 4
     base = reader.base + begin
-    found = Spans(data, starts, ends, reader.name, base)
-    _check_prefix(found, key_group, prefix)
+    key_spans = Spans(data, starts, ends, reader.name, base)
+    _check_prefix(key_spans, key_group, prefix)
     reader.position = stop
     stops = np.append(starts[1:] - 4, stop - begin)
-    return Entries(state, key_group, found, Spans(data, ends + 4, stops, reader.name, base))
+    return Entries(state, key_group, key_spans, Spans(data, ends + 4, stops, reader.name, base))
 
 
 def _check_prefix(keys: Spans, key_group: int, prefix: int) -> None:
     cursor = Cursor(keys, keys.starts, keys.ends)
     cursor.refuse(keys.ends - keys.starts < prefix, "a key is shorter than its key-group prefix")
-    found = cursor.numbers(">u1" if prefix == 1 else ">u2")
-    wrong = np.flatnonzero(found != key_group)
+    groups = cursor.numbers(">u1" if prefix == 1 else ">u2")
+    wrong = np.flatnonzero(groups != key_group)
     if len(wrong):
         cursor.position = keys.starts
         raise cursor.damaged(
             (
-                f"a key has the prefix of key group {found[wrong[0]]} but is stored in key group "
+                f"a key has the prefix of key group {groups[wrong[0]]} but is stored in key group "
                 f"{key_group}"
             ),
             int(wrong[0]),

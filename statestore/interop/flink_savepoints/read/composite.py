@@ -102,7 +102,7 @@ def _check_mark(cursor: Cursor, begin: Places) -> None:
         rows = widths > number
         if not bool(rows.any()):
             return
-        some = cursor.only(rows)
-        wrong = some.fixed(1)[:, 0] != (lengths[rows] >> 8 * number & 0xFF)
-        some.refuse(wrong, "the length after a key is wrong")
-        cursor.moved(rows, some)
+        selected = cursor.only(rows)
+        wrong = selected.fixed(1)[:, 0] != (lengths[rows] >> 8 * number & 0xFF)
+        selected.refuse(wrong, "the length after a key is wrong")
+        cursor.moved(rows, selected)

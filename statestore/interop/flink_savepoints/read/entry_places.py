@@ -23,7 +23,7 @@ END_OF_STATE = 0x80
 
 _LENGTH = struct.Struct(">I")
 _LENGTH_BYTES = 4
-_FEW = 1 << 12  # bytes; for so few entries a guess takes longer than the loop
+_FEW_BYTES = 1 << 12  # bytes; for so few entries a guess takes longer than the loop
 _WINDOW = 1 << 17  # bytes that are searched together; they fit into the processor's cache
 
 _Places = npt.NDArray[np.int64]
@@ -57,76 +57,78 @@ def entry_places(
     Raises:
         DamagedFileError: if ``is_whole`` and an entry goes past the end.
     """
-    found = [_followed(reader, reader.position, _FEW, is_whole)]
+    runs = [_follow_lengths(reader, reader.position, _FEW_BYTES, is_whole)]
     head = key_group.to_bytes(prefix, "big")
-    while not found[-1].is_end:
-        at = found[-1].stop
-        more = _guessed(reader.data, at, head) or _followed(reader, at, _WINDOW, is_whole)
+    while not runs[-1].is_end:
+        position = runs[-1].stop
+        more = _guess_entries(reader.data, position, head) or _follow_lengths(
+            reader, position, _WINDOW, is_whole
+        )
         if not len(more.keys):
             break
-        found.append(more)
-    keys, values = ([getattr(one, name) for one in found] for name in ("keys", "values"))
-    last = found[-1]
+        runs.append(more)
+    keys, values = ([getattr(run, name) for run in runs] for name in ("keys", "values"))
+    last = runs[-1]
     return EntryPlaces(np.concatenate(keys), np.concatenate(values), last.stop, last.is_end)
 
 
-def _followed(reader: Reader, at: int, length: int, is_whole: bool) -> EntryPlaces:
+def _follow_lengths(reader: Reader, position: int, length: int, is_whole: bool) -> EntryPlaces:
     """Find the entries that begin in the next ``length`` bytes, by following their lengths."""
-    data, upto, unpack = reader.data, at + length, _LENGTH.unpack_from
+    data, upto, unpack = reader.data, position + length, _LENGTH.unpack_from
     keys: list[int] = []
     values: list[int] = []
     add_key, add_value = keys.append, values.append
     is_end = False
     try:
-        while not is_end and at < upto:
-            start = at + 4
-            value = start + unpack(data, at)[0] + 4
-            at = value + unpack(data, value - 4)[0]
+        while not is_end and position < upto:
+            start = position + 4
+            value = start + unpack(data, position)[0] + 4
+            position = value + unpack(data, value - 4)[0]
             add_key(start)
             add_value(value)
             is_end = data[start] >= END_OF_STATE
     except (struct.error, IndexError):
         if is_whole:
-            raise reader.damaged("an entry exceeds its key group", position=at) from None
-    if at > len(data):
+            raise reader.damaged("an entry exceeds its key group", position=position) from None
+    if position > len(data):
         if not is_whole:
-            at, is_end = keys.pop() - _LENGTH_BYTES, False
+            position, is_end = keys.pop() - _LENGTH_BYTES, False
             values.pop()
         elif is_end:
-            raise reader.damaged("the last value exceeds its key group", position=at)
-    return EntryPlaces(np.array(keys, np.int64), np.array(values, np.int64), at, is_end)
+            raise reader.damaged("the last value exceeds its key group", position=position)
+    return EntryPlaces(np.array(keys, np.int64), np.array(values, np.int64), position, is_end)
 
 
-def _guessed(data: memoryview, at: int, head: bytes) -> EntryPlaces | None:
-    """Find the entries of a window as :func:`_followed` would; None if the guess is wrong.
+def _guess_entries(data: memoryview, position: int, head: bytes) -> EntryPlaces | None:
+    """Find the entries of a window as :func:`_follow_lengths` would; None if the guess is wrong.
 
     An entry is assumed wherever a length below 64 KB is followed by the key group. This misses
     longer entries, and can match inside of a value, so the result is verified.
     """
     raw = np.frombuffer(data, np.uint8)
-    begins = _heads(raw[at : at + _WINDOW], head) + at
-    entries = _whole(data, begins)
-    if not entries.follow(at):
-        entries = entries.taken(entries.is_met(at))
-        if not entries.follow(at):
+    begins = _find_heads(raw[position : position + _WINDOW], head) + position
+    entries = _build_entries(data, begins)
+    if not entries.is_chain_from(position):
+        entries = entries.select(entries.find_linked(position))
+        if not entries.is_chain_from(position):
             return None
     ends = np.flatnonzero(raw[entries.begins + _LENGTH_BYTES] >= END_OF_STATE)
     if len(ends):
-        entries = entries.taken(np.arange(ends[0] + 1))
+        entries = entries.select(np.arange(ends[0] + 1))
     keys, values = entries.begins + _LENGTH_BYTES, entries.values
     return EntryPlaces(keys, values, int(entries.stops[-1]), bool(len(ends)))
 
 
-def _heads(raw: npt.NDArray[np.uint8], head: bytes) -> _Places:
+def _find_heads(raw: npt.NDArray[np.uint8], head: bytes) -> _Places:
     """Return the positions of two zero bytes, any two bytes, and the beginning of a key."""
     count = len(raw) - _LENGTH_BYTES - len(head) + 1
     if count <= 0:
         return np.zeros(0, np.int64)
-    found = raw[_LENGTH_BYTES : _LENGTH_BYTES + count] & (END_OF_STATE - 1) == head[0]
-    wanted = [(0, 0), (1, 0), *enumerate(head[1:], _LENGTH_BYTES + 1)]
-    for place, byte in wanted:
-        found &= raw[place : place + count] == byte
-    return np.flatnonzero(found)
+    matches = raw[_LENGTH_BYTES : _LENGTH_BYTES + count] & (END_OF_STATE - 1) == head[0]
+    expected_bytes = [(0, 0), (1, 0), *enumerate(head[1:], _LENGTH_BYTES + 1)]
+    for place, byte in expected_bytes:
+        matches &= raw[place : place + count] == byte
+    return np.flatnonzero(matches)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,24 +139,24 @@ class _Entries:
     values: _Places
     stops: _Places
 
-    def taken(self, rows: npt.NDArray[np.bool_] | _Places) -> _Entries:
+    def select(self, rows: npt.NDArray[np.bool_] | _Places) -> _Entries:
         return _Entries(self.begins[rows], self.values[rows], self.stops[rows])
 
-    def follow(self, at: int) -> bool:
+    def is_chain_from(self, position: int) -> bool:
         """Return whether the first entry begins at ``position``, and the entries are adjacent."""
-        is_first = len(self.begins) > 0 and self.begins[0] == at
+        is_first = len(self.begins) > 0 and self.begins[0] == position
         return is_first and bool((self.begins[1:] == self.stops[:-1]).all())
 
-    def is_met(self, at: int) -> npt.NDArray[np.bool_]:
+    def find_linked(self, position: int) -> npt.NDArray[np.bool_]:
         """Return which entries begin at ``position``, or at the end of another entry."""
-        size = int(self.begins.max(initial=at)) - at + 1
+        size = int(self.begins.max(initial=position)) - position + 1
         ends = np.zeros(size, np.bool_)
         ends[0] = True
-        ends[self.stops[self.stops - at < size] - at] = True
-        return ends[self.begins - at]
+        ends[self.stops[self.stops - position < size] - position] = True
+        return ends[self.begins - position]
 
 
-def _whole(data: memoryview, begins: _Places) -> _Entries:
+def _build_entries(data: memoryview, begins: _Places) -> _Entries:
     """Return the entries that would begin at ``begins``, except entries that go past the end."""
     most = len(data) - _LENGTH_BYTES
     lengths: npt.NDArray[np.uint32] = np.ndarray(max(most + 1, 0), ">u4", data, strides=(1,))
@@ -165,4 +167,4 @@ def _whole(data: memoryview, begins: _Places) -> _Entries:
     values = middles + _LENGTH_BYTES
     entries = _Entries(begins, values, values + lengths[middles])
     is_whole = entries.stops <= len(data)
-    return entries if is_whole.all() else entries.taken(is_whole)
+    return entries if is_whole.all() else entries.select(is_whole)

@@ -15,29 +15,29 @@ __all__ = ["BLOCK_BYTES", "Expansion"]
 BLOCK_BYTES: Final = 1 << 30
 """The largest block that is decompressed: larger than the largest row of a store."""
 
-_FREE: Final = 256 << 20
-_TIMES: Final = 256
+_FREE_BYTES: Final = 256 << 20
+_MAX_RATIO: Final = 256
 
 
 class Expansion:
     """The number of bytes to which one pass over a file may still expand."""
 
-    __slots__ = ("_left", "_most", "_name")
+    __slots__ = ("_limit", "_name", "_remaining")
 
     def __init__(self, name: str, stored: int) -> None:
         """Set the limit for a file of ``stored`` bytes; ``name`` is its name in messages."""
         self._name = name
-        self._most = self._left = _FREE + _TIMES * stored
+        self._limit = self._remaining = _FREE_BYTES + _MAX_RATIO * stored
 
-    def spend(self, count: int, at: int) -> None:
+    def spend(self, count: int, position: int) -> None:
         """Use up ``count`` bytes, to which the data at byte ``position`` of the file expands.
 
         Raises:
             DamagedFileError: if the file expands to more than its limit.
         """
-        self._left -= count
-        if self._left < 0:
+        self._remaining -= count
+        if self._remaining < 0:
             raise DamagedFileError(
-                f"{self._name} is damaged at byte {at}: the data up to there expands to more "
-                f"than {self._most} bytes, which is impossible for state of this length"
+                f"{self._name} is damaged at byte {position}: the data up to there expands to more "
+                f"than {self._limit} bytes, which is impossible for state of this length"
             )

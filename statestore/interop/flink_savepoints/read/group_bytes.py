@@ -45,59 +45,59 @@ class GroupBytes:
             blocks = self._blocks(self.start + begin, stop)
             return Window(blocks, self.source.name, self.start + begin)
         name = f"{self.source.name} (key group {self.key_group}, decompressed)"
-        return Window(self._unpacked(begin, end), name, begin)
+        return Window(self._decompress(begin, end), name, begin)
 
     def _blocks(self, start: int, stop: int) -> Iterator[bytes]:
-        for at in range(start, stop, BLOCK_BYTES):
-            yield self.source.read(at, min(at + BLOCK_BYTES, stop))
+        for offset in range(start, stop, BLOCK_BYTES):
+            yield self.source.read(offset, min(offset + BLOCK_BYTES, stop))
 
-    def _unpacked(self, begin: int, end: int | None) -> Iterator[bytes]:
+    def _decompress(self, begin: int, end: int | None) -> Iterator[bytes]:
         """Yield decompressed bytes in blocks that are never empty."""
         assert self.chunks is not None, "they are compressed"
-        parts = self._all_parts() if end is None else self._parts(begin, end)
-        some: list[bytes] = []
+        parts = self._decompress_all() if end is None else self._decompress_range(begin, end)
+        pending: list[bytes] = []
         size = 0
         for part in parts:
-            some.append(part)
+            pending.append(part)
             size += len(part)
             if size >= BLOCK_BYTES:
-                yield b"".join(some)
-                some, size = [], 0
+                yield b"".join(pending)
+                pending, size = [], 0
         if size:
-            yield b"".join(some)
+            yield b"".join(pending)
 
-    def _all_parts(self) -> Iterator[bytes]:
+    def _decompress_all(self) -> Iterator[bytes]:
         assert self.chunks is not None, "they are compressed"
         self.chunks.clear()
         length = 0
-        for at, part in self._chunks(self.start, self.stop):
-            self.chunks.append((at, length))
+        for offset, part in self._read_chunks(self.start, self.stop):
+            self.chunks.append((offset, length))
             yield part
             length += len(part)
 
-    def _parts(self, begin: int, end: int) -> Iterator[bytes]:
+    def _decompress_range(self, begin: int, end: int) -> Iterator[bytes]:
         assert self.chunks is not None, "they are compressed"
-        first = bisect_right(self.chunks, begin, key=lambda one: one[1]) - 1
-        after = bisect_right(self.chunks, end - 1, key=lambda one: one[1])
+        first = bisect_right(self.chunks, begin, key=lambda chunk: chunk[1]) - 1
+        after = bisect_right(self.chunks, end - 1, key=lambda chunk: chunk[1])
         stop = self.chunks[after][0] if after < len(self.chunks) else self.stop
         start, upto = self.chunks[first]
-        for _, part in self._chunks(start, stop):
+        for _, part in self._read_chunks(start, stop):
             yield part[max(begin - upto, 0) : end - upto]
             upto += len(part)
 
-    def _chunks(self, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+    def _read_chunks(self, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
         """Yield the position of each chunk in the file, and its decompressed bytes."""
-        left, at = b"", start
+        rest, offset = b"", start
         for block in self._blocks(start, stop):
-            data = left + block
-            is_last = at + len(data) == stop
+            data = rest + block
+            is_last = offset + len(data) == stop
             length = len(data) if is_last else whole_chunks(data)
-            reader = Reader(memoryview(data)[:length], self.source.name, base=at)
-            if length and at == self.start:
+            reader = Reader(memoryview(data)[:length], self.source.name, base=offset)
+            if length and offset == self.start:
                 reader.expect_prefix(memoryview(SNAPPY_HEAD), "a stream of Snappy")
             for begin, part in chunks(reader):
-                yield at + begin, part
-            left, at = data[length:], at + length
+                yield offset + begin, part
+            rest, offset = data[length:], offset + length
 
 
 class Window:
@@ -109,7 +109,7 @@ class Window:
         self._first = base
         self._next = next(blocks, None)
         self.reader = Reader(b"", name, base=base)
-        self.more()
+        self.load_more()
 
     @property
     def is_last(self) -> bool:
@@ -121,25 +121,25 @@ class Window:
         """The reader's position, relative to the beginning of the window."""
         return self.reader.base + self.reader.position - self._first
 
-    def more(self) -> None:
+    def load_more(self) -> None:
         """Load more bytes, so that the number of unread bytes at least doubles if possible."""
-        left = bytes(self.reader.data[self.reader.position :])
-        parts, size = [left], 0
-        while self._next is not None and (not size or size < len(left)):
+        unread = bytes(self.reader.data[self.reader.position :])
+        parts, size = [unread], 0
+        while self._next is not None and (not size or size < len(unread)):
             parts.append(self._next)
             size += len(self._next)
             self._next = next(self._blocks, None)
         base = self.reader.base + self.reader.position
         self.reader = Reader(b"".join(parts), self.reader.name, base=base)
 
-    def need(self, count: int) -> Reader:
+    def require(self, count: int) -> Reader:
         """Return the reader with at least ``count`` unread bytes, unless fewer remain."""
         while self.reader.remaining < count and not self.is_last:
-            self.more()
+            self.load_more()
         return self.reader
 
-    def whole(self) -> Reader:
+    def load_all(self) -> Reader:
         """Return the reader with all remaining bytes loaded."""
         while not self.is_last:
-            self.more()
+            self.load_more()
         return self.reader

@@ -75,43 +75,45 @@ class HeapEntries:
         group = pa.scalar(key_group.to_bytes(prefix, "big"), BYTES)
         stops = np.append(self.begins[0][1:], self.stop)
         if self.state.kind == "timers":
-            keys, values = self._spans(self.begins[0], stops).arrow(), self._spans(stops, stops)
+            keys, values = self._slice(self.begins[0], stops).arrow(), self._slice(stops, stops)
             keys = joined(group, keys.cast(BYTES))
             if len(keys):
-                yield Entries(number, key_group, self._of(keys), values)
+                yield Entries(number, key_group, self._to_spans(keys), values)
             return
         begin, middle, value = self.begins
-        own, namespaces = (
-            self._spans(start, stop).arrow().cast(BYTES)
+        user_keys, namespaces = (
+            self._slice(start, stop).arrow().cast(BYTES)
             for start, stop in ((middle, value), (begin, middle))
         )
-        keys = joined(group, *KeyLayout.of(self.state).parts(own, namespaces))
-        values = self._spans(value, stops)
+        keys = joined(group, *KeyLayout.of(self.state).parts(user_keys, namespaces))
+        values = self._slice(value, stops)
         if self.counts is not None and self.state.kind == "list":
-            values = self._joined_elements()
+            values = self._join_elements()
         elif self.counts is not None:
-            keys, values = self._of_maps(keys)
+            keys, values = self._expand_maps(keys)
         if len(keys):
-            yield Entries(number, key_group, self._of(keys), values)
+            yield Entries(number, key_group, self._to_spans(keys), values)
 
-    def _joined_elements(self) -> Spans:
+    def _join_elements(self) -> Spans:
         assert self.counts is not None, "a list state must have a number of elements"
         offsets = pa.array(np.append(0, np.cumsum(self.counts)))
-        elements = self._spans(self.inner[0], self.inner[1]).arrow().cast(BYTES)
-        return self._of(pc.binary_join(pa.LargeListArray.from_arrays(offsets, elements), _COMMA))
+        elements = self._slice(self.inner[0], self.inner[1]).arrow().cast(BYTES)
+        return self._to_spans(
+            pc.binary_join(pa.LargeListArray.from_arrays(offsets, elements), _COMMA)
+        )
 
-    def _of_maps(self, keys: pa.Array) -> tuple[pa.Array, Spans]:
+    def _expand_maps(self, keys: pa.Array) -> tuple[pa.Array, Spans]:
         assert self.counts is not None, "a map state must have a number of keys"
         parents = np.repeat(np.arange(len(self)), self.counts)
         begin, middle, stop = self.inner
-        own = self._spans(begin, middle).arrow().cast(BYTES)
-        return joined(keys.take(pa.array(parents)), own), self._spans(middle, stop)
+        map_keys = self._slice(begin, middle).arrow().cast(BYTES)
+        return joined(keys.take(pa.array(parents)), map_keys), self._slice(middle, stop)
 
-    def _spans(self, starts: Places, stops: Places) -> Spans:
+    def _slice(self, starts: Places, stops: Places) -> Spans:
         data = np.frombuffer(self.reader.data, np.uint8)
         return Spans(data, starts, stops, self.reader.name, self.reader.base)
 
-    def _of(self, array: pa.Array) -> Spans:
+    def _to_spans(self, array: pa.Array) -> Spans:
         return Spans.of_array(array, self.reader.name)
 
 
@@ -142,19 +144,21 @@ def walk_entries(reader: Reader, state: KeyedStateInfo) -> HeapEntries:
     count = reader.count(1, f"entries of {state.name!r}")
     inner: list[list[int]] = []
     counts: list[int] = []
-    over = partial(_jump_over, reader)
+    make_jump = partial(_make_jump, reader)
     if state.kind == "list" and isinstance(state.value, ListType):
         inner = [[], []]
-        jumps = [_each(reader, counts, inner, over(state.value.element))]
+        jumps = [_make_sequence_jump(reader, counts, inner, make_jump(state.value.element))]
     elif state.kind == "map" and isinstance(state.value, MapType):
         inner = [[], [], []]
         value = NullableType(state.value.value)
-        jumps = [_each(reader, counts, inner, over(state.value.key), over(value))]
+        jumps = [
+            _make_sequence_jump(reader, counts, inner, make_jump(state.value.key), make_jump(value))
+        ]
     else:
-        jumps = [over(state.value)]
+        jumps = [make_jump(state.value)]
     if state.kind != "timers":
-        jumps = [over(state.namespace), over(state.key), *jumps]
-    begins, stop = _walked(reader, count, jumps)
+        jumps = [make_jump(state.namespace), make_jump(state.key), *jumps]
+    begins, stop = _walk(reader, count, jumps)
     reader.position = stop
     return HeapEntries(
         state,
@@ -166,77 +170,79 @@ def walk_entries(reader: Reader, state: KeyedStateInfo) -> HeapEntries:
     )
 
 
-def _walked(reader: Reader, count: int, jumps: list[Jump]) -> tuple[list[list[int]], int]:
+def _walk(reader: Reader, count: int, jumps: list[Jump]) -> tuple[list[list[int]], int]:
     """Return the start of each part of each entry, and the end of the last entry."""
-    at = reader.position
+    position = reader.position
     begins: list[list[int]] = [[] for _ in jumps]
     try:
         if len(jumps) == 3:
             first, second, third = jumps
             add_first, add_second, add_third = (places.append for places in begins)
             for _ in range(count):
-                add_first(at)
-                at = first(at)
-                add_second(at)
-                at = second(at)
-                add_third(at)
-                at = third(at)
+                add_first(position)
+                position = first(position)
+                add_second(position)
+                position = second(position)
+                add_third(position)
+                position = third(position)
         else:
             (jump,) = jumps
             for _ in range(count):
-                begins[0].append(at)
-                at = jump(at)
+                begins[0].append(position)
+                position = jump(position)
     except IndexError:
-        raise reader.damaged("an entry exceeds its key group", position=at) from None
-    if at > len(reader.data):
-        raise reader.damaged("the last entry exceeds its key group", position=at)
-    return begins, at
+        raise reader.damaged("an entry exceeds its key group", position=position) from None
+    if position > len(reader.data):
+        raise reader.damaged("the last entry exceeds its key group", position=position)
+    return begins, position
 
 
-def _each(reader: Reader, counts: list[int], found: list[list[int]], *jumps: Jump) -> Jump:
+def _make_sequence_jump(
+    reader: Reader, counts: list[int], places_by_part: list[list[int]], *jumps: Jump
+) -> Jump:
     """Return a function that jumps over a counted sequence of elements.
 
     It records the number of elements, and the start of each part and the end of each element.
     """
 
-    def jump(at: int) -> int:
-        reader.position = at
+    def jump(position: int) -> int:
+        reader.position = position
         count = reader.count(len(jumps), "elements")
         counts.append(count)
-        at = reader.position
+        position = reader.position
         for _ in range(count):
-            for one, places in zip(jumps, found, strict=False):
-                places.append(at)
-                at = one(at)
-            found[-1].append(at)
-        return at
+            for jump_part, places in zip(jumps, places_by_part, strict=False):
+                places.append(position)
+                position = jump_part(position)
+            places_by_part[-1].append(position)
+        return position
 
     return jump
 
 
-def _jump_over(reader: Reader, kind: FlinkType) -> Jump:
+def _make_jump(reader: Reader, flink_type: FlinkType) -> Jump:
     """Return a function that jumps over a value; raises the error of ``skipper``.
 
     Past the end of the bytes, the function may jump further or raise IndexError.
     """
-    width = fixed_width(kind)
+    width = fixed_width(flink_type)
     if width is not None:
         return width.__add__
-    skip = skipper(kind)
+    skip = skipper(flink_type)
 
-    def slowly(at: int) -> int:
-        reader.position = at
+    def jump_by_skipper(position: int) -> int:
+        reader.position = position
         skip(reader)
         return reader.position
 
-    if kind != _STRING:
-        return slowly
+    if flink_type != _STRING:
+        return jump_by_skipper
     data = reader.whole
 
-    def over_text(at: int) -> int:
-        length = data[at]  # the length + 1; 0 is null
-        if length < _LONGER and data[at : at + length].isascii():
-            return at + (length or 1)
-        return slowly(at)
+    def jump_over_text(position: int) -> int:
+        length = data[position]  # the length + 1; 0 is null
+        if length < _LONGER and data[position : position + length].isascii():
+            return position + (length or 1)
+        return jump_by_skipper(position)
 
-    return over_text
+    return jump_over_text

@@ -39,10 +39,10 @@ from statestore.keys.groups import key_group_of_hash
 from statestore.keys.hashing import key_hash
 from statestore.keys.sql import sql_row_hash
 
-__all__ = ["GroupsOf", "check_key_groups", "key_groups_at"]
+__all__ = ["GroupFunction", "check_key_groups", "key_groups_at"]
 
 Groups: TypeAlias = npt.NDArray[np.int32]
-GroupsOf: TypeAlias = Callable[[int], Groups]
+GroupFunction: TypeAlias = Callable[[int], Groups]
 
 # java.util.Date hashes its milliseconds like a Long; the java.sql classes extend it.
 _AS_MILLIS = ("Date", "SqlDate", "SqlTime")
@@ -56,7 +56,7 @@ _SQL_LENGTH_BYTES = 4
 _SQL_WORD = 8  # SQL rows consist of whole words, and Flink hashes them by words
 
 
-def key_groups_at(kind: FlinkType, cursor: Cursor) -> GroupsOf:
+def key_groups_at(flink_type: FlinkType, cursor: Cursor) -> GroupFunction:
     """Return a function from max parallelism to the key groups of the keys at a cursor.
 
     The cursor advances past the keys.
@@ -65,17 +65,19 @@ def key_groups_at(kind: FlinkType, cursor: Cursor) -> GroupsOf:
         UnsupportedTypeError: for a type whose hash cannot be computed from a savepoint.
         DamagedFileError: if the bytes do not match the type.
     """
-    if isinstance(kind, RowDataType | BinaryRowType):
-        return _of_hashes([sql_row_hash(row) for row in _rows(kind, cursor)])
-    if isinstance(kind, Scalar) and kind.name in (*_NANOS, "SqlTimestamp"):
-        return _of_hashes(_scalar_hashes(kind.name, decoded_from(kind, cursor)))
-    name, make = _column(kind)
-    column = make(decoded_from(kind, cursor))
+    if isinstance(flink_type, RowDataType | BinaryRowType):
+        return _make_groups_of_hashes([sql_row_hash(row) for row in _read_rows(flink_type, cursor)])
+    if isinstance(flink_type, Scalar) and flink_type.name in (*_NANOS, "SqlTimestamp"):
+        return _make_groups_of_hashes(
+            _scalar_hashes(flink_type.name, decoded_from(flink_type, cursor))
+        )
+    name, make = _find_conversion(flink_type)
+    column = make(decoded_from(flink_type, cursor))
     return lambda most: key_groups([column], max_parallelism=most, key_types=[name])
 
 
 def check_key_groups(
-    kind: FlinkType, cursor: Cursor, key_group: int, max_parallelism: int, where: str
+    flink_type: FlinkType, cursor: Cursor, key_group: int, max_parallelism: int, where: str
 ) -> None:
     """Check that each key at a cursor belongs to the key group in which it is stored.
 
@@ -84,30 +86,32 @@ def check_key_groups(
     DamagedFileError if a key belongs to another key group.
     """
     try:
-        found = key_groups_at(kind, cursor)(max_parallelism)
+        computed = key_groups_at(flink_type, cursor)(max_parallelism)
     except UnsupportedTypeError:
         return
     except InvalidArgumentError as error:
         raise DamagedFileError(
             f"{where} has a key in key group {key_group} that cannot be a key: {error}"
         ) from error
-    wrong = np.flatnonzero(found != key_group)
+    wrong = np.flatnonzero(computed != key_group)
     if len(wrong):
         raise DamagedFileError(
-            f"{where} has {len(wrong)} of {len(found)} keys in key group {key_group} that "
+            f"{where} has {len(wrong)} of {len(computed)} keys in key group {key_group} that "
             "belong elsewhere according to Flink's hash, the first in key group "
-            f"{found[wrong[0]]}; the savepoint is damaged, or the job uses another hash"
+            f"{computed[wrong[0]]}; the savepoint is damaged, or the job uses another hash"
         )
 
 
-def _of_hashes(hashes: list[int]) -> GroupsOf:
-    return lambda most: np.array([key_group_of_hash(one, most) for one in hashes], np.int32)
+def _make_groups_of_hashes(hashes: list[int]) -> GroupFunction:
+    return lambda most: np.array(
+        [key_group_of_hash(hash_code, most) for hash_code in hashes], np.int32
+    )
 
 
-def _rows(kind: FlinkType, cursor: Cursor) -> list[bytes]:
+def _read_rows(flink_type: FlinkType, cursor: Cursor) -> list[bytes]:
     """Return the rows of Flink SQL at a cursor, without their length prefixes."""
-    skip = skipper(kind)
-    found, at = [], cursor.position.copy()
+    skip = skipper(flink_type)
+    sql_rows, positions = [], cursor.position.copy()
     for row in range(len(cursor)):
         reader = cursor.reader(row)
         skip(reader)
@@ -115,10 +119,10 @@ def _rows(kind: FlinkType, cursor: Cursor) -> list[bytes]:
             raise reader.damaged(
                 f"a SQL row has {reader.position - _SQL_LENGTH_BYTES} bytes", position=0
             )
-        found.append(bytes(reader.data[_SQL_LENGTH_BYTES : reader.position]))
-        at[row] += reader.position
-    cursor.position = at
-    return found
+        sql_rows.append(bytes(reader.data[_SQL_LENGTH_BYTES : reader.position]))
+        positions[row] += reader.position
+    cursor.position = positions
+    return sql_rows
 
 
 def _scalar_hashes(name: str, column: pa.Array) -> list[int]:
@@ -137,9 +141,9 @@ def _scalar_hashes(name: str, column: pa.Array) -> list[int]:
     ]
 
 
-def _column(kind: FlinkType) -> tuple[str, Callable[[pa.Array], pa.Array]]:
+def _find_conversion(flink_type: FlinkType) -> tuple[str, Callable[[pa.Array], pa.Array]]:
     """Return the hashed type of a key type, and a function that converts its column to it."""
-    match kind:
+    match flink_type:
         case Scalar("Character"):
             return "Character", lambda column: column.cast(pa.int32())
         case Scalar(name) if name in _AS_MILLIS:
@@ -149,29 +153,31 @@ def _column(kind: FlinkType) -> tuple[str, Callable[[pa.Array], pa.Array]]:
         case Scalar(name) if name in _PLAIN:
             return name, lambda column: column
         case TupleType(_, fields):
-            return _struct(f"Tuple{len(fields)}", fields)
+            return _find_struct_conversion(f"Tuple{len(fields)}", fields)
         case RowType(fields):
-            return _struct("Row", fields)
+            return _find_struct_conversion("Row", fields)
         case ListType(element):
-            name, make = _column(element)
-            return f"List<{name}>", lambda column: _list(column, make)
+            name, make = _find_conversion(element)
+            return f"List<{name}>", lambda column: _convert_list(column, make)
         case MapType(Scalar(key), Scalar(value)) if key in _PLAIN and value in _PLAIN:
             return f"Map<{key}, {value}>", lambda column: column
     raise UnsupportedTypeError(
-        f"cannot compute key groups for keys of type {name_of(kind)}: their hash depends on "
+        f"cannot compute key groups for keys of type {name_of(flink_type)}: their hash depends on "
         "the job's own class"
     )
 
 
-def _struct(name: str, fields: tuple[FlinkType, ...]) -> tuple[str, Callable[[pa.Array], pa.Array]]:
-    parts = [_column(field) for field in fields]
+def _find_struct_conversion(
+    name: str, fields: tuple[FlinkType, ...]
+) -> tuple[str, Callable[[pa.Array], pa.Array]]:
+    parts = [_find_conversion(field) for field in fields]
 
     def make(column: pa.Array) -> pa.Array:
-        columns = [part[1](column.field(f"f{at}")) for at, part in enumerate(parts)]
-        return pa.StructArray.from_arrays(columns, [f"f{at}" for at in range(len(parts))])
+        columns = [part[1](column.field(f"f{index}")) for index, part in enumerate(parts)]
+        return pa.StructArray.from_arrays(columns, [f"f{index}" for index in range(len(parts))])
 
     return f"{name}<{', '.join(part[0] for part in parts)}>", make
 
 
-def _list(column: pa.Array, make: Callable[[pa.Array], pa.Array]) -> pa.Array:
+def _convert_list(column: pa.Array, make: Callable[[pa.Array], pa.Array]) -> pa.Array:
     return pa.ListArray.from_arrays(column.offsets, make(column.values))

@@ -35,7 +35,7 @@ from statestore.interop.flink_savepoints.read.heap import heap_states, walk_entr
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo
 from statestore.interop.flink_savepoints.read.rocksdb import RocksTable, open_table
 from statestore.interop.flink_savepoints.read.rocksdb_live import live_key_groups
-from statestore.interop.flink_savepoints.read.savepoint_files import ByteSource, Places, source_of
+from statestore.interop.flink_savepoints.read.savepoint_files import ByteSource, Places, open_source
 from statestore.interop.flink_savepoints.types.byte_slices import Spans
 from statestore.keys.groups import KeyGroupRange
 
@@ -43,7 +43,7 @@ __all__ = ["KeyedPart"]
 
 _NUMBER_BYTES = 4
 _TABLE = ".sst"
-_BESIDE_TABLES = ("CURRENT", "MANIFEST-", "OPTIONS-")  # other files in a RocksDB folder
+_OTHER_FILES = ("CURRENT", "MANIFEST-", "OPTIONS-")  # other files in a RocksDB folder
 _DEFAULT_FAMILY = "default"
 
 _Places: TypeAlias = tuple[tuple[int, int, int], ...]
@@ -100,21 +100,23 @@ class KeyedPart:
                 or an unsupported RocksDB file.
         """
         numbers = {
-            at for at, state in enumerate(self.states) if state is not None and state.name in wanted
+            number
+            for number, state in enumerate(self.states)
+            if state is not None and state.name in wanted
         }
-        own = self.key_groups.intersect(key_groups or self.key_groups)
-        if own is None:
+        selected = self.key_groups.intersect(key_groups or self.key_groups)
+        if selected is None:
             return iter(())
         if isinstance(self.handle, KeyGroupsHandle):
-            return self._of_key_groups(self.handle, numbers, own)
-        return self._of_rocksdb(numbers, own)
+            return self._read_key_groups(self.handle, numbers, selected)
+        return self._read_rocksdb(numbers, selected)
 
-    def _of_key_groups(
-        self, handle: KeyGroupsHandle, wanted: set[int], own: KeyGroupRange
+    def _read_key_groups(
+        self, handle: KeyGroupsHandle, wanted: set[int], key_groups: KeyGroupRange
     ) -> Iterator[Entries]:
-        source = source_of(handle.stream, self.places, self.name)
+        source = open_source(handle.stream, self.places, self.name)
         after = dict(pairwise(sorted({*handle.offsets, source.size})))
-        for key_group in own:
+        for key_group in key_groups:
             offset = handle.offsets[key_group - handle.first]
             if offset == 0:  # an empty key group of a canonical savepoint
                 continue
@@ -127,14 +129,14 @@ class KeyedPart:
                 )
             known = self.known.get(key_group)
             if known is None:
-                yield from self._walked(source, key_group, offset, stop, handle, wanted)
+                yield from self._walk_key_group(source, key_group, offset, stop, handle, wanted)
                 continue
             group, places = known
             for number, begin, end in places:
                 if number in wanted:
-                    yield from self._read(group.window(begin, end), number, key_group, handle)
+                    yield from self._read_state(group.window(begin, end), number, key_group, handle)
 
-    def _walked(
+    def _walk_key_group(
         self,
         source: ByteSource,
         key_group: int,
@@ -155,19 +157,19 @@ class KeyedPart:
         if handle.is_savepoint:
             numbers = canonical_states(window, len(self.states), key_group)
         else:
-            numbers = heap_states(window.whole(), len(self.states), key_group)
+            numbers = heap_states(window.load_all(), len(self.states), key_group)
         places = []
         for number in numbers:
             start = window.place
-            found = self._read(window, number, key_group, handle)
+            entries = self._read_state(window, number, key_group, handle)
             if number in wanted:
-                yield from found
+                yield from entries
             elif handle.is_savepoint:
-                deque(found, maxlen=0)  # the end of the entries is known only after reading them
+                deque(entries, maxlen=0)  # the end of the entries is known only after reading them
             places.append((number, start, window.place))
         self.known[key_group] = (group, tuple(places))
 
-    def _read(
+    def _read_state(
         self, window: Window, number: int, key_group: int, handle: KeyGroupsHandle
     ) -> Iterator[Entries]:
         """Yield the entries of a state, and advance past them."""
@@ -179,41 +181,41 @@ class KeyedPart:
                 f"operator {self.title} has states to drop among states whose values do not "
                 "record their length; take a canonical savepoint"
             )
-        return walk_entries(window.whole(), state).canonical(number, key_group, self.prefix)
+        return walk_entries(window.load_all(), state).canonical(number, key_group, self.prefix)
 
     @cached_property
     def _tables(self) -> tuple[RocksTable, ...]:
         assert isinstance(self.handle, IncrementalHandle), "only RocksDB state has RocksDB files"
         both = (*self.handle.shared, *self.handle.private)
-        files = [(name, one) for name, one in both if one is not None]
+        files = [(name, handle) for name, handle in both if handle is not None]
         if any(name.endswith(".blob") for name, _ in files):
             raise UnsupportedTypeError(
                 f"operator {self.title} stores values in separate files, which are not "
                 "supported; take a canonical savepoint"
             )
-        _refuse_twice(files, self.title)
+        _refuse_duplicates(files, self.title)
         tables = tuple(
-            open_table(source_of(one, self.places, f"{name} of {self.title}"))
-            for name, one in files
+            open_table(open_source(handle, self.places, f"{name} of {self.title}"))
+            for name, handle in files
             if _is_table(name, self.title)
         )
         _check_families(tables, self.header)
         return tables
 
-    def _of_rocksdb(self, wanted: set[int], own: KeyGroupRange) -> Iterator[Entries]:
+    def _read_rocksdb(self, wanted: set[int], key_groups: KeyGroupRange) -> Iterator[Entries]:
         for number in sorted(wanted):
             state = self.header.states[number].name
             tables = [table for table in self._tables if table.column_family == state]
-            for key_group, keys, values in live_key_groups(tables, self.prefix, own):
+            for key_group, keys, values in live_key_groups(tables, self.prefix, key_groups):
                 name = f"{self.name} (RocksDB, {state}, key group {key_group})"
                 yield Entries(
                     number, key_group, Spans.of_array(keys, name), Spans.of_array(values, name)
                 )
 
 
-def _refuse_twice(files: Sequence[tuple[str, StreamHandle]], operator: str) -> None:
+def _refuse_duplicates(files: Sequence[tuple[str, StreamHandle]], operator: str) -> None:
     """Refuse two RocksDB file names for the same bytes, because entries would be read twice."""
-    handles = [one for name, one in files if name.endswith(_TABLE)]
+    handles = [handle for name, handle in files if name.endswith(_TABLE)]
     if len({_identity(handle) for handle in handles}) < len(handles):
         raise DamagedFileError(
             f"a subtask of operator {operator} references the same bytes as two RocksDB files"
@@ -229,7 +231,7 @@ def _identity(handle: StreamHandle) -> object:
 
 def _is_table(name: str, operator: str) -> bool:
     """Return whether a RocksDB file has entries; DamagedFileError for an unexpected file name."""
-    if not name.endswith(_TABLE) and not name.startswith(_BESIDE_TABLES):
+    if not name.endswith(_TABLE) and not name.startswith(_OTHER_FILES):
         raise DamagedFileError(
             f"operator {operator} has a file {name!r}, which is not a name of a RocksDB file"
         )

@@ -86,19 +86,19 @@ class SubtaskElements:
         entry = TupleType("", (self.info.key, self.info.value))
         whole = Cursor(self.raw, self.raw.starts, self.raw.ends)
         counts = whole.counts(2)
-        found = []
+        columns = []
         for row in range(len(counts)):
-            at = whole.position[row : row + 1]
-            cursor = Cursor(self.raw, at, whole.end[row : row + 1])
+            start = whole.position[row : row + 1]
+            cursor = Cursor(self.raw, start, whole.end[row : row + 1])
             for _ in range(int(counts[row])):
-                found.append(decoded_from(entry, cursor))  # noqa: PERF401 - the cursor moves
+                columns.append(decoded_from(entry, cursor))  # noqa: PERF401 - the cursor moves
             cursor.refuse(
                 cursor.position != cursor.end, "unexpected bytes follow a broadcast state"
             )
-        if not found:
+        if not columns:
             none = np.empty(0, np.int64)
             return decoded_from(entry, Cursor(self.raw, none, none))
-        return pa.concat_arrays(found)
+        return pa.concat_arrays(columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def read_operator_state(
         )
     is_compressed = reader.bool() if version == _WITH_COMPRESSION else False
     infos = {info.name: info for _ in range(2) for info in read_state_infos(reader)}
-    edges = sorted({at for part in handle.parts for at in part.offsets})
+    edges = sorted({offset for part in handle.parts for offset in part.offsets})
     if is_compressed and bytes(reader.take(len(SNAPPY_HEAD))) != SNAPPY_HEAD:
         raise reader.damaged("the elements do not begin with a Snappy header")
     if (edges or [len(whole)])[0] != reader.position or (edges and edges[-1] > len(whole)):
@@ -154,14 +154,16 @@ def read_operator_state(
         )
     if len(edges) != sum(len(part.offsets) for part in handle.parts):
         raise reader.damaged("two elements begin at the same byte")
-    elements = dict(zip(edges, _elements(reader, edges, is_compressed), strict=True))
+    elements = dict(zip(edges, _split_elements(reader, edges, is_compressed), strict=True))
     for part in handle.parts:
-        info = _info(infos.get(part.name), part, reader)
+        info = _build_info(infos.get(part.name), part, reader)
         name = f"{source.name} ({part.name})"
-        yield SubtaskElements(info, subtask, Spans.of([elements[at] for at in part.offsets], name))
+        yield SubtaskElements(
+            info, subtask, Spans.of([elements[offset] for offset in part.offsets], name)
+        )
 
 
-def _elements(reader: Reader, edges: list[int], is_compressed: bool) -> Iterator[bytes]:
+def _split_elements(reader: Reader, edges: list[int], is_compressed: bool) -> Iterator[bytes]:
     """Yield the bytes between offsets; with Snappy each element has its own chunks."""
     for start, stop in pairwise([*edges, len(reader.data)] if edges else []):
         part = Reader(reader.take(stop - start), reader.name, base=start)
@@ -172,20 +174,20 @@ def _elements(reader: Reader, edges: list[int], is_compressed: bool) -> Iterator
         )
 
 
-def _info(found: StateInfo | None, part: OperatorPart, reader: Reader) -> OperatorStateInfo:
-    if found is None or _VALUE not in found.serializers:
+def _build_info(header: StateInfo | None, part: OperatorPart, reader: Reader) -> OperatorStateInfo:
+    if header is None or _VALUE not in header.serializers:
         raise reader.damaged(f"the header does not list the state {part.name!r}")
-    if (found.kind == "broadcast") != (part.mode == "broadcast"):
+    if (header.kind == "broadcast") != (part.mode == "broadcast"):
         raise reader.damaged(
-            f"the state {part.name!r} has kind {found.kind} in the header, but mode {part.mode}"
+            f"the state {part.name!r} has kind {header.kind} in the header, but mode {part.mode}"
         )
-    key = found.serializers.get(_KEY)
+    key = header.serializers.get(_KEY)
     return OperatorStateInfo(
         part.name,
         part.mode,
-        found.serializers[_VALUE].kind,
+        header.serializers[_VALUE].kind,
         None if part.mode != "broadcast" or key is None else key.kind,
-        found,
+        header,
     )
 
 
@@ -195,7 +197,7 @@ def kafka_splits(splits: pa.Array, name: str) -> tuple[KafkaSplit, ...]:
     ``name`` is the state's name in messages. Raises UnsupportedTypeError for splits that
     ``KafkaPartitionSplitSerializer`` did not write, such as the splits of other sources.
     """
-    found = []
+    decoded_splits = []
     for data in splits.to_pylist():
         reader = Reader(data, name)
         version, length = reader.i32(), reader.i32()
@@ -203,5 +205,5 @@ def kafka_splits(splits: pa.Array, name: str) -> tuple[KafkaSplit, ...]:
         topic = int.from_bytes(reader.data[8:10], "big") if whole else -1
         if not whole or length != 2 + topic + 4 + 8 + 8:
             raise UnsupportedTypeError(f"{name} has splits of a source other than Kafka")
-        found.append(KafkaSplit(reader.utf(), reader.i32(), reader.i64(), reader.i64()))
-    return tuple(found)
+        decoded_splits.append(KafkaSplit(reader.utf(), reader.i32(), reader.i64(), reader.i64()))
+    return tuple(decoded_splits)

@@ -25,9 +25,9 @@ from statestore.interop.flink_savepoints.read.expansion import BLOCK_BYTES, Expa
 from statestore.interop.flink_savepoints.read.rocksdb_blocks import (
     ENTRY_BYTES,
     Versions,
+    decode_pairs,
+    decode_versions,
     entries_end,
-    pairs_of,
-    versions_of,
 )
 from statestore.interop.flink_savepoints.read.savepoint_files import ByteSource
 from statestore.interop.flink_savepoints.read.snappy import snappy_block
@@ -39,8 +39,8 @@ _FOOTER: Final = 53
 _MAGIC: Final = 0x88E241B785F4CFF7
 _VERSIONS: Final = range(2, 6)
 _TRAILER: Final = 5  # the compression type of a block, and its checksum
-_TOGETHER: Final = 1 << 20  # stored bytes of blocks that one request reads
-_DECOMPRESSED: Final = 8 << 20  # decompressed bytes that are collected before they are yielded
+_REQUEST_BYTES: Final = 1 << 20  # stored bytes of blocks that one request reads
+_YIELD_BYTES: Final = 8 << 20  # decompressed bytes that are collected before they are yielded
 _CODECS: Final = {4: "lz4_raw", 5: "lz4_raw", 7: "zstd"}
 _GLOBAL_SEQUENCE: Final = b"rocksdb.external_sst_file.global_seqno"
 _NO_INDEX_KIND: Final = b"\0\0\0\0"
@@ -85,11 +85,11 @@ class RocksTable:
         Blocks are read as a whole, so the result can contain neighboring entries too.
         """
         expansion = Expansion(self.source.name, self.source.size)
-        for run in _runs(self._between(first, stop)):
-            for blocks in _contents(self.source, run, self.checksum, expansion):
-                yield versions_of(blocks, expansion)
+        for run in _group_runs(self._blocks_between(first, stop)):
+            for blocks in _read_blocks(self.source, run, self.checksum, expansion):
+                yield decode_versions(blocks, expansion)
 
-    def _between(self, first: bytes, stop: bytes | None) -> Iterator[_Block]:
+    def _blocks_between(self, first: bytes, stop: bytes | None) -> Iterator[_Block]:
         for block in self.blocks:
             if block.last >= first:
                 yield block
@@ -121,19 +121,19 @@ def open_table(source: ByteSource) -> RocksTable:
         raise UnsupportedTypeError(
             f"{name} has checksums of the unsupported kind {checksum}; take a canonical savepoint"
         )
-    meta, index = _handle(footer), _handle(footer)
+    meta, index = _read_handle(footer), _read_handle(footer)
     expansion = Expansion(name, size)
-    named = _named(source, meta, checksum, expansion)
-    at = {
-        key: _handle(Reader(value, name))
-        for key, value in named.items()
+    meta_entries = _read_pairs(source, meta, checksum, expansion)
+    handles = {
+        key: _read_handle(Reader(value, name))
+        for key, value in meta_entries.items()
         if key in (b"rocksdb.properties", b"rocksdb.range_del")
     }
-    if b"rocksdb.properties" not in at:
+    if b"rocksdb.properties" not in handles:
         raise footer.damaged("it has no properties, which would name its state")
-    properties = _named(source, at[b"rocksdb.properties"], checksum, expansion)
-    kind = properties.get(b"rocksdb.block.based.table.index.type", _NO_INDEX_KIND)
-    if kind != _NO_INDEX_KIND:
+    properties = _read_pairs(source, handles[b"rocksdb.properties"], checksum, expansion)
+    index_type = properties.get(b"rocksdb.block.based.table.index.type", _NO_INDEX_KIND)
+    if index_type != _NO_INDEX_KIND:
         raise UnsupportedTypeError(
             f"{name} has an index with several levels, which is not supported; take a "
             "canonical savepoint"
@@ -144,26 +144,30 @@ def open_table(source: ByteSource) -> RocksTable:
             "canonical savepoint"
         )
     tombstones: tuple[Tombstone, ...] = ()
-    if b"rocksdb.range_del" in at:
-        deletes = _block(source, at[b"rocksdb.range_del"], checksum, expansion)
-        found = versions_of(deletes, expansion)
-        parts = (found.keys.to_pylist(), found.values.to_pylist(), found.sequences.tolist())
+    if b"rocksdb.range_del" in handles:
+        deletes = _read_block(source, handles[b"rocksdb.range_del"], checksum, expansion)
+        range_deletes = decode_versions(deletes, expansion)
+        parts = (
+            range_deletes.keys.to_pylist(),
+            range_deletes.values.to_pylist(),
+            range_deletes.sequences.tolist(),
+        )
         tombstones = tuple(map(Tombstone, *parts))
     family = properties.get(b"rocksdb.column.family.name", b"").decode(errors="replace")
     is_delta = properties.get(b"rocksdb.index.value.is.delta.encoded", b"\0") not in (b"\0", b"")
-    entries = _block(source, index, checksum, expansion)
-    blocks = tuple(_checked(_index(entries, is_delta, expansion), source))
+    entries = _read_block(source, index, checksum, expansion)
+    blocks = tuple(_check_order(_read_index(entries, is_delta, expansion), source))
     return RocksTable(source, family, checksum, blocks, tombstones)
 
 
-def _named(
+def _read_pairs(
     source: ByteSource, handle: tuple[int, int], checksum: int, expansion: Expansion
 ) -> dict[bytes, bytes]:
-    keys, values = pairs_of(_block(source, handle, checksum, expansion), expansion)
+    keys, values = decode_pairs(_read_block(source, handle, checksum, expansion), expansion)
     return dict(zip(keys.to_pylist(), values.to_pylist(), strict=True))
 
 
-def _checked(blocks: Iterable[_Block], source: ByteSource) -> Iterator[_Block]:
+def _check_order(blocks: Iterable[_Block], source: ByteSource) -> Iterator[_Block]:
     """Yield blocks after checking that they are in order and within the file.
 
     Raises DamagedFileError for a block that overlaps another block, or goes past the end.
@@ -180,12 +184,12 @@ def _checked(blocks: Iterable[_Block], source: ByteSource) -> Iterator[_Block]:
         yield block
 
 
-def _index(block: Spans, is_delta: bool, expansion: Expansion) -> Iterator[_Block]:
+def _read_index(block: Spans, is_delta: bool, expansion: Expansion) -> Iterator[_Block]:
     """Yield the index entries; from version 4 on, most store only the difference of the sizes."""
     if not is_delta:
-        keys, values = pairs_of(block, expansion)
+        keys, values = decode_pairs(block, expansion)
         for last, value in zip(keys.to_pylist(), values.to_pylist(), strict=True):
-            yield _Block(*_handle(Reader(value, block.name)), last)
+            yield _Block(*_read_handle(Reader(value, block.name)), last)
         return
     content = block.data[int(block.starts[0]) : entries_end(block, 0)].data
     reader = Reader(content, block.name, base=block.base)
@@ -195,21 +199,21 @@ def _index(block: Spans, is_delta: bool, expansion: Expansion) -> Iterator[_Bloc
         expansion.spend(shared + ENTRY_BYTES, reader.base + begin)
         last = last[:shared] + reader.bytes(more)
         if shared == 0:
-            offset, size = _handle(reader)
+            offset, size = _read_handle(reader)
         else:
             offset += size + _TRAILER
-            coded = _varint(reader)
+            coded = _read_varint(reader)
             size += coded >> 1 ^ -(coded & 1)
         if size < 0:
             raise reader.damaged("a block has a negative length")
         yield _Block(offset, size, last)
 
 
-def _runs(blocks: Iterator[_Block]) -> Iterator[list[_Block]]:
+def _group_runs(blocks: Iterator[_Block]) -> Iterator[list[_Block]]:
     """Yield lists of adjacent blocks; one request reads each list."""
     run: list[_Block] = []
     for block in blocks:
-        if run and block.offset - run[0].offset > _TOGETHER:
+        if run and block.offset - run[0].offset > _REQUEST_BYTES:
             yield run
             run = []
         run.append(block)
@@ -217,11 +221,11 @@ def _runs(blocks: Iterator[_Block]) -> Iterator[list[_Block]]:
         yield run
 
 
-def _handle(reader: Reader) -> tuple[int, int]:
-    return _varint(reader), _varint(reader)
+def _read_handle(reader: Reader) -> tuple[int, int]:
+    return _read_varint(reader), _read_varint(reader)
 
 
-def _varint(reader: Reader) -> int:
+def _read_varint(reader: Reader) -> int:
     value = 0
     for number in range(10):
         byte = reader.u8()
@@ -231,14 +235,14 @@ def _varint(reader: Reader) -> int:
     raise reader.damaged("a variable-length number does not end")
 
 
-def _block(
+def _read_block(
     source: ByteSource, handle: tuple[int, int], checksum: int, expansion: Expansion
 ) -> Spans:
-    (found,) = _contents(source, [_Block(*handle, b"")], checksum, expansion)
-    return found
+    (content,) = _read_blocks(source, [_Block(*handle, b"")], checksum, expansion)
+    return content
 
 
-def _contents(
+def _read_blocks(
     source: ByteSource, run: list[_Block], checksum: int, expansion: Expansion
 ) -> Iterator[Spans]:
     """Yield the decompressed content of adjacent blocks.
@@ -247,13 +251,13 @@ def _contents(
     """
     first = run[0].offset
     data = source.read(first, run[-1].offset + run[-1].size + _TRAILER)
-    starts = np.array([one.offset - first for one in run], np.int64)
-    ends = starts + np.array([one.size for one in run], np.int64)
+    starts = np.array([block.offset - first for block in run], np.int64)
+    ends = starts + np.array([block.size for block in run], np.int64)
     view, raw = memoryview(data), np.frombuffer(data, np.uint8)
     places = list(zip(starts.tolist(), ends.tolist(), strict=True))
     for start, end in places:
-        found = BLOCK_CHECKSUMS[checksum](view[start : end + 1])
-        if found != _U32.unpack(view[end + 1 : end + _TRAILER])[0]:
+        checksum_of_block = BLOCK_CHECKSUMS[checksum](view[start : end + 1])
+        if checksum_of_block != _U32.unpack(view[end + 1 : end + _TRAILER])[0]:
             raise Reader(b"", source.name, base=first + start).damaged(
                 "the checksum of a block is wrong"
             )
@@ -263,16 +267,16 @@ def _contents(
     title = f"{source.name} (blocks from byte {{}} on, decompressed)"
     parts, size, begin = list[bytes](), 0, first
     for start, end in places:
-        if size > _DECOMPRESSED:
+        if size > _YIELD_BYTES:
             yield Spans.of(parts, title.format(begin))
             parts, size, begin = [], 0, first + start
         reader = Reader(view[start:end], source.name, base=first + start)
-        parts.append(_decompressed(reader, data[end], expansion))
+        parts.append(_decompress(reader, data[end], expansion))
         size += len(parts[-1])
     yield Spans.of(parts, title.format(begin))
 
 
-def _decompressed(reader: Reader, compression: int, expansion: Expansion) -> bytes:
+def _decompress(reader: Reader, compression: int, expansion: Expansion) -> bytes:
     """Return the decompressed content of the reader's block."""
     if compression == 0:
         return reader.bytes(reader.remaining)

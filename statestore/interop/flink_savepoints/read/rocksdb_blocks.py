@@ -39,9 +39,9 @@ __all__ = [
     "SINGLE_DELETE",
     "VALUE",
     "Versions",
+    "decode_pairs",
+    "decode_versions",
     "entries_end",
-    "pairs_of",
-    "versions_of",
 ]
 
 DELETE, VALUE, MERGE, SINGLE_DELETE, RANGE_DELETE = 0, 1, 2, 7, 15
@@ -105,14 +105,14 @@ class Versions:
         )
 
 
-def versions_of(blocks: Spans, expansion: Expansion) -> Versions:
+def decode_versions(blocks: Spans, expansion: Expansion) -> Versions:
     """Return the entries of decompressed blocks of one file, in their order.
 
     Raises:
         DamagedFileError: if the blocks do not follow RocksDB's format.
         UnsupportedTypeError: for an unsupported kind of entry.
     """
-    keys, values = pairs_of(blocks, expansion)
+    keys, values = decode_pairs(blocks, expansion)
     spans = Spans.of_array(keys, blocks.name)
     cut = spans.ends - _PACKED
     if bool((cut < spans.starts).any()):
@@ -130,40 +130,44 @@ def versions_of(blocks: Spans, expansion: Expansion) -> Versions:
     return Versions(piece_array(spans.data, spans.starts, cut).cast(BYTES), packed, values)
 
 
-def pairs_of(blocks: Spans, expansion: Expansion) -> tuple[pa.Array, pa.Array]:
+def decode_pairs(blocks: Spans, expansion: Expansion) -> tuple[pa.Array, pa.Array]:
     """Return the complete keys and the values of decompressed blocks of one file.
 
     ``expansion`` limits the bytes that are copied from shared prefixes. Raises DamagedFileError if
     the blocks do not follow RocksDB's format.
     """
-    lanes = _lanes(blocks)
+    lanes = _make_lanes(blocks)
     data = lanes.data()
     lane, keys = (
         np.arange(len(lanes)),
         piece_array(data, lanes.position, lanes.position).cast(BYTES),
     )
-    found = [_Found(lane[:0], keys[:0], lane[:0], lane[:0])]
+    parts = [_DecodedEntries(lane[:0], keys[:0], lane[:0], lane[:0])]
     for _ in range(_STEPS):
         if not len(lanes):
             break
-        found.append(_stepped(lanes, lane, keys, expansion))
-        keys = found[-1].keys
-        goes_on = lanes.position < lanes.end
-        if not bool(goes_on.all()):
-            lane, keys, lanes = lane[goes_on], keys.filter(pa.array(goes_on)), lanes.only(goes_on)
-    found += [
-        _followed(lanes.reader(row), number, key, int(lanes.position[row]), expansion)
+        parts.append(_decode_step(lanes, lane, keys, expansion))
+        keys = parts[-1].keys
+        is_unfinished = lanes.position < lanes.end
+        if not bool(is_unfinished.all()):
+            lane, keys, lanes = (
+                lane[is_unfinished],
+                keys.filter(pa.array(is_unfinished)),
+                lanes.only(is_unfinished),
+            )
+    parts += [
+        _decode_rest(lanes.reader(row), number, key, int(lanes.position[row]), expansion)
         for row, (number, key) in enumerate(zip(lane.tolist(), keys.to_pylist(), strict=True))
     ]
-    order = np.argsort(np.concatenate([one.lanes for one in found]), kind="stable")
-    whole = pa.concat_arrays([one.keys for one in found]).take(pa.array(order))
-    starts = np.concatenate([one.starts for one in found])[order]
-    values = piece_array(data, starts, np.concatenate([one.ends for one in found])[order])
+    order = np.argsort(np.concatenate([part.lanes for part in parts]), kind="stable")
+    whole = pa.concat_arrays([part.keys for part in parts]).take(pa.array(order))
+    starts = np.concatenate([part.starts for part in parts])[order]
+    values = piece_array(data, starts, np.concatenate([part.ends for part in parts])[order])
     return whole, values.cast(BYTES)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Found:
+class _DecodedEntries:
     """Entries with their lane, key and value position; the entries of one lane are in order."""
 
     lanes: Places
@@ -172,11 +176,13 @@ class _Found:
     ends: Places
 
 
-def _stepped(lanes: Cursor, lane: Places, before: pa.Array, expansion: Expansion) -> _Found:
-    """Decode the next entry of every lane and advance; ``before`` are the previous keys."""
+def _decode_step(
+    lanes: Cursor, lane: Places, previous: pa.Array, expansion: Expansion
+) -> _DecodedEntries:
+    """Decode the next entry of every lane and advance; ``previous`` are the previous keys."""
     data = lanes.data()
     shared, more, length = lanes.varints(), lanes.varints(), lanes.varints()
-    known = Spans.of_array(before, lanes.spans.name)
+    known = Spans.of_array(previous, lanes.spans.name)
     lanes.refuse(
         shared > known.ends - known.starts, "a key shares more bytes than the previous key has"
     )
@@ -188,35 +194,39 @@ def _stepped(lanes: Cursor, lane: Places, before: pa.Array, expansion: Expansion
         first = piece_array(known.data, known.starts, known.starts + shared)
         keys = joined(first.cast(BYTES), keys)
     lanes.position = middle + length
-    return _Found(lane, keys, middle, lanes.position)
+    return _DecodedEntries(lane, keys, middle, lanes.position)
 
 
-def _followed(reader: Reader, lane: int, key: bytes, begin: int, expansion: Expansion) -> _Found:
+def _decode_rest(
+    reader: Reader, lane: int, key: bytes, begin: int, expansion: Expansion
+) -> _DecodedEntries:
     """Return the remaining entries of a lane, whose bytes begin at ``begin`` of the blocks.
 
     For a lane with very many entries, vectorized steps over a single lane would be too slow.
     """
     keys, starts, ends = list[bytes](), array("q"), array("q")
     while reader.remaining:
-        at, shared, more, length = (
+        start, shared, more, length = (
             reader.position,
             reader.varint(),
             reader.varint(),
             reader.varint(),
         )
-        expansion.spend(shared + ENTRY_BYTES, reader.base + at)
+        expansion.spend(shared + ENTRY_BYTES, reader.base + start)
         if shared > len(key):
-            raise reader.damaged("a key shares more bytes than the previous key has", position=at)
+            raise reader.damaged(
+                "a key shares more bytes than the previous key has", position=start
+            )
         key = key[:shared] + reader.bytes(more)
         keys.append(key)
         starts.append(begin + reader.position)
         reader.take(length)
         ends.append(begin + reader.position)
     lanes = np.full(len(keys), lane, np.int64)
-    return _Found(lanes, pa.array(keys, BYTES), np.array(starts), np.array(ends))
+    return _DecodedEntries(lanes, pa.array(keys, BYTES), np.array(starts), np.array(ends))
 
 
-def _lanes(blocks: Spans) -> Cursor:
+def _make_lanes(blocks: Spans) -> Cursor:
     """Return a cursor with one lane per restart point, which ends at the next restart point."""
     data = blocks.data
     starts, ends = [blocks.starts[:0]], [blocks.starts[:0]]

@@ -51,63 +51,65 @@ def live_key_groups(
     Raises:
         DamagedFileError or UnsupportedTypeError: as ``RocksTable.versions``.
     """
-    found = tuple(tables)
-    tombstones = _disjoint([tombstone for table in found for tombstone in table.tombstones])
-    sources = [_by_key_group(table, prefix, key_groups) for table in found]
+    files = tuple(tables)
+    tombstones = _make_disjoint([tombstone for table in files for tombstone in table.tombstones])
+    sources = [_group_versions(table, prefix, key_groups) for table in files]
     heads = [next(source, None) for source in sources]
     for key_group in key_groups:
         parts = []
-        for at, head in enumerate(heads):
+        for index, head in enumerate(heads):
             if head is not None and head[0] == key_group:
                 parts.append(head[1])
-                heads[at] = next(sources[at], None)
+                heads[index] = next(sources[index], None)
         if not parts:
             continue
         versions = Versions.concat(parts)
-        keys, values = _live(versions, len(parts) > 1, _meeting(tombstones, key_group, prefix))
+        keys, values = _find_live(
+            versions, len(parts) > 1, _select_tombstones(tombstones, key_group, prefix)
+        )
         if len(keys):
             yield key_group, keys, values
 
 
-def _disjoint(tombstones: Sequence[Tombstone]) -> list[Tombstone]:
+def _make_disjoint(tombstones: Sequence[Tombstone]) -> list[Tombstone]:
     """Return equivalent range deletes that are sorted and do not overlap.
 
     Then a key is in at most one range, regardless of the number of range deletes.
     """
-    waiting = sorted(tombstones, key=lambda one: one.first, reverse=True)
+    waiting = sorted(tombstones, key=lambda tombstone: tombstone.first, reverse=True)
     edges = sorted({edge for tombstone in tombstones for edge in (tombstone.first, tombstone.stop)})
     newest: list[tuple[int, bytes]] = []  # a heap by negative sequence number
-    found = []
+    disjoint = []
     for first, stop in pairwise(edges):
         while waiting and waiting[-1].first <= first:
-            one = waiting.pop()
-            heappush(newest, (-one.sequence, one.stop))
+            tombstone = waiting.pop()
+            heappush(newest, (-tombstone.sequence, tombstone.stop))
         while newest and newest[0][1] <= first:
             heappop(newest)
         if newest:
-            found.append(Tombstone(first, stop, -newest[0][0]))
-    return found
+            disjoint.append(Tombstone(first, stop, -newest[0][0]))
+    return disjoint
 
 
-def _meeting(tombstones: list[Tombstone], key_group: int, prefix: int) -> list[Tombstone]:
+def _select_tombstones(tombstones: list[Tombstone], key_group: int, prefix: int) -> list[Tombstone]:
     """Return the disjoint range deletes that can affect keys of a key group."""
     begin, after = key_group.to_bytes(prefix, "big"), key_group + 1
-    first = bisect_right(tombstones, begin, key=lambda one: one.stop)
+    first = bisect_right(tombstones, begin, key=lambda tombstone: tombstone.stop)
     if after >= 1 << 8 * prefix:
         return tombstones[first:]
     end = after.to_bytes(prefix, "big")
-    return tombstones[first : bisect_left(tombstones, end, key=lambda one: one.first)]
+    return tombstones[first : bisect_left(tombstones, end, key=lambda tombstone: tombstone.first)]
 
 
-def _by_key_group(
+def _group_versions(
     table: RocksTable, prefix: int, key_groups: KeyGroupRange
 ) -> Iterator[tuple[int, Versions]]:
     """Yield the entries of a file, grouped by key group, for the given key groups."""
     first, after = key_groups.first.to_bytes(prefix, "big"), key_groups.last + 1
     stop = after.to_bytes(prefix, "big") if after < 1 << 8 * prefix else None
-    last, some = -1, list[Versions]()
+    last, pending = -1, list[Versions]()
     for versions in table.versions(first, stop):
-        numbers = _key_groups(versions, prefix, table.source.name)
+        numbers = _read_key_groups(versions, prefix, table.source.name)
         edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
         for start, end in pairwise(edges):
             if start == end:
@@ -119,21 +121,21 @@ def _by_key_group(
                     f"of {last}"
                 )
             if number != last:
-                if some and last in key_groups:
-                    yield last, Versions.concat(some)
-                last, some = number, []
-            some.append(versions.slice(start, end))
-    if some and last in key_groups:
-        yield last, Versions.concat(some)
+                if pending and last in key_groups:
+                    yield last, Versions.concat(pending)
+                last, pending = number, []
+            pending.append(versions.slice(start, end))
+    if pending and last in key_groups:
+        yield last, Versions.concat(pending)
 
 
-def _key_groups(versions: Versions, prefix: int, name: str) -> npt.NDArray[np.int64]:
+def _read_key_groups(versions: Versions, prefix: int, name: str) -> npt.NDArray[np.int64]:
     keys = Spans.of_array(versions.keys, name)
-    kind = ">u1" if prefix == 1 else ">u2"
-    return Cursor(keys, keys.starts, keys.ends).numbers(kind).astype(np.int64)
+    dtype = ">u1" if prefix == 1 else ">u2"
+    return Cursor(keys, keys.starts, keys.ends).numbers(dtype).astype(np.int64)
 
 
-def _live(
+def _find_live(
     versions: Versions, is_mixed: bool, tombstones: Sequence[Tombstone]
 ) -> tuple[pa.Array, pa.Array]:
     """Return the live keys of a key group, and their merged values."""
@@ -145,11 +147,11 @@ def _live(
     keys, kinds = versions.keys, versions.kinds
     begins = np.ones(len(keys), np.bool_)
     begins[1:] = pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1)).to_numpy(False)
-    is_gone = (kinds == DELETE) | (kinds == SINGLE_DELETE) | _deleted(versions, tombstones)
+    is_gone = (kinds == DELETE) | (kinds == SINGLE_DELETE) | _find_deleted(versions, tombstones)
     # Versions older than a put or a delete of the same key have no effect.
     ends = is_gone | (kinds == VALUE)
     before = np.cumsum(ends) - ends
-    counts = ~is_gone & (before == np.repeat(before[begins], _lengths(begins)))
+    counts = ~is_gone & (before == np.repeat(before[begins], _run_lengths(begins)))
     used = np.flatnonzero(counts)
     first = np.ones(len(used), np.bool_)
     number = np.cumsum(begins)[used]
@@ -157,19 +159,19 @@ def _live(
     if bool(first.all()):
         if len(used) == len(keys):
             return keys, versions.values
-        found = versions.take(used)
-        return found.keys, found.values
-    return keys.take(pa.array(used[first])), _merged(versions.values, used, first)
+        live = versions.take(used)
+        return live.keys, live.values
+    return keys.take(pa.array(used[first])), _merge_operands(versions.values, used, first)
 
 
-def _lengths(begins: _Rows) -> npt.NDArray[np.int64]:
+def _run_lengths(begins: _Rows) -> npt.NDArray[np.int64]:
     places = np.flatnonzero(begins)
     return np.diff(np.append(places, len(begins)))
 
 
-def _merged(values: pa.Array, used: npt.NDArray[np.int64], first: _Rows) -> pa.Array:
+def _merge_operands(values: pa.Array, used: npt.NDArray[np.int64], first: _Rows) -> pa.Array:
     """Join the values of each key from the oldest to the newest; the input is newest first."""
-    lengths = _lengths(first)
+    lengths = _run_lengths(first)
     ends = np.cumsum(lengths)
     backwards = np.repeat(2 * ends - lengths - 1, lengths) - np.arange(len(used))
     offsets = pa.array(np.append(0, ends), pa.int64())
@@ -177,15 +179,19 @@ def _merged(values: pa.Array, used: npt.NDArray[np.int64], first: _Rows) -> pa.A
     return pc.binary_join(pa.LargeListArray.from_arrays(offsets, operands), _COMMA)
 
 
-def _deleted(versions: Versions, tombstones: Sequence[Tombstone]) -> _Rows:
+def _find_deleted(versions: Versions, tombstones: Sequence[Tombstone]) -> _Rows:
     """Return which entries, sorted by key, are older than a range delete that covers their key.
 
     The range deletes are disjoint.
     """
-    found, keys, sequences = np.zeros(len(versions), np.bool_), versions.keys, versions.sequences
+    is_deleted, keys, sequences = (
+        np.zeros(len(versions), np.bool_),
+        versions.keys,
+        versions.sequences,
+    )
     rows = range(len(keys))
     for tombstone in tombstones:
         first = bisect_left(rows, tombstone.first, key=lambda row: keys[row].as_py())
         stop = bisect_left(rows, tombstone.stop, lo=first, key=lambda row: keys[row].as_py())
-        found[first:stop] = sequences[first:stop] < tombstone.sequence
-    return found
+        is_deleted[first:stop] = sequences[first:stop] < tombstone.sequence
+    return is_deleted

@@ -41,9 +41,9 @@ from statestore.interop.flink_savepoints.metadata.reader import (
 )
 from statestore.interop.flink_savepoints.read.canonical import (
     KeyedHeader,
+    merge_headers,
     prefix_bytes,
     read_header,
-    united,
 )
 from statestore.interop.flink_savepoints.read.composite import KeyLayout, split_keys
 from statestore.interop.flink_savepoints.read.key_group_check import check_key_groups
@@ -56,9 +56,9 @@ from statestore.interop.flink_savepoints.read.operator_state import (
 from statestore.interop.flink_savepoints.read.savepoint_files import (
     METADATA,
     Places,
+    open_location,
+    open_source,
     read_metadata_file,
-    source_of,
-    storage_of,
 )
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import Spans
@@ -77,7 +77,7 @@ __all__ = [
     "SavepointRows",
     "StateEntries",
     "open_savepoint",
-    "savepoint_of",
+    "parse_savepoint",
     "state_rows",
 ]
 
@@ -148,7 +148,7 @@ class FlinkOperator:
         """The merged header of the operator's keyed states; None if it has no keyed state."""
         if not self.parts:
             return None
-        whole = united([part.header for part in self.parts])
+        whole = merge_headers([part.header for part in self.parts])
         known = {state.name for state in self.states}
         return replace(whole, states=tuple(state for state in whole.states if state.name in known))
 
@@ -159,9 +159,9 @@ class FlinkOperator:
 
     def state(self, name: str) -> KeyedStateInfo:
         """Return the keyed state with this name; StateNotFoundError if it does not exist."""
-        for one in self.states:
-            if one.name == name:
-                return one
+        for state in self.states:
+            if state.name == name:
+                return state
         raise StateNotFoundError(
             f"operator {self.title} has no keyed state {name!r}; it has "
             f"{', '.join(state.name for state in self.states) or 'none'}"
@@ -187,18 +187,20 @@ class FlinkOperator:
             DamagedFileError or MissingFileError: if a file is damaged or missing.
             UnsupportedTypeError: for values of the hashmap backend whose end cannot be determined.
         """
-        wanted = {self.state(name).name for name in names} or {one.name for one in self.states}
+        wanted = {self.state(name).name for name in names} or {state.name for state in self.states}
         if self.problem is not None:
             raise IncompatibleStateError(f"cannot read operator {self.title}: {self.problem}")
         for part in self.parts:
-            with _noted(f"in the {part.name}"):
+            with _note_location(f"in the {part.name}"):
                 for entry in part.entries(wanted, key_groups):
                     state = part.states[entry.state]
                     if state is None:
                         continue
                     entries = StateEntries(state, entry.key_group, entry.keys, entry.values)
                     if is_checked and part.is_bare:
-                        with _noted(f"in state {state.name!r}, key group {entry.key_group}"):
+                        with _note_location(
+                            f"in state {state.name!r}, key group {entry.key_group}"
+                        ):
                             _check_entries(entries, self._prefix)
                     yield entries
 
@@ -234,11 +236,11 @@ class FlinkOperator:
             DamagedFileError: if a file is damaged, or a key is stored in the wrong key group.
             StateNotFoundError, IncompatibleStateError or MissingFileError: as :meth:`entries`.
         """
-        for found in self.entries(*names, key_groups=key_groups):
-            if declared is not None and declared.name == found.state.name:
-                found = replace(found, state=declared)
-            for part in [found] if most_bytes is None else found.parts(most_bytes):
-                yield self._rows(part, as_bytes, is_checked)
+        for entries in self.entries(*names, key_groups=key_groups):
+            if declared is not None and declared.name == entries.state.name:
+                entries = replace(entries, state=declared)
+            for part in [entries] if most_bytes is None else entries.parts(most_bytes):
+                yield self._read_rows(part, as_bytes, is_checked)
 
     def operator_state(self, but: Collection[str] = ()) -> Iterator[SubtaskElements]:
         """Yield operator state by subtask, except the states named in ``but``.
@@ -249,33 +251,33 @@ class FlinkOperator:
             handle = subtask.operator
             if handle is not None and not {part.name for part in handle.parts} <= {*but}:
                 what = f"operator state of {self.title}, subtask {subtask.index}"
-                with _noted(f"in the {what}"):
-                    source = source_of(handle.stream, self.places, what)
-                    for found in read_operator_state(source, handle, subtask.index):
-                        if found.info.name not in but:
-                            yield found
+                with _note_location(f"in the {what}"):
+                    source = open_source(handle.stream, self.places, what)
+                    for elements in read_operator_state(source, handle, subtask.index):
+                        if elements.info.name not in but:
+                            yield elements
 
     @property
     def _prefix(self) -> int:
         return prefix_bytes(self.metadata.max_parallelism)
 
-    def _rows(
-        self, found: StateEntries, as_bytes: Collection[str], is_checked: bool
+    def _read_rows(
+        self, entries: StateEntries, as_bytes: Collection[str], is_checked: bool
     ) -> SavepointRows:
-        state, key_group = found.state, found.key_group
+        state, key_group = entries.state, entries.key_group
         where = f"state {state.name!r} of operator {self.title}"
-        with _noted(f"in {where}, key group {key_group}"):
-            rows = state_rows(found, self._prefix, as_bytes=state.name in as_bytes)
+        with _note_location(f"in {where}, key group {key_group}"):
+            rows = state_rows(entries, self._prefix, as_bytes=state.name in as_bytes)
         if not is_checked:
             return rows
         before = self._prefix + state.before_key
-        cursor = Cursor(found.keys, found.keys.starts + before, found.keys.ends)
+        cursor = Cursor(entries.keys, entries.keys.starts + before, entries.keys.ends)
         check_key_groups(state.key, cursor, key_group, self.metadata.max_parallelism, where)
         return rows
 
 
 @contextmanager
-def _noted(where: str) -> Iterator[None]:
+def _note_location(where: str) -> Iterator[None]:
     """Add the location ``where`` to an error that is raised inside the block.
 
     Errors that Python and Arrow raise for invalid bytes become errors of this package. This is a
@@ -294,7 +296,7 @@ def _noted(where: str) -> Iterator[None]:
         raise DamagedFileError(f"the bytes {where} do not fit their types: {error}") from error
 
 
-def _check_entries(found: StateEntries, prefix: int) -> None:
+def _check_entries(entries: StateEntries, prefix: int) -> None:
     """Refuse entries that do not match the types of their state.
 
     Without this check, an entry with a corrupted length could silently swallow other entries.
@@ -302,17 +304,17 @@ def _check_entries(found: StateEntries, prefix: int) -> None:
     """
     for as_bytes in (False, True):
         with suppress(UnsupportedTypeError):
-            state_rows(found, prefix, as_bytes=as_bytes)
+            state_rows(entries, prefix, as_bytes=as_bytes)
             return
 
 
-def state_rows(found: StateEntries, prefix: int, *, as_bytes: bool) -> SavepointRows:
+def state_rows(entries: StateEntries, prefix: int, *, as_bytes: bool) -> SavepointRows:
     """Return entries by column; the first ``prefix`` bytes of each key are its key group.
 
     With ``as_bytes`` the values stay bytes. Raises the errors of :meth:`FlinkOperator.rows`.
     """
-    state, key_group, keys = found.state, found.key_group, found.keys
-    whole = Cursor(found.values, found.values.starts, found.values.ends)
+    state, key_group, keys = entries.state, entries.key_group, entries.keys
+    whole = Cursor(entries.values, entries.values.starts, entries.values.ends)
     if state.kind == "timers":
         whole.refuse(whole.position != whole.end, "a timer cannot have a value")
         timers = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)
@@ -325,13 +327,13 @@ def state_rows(found: StateEntries, prefix: int, *, as_bytes: bool) -> Savepoint
             "a list has no elements, although Flink does not store empty lists",
         )
     if as_bytes:
-        value = found.values.arrow()
+        value = entries.values.arrow()
     elif state.kind == "list" and isinstance(state.value, ListType):
-        value = decoded_list(state.value.element, found.values)
+        value = decoded_list(state.value.element, entries.values)
     elif state.kind == "map" and isinstance(state.value, MapType):
-        value = decoded_map_values(state.value.value, found.values)
+        value = decoded_map_values(state.value.value, entries.values)
     else:
-        value = decoded(state.value, found.values)
+        value = decoded(state.value, entries.values)
     return SavepointRows(state, key_group, parts.key, parts.namespace, parts.map_key, value)
 
 
@@ -368,18 +370,20 @@ class FlinkSavepoint:
         Flink derives from the uid. Raises StateNotFoundError if no operator matches, and
         InvalidArgumentError if several operators have the name.
         """
-        for key, wanted in (("uid", name), ("id", name), ("id", operator_id(name)), ("name", name)):
-            found = [one for one in self.operators if getattr(one.metadata, key) == wanted]
-            if len(found) > 1:
+        for key, value in (("uid", name), ("id", name), ("id", operator_id(name)), ("name", name)):
+            matching = [
+                operator for operator in self.operators if getattr(operator.metadata, key) == value
+            ]
+            if len(matching) > 1:
                 raise InvalidArgumentError(
-                    f"{len(found)} operators are named {name!r}: use an operator id, "
-                    f"{', '.join(one.metadata.id for one in found)}"
+                    f"{len(matching)} operators are named {name!r}: use an operator id, "
+                    f"{', '.join(operator.metadata.id for operator in matching)}"
                 )
-            if found:
-                return found[0]
+            if matching:
+                return matching[0]
         raise StateNotFoundError(
             f"{self.url} has no operator {name!r}; it has "
-            f"{', '.join(one.title for one in self.operators) or 'none'}"
+            f"{', '.join(operator.title for operator in self.operators) or 'none'}"
         )
 
 
@@ -411,39 +415,39 @@ def open_savepoint(
         StorageError: if it cannot be read, or needs more memory than there is.
     """
     folder = place.rstrip("/").removesuffix(f"/{METADATA}")
-    storage = storage_of("." if folder == METADATA else folder, options)
+    storage = open_location("." if folder == METADATA else folder, options)
     try:
         data = read_metadata_file(storage)
     except FileNotFoundError:
         raise InvalidArgumentError(
             f"{storage.url} is not a Flink savepoint or checkpoint: it has no file '{METADATA}'"
         ) from None
-    return savepoint_of(data, Places(storage, options, moved, tuple(allow)), drop)
+    return parse_savepoint(data, Places(storage, options, moved, tuple(allow)), drop)
 
 
-def savepoint_of(data: bytes, places: Places, drop: Collection[Refused] = ()) -> FlinkSavepoint:
+def parse_savepoint(data: bytes, places: Places, drop: Collection[Refused] = ()) -> FlinkSavepoint:
     """Return the savepoint with this ``_metadata`` content and its files in ``places``.
 
     Raises the errors of :func:`open_savepoint`.
     """
     url = places.storage.url
-    with _noted(f"in the savepoint {url}"):
+    with _note_location(f"in the savepoint {url}"):
         metadata = read_metadata(data, f"{url}/{METADATA}")
-    operators = tuple(_operator(operator, places, drop) for operator in metadata.operators)
+    operators = tuple(_open_operator(operator, places, drop) for operator in metadata.operators)
     return FlinkSavepoint(url, metadata, operators)
 
 
-def _operator(
+def _open_operator(
     metadata: OperatorHandles, places: Places, drop: Collection[Refused]
 ) -> FlinkOperator:
     parts: list[KeyedPart] = []
     problem = None
-    with _noted(f"in operator {_title(metadata)}"):
+    with _note_location(f"in operator {_title(metadata)}"):
         try:
             subtasks = tuple(kept(subtask, drop) for subtask in metadata.subtasks)
             metadata = replace(metadata, subtasks=subtasks)
             places.refuse_others(metadata)
-            parts = list(_parts(metadata, places, drop))
+            parts = list(_open_parts(metadata, places, drop))
         except (IncompatibleStateError, InvalidArgumentError, MissingFileError) as error:
             # The type or file system is not supported, or a file is missing.
             problem = str(error)
@@ -454,7 +458,7 @@ def _operator(
     return FlinkOperator(metadata, tuple(states.values()), problem, places, tuple(parts))
 
 
-def _parts(
+def _open_parts(
     metadata: OperatorHandles, places: Places, drop: Collection[Refused]
 ) -> Iterator[KeyedPart]:
     title, prefix = _title(metadata), prefix_bytes(metadata.max_parallelism)
@@ -468,7 +472,7 @@ def _parts(
             if isinstance(handle, IncrementalHandle)
             else (handle.stream, handle.offsets)
         )
-        source = source_of(stream, places, what)
+        source = open_source(stream, places, what)
         stop = min((offset for offset in offsets if offset), default=source.size)
         data = source.read(0, min(stop, source.size))
         header = read_header(data, source.name)

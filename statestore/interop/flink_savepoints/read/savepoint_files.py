@@ -40,15 +40,15 @@ from statestore.interop.flink_savepoints.metadata.reader import (
 )
 from statestore.storage import Storage, open_storage
 
-__all__ = ["METADATA", "ByteSource", "Places", "read_metadata_file", "source_of", "storage_of"]
+__all__ = ["METADATA", "ByteSource", "Places", "open_location", "open_source", "read_metadata_file"]
 
 METADATA = "_metadata"
 _MOST_METADATA = 1 << 30
 _PRESTO, _S3 = "s3p://", "s3://"
 _SAME_SCHEMES = {"s3a": "s3", "s3n": "s3", "s3p": "s3", "gcs": "gs", "abfs": "abfss"}
 _CHECKPOINT = re.compile(r"chk-\d+")
-_BESIDE_CHECKPOINTS = ("shared", "taskowned")
-_MOVED = "for files that were moved, pass the new path (--moved OLD=NEW, or moved=)"
+_CHECKPOINT_SIBLINGS = ("shared", "taskowned")
+_MOVED_HINT = "for files that were moved, pass the new path (--moved OLD=NEW, or moved=)"
 
 
 class ByteSource(Protocol):
@@ -81,9 +81,9 @@ class Places:
 
     def url(self, path: str) -> str:
         """Return the current location of a file that Flink refers to by an absolute path."""
-        plain = _without_scheme(path)
-        for old, new in sorted((self.moved or {}).items(), key=lambda one: -len(one[0])):
-            before = _without_scheme(old).rstrip("/")
+        plain = _strip_scheme(path)
+        for old, new in sorted((self.moved or {}).items(), key=lambda folders: -len(folders[0])):
+            before = _strip_scheme(old).rstrip("/")
             if plain == before or plain.startswith(f"{before}/"):
                 return new.rstrip("/") + plain[len(before) :]
         return plain if path.startswith(("file:", "/")) else path
@@ -95,13 +95,15 @@ class Places:
             InvalidArgumentError: if a file is outside, before any state is read.
         """
         urls = set()
-        for handle in (stream for subtask in operator.subtasks for stream in _streams(subtask)):
+        for handle in (
+            stream for subtask in operator.subtasks for stream in _list_streams(subtask)
+        ):
             if isinstance(handle, FileHandle | SegmentHandle):
                 urls.add(self.url(handle.path))
             elif isinstance(handle, RelativeHandle):
                 urls.add(f"{self.storage.url}/{handle.path}")
         for folder, files in groupby(sorted(urls), posixpath.dirname):
-            may_read = self._may_read(_real(folder))
+            may_read = self._may_read(_canonical_location(folder))
             for url in files:
                 # Only a few files are links, and to resolve the path of each file takes long.
                 if not may_read or (not _is_url(url) and os.path.islink(url)):  # noqa: PTH114
@@ -113,14 +115,14 @@ class Places:
         Raises:
             InvalidArgumentError: if the file is outside, before any access to it.
         """
-        real = _real(url)
+        real = _canonical_location(url)
         if not self._may_read(real):
-            is_link = not _is_url(url) and real != os.path.abspath(_without_scheme(url))  # noqa: PTH100
+            is_link = not _is_url(url) and real != os.path.abspath(_strip_scheme(url))  # noqa: PTH100
             link = f", a link to {real}" if is_link else ""
             raise InvalidArgumentError(
                 f"{self.storage.url}/{METADATA} references {url}{link}, which is outside of "
                 "its folder and therefore not read. To allow it, name it or a folder above "
-                f"it (--allow URL, or allow=); {_MOVED}"
+                f"it (--allow URL, or allow=); {_MOVED_HINT}"
             )
 
     def _may_read(self, real: str) -> bool:
@@ -128,22 +130,22 @@ class Places:
 
     @cached_property
     def _readable(self) -> frozenset[str]:
-        own = _real(self.storage.url)
+        own = _canonical_location(self.storage.url)
         above, _, name = own.rpartition("/")
-        beside = _BESIDE_CHECKPOINTS if _CHECKPOINT.fullmatch(name) else ()
-        named = map(_real, (*(self.moved or {}).values(), *self.allowed))
+        beside = _CHECKPOINT_SIBLINGS if _CHECKPOINT.fullmatch(name) else ()
+        named = map(_canonical_location, (*(self.moved or {}).values(), *self.allowed))
         roots = (own, *(f"{above}/{folder}" for folder in beside), *named)
         return frozenset(root.rstrip("/") for root in roots)
 
 
-def storage_of(folder: str, options: Mapping[str, Any] | None) -> Storage:
+def open_location(folder: str, options: Mapping[str, Any] | None) -> Storage:
     """Return the storage of a folder; the Presto file system of Flink uses the scheme ``s3p``."""
     if folder.startswith(_PRESTO):
         folder = _S3 + folder.removeprefix(_PRESTO)
     return open_storage(folder, options)
 
 
-def _streams(subtask: Subtask) -> Iterator[StreamHandle]:
+def _list_streams(subtask: Subtask) -> Iterator[StreamHandle]:
     """Yield all stream handles of a subtask."""
     for handle in (subtask.operator, subtask.raw_operator, subtask.keyed, subtask.raw_keyed):
         if isinstance(handle, IncrementalHandle):
@@ -173,27 +175,27 @@ def _is_url(path: str) -> bool:
     return "://" in path and not path.startswith("file:")
 
 
-def _real(url: str) -> str:
+def _canonical_location(url: str) -> str:
     """Return a canonical name of a location: a path without symbolic links, or a URL.
 
     A URL with ``..`` returns an empty name, so that no file counts as below it.
     """
     if not _is_url(url):
-        return os.path.realpath(_without_scheme(url))
+        return os.path.realpath(_strip_scheme(url))
     scheme, _, rest = url.partition("://")
     if ".." in rest.split("/"):
         return ""
     return f"{_SAME_SCHEMES.get(scheme, scheme)}://{posixpath.normpath(rest)}"
 
 
-def _without_scheme(path: str) -> str:
+def _strip_scheme(path: str) -> str:
     if not path.startswith("file:"):
         return path
     return "/" + unquote(path.removeprefix("file:")).lstrip("/")
 
 
 @dataclass(frozen=True)
-class _Inline:
+class _InlineSource:
     name: str
     data: bytes
 
@@ -202,12 +204,12 @@ class _Inline:
         return len(self.data)
 
     def read(self, start: int, stop: int) -> bytes:
-        _check(self.name, start, stop, self.size)
+        _check_range(self.name, start, stop, self.size)
         return self.data[start:stop]
 
 
 @dataclass(frozen=True)
-class _Stored:
+class _StoredSource:
     name: str
     size: int
     storage: Storage
@@ -215,32 +217,32 @@ class _Stored:
     first: int = 0
 
     def read(self, start: int, stop: int) -> bytes:
-        _check(self.name, start, stop, self.size)
+        _check_range(self.name, start, stop, self.size)
         try:
-            found = self.storage.read_range(self.file, self.first + start, self.first + stop)
+            data = self.storage.read_range(self.file, self.first + start, self.first + stop)
         except FileNotFoundError:
-            raise _missing(self.name) from None
-        if len(found) != stop - start:
+            raise _missing_error(self.name) from None
+        if len(data) != stop - start:
             raise DamagedFileError(
                 f"{self.name} is truncated: it ends before byte {self.first + stop}"
             )
-        return found
+        return data
 
 
-def _check(name: str, start: int, stop: int, size: int) -> None:
+def _check_range(name: str, start: int, stop: int, size: int) -> None:
     if not 0 <= start <= stop <= size:
         raise DamagedFileError(
             f"{name} is damaged: bytes {start} to {stop} of it are referenced, but it has {size}"
         )
 
 
-def _missing(name: str) -> MissingFileError:
+def _missing_error(name: str) -> MissingFileError:
     return MissingFileError(
-        f"the file {name}, which the savepoint references, does not exist; {_MOVED}"
+        f"the file {name}, which the savepoint references, does not exist; {_MOVED_HINT}"
     )
 
 
-def source_of(handle: StreamHandle, places: Places, what: str) -> ByteSource:
+def open_source(handle: StreamHandle, places: Places, what: str) -> ByteSource:
     """Return the bytes of a handle; ``what`` is the name in messages of bytes without a file.
 
     Raises:
@@ -250,48 +252,48 @@ def source_of(handle: StreamHandle, places: Places, what: str) -> ByteSource:
         IncompatibleStateError: for a handle that has no bytes.
     """
     if isinstance(handle, InlineHandle):
-        return _Inline(f"{places.storage.url}/_metadata ({what})", handle.data)
+        return _InlineSource(f"{places.storage.url}/_metadata ({what})", handle.data)
     if isinstance(handle, EmptyHandle):
-        return _Inline(what, b"")
+        return _InlineSource(what, b"")
     if isinstance(handle, RelativeHandle):
-        return _stored(places, places.storage, handle.path, handle)
+        return _open_stored(places, places.storage, handle.path, handle)
     if isinstance(handle, FileHandle | SegmentHandle):
         url = places.url(handle.path)
         places.refuse_outside(url)
         folder, file = posixpath.split(url)
         try:
-            return _stored(places, storage_of(folder, places.options), file, handle)
+            return _open_stored(places, open_location(folder, places.options), file, handle)
         except StorageError as error:
-            error.add_note(f"the savepoint references {folder} by an absolute path; {_MOVED}")
+            error.add_note(f"the savepoint references {folder} by an absolute path; {_MOVED_HINT}")
             raise
     raise IncompatibleStateError(
         f"{what} has a handle that is not a byte stream, which is not supported"
     )
 
 
-def _stored(
+def _open_stored(
     places: Places, storage: Storage, file: str, handle: FileHandle | RelativeHandle | SegmentHandle
 ) -> ByteSource:
     name = f"{storage.url}/{file}"
     try:
         path = storage.native_path(file)
-        found = storage.size(file)
+        file_size = storage.size(file)
     except FileNotFoundError:
-        raise _missing(name) from None
+        raise _missing_error(name) from None
     except InvalidArgumentError as error:
         raise DamagedFileError(f"{storage.url}/{METADATA} references a file: {error}") from error
     if path is not None:
         places.refuse_outside(path)
     size, start = handle.size, 0
     if isinstance(handle, SegmentHandle):
-        start, found = handle.start, min(size, found - handle.start)
-    if found != size:
+        start, file_size = handle.start, min(size, file_size - handle.start)
+    if file_size != size:
         raise DamagedFileError(
             (
-                f"{name} has {max(found, 0)} bytes from byte {start} on, but the savepoint says "
-                f"{size}"
+                f"{name} has {max(file_size, 0)} bytes from byte {start} on, but the savepoint "
+                f"says {size}"
             )
             if start
-            else f"{name} has {found} bytes, but the savepoint says {size}"
+            else f"{name} has {file_size} bytes, but the savepoint says {size}"
         )
-    return _Stored(name, size, storage, file, start)
+    return _StoredSource(name, size, storage, file, start)

@@ -133,7 +133,7 @@ def show_savepoint(
     for number, operator in enumerate(savepoint.operators):
         if on_progress is not None:
             on_progress(number, len(savepoint.operators), operator.title)
-        shown.append(_operator(savepoint, operator))
+        shown.append(_show_operator(savepoint, operator))
     return ShownSavepoint(
         place=savepoint.url,
         version=savepoint.metadata.version,
@@ -142,22 +142,24 @@ def show_savepoint(
     )
 
 
-def _operator(savepoint: FlinkSavepoint, operator: FlinkOperator) -> ShownOperator:
+def _show_operator(savepoint: FlinkSavepoint, operator: FlinkOperator) -> ShownOperator:
     problem = operator.problem
     entries: dict[str, Counter[int]] = {state.name: Counter() for state in operator.states}
     sizes: Counter[str] = Counter()
     elements: list[SubtaskElements] = []
     try:
         elements = list(operator.operator_state())
-        for found in operator.entries(is_checked=True) if problem is None else ():
-            entries[found.state.name][found.key_group] += len(found.keys)
-            spans = (found.keys, found.values)
-            sizes[found.state.name] += sum(int((span.ends - span.starts).sum()) for span in spans)
+        for state_entries in operator.entries(is_checked=True) if problem is None else ():
+            entries[state_entries.state.name][state_entries.key_group] += len(state_entries.keys)
+            spans = (state_entries.keys, state_entries.values)
+            sizes[state_entries.state.name] += sum(
+                int((span.ends - span.starts).sum()) for span in spans
+            )
     except (IncompatibleStateError, MissingFileError, UnsupportedTypeError) as error:
         problem = str(error)
     metadata = operator.metadata
     keyed = (
-        _keyed(state, entries[state.name], sizes[state.name], is_read=problem is None)
+        _show_keyed(state, entries[state.name], sizes[state.name], is_read=problem is None)
         for state in operator.states
     )
     return ShownOperator(
@@ -169,13 +171,13 @@ def _operator(savepoint: FlinkSavepoint, operator: FlinkOperator) -> ShownOperat
         is_finished=metadata.is_finished,
         coordinator_bytes=None if metadata.coordinator is None else len(metadata.coordinator.data),
         keyed=tuple(keyed),
-        operator=_operator_states(elements),
+        operator=_show_operator_states(elements),
         problem=problem,
-        warnings=tuple(_warnings(savepoint, operator)),
+        warnings=tuple(_list_warnings(savepoint, operator)),
     )
 
 
-def _warnings(savepoint: FlinkSavepoint, operator: FlinkOperator) -> Iterator[str]:
+def _list_warnings(savepoint: FlinkSavepoint, operator: FlinkOperator) -> Iterator[str]:
     lost = lost_timers(savepoint, operator)
     if lost is not None:
         yield lost
@@ -183,7 +185,7 @@ def _warnings(savepoint: FlinkSavepoint, operator: FlinkOperator) -> Iterator[st
         yield transactions_said(name)
 
 
-def _keyed(
+def _show_keyed(
     state: KeyedStateInfo, entries: Counter[int], size_bytes: int, *, is_read: bool
 ) -> ShownKeyedState:
     return ShownKeyedState(
@@ -195,43 +197,43 @@ def _keyed(
         has_ttl=state.has_ttl,
         entries=dict(sorted(entries.items())) if is_read else None,
         size_bytes=size_bytes if is_read else None,
-        note=_note(state.key) or _note(state.value),
+        note=_find_type_problem(state.key) or _find_type_problem(state.value),
     )
 
 
-def _note(kind: FlinkType) -> str | None:
+def _find_type_problem(flink_type: FlinkType) -> str | None:
     try:
-        arrow_type(kind)
+        arrow_type(flink_type)
     except UnsupportedTypeError as error:
         return str(error)
     return None
 
 
-def _operator_states(elements: list[SubtaskElements]) -> tuple[ShownOperatorState, ...]:
-    found = []
+def _show_operator_states(elements: list[SubtaskElements]) -> tuple[ShownOperatorState, ...]:
+    shown = []
     for name in dict.fromkeys(element.info.name for element in elements):
         parts = [element for element in elements if element.info.name == name]
         info = parts[0].info
         value = name_of(info.value)
-        found.append(
+        shown.append(
             ShownOperatorState(
                 name=name,
                 mode=info.mode,
                 type=value if info.key is None else f"Map<{name_of(info.key)}, {value}>",
                 elements={part.subtask: part.count() for part in parts},
                 size_bytes=sum(int((part.raw.ends - part.raw.starts).sum()) for part in parts),
-                splits=_splits(parts),
+                splits=_read_splits(parts),
             )
         )
-    return tuple(found)
+    return tuple(shown)
 
 
-def _splits(parts: list[SubtaskElements]) -> tuple[KafkaSplit, ...] | None:
+def _read_splits(parts: list[SubtaskElements]) -> tuple[KafkaSplit, ...] | None:
     """Return the splits of a Kafka source; None for other sources, whose format is private."""
     if parts[0].info.name != SOURCE_READER_STATE or parts[0].info.value != Scalar("byte[]"):
         return None
     try:
-        found = [split for part in parts for split in kafka_splits(part.values(), part.raw.name)]
+        splits = [split for part in parts for split in kafka_splits(part.values(), part.raw.name)]
     except UnsupportedTypeError:
         return None
-    return tuple(sorted(found, key=lambda one: (one.topic, one.partition)))
+    return tuple(sorted(splits, key=lambda split: (split.topic, split.partition)))

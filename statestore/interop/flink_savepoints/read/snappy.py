@@ -17,7 +17,7 @@ import pyarrow as pa
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader
 from statestore.interop.flink_savepoints.read.checksums import masked_crc32c
 
-__all__ = ["SNAPPY_HEAD", "chunks", "framed", "snappy_block", "whole_chunks"]
+__all__ = ["SNAPPY_HEAD", "chunks", "frame_pieces", "snappy_block", "whole_chunks"]
 
 SNAPPY_HEAD: Final = b"\xff\x06\x00\x00sNaPpY"
 _COMPRESSED, _PLAIN, _FIRST_SKIPPABLE = 0, 1, 0x80
@@ -27,13 +27,13 @@ _U32: Final = struct.Struct("<I")
 
 def whole_chunks(data: bytes) -> int:
     """Return the total length of the complete chunks at the beginning of ``data``."""
-    at = stop = 0
+    end = stop = 0
     while stop <= len(data):
-        at = stop
-        if at + _U32.size > len(data):
+        end = stop
+        if end + _U32.size > len(data):
             break
-        stop = at + _U32.size + (int(_U32.unpack_from(data, at)[0]) >> 8)
-    return at
+        stop = end + _U32.size + (int(_U32.unpack_from(data, end)[0]) >> 8)
+    return end
 
 
 def chunks(reader: Reader) -> Iterator[tuple[int, bytes]]:
@@ -45,38 +45,45 @@ def chunks(reader: Reader) -> Iterator[tuple[int, bytes]]:
     while reader.remaining:
         begin = reader.position
         head = int(_U32.unpack(reader.take(4))[0])
-        kind, chunk = head & 0xFF, Reader(reader.take(head >> 8), name, base=base + reader.position)
-        if kind in (_COMPRESSED, _PLAIN):
-            wanted = int(_U32.unpack(chunk.take(4))[0])
+        chunk_type, chunk = (
+            head & 0xFF,
+            Reader(reader.take(head >> 8), name, base=base + reader.position),
+        )
+        if chunk_type in (_COMPRESSED, _PLAIN):
+            checksum = int(_U32.unpack(chunk.take(4))[0])
             body = chunk.take(chunk.remaining)
-            part = bytes(body) if kind == _PLAIN else snappy_block(body, reader, begin, _CHUNK)
-            if masked_crc32c(part) != wanted:
+            part = (
+                bytes(body) if chunk_type == _PLAIN else snappy_block(body, reader, begin, _CHUNK)
+            )
+            if masked_crc32c(part) != checksum:
                 raise reader.damaged("the checksum of a Snappy chunk is wrong", position=begin)
             yield begin, part
-        elif kind < _FIRST_SKIPPABLE:
-            raise reader.damaged(f"a Snappy chunk has the unknown kind {kind}", position=begin)
+        elif chunk_type < _FIRST_SKIPPABLE:
+            raise reader.damaged(
+                f"a Snappy chunk has the unknown kind {chunk_type}", position=begin
+            )
 
 
-def framed(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+def frame_pieces(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
     """Encode the concatenation of ``pieces`` as one framed stream."""
     yield SNAPPY_HEAD
-    left = b""
+    rest = b""
     for piece in pieces:
-        data = left + piece
+        data = rest + piece
         stop = len(data) // _CHUNK * _CHUNK
-        yield _compressed(data[:stop])
-        left = data[stop:]
-    yield _compressed(left)
+        yield _compress(data[:stop])
+        rest = data[stop:]
+    yield _compress(rest)
 
 
-def _compressed(data: bytes) -> bytes:
+def _compress(data: bytes) -> bytes:
     codec = pa.Codec("snappy")
     parts = []
     for start in range(0, len(data), _CHUNK):
         part = data[start : start + _CHUNK]
         block = codec.compress(part, asbytes=True)
-        kind, body = (_COMPRESSED, block) if len(block) < len(part) else (_PLAIN, part)
-        head = _U32.pack((len(body) + 4) << 8 | kind)
+        chunk_type, body = (_COMPRESSED, block) if len(block) < len(part) else (_PLAIN, part)
+        head = _U32.pack((len(body) + 4) << 8 | chunk_type)
         parts += [head, _U32.pack(masked_crc32c(part)), body]
     return b"".join(parts)
 

@@ -19,7 +19,7 @@ from statestore.interop.flink_savepoints.metadata.reader import (
 )
 from statestore.interop.flink_savepoints.metadata.writer import metadata_v3
 from statestore.interop.flink_savepoints.read.canonical import KeyedHeader, header_bytes
-from statestore.interop.flink_savepoints.read.savepoint_files import METADATA, Places, source_of
+from statestore.interop.flink_savepoints.read.savepoint_files import METADATA, Places, open_source
 from statestore.storage import Storage
 
 __all__ = ["SavepointWriter"]
@@ -93,7 +93,7 @@ class SavepointWriter:
         """
         if handle is None or isinstance(handle.stream, InlineHandle):
             return handle
-        source = source_of(handle.stream, places, f"operator state of {title}")
+        source = open_source(handle.stream, places, f"operator state of {title}")
         return OperatorHandle(handle.parts, self.write_file([source.read(0, source.size)]))
 
     def discard(self) -> None:

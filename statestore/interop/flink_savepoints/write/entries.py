@@ -22,7 +22,7 @@ from statestore.format.names import KEY_GROUP
 from statestore.format.state import KeyedState, StateKind
 from statestore.interop.flink_savepoints.metadata.java_binary import i16
 from statestore.interop.flink_savepoints.read.canonical import prefix_bytes
-from statestore.interop.flink_savepoints.read.snappy import framed
+from statestore.interop.flink_savepoints.read.snappy import frame_pieces
 from statestore.interop.flink_savepoints.types.byte_slices import BYTES, joined
 from statestore.interop.flink_savepoints.types.encode import encoded
 from statestore.interop.flink_savepoints.types.flink_types import Scalar
@@ -106,7 +106,7 @@ def key_group_bytes(
             yield iter(())
             continue
         pieces = _group_pieces(upcoming[1])
-        yield framed(pieces) if is_compressed else pieces
+        yield frame_pieces(pieces) if is_compressed else pieces
         upcoming = next(grouped_runs, None)
 
 
