@@ -15,13 +15,14 @@ from fsspec.utils import get_protocol
 
 from statestore.errors import InvalidArgumentError
 from statestore.storage.azure import AzureStorage
-from statestore.storage.base import Listed, Storage, put_once, refuse_credentials, refuse_unsafe
+from statestore.storage.base import Listed, Storage, refuse_credentials
 from statestore.storage.google import GoogleStorage
 from statestore.storage.hdfs import HdfsStorage
 from statestore.storage.local import LocalStorage
 from statestore.storage.local_cache import CachedStorage
 from statestore.storage.metered import MeteredStorage
 from statestore.storage.objects import DEFAULT_STREAMS
+from statestore.storage.put_once import put_once, refuse_unsafe
 from statestore.storage.s3 import S3Storage
 
 __all__ = [
