@@ -139,7 +139,8 @@ class Listeners:
     def committed(self, manifest: Manifest, metrics: CheckpointMetrics) -> None:
         """Report to all listeners that a checkpoint is visible."""
         number = manifest.checkpoint_id
-        _log.info("checkpoint %d of %s committed %s", number, self.url, _told(metrics))
+        if _log.isEnabledFor(logging.INFO):
+            _log.info("checkpoint %d of %s committed %s", number, self.url, _told(metrics))
         event = CheckpointCommitted(
             store=self.url, checkpoint_id=number, metrics=metrics, manifest=manifest
         )

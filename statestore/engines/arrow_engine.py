@@ -7,11 +7,9 @@ the configured memory, are sorted on disk.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
@@ -30,7 +28,6 @@ from statestore.parquet.writer import ParquetOptions
 from statestore.rows.column_types import schema_of_arrow, uuid_columns, with_uuids
 from statestore.rows.input_rows import (
     StreamedRows,
-    check_groups,
     is_dicts,
     key_group_column,
     read_stream,
@@ -41,14 +38,13 @@ from statestore.rows.input_rows import (
     without_empty_chunks,
     without_groups,
 )
-from statestore.rows.key_group_runs import ONE_ARRAY_BYTES, key_groups_of, null_key_error, null_keys
+from statestore.rows.key_group_runs import ONE_ARRAY_BYTES, null_key_error, null_keys
 from statestore.rows.python_values import ROWS, fit_table, table_of_dicts
-from statestore.rows.sorting import slices_of, sorted_pieces
+from statestore.rows.sorting import KeyGroupBlock, merge_blocks, slices_of, sorted_pieces
 
 __all__ = [
     "ArrowEngine",
     "as_table",
-    "by_key_group",
     "is_schema",
     "refuse_repeated_names",
     "write_subtask",
@@ -221,7 +217,7 @@ def _keyed(
         nulls += sum(null_keys(batch, state) for batch in fitted.to_batches())
         if nulls:
             continue
-        block = _Block.of(fitted, state)
+        block = KeyGroupBlock.of(fitted, state)
         if own is not None:
             _refuse_foreign(np.flatnonzero(np.diff(block.ends)), *own, state)
         yield block.rows
@@ -253,61 +249,21 @@ def _runs(
     options: ParquetOptions,
     own: Own | None = None,
 ) -> Iterator[pa.Table]:
-    """Yield the rows in order of key group, some key groups at a time."""
+    """Return the rows in order of key group, some key groups at a time.
+
+    All keys are hashed and checked before the first rows are returned.
+    """
     nulls = sum(null_keys(batch, state) for batch in table.select(state.key).to_batches())
     if nulls:
         raise null_key_error(state, nulls)
     row_bytes = max(table.nbytes / max(table.num_rows, 1), 1)
     step = int(options.block_bytes / row_bytes) + 1
-    most = int(options.run_bytes / row_bytes)
     starts = range(0, table.num_rows, step)
-    blocks = [_Block.of(table.slice(start, step), state) for start in starts]
+    blocks = [KeyGroupBlock.of(table.slice(start, step), state) for start in starts]
     ends = sum((block.ends for block in blocks), np.zeros(state.max_parallelism + 1, np.int64))
     if own is not None:
         _refuse_foreign(np.flatnonzero(np.diff(ends)), *own, state)
-    first = 0
-    while ends[first] < ends[-1]:
-        stop = max(int(np.searchsorted(ends, ends[first] + most, side="right")) - 1, first + 1)
-        if ends[first] < ends[stop]:
-            rows = pa.concat_tables([block.cut(first, stop) for block in blocks])
-            alone = stop == first + 1 or len(blocks) == 1
-            yield rows if alone else by_key_group(rows.combine_chunks())
-        first = stop
-
-
-def by_key_group(rows: pa.Table) -> pa.Table:
-    """Return rows in order of key group; the order within a key group stays."""
-    groups = np.asarray(rows.column(KEY_GROUP))
-    if (groups[:-1] <= groups[1:]).all():
-        return rows
-    # For small integers, numpy uses a radix sort, which is stable within each key group.
-    return rows.take(pa.array(np.argsort(groups.astype(np.uint16), kind="stable")))
-
-
-@dataclass(frozen=True)
-class _Block:
-    """Some rows in order of key group; the rows of key group g begin at ``ends[g]``."""
-
-    rows: pa.Table
-    ends: npt.NDArray[np.int64]
-
-    @classmethod
-    def of(cls, rows: pa.Table, state: KeyedState) -> _Block:
-        rows = rows.combine_chunks()
-        try:
-            groups = key_groups_of(rows, state)
-        except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"{state}: {error}") from error
-        counts = np.bincount(groups, minlength=state.max_parallelism)
-        check_groups(rows, groups, state)
-        rows = rows.select(state.schema.names)
-        rows = by_key_group(rows.add_column(0, KEY_GROUP, pa.array(groups)))
-        return cls(rows, np.concatenate(([0], np.cumsum(counts))))
-
-    def cut(self, first: int, stop: int) -> pa.Table:
-        """Return the rows of the key groups from ``first`` up to but not ``stop``."""
-        begin, end = int(self.ends[first]), int(self.ends[stop])
-        return self.rows.slice(begin, end - begin)
+    return merge_blocks(blocks, ends, int(options.run_bytes / row_bytes))
 
 
 def _refuse_foreign(

@@ -23,6 +23,7 @@ __all__ = [
     "MARK",
     "CompactionRule",
     "LayeredSpan",
+    "are_changes",
     "change_state",
     "delete_widths",
     "is_overdue",
@@ -42,6 +43,11 @@ MARK = "__deleted__"
 
 It is 0 for an upsert. For a delete marker it is the number of leading identity columns by which
 the deleted rows are selected."""
+
+
+def are_changes(state: KeyedState) -> bool:
+    """Return whether the rows of a state are changes, with a mark."""
+    return MARK in state.entry
 
 
 def change_state(state: KeyedState) -> KeyedState:

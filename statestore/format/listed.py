@@ -93,7 +93,7 @@ def totals_of(handles: Sequence[Handle]) -> Totals:
         len(handles),
         sum(handle.rows for handle in handles),
         sum(handle.size_bytes for handle in handles),
-        combine(handle.digest for handle in handles),
+        combine([handle.digest for handle in handles]),
     )
 
 

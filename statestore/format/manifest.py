@@ -230,7 +230,7 @@ class OperatorEntry:
     @property
     def digest(self) -> int:
         """The order-independent digest of all its stored rows."""
-        return combine(handle.digest for handle in self.handles)
+        return combine([handle.digest for handle in self.handles])
 
 
 Entry = KeyedEntry | OperatorEntry

@@ -387,7 +387,7 @@ def _cross_operator_problem(manifest: Manifest) -> str | None:
     subtasks = sum(map(manifest.operators.parallelism_of, manifest.uids))
     if subtasks > _MOST_SUBTASKS:
         return f"its operators have {subtasks:,} subtasks; at most {_MOST_SUBTASKS:,} are allowed"
-    folders = ((entry.state.uid, entry.state.name, entry.table.path) for entry in manifest.entries)
+    folders = [(entry.state.uid, entry.state.name, entry.table.path) for entry in manifest.entries]
     return duplicate_problem(folders)
 
 

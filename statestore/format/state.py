@@ -17,6 +17,7 @@ timers         one per registered time             the timestamp column
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
@@ -41,7 +42,9 @@ __all__ = [
     "TimeToLive",
     "TtlUpdate",
     "TtlVisibility",
+    "check_instant",
     "check_time",
+    "clock_ms",
     "is_expired",
     "unknown_choice",
 ]
@@ -155,6 +158,21 @@ def check_time(now_ms: int) -> int:
         raise InvalidArgumentError(f"now_ms must be a number of milliseconds, not {now_ms!r}")
     if not _LONG_MIN <= now_ms <= _LONG_MAX:
         raise InvalidArgumentError(f"now_ms {now_ms} does not fit 64 bits; pass milliseconds")
+    return now_ms
+
+
+def clock_ms(now_ms: int | None) -> int:
+    """Return the caller's clock, in ms since 1970, or this machine's clock if it is None."""
+    return time.time_ns() // 1_000_000 if now_ms is None else check_time(now_ms)
+
+
+def check_instant(now_ms: int) -> int:
+    """Return the time if a timestamp can hold it; otherwise raise InvalidArgumentError."""
+    if abs(now_ms) > _LONG_MAX // 1000:
+        raise InvalidArgumentError(
+            f"now_ms {now_ms} (milliseconds since 1970) is not a valid timestamp; pass another "
+            "now_ms"
+        )
     return now_ms
 
 

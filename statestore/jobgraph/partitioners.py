@@ -20,10 +20,10 @@ from random import Random
 from typing import Any, ClassVar, Final
 
 from statestore.errors import InvalidArgumentError, ParallelismError
-from statestore.jobgraph.redistribution import check_parallelism
 from statestore.keys.groups import (
     MAX_PARALLELISM,
     KeyGroupAssignment,
+    check_parallelism,
     default_max_parallelism,
     is_int,
     key_group_of_hash,

@@ -32,14 +32,13 @@ from itertools import accumulate, chain
 from typing import NamedTuple, TypeVar
 
 from statestore.errors import InvalidArgumentError
-from statestore.keys.groups import MAX_PARALLELISM, MIN_PARALLELISM, is_int
+from statestore.keys.groups import check_parallelism, is_int
 from statestore.keys.hashing import key_hash
 
 __all__ = [
     "ElementRun",
     "RedistributionMode",
     "RedistributionPlan",
-    "check_parallelism",
     "grouping_order",
     "plan_redistribution",
     "redistribute",
@@ -372,17 +371,6 @@ def _collect(
             if mode is RedistributionMode.SPLIT:
                 split_look_ups.append(name)
     return reported, split_look_ups
-
-
-def check_parallelism(parallelism: int, what: str = "parallelism") -> int:
-    """Return ``parallelism``; InvalidArgumentError unless it is an int in 1..32768."""
-    if not is_int(parallelism):
-        raise InvalidArgumentError(f"{what} must be an integer, not {parallelism!r}")
-    if not MIN_PARALLELISM <= parallelism <= MAX_PARALLELISM:
-        raise InvalidArgumentError(
-            f"{what} must be in {MIN_PARALLELISM}..{MAX_PARALLELISM}, not {parallelism}"
-        )
-    return parallelism
 
 
 def _is_list(value: object) -> bool:

@@ -25,8 +25,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
 
 from statestore.errors import InvalidArgumentError, ParallelismError
-from statestore.jobgraph.redistribution import check_parallelism
-from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange, is_int
+from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange, check_parallelism, is_int
 from statestore.keys.ranges import Assignment, RangeAssignment
 
 __all__ = [

@@ -22,6 +22,7 @@ __all__ = [
     "MIN_PARALLELISM",
     "KeyGroupAssignment",
     "KeyGroupRange",
+    "check_parallelism",
     "default_max_parallelism",
     "effective_max_parallelism",
     "is_int",
@@ -155,6 +156,17 @@ def is_int(value: object) -> TypeGuard[int]:
     """Return whether ``value`` is an int and not a bool."""
     # Python's bool is an int, but a bool as a count is always a mistake.
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def check_parallelism(parallelism: int, what: str = "parallelism") -> int:
+    """Return ``parallelism``; InvalidArgumentError unless it is an int in 1..32768."""
+    if not is_int(parallelism):
+        raise InvalidArgumentError(f"{what} must be an integer, not {parallelism!r}")
+    if not MIN_PARALLELISM <= parallelism <= MAX_PARALLELISM:
+        raise InvalidArgumentError(
+            f"{what} must be in {MIN_PARALLELISM}..{MAX_PARALLELISM}, not {parallelism}"
+        )
+    return parallelism
 
 
 @dataclass(frozen=True, slots=True, order=True)

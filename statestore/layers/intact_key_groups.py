@@ -23,7 +23,7 @@ from statestore.format.names import KEY_GROUP
 from statestore.format.state import KeyedState
 from statestore.layers.aligned_streams import align_streams, sorted_tables
 from statestore.layers.merge import merged_batches
-from statestore.parquet.fetch import read_footer
+from statestore.parquet.file_checks import read_footer
 from statestore.parquet.operator_elements import stored_schema
 from statestore.parquet.reader import DataFile, add_key_group, open_data, restored_schema
 from statestore.rows.column_types import arrow_schema

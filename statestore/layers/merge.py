@@ -8,7 +8,6 @@ are dropped. The others are looked up in the base. Only rows that are new to the
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,13 +22,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.errors import InvalidArgumentError
 from statestore.format.handles import Handle
 from statestore.format.layers import MARK, delete_widths
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP
 from statestore.format.slices import KeptGroups, LayerReads, ReadSlices
-from statestore.format.state import KeyedState, check_time
+from statestore.format.state import KeyedState, check_instant
 from statestore.layers.aligned_streams import AlignedPiece, Bound, align_streams, sorted_tables
 from statestore.layers.layer_cache import LayerCache, Read
 from statestore.parquet.reader import DataFile, RowGroups, read_slices, restored_schema
@@ -41,8 +39,6 @@ from statestore.storage import Storage
 __all__ = [
     "MERGED_BYTES",
     "Wanted",
-    "check_instant",
-    "clock_ms",
     "drop_expired",
     "expired_rows",
     "hides_expired",
@@ -91,11 +87,6 @@ def rows_in_kept_groups(rows: T, state: KeyedState, kept: KeptGroups | None) -> 
 
 _LONG_MAX = np.iinfo(np.int64).max
 _MICROS = 1000
-
-
-def clock_ms(now_ms: int | None) -> int:
-    """Return the caller's clock, in ms since 1970, or this machine's clock if it is None."""
-    return time.time_ns() // 1_000_000 if now_ms is None else check_time(now_ms)
 
 
 def hides_expired(state: KeyedState, now_ms: int | None) -> bool:
@@ -153,16 +144,6 @@ def time_column(time_type: str, rows: int, now_ms: int) -> pa.Array:
         return pa.array(np.full(rows, now_ms, np.int64))
     check_instant(now_ms)
     return pa.array(np.full(rows, now_ms * _MICROS, np.int64)).cast(pa.timestamp("us", "UTC"))
-
-
-def check_instant(now_ms: int) -> int:
-    """Return the time if a timestamp can hold it; otherwise raise InvalidArgumentError."""
-    if abs(now_ms) > _LONG_MAX // _MICROS:
-        raise InvalidArgumentError(
-            f"now_ms {now_ms} (milliseconds since 1970) is not a valid timestamp; pass another "
-            "now_ms"
-        )
-    return now_ms
 
 
 MERGED_BYTES = 4 * RUN_BYTES

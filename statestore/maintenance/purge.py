@@ -55,7 +55,7 @@ from statestore.maintenance.purge_logs import clean_logs, drop_log
 from statestore.maintenance.replace import replace_checkpoints, unfinished
 from statestore.maintenance.search import readable_manifests
 from statestore.maintenance.subject import KeySubject, OtherState, Subject
-from statestore.parquet.reader import check_sizes
+from statestore.parquet.file_checks import check_sizes
 from statestore.snapshot.writer import CheckpointWriter
 
 __all__ = [

@@ -24,6 +24,7 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.format.handles import Handle, KeyedStateHandle
+from statestore.format.layers import are_changes
 from statestore.format.manifest import KeyedEntry
 from statestore.format.schema import Field, Schema, common_type
 from statestore.format.slices import reads_of
@@ -36,7 +37,7 @@ from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.parquet.writer import ParquetOptions
 from statestore.restore.lookup import key_group_of, table_of_key
 from statestore.rows.column_types import arrow_schema, schema_of_arrow
-from statestore.rows.delete_markers import are_changes, clear_deletes
+from statestore.rows.delete_markers import clear_deletes
 from statestore.rows.equality import matching_positions
 from statestore.storage import Storage
 from statestore.storage.base import named

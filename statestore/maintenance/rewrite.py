@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.format.handles import KeyedStateHandle
-from statestore.format.layers import MARK, live_without, widened_spans
+from statestore.format.layers import MARK, are_changes, live_without, widened_spans
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP
 from statestore.format.slices import reads_of
@@ -33,7 +33,7 @@ from statestore.parquet.reader import restored_schema
 from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.restore.lookup import key_batch, key_group_of
 from statestore.rows.column_types import uuid_columns, with_uuids
-from statestore.rows.delete_markers import are_changes, clear_deletes
+from statestore.rows.delete_markers import clear_deletes
 from statestore.rows.equality import matching_positions
 from statestore.rows.key_group_runs import check_and_sort, key_groups_of, null_key_error, null_keys
 from statestore.rows.python_values import table_of_dicts

@@ -29,7 +29,7 @@ from statestore.errors import (
 )
 from statestore.format.digest import digest_text
 from statestore.format.handles import GroupIndex, Handle, KeyedStateHandle
-from statestore.format.layers import MARK
+from statestore.format.layers import MARK, are_changes
 from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.format.names import (
     KEY_GROUP,
@@ -38,7 +38,7 @@ from statestore.format.state import KeyedState, Layout, StateKind
 from statestore.parquet.keyed_writer import file_schema
 from statestore.parquet.operator_elements import count_misplaced, stored_schema
 from statestore.parquet.reader import DataFile, open_data
-from statestore.rows.delete_markers import are_changes, count_invalid_marks, upserts_of
+from statestore.rows.delete_markers import count_invalid_marks, upserts_of
 from statestore.rows.digests import row_hashes, rows_digest
 from statestore.rows.key_group_runs import RowOrder, key_groups_of, null_keys
 from statestore.storage import Storage

@@ -13,127 +13,23 @@ from threading import Lock
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from statestore.errors import DamagedFileError
-from statestore.format.handles import Footer, Handle
-from statestore.format.listed import FileList
+from statestore.format.handles import Handle
+from statestore.parquet.file_checks import END_BYTES, MAGIC, check_length, footer_bytes
 from statestore.storage import CachedStorage, Storage
 
 __all__ = [
-    "END_BYTES",
-    "MAGIC",
     "PIECE_BYTES",
     "ByteRange",
     "PrefetchQueue",
     "RangedFile",
     "Source",
     "Streams",
-    "check_columns",
-    "check_length",
-    "check_rows",
-    "footer_bytes",
-    "footer_of",
     "join_spans",
-    "read_footer",
     "source_of",
     "streams_of",
 ]
-
-
-# The footer of a data file, which Arrow needs to find every row: read, checked, and then parsed.
-#
-# If a footer is damaged, Arrow silently loses rows, or aborts the process. The footer's bytes are
-# therefore compared with the manifest's checksum before Arrow sees them, and its counts with the
-# manifest's counts. Files of older releases have no such checksum; only the counts are checked.
-
-
-END_BYTES, MAGIC = 8, b"PAR1"
-"""A Parquet file ends with the length of its footer, and a magic number."""
-_SUM_DIGITS = 32
-
-
-def footer_of(written: bytes) -> Footer:
-    """Return the footer of a new file with these bytes."""
-    length = footer_bytes(written[-END_BYTES:])
-    return Footer(length, _sum_of(written[len(written) - length :]))
-
-
-def footer_bytes(end: bytes | memoryview) -> int:
-    """Return the length of a file's footer from the file's end; ValueError if it is not Parquet."""
-    if len(end) != END_BYTES or bytes(end[-len(MAGIC) :]) != MAGIC:
-        raise ValueError("it does not end like a Parquet file")
-    return END_BYTES + int.from_bytes(end[: -len(MAGIC)], "little")
-
-
-def read_footer(file: Any, where: str, handle: Handle) -> pq.FileMetaData:
-    """Return the metadata of an open file, after its bytes and counts are compared with the handle.
-
-    ``file`` has the length that the handle states. Raises DamagedFileError, which calls the file
-    ``where``.
-    """
-    size = handle.size_bytes
-    if handle.footer is None:
-        file.seek(size - END_BYTES)
-        length = footer_bytes(file.read(END_BYTES))
-    else:
-        length = handle.footer.size_bytes
-    if length > size - len(MAGIC):
-        raise ValueError("it does not end like a Parquet file")
-    file.seek(size - length)
-    raw = file.read(length)
-    if handle.footer is not None and _sum_of(raw) != handle.footer.sha256:
-        raise DamagedFileError(
-            f"{where} has another footer than was written: its SHA-256 is "
-            f"{_sum_of(raw)[:16]}…, but the manifest says {handle.footer.sha256[:16]}…; restore an "
-            "older checkpoint, or recover the file from a backup"
-        )
-    metadata = pq.read_metadata(pa.BufferReader(raw))
-    _check_counts(metadata, where, handle)
-    return metadata
-
-
-def check_rows(where: str, actual: int, stated: int, *, stated_by: str = "its footer") -> None:
-    """Raise DamagedFileError unless a file returned the stated number of rows."""
-    if actual != stated:
-        raise DamagedFileError(
-            f"{where} returned {actual} rows, but {stated_by} says {stated}; restore an older "
-            "checkpoint, or recover the file from a backup"
-        )
-
-
-def check_columns(where: str, actual: pa.Schema, stated: pa.Schema) -> None:
-    """Raise DamagedFileError unless a file has some columns, each once and of the stated type."""
-    alike = all(
-        len(actual.get_all_field_indices(field.name)) == 1
-        and actual.field(field.name).equals(field)
-        for field in stated
-    )
-    if not alike:
-        raise DamagedFileError(
-            f"{where} has the columns ({_columns(actual)}), but the manifest says "
-            f"({_columns(stated)}); restore an older checkpoint, or recover the file from a "
-            "backup"
-        )
-
-
-def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
-
-
-def _check_counts(metadata: pq.FileMetaData, where: str, handle: Handle) -> None:
-    groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-    for what, actual, stated in (
-        ("rows", metadata.num_rows, handle.rows),
-        ("row groups", len(groups), handle.row_groups),
-        ("rows in its row groups", sum(groups), handle.rows),
-    ):
-        if actual != stated or min(groups, default=1) < 1:
-            raise DamagedFileError(f"{where} has {actual} {what}, but the manifest says {stated}")
-
-
-def _sum_of(raw: Any) -> str:
-    return hashlib.sha256(raw).hexdigest()[:_SUM_DIGITS]
 
 
 # A data file as Arrow reads it: in few long pieces, with parallel prefetch from an object store.
@@ -383,15 +279,6 @@ _FOOTER_BYTES, _FOOTER_BYTES_OF_ROW_GROUP = 64 * 2**10, 2**10
 
 # Copies in the local cache that this process has verified, as identified at that time.
 _VERIFIED: set[tuple[object, ...]] = set()
-
-
-def check_length(where: str, length: int, handle: Handle | FileList) -> None:
-    """Raise DamagedFileError unless a file is as long as its handle says."""
-    if length != handle.size_bytes:
-        raise DamagedFileError(
-            f"{where} has {length} bytes, but the manifest says {handle.size_bytes}; restore "
-            "an older checkpoint, or recover the file from a backup"
-        )
 
 
 class PrefetchQueue:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.format.handles import GroupIndex, KeyedStateHandle
+from statestore.format.layers import are_changes
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP, partition_file, ranged_file
 from statestore.format.state import KeyedState, Layout
@@ -27,7 +28,6 @@ from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.parquet.writer import Encodings, FileWriter, ParquetOptions
 from statestore.rows.change_rows import merge_deletes
 from statestore.rows.column_types import arrow_schema
-from statestore.rows.delete_markers import are_changes
 from statestore.rows.digests import row_hashes
 from statestore.rows.key_group_runs import check_and_sort
 from statestore.rows.sorting import key_group_pieces
@@ -119,7 +119,7 @@ class _GroupWriter:
         self._ranged = target.state.layout is Layout.RANGED
         self._schema = file_schema(target.state)
         self._stored = target.state.schema.names
-        self._bounded = statistics_columns(target.state)
+        self._bounded = statistics_columns(target.state) if target.logged else ()
         # New for every attempt: a retried task never collides with files of an earlier attempt.
         self._token = uuid.uuid4().hex[:16]
         self._file: FileWriter | None = None
@@ -219,7 +219,7 @@ class _GroupWriter:
         index = None
         if self._ranged:
             totals = [groups.get(group, (0, 0)) for group in key_groups]
-            index = GroupIndex.of((rows for rows, _ in totals), (digest for _, digest in totals))
+            index = GroupIndex.of([rows for rows, _ in totals], [digest for _, digest in totals])
         facts = self._file.close()
         if self._target.logged:
             facts["statistics"] = self._file.statistics(self._bounded)

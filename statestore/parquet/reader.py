@@ -9,8 +9,7 @@ before the first row is returned.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,23 +19,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from statestore.errors import DamagedFileError, MissingFileError, StateStoreError, StorageError
+from statestore.errors import StateStoreError
 from statestore.format.handles import Handle, KeyedStateSlice
-from statestore.format.listed import FileList, ListedFiles
-from statestore.format.manifest import Entry, KeyedEntry
+from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Schema
 from statestore.format.state import Layout
-from statestore.parquet.fetch import (
-    PrefetchQueue,
-    RangedFile,
-    Source,
+from statestore.parquet.fetch import PrefetchQueue, RangedFile, Source, join_spans, source_of
+from statestore.parquet.file_checks import (
     check_columns,
-    check_length,
     check_rows,
-    join_spans,
+    name_file_in_errors,
     read_footer,
-    source_of,
 )
 from statestore.parquet.writer import leaf_paths
 from statestore.rows.column_types import arrow_schema
@@ -46,8 +40,6 @@ __all__ = [
     "DataFile",
     "RowGroups",
     "add_key_group",
-    "check_size",
-    "check_sizes",
     "open_data",
     "read_batches",
     "read_slices",
@@ -58,41 +50,6 @@ __all__ = [
 BATCH_ROWS = 2**16
 BATCH_BYTES = 16 * 2**20
 """The maximum rows and approximate bytes of a batch; a larger row is a batch of its own."""
-
-_ASKED_AT_ONCE = 16
-
-
-def check_size(storage: Storage, name: str, handle: Handle | FileList) -> None:
-    """Raise MissingFileError or DamagedFileError unless a file has the length in its handle."""
-    where = f"{storage.url}/{name}"
-    with _name_file_in_errors(where):
-        check_length(where, storage.size(name), handle)
-
-
-def check_sizes(
-    storage: Storage, entries: Iterable[Entry], but: Collection[str] = frozenset()
-) -> None:
-    """Check the size of every file of some states, except the files in ``but``.
-
-    The files in ``but`` are known to exist (I5). Raises the errors of :func:`check_size`. A list of
-    files in ``but`` is not read. Several files are checked in parallel, unless they are few and the
-    storage is local: a thread would then take longer than its answer.
-    """
-    files: list[tuple[str, Handle | FileList]] = []
-    for part in (part for entry in entries for part in entry.parts):
-        if isinstance(part.handles, ListedFiles):
-            if part.handles.file_list.path in but:
-                continue
-            files.append((part.handles.file_list.path, part.handles.file_list))
-        named = ((part.table.name_of(handle), handle) for handle in part.handles)
-        files += [(name, handle) for name, handle in named if name not in but]
-    if storage.streams == 1 and len(files) <= _ASKED_AT_ONCE:
-        for name, handle in files:
-            check_size(storage, name, handle)
-        return
-    with ThreadPoolExecutor(max_workers=_ASKED_AT_ONCE) as pool:
-        for _ in pool.map(lambda file: check_size(storage, *file), files):
-            continue
 
 
 @dataclass(frozen=True)
@@ -170,7 +127,7 @@ def open_data(
     name = f"{folder}/{handle.path}"
     where = f"{storage.url}/{name}"
     with (
-        _name_file_in_errors(where),
+        name_file_in_errors(where),
         source_of(
             storage, name, handle, verify=verify, whole=whole, copy=copy, begun=begun
         ) as source,
@@ -258,27 +215,6 @@ def row_groups_of(metadata: pq.FileMetaData, rows: range) -> tuple[range, int]:
         return range(0), 0
     first, last = bisect_right(ends, rows.start), bisect_left(ends, rows.stop)
     return range(first, min(last + 1, len(ends))), ends[first - 1] if first else 0
-
-
-@contextmanager
-def _name_file_in_errors(where: str) -> Iterator[None]:
-    """Turn an error while a file is read into an error that names the file."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise MissingFileError(
-            f"{where} is missing, but the manifest references it; restore an older "
-            "checkpoint, or recover the file from a backup"
-        ) from error
-    except StateStoreError:
-        raise
-    except (pa.ArrowException, LookupError, OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno:  # reading failed: the file may be intact
-            raise StorageError(f"cannot read {where}: {error}") from error
-        raise DamagedFileError(
-            f"{where} cannot be read: {error}; restore an older checkpoint, or recover the file "
-            "from a backup"
-        ) from error
 
 
 def _places(file_schema: pa.Schema, wanted: pa.Schema) -> list[int]:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from statestore.errors import InvalidArgumentError
 from statestore.format.schema import Field
-from statestore.parquet.fetch import footer_of
+from statestore.parquet.file_checks import footer_of
 from statestore.parquet.statistics import file_statistics
 from statestore.rows.digests import rows_digest
 from statestore.rows.key_group_runs import RUN_BYTES

@@ -24,10 +24,10 @@ from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Schema, same_type, type_text
 from statestore.format.slices import reads_of
-from statestore.format.state import KeyedState
+from statestore.format.state import KeyedState, clock_ms
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.aligned_streams import align_streams, sorted_tables
-from statestore.layers.merge import clock_ms, read_state
+from statestore.layers.merge import read_state
 from statestore.restore.lookup import table_of_key
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.dataframes import RowStream, as_pandas, as_polars

@@ -41,10 +41,9 @@ from statestore.jobgraph.parallelism import KeyGroupDecision
 from statestore.jobgraph.redistribution import (
     RedistributionMode,
     RedistributionPlan,
-    check_parallelism,
     plan_redistribution,
 )
-from statestore.keys.groups import KeyGroupRange
+from statestore.keys.groups import KeyGroupRange, check_parallelism
 from statestore.keys.ranges import Assignment, RangeAssignment, balanced
 from statestore.rows.dataframes import as_pandas, as_polars, table_of
 

@@ -23,12 +23,13 @@ from statestore.format.digest import RowSet, combine
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import Manifest, OperatorEntry
 from statestore.format.slices import KeyedPlan
+from statestore.format.state import clock_ms
 from statestore.jobgraph.matching import Matching
 from statestore.jobgraph.redistribution import ElementRun
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import RangeAssignment
 from statestore.layers.layer_cache import LayerCache
-from statestore.layers.merge import clock_ms, drop_expired, hides_expired, record_batch_reader
+from statestore.layers.merge import drop_expired, hides_expired, record_batch_reader
 from statestore.listeners import CheckpointRestored, Listeners
 from statestore.parquet.operator_elements import elements_of, read_elements
 from statestore.restore.key_set_lookup import WantedKeys, rows_of_keys

@@ -27,7 +27,7 @@ from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, QueryStoppedError, StateStoreError
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.schema import names_with_nul
-from statestore.layers.merge import clock_ms
+from statestore.format.state import clock_ms
 from statestore.parquet.operator_elements import stored_schema
 from statestore.parquet.reader import restored_schema
 from statestore.restore.duck import (

@@ -21,7 +21,6 @@ from statestore.format.state import KeyedState
 
 __all__ = [
     "Deletion",
-    "are_changes",
     "are_upserts",
     "clear_deletes",
     "count_invalid_marks",
@@ -59,11 +58,6 @@ def mark_of(deletion: Deletion | None) -> int:
 def named_columns(deletion: Deletion | None, state: KeyedState) -> Sequence[str]:
     """Return the columns that a deletion names; None stands for upserts, which name all."""
     return state.schema.names if deletion is None else state.identity[: deletion.width]
-
-
-def are_changes(state: KeyedState) -> bool:
-    """Return whether the rows of a state are changes, with a mark."""
-    return MARK in state.entry
 
 
 def are_upserts(changes: pa.RecordBatch | pa.Table) -> Flags:

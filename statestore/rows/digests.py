@@ -34,7 +34,7 @@ _NULL_HASH = np.uint64(rule.mix(rule.NULL))
 def rows_digest(rows: pa.RecordBatch | pa.Table) -> int:
     """Return the digest of all rows; columns are identified by name."""
     batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
-    return rule.combine(int(row_hashes(batch).sum(dtype=np.uint64)) for batch in batches)
+    return rule.combine([int(row_hashes(batch).sum(dtype=np.uint64)) for batch in batches])
 
 
 def row_hashes(batch: pa.RecordBatch, columns: pa.Schema | None = None) -> U64Array:

@@ -390,7 +390,7 @@ def with_key_group(names: Iterable[str], among: Iterable[str]) -> tuple[str, ...
 
 def without_groups(schema: Schema) -> Schema:
     """Return the caller's columns, without the store's own."""
-    return schema.select(name for name in schema.names if name != KEY_GROUP)
+    return schema.select([name for name in schema.names if name != KEY_GROUP])
 
 
 def with_groups(schema: Schema, among: Iterable[str]) -> Schema:

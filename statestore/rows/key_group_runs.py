@@ -15,12 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, NullKeyError
+from statestore.format.layers import are_changes
 from statestore.format.names import KEY_GROUP
 from statestore.format.state import KeyedState, StateKind
 from statestore.keys.arrow import key_groups
 from statestore.keys.values import fields_may_be_null
 from statestore.rows.column_types import arrow_schema
-from statestore.rows.delete_markers import are_changes, upserts_of
+from statestore.rows.delete_markers import upserts_of
 from statestore.rows.equality import as_bytes, compared_columns, equal_values, leaf_columns
 from statestore.rows.python_values import display_rows
 from statestore.rows.text import refuse_invalid_text

@@ -22,15 +22,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
-from statestore.format.layers import MARK
+from statestore.format.layers import MARK, are_changes
 from statestore.format.names import KEY_GROUP
 from statestore.format.state import KeyedState
-from statestore.rows.delete_markers import are_changes
 from statestore.rows.equality import as_bytes, equal_rows, equal_values, leaf_columns
+from statestore.rows.input_rows import (
+    check_groups,
+)
 from statestore.rows.key_group_runs import (
     ONE_ARRAY_BYTES,
     Places,
     combine_chunks,
+    key_groups_of,
     order_of,
     sort_groups,
     take_rows,
@@ -43,9 +46,11 @@ __all__ = [
     "MEMORY_BYTES",
     "ROW_BYTES",
     "ExternalSort",
+    "KeyGroupBlock",
     "equal_leaves",
     "key_group_pieces",
     "last_difference",
+    "merge_blocks",
     "merge_steps",
     "slices_of",
     "sorted_pieces",
@@ -445,3 +450,60 @@ def equal_leaves(left: pa.Table, right: pa.Table, names: Sequence[str]) -> npt.N
             plain = (as_bytes(leaf) if pa.types.is_nested(leaf.type) else leaf for leaf in pair)
             same &= equal_values(*plain)
     return same
+
+
+@dataclass(frozen=True)
+class KeyGroupBlock:
+    """Some rows in order of key group; the rows of key group g begin at ``ends[g]``."""
+
+    rows: pa.Table
+    ends: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: pa.Table, state: KeyedState) -> KeyGroupBlock:
+        """Hash the keys of some rows, and gather the rows of each key group.
+
+        Raises InvalidArgumentError for a key that cannot be hashed, and for a column ``key_group``
+        that contradicts the keys.
+        """
+        rows = rows.combine_chunks()
+        try:
+            groups = key_groups_of(rows, state)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{state}: {error}") from error
+        counts = np.bincount(groups, minlength=state.max_parallelism)
+        check_groups(rows, groups, state)
+        rows = rows.select(state.schema.names)
+        rows = _by_key_group(rows.add_column(0, KEY_GROUP, pa.array(groups)))
+        return cls(rows, np.concatenate(([0], np.cumsum(counts))))
+
+    def cut(self, first: int, stop: int) -> pa.Table:
+        """Return the rows of the key groups from ``first`` up to but not ``stop``."""
+        begin, end = int(self.ends[first]), int(self.ends[stop])
+        return self.rows.slice(begin, end - begin)
+
+
+def merge_blocks(
+    blocks: Sequence[KeyGroupBlock], ends: npt.NDArray[np.int64], run_rows: int
+) -> Iterator[pa.Table]:
+    """Yield the rows of some blocks in order of key group, about ``run_rows`` at a time.
+
+    ``ends`` are the sums of the blocks' ends. A key group is always yielded as a whole.
+    """
+    first = 0
+    while ends[first] < ends[-1]:
+        stop = max(int(np.searchsorted(ends, ends[first] + run_rows, side="right")) - 1, first + 1)
+        if ends[first] < ends[stop]:
+            rows = pa.concat_tables([block.cut(first, stop) for block in blocks])
+            alone = stop == first + 1 or len(blocks) == 1
+            yield rows if alone else _by_key_group(rows.combine_chunks())
+        first = stop
+
+
+def _by_key_group(rows: pa.Table) -> pa.Table:
+    """Return rows in order of key group; the order within a key group stays."""
+    groups = np.asarray(rows.column(KEY_GROUP))
+    if (groups[:-1] <= groups[1:]).all():
+        return rows
+    # For small integers, numpy uses a radix sort, which is stable within each key group.
+    return rows.take(pa.array(np.argsort(groups.astype(np.uint16), kind="stable")))

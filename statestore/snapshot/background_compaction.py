@@ -42,7 +42,7 @@ from statestore.format.listed import list_of
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.layers.compaction import Compactor
 from statestore.listeners import CompactionFailed, Listeners
-from statestore.parquet.reader import check_sizes
+from statestore.parquet.file_checks import check_sizes
 from statestore.parquet.writer import ParquetOptions
 from statestore.storage import Storage
 

@@ -24,11 +24,11 @@ from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, Writer
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.names import GREATEST_GIVEN_ID, manifest_path
+from statestore.format.state import clock_ms
 from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.operators import Operators
-from statestore.jobgraph.redistribution import check_parallelism
+from statestore.keys.groups import check_parallelism
 from statestore.keys.ranges import RangeAssignment
-from statestore.layers.merge import clock_ms
 from statestore.parquet.writer import ParquetOptions
 from statestore.restore.plan import owners_of
 from statestore.snapshot.background_compaction import BackgroundCompaction

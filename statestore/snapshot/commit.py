@@ -23,7 +23,7 @@ from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntr
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.names import file_list_path
 from statestore.keys.ranges import RangeAssignment
-from statestore.parquet.reader import check_sizes
+from statestore.parquet.file_checks import check_sizes
 from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 
 __all__ = ["Commit"]
@@ -108,8 +108,8 @@ class Commit:
         with attempt.measuring.phase("check"):
             # A log needs every file, so an unreadable list must fail before the first table is
             # published.
-            logged = (one for one in entries if one.table.format == "delta")
-            read_all(one.handles for one in logged if len(one.parts) == 1)
+            logged = [one for one in entries if one.table.format == "delta"]
+            read_all([one.handles for one in logged if len(one.parts) == 1])
             check_sizes(attempt.catalog.storage, entries, but=attempt.kept_files(entries))
         with attempt.measuring.phase("publish"):
             left_out = self._left_out()

@@ -159,9 +159,9 @@ def _amount(entry: Entry, new: Collection[str]) -> Amount:
         return Amount()
     names = frozenset(new)
     # Files in a list of their own were written by an earlier checkpoint.
-    written = (part for part in entry.parts if list_of(part.handles) is None)
-    parts = ((part.table.path, handle) for part in written for handle in part.handles)
-    return amount_of(handle for path, handle in parts if f"{path}/{handle.path}" in names)
+    written = [part for part in entry.parts if list_of(part.handles) is None]
+    parts = [(part.table.path, handle) for part in written for handle in part.handles]
+    return amount_of([handle for path, handle in parts if f"{path}/{handle.path}" in names])
 
 
 def _base_rows(entry: Entry) -> int | None:

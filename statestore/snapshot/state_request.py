@@ -38,11 +38,11 @@ from statestore.format.state import (
     StateKind,
     TimeDomain,
     TimeToLive,
+    check_instant,
 )
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.groups import default_max_parallelism, effective_max_parallelism
 from statestore.keys.hashing import HASH_SCHEMES
-from statestore.layers.merge import check_instant
 from statestore.parquet.operator_elements import (
     elements_table,
     place_elements,

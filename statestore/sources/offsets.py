@@ -23,11 +23,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from statestore.errors import InvalidArgumentError
-from statestore.jobgraph.redistribution import (
-    RedistributionMode,
-    check_parallelism,
-    redistribute,
-)
+from statestore.jobgraph.redistribution import RedistributionMode, redistribute
+from statestore.keys.groups import check_parallelism
 from statestore.keys.hashing import key_hash
 
 __all__ = [

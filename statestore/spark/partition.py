@@ -35,7 +35,7 @@ from statestore.jobgraph.partitioners import (
     column_names,
     wiring,
 )
-from statestore.jobgraph.redistribution import check_parallelism
+from statestore.keys.groups import check_parallelism
 from statestore.keys.values import fields_may_be_null
 from statestore.spark.arithmetic import divide
 from statestore.spark.compat import in_partitions, refuse_connect, with_fixed_partitions

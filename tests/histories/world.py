@@ -18,7 +18,7 @@ from statestore.format.names import (
     savepoint_path,
     tombstone_path,
 )
-from statestore.jobgraph.redistribution import check_parallelism
+from statestore.keys.groups import check_parallelism
 from statestore.maintenance.gc_mark import files_of
 from statestore.parquet.writer import ParquetOptions
 from statestore.storage import Listed, LocalStorage, Storage

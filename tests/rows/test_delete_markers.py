@@ -7,7 +7,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from statestore.format.layers import MARK, change_state
+from statestore.format.layers import MARK, are_changes, change_state
 from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState, StateKind
 from statestore.rows import delete_markers as marks
@@ -69,8 +69,8 @@ def test_an_expired_row_clears_its_identity() -> None:
 
 def test_invalid_stored_markers_are_counted() -> None:
     changes = change_state(STATE)
-    assert marks.are_changes(changes)
-    assert not marks.are_changes(STATE)
+    assert are_changes(changes)
+    assert not are_changes(STATE)
     (stored,) = marks.store_cleared(CHANGES).to_batches()
     assert marks.count_invalid_marks(stored, changes) == 0
     strange = pa.record_batch({MARK: pa.array([0, 3, -1, None], pa.int64())})
