@@ -16,8 +16,8 @@ from typing import Any, Final, TypeVar
 from jobs.metrics import Listeners, served
 from jobs.places import JobSettings
 from statestore.errors import SettingsError
-from statestore.jobgraph.graph import close_match
-from statestore.jobgraph.restart import strategy_of
+from statestore.jobgraph.graph_toml import close_match
+from statestore.jobgraph.restart_options import strategy_of
 from statestore.restarts import RestartClock, run_with_restarts
 
 __all__ = ["run_attempts", "with_strategy"]

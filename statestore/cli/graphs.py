@@ -19,7 +19,8 @@ from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.jobgraph.chaining import JobVertex, job_vertices
 from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.matching import Matching, StoredOperator
-from statestore.jobgraph.operators import label_of, operator_ids
+from statestore.jobgraph.operators import operator_ids
+from statestore.jobgraph.stored_operators import label_of
 
 __all__ = ["graph_document", "matching_document", "write_graph", "write_matching"]
 

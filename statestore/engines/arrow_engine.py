@@ -25,22 +25,26 @@ from statestore.layers.base_comparison import BaseComparison, ObservedRows
 from statestore.layers.merge import time_column
 from statestore.parquet.keyed_writer import KeyedTarget, write_grouped, write_pieces
 from statestore.parquet.writer import ParquetOptions
-from statestore.rows.column_types import schema_of_arrow, uuid_columns, with_uuids
+from statestore.rows.column_types import schema_of_arrow
+from statestore.rows.fit_columns import fit_table
 from statestore.rows.input_rows import (
     StreamedRows,
     is_dicts,
-    key_group_column,
     read_stream,
     rereadable,
     streamed,
+    without_empty_chunks,
+)
+from statestore.rows.key_group_column import (
+    key_group_column,
     with_groups,
     with_key_group,
-    without_empty_chunks,
     without_groups,
 )
 from statestore.rows.key_group_runs import ONE_ARRAY_BYTES, null_key_error, null_keys
-from statestore.rows.python_values import ROWS, fit_table, table_of_dicts
+from statestore.rows.python_values import ROWS, table_of_dicts
 from statestore.rows.sorting import KeyGroupBlock, merge_blocks, slices_of, sorted_pieces
+from statestore.rows.uuids import uuid_columns, with_uuids
 
 __all__ = [
     "ArrowEngine",

@@ -28,8 +28,8 @@ from statestore.layers.merge import time_column
 from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
 from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.rows.column_types import schema_of_arrow
+from statestore.rows.fit_columns import fit_table
 from statestore.rows.key_group_runs import key_groups_of
-from statestore.rows.python_values import fit_table
 from statestore.rows.sorting import key_group_pieces
 
 __all__ = [

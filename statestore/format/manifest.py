@@ -32,7 +32,7 @@ from statestore.format.listed import Totals, read_all, totals_of
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.state import KeyedState, OperatorState
 from statestore.jobgraph.graph import JobGraph
-from statestore.jobgraph.operators import Operators
+from statestore.jobgraph.stored_operators import Operators
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import RangeAssignment
 

@@ -13,7 +13,8 @@ from statestore.keys.groups import (
     KeyGroupRange,
     effective_max_parallelism,
 )
-from statestore.keys.ranges import Assignment, ceiling_of
+from statestore.keys.ranges import Assignment
+from statestore.keys.regrouping import ceiling_of
 
 __all__ = [
     "KeptGroups",

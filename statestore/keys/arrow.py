@@ -22,17 +22,11 @@ import pyarrow as pa
 from statestore.errors import InvalidArgumentError, NullKeyError
 from statestore.keys.arrow_java import deep_hashes, java_hashes, tuple_hashes
 from statestore.keys.arrow_sql import sql_hashes
-from statestore.keys.arrow_types import (
-    Hashes,
-    absorb,
-    check_key_type,
-    check_key_types,
-    check_tuple,
-    finish,
-)
+from statestore.keys.arrow_types import check_key_type, check_key_types, check_tuple
 from statestore.keys.groups import key_group_of_hash
 from statestore.keys.hashing import DEFAULT_HASH_SCHEME, check_hash_scheme
-from statestore.keys.values import java_type
+from statestore.keys.key_types import java_type
+from statestore.keys.murmur3 import Hashes, absorb, finish
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

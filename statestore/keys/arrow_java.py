@@ -14,19 +14,19 @@ import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
 from statestore.keys.arrow_numbers import decimal_texts, whole_texts
-from statestore.keys.arrow_types import (
-    Hashes,
+from statestore.keys.arrow_types import is_text
+from statestore.keys.java_scalars import string_hash
+from statestore.keys.key_types import JavaType
+from statestore.keys.murmur3 import Hashes
+from statestore.keys.text_bytes import (
     byte_arrays,
     byte_spans,
-    is_text,
     polynomials,
     powers,
     strings,
     utf16,
     uuid_bytes,
 )
-from statestore.keys.java import string_hash
-from statestore.keys.values import JavaType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

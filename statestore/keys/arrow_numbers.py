@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.keys.arrow_types import Hashes, byte_spans, polynomials, refuse_texts
 from statestore.keys.big_numbers import integer_of
-from statestore.keys.values import DECIMAL_TEXT
+from statestore.keys.key_types import DECIMAL_TEXT
+from statestore.keys.murmur3 import Hashes
+from statestore.keys.text_bytes import byte_spans, polynomials, refuse_texts
 
 __all__ = ["decimal_texts", "whole_texts"]
 

@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError
 from statestore.keys.arrow_java import decimals_of, fixed_width, int64s, second_and_nano
-from statestore.keys.arrow_types import Hashes, absorb, byte_spans, finish
+from statestore.keys.murmur3 import Hashes, absorb, finish
 from statestore.keys.sql import SqlType, parse_sql_type
+from statestore.keys.text_bytes import byte_spans
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -31,8 +31,8 @@ from statestore.parquet.reader import restored_schema
 from statestore.rows.change_rows import change_table
 from statestore.rows.delete_markers import Deletion
 from statestore.rows.digests import row_hashes
-from statestore.rows.equality import matching_rows
 from statestore.rows.key_group_runs import RUN_BYTES, check_and_sort, take_rows
+from statestore.rows.matching import matching_rows
 from statestore.rows.sorting import MEMORY_BYTES, key_group_pieces, merge_steps
 from statestore.storage import Storage
 

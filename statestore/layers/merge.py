@@ -32,8 +32,8 @@ from statestore.layers.aligned_streams import AlignedPiece, Bound, align_streams
 from statestore.layers.layer_cache import LayerCache, Read
 from statestore.parquet.reader import DataFile, RowGroups, read_slices, restored_schema
 from statestore.rows.delete_markers import are_upserts, clear_deletes, replace_upserts, widths_of
-from statestore.rows.equality import matching_positions
 from statestore.rows.key_group_runs import RUN_BYTES, key_groups_of, order_of, take_rows
+from statestore.rows.matching import matching_positions
 from statestore.storage import Storage
 
 __all__ = [

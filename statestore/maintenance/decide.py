@@ -20,16 +20,11 @@ from statestore.jobgraph.adaptive import (
     DEFAULT_MAX_PARALLELISM,
     BatchDecision,
     ConsumedInput,
-    Group,
     Options,
 )
-from statestore.jobgraph.parallelism import (
-    BYTES_PER_TASK_2022,
-    Input2022,
-    check_bounds,
-    check_positive,
-    decide_2022,
-)
+from statestore.jobgraph.input_slices import Group
+from statestore.jobgraph.parallelism import check_bounds, check_positive
+from statestore.jobgraph.parallelism_1_15 import BYTES_PER_TASK_2022, Input2022, decide_2022
 from statestore.sources.batch_inputs import input_files
 
 __all__ = ["BatchInput", "DecidedParallelism", "decide"]

@@ -12,7 +12,7 @@ from statestore.format.manifest import Entry, OperatorEntry
 from statestore.maintenance.diff_report import Example
 from statestore.parquet.operator_elements import elements_of
 from statestore.rows.equality import comparable
-from statestore.rows.equality import matching_positions as matched
+from statestore.rows.matching import matching_positions as matched
 from statestore.rows.python_values import display_rows
 from statestore.storage import Storage
 

@@ -36,8 +36,9 @@ from statestore.maintenance.diff_report import (
     Places,
     U64Array,
 )
-from statestore.rows.equality import common_schema, comparable, hashes_of, matching_rows
+from statestore.rows.equality import common_schema, comparable, hashes_of
 from statestore.rows.key_group_runs import take_rows
+from statestore.rows.matching import matching_rows
 from statestore.rows.python_values import display_rows
 from statestore.storage import Storage
 

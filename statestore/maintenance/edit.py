@@ -39,10 +39,10 @@ from statestore.parquet.keyed_writer import KeyedTarget
 from statestore.restore.key_set_lookup import WantedKeys, rows_of_keys
 from statestore.restore.lookup import key_batch
 from statestore.restore.plan import owners_of
-from statestore.rows.column_types import uuid_columns, with_uuids
-from statestore.rows.equality import matching_positions
 from statestore.rows.input_rows import is_dicts
+from statestore.rows.matching import matching_positions
 from statestore.rows.python_values import table_of_dicts
+from statestore.rows.uuids import uuid_columns, with_uuids
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import Storage
 

@@ -38,7 +38,7 @@ from statestore.parquet.writer import ParquetOptions
 from statestore.restore.lookup import key_group_of, table_of_key
 from statestore.rows.column_types import arrow_schema, schema_of_arrow
 from statestore.rows.delete_markers import clear_deletes
-from statestore.rows.equality import matching_positions
+from statestore.rows.matching import matching_positions
 from statestore.storage import Storage
 from statestore.storage.base import named
 

@@ -31,7 +31,7 @@ from statestore.maintenance.verify_file import FileCheck, check_file
 from statestore.parquet.keyed_writer import KeyedTarget, write_grouped
 from statestore.parquet.operator_elements import write_elements
 from statestore.parquet.reader import add_key_group, restored_schema
-from statestore.rows.equality import first_of_equals
+from statestore.rows.matching import first_of_equals
 from statestore.rows.python_values import display_rows
 from statestore.storage import Storage
 

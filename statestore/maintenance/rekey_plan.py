@@ -16,7 +16,8 @@ from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.state import KeyedState
 from statestore.jobgraph.chaining import job_vertices
 from statestore.jobgraph.graph import JobGraph
-from statestore.jobgraph.operators import label_of, operator_ids
+from statestore.jobgraph.operators import operator_ids
+from statestore.jobgraph.stored_operators import label_of
 from statestore.keys.groups import effective_max_parallelism
 from statestore.keys.hashing import HASH_SCHEMES
 from statestore.rows.column_types import arrow_schema

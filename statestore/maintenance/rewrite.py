@@ -32,12 +32,12 @@ from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
 from statestore.parquet.reader import restored_schema
 from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.restore.lookup import key_batch, key_group_of
-from statestore.rows.column_types import uuid_columns, with_uuids
 from statestore.rows.delete_markers import clear_deletes
-from statestore.rows.equality import matching_positions
 from statestore.rows.key_group_runs import check_and_sort, key_groups_of, null_key_error, null_keys
+from statestore.rows.matching import matching_positions
 from statestore.rows.python_values import table_of_dicts
 from statestore.rows.sorting import MEMORY_BYTES, sorted_pieces
+from statestore.rows.uuids import uuid_columns, with_uuids
 from statestore.storage import Storage
 
 __all__ = ["EditChanges", "Rewritten", "changes_of", "rewrite"]

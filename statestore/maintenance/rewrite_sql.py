@@ -27,8 +27,8 @@ from statestore.parquet.reader import restored_schema
 from statestore.restore.duck import copy_slices, duckdb, error_text, sandbox
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.equality import leaf_columns
+from statestore.rows.fit_columns import fit_table
 from statestore.rows.key_group_runs import check_and_sort, key_groups_of, null_key_error, null_keys
-from statestore.rows.python_values import fit_table
 from statestore.rows.sorting import sorted_pieces
 from statestore.storage import Storage
 from statestore.storage.temporary import temporary_folder

@@ -26,9 +26,10 @@ from statestore.format.schema import DataType, Schema, common_type, type_text
 from statestore.format.state import KeyedState
 from statestore.jobgraph.operators import operator_id
 from statestore.restore.lookup import key_batch
-from statestore.rows.column_types import arrow_schema, schema_of_arrow, uuid_as_stored
+from statestore.rows.column_types import arrow_schema, schema_of_arrow
 from statestore.rows.lossless_cast import brief
 from statestore.rows.python_values import column_of
+from statestore.rows.uuids import uuid_as_stored
 
 __all__ = [
     "ColumnSubject",

@@ -30,14 +30,8 @@ from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.parquet.writer import FileWriter, ParquetOptions
 from statestore.rows.column_types import arrow_schema, schema_of_arrow
 from statestore.rows.digests import rows_digest
-from statestore.rows.python_values import (
-    ROWS,
-    column_of,
-    fit_column,
-    fit_table,
-    rows_to_dicts,
-    table_of_dicts,
-)
+from statestore.rows.fit_columns import fit_column, fit_table
+from statestore.rows.python_values import ROWS, column_of, rows_to_dicts, table_of_dicts
 from statestore.rows.text import refuse_invalid_text
 from statestore.storage import Storage
 

@@ -31,8 +31,9 @@ from statestore.layers.merge import read_state
 from statestore.restore.lookup import table_of_key
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.dataframes import RowStream, as_pandas, as_polars
-from statestore.rows.equality import comparable, matching_rows, same_rows
+from statestore.rows.equality import comparable
 from statestore.rows.key_group_runs import RUN_BYTES
+from statestore.rows.matching import matching_rows, same_rows
 from statestore.rows.python_values import display_rows, rows_to_dicts
 from statestore.storage import Storage
 

@@ -29,11 +29,13 @@ from statestore.layers.merge import (
 )
 from statestore.parquet.reader import read_slices, restored_schema
 from statestore.restore.lookup import has_exact_bounds
-from statestore.rows.column_types import uuid_columns, with_uuids
-from statestore.rows.equality import hashes_of, matching_positions
+from statestore.rows.equality import hashes_of
+from statestore.rows.fit_columns import fit_table
 from statestore.rows.input_rows import is_dicts, rereadable
 from statestore.rows.key_group_runs import combine_chunks, key_groups_of, take_rows
-from statestore.rows.python_values import fit_table, table_of_dicts
+from statestore.rows.matching import matching_positions
+from statestore.rows.python_values import table_of_dicts
+from statestore.rows.uuids import uuid_columns, with_uuids
 from statestore.storage import Storage
 
 __all__ = ["Indexed", "RowCache", "WantedKeys", "bytes_to_read", "rows_of_keys"]

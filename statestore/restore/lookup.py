@@ -19,11 +19,12 @@ from statestore.layers.merge import (
 )
 from statestore.parquet.reader import add_key_group, open_data, restored_schema, row_groups_of
 from statestore.parquet.statistics import positions_of
-from statestore.rows.column_types import arrow_schema, uuid_as_stored, uuid_columns
-from statestore.rows.equality import matching_positions
+from statestore.rows.column_types import arrow_schema
 from statestore.rows.key_group_runs import key_groups_of
 from statestore.rows.lossless_cast import brief
+from statestore.rows.matching import matching_positions
 from statestore.rows.python_values import column_of, rows_to_dicts
+from statestore.rows.uuids import uuid_as_stored, uuid_columns
 from statestore.storage import Storage
 
 __all__ = ["has_exact_bounds", "key_batch", "key_group_of", "rows_of_key", "table_of_key"]

@@ -22,20 +22,23 @@ from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import Manifest
 from statestore.jobgraph.chaining import job_vertices
 from statestore.jobgraph.graph import JobGraph, Node
-from statestore.jobgraph.operators import label_of, operator_ids
-from statestore.jobgraph.slots import (
-    Location,
+from statestore.jobgraph.operators import operator_ids
+from statestore.jobgraph.slot_locality import (
     PreviousAllocation,
-    Slot,
-    SlotStrategy,
-    VertexDemand,
     VertexState,
     assign_by_locality,
     place_subtasks,
+)
+from statestore.jobgraph.slots import (
+    Location,
+    Slot,
+    SlotStrategy,
+    VertexDemand,
     preferred_locations,
     select_slot,
     slots_per_group,
 )
+from statestore.jobgraph.stored_operators import label_of
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment, RangeAssignment
 from statestore.restore.plan import OperatorPlan
@@ -57,8 +60,8 @@ __all__ = [
 # The best host for each subtask: one that has copies of its files.
 #
 # The copies on hosts become previous allocations, from which
-# :func:`~statestore.jobgraph.slots.place_subtasks` chooses. Flink's adaptive scheduler does the
-# same with the slots of the previous job (``StateLocalitySlotAssigner``).
+# :func:`~statestore.jobgraph.slot_locality.place_subtasks` chooses. Flink's adaptive scheduler does
+# the same with the slots of the previous job (``StateLocalitySlotAssigner``).
 #
 # There are two deliberate differences. Flink knows one slot per old subtask, with its range. Here
 # each file names the host of its copy, so a host's files are cut at the boundaries of the new

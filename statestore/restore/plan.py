@@ -36,13 +36,13 @@ from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.format.slices import KeyedPlan, assignment_of
 from statestore.format.state import unknown_choice
 from statestore.jobgraph.matching import Matching
-from statestore.jobgraph.operators import label_of
 from statestore.jobgraph.parallelism import KeyGroupDecision
 from statestore.jobgraph.redistribution import (
     RedistributionMode,
     RedistributionPlan,
     plan_redistribution,
 )
+from statestore.jobgraph.stored_operators import label_of
 from statestore.keys.groups import KeyGroupRange, check_parallelism
 from statestore.keys.ranges import Assignment, RangeAssignment, balanced
 from statestore.rows.dataframes import as_pandas, as_polars, table_of

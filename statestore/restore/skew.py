@@ -29,7 +29,7 @@ from statestore.restore.plan import RestorePlan, Weight, weights_of
 from statestore.restore.target import select
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.dataframes import as_pandas, as_polars, table_of
-from statestore.rows.equality import first_of_equals
+from statestore.rows.matching import first_of_equals
 from statestore.rows.python_values import display_rows
 from statestore.storage import Storage
 

@@ -13,8 +13,8 @@ from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.jobgraph.adaptive import BYTES_PER_TASK
 from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.matching import Matching, StoredOperator, check_parallelism, match
-from statestore.jobgraph.operators import label_of
 from statestore.jobgraph.parallelism import KeyGroupDecision, decide_for_key_groups
+from statestore.jobgraph.stored_operators import label_of
 from statestore.keys.ranges import RangeAssignment
 from statestore.restore.plan import (
     OperatorPlan,

@@ -12,7 +12,7 @@ from statestore.errors import DuplicateKeyError, InvalidArgumentError, SchemaMis
 from statestore.format.layers import MARK, delete_widths
 from statestore.format.names import KEY_GROUP
 from statestore.format.state import KeyedState
-from statestore.rows.column_types import arrow_schema, uuid_columns, with_uuids
+from statestore.rows.column_types import arrow_schema
 from statestore.rows.delete_markers import (
     Deletion,
     are_upserts,
@@ -23,11 +23,14 @@ from statestore.rows.delete_markers import (
     upserts_of,
     widths_of,
 )
-from statestore.rows.equality import first_of_equals, matching_positions
-from statestore.rows.input_rows import StreamedRows, is_dicts, key_group_column, with_groups
+from statestore.rows.fit_columns import fit_column
+from statestore.rows.input_rows import StreamedRows, is_dicts
+from statestore.rows.key_group_column import key_group_column, with_groups
 from statestore.rows.key_group_runs import sort_groups, take_rows
-from statestore.rows.python_values import display_rows, fit_column, row_place, table_of_dicts
+from statestore.rows.matching import first_of_equals, matching_positions
+from statestore.rows.python_values import display_rows, row_place, table_of_dicts
 from statestore.rows.sorting import equal_leaves
+from statestore.rows.uuids import uuid_columns, with_uuids
 
 __all__ = [
     "change_stream",

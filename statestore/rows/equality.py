@@ -15,125 +15,26 @@ follow the same rule.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.format.schema import Schema, common_columns, common_type
 from statestore.rows.column_types import arrow_schema
-from statestore.rows.digests import decimal_words, double_bits, int64_values, row_hashes
+from statestore.rows.digests import row_hashes
+from statestore.rows.list_order import Flags, U64Array, as_bytes
 
 __all__ = [
-    "as_bytes",
     "common_schema",
     "comparable",
     "compared_columns",
     "equal_rows",
     "equal_values",
-    "first_of_equals",
     "hashes_of",
     "leaf_columns",
-    "matching_positions",
-    "matching_rows",
-    "same_rows",
 ]
-
-
-# The order of lists: a list column is encoded as bytes that compare and sort like the lists.
-#
-# Lists are ordered element by element, and a list comes before longer lists that begin with it.
-# Null is the first element. A struct is ordered by its fields, and a nested list like a list.
-# Numbers have their numeric order, with ``-0.0`` right before ``0.0`` and NaN after all others.
-# Text is in the order of its UTF-8 bytes. Unequal lists never have the same bytes. Spark's order of
-# arrays is the same, except that it treats the two zeros as equal.
-#
-# The bytes are only used to compare rows in memory, and are never stored.
-
-
-_BYTES = pa.large_binary()  # 2 GB of lists may need more as bytes
-
-
-def _scalar(value: bytes | None) -> pa.Scalar:
-    return pa.scalar(value, _BYTES)
-
-
-_NULL, _THERE, _END = b"\1", b"\2", b"\0"
-"""A marker before each element and field tells if it is null; a smaller marker ends a list."""
-_TEXT_END, _ZERO_IN_TEXT = b"\0\1", b"\0\xff"
-"""The end of a text must not occur inside a text, so zero bytes inside are escaped."""
-_SIGN = np.uint64(1 << 63)
-
-
-def as_bytes(column: pa.Array) -> pa.Array:
-    """Encode the values of a stored type as bytes that sort in the same order; null stays null.
-
-    Maps have no order, but equal maps have the same bytes.
-    """
-    data_type, types = column.type, pa.types
-    if types.is_list(data_type):
-        return _list_bytes(column, _prefix_free(column.flatten()))
-    if types.is_map(data_type):  # its entries have no order, so they are sorted by their bytes
-        lists = column.cast(pa.list_(pa.struct([data_type.key_field, data_type.item_field])))
-        entries = _prefix_free(lists.flatten())
-        sizes = np.asarray(pc.fill_null(pc.list_value_length(lists), 0))
-        by = pa.table([np.repeat(np.arange(len(lists)), sizes), entries], names=["map", "entry"])
-        order = pc.sort_indices(by, sort_keys=[("map", "ascending"), ("entry", "ascending")])
-        return _list_bytes(lists, entries.take(order))
-    if types.is_struct(data_type):
-        return _where_valid(
-            column, _join_bytes([_prefix_free(field) for field in column.flatten()])
-        )
-    if types.is_string(data_type) or types.is_binary(data_type):
-        texts = pc.replace_substring(column.cast(_BYTES), _END, _ZERO_IN_TEXT)
-        return _join_bytes([texts, _scalar(_TEXT_END)])
-    return _where_valid(column, _bytes_of_words(_words(column)))
-
-
-def _list_bytes(column: pa.Array, elements: pa.Array) -> pa.Array:
-    ends = np.cumsum(np.asarray(pc.fill_null(pc.list_value_length(column), 0)), dtype=np.int32)
-    offsets = pa.array(np.concatenate((np.zeros(1, np.int32), ends)))
-    lists = pa.ListArray.from_arrays(offsets, elements, mask=column.is_null())
-    return _join_bytes([pc.binary_join(lists, _scalar(b"")), _scalar(_END)])
-
-
-def _prefix_free(column: pa.Array) -> pa.Array:
-    """Encode values, including nulls, as bytes none of which is a prefix of another."""
-    return pc.fill_null(_join_bytes([_scalar(_THERE), as_bytes(column)]), _scalar(_NULL))
-
-
-def _join_bytes(parts: list[Any]) -> pa.Array:
-    return pc.binary_join_element_wise(*parts, _scalar(b""))
-
-
-def _where_valid(column: pa.Array, values: pa.Array) -> pa.Array:
-    return pc.if_else(column.is_valid(), values, _scalar(None)) if column.null_count else values
-
-
-def _bytes_of_words(words: npt.NDArray[np.uint64]) -> pa.Array:
-    """Return each row of words, the most significant first, as bytes in numeric order."""
-    data = pa.py_buffer(words.astype(">u8").tobytes())
-    binary_type = pa.binary(words.itemsize * words.shape[1])
-    return pa.Array.from_buffers(binary_type, len(words), [None, data]).cast(_BYTES)
-
-
-def _words(column: pa.Array) -> npt.NDArray[np.uint64]:
-    """Return unsigned numbers in the same order as the values; undefined for null."""
-    if pa.types.is_floating(column.type):
-        bits = double_bits(column)
-        return np.where(bits & _SIGN, ~bits, bits | _SIGN).reshape(-1, 1)
-    if pa.types.is_decimal(column.type):
-        halves = decimal_words(column).reshape(-1, 2)
-        return np.column_stack((halves[:, 1] ^ _SIGN, halves[:, 0]))
-    return (int64_values(column).view(np.uint64) ^ _SIGN).reshape(-1, 1)
-
-
-Flags = npt.NDArray[np.bool_]
-Places = npt.NDArray[np.intp]
-U64Array = npt.NDArray[np.uint64]
 
 
 def common_schema(own: Schema, other: Schema) -> pa.Schema:
@@ -175,15 +76,6 @@ def hashes_of(rows: pa.RecordBatch | pa.Table, columns: pa.Schema | None = None)
     )
 
 
-def same_rows(a: tuple[pa.Table, Schema], b: tuple[pa.Table, Schema]) -> bool:
-    """Return whether two tables, each with its schema, have equal rows, in any order.
-
-    Neither table may have two equal rows.
-    """
-    left, right = comparable(a, b)
-    return bool(left.num_rows == right.num_rows == len(matching_positions(left, right)[0]))
-
-
 def equal_rows(a: pa.Table, b: pa.Table) -> Flags:
     """Return which rows equal the row at the same position of the other table.
 
@@ -198,13 +90,6 @@ def equal_rows(a: pa.Table, b: pa.Table) -> Flags:
         for pair in zip(*(compared_columns([column]) for column in (left, right)), strict=True):
             same &= equal_values(*pair)
     return same
-
-
-def first_of_equals(rows: pa.Table) -> Flags:
-    """Return which rows differ from the previous row."""
-    last = max(rows.num_rows - 1, 0)
-    same = equal_rows(rows.slice(0, last), rows.slice(1))
-    return np.concatenate((np.ones(min(rows.num_rows, 1), np.bool_), ~same))
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
@@ -248,85 +133,3 @@ def equal_values(left: pa.Array, right: pa.Array) -> Flags:
         equal = pc.or_(pc.and_(equal, same_sign), both_nan)
     both_null = pc.and_(left.is_null(), right.is_null())
     return np.asarray(pc.or_(pc.fill_null(equal, False), both_null))
-
-
-# Equal rows of two tables, for all code that matches rows.
-
-
-def matching_positions(old: pa.Table, new: pa.Table) -> tuple[Places, Places]:
-    """Return the positions of old rows that equal new rows, ascending, and the first equal new row.
-
-    Arrow looks the old values up in the new rows' values, one column at a time. Each column
-    eliminates old rows without an equal new row, so later columns are looked up for few rows.
-    """
-    rows = np.arange(old.num_rows if new.num_rows else 0)
-    by, numbers = pa.array(rows), None
-    for name in old.column_names:
-        if not len(rows):
-            break
-        for left, right in _plain(_column_at(old, name, rows), new.column(name)):
-            matches = pc.index_in(left, value_set=right)
-            if numbers is None:
-                by, numbers = matches, right
-                continue
-            # A row's number identifies its values so far: it is the first equal row's position.
-            before, own = (pc.index_in(each, value_set=each) for each in (numbers, right))
-            numbers = _pairs(before, own, new.num_rows)
-            by = pc.index_in(_pairs(by, matches, new.num_rows), value_set=numbers)
-        rows, by = rows[np.asarray(by.is_valid())], by.drop_null()
-    return rows, np.asarray(by).astype(np.intp)
-
-
-def _pairs(first: Any, second: Any, count: int) -> Any:
-    """Combine two numbers less than ``count`` into one; null if either is null."""
-    return pc.add(pc.multiply(first.cast(pa.int64()), count), second)
-
-
-def _column_at(rows: pa.Table, name: str, places: Places) -> pa.ChunkedArray:
-    column = rows.column(name)
-    return column if len(places) == rows.num_rows else column.take(pa.array(places))
-
-
-def _plain(
-    left: pa.ChunkedArray, right: pa.ChunkedArray
-) -> Iterator[tuple[pa.ChunkedArray, pa.ChunkedArray]]:
-    """Yield a column of each table as plain columns that Arrow compares by this module's rule."""
-    if left.type != right.type:  # for different types, only null equals null
-        yield pc.if_else(left.is_null(), 0, 1), pc.if_else(right.is_null(), 0, 2)
-        return
-    yield from zip(_by_bits(left), _by_bits(right), strict=True)
-
-
-def _by_bits(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
-    chunks = (compared_columns([chunk]) for chunk in column.chunks if len(chunk))
-    for pieces in zip(*chunks, strict=True):
-        if pa.types.is_floating(pieces[0].type):
-            pieces = tuple(
-                pa.array(double_bits(piece), mask=np.asarray(piece.is_null())) for piece in pieces
-            )
-        yield pa.chunked_array(pieces)
-
-
-def matching_rows(
-    old: pa.Table, new: pa.Table, identity: Sequence[str]
-) -> tuple[Places, Places, Flags]:
-    """Return the positions of rows with the same identity in both tables, in the old rows' order.
-
-    Also return which of these pairs have equal values.
-    """
-    positions, by = matching_positions(old.select(identity), new.select(identity))
-    rest = [name for name in old.column_names if name not in identity]
-    if not rest:
-        return positions, by, np.ones(len(positions), np.bool_)
-    return (
-        positions,
-        by,
-        equal_rows(_take_rows(old.select(rest), positions), _take_rows(new.select(rest), by)),
-    )
-
-
-def _take_rows(rows: pa.Table, places: Places) -> pa.Table:
-    """Return the rows at some positions, without a copy if these are all rows in order."""
-    if len(places) == rows.num_rows and (places == np.arange(rows.num_rows)).all():
-        return rows
-    return rows.take(pa.array(places))

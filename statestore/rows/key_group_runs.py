@@ -6,8 +6,7 @@ would cost more than its rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import product
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -19,17 +18,18 @@ from statestore.format.layers import are_changes
 from statestore.format.names import KEY_GROUP
 from statestore.format.state import KeyedState, StateKind
 from statestore.keys.arrow import key_groups
-from statestore.keys.values import fields_may_be_null
+from statestore.keys.key_types import fields_may_be_null
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.delete_markers import upserts_of
-from statestore.rows.equality import as_bytes, compared_columns, equal_values, leaf_columns
+from statestore.rows.equality import compared_columns, equal_values, leaf_columns
+from statestore.rows.list_order import as_bytes
 from statestore.rows.python_values import display_rows
+from statestore.rows.row_order import compare_leaves, rank_values
 from statestore.rows.text import refuse_invalid_text
 
 __all__ = [
     "ONE_ARRAY_BYTES",
     "RUN_BYTES",
-    "RowOrder",
     "check_and_sort",
     "combine_chunks",
     "first_descent",
@@ -159,7 +159,7 @@ def sort_leaves(column: pa.Array) -> list[pa.Array]:
 
 def _rank_floats(leaf: pa.Array) -> pa.Array:
     # 0.0 and -0.0 compare equal but are two keys, and NaN equals no value.
-    return _ranks(leaf, FLOAT_ORDER) if pa.types.is_floating(leaf.type) else leaf
+    return rank_values(leaf, FLOAT_ORDER) if pa.types.is_floating(leaf.type) else leaf
 
 
 def first_descent(rows: pa.RecordBatch) -> int | None:
@@ -172,7 +172,7 @@ def first_descent(rows: pa.RecordBatch) -> int | None:
             undecided &= ~np.asarray(pc.less(leaf.slice(0, len(leaf) - 1), leaf.slice(1)))
             if not undecided.any():
                 break
-        greater, equal = _compare(leaf, FLOAT_ORDER)
+        greater, equal = compare_leaves(leaf, FLOAT_ORDER)
         wrong = undecided & greater
         if wrong.any():
             return int(np.flatnonzero(wrong)[0])
@@ -268,87 +268,3 @@ def _refuse_duplicates(batch: pa.RecordBatch, state: KeyedState) -> None:
         f"two rows of {state} have the same identity {entry}; aggregate them into one row, or "
         "name the columns that distinguish them (namespace, map_key or position)"
     )
-
-
-# Checks whether rows are sorted as docs/FORMAT.md says, batch after batch, with one in memory.
-#
-# Sorted means: by some total order of distinct values, nulls first, column after column. For floats
-# the format leaves two choices to the writer: whether ``-0.0`` is before or after ``0.0``, and
-# whether NaN is before or after all numbers. Each file must keep to one choice. In any such order
-# equal rows are adjacent, so comparing neighbors finds all duplicates.
-
-
-Flags = npt.NDArray[np.bool_]
-_ANY = (False, False)
-_LARGEST, _SMALLEST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
-
-
-class RowOrder:
-    """Checks the rows of one file in turn; see ``is_sorted`` and ``duplicates``."""
-
-    def __init__(self, columns: Sequence[str]) -> None:
-        """Compare rows by these columns, in this order."""
-        self._columns = tuple(columns)
-        self._last: pa.RecordBatch | None = None
-        # The choices that fit all rows so far: (is -0.0 after 0.0?, is NaN first?).
-        self._choices = {*product((False, True), (False, True))}
-        self.duplicates = 0
-
-    @property
-    def is_sorted(self) -> bool:
-        """Whether all rows so far are sorted."""
-        return bool(self._choices)
-
-    def see(self, batch: pa.RecordBatch) -> None:
-        """Compare each row with the previous one, also across batches."""
-        if batch.num_rows == 0:
-            return
-        rows = batch.select(self._columns)
-        seam = rows if self._last is None else pa.concat_batches([self._last, rows])
-        self._last = rows.slice(rows.num_rows - 1)
-        leaves = list(compared_columns(seam.columns))
-        if not any(pa.types.is_floating(leaf.type) for leaf in leaves):
-            self._choices &= {_ANY}
-        fitting = set()
-        for choice in self._choices or {_ANY}:
-            descends, same = _compare_rows(leaves, choice)
-            if not descends:
-                fitting.add(choice)
-        self._choices &= fitting
-        self.duplicates += int(same.sum())
-
-
-def _compare_rows(leaves: list[pa.Array], choice: tuple[bool, bool]) -> tuple[bool, Flags]:
-    """Return whether a row is greater than the next one, and which rows equal the next one."""
-    undecided = np.ones(len(leaves[0]) - 1, np.bool_)
-    descends = False
-    for leaf in leaves:
-        greater, equal = _compare(leaf, choice)
-        descends = descends or bool((undecided & greater).any())
-        undecided &= equal
-    return descends, undecided
-
-
-def _compare(leaf: pa.Array, choice: tuple[bool, bool]) -> tuple[Flags, Flags]:
-    if pa.types.is_floating(leaf.type):
-        leaf = _ranks(leaf, choice)
-    left, right = leaf.slice(0, len(leaf) - 1), leaf.slice(1)
-    if leaf.null_count == 0:
-        return np.asarray(pc.greater(left, right)), np.asarray(pc.equal(left, right))
-    left_null, right_null = np.asarray(left.is_null()), np.asarray(right.is_null())
-    greater = np.asarray(pc.fill_null(pc.greater(left, right), False))
-    equal = np.asarray(pc.fill_null(pc.equal(left, right), False))
-    return greater | (right_null & ~left_null), equal | (left_null & right_null)
-
-
-def _ranks(leaf: pa.Array, choice: tuple[bool, bool]) -> pa.Array:
-    """Return numbers in the same order as the floats; 0.0 and -0.0 differ, NaN is one value."""
-    minus_zero_after, nan_first = choice
-    values = np.array(pc.fill_null(leaf.cast(pa.float64()), 0.0))
-    bits = values.view(np.int64)
-    ranks = np.where(bits < 0, bits ^ _LARGEST, bits)
-    if minus_zero_after:
-        zeros = values == 0.0
-        ranks[zeros] = -1 - ranks[zeros]
-    ranks[np.isnan(values)] = _SMALLEST if nan_first else _LARGEST
-    return pa.array(ranks, mask=np.asarray(leaf.is_null()))

@@ -10,22 +10,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
-from enum import IntEnum
 from typing import Any
 
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
-from statestore.format.schema import DataType, Schema
-from statestore.keys.arrow_types import is_binary, is_text
-from statestore.rows.column_types import arrow_schema, arrow_type
-from statestore.rows.lossless_cast import (
-    UnfitError,
-    arrow_type_text,
-    brief,
-    exact_converter,
-    guess_type,
-)
+from statestore.format.schema import Schema
+from statestore.rows.column_types import arrow_schema
+from statestore.rows.guessed_types import guess_type
+from statestore.rows.lossless_cast import UnfitError, brief, exact_converter
 
 __all__ = [
     "ROWS",
@@ -33,9 +26,6 @@ __all__ = [
     "column_of",
     "display_rows",
     "display_values",
-    "fit_column",
-    "fit_table",
-    "fits_by_type",
     "guess_column",
     "row_place",
     "rows_to_dicts",
@@ -375,215 +365,3 @@ def _undecodable_column(rows: pa.Table | pa.RecordBatch) -> str:
         except (OverflowError, ValueError):
             return str(name)
     raise AssertionError("every column can be read alone")
-
-
-# Arrow columns as columns of stored types: each value stays equal, or the column is refused.
-#
-# The types alone decide if every value of one type fits the other, such as ``int32`` in ``int64``.
-# Otherwise values are checked: by Arrow if its cast refuses losses, by Python if it does not. The
-# rules are the same as for scalars (:mod:`statestore.rows.lossless_cast`). Nanoseconds fit
-# microseconds if they are whole microseconds. A number never fits a boolean, and a time of day
-# never fits a date.
-
-
-_DIGITS = {1: 3, 2: 5, 4: 10, 8: 19}
-"""The number of digits of a signed integer, by its bytes."""
-
-
-class _Fit(IntEnum):
-    """How to determine that values of one type fit another."""
-
-    TYPE = 0  # all values fit
-    CAST = 1  # Arrow's cast refuses values that do not fit
-    VALUE = 2  # each value has to be checked
-    NEAREST = 3  # double to float: rounded to the nearest float, like Python's floats
-    NEVER = 4
-
-
-def fit_table(
-    rows: pa.Table,
-    schema: Schema,
-    subject: str = ROWS,
-    *,
-    nearest: bool = True,
-    first_row: int = 0,
-) -> pa.Table:
-    """Return the columns of ``schema``, in its order and types; other columns are dropped.
-
-    Without ``nearest``, doubles do not fit float columns. Messages count rows from ``first_row``.
-
-    Raises InvalidArgumentError, which names ``subject``, the column and the first row whose value
-    does not fit.
-    """
-    stored = arrow_schema(schema)
-    columns = [
-        fit_column(
-            rows.column(field.name),
-            field.type,
-            name=field.name,
-            subject=subject,
-            nearest=nearest,
-            first_row=first_row,
-        )
-        for field in stored
-    ]
-    return pa.table(columns, schema=stored)
-
-
-def fit_column(
-    column: pa.ChunkedArray,
-    data_type: pa.DataType,
-    *,
-    name: str,
-    subject: str = ROWS,
-    nearest: bool = True,
-    first_row: int = 0,
-) -> pa.ChunkedArray:
-    """Return a column as a column of a stored type, in which each value stays equal.
-
-    Doubles in a float column are rounded to the nearest floats, like Python's floats, unless
-    ``nearest`` is False.
-
-    Raises InvalidArgumentError, which names ``subject``, the column and the first row whose value
-    does not fit.
-    """
-    if column.type == data_type:
-        return column
-    fit = _fit(column.type, data_type)
-    if fit is _Fit.NEVER or (fit is _Fit.NEAREST and not nearest):
-        raise InvalidArgumentError(
-            f"the column {name!r} of {subject} has type {arrow_type_text(column.type)} instead of "
-            f"{arrow_type_text(data_type)}; cast it to {arrow_type_text(data_type)}"
-        )
-    cast = _cast(column, data_type) if fit <= _Fit.CAST else None
-    if cast is not None:
-        return cast
-    try:
-        values = column.to_pylist()
-    except (OverflowError, ValueError) as error:
-        raise InvalidArgumentError(
-            f"the column {name!r} of {subject} has type {arrow_type_text(column.type)} with "
-            f"timestamps outside the years 1 to 9999, which cannot become "
-            f"{arrow_type_text(data_type)}: {error}"
-        ) from error
-    converted = column_of(
-        values,
-        data_type,
-        name=name,
-        subject=subject,
-        place=lambda index: row_place(first_row + index),
-    )
-    return pa.chunked_array([converted], data_type)
-
-
-def fits_by_type(source: DataType, target: DataType) -> bool:
-    """Return whether every value of one stored type fits another."""
-    return _fit(arrow_type(source), arrow_type(target)) is _Fit.TYPE
-
-
-def _cast(column: pa.ChunkedArray, data_type: pa.DataType) -> pa.ChunkedArray | None:
-    """Return Arrow's cast of a column; None if a value does not fit, or Arrow lacks the cast."""
-    try:
-        return _decode_column(column).cast(data_type)
-    except pa.ArrowException:
-        return None
-
-
-def _decode_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a dictionary column as a column of its values, and UUIDs as their bytes.
-
-    Polars' dictionaries have view types, which Arrow's ``take`` does not support.
-    """
-    if isinstance(column.type, pa.UuidType):
-        return column.cast(column.type.storage_type)
-    if not pa.types.is_dictionary(column.type):
-        return column
-    value_type = column.type.value_type
-    if pa.types.is_string_view(value_type):
-        value_type = pa.large_string()
-    elif pa.types.is_binary_view(value_type):
-        value_type = pa.large_binary()
-    chunks = [chunk.dictionary.cast(value_type).take(chunk.indices) for chunk in column.chunks]
-    return pa.chunked_array(chunks, value_type)
-
-
-def _fit(source: pa.DataType, target: pa.DataType) -> _Fit:
-    types = pa.types
-    if source == target or types.is_null(source):
-        return _Fit.TYPE
-    if types.is_dictionary(source):
-        return _fit(source.value_type, target)
-    if isinstance(source, pa.UuidType):
-        return _fit(source.storage_type, target)
-    if types.is_struct(target):
-        return _fit_structs(source, target) if types.is_struct(source) else _Fit.NEVER
-    if types.is_map(target):
-        if not types.is_map(source):
-            return _Fit.NEVER
-        return max(_fit(source.key_type, target.key_type), _fit(source.item_type, target.item_type))
-    if types.is_list(target):
-        return _fit(source.value_type, target.value_type) if _is_list(source) else _Fit.NEVER
-    if types.is_timestamp(target):
-        if not types.is_timestamp(source) or (source.tz is None) != (target.tz is None):
-            return _Fit.NEVER
-        return _Fit.TYPE if source.unit == target.unit else _Fit.CAST
-    if _is_number(source) and _is_number(target):
-        return _fit_numbers(source, target)
-    return _Fit.TYPE if _family(source) == _family(target) != "" else _Fit.NEVER
-
-
-def _fit_structs(source: pa.DataType, target: pa.DataType) -> _Fit:
-    """Return how one struct type fits another; never if their fields differ.
-
-    Arrow would drop a field that the target lacks, and fill a field that the source lacks.
-    """
-    names = [field.name for field in source]
-    if sorted(names) != sorted(field.name for field in target):
-        return _Fit.NEVER
-    return max(_fit(source.field(field.name).type, field.type) for field in target)
-
-
-def _fit_numbers(source: pa.DataType, target: pa.DataType) -> _Fit:
-    types = pa.types
-    if types.is_decimal(source):
-        if types.is_decimal(target):
-            wide = target.scale >= source.scale
-            wide = wide and target.precision - target.scale >= source.precision - source.scale
-            return _Fit.TYPE if wide else _Fit.CAST
-        return _Fit.CAST if types.is_integer(target) else _Fit.VALUE
-    if types.is_floating(source):
-        if types.is_floating(target):
-            return _Fit.TYPE if target.bit_width >= source.bit_width else _Fit.NEAREST
-        return _Fit.CAST if types.is_integer(target) else _Fit.VALUE
-    if types.is_decimal(target):
-        digits = _DIGITS[source.bit_width // 8] + types.is_unsigned_integer(source)
-        return _Fit.TYPE if target.precision - target.scale >= digits else _Fit.VALUE
-    bits = source.bit_width - types.is_signed_integer(source)
-    if types.is_floating(target):
-        return _Fit.TYPE if bits <= (53 if target.bit_width == 64 else 24) else _Fit.VALUE
-    return _Fit.TYPE if bits < target.bit_width else _Fit.CAST
-
-
-def _is_list(data_type: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_list(data_type)
-        or types.is_large_list(data_type)
-        or types.is_fixed_size_list(data_type)
-    )
-
-
-def _is_number(data_type: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_integer(data_type) or types.is_floating(data_type) or types.is_decimal(data_type)
-    )
-
-
-def _family(data_type: pa.DataType) -> str:
-    """Return a name for types with the same values, "" for types that cannot be stored."""
-    if is_text(data_type):
-        return "text"
-    if is_binary(data_type):
-        return "bytes"
-    return "date" if pa.types.is_date32(data_type) else ""

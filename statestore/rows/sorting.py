@@ -25,10 +25,8 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.layers import MARK, are_changes
 from statestore.format.names import KEY_GROUP
 from statestore.format.state import KeyedState
-from statestore.rows.equality import as_bytes, equal_rows, equal_values, leaf_columns
-from statestore.rows.input_rows import (
-    check_groups,
-)
+from statestore.rows.equality import equal_rows, equal_values, leaf_columns
+from statestore.rows.key_group_column import check_groups
 from statestore.rows.key_group_runs import (
     ONE_ARRAY_BYTES,
     Places,
@@ -38,6 +36,7 @@ from statestore.rows.key_group_runs import (
     sort_groups,
     take_rows,
 )
+from statestore.rows.list_order import as_bytes
 from statestore.rows.python_values import display_rows
 from statestore.storage.base import named
 from statestore.storage.temporary import temporary_folder

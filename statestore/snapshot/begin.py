@@ -26,7 +26,7 @@ from statestore.format.metrics import CheckpointMetrics
 from statestore.format.names import GREATEST_GIVEN_ID, manifest_path
 from statestore.format.state import clock_ms
 from statestore.jobgraph.graph import JobGraph
-from statestore.jobgraph.operators import Operators
+from statestore.jobgraph.stored_operators import Operators
 from statestore.keys.groups import check_parallelism
 from statestore.keys.ranges import RangeAssignment
 from statestore.parquet.writer import ParquetOptions

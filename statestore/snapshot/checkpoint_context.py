@@ -17,7 +17,7 @@ from statestore.format.listed import list_of
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, TableRef, Writer
 from statestore.format.names import data_file_id, keyed_table, operator_folder
 from statestore.format.state import KeyedState, OperatorState
-from statestore.jobgraph.operators import Operators
+from statestore.jobgraph.stored_operators import Operators
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.ranges import Assignment, RangeAssignment
 from statestore.parquet.keyed_writer import KeyedTarget

@@ -11,9 +11,9 @@ from statestore.format.names import operator_table
 from statestore.format.state import KeyedState
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.parquet.operator_elements import write_elements
-from statestore.rows.column_types import with_uuids
 from statestore.rows.input_rows import is_dicts
 from statestore.rows.python_values import table_like
+from statestore.rows.uuids import with_uuids
 from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 from statestore.snapshot.state_request import (
     KeyedRequest,

@@ -49,7 +49,7 @@ from statestore.parquet.operator_elements import (
     refuse_large_elements,
     schema_of_elements,
 )
-from statestore.rows.column_types import is_uuid, uuid_columns
+from statestore.rows.uuids import is_uuid, uuid_columns
 from statestore.snapshot.checkpoint_context import CheckpointContext, PriorCheckpoints
 
 if TYPE_CHECKING:

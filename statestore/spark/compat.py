@@ -20,7 +20,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arrow_type
 
 from statestore.errors import InvalidArgumentError, MissingDependencyError
-from statestore.keys.arrow_types import absorb, finish
+from statestore.keys.murmur3 import absorb, finish
 
 __all__ = [
     "HAS_NAMED_SOURCES",

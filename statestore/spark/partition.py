@@ -36,7 +36,7 @@ from statestore.jobgraph.partitioners import (
     wiring,
 )
 from statestore.keys.groups import check_parallelism
-from statestore.keys.values import fields_may_be_null
+from statestore.keys.key_types import fields_may_be_null
 from statestore.spark.arithmetic import divide
 from statestore.spark.compat import in_partitions, refuse_connect, with_fixed_partitions
 from statestore.spark.hashing import (

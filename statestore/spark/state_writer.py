@@ -50,9 +50,9 @@ from statestore.parquet.keyed_writer import KeyedTarget, write_grouped, write_pi
 from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.delete_markers import Deletion, mark_of, named_columns
-from statestore.rows.input_rows import check_groups, with_key_group, without_groups
+from statestore.rows.fit_columns import fits_by_type
+from statestore.rows.key_group_column import check_groups, with_key_group, without_groups
 from statestore.rows.key_group_runs import key_groups_of, null_key_error, null_keys
-from statestore.rows.python_values import fits_by_type
 from statestore.spark.arithmetic import problem_of
 from statestore.spark.cached_rows import (
     cached_row_count,

@@ -32,8 +32,8 @@ from statestore.errors import (
     StateStoreError,
 )
 from statestore.keys.arrow import key_groups
-from statestore.rows.input_rows import arrow_frame, is_pandas, pandas_as_stored
 from statestore.rows.lossless_cast import UnfitError
+from statestore.rows.pandas_rows import arrow_frame, is_pandas, pandas_as_stored
 from statestore.rows.python_values import Place, display_rows, row_place
 from statestore.spark.compat import arrow_schema_of
 from statestore.spark.workers import warm_up_worker

@@ -19,8 +19,8 @@ from statestore.errors import (
 )
 from statestore.format.schema import schema_from_json
 from statestore.rows.column_types import arrow_schema
-from statestore.rows.input_rows import arrow_frame, is_pandas, pandas_as_stored
 from statestore.rows.lossless_cast import is_list
+from statestore.rows.pandas_rows import arrow_frame, is_pandas, pandas_as_stored
 from statestore.rows.python_values import display_values, rows_to_dicts
 from statestore.spark.compat import arrow_schema_of
 from statestore.spark.hashing import column_of

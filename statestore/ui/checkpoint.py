@@ -11,7 +11,7 @@ from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.schema import type_text
 from statestore.jobgraph.chaining import chainable_edges
 from statestore.jobgraph.graph import JobGraph
-from statestore.jobgraph.operators import label_of
+from statestore.jobgraph.stored_operators import label_of
 from statestore.restore.plan import Weight, weights_of
 from statestore.store import StateStore
 from statestore.ui.charts import HEAT_COLUMNS, heat

@@ -8,13 +8,11 @@ import json
 
 import pytest
 
-from statestore.jobgraph.adaptive import (
-    ConsumedInput,
-    Options,
+from statestore.jobgraph.adaptive import ConsumedInput, Options, decide
+from statestore.jobgraph.input_slices import (
     Slice,
     aligned_slices,
     cutter_of,
-    decide,
     groups_of,
     joined_slices,
 )

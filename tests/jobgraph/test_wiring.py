@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, ParallelismError
-from statestore.jobgraph.partitioners import StateMapper, key_group_channel, old_subtasks, pointwise
+from statestore.jobgraph.edge_wiring import StateMapper, old_subtasks, pointwise
+from statestore.jobgraph.partitioners import key_group_channel
 from tests.support.vectors import cases
 
 WIRINGS = cases("partitioners", "pointwise")

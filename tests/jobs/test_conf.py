@@ -16,7 +16,8 @@ from jobs.command import load_settings
 from jobs.places import JobSettings
 from jobs.settings import OffsetsSettings, RestoreSettings, SnapshotSettings
 from statestore import StateStore
-from statestore.jobgraph.restart import OPTIONS, NoRestart, strategy_of
+from statestore.jobgraph.restart import NoRestart
+from statestore.jobgraph.restart_options import OPTIONS, strategy_of
 from tests.syntax import ROOT
 
 pytestmark = pytest.mark.spark

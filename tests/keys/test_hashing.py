@@ -25,7 +25,7 @@ from statestore.keys.hashing import (
     key_hash,
     sql_key_bytes,
 )
-from statestore.keys.java import string_hash
+from statestore.keys.java_scalars import string_hash
 from tests.support.vectors import cases, key_cases, key_of, sql_value
 
 LONGS = st.integers(-(2**63), 2**63 - 1)

@@ -25,7 +25,8 @@ from statestore.parquet.writer import ParquetOptions
 from statestore.rows import equality
 from statestore.rows import key_group_runs as runs
 from statestore.rows.digests import rows_digest
-from statestore.rows.equality import equal_rows, matching_positions
+from statestore.rows.equality import equal_rows
+from statestore.rows.matching import matching_positions
 from statestore.storage import LocalStorage
 from tests.support import forms
 from tests.support.forms import Checkpoints, entries_of, users

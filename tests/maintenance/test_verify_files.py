@@ -18,7 +18,7 @@ from statestore.maintenance.verify_file import FileCheck, check_file
 from statestore.parquet.operator_elements import stored_schema
 from statestore.parquet.writer import FileWriter, ParquetOptions
 from statestore.rows.column_types import arrow_schema
-from statestore.rows.key_group_runs import RowOrder
+from statestore.rows.row_order import RowOrder
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
 

@@ -15,7 +15,8 @@ import pytest
 
 from statestore import StateStore
 from statestore.rows import equality
-from statestore.rows.equality import equal_rows, first_of_equals, matching_positions
+from statestore.rows.equality import equal_rows
+from statestore.rows.matching import first_of_equals, matching_positions
 from tests.support.forms import Checkpoints, entries_of, users
 
 

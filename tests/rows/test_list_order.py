@@ -13,8 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from statestore.rows.equality import as_bytes, equal_rows
-from statestore.rows.key_group_runs import RowOrder
+from statestore.rows.equality import equal_rows
+from statestore.rows.list_order import as_bytes
+from statestore.rows.row_order import RowOrder
 from tests.fuzz.givers import plain_table
 from tests.fuzz.history import Column
 from tests.fuzz.kinds import Kind, name_of

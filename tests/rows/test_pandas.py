@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
 from statestore.rows.dataframes import pandas_of
-from statestore.rows.input_rows import pandas_as_stored, table_of_pandas
+from statestore.rows.pandas_rows import pandas_as_stored, table_of_pandas
 from tests.support.bits import bits, columns, kinds
 
 

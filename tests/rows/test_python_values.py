@@ -20,13 +20,8 @@ from hypothesis import strategies as st
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.schema import Field, Schema
 from statestore.rows.column_types import arrow_schema
-from statestore.rows.python_values import (
-    column_of,
-    fit_column,
-    guess_column,
-    rows_to_dicts,
-    table_of_dicts,
-)
+from statestore.rows.fit_columns import fit_column
+from statestore.rows.python_values import column_of, guess_column, rows_to_dicts, table_of_dicts
 from tests.support.examples import examples
 from tests.support.strategies import Kind, nullable, value_kinds
 

@@ -68,7 +68,7 @@ from statestore.interop.flink_savepoints.types.store_types import (
 )
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.groups import KeyGroupAssignment, default_max_parallelism
-from statestore.keys.values import java_type
+from statestore.keys.key_types import java_type
 from statestore.rows.column_types import arrow_schema
 
 __all__ = ["choose_key_groups", "plan_export"]

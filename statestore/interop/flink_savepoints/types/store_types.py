@@ -31,7 +31,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     SqlScalar,
     TupleType,
 )
-from statestore.keys.values import JavaType
+from statestore.keys.key_types import JavaType
 
 __all__ = [
     "FlinkColumn",

@@ -1,0 +1,74 @@
+"""The store's own column in rows that a caller passes back: the key group of each row, as returned
+by a restore. It is checked when the key groups are computed, and not stored again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.errors import InvalidArgumentError
+from statestore.format.names import KEY_GROUP
+from statestore.format.schema import Field, Schema
+from statestore.format.state import KeyedState
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["check_groups", "key_group_column", "with_groups", "with_key_group", "without_groups"]
+
+
+def with_key_group(names: Iterable[str], among: Iterable[str]) -> tuple[str, ...]:
+    """Return some column names, and the store's own if the rows have it."""
+    return (*names, KEY_GROUP) if KEY_GROUP in among else tuple(names)
+
+
+def without_groups(schema: Schema) -> Schema:
+    """Return the caller's columns, without the store's own."""
+    return schema.select([name for name in schema.names if name != KEY_GROUP])
+
+
+def with_groups(schema: Schema, among: Iterable[str]) -> Schema:
+    """Return the columns of a state, and the store's own column if the rows have it."""
+    own = (Field(KEY_GROUP, "integer"),) if KEY_GROUP in among else ()
+    return Schema((*schema.fields, *own))
+
+
+def key_group_column(rows: pa.Table, state: KeyedState) -> pa.ChunkedArray | None:
+    """Return the store's own column as integers, or None if the rows lack it."""
+    if KEY_GROUP not in rows.schema.names:
+        return None
+    groups = rows.column(KEY_GROUP)
+    if not (pa.types.is_integer(groups.type) or pa.types.is_null(groups.type)):
+        raise InvalidArgumentError(
+            f"the column {KEY_GROUP!r} of {state} has type {groups.type}, but it is reserved for "
+            "the key group of each row, which is an integer. Remove the column; it is not stored"
+        )
+    return groups.cast(pa.int64(), safe=False)
+
+
+def check_groups(rows: pa.Table, groups: npt.NDArray[np.int32], state: KeyedState) -> None:
+    """Refuse rows whose own column has another key group than their key; nulls are accepted.
+
+    Raises InvalidArgumentError with the key of the first such row, and both key groups.
+    """
+    own_groups = key_group_column(rows, state)
+    if own_groups is None:
+        return
+    other = pc.fill_null(pc.not_equal(own_groups, pa.array(groups, pa.int64())), False)
+    index = pc.index(other, True).as_py()
+    if index < 0:
+        return
+    [key] = rows.select(state.key).slice(index, 1).to_pylist()
+    raise InvalidArgumentError(
+        f"the row of {state} with the key {key} has {KEY_GROUP} "
+        f"{own_groups[index].as_py()}, but the "
+        f"key belongs to key group {groups[index]} of {state.max_parallelism}. This column is "
+        "reserved for the store: it is checked and not stored. Remove it if it comes from "
+        "another max parallelism or key, or has another meaning"
+    )

@@ -1,0 +1,159 @@
+"""pandas DataFrames as Arrow tables, with every column unchanged and no additional column.
+
+NaN in a float column stays NaN. In an object column, pandas uses NaN for missing values. It then
+becomes null, unless the column holds floats; None, NaT and NA always become null. The index does
+not become a column: an index other than row numbers is refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.errors import InvalidArgumentError
+from statestore.rows.fit_columns import fit_column
+from statestore.rows.lossless_cast import arrow_type_text
+from statestore.rows.python_values import ROWS, column_of, guess_column
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["arrow_frame", "is_pandas", "pandas_as_stored", "table_of_pandas"]
+
+
+def is_pandas(rows: Any) -> bool:
+    """Return whether the value is a pandas DataFrame, without importing pandas."""
+    rows_type = type(rows)
+    return rows_type.__module__.partition(".")[0] == "pandas" and rows_type.__name__ == "DataFrame"
+
+
+def table_of_pandas(frame: Any, subject: str = ROWS) -> pa.Table:
+    """Return a DataFrame as a table.
+
+    Raises InvalidArgumentError, which names ``subject``, for an index other than row numbers, for
+    column names that are not strings or not unique, and for values without a common type.
+    """
+    _refuse_index(frame.index, subject)
+    names = list(frame.columns)
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidArgumentError(
+            f"the column names of {subject} must be strings, not {names!r:.80}; rename them "
+            "with frame.columns = […]"
+        )
+    columns = [_column(frame.iloc[:, index], name, subject) for index, name in enumerate(names)]
+    return pa.Table.from_arrays(columns, names=names)
+
+
+def _refuse_index(index: Any, subject: str) -> None:
+    if type(index).__name__ == "RangeIndex" and index.name is None:
+        return
+    named = [name for name in index.names if name is not None]
+    what = f"an index named {', '.join(map(repr, named))}" if named else "an index of its own"
+    raise InvalidArgumentError(
+        f"the pandas frame of {subject} has {what}, which is not a column: "
+        "frame.reset_index() turns it into columns, frame.reset_index(drop=True) removes it"
+    )
+
+
+def _column(series: Any, name: str, subject: str) -> pa.Array | pa.ChunkedArray:
+    dtype = series.dtype
+    if isinstance(dtype, np.dtype) and dtype.kind == "O":
+        return _of_objects(series.tolist(), name, subject)
+    is_float = isinstance(dtype, np.dtype) and dtype.kind == "f"
+    try:
+        return pa.array(series.to_numpy()) if is_float else pa.array(series, from_pandas=True)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"the column {name!r} of {subject} has the pandas type {dtype}, which cannot be "
+            f"converted to Arrow: {error}; convert it with astype"
+        ) from error
+
+
+def _of_objects(values: list[Any], name: str, subject: str) -> pa.Array:
+    if any(_is_nan(value) for value in values):
+        known = [value for value in values if value is not None and not _is_nan(value)]
+        if not all(isinstance(value, float | int) for value in known):
+            values = [None if _is_nan(value) else value for value in values]
+    return guess_column(values, name=name, subject=subject)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and value != value
+
+
+def arrow_frame(rows: pa.Table) -> pd.DataFrame:
+    """Return rows as a DataFrame of Arrow types, even if column names are repeated.
+
+    Args:
+        rows: The rows.
+
+    Returns:
+        A DataFrame whose columns are ``pandas.ArrowDtype``; :func:`pandas_as_stored` converts it
+        back to equal rows.
+    """
+    import pandas as pd
+
+    columns = {
+        index: pd.arrays.ArrowExtensionArray(column) for index, column in enumerate(rows.columns)
+    }
+    frame = pd.DataFrame(columns, copy=False)
+    frame.columns = pd.Index(rows.schema.names)
+    return frame
+
+
+def pandas_as_stored(frame: Any, schema: pa.Schema, subject: str = ROWS) -> pa.Table:
+    """Return a DataFrame's columns in stored types, without its index.
+
+    Args:
+        frame: A pandas DataFrame that has each column of ``schema`` once. schema: The columns, of
+        types that :func:`statestore.rows.column_types.arrow_schema` returns. subject: The name of
+        the rows in messages.
+
+    Returns:
+        The columns of ``schema``, in its order.
+
+    Raises:
+        InvalidArgumentError: For a value that would not stay equal; it names ``subject``, the
+            column, the row and the value.
+    """
+    columns = [_as_stored(frame[field.name], field, subject) for field in schema]
+    return pa.table(columns, schema=schema)
+
+
+def _as_stored(series: Any, field: pa.Field, subject: str) -> pa.ChunkedArray:
+    name, data_type = field.name, field.type
+    has_nan = pa.types.is_floating(data_type)
+    if isinstance(series.dtype, np.dtype) and series.dtype.kind == "O":
+        values = series.tolist()
+        if not has_nan:
+            values = [None if _is_nan(value) else value for value in values]
+        return pa.chunked_array(
+            [column_of(values, data_type, name=name, subject=subject)], data_type
+        )
+    column = _column(series, name, subject)
+    if isinstance(column, pa.Array):
+        column = pa.chunked_array([column])
+    if pa.types.is_floating(column.type) and not has_nan:
+        if isinstance(series.dtype, np.dtype):
+            column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+        _refuse_rounded(column, field, subject)
+    if column.null_count == len(column):
+        return pa.chunked_array([pa.nulls(len(column), data_type)])
+    return fit_column(column, data_type, name=name, subject=subject)
+
+
+def _refuse_rounded(column: pa.ChunkedArray, field: pa.Field, subject: str) -> None:
+    """Refuse floats so large that they cannot represent every integer."""
+    end = 2.0 ** (53 if column.type.bit_width == 64 else 24)
+    index = pc.index(pc.greater(pc.abs(column), pa.scalar(end, column.type)), True).as_py()
+    if index >= 0:
+        raise InvalidArgumentError(
+            f"row {index} of {subject} has {column[index].as_py()!r} in the column {field.name!r} "
+            f"of type {arrow_type_text(field.type)}: the value is a "
+            f"{arrow_type_text(column.type)}, which cannot represent every integer above "
+            f"{end:.0f} and may have been rounded; give "
+            'the column an integer type, for example "int64[pyarrow]"'
+        )
