@@ -25,6 +25,7 @@ from statestore.interop.spark_checkpoints.parts import (
     map_columns,
     read_stored_rows,
 )
+from statestore.interop.spark_checkpoints.state_damage import refuse_damaged_states
 from statestore.interop.spark_checkpoints.state_reader import reading
 from statestore.keys.groups import MAX_PARALLELISM
 from statestore.restore.restored import RestoredCheckpoint
@@ -112,6 +113,7 @@ def import_checkpoint(
             return ImportedCheckpoint(query_location.url, store.url, newest, True, False, before)
         max_parallelism = min(entry.state.max_parallelism for entry in restored.manifest.keyed)
     with reading(spark, query_location, number):
+        refuse_damaged_states(spark, query_location, operators, number)
         sources = tuple(_read_sources(spark, query_location, number, operators))
         if stored is not None:
             _refuse_changed_plan(stored[1], sources, query_location)

@@ -32,6 +32,11 @@ from statestore.errors import (
     MissingFileError,
 )
 from statestore.format.documents import convert_value
+from statestore.interop.spark_checkpoints.log_damage import (
+    refuse_damaged_log,
+    refuse_damaged_schema,
+    refuse_damaged_source_log,
+)
 from statestore.storage import Storage
 
 __all__ = [
@@ -310,10 +315,17 @@ class CheckpointLocation:
         for number in plans:
             yield f"offsets/{number}", self._read_content(f"offsets/{number}")
         for number in sorted({batch - 1, batch} & {*self.committed}):
+            self.commit(number)
             yield f"commits/{number}", self._read_content(f"commits/{number}")
-        described = (name for name in self.storage.list("state") if _is_description(name, batch))
-        for name in (*self._list_source_logs(plans[last].ends), *described):
-            yield name, self._read_content(name)
+        for name in self._list_source_logs(plans[last].ends):
+            content = self._read_content(name)
+            refuse_damaged_source_log(self.storage, name, content)
+            yield name, content
+        for name in self.storage.list("state"):
+            if _is_description(name, batch):
+                content = self._read_content(name)
+                refuse_damaged_schema(self.storage, name, content)
+                yield name, content
 
     def folder_size(self, folder: str) -> int:
         """Return the total size of a folder's files, without subfolders."""
@@ -407,11 +419,13 @@ class CheckpointLocation:
 
     def _read_content(self, name: str) -> bytes:
         try:
-            return self.storage.read(name)
+            content = self.storage.read(name)
         except FileNotFoundError:
             raise MissingFileError(
                 f"{self.url}/{name} does not exist; Spark has removed it, or it was lost"
             ) from None
+        refuse_damaged_log(self.storage, name, content)
+        return content
 
     def _read_lines(self, name: str) -> list[str]:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -23,6 +23,7 @@ from statestore.interop.spark_checkpoints.parts import (
     map_columns,
     read_stored_rows,
 )
+from statestore.interop.spark_checkpoints.state_damage import refuse_damaged_states
 from statestore.interop.spark_checkpoints.state_reader import reading
 from statestore.storage import open_storage
 
@@ -184,6 +185,8 @@ def _show_store(
             name=info.name, key=None, value=None, rows=None, file_bytes=sizes, notes=()
         )
     with reading(spark, location, plan.number):
+        this_store = replace(operator, stores=(info,))
+        refuse_damaged_states(spark, location, [this_store], plan.number)
         whole, *views = (
             _show_part(spark, location.spark_url, plan.number, part)
             for part in list_parts(operator)

@@ -1,0 +1,92 @@
+"""Find damaged logs of a query: files of a few lines that an export writes again unchanged."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+
+from statestore.errors import DamagedFileError
+from statestore.storage import Storage
+
+__all__ = ["refuse_damaged_log", "refuse_damaged_schema", "refuse_damaged_source_log"]
+
+_SCHEMA_VERSION = b"\0\2v2"
+_MAGIC, _HEADER_BYTES, _SUM_BYTES = b"crc\0", 8, 4
+
+
+def refuse_damaged_log(storage: Storage, name: str, content: bytes) -> None:
+    """Compare a file with the checksums that Hadoop keeps next to it, in ``.<name>.crc``.
+
+    Only local file systems have such files. Without one, nothing is compared.
+
+    Raises:
+        DamagedFileError: if the file differs from its checksums.
+    """
+    path = storage.native_path(name)
+    if path is None:
+        return
+    sums_path = Path(path).with_name(f".{Path(path).name}.crc")
+    sums = sums_path.read_bytes() if sums_path.is_file() else b""
+    if len(sums) < _HEADER_BYTES or not sums.startswith(_MAGIC):
+        return  # Hadoop ignores a file without this header, too
+    chunk_bytes = int.from_bytes(sums[len(_MAGIC) : _HEADER_BYTES], "big")
+    chunks = range(0, len(content), max(chunk_bytes, 1))
+    actual = b"".join(
+        zlib.crc32(content[start : start + chunk_bytes]).to_bytes(_SUM_BYTES, "big")
+        for start in chunks
+    )
+    if actual != sums[_HEADER_BYTES:]:
+        raise DamagedFileError(
+            f"{storage.url}/{name} differs from its checksum in {sums_path.name}. Replace it with "
+            "an intact copy; if it was changed on purpose, delete the checksum"
+        )
+
+
+def refuse_damaged_source_log(storage: Storage, name: str, content: bytes) -> None:
+    """Check a file of a source for lines that are cut off, missing or not JSON.
+
+    Spark's own sources write the line ``v1``, in older formats after a zero byte, and then lines of
+    JSON. Files in another format are not checked.
+
+    Raises:
+        DamagedFileError: if the file is empty, or has other lines.
+    """
+    if content.strip(b"\0") and not content.removeprefix(b"\0").startswith((b"v1\n", b"\0")):
+        return
+    lines = content.removeprefix(b"\0").splitlines()
+    try:
+        if lines[:1] != [b"v1"] or len(lines) == 1:
+            raise ValueError("a line is missing")
+        for line in lines[1:]:
+            json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DamagedFileError(
+            f"{storage.url}/{name} is damaged, so the query cannot continue from this "
+            f"micro-batch: {error}. Replace it with an intact copy"
+        ) from error
+
+
+def refuse_damaged_schema(storage: Storage, name: str, content: bytes) -> None:
+    """Check that the description of a store's columns ends after the columns of the value.
+
+    It has two texts, each as a number of pieces, which follow their lengths. Spark does not notice
+    bytes that follow the second one. Other versions of the file are not checked.
+
+    Raises:
+        DamagedFileError: if the file is shorter or longer.
+    """
+    if not content.startswith(_SCHEMA_VERSION):
+        return
+    position = len(_SCHEMA_VERSION)
+    for _text in ("key", "value"):
+        pieces = int.from_bytes(content[position : position + 4], "big")
+        position += 4
+        while pieces and position < len(content):
+            position += 2 + int.from_bytes(content[position : position + 2], "big")
+            pieces -= 1
+    if position != len(content):
+        raise DamagedFileError(
+            f"{storage.url}/{name} is damaged: it has {len(content):,} bytes instead of "
+            f"{position:,}. Replace it with an intact copy"
+        )
