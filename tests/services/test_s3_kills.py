@@ -163,7 +163,7 @@ class Killing:
     [
         ("parquet", 6),
         pytest.param("parquet", 150, marks=pytest.mark.long),
-        pytest.param("delta", 150, marks=pytest.mark.long),
+        pytest.param("delta", 30, marks=pytest.mark.long),
     ],
 )
 def test_a_killed_command_can_be_run_again(
