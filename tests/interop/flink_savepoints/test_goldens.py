@@ -24,7 +24,7 @@ from statestore.interop.flink_savepoints.read.savepoint import (
     SavepointRows,
     open_savepoint,
 )
-from statestore.interop.flink_savepoints.types.encode import encoded, encoded_list
+from statestore.interop.flink_savepoints.types.encode import encode_list, encode_values
 from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
     ListType,
@@ -181,7 +181,7 @@ def test_state_of_sql_is_read(golden: Golden, tmp_path: Path) -> None:
             for row in operator.rows(state.name):
                 rows += len(row)
                 if row.value is not None and state.kind != "map":
-                    assert encoded(row.value, state.value).equals(stored[row.key_group])
+                    assert encode_values(row.value, state.value).equals(stored[row.key_group])
     assert rows > 100
 
 
@@ -195,9 +195,9 @@ def test_values_of_keyed_state_are_written_as_they_were(tmp_path: Path) -> None:
             if rows.value is None or rows.state.kind == "map" or rows.state.name == "opaque":
                 continue
             if rows.state.kind == "list" and isinstance(kind, ListType):
-                found = encoded_list(rows.value, kind.element)
+                found = encode_list(rows.value, kind.element)
             else:
-                found = encoded(rows.value, kind)
+                found = encode_values(rows.value, kind)
             assert found.equals(stored[rows.state.name][rows.key_group]), rows.state.name
             tried += len(rows)
     assert tried > 1000

@@ -60,10 +60,10 @@ from statestore.interop.flink_savepoints.read.rocksdb_blocks import decode_pairs
 from statestore.interop.flink_savepoints.read.savepoint import open_savepoint
 from statestore.interop.flink_savepoints.read.savepoint_files import Places, open_source
 from statestore.interop.flink_savepoints.read.snappy import SNAPPY_HEAD, chunks
-from statestore.interop.flink_savepoints.types.binary_rows import decoded_rows, written_rows
+from statestore.interop.flink_savepoints.types.binary_rows import decode_rows, encode_rows
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, list_offsets
 from statestore.interop.flink_savepoints.types.byte_slices import Spans
-from statestore.interop.flink_savepoints.types.decode import decoded
+from statestore.interop.flink_savepoints.types.decode import decode_values
 from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
     ListType,
@@ -289,8 +289,8 @@ def test_nulls_with_very_many_fields_are_not_columns() -> None:
     fields = tuple(PojoField(f"f{at}", "Pojo", Scalar("Long")) for at in range(2_000))
     many = i32(100_000) + bytes([1]) * 100_000  # a list of nulls, one byte each
     with pytest.raises(DamagedFileError, match="100000 values of 2001 columns each do not fit in"):
-        decoded(ListType(PojoType("Pojo", fields)), spans(many))
-    few = decoded(ListType(PojoType("Pojo", fields)), spans(i32(3) + bytes([1]) * 3))
+        decode_values(ListType(PojoType("Pojo", fields)), spans(many))
+    few = decode_values(ListType(PojoType("Pojo", fields)), spans(i32(3) + bytes([1]) * 3))
     assert few.values.null_count == 3
 
 
@@ -309,22 +309,22 @@ def test_elements_of_arrays_share_no_bytes() -> None:
     row = bytes(8) + (16 << 32 | len(array)).to_bytes(8, "little") + array
     data = spans(i32(len(row)) + row)
     with pytest.raises(DamagedFileError, match="two values of a row or array overlap"):
-        decoded_rows((inner,), Cursor(data, data.starts, data.ends))
+        decode_rows((inner,), Cursor(data, data.starts, data.ends))
 
 
 def test_columns_of_a_row_share_no_bytes() -> None:
     text = key_logical_type("STRING")
     rows = pa.array([{"kind": 0, "f0": "a" * 40, "f1": "b" * 40}])
-    (row,) = written_rows((text, text), rows)
+    (row,) = encode_rows((text, text), rows)
     shared = row[:16] + row[8:16] + row[24:]
     for data, is_whole in ((row, True), (shared[:64], False)):
         found = spans(i32(len(data)) + data)
         cursor = Cursor(found, found.starts, found.ends)
         if is_whole:
-            assert decoded_rows((text, text), cursor).field("f1").to_pylist() == ["b" * 40]
+            assert decode_rows((text, text), cursor).field("f1").to_pylist() == ["b" * 40]
             continue
         with pytest.raises(DamagedFileError, match="two values of a row or array overlap"):
-            decoded_rows((text, text), cursor)
+            decode_rows((text, text), cursor)
 
 
 def test_more_elements_than_a_column_has_are_refused() -> None:

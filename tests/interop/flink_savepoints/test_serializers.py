@@ -18,8 +18,8 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     NullableType,
     Scalar,
     TupleType,
-    name_of,
-    width_of,
+    java_type_name,
+    serializer_length,
 )
 from tests.interop.flink_savepoints.kinds import kinds
 
@@ -30,7 +30,7 @@ def test_a_generated_snapshot_survives_a_round_trip(kind: FlinkType) -> None:
     reader = Reader(i32(2) + raw + b"more", "state")
     found = read_snapshot(reader)
     assert (found.kind, found.raw, reader.remaining) == (kind, raw, 4)
-    assert name_of(kind)
+    assert java_type_name(kind)
 
 
 @given(kinds, st.data())
@@ -52,7 +52,7 @@ def test_a_flipped_byte_gives_another_type_or_a_typed_error(
         found = read_snapshot(Reader(bytes(raw), "state"))
     except (DamagedFileError, UnsupportedTypeError):
         return
-    assert name_of(found.kind)
+    assert java_type_name(found.kind)
 
 
 def test_an_unknown_class_is_named() -> None:
@@ -77,7 +77,7 @@ def test_kryo_is_skipped() -> None:
 
 def test_only_tuples_of_fixed_fields_have_a_width() -> None:
     longs = TupleType("Tuple2", (Scalar("Long"), Scalar("Integer")))
-    assert width_of(longs) == 12
-    assert width_of(TupleType("Tuple2", (Scalar("Long"), Scalar("String")))) is None
-    assert width_of(NullableType(Scalar("Long"), 8)) == 9
-    assert width_of(NullableType(Scalar("Long"))) is None
+    assert serializer_length(longs) == 12
+    assert serializer_length(TupleType("Tuple2", (Scalar("Long"), Scalar("String")))) is None
+    assert serializer_length(NullableType(Scalar("Long"), 8)) == 9
+    assert serializer_length(NullableType(Scalar("Long"))) is None

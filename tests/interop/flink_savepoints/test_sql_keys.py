@@ -138,7 +138,7 @@ def test_type_names_of_unbounded_texts() -> None:
 def test_a_key_is_read_back_as_it_is_stored(stored: pa.DataType, sql: str, value: object) -> None:
     column = sql_key(["key"], [stored], [sql])
     array = pa.array([value, None], stored)
-    assert column.back(column.there(array)).equals(array)
+    assert column.from_flink(column.to_flink(array)).equals(array)
 
 
 @pytest.mark.flink

@@ -23,8 +23,8 @@ from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
 )
 from statestore.interop.flink_savepoints.types.arrow_types import arrow_type
 from statestore.interop.flink_savepoints.types.byte_slices import Spans
-from statestore.interop.flink_savepoints.types.decode import decoded
-from statestore.interop.flink_savepoints.types.encode import encoded
+from statestore.interop.flink_savepoints.types.decode import decode_values
+from statestore.interop.flink_savepoints.types.encode import encode_values
 from statestore.interop.flink_savepoints.types.flink_types import (
     EitherType,
     FlinkType,
@@ -147,8 +147,8 @@ def test_every_byte_survives_a_round_trip(
 )
 def test_values_survive_a_round_trip(kind: FlinkType, values: list[Any]) -> None:
     assert read_snapshot(Reader(i32(2) + snapshot_bytes(kind), "a snapshot")).kind == kind
-    raw = encoded(pa.array(values, arrow_type(kind)), kind).to_pylist()
-    assert decoded(kind, Spans.of(raw, "values")).to_pylist() == values
+    raw = encode_values(pa.array(values, arrow_type(kind)), kind).to_pylist()
+    assert decode_values(kind, Spans.of(raw, "values")).to_pylist() == values
     for one in raw:
         reader = Reader(one + b"more", "a value")
         skipper(kind)(reader)
@@ -157,7 +157,7 @@ def test_values_survive_a_round_trip(kind: FlinkType, values: list[Any]) -> None
 
 def test_numbers_sort_like_their_bytes() -> None:
     numbers = [-(2**63), -5, -1, 0, 7, 2**63 - 1]
-    raw = encoded(pa.array(numbers), Scalar("SortedLong")).to_pylist()
+    raw = encode_values(pa.array(numbers), Scalar("SortedLong")).to_pylist()
     assert raw == sorted(raw)
 
 
@@ -165,7 +165,7 @@ def test_a_map_with_a_null_key_has_no_column() -> None:
     kind = MapType(STRING, LONG, "NullAwareMap")
     raw = i32(1) + i8(1) + i8(0) + bytes(8)
     with pytest.raises(UnsupportedTypeError, match="a map has a null key"):
-        decoded(kind, Spans.of([raw], "values"))
+        decode_values(kind, Spans.of([raw], "values"))
 
 
 def test_an_unknown_class_hides_nothing_if_other_metadata_describes_it() -> None:

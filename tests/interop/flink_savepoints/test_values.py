@@ -27,17 +27,17 @@ from statestore.interop.flink_savepoints.types.arrow_types import arrow_type
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import Spans
 from statestore.interop.flink_savepoints.types.decode import (
-    decoded,
-    decoded_list,
-    decoded_map_values,
+    decode_list,
+    decode_map_values,
+    decode_values,
 )
-from statestore.interop.flink_savepoints.types.encode import encoded, encoded_list
+from statestore.interop.flink_savepoints.types.encode import encode_list, encode_values
 from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
     ListType,
     Scalar,
-    name_of,
-    width_of,
+    java_type_name,
+    serializer_length,
 )
 from statestore.interop.flink_savepoints.types.value_lengths import skipper
 from tests.interop.flink_savepoints.goldens import serializers
@@ -96,7 +96,7 @@ def test_changed_bytes_give_a_valid_column_or_a_typed_error(
     with suppress(StateStoreError):
         kind = read_snapshot(Reader(snapshot, "s")).kind
         spans = Spans.of([raw], "v")
-        for read in (decoded, decoded_list, decoded_map_values):
+        for read in (decode_values, decode_list, decode_map_values):
             with suppress(StateStoreError):
                 read(kind, spans).validate(full=True)
         with suppress(StateStoreError):
@@ -119,7 +119,7 @@ def whole(case: dict[str, Any]) -> list[tuple[bytes, Any]]:
 def test_a_flink_snapshot_is_generated_byte_for_byte(case: dict[str, Any]) -> None:
     kind = kind_of(case)
     assert snapshot_bytes(kind).hex() == case["snapshot"][8:]
-    assert (-1 if width_of(kind) is None else width_of(kind)) == case["length"]
+    assert (-1 if serializer_length(kind) is None else serializer_length(kind)) == case["length"]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -128,9 +128,9 @@ def test_flink_values_are_read(case: dict[str, Any]) -> None:
     spans = Spans.of([raw for raw, _ in pairs], case["name"])
     if not is_column(kind):
         with pytest.raises(UnsupportedTypeError, match="only be read as bytes"):
-            decoded(kind, spans)
+            decode_values(kind, spans)
         return
-    array = decoded(kind, spans)
+    array = decode_values(kind, spans)
     assert array.type == arrow_type(kind)
     array.validate(full=True)
     assert list(map(as_text, shown(array, kind))) == [as_text(value) for _, value in pairs]
@@ -139,12 +139,12 @@ def test_flink_values_are_read(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", COLUMNS)
 def test_flink_values_are_written_byte_for_byte(case: dict[str, Any]) -> None:
     kind, pairs = kind_of(case), whole(case)
-    array = decoded(kind, Spans.of([raw for raw, _ in pairs], case["name"]))
-    assert [raw.hex() for raw in encoded(array, kind).to_pylist()] == [
+    array = decode_values(kind, Spans.of([raw for raw, _ in pairs], case["name"]))
+    assert [raw.hex() for raw in encode_values(array, kind).to_pylist()] == [
         raw.hex() for raw, _ in pairs
     ]
     for start in range(len(pairs)):  # an array that is a slice of another one
-        assert encoded(array.slice(start, 2), kind).to_pylist() == [
+        assert encode_values(array.slice(start, 2), kind).to_pylist() == [
             raw for raw, _ in pairs[start : start + 2]
         ]
 
@@ -152,7 +152,7 @@ def test_flink_values_are_written_byte_for_byte(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_the_end_of_a_flink_value_is_found(case: dict[str, Any]) -> None:
     kind = kind_of(case)
-    if "kryo" in case["name"] or "Kryo" in name_of(kind):
+    if "kryo" in case["name"] or "Kryo" in java_type_name(kind):
         with pytest.raises(UnsupportedTypeError, match="the length of a value of"):
             skipper(kind)
         return
@@ -168,7 +168,7 @@ def test_a_truncated_value_is_a_typed_error(case: dict[str, Any]) -> None:
     for raw, _ in whole(case):
         for cut in {0, len(raw) // 2, len(raw) - 1}:
             with pytest.raises((DamagedFileError, UnsupportedTypeError)):
-                decoded(kind, Spans.of([raw[:cut]], case["name"]))
+                decode_values(kind, Spans.of([raw[:cut]], case["name"]))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -184,7 +184,7 @@ def test_a_flipped_byte_gives_a_value_or_a_typed_error(
     raw = bytearray(data.draw(st.sampled_from(raws)))
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
     try:
-        found = decoded(kind, Spans.of([bytes(raw)], case["name"]))
+        found = decode_values(kind, Spans.of([bytes(raw)], case["name"]))
     except (DamagedFileError, UnsupportedTypeError):
         return
     assert len(found) == 1
@@ -196,56 +196,59 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 @given(st.lists(st.none() | texts, max_size=30))
 def test_texts_are_read_and_written(values: list[str | None]) -> None:
     raw = [string_value(text) for text in values]
-    array = decoded(Scalar("String"), Spans.of(raw, "t"))
+    array = decode_values(Scalar("String"), Spans.of(raw, "t"))
     assert array.to_pylist() == values
-    assert encoded(array, Scalar("String")).to_pylist() == raw
+    assert encode_values(array, Scalar("String")).to_pylist() == raw
 
 
 @pytest.mark.parametrize("length", [0, 126, 127, 128, 16382, 16383, 70000])
 def test_a_text_length_is_encoded_in_the_fewest_bytes(length: int) -> None:
     values = ["a" * length, "ä" * length, "b"]
     raw = [string_value(text) for text in values]
-    array = decoded(Scalar("String"), Spans.of(raw, "t"))
+    array = decode_values(Scalar("String"), Spans.of(raw, "t"))
     assert array.to_pylist() == values
-    assert encoded(array, Scalar("String")).to_pylist() == raw
+    assert encode_values(array, Scalar("String")).to_pylist() == raw
 
 
 @given(st.lists(st.lists(texts, max_size=4), max_size=6))
 def test_lists_of_texts_are_read_and_written(values: list[list[str]]) -> None:
     array = pa.array(values, pa.list_(pa.string()))
-    joined = encoded_list(array, Scalar("String"))
+    joined = encode_list(array, Scalar("String"))
     assert joined.to_pylist() == [b",".join(map(string_value, value)) for value in values]
-    assert decoded_list(Scalar("String"), Spans.of(joined.to_pylist(), "l")).to_pylist() == values
+    assert decode_list(Scalar("String"), Spans.of(joined.to_pylist(), "l")).to_pylist() == values
     kind = ListType(Scalar("String"))
-    assert decoded(kind, Spans.of(encoded(array, kind).to_pylist(), "l")).to_pylist() == values
+    assert (
+        decode_values(kind, Spans.of(encode_values(array, kind).to_pylist(), "l")).to_pylist()
+        == values
+    )
 
 
 @given(st.lists(st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=4), max_size=6))
 def test_lists_of_numbers_are_read_and_written(values: list[list[int]]) -> None:
     array = pa.array(values, pa.list_(pa.int64()))
-    joined = encoded_list(array, Scalar("Long")).to_pylist()
-    assert decoded_list(Scalar("Long"), Spans.of(joined, "l")).to_pylist() == values
+    joined = encode_list(array, Scalar("Long")).to_pylist()
+    assert decode_list(Scalar("Long"), Spans.of(joined, "l")).to_pylist() == values
 
 
 @pytest.mark.parametrize("kind", [Scalar("Long"), Scalar("String")])
 @pytest.mark.parametrize("change", [lambda raw: raw + b",", lambda raw: raw.replace(b",", b";", 1)])
 def test_a_list_without_its_commas_is_damaged(kind: FlinkType, change: Any) -> None:
     array = pa.array([[1, 2]]) if kind == Scalar("Long") else pa.array([["a", "b"]])
-    (raw,) = encoded_list(array, kind).to_pylist()
+    (raw,) = encode_list(array, kind).to_pylist()
     with pytest.raises(DamagedFileError):
-        decoded_list(kind, Spans.of([change(raw)], "l"))
+        decode_list(kind, Spans.of([change(raw)], "l"))
 
 
 def test_half_a_surrogate_pair_is_named() -> None:
     with pytest.raises(UnsupportedTypeError, match="an unpaired surrogate"):
-        decoded(Scalar("String"), Spans.of([string_value("a\ud800")], "t"))
+        decode_values(Scalar("String"), Spans.of([string_value("a\ud800")], "t"))
 
 
 def test_a_null_without_an_encoding_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="a value is null, which Flink's serializer"):
-        encoded(pa.array([1, None]), Scalar("Long"))
+        encode_values(pa.array([1, None]), Scalar("Long"))
 
 
 def test_bytes_after_a_value_are_refused() -> None:
     with pytest.raises(DamagedFileError, match="v is damaged at byte 8: unexpected bytes follow"):
-        decoded(Scalar("Long"), Spans.of([bytes(8), bytes(9)][1:], "v"))
+        decode_values(Scalar("Long"), Spans.of([bytes(8), bytes(9)][1:], "v"))

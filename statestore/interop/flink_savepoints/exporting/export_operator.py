@@ -33,7 +33,7 @@ from statestore.interop.flink_savepoints.read.operator_state import (
     kafka_split_bytes,
     kafka_splits,
 )
-from statestore.interop.flink_savepoints.types.encode import encoded
+from statestore.interop.flink_savepoints.types.encode import encode_values
 from statestore.interop.flink_savepoints.write.canonical_writer import SavepointWriter
 from statestore.jobgraph.redistribution import RedistributionPlan
 from statestore.restore.plan import redistribution_of
@@ -195,10 +195,10 @@ def _encode_elements(plan: OperatorStatePlan, rows: pa.Table) -> list[bytes]:
     if plan.is_bytes:
         return list(rows.column(plan.value.names[0]).to_pylist())
     try:
-        values = encoded(plan.value.there(rows), plan.value.kind).to_pylist()
+        values = encode_values(plan.value.to_flink(rows), plan.value.kind).to_pylist()
         if plan.key is None:
             return list(values)
-        keys = encoded(plan.key.there(rows), plan.key.kind).to_pylist()
+        keys = encode_values(plan.key.to_flink(rows), plan.key.kind).to_pylist()
     except InvalidArgumentError as error:
         raise UnsupportedTypeError(
             f"the elements of {plan.state} cannot be written as {plan.type_name}: {error}"
@@ -211,9 +211,9 @@ def read_back(elements: SubtaskElements, plan: OperatorStatePlan) -> pa.Table:
     """Convert the elements of a savepoint's subtask back to the columns of the store."""
     values = elements.raw.arrow() if plan.is_bytes else elements.values()
     if plan.key is None:
-        columns = plan.value.back(values)
+        columns = plan.value.from_flink(values)
     else:
         key, value = values.flatten()
-        columns = plan.key.back(key) | plan.value.back(value)
+        columns = plan.key.from_flink(key) | plan.value.from_flink(value)
     schema = arrow_schema(plan.state.schema)
     return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)

@@ -51,16 +51,16 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     Scalar,
     TimerType,
     TtlType,
-    name_of,
-    width_of,
+    java_type_name,
+    serializer_length,
 )
 from statestore.interop.flink_savepoints.types.named_columns import EntryForm
-from statestore.interop.flink_savepoints.types.python_types import as_python, python_name
+from statestore.interop.flink_savepoints.types.python_types import python_name, to_python_type
 from statestore.interop.flink_savepoints.types.store_types import (
     FlinkColumn,
     as_millis,
+    combine_columns,
     from_millis,
-    joined,
     key_column,
     python_key,
     sql_key,
@@ -336,8 +336,9 @@ def _refuse_mixed(keyed: Sequence[KeyedExport]) -> None:
     for plan in keyed:
         if plan.flink.key != keyed[0].flink.key:
             raise UnsupportedTypeError(
-                f"{plan.state} has keys of type {name_of(plan.flink.key)}, but {keyed[0].state} "
-                f"has keys of type {name_of(keyed[0].flink.key)}: a Flink operator has only "
+                f"{plan.state} has keys of type {java_type_name(plan.flink.key)}, but "
+                f"{keyed[0].state} "
+                f"has keys of type {java_type_name(keyed[0].flink.key)}: a Flink operator has only "
                 "one key type; leave one of the two states out"
             )
         other = names.setdefault(plan.flink.name, plan)
@@ -374,7 +375,7 @@ def _plan_keyed(state: KeyedState, *, as_tuple: bool) -> KeyedExport:
 def _to_python_part(state: KeyedState, part: ExportPart) -> ExportPart:
     """Return columns as the bytes that PyFlink's coders write."""
     with _column_in_errors(state, ", ".join(part.names)):
-        return replace(part, kind=PythonType(as_python(part.kind)))
+        return replace(part, kind=PythonType(to_python_type(part.kind)))
 
 
 def _plan_key(state: KeyedState) -> ExportPart:
@@ -440,7 +441,7 @@ def _build_part(
 ) -> ExportPart:
     if not columns:
         return ExportPart((), NO_VALUE)
-    column = columns[0] if len(columns) == 1 else joined(columns, names, as_tuple=as_tuple)
+    column = columns[0] if len(columns) == 1 else combine_columns(columns, names, as_tuple=as_tuple)
     return ExportPart(tuple(names), column.kind, column)
 
 
@@ -478,18 +479,18 @@ def _build_window(names: Sequence[str], column_types: Sequence[pa.DataType]) -> 
     """Return two columns of times as a ``TimeWindow``, which uses milliseconds."""
     stored = pa.struct([pa.field(*field) for field in zip(names, column_types, strict=True)])
 
-    def there(array: pa.Array) -> pa.Array:
+    def to_flink(array: pa.Array) -> pa.Array:
         return pa.StructArray.from_arrays(
             [as_millis(side) for side in array.flatten()], fields=list(WINDOW)
         )
 
-    def back(array: pa.Array) -> pa.Array:
+    def from_flink(array: pa.Array) -> pa.Array:
         sides = zip(array.flatten(), column_types, strict=True)
         return pa.StructArray.from_arrays(
             [from_millis(side, column_type) for side, column_type in sides], fields=list(stored)
         )
 
-    return FlinkColumn(stored, Scalar("TimeWindow"), there, back)
+    return FlinkColumn(stored, Scalar("TimeWindow"), to_flink, from_flink)
 
 
 def _timer_name(state: KeyedState, namespace: FlinkType) -> str:
@@ -497,7 +498,7 @@ def _timer_name(state: KeyedState, namespace: FlinkType) -> str:
     if state.name.startswith(_TIMERS):
         return state.name
     domain = "event" if state.time_domain is TimeDomain.EVENT else "processing"
-    service = "window-timers" if width_of(namespace) == 16 else "user-timers"
+    service = "window-timers" if serializer_length(namespace) == 16 else "user-timers"
     return f"{_TIMERS}{domain}_{service}"
 
 

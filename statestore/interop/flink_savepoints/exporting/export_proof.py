@@ -32,9 +32,9 @@ from statestore.interop.flink_savepoints.read.savepoint import (
 )
 from statestore.interop.flink_savepoints.types.byte_slices import Spans
 from statestore.interop.flink_savepoints.types.decode import (
-    decoded,
-    decoded_list,
-    decoded_map_values,
+    decode_list,
+    decode_map_values,
+    decode_values,
 )
 from statestore.interop.flink_savepoints.types.flink_types import ListType, MapType
 from statestore.interop.flink_savepoints.types.named_columns import FLINK_KEY_GROUP, EntryForm
@@ -170,14 +170,14 @@ def _rebuild_columns(
     value_type, state = plan.flink.value, plan.state
     if plan.flink.kind == "timers":
         timers = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name)
-        time, key, namespace = decoded(value_type, timers).flatten()
+        time, key, namespace = decode_values(value_type, timers).flatten()
         name = state.entry[0]
         times = {name: from_millis(time, plan.stored.field(name).type)}
-        return times | plan.key.back(key) | plan.namespace.back(namespace), None
+        return times | plan.key.from_flink(key) | plan.namespace.from_flink(namespace), None
     parts = split_keys(keys, KeyLayout.of(plan.flink), prefix)
-    columns = plan.key.back(parts.key) | plan.namespace.back(parts.namespace)
+    columns = plan.key.from_flink(parts.key) | plan.namespace.from_flink(parts.namespace)
     if plan.flink.kind == "list" and isinstance(value_type, ListType):
-        lists = decoded_list(value_type.element, values)
+        lists = decode_list(value_type.element, values)
         edges = lists.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
         counts = np.diff(edges)
         owner = np.repeat(np.arange(len(counts)), counts)
@@ -187,20 +187,20 @@ def _rebuild_columns(
         columns[name] = places.cast(plan.stored.field(name).type)
         return columns | _rebuild_value_columns(lists.flatten(), plan), counts
     if isinstance(value_type, MapType) and plan.flink.kind == "map":
-        columns |= plan.map_key.back(parts.map_key)
+        columns |= plan.map_key.from_flink(parts.map_key)
         return columns | _rebuild_value_columns(
-            decoded_map_values(value_type.value, values), plan
+            decode_map_values(value_type.value, values), plan
         ), None
-    return columns | _rebuild_value_columns(decoded(value_type, values), plan), None
+    return columns | _rebuild_value_columns(decode_values(value_type, values), plan), None
 
 
 def _rebuild_value_columns(values: pa.Array, plan: KeyedExport) -> dict[str, pa.Array]:
     ttl = plan.state.ttl
     if ttl is None:
-        return plan.value.back(values)
+        return plan.value.from_flink(values)
     times, inner = values.flatten()
     time_type = plan.stored.field(ttl.column).type
-    return {ttl.column: from_millis(times, time_type)} | plan.value.back(inner)
+    return {ttl.column: from_millis(times, time_type)} | plan.value.from_flink(inner)
 
 
 def verify_operator(written: FlinkOperator, expected: Sequence[SubtaskLists]) -> None:

@@ -16,14 +16,14 @@ from statestore.interop.flink_savepoints.exporting.export_types import KeyedExpo
 from statestore.interop.flink_savepoints.read.composite import KeyLayout, length_marks
 from statestore.interop.flink_savepoints.read.key_group_check import key_groups_at
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
-from statestore.interop.flink_savepoints.types.byte_slices import BYTES, Spans, joined
-from statestore.interop.flink_savepoints.types.encode import encoded, encoded_list
+from statestore.interop.flink_savepoints.types.byte_slices import BYTES, Spans, join_parts
+from statestore.interop.flink_savepoints.types.encode import encode_list, encode_values
 from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
     ListType,
     MapType,
     NullableType,
-    name_of,
+    java_type_name,
 )
 from statestore.interop.flink_savepoints.types.named_columns import FLINK_KEY_GROUP, EntryForm
 from statestore.interop.flink_savepoints.types.store_types import as_millis
@@ -103,7 +103,7 @@ def encode_rows(rows: pa.Table, plan: KeyedExport, max_parallelism: int) -> tupl
         lists = pa.ListArray.from_arrays(pa.array(edges), _build_values(rows, plan))
         with_element = plan.flink.value
         assert isinstance(with_element, ListType)
-        values = _encode_values(plan, plan.value.names, lists, with_element.element, is_list=True)
+        values = _encode_part(plan, plan.value.names, lists, with_element.element, is_list=True)
         keys, groups = keys.take(pa.array(first)), groups[first]
     elif plan.flink.kind == "timers":
         values = _empty_values(len(keys))
@@ -111,7 +111,7 @@ def encode_rows(rows: pa.Table, plan: KeyedExport, max_parallelism: int) -> tupl
         value_type = plan.flink.value
         if plan.flink.kind == "map" and isinstance(value_type, MapType):
             value_type = NullableType(value_type.value)
-        values = _encode_values(plan, plan.value.names, _build_values(rows, plan), value_type)
+        values = _encode_part(plan, plan.value.names, _build_values(rows, plan), value_type)
     return join_entries(keys, values), groups
 
 
@@ -126,7 +126,7 @@ def _encode_imported_rows(
     if plan.is_bytes:
         keys = flink_rows.key.cast(BYTES)
         values = values if flink_rows.value is None else flink_rows.value.cast(BYTES)
-        return join_entries(joined(prefixes(groups, max_parallelism), keys), values), groups
+        return join_entries(join_parts(prefixes(groups, max_parallelism), keys), values), groups
     if columns.entry is not None and plan.flink.kind == "list" and flink_rows.value is not None:
         groups = groups[flink_rows.value.offsets.to_numpy(zero_copy_only=False)[:-1]]
     prefix = prefixes(groups, max_parallelism)
@@ -135,17 +135,17 @@ def _encode_imported_rows(
         parts = [flink_rows.time, flink_rows.key, flink_rows.namespace]
         timers = pa.StructArray.from_arrays(parts, ["time", "key", "namespace"])
         return join_entries(
-            joined(prefix, _encode_values(plan, plan.key.names, timers, value_type)), values
+            join_parts(prefix, _encode_part(plan, plan.key.names, timers, value_type)), values
         ), groups
     keys = _join_key_parts(prefix, plan, flink_rows.key, flink_rows.namespace, flink_rows.map_key)
     if flink_rows.value is not None and columns.form is EntryForm.VALUE_BYTES:
         values = flink_rows.value.cast(BYTES)
     elif plan.flink.kind == "list" and isinstance(value_type, ListType):
-        values = _encode_values(plan, names, flink_rows.value, value_type.element, is_list=True)
+        values = _encode_part(plan, names, flink_rows.value, value_type.element, is_list=True)
     elif plan.flink.kind == "map" and isinstance(value_type, MapType):
-        values = _encode_values(plan, names, flink_rows.value, NullableType(value_type.value))
+        values = _encode_part(plan, names, flink_rows.value, NullableType(value_type.value))
     else:
-        values = _encode_values(plan, names, flink_rows.value, value_type)
+        values = _encode_part(plan, names, flink_rows.value, value_type)
     return join_entries(keys, values), groups
 
 
@@ -158,12 +158,12 @@ def _join_key_parts(
 ) -> pa.Array:
     """Return the keys of entries, concatenated from their parts."""
     layout = KeyLayout.of(plan.flink)
-    key_bytes = _encode_values(plan, plan.key.names, key, layout.key)
-    namespace_bytes = _encode_values(plan, plan.namespace.names, namespace, layout.namespace)
+    key_bytes = _encode_part(plan, plan.key.names, key, layout.key)
+    namespace_bytes = _encode_part(plan, plan.namespace.names, namespace, layout.namespace)
     parts = [prefix, *layout.parts(key_bytes, namespace_bytes)]
     if layout.map_key is not None:
-        parts.append(_encode_values(plan, plan.map_key.names, map_key, layout.map_key))
-    return joined(*parts)
+        parts.append(_encode_part(plan, plan.map_key.names, map_key, layout.map_key))
+    return join_parts(*parts)
 
 
 def _empty_values(count: int) -> pa.Array:
@@ -198,27 +198,27 @@ def _encode_keys(rows: pa.Table, plan: KeyedExport, max_parallelism: int | None 
         parts.append(prefixes(_single_chunk(rows, KEY_GROUP).to_numpy(), max_parallelism))
     if plan.flink.kind == "timers":
         times = as_millis(_single_chunk(rows, plan.state.entry[0]))
-        columns = [times, plan.key.there(rows), plan.namespace.there(rows)]
+        columns = [times, plan.key.to_flink(rows), plan.namespace.to_flink(rows)]
         timers = pa.StructArray.from_arrays(columns, ["time", "key", "namespace"])
         names = (*plan.key.names, *plan.namespace.names)
-        return joined(*parts, _encode_values(plan, names, timers, plan.flink.value))
+        return join_parts(*parts, _encode_part(plan, names, timers, plan.flink.value))
     layout = KeyLayout.of(plan.flink)
-    key = _encode_values(plan, plan.key.names, plan.key.there(rows), layout.key)
+    key = _encode_part(plan, plan.key.names, plan.key.to_flink(rows), layout.key)
     parts += [key, *([length_marks(key)] if layout.has_marks else [])]
     if plan.namespace.column is None:
         parts.append(_ZERO)
     else:
         names = plan.namespace.names
-        namespace = _encode_values(plan, names, plan.namespace.there(rows), layout.namespace)
+        namespace = _encode_part(plan, names, plan.namespace.to_flink(rows), layout.namespace)
         parts += [namespace, *([length_marks(namespace)] if layout.has_marks else [])]
     if layout.map_key is not None and max_parallelism is not None:
         names = plan.map_key.names
-        parts.append(_encode_values(plan, names, plan.map_key.there(rows), layout.map_key))
-    return joined(*parts)
+        parts.append(_encode_part(plan, names, plan.map_key.to_flink(rows), layout.map_key))
+    return join_parts(*parts)
 
 
 def _build_values(rows: pa.Table, plan: KeyedExport) -> pa.Array:
-    values = plan.value.there(rows)
+    values = plan.value.to_flink(rows)
     ttl = plan.state.ttl
     if ttl is None:
         return values
@@ -226,7 +226,7 @@ def _build_values(rows: pa.Table, plan: KeyedExport) -> pa.Array:
     return pa.StructArray.from_arrays([times, values], ["last_access", "value"])
 
 
-def _encode_values(
+def _encode_part(
     plan: KeyedExport,
     names: Sequence[str],
     array: pa.Array,
@@ -236,11 +236,11 @@ def _encode_values(
 ) -> pa.Array:
     """Return the bytes of values; an UnsupportedTypeError has the state and its columns."""
     try:
-        return encoded_list(array, flink_type) if is_list else encoded(array, flink_type)
+        return encode_list(array, flink_type) if is_list else encode_values(array, flink_type)
     except InvalidArgumentError as error:
         raise UnsupportedTypeError(
             f"{plan.state}: the column {', '.join(names)} cannot be written as "
-            f"{name_of(flink_type)}: {error}"
+            f"{java_type_name(flink_type)}: {error}"
         ) from error
 
 

@@ -49,7 +49,7 @@ from statestore.interop.flink_savepoints.metadata.reader import (
 from statestore.interop.flink_savepoints.metadata.writer import metadata_v3
 from statestore.interop.flink_savepoints.read.savepoint import parse_savepoint
 from statestore.interop.flink_savepoints.read.savepoint_files import Places
-from statestore.interop.flink_savepoints.types.flink_types import name_of
+from statestore.interop.flink_savepoints.types.flink_types import java_type_name
 from statestore.interop.flink_savepoints.write.canonical_writer import SavepointWriter
 from statestore.interop.flink_savepoints.write.entries import key_group_bytes
 from statestore.keys.groups import KeyGroupRange
@@ -360,8 +360,8 @@ def _describe_states(
             name=plan.state.name,
             flink_name=plan.flink.name,
             kind=plan.flink.kind,
-            key_type=name_of(plan.flink.key),
-            value_type=name_of(plan.flink.value),
+            key_type=java_type_name(plan.flink.key),
+            value_type=java_type_name(plan.flink.value),
             columns=plan.value.names,
             rows=rows.rows,
         )
@@ -372,8 +372,8 @@ def _describe_states(
             name=state.plan.state.name,
             flink_name=state.plan.name,
             kind=state.plan.mode,
-            key_type=None if state.plan.key is None else name_of(state.plan.key.kind),
-            value_type=name_of(state.plan.value.kind),
+            key_type=None if state.plan.key is None else java_type_name(state.plan.key.kind),
+            value_type=java_type_name(state.plan.value.kind),
             columns=state.plan.value.names,
             rows=state.contents.rows,
         )

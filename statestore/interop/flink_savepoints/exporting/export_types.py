@@ -28,14 +28,14 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
     ListType,
     Scalar,
-    name_of,
+    java_type_name,
 )
 from statestore.interop.flink_savepoints.types.named_columns import (
     EntryForm,
     PartColumns,
     StateColumns,
 )
-from statestore.interop.flink_savepoints.types.python_types import as_bytes
+from statestore.interop.flink_savepoints.types.python_types import to_bytes_type
 from statestore.interop.flink_savepoints.types.store_types import FlinkColumn
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.rows.column_types import arrow_schema
@@ -79,21 +79,21 @@ class ExportPart:
     kind: FlinkType
     column: FlinkColumn | None = None
 
-    def there(self, rows: pa.Table) -> pa.Array:
+    def to_flink(self, rows: pa.Table) -> pa.Array:
         """Convert the columns to values of Flink."""
         if self.column is None:
             return pa.nulls(len(rows))
         columns = [_single_chunk(rows.column(name)) for name in self.names]
         if len(columns) == 1:
-            return self.column.there(columns[0])
+            return self.column.to_flink(columns[0])
         fields = list(self.column.stored)
-        return self.column.there(pa.StructArray.from_arrays(columns, fields=fields))
+        return self.column.to_flink(pa.StructArray.from_arrays(columns, fields=fields))
 
-    def back(self, values: pa.Array) -> dict[str, pa.Array]:
+    def from_flink(self, values: pa.Array) -> dict[str, pa.Array]:
         """Convert values of Flink to columns, by name."""
         if self.column is None:
             return {}
-        converted = self.column.back(values)
+        converted = self.column.from_flink(values)
         columns = [converted] if len(self.names) == 1 else converted.flatten()
         return dict(zip(self.names, columns, strict=True))
 
@@ -109,13 +109,13 @@ class ImportedPart(ExportPart):
         """Return a part for columns that already have names."""
         return ImportedPart(columns.names, columns.kind or NO_VALUE, None, columns)
 
-    def there(self, rows: pa.Table) -> pa.Array:
+    def to_flink(self, rows: pa.Table) -> pa.Array:
         """Convert the columns to values of Flink."""
         assert self.imported is not None, "the state was made of columns"
         arrays = [_single_chunk(rows.column(name)) for name in self.names]
         return self.imported.array(pa.RecordBatch.from_arrays(arrays, list(self.names)))
 
-    def back(self, values: pa.Array) -> dict[str, pa.Array]:
+    def from_flink(self, values: pa.Array) -> dict[str, pa.Array]:
         """Convert values of Flink to columns, by name."""
         assert self.imported is not None, "the state was made of columns"
         return dict(zip(self.names, self.imported.columns(values), strict=True))
@@ -153,7 +153,7 @@ class KeyedExport:
         value_type, form = self.flink.value, self.flink.kind
         if form != "timers" and self.state.hash_scheme == "pyflink":
             form = "map" if form == "map" else "list"
-            value_type = as_bytes(value_type)
+            value_type = to_bytes_type(value_type)
             value_type = (
                 ListType(value_type)
                 if form == "list" and not isinstance(value_type, ListType)
@@ -218,8 +218,8 @@ class OperatorStatePlan:
     def type_name(self) -> str:
         """The name of the element type in Flink."""
         if self.key is None:
-            return name_of(self.value.kind)
-        return f"{name_of(self.key.kind)} to {name_of(self.value.kind)}"
+            return java_type_name(self.value.kind)
+        return f"{java_type_name(self.key.kind)} to {java_type_name(self.value.kind)}"
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,12 @@ import pyarrow.compute as pc
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import BYTES, Places, Spans
-from statestore.interop.flink_savepoints.types.decode import decoded_from
-from statestore.interop.flink_savepoints.types.flink_types import FlinkType, MapType, width_of
+from statestore.interop.flink_savepoints.types.decode import decode_at
+from statestore.interop.flink_savepoints.types.flink_types import (
+    FlinkType,
+    MapType,
+    serializer_length,
+)
 
 __all__ = ["KeyColumns", "KeyLayout", "length_marks", "split_keys"]
 
@@ -36,7 +40,9 @@ class KeyLayout:
         """Return the key layout of a state."""
         is_map = state.kind == "map" and isinstance(state.value, MapType)
         map_key = state.value.key if is_map and isinstance(state.value, MapType) else None
-        has_marks = width_of(state.key) is None and width_of(state.namespace) is None
+        has_marks = (
+            serializer_length(state.key) is None and serializer_length(state.namespace) is None
+        )
         return KeyLayout(state.key, state.namespace, map_key, has_marks)
 
     def parts(self, keys: pa.Array, namespaces: pa.Array) -> tuple[pa.Array, ...]:
@@ -83,14 +89,14 @@ def split_keys(keys: Spans, layout: KeyLayout, prefix: int) -> KeyColumns:
     """
     cursor = Cursor(keys, keys.starts + prefix, keys.ends)
     begin = cursor.position
-    key = decoded_from(layout.key, cursor)
+    key = decode_at(layout.key, cursor)
     if layout.has_marks:
         _check_mark(cursor, begin)
     begin = cursor.position
-    namespace = decoded_from(layout.namespace, cursor)
+    namespace = decode_at(layout.namespace, cursor)
     if layout.has_marks:
         _check_mark(cursor, begin)
-    map_key = None if layout.map_key is None else decoded_from(layout.map_key, cursor)
+    map_key = None if layout.map_key is None else decode_at(layout.map_key, cursor)
     cursor.refuse(cursor.position != cursor.end, "unexpected bytes follow a key")
     return KeyColumns(key, namespace, map_key)
 
@@ -102,7 +108,7 @@ def _check_mark(cursor: Cursor, begin: Places) -> None:
         rows = widths > number
         if not bool(rows.any()):
             return
-        selected = cursor.only(rows)
+        selected = cursor.select(rows)
         wrong = selected.fixed(1)[:, 0] != (lengths[rows] >> 8 * number & 0xFF)
         selected.refuse(wrong, "the length after a key is wrong")
-        cursor.moved(rows, selected)
+        cursor.move_rows(rows, selected)

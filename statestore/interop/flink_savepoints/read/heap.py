@@ -25,7 +25,7 @@ from statestore.interop.flink_savepoints.metadata.java_binary import Reader
 from statestore.interop.flink_savepoints.read.canonical import Entries
 from statestore.interop.flink_savepoints.read.composite import KeyLayout
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo
-from statestore.interop.flink_savepoints.types.byte_slices import BYTES, Places, Spans, joined
+from statestore.interop.flink_savepoints.types.byte_slices import BYTES, Places, Spans, join_parts
 from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
     ListType,
@@ -76,7 +76,7 @@ class HeapEntries:
         stops = np.append(self.begins[0][1:], self.stop)
         if self.state.kind == "timers":
             keys, values = self._slice(self.begins[0], stops).arrow(), self._slice(stops, stops)
-            keys = joined(group, keys.cast(BYTES))
+            keys = join_parts(group, keys.cast(BYTES))
             if len(keys):
                 yield Entries(number, key_group, self._to_spans(keys), values)
             return
@@ -85,7 +85,7 @@ class HeapEntries:
             self._slice(start, stop).arrow().cast(BYTES)
             for start, stop in ((middle, value), (begin, middle))
         )
-        keys = joined(group, *KeyLayout.of(self.state).parts(user_keys, namespaces))
+        keys = join_parts(group, *KeyLayout.of(self.state).parts(user_keys, namespaces))
         values = self._slice(value, stops)
         if self.counts is not None and self.state.kind == "list":
             values = self._join_elements()
@@ -107,14 +107,14 @@ class HeapEntries:
         parents = np.repeat(np.arange(len(self)), self.counts)
         begin, middle, stop = self.inner
         map_keys = self._slice(begin, middle).arrow().cast(BYTES)
-        return joined(keys.take(pa.array(parents)), map_keys), self._slice(middle, stop)
+        return join_parts(keys.take(pa.array(parents)), map_keys), self._slice(middle, stop)
 
     def _slice(self, starts: Places, stops: Places) -> Spans:
         data = np.frombuffer(self.reader.data, np.uint8)
         return Spans(data, starts, stops, self.reader.name, self.reader.base)
 
     def _to_spans(self, array: pa.Array) -> Spans:
-        return Spans.of_array(array, self.reader.name)
+        return Spans.from_array(array, self.reader.name)
 
 
 def heap_states(reader: Reader, states: int, key_group: int) -> Iterator[int]:

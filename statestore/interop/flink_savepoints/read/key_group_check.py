@@ -20,7 +20,7 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
-from statestore.interop.flink_savepoints.types.decode import decoded_from
+from statestore.interop.flink_savepoints.types.decode import decode_at
 from statestore.interop.flink_savepoints.types.flink_types import (
     BinaryRowType,
     FlinkType,
@@ -30,9 +30,9 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     RowType,
     Scalar,
     TupleType,
-    name_of,
+    java_type_name,
 )
-from statestore.interop.flink_savepoints.types.part_columns import nanos_of
+from statestore.interop.flink_savepoints.types.part_columns import to_nanos
 from statestore.interop.flink_savepoints.types.value_lengths import skipper
 from statestore.keys.arrow import key_groups
 from statestore.keys.groups import key_group_of_hash
@@ -69,10 +69,10 @@ def key_groups_at(flink_type: FlinkType, cursor: Cursor) -> GroupFunction:
         return _make_groups_of_hashes([sql_row_hash(row) for row in _read_rows(flink_type, cursor)])
     if isinstance(flink_type, Scalar) and flink_type.name in (*_NANOS, "SqlTimestamp"):
         return _make_groups_of_hashes(
-            _scalar_hashes(flink_type.name, decoded_from(flink_type, cursor))
+            _scalar_hashes(flink_type.name, decode_at(flink_type, cursor))
         )
     name, make = _find_conversion(flink_type)
-    column = make(decoded_from(flink_type, cursor))
+    column = make(decode_at(flink_type, cursor))
     return lambda most: key_groups([column], max_parallelism=most, key_types=[name])
 
 
@@ -149,7 +149,7 @@ def _find_conversion(flink_type: FlinkType) -> tuple[str, Callable[[pa.Array], p
         case Scalar(name) if name in _AS_MILLIS:
             return "Long", lambda column: column.cast(pa.int64())
         case Scalar(name) if name in _NANOS:
-            return name, nanos_of
+            return name, to_nanos
         case Scalar(name) if name in _PLAIN:
             return name, lambda column: column
         case TupleType(_, fields):
@@ -162,8 +162,8 @@ def _find_conversion(flink_type: FlinkType) -> tuple[str, Callable[[pa.Array], p
         case MapType(Scalar(key), Scalar(value)) if key in _PLAIN and value in _PLAIN:
             return f"Map<{key}, {value}>", lambda column: column
     raise UnsupportedTypeError(
-        f"cannot compute key groups for keys of type {name_of(flink_type)}: their hash depends on "
-        "the job's own class"
+        f"cannot compute key groups for keys of type {java_type_name(flink_type)}: their hash "
+        "depends on the job's own class"
     )
 
 

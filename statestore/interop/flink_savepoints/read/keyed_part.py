@@ -209,7 +209,7 @@ class KeyedPart:
             for key_group, keys, values in live_key_groups(tables, self.prefix, key_groups):
                 name = f"{self.name} (RocksDB, {state}, key group {key_group})"
                 yield Entries(
-                    number, key_group, Spans.of_array(keys, name), Spans.of_array(values, name)
+                    number, key_group, Spans.from_array(keys, name), Spans.from_array(values, name)
                 )
 
 

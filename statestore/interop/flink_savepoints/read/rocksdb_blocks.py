@@ -27,7 +27,7 @@ from statestore.interop.flink_savepoints.types.byte_slices import (
     BYTES,
     Places,
     Spans,
-    joined,
+    join_parts,
     piece_array,
 )
 
@@ -113,7 +113,7 @@ def decode_versions(blocks: Spans, expansion: Expansion) -> Versions:
         UnsupportedTypeError: for an unsupported kind of entry.
     """
     keys, values = decode_pairs(blocks, expansion)
-    spans = Spans.of_array(keys, blocks.name)
+    spans = Spans.from_array(keys, blocks.name)
     cut = spans.ends - _PACKED
     if bool((cut < spans.starts).any()):
         raise Cursor(blocks, blocks.starts, blocks.ends).damaged(
@@ -153,7 +153,7 @@ def decode_pairs(blocks: Spans, expansion: Expansion) -> tuple[pa.Array, pa.Arra
             lane, keys, lanes = (
                 lane[is_unfinished],
                 keys.filter(pa.array(is_unfinished)),
-                lanes.only(is_unfinished),
+                lanes.select(is_unfinished),
             )
     parts += [
         _decode_rest(lanes.reader(row), number, key, int(lanes.position[row]), expansion)
@@ -182,7 +182,7 @@ def _decode_step(
     """Decode the next entry of every lane and advance; ``previous`` are the previous keys."""
     data = lanes.data()
     shared, more, length = lanes.varints(), lanes.varints(), lanes.varints()
-    known = Spans.of_array(previous, lanes.spans.name)
+    known = Spans.from_array(previous, lanes.spans.name)
     lanes.refuse(
         shared > known.ends - known.starts, "a key shares more bytes than the previous key has"
     )
@@ -192,7 +192,7 @@ def _decode_step(
     if bool(shared.any()):
         expansion.spend(int(shared.sum()), lanes.spans.base + int(lanes.position[0]))
         first = piece_array(known.data, known.starts, known.starts + shared)
-        keys = joined(first.cast(BYTES), keys)
+        keys = join_parts(first.cast(BYTES), keys)
     lanes.position = middle + length
     return _DecodedEntries(lane, keys, middle, lanes.position)
 

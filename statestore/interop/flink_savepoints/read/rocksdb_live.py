@@ -130,7 +130,7 @@ def _group_versions(
 
 
 def _read_key_groups(versions: Versions, prefix: int, name: str) -> npt.NDArray[np.int64]:
-    keys = Spans.of_array(versions.keys, name)
+    keys = Spans.from_array(versions.keys, name)
     dtype = ">u1" if prefix == 1 else ">u2"
     return Cursor(keys, keys.starts, keys.ends).numbers(dtype).astype(np.int64)
 

@@ -63,9 +63,9 @@ from statestore.interop.flink_savepoints.read.savepoint_files import (
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import Spans
 from statestore.interop.flink_savepoints.types.decode import (
-    decoded,
-    decoded_list,
-    decoded_map_values,
+    decode_list,
+    decode_map_values,
+    decode_values,
 )
 from statestore.interop.flink_savepoints.types.flink_types import ListType, MapType
 from statestore.jobgraph.operators import operator_id
@@ -318,7 +318,7 @@ def state_rows(entries: StateEntries, prefix: int, *, as_bytes: bool) -> Savepoi
     if state.kind == "timers":
         whole.refuse(whole.position != whole.end, "a timer cannot have a value")
         timers = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)
-        time, key, namespace = decoded(state.value, timers).flatten()
+        time, key, namespace = decode_values(state.value, timers).flatten()
         return SavepointRows(state, key_group, key, namespace, None, None, time)
     parts = split_keys(keys, KeyLayout.of(state), prefix)
     if state.kind == "list":
@@ -329,11 +329,11 @@ def state_rows(entries: StateEntries, prefix: int, *, as_bytes: bool) -> Savepoi
     if as_bytes:
         value = entries.values.arrow()
     elif state.kind == "list" and isinstance(state.value, ListType):
-        value = decoded_list(state.value.element, entries.values)
+        value = decode_list(state.value.element, entries.values)
     elif state.kind == "map" and isinstance(state.value, MapType):
-        value = decoded_map_values(state.value.value, entries.values)
+        value = decode_map_values(state.value.value, entries.values)
     else:
-        value = decoded(state.value, entries.values)
+        value = decode_values(state.value, entries.values)
     return SavepointRows(state, key_group, parts.key, parts.namespace, parts.map_key, value)
 
 

@@ -26,7 +26,7 @@ from statestore.interop.flink_savepoints.read.savepoint import (
     open_savepoint,
 )
 from statestore.interop.flink_savepoints.types.arrow_types import arrow_type
-from statestore.interop.flink_savepoints.types.flink_types import FlinkType, Scalar, name_of
+from statestore.interop.flink_savepoints.types.flink_types import FlinkType, Scalar, java_type_name
 
 __all__ = [
     "ShownKeyedState",
@@ -191,9 +191,11 @@ def _show_keyed(
     return ShownKeyedState(
         name=state.name,
         kind=state.kind,
-        key=name_of(state.key),
-        namespace=None if state.namespace == Scalar("VoidNamespace") else name_of(state.namespace),
-        value=name_of(state.value),
+        key=java_type_name(state.key),
+        namespace=None
+        if state.namespace == Scalar("VoidNamespace")
+        else java_type_name(state.namespace),
+        value=java_type_name(state.value),
         has_ttl=state.has_ttl,
         entries=dict(sorted(entries.items())) if is_read else None,
         size_bytes=size_bytes if is_read else None,
@@ -214,12 +216,12 @@ def _show_operator_states(elements: list[SubtaskElements]) -> tuple[ShownOperato
     for name in dict.fromkeys(element.info.name for element in elements):
         parts = [element for element in elements if element.info.name == name]
         info = parts[0].info
-        value = name_of(info.value)
+        value = java_type_name(info.value)
         shown.append(
             ShownOperatorState(
                 name=name,
                 mode=info.mode,
-                type=value if info.key is None else f"Map<{name_of(info.key)}, {value}>",
+                type=value if info.key is None else f"Map<{java_type_name(info.key)}, {value}>",
                 elements={part.subtask: part.count() for part in parts},
                 size_bytes=sum(int((part.raw.ends - part.raw.starts).sum()) for part in parts),
                 splits=_read_splits(parts),

@@ -30,7 +30,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     TtlType,
     TupleType,
     UnknownType,
-    name_of,
+    java_type_name,
 )
 
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
     "INSTANT",
     "WINDOW",
     "arrow_type",
-    "pair_of",
+    "entry_types",
     "pojo_fields",
     "row_fields",
     "sql_type",
@@ -79,7 +79,7 @@ EXACT_IN_MILLIS = 3
 _EXACT_IN_MICROS = 6
 
 
-def arrow_type(kind: FlinkType) -> pa.DataType:
+def arrow_type(flink_type: FlinkType) -> pa.DataType:
     """Return the Arrow type of a column of this type's values.
 
     BigDecimal and BigInteger become text in the notation of Java and Python, because the scale
@@ -89,14 +89,14 @@ def arrow_type(kind: FlinkType) -> pa.DataType:
     Raises:
         UnsupportedTypeError: for a type whose values cannot be read, or cannot be a column.
     """
-    match kind:
+    match flink_type:
         case Scalar(name):
             return _SCALARS[name]
         case TupleType(_, fields):
-            return pa.struct(_numbered(fields))
+            return pa.struct(_number_fields(fields))
         case RowType(fields, has_kind):
             first = [pa.field("row_kind", pa.int8())] if has_kind else []
-            return pa.struct(first + _numbered(fields))
+            return pa.struct(first + _number_fields(fields))
         case ListType(element) | ArrayType(_, element):
             return pa.list_(arrow_type(element))
         case MapType(key, value):
@@ -118,57 +118,61 @@ def arrow_type(kind: FlinkType) -> pa.DataType:
             parts = {"key": arrow_type(key), "namespace": arrow_type(namespace)}
             return pa.struct({"time": pa.int64(), **parts})
         case PojoType():
-            return pa.struct(pojo_fields(kind))
+            return pa.struct(pojo_fields(flink_type))
         case EnumType():
             return pa.string()
         case RowDataType(columns):
             return pa.struct(row_fields(columns))
         case KryoType() | BinaryRowType() | SqlScalar() | UnknownType():
-            raise UnsupportedTypeError(f"values of {name_of(kind)} can only be read as bytes")
-    raise AssertionError(kind)
+            raise UnsupportedTypeError(
+                f"values of {java_type_name(flink_type)} can only be read as bytes"
+            )
+    raise AssertionError(flink_type)
 
 
-def _numbered(fields: tuple[FlinkType, ...]) -> list[pa.Field]:
-    return [pa.field(f"f{at}", arrow_type(one)) for at, one in enumerate(fields)]
+def _number_fields(fields: tuple[FlinkType, ...]) -> list[pa.Field]:
+    return [
+        pa.field(f"f{index}", arrow_type(field_type)) for index, field_type in enumerate(fields)
+    ]
 
 
-def pojo_fields(kind: PojoType) -> list[pa.Field]:
+def pojo_fields(pojo: PojoType) -> list[pa.Field]:
     """Return the fields of a POJO's column.
 
     If it has subclasses, the column has the fields of all of them. The first field, ``class``,
     then names the class, and with it the fields that are set.
     """
-    found = {one.name: arrow_type(one.value) for one in kind.fields}
-    subclasses = (*kind.registered, *kind.others)
+    field_types = {pojo_field.name: arrow_type(pojo_field.value) for pojo_field in pojo.fields}
+    subclasses = (*pojo.registered, *pojo.others)
     if not subclasses:
-        return [pa.field(name, data_type) for name, data_type in found.items()]
-    if _CLASS in found:
+        return [pa.field(name, data_type) for name, data_type in field_types.items()]
+    if _CLASS in field_types:
         raise UnsupportedTypeError(
-            f"{kind.class_name} has subclasses and a field named 'class', which conflict"
+            f"{pojo.class_name} has subclasses and a field named 'class', which conflict"
         )
     for subclass in subclasses:
         if not isinstance(subclass.value, PojoType):
             raise UnsupportedTypeError(
-                f"{subclass.class_name}, a subclass of {kind.class_name}, is not a POJO"
+                f"{subclass.class_name}, a subclass of {pojo.class_name}, is not a POJO"
             )
         if subclass.value.registered or subclass.value.others:
             raise UnsupportedTypeError(f"{subclass.class_name} has subclasses of its own")
         for field in subclass.value.fields:
             data_type = arrow_type(field.value)
-            if found.setdefault(field.name, data_type) != data_type:
+            if field_types.setdefault(field.name, data_type) != data_type:
                 raise UnsupportedTypeError(
-                    f"subclasses of {kind.class_name} have fields {field.name!r} of different types"
+                    f"subclasses of {pojo.class_name} have fields {field.name!r} of different types"
                 )
-    return [pa.field(_CLASS, pa.string()), *(pa.field(*one) for one in found.items())]
+    return [pa.field(_CLASS, pa.string()), *(pa.field(*item) for item in field_types.items())]
 
 
 def row_fields(columns: tuple[LogicalType, ...]) -> list[pa.Field]:
     """Return the fields of a Flink SQL row: its row kind, and its numbered columns."""
-    named = [pa.field(f"f{at}", sql_type(one)) for at, one in enumerate(columns)]
+    named = [pa.field(f"f{index}", sql_type(column)) for index, column in enumerate(columns)]
     return [pa.field("row_kind", pa.int8()), *named]
 
 
-def pair_of(column: LogicalType) -> tuple[LogicalType, LogicalType]:
+def entry_types(column: LogicalType) -> tuple[LogicalType, LogicalType]:
     """Return the key and value types of a map; the values of a multiset are counts."""
     key, *value = column.children
     return key, value[0] if value else LogicalType("INT NOT NULL", b"", "INTEGER")
@@ -181,7 +185,7 @@ def sql_type(column: LogicalType) -> pa.DataType:
     if column.root == "ARRAY":
         return pa.list_(sql_type(column.children[0]))
     if column.root in ("MAP", "MULTISET"):
-        key, value = pair_of(column)
+        key, value = entry_types(column)
         return pa.map_(sql_type(key), sql_type(value))
     if column.root == "DECIMAL":
         return pa.decimal128(column.precision, column.scale)
@@ -189,7 +193,7 @@ def sql_type(column: LogicalType) -> pa.DataType:
         if column.precision > _EXACT_IN_MICROS:
             return INSTANT
         return pa.timestamp("ms" if column.precision <= EXACT_IN_MILLIS else "us")
-    found = _SQL.get(column.root)
-    if found is None:
+    data_type = _SQL.get(column.root)
+    if data_type is None:
         raise UnsupportedTypeError(f"values of {column.text} can only be read as bytes")
-    return found
+    return data_type

@@ -12,7 +12,7 @@ from statestore.errors import DamagedFileError, UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader
 from statestore.interop.flink_savepoints.types.byte_slices import Bytes, Places, Spans
 
-__all__ = ["Cursor", "Rows", "list_offsets", "scattered"]
+__all__ = ["Cursor", "Rows", "list_offsets", "scatter"]
 
 _FREE_CELLS = 1 << 24
 _CELLS_OF_BYTE = 64
@@ -29,9 +29,9 @@ class Cursor:
 
     __slots__ = ("end", "position", "spans")
 
-    def __init__(self, spans: Spans, at: Places, end: Places) -> None:
+    def __init__(self, spans: Spans, position: Places, end: Places) -> None:
         self.spans = spans
-        self.position = at
+        self.position = position
         self.end = end
 
     def __len__(self) -> int:
@@ -66,18 +66,18 @@ class Cursor:
         if not len(self.position) or not width:
             return np.empty((len(self.position), width), np.uint8)
         if width == 1:
-            found = self.spans.data[self.position][:, np.newaxis]
+            matrix = self.spans.data[self.position][:, np.newaxis]
         else:
             windows = np.lib.stride_tricks.sliding_window_view(self.spans.data, width)
-            found = windows[self.position]
+            matrix = windows[self.position]
         self.position = self.position + width
-        return found
+        return matrix
 
     def numbers(self, dtype: str) -> npt.NDArray[Any]:
         """Return the next number of every row; ``dtype`` is big-endian, the result is native."""
-        wanted = np.dtype(dtype)
-        raw = self.fixed(wanted.itemsize)
-        return raw.view(wanted).reshape(-1).astype(wanted.newbyteorder("="))
+        number_type = np.dtype(dtype)
+        raw = self.fixed(number_type.itemsize)
+        return raw.view(number_type).reshape(-1).astype(number_type.newbyteorder("="))
 
     def flags(self) -> Rows:
         """Return the next byte of every row as a boolean; it must be 0 or 1."""
@@ -86,21 +86,21 @@ class Cursor:
         if bool(wrong.any()):
             self.position = self.position - 1
             self.refuse(wrong, "a boolean is neither 0 nor 1")
-        found: Rows = raw == 1
-        return found
+        values: Rows = raw == 1
+        return values
 
     def counts(self, least: int) -> Places:
         """Return the next item count of every row; each item has at least ``least`` bytes."""
-        found = self.numbers(">i4").astype(np.int64)
-        wrong = (found < 0) | (found * least > self.end - self.position)
+        numbers = self.numbers(">i4").astype(np.int64)
+        wrong = (numbers < 0) | (numbers * least > self.end - self.position)
         self.refuse(wrong, "a count is too large for its value")
-        return found
+        return numbers
 
-    def only(self, rows: Rows) -> Cursor:
+    def select(self, rows: Rows) -> Cursor:
         """Return a cursor over some of the rows."""
         return Cursor(self.spans, self.position[rows], self.end[rows])
 
-    def moved(self, rows: Rows, other: Cursor) -> None:
+    def move_rows(self, rows: Rows, other: Cursor) -> None:
         """Move the given rows to the positions of ``other``, a cursor over these rows."""
         self.position = self.position.copy()
         self.position[rows] = other.position
@@ -113,19 +113,19 @@ class Cursor:
     def varints(self) -> Places:
         """Return the next varint of every row: 7 bits per byte, lowest bits first."""
         first = self.fixed(1)[:, 0]
-        found = (first & 0x7F).astype(np.int64)
-        going = first >= 0x80
+        values = (first & 0x7F).astype(np.int64)
+        unfinished = first >= 0x80
         shift = 7
-        while bool(going.any()):
-            self.refuse(going & np.bool_(shift > 28), "a variable-length number does not end")
-            more = self.only(going)
-            byte = more.fixed(1)[:, 0]
-            found[going] |= (byte & 0x7F).astype(np.int64) << shift
-            self.moved(going, more)
-            still = np.zeros(len(going), np.bool_)
-            still[going] = byte >= 0x80
-            going, shift = still, shift + 7
-        return found
+        while bool(unfinished.any()):
+            self.refuse(unfinished & np.bool_(shift > 28), "a variable-length number does not end")
+            selected = self.select(unfinished)
+            byte = selected.fixed(1)[:, 0]
+            values[unfinished] |= (byte & 0x7F).astype(np.int64) << shift
+            self.move_rows(unfinished, selected)
+            still_unfinished = np.zeros(len(unfinished), np.bool_)
+            still_unfinished[unfinished] = byte >= 0x80
+            unfinished, shift = still_unfinished, shift + 7
+        return values
 
     def data(self) -> Bytes:
         """Return the buffer that contains all rows."""
@@ -146,7 +146,7 @@ def list_offsets(counts: Places) -> pa.Array:
     return pa.array(edges.astype(np.int32))
 
 
-def scattered(array: pa.Array, rows: Rows) -> pa.Array:
+def scatter(array: pa.Array, rows: Rows) -> pa.Array:
     """Return a full-length array: ``array`` in the rows where ``rows`` is true, null elsewhere."""
     if bool(rows.all()):
         return array

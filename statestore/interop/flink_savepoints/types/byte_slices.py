@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["BYTES", "Bytes", "Places", "Spans", "joined", "piece_array"]
+__all__ = ["BYTES", "Bytes", "Places", "Spans", "join_parts", "piece_array"]
 
 BYTES = pa.large_binary()
 
@@ -60,7 +60,7 @@ class Spans:
         return Spans(np.frombuffer(b"".join(values), np.uint8), starts, ends, name)
 
     @staticmethod
-    def of_array(values: pa.Array, name: str) -> Spans:
+    def from_array(values: pa.Array, name: str) -> Spans:
         """Return slices of the buffer of an Arrow array of type ``BYTES``, without a copy."""
         _, offsets, content = values.buffers()
         edges = np.frombuffer(offsets, np.int64, len(values) + 1, 8 * values.offset)
@@ -68,7 +68,7 @@ class Spans:
         return Spans(data, edges[:-1], edges[1:], name)
 
 
-def joined(*parts: pa.Array | pa.Scalar) -> pa.Array:
+def join_parts(*parts: pa.Array | pa.Scalar) -> pa.Array:
     """Concatenate arrays of type ``BYTES`` row by row."""
     return pc.binary_join_element_wise(*parts, _EMPTY)
 
@@ -83,10 +83,10 @@ def piece_array(data: Bytes, starts: Places, ends: Places) -> pa.Array:
         edges = np.empty(2 * count, np.int64)
         edges[::2], edges[1::2] = starts, ends
         small = len(data) <= _LARGEST
-        kind = pa.binary() if small else pa.large_binary()
+        data_type = pa.binary() if small else pa.large_binary()
         offsets = edges.astype(np.int32) if small else edges
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-        whole = pa.Array.from_buffers(kind, 2 * count - 1, buffers)
+        whole = pa.Array.from_buffers(data_type, 2 * count - 1, buffers)
         return whole.take(pa.array(np.arange(0, 2 * count - 1, 2)))
     lengths = ends - starts
     upto = np.cumsum(lengths)
@@ -96,6 +96,6 @@ def piece_array(data: Bytes, starts: Places, ends: Places) -> pa.Array:
     offsets = np.concatenate([np.zeros(1, np.int64), upto])
     if small:
         offsets = offsets.astype(np.int32)
-    kind = pa.binary() if small else pa.large_binary()
+    data_type = pa.binary() if small else pa.large_binary()
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[places])]
-    return pa.Array.from_buffers(kind, count, buffers)
+    return pa.Array.from_buffers(data_type, count, buffers)

@@ -38,8 +38,8 @@ __all__ = [
     "TtlType",
     "TupleType",
     "UnknownType",
-    "name_of",
-    "width_of",
+    "java_type_name",
+    "serializer_length",
 ]
 
 WIDTHS = {
@@ -303,61 +303,62 @@ FlinkType: TypeAlias = (
 )
 
 
-def width_of(kind: FlinkType) -> int | None:
+def serializer_length(flink_type: FlinkType) -> int | None:
     """Return ``getLength`` of the type's serializer, or None if values differ in length.
 
     Length marks after a key and a namespace are needed only if both differ in length.
     """
-    if isinstance(kind, Scalar):
-        return WIDTHS.get(kind.name)
-    if isinstance(kind, EnumType):
+    if isinstance(flink_type, Scalar):
+        return WIDTHS.get(flink_type.name)
+    if isinstance(flink_type, EnumType):
         return 4
-    if isinstance(kind, TupleType):
-        widths = [width_of(field) for field in kind.fields]
+    if isinstance(flink_type, TupleType):
+        widths = [serializer_length(field) for field in flink_type.fields]
         known = [width for width in widths if width is not None]
         return sum(known) if len(known) == len(widths) else None
-    if isinstance(kind, NullableType) and kind.padding:
-        inner = width_of(kind.value)
+    if isinstance(flink_type, NullableType) and flink_type.padding:
+        inner = serializer_length(flink_type.value)
         return None if inner is None else 1 + inner
     return None
 
 
-def name_of(kind: FlinkType) -> str:
+def java_type_name(flink_type: FlinkType) -> str:
     """Return a short form of the Java type, such as ``Tuple2<String, Long>``."""
-    match kind:
+    match flink_type:
         case Scalar(name):
             return name
         case TupleType(class_name, fields):
-            return _of(_short(class_name), *fields)
+            return _generic_name(_short_name(class_name), *fields)
         case RowType(fields):
-            return _of("Row", *fields)
+            return _generic_name("Row", *fields)
         case ListType(element, form):
-            return _of("List" if form == "ArrayList" else form, element)
+            return _generic_name("List" if form == "ArrayList" else form, element)
         case MapType(key, value, map_form):
-            return _of(map_form, key, value)
+            return _generic_name(map_form, key, value)
         case ArrayType(_, element):
-            return f"{name_of(element)}[]"
+            return f"{java_type_name(element)}[]"
         case EitherType(left, right, either_form):
-            return _of(either_form, left, right)
+            return _generic_name(either_form, left, right)
         case NullableType(value):
-            return _of("Nullable", value)
+            return _generic_name("Nullable", value)
         case TtlType(value):
-            return _of("Ttl", value)
+            return _generic_name("Ttl", value)
         case RawType(value):
-            return _of("Raw", value)
+            return _generic_name("Raw", value)
         case PythonType(value):
-            return _of("Python", value)
+            return _generic_name("Python", value)
         case TtlAwareType(value) | PresentType(value) | ExternalType(_, value):
-            return name_of(value)
+            return java_type_name(value)
         case TimerType(key, namespace):
-            return _of("Timer", key, namespace)
+            return _generic_name("Timer", key, namespace)
         case PojoType(class_name, pojo_fields):
             inner = ", ".join(
-                f"{pojo_field.name} {name_of(pojo_field.value)}" for pojo_field in pojo_fields
+                f"{pojo_field.name} {java_type_name(pojo_field.value)}"
+                for pojo_field in pojo_fields
             )
-            return f"{_short(class_name)}({inner})"
+            return f"{_short_name(class_name)}({inner})"
         case EnumType(class_name) | UnknownType(class_name):
-            return _short(class_name)
+            return _short_name(class_name)
         case KryoType(class_name):
             return f"Kryo<{class_name}>"
         case RowDataType(columns):
@@ -368,9 +369,9 @@ def name_of(kind: FlinkType) -> str:
             return name
 
 
-def _of(name: str, *parts: FlinkType) -> str:
-    return f"{name}<{', '.join(map(name_of, parts))}>"
+def _generic_name(name: str, *parts: FlinkType) -> str:
+    return f"{name}<{', '.join(map(java_type_name, parts))}>"
 
 
-def _short(class_name: str) -> str:
+def _short_name(class_name: str) -> str:
     return class_name.rpartition(".")[2]

@@ -31,7 +31,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     Scalar,
     TtlAwareType,
     TtlType,
-    name_of,
+    java_type_name,
 )
 from statestore.interop.flink_savepoints.types.part_columns import (
     PartColumns,
@@ -102,14 +102,14 @@ class StateColumns:
     @property
     def names(self) -> Names:
         """The names of the columns, by part."""
-        found = {"key": self.key.names, "namespace": self.namespace.names}
+        names_by_part = {"key": self.key.names, "namespace": self.namespace.names}
         for part, columns in (("map_key", self.map_key), ("value", self.value)):
             if columns is not None:
-                found[part] = columns.names
+                names_by_part[part] = columns.names
         for part, name in (("entry", self.entry), ("last_access", self.last_access)):
             if name is not None:
-                found[part] = (name,)
-        return found
+                names_by_part[part] = (name,)
+        return names_by_part
 
     @property
     def entry_columns(self) -> tuple[str, ...]:
@@ -121,32 +121,32 @@ class StateColumns:
     @property
     def schema(self) -> pa.Schema:
         """The columns in their order, with their types."""
-        found: list[tuple[str, pa.DataType]] = []
+        fields: list[tuple[str, pa.DataType]] = []
         for part in (self.key, self.namespace, self.map_key):
             if part is not None:
-                found += zip(part.names, part.stored, strict=True)
+                fields += zip(part.names, part.stored, strict=True)
         if self.entry is not None:
             is_timer = self.kind is StateKind.TIMERS
-            found.append((self.entry, pa.int64() if is_timer else pa.int32()))
+            fields.append((self.entry, pa.int64() if is_timer else pa.int32()))
         if self.value is not None:
-            found += zip(self.value.names, self.value.stored, strict=True)
+            fields += zip(self.value.names, self.value.stored, strict=True)
         if self.last_access is not None:
-            found.append((self.last_access, pa.int64()))
+            fields.append((self.last_access, pa.int64()))
         if self.form is EntryForm.BYTES:
-            found.append((FLINK_KEY_GROUP, pa.int32()))
-        return pa.schema(found)
+            fields.append((FLINK_KEY_GROUP, pa.int32()))
+        return pa.schema(fields)
 
-    def table_of_bytes(self, found: StateEntries, prefix: int) -> pa.Table:
+    def table_of_bytes(self, entries: StateEntries, prefix: int) -> pa.Table:
         """Return undecoded entries of one key group as rows.
 
         The first ``prefix`` bytes of each key, which are the key group, are cut.
         """
-        keys = found.keys
+        keys = entries.keys
         whole = type(keys)(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)
         columns = [whole.arrow()]
         if self.value is not None:
-            columns.append(found.values.arrow())
-        columns.append(pa.array(np.full(len(keys), found.key_group, np.int32)))
+            columns.append(entries.values.arrow())
+        columns.append(pa.array(np.full(len(keys), entries.key_group, np.int32)))
         return pa.Table.from_arrays(columns, schema=self.schema)
 
     def table(self, rows: SavepointRows) -> pa.Table:
@@ -154,7 +154,7 @@ class StateColumns:
 
         Raises UnsupportedTypeError for a value that its column cannot hold.
         """
-        columns = self._keys(rows)
+        columns = self._key_columns(rows)
         columns += self.namespace.columns(rows.namespace)
         if self.kind is StateKind.TIMERS:
             return pa.Table.from_arrays([*columns, rows.time], schema=self.schema)
@@ -178,19 +178,19 @@ class StateColumns:
             [*columns, *self.value.columns(value), *times], schema=self.schema
         )
 
-    def _keys(self, rows: SavepointRows) -> list[pa.Array]:
+    def _key_columns(self, rows: SavepointRows) -> list[pa.Array]:
         if self.key.names == (_NO_KEY,):
             return [pa.nulls(len(rows), pa.bool_())]
-        found = rows.key
+        key = rows.key
         if self.hash_scheme == _PYFLINK:
-            found = found.field("f0")
-            if found.null_count:
+            key = key.field("f0")
+            if key.null_count:
                 raise UnsupportedTypeError("a PyFlink key is null, which has no key group")
         if isinstance(self.key.kind, RowType):
-            fields = list(found.type)[-len(self.key.kind.fields) :]
-            kept = [found.field(field.name) for field in fields]
-            found = pa.StructArray.from_arrays(kept, fields=fields)
-        return self.key.columns(found)
+            fields = list(key.type)[-len(self.key.kind.fields) :]
+            arrays = [key.field(field.name) for field in fields]
+            key = pa.StructArray.from_arrays(arrays, fields=fields)
+        return self.key.columns(key)
 
     def rows(self, table: pa.Table, key_group: int) -> SavepointRows:
         """Return ordered rows of one key group of the store in the form of decoded Flink entries.
@@ -225,20 +225,20 @@ class StateColumns:
         if self.key.names == (_NO_KEY,):
             kinds = pa.array(np.zeros(batch.num_rows, np.int8))
             return pa.StructArray.from_arrays([kinds], [_ROW_KIND])
-        found = self.key.array(batch)
+        key = self.key.array(batch)
         if isinstance(self.key.kind, RowType):
-            found = _inserted(found.flatten(), self.key.kind)
+            key = _build_insert_rows(key.flatten(), self.key.kind)
         wrapped = self.state.key
         if self.hash_scheme == _PYFLINK and isinstance(wrapped, RowType):
-            return _inserted([found], wrapped)
-        return found
+            return _build_insert_rows([key], wrapped)
+        return key
 
 
-def _inserted(fields: list[pa.Array], kind: RowType) -> pa.Array:
+def _build_insert_rows(fields: list[pa.Array], row_type: RowType) -> pa.Array:
     """Build rows from fields; rows of keys always have the kind INSERT, which is 0."""
-    if kind.has_kind:
+    if row_type.has_kind:
         fields = [pa.array(np.zeros(len(fields[0]), np.int8)), *fields]
-    return pa.StructArray.from_arrays(fields, fields=list(arrow_type(kind)))
+    return pa.StructArray.from_arrays(fields, fields=list(arrow_type(row_type)))
 
 
 def state_columns(
@@ -266,13 +266,13 @@ def state_columns(
         InvalidArgumentError: for a wrong number of names, or a name that is used twice.
     """
     if form is EntryForm.BYTES:
-        found = _bytes(state)
+        columns = _bytes_columns(state)
     else:
-        found = _typed(state, form, max_parallelism, is_python=is_python)
-    return _named(found, names or {})
+        columns = _typed_columns(state, form, max_parallelism, is_python=is_python)
+    return _set_names(columns, names or {})
 
 
-def _bytes(state: KeyedStateInfo) -> StateColumns:
+def _bytes_columns(state: KeyedStateInfo) -> StateColumns:
     key, nothing = part_columns(None), part_columns(_VOID)
     value = None if state.kind == "timers" else part_columns(None)
     types = ("BYTES",)
@@ -282,14 +282,14 @@ def _bytes(state: KeyedStateInfo) -> StateColumns:
     )
 
 
-def _typed(
+def _typed_columns(
     state: KeyedStateInfo, form: EntryForm, max_parallelism: int, *, is_python: bool
 ) -> StateColumns:
-    own, scheme = state.key, "flink-sql" if isinstance(state.key, RowDataType) else "java"
-    if is_python and isinstance(own, RowType) and len(own.fields) == 1:
-        own, scheme = own.fields[0], _PYFLINK
-    types = key_types(own, scheme)
-    key = part_columns(own, is_key=True)
+    key_type, scheme = state.key, "flink-sql" if isinstance(state.key, RowDataType) else "java"
+    if is_python and isinstance(key_type, RowType) and len(key_type.fields) == 1:
+        key_type, scheme = key_type.fields[0], _PYFLINK
+    types = key_types(key_type, scheme)
+    key = part_columns(key_type, is_key=True)
     if not types:
         if max_parallelism > 1:
             raise UnsupportedTypeError("keys without columns are in an unknown key group")
@@ -307,7 +307,7 @@ def _typed(
     if state.kind == "map" and isinstance(inner, MapType):
         map_key, inner = part_columns(inner.key), inner.value
         if not map_key.fields:
-            raise UnsupportedTypeError(f"keys of {name_of(state.value)} cannot be a column")
+            raise UnsupportedTypeError(f"keys of {java_type_name(state.value)} cannot be a column")
     kind = StateKind(state.kind)
     if form is EntryForm.VALUE_BYTES:
         kind = StateKind.VALUE if kind is StateKind.LIST else kind
@@ -325,40 +325,48 @@ def _typed(
     )
 
 
-def _named(columns: StateColumns, names: Names) -> StateColumns:
+def _set_names(columns: StateColumns, names: Names) -> StateColumns:
     """Set the column names: the given names, and unique default names for the rest."""
-    given = [name for some in names.values() for name in some]
-    taken = [*_RESERVED, *given]
+    given_names = [name for part_names in names.values() for name in part_names]
+    taken = [*_RESERVED, *given_names]
     lower = [name.lower() for name in taken]
-    for name in given:
+    for name in given_names:
         if lower.count(name.lower()) > 1:
             raise InvalidArgumentError(
                 f"state {columns.state.name!r}: the column name {name!r} occurs twice "
                 "(ignoring case), or is reserved for the store"
             )
 
-    def one(wanted: str) -> str:
-        name = first_free(wanted, taken)
+    def claim_name(preferred: str) -> str:
+        name = first_free(preferred, taken)
         taken.append(name)
         return name
 
-    def part(role: str, found: PartColumns | None) -> PartColumns | None:
-        if found is None:
+    def name_part(role: str, unnamed: PartColumns | None) -> PartColumns | None:
+        if unnamed is None:
             return None
-        wanted = names.get(role)
-        if wanted is None:
-            wanted = tuple(map(one, _wanted(role, found)))
-        if len(wanted) != len(found.fields):
+        part_names = names.get(role)
+        if part_names is None:
+            part_names = tuple(map(claim_name, _default_names(role, unnamed)))
+        if len(part_names) != len(unnamed.fields):
             raise InvalidArgumentError(
-                f"state {columns.state.name!r}: {len(wanted)} names for the {role}, but it "
-                f"has {len(found.fields)} columns"
+                f"state {columns.state.name!r}: {len(part_names)} names for the {role}, but it "
+                f"has {len(unnamed.fields)} columns"
             )
-        return PartColumns(found.kind, found.fields, found.stored, found.is_flat, tuple(wanted))
+        return PartColumns(
+            unnamed.kind, unnamed.fields, unnamed.stored, unnamed.is_flat, tuple(part_names)
+        )
 
-    def other(role: str, wanted: str | None) -> str | None:
-        return names[role][0] if role in names else None if wanted is None else one(wanted)
+    def name_single(role: str, preferred: str | None) -> str | None:
+        return (
+            names[role][0]
+            if role in names
+            else None
+            if preferred is None
+            else claim_name(preferred)
+        )
 
-    key, namespace = part("key", columns.key), part("namespace", columns.namespace)
+    key, namespace = name_part("key", columns.key), name_part("namespace", columns.namespace)
     assert key is not None, "a state must have a key"
     assert namespace is not None, "a state must have a namespace, possibly without columns"
     return StateColumns(
@@ -367,16 +375,16 @@ def _named(columns: StateColumns, names: Names) -> StateColumns:
         columns.kind,
         key,
         namespace,
-        part("map_key", columns.map_key),
-        part("value", columns.value),
-        other("entry", columns.entry),
-        other("last_access", columns.last_access),
+        name_part("map_key", columns.map_key),
+        name_part("value", columns.value),
+        name_single("entry", columns.entry),
+        name_single("last_access", columns.last_access),
         columns.hash_scheme,
         columns.key_types,
     )
 
 
-def _wanted(role: str, part: PartColumns) -> list[str]:
+def _default_names(role: str, part: PartColumns) -> list[str]:
     if part.kind is None:
         return [_KEY_BYTES if role == "key" else _VALUE_BYTES]
     if role == "key" and isinstance(part.kind, RowDataType) and not part.is_flat:

@@ -29,10 +29,10 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     RowType,
     Scalar,
     TupleType,
-    name_of,
+    java_type_name,
 )
 
-__all__ = ["PartColumns", "key_types", "nanos_of", "part_columns"]
+__all__ = ["PartColumns", "key_types", "part_columns", "to_nanos"]
 
 _FLAT = (TupleType, RowType, RowDataType, PojoType, EitherType)
 _ROW_KIND, _CLASS = "row_kind", "class"
@@ -72,27 +72,27 @@ class PartColumns:
         if not self.fields:
             return []
         if not self.is_flat:
-            return [_cast(array, self.stored[0])]
+            return [_to_stored(array, self.stored[0])]
         if array.null_count:
             raise UnsupportedTypeError(
                 f"an object of {self._title} is null, but its fields are not"
             )
-        found = []
+        columns = []
         for field, stored in zip(self.fields, self.stored, strict=True):
-            at = array.type.get_field_index(field.name)
-            if at >= 0:
-                column = array.field(at)
+            index = array.type.get_field_index(field.name)
+            if index >= 0:
+                column = array.field(index)
             elif field.name == _CLASS and isinstance(self.kind, PojoType):
                 column = pa.repeat(pa.scalar(self.kind.class_name), len(array))
             else:
                 column = pa.nulls(len(array), stored)
-            found.append(_cast(column, stored))
-        return found
+            columns.append(_to_stored(column, stored))
+        return columns
 
     def array(self, rows: pa.RecordBatch) -> pa.Array:
         """Return the values of the part in the form in which Flink's bytes are decoded."""
         columns = [
-            _uncast(rows.column(name), field.type)
+            _from_stored(rows.column(name), field.type)
             for name, field in zip(self.names, self.fields, strict=True)
         ]
         if self.kind is None or not self.is_flat:
@@ -105,17 +105,19 @@ class PartColumns:
 
     @property
     def _title(self) -> str:
-        return "bytes" if self.kind is None else name_of(self.kind)
+        return "bytes" if self.kind is None else java_type_name(self.kind)
 
 
-def _cast(array: pa.Array, stored: pa.DataType) -> pa.Array:
+def _to_stored(array: pa.Array, stored: pa.DataType) -> pa.Array:
     if array.type == stored:
         return array
     if array.type == INSTANT:
-        return nanos_of(array)
+        return to_nanos(array)
     if pa.types.is_struct(stored):
-        fields = [_cast(*one) for one in zip(array.flatten(), _types(stored), strict=True)]
-        return pa.StructArray.from_arrays(fields, fields=list(stored), mask=_nulls(array))
+        fields = [
+            _to_stored(*pair) for pair in zip(array.flatten(), _field_types(stored), strict=True)
+        ]
+        return pa.StructArray.from_arrays(fields, fields=list(stored), mask=_null_mask(array))
     try:
         if pa.types.is_time32(array.type):
             array = array.cast(pa.time64("ns"))
@@ -126,95 +128,105 @@ def _cast(array: pa.Array, stored: pa.DataType) -> pa.Array:
         ) from error
 
 
-def _types(kind: pa.StructType) -> list[pa.DataType]:
-    return [field.type for field in kind]
+def _field_types(struct_type: pa.StructType) -> list[pa.DataType]:
+    return [field.type for field in struct_type]
 
 
-def _nulls(array: pa.Array) -> pa.Array | None:
+def _null_mask(array: pa.Array) -> pa.Array | None:
     return array.is_null() if array.null_count else None
 
 
-def nanos_of(array: pa.Array) -> pa.Array:
+def to_nanos(array: pa.Array) -> pa.Array:
     """Convert seconds and nanoseconds to nanoseconds since 1970.
 
     Raises UnsupportedTypeError for a time that does not fit into 64 bits.
     """
-    second, nano = (one.fill_null(0).to_numpy(zero_copy_only=False) for one in array.flatten())
+    second, nano = (part.fill_null(0).to_numpy(zero_copy_only=False) for part in array.flatten())
     if bool(((second >= _MOST_SECONDS) | (second <= -_MOST_SECONDS)).any()):
         raise UnsupportedTypeError("a key is a timestamp more than 292 years away from 1970")
     nulls = array.is_null().to_numpy(zero_copy_only=False)
     return pa.array(second * _NANOS + nano, pa.int64(), mask=nulls)
 
 
-def _instants(array: pa.Array) -> pa.Array:
+def _to_instants(array: pa.Array) -> pa.Array:
     nanos = array.fill_null(0).to_numpy(zero_copy_only=False)
     parts = [pa.array(nanos // _NANOS), pa.array((nanos % _NANOS).astype(np.int32))]
-    return pa.StructArray.from_arrays(parts, fields=list(INSTANT), mask=_nulls(array))
+    return pa.StructArray.from_arrays(parts, fields=list(INSTANT), mask=_null_mask(array))
 
 
-def _uncast(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    if array.type == kind:
+def _from_stored(array: pa.Array, data_type: pa.DataType) -> pa.Array:
+    if array.type == data_type:
         return array
-    if kind == INSTANT:
-        return _instants(array)
-    if pa.types.is_struct(kind):
-        fields = [_uncast(*one) for one in zip(array.flatten(), _types(kind), strict=True)]
-        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=_nulls(array))
-    if pa.types.is_null(kind):
+    if data_type == INSTANT:
+        return _to_instants(array)
+    if pa.types.is_struct(data_type):
+        fields = [
+            _from_stored(*pair)
+            for pair in zip(array.flatten(), _field_types(data_type), strict=True)
+        ]
+        return pa.StructArray.from_arrays(fields, fields=list(data_type), mask=_null_mask(array))
+    if pa.types.is_null(data_type):
         return pa.nulls(len(array))
-    if pa.types.is_time32(kind):
+    if pa.types.is_time32(data_type):
         array = array.cast(pa.time64("ns"))
-    return array.cast(kind)
+    return array.cast(data_type)
 
 
-def _stored(kind: pa.DataType, *, is_key: bool) -> pa.DataType:
+def _stored_type(data_type: pa.DataType, *, is_key: bool) -> pa.DataType:
     """Return the store's column type for all values of a type, except far timestamps."""
     types = pa.types
-    if kind == INSTANT and is_key:
+    if data_type == INSTANT and is_key:
         return pa.int64()
-    if types.is_uint16(kind):
+    if types.is_uint16(data_type):
         return pa.int32()
-    if types.is_time(kind):
+    if types.is_time(data_type):
         return pa.int64()
-    if types.is_timestamp(kind):
-        if kind.tz and is_key:
+    if types.is_timestamp(data_type):
+        if data_type.tz and is_key:
             return pa.int64()
-        return pa.timestamp("us", kind.tz)
-    if types.is_null(kind):
+        return pa.timestamp("us", data_type.tz)
+    if types.is_null(data_type):
         return pa.int8()
-    if types.is_map(kind):
-        inner = (_stored(one, is_key=is_key) for one in (kind.key_type, kind.item_type))
+    if types.is_map(data_type):
+        inner = (
+            _stored_type(field, is_key=is_key)
+            for field in (data_type.key_type, data_type.item_type)
+        )
         return pa.map_(*inner)
-    if types.is_list(kind):
-        return pa.list_(_stored(kind.value_type, is_key=is_key))
-    if types.is_struct(kind):
-        return pa.struct([pa.field(one.name, _stored(one.type, is_key=is_key)) for one in kind])
-    return kind
+    if types.is_list(data_type):
+        return pa.list_(_stored_type(data_type.value_type, is_key=is_key))
+    if types.is_struct(data_type):
+        return pa.struct(
+            [pa.field(field.name, _stored_type(field.type, is_key=is_key)) for field in data_type]
+        )
+    return data_type
 
 
-def key_types(kind: FlinkType, hash_scheme: str) -> tuple[str, ...]:
+def key_types(flink_type: FlinkType, hash_scheme: str) -> tuple[str, ...]:
     """Return the hashed types of a key's columns: one per field for tuples and SQL rows.
 
     ``hash_scheme`` is the scheme of the store. Raises UnsupportedTypeError for a type that cannot
     be hashed as columns, or whose hash only the job can compute.
     """
     names: list[str | None]
-    if isinstance(kind, RowDataType):
-        names = [_sql_name(column) for column in kind.columns]
-    elif isinstance(kind, TupleType):
-        names = [_java_name(field) for field in kind.fields]
-    elif kind == Scalar("byte[]") and hash_scheme == "pyflink":  # hashed by content in a Row
+    if isinstance(flink_type, RowDataType):
+        names = [_sql_name(column) for column in flink_type.columns]
+    elif isinstance(flink_type, TupleType):
+        names = [_java_name(field) for field in flink_type.fields]
+    elif flink_type == Scalar("byte[]") and hash_scheme == "pyflink":  # hashed by content in a Row
         names = ["byte[]"]
     else:
-        names = [_java_name(kind)]
+        names = [_java_name(flink_type)]
     known = tuple(name for name in names if name is not None)
     if len(known) < len(names):
-        raise UnsupportedTypeError(f"no column type is hashed like keys of {name_of(kind)}")
+        raise UnsupportedTypeError(
+            f"no column type is hashed like keys of {java_type_name(flink_type)}"
+        )
     return known
 
 
-def _java_name(kind: FlinkType) -> str | None:
-    match kind:
+def _java_name(flink_type: FlinkType) -> str | None:
+    match flink_type:
         case Scalar(name) if name in _MILLIS:
             return "Long"
         case Scalar(name) if name in _PLAIN:
@@ -222,7 +234,7 @@ def _java_name(kind: FlinkType) -> str | None:
         case TupleType(_, fields) | RowType(fields):
             parts = [_java_name(field) for field in fields]
             known = [part for part in parts if part is not None]
-            outer = "Row" if isinstance(kind, RowType) else f"Tuple{len(parts)}"
+            outer = "Row" if isinstance(flink_type, RowType) else f"Tuple{len(parts)}"
             return f"{outer}<{', '.join(known)}>" if len(known) == len(parts) else None
         case ListType(element, "List"):
             inner = _java_name(element)
@@ -238,7 +250,9 @@ def _sql_name(column: LogicalType) -> str | None:
     return text if is_known and not is_fine else None
 
 
-def part_columns(kind: FlinkType | None, *, is_key: bool = False, flat: bool = True) -> PartColumns:
+def part_columns(
+    flink_type: FlinkType | None, *, is_key: bool = False, flat: bool = True
+) -> PartColumns:
     """Return the columns of a part, without names; None means undecoded bytes.
 
     Args:
@@ -252,25 +266,30 @@ def part_columns(kind: FlinkType | None, *, is_key: bool = False, flat: bool = T
     Raises:
         UnsupportedTypeError: for a type without a column type.
     """
-    if kind is None:
+    if flink_type is None:
         return PartColumns(None, (pa.field("", pa.binary()),), (pa.binary(),), False)
-    whole = arrow_type(kind)
+    whole = arrow_type(flink_type)
     if pa.types.is_null(whole) and not is_key:
-        return PartColumns(kind, (), (), False)
-    is_window = isinstance(kind, Scalar) and kind.name in ("TimeWindow", "SqlTimeWindow")
-    is_row_key = is_key and isinstance(kind, RowType)
-    is_flat = isinstance(kind.value if isinstance(kind, PythonType) else kind, _FLAT)
-    flat = flat and is_flat and not (isinstance(kind, PythonType) and kind.many)
+        return PartColumns(flink_type, (), (), False)
+    is_window = isinstance(flink_type, Scalar) and flink_type.name in (
+        "TimeWindow",
+        "SqlTimeWindow",
+    )
+    is_row_key = is_key and isinstance(flink_type, RowType)
+    is_flat = isinstance(
+        flink_type.value if isinstance(flink_type, PythonType) else flink_type, _FLAT
+    )
+    flat = flat and is_flat and not (isinstance(flink_type, PythonType) and flink_type.many)
     if is_row_key:  # must stay one column, because a Row hashes differently; its kind is INSERT
-        whole = pa.struct([one for one in whole if one.name != _ROW_KIND])
+        whole = pa.struct([field for field in whole if field.name != _ROW_KIND])
     if is_row_key or not (is_window or flat):
         field = pa.field("", whole)
-        return PartColumns(kind, (field,), (_stored(whole, is_key=is_key),), False)
-    fields = [one for one in whole if not (is_key and one.name == _ROW_KIND)]
-    stored = [_stored(one.type, is_key=is_key) for one in fields]
-    if isinstance(kind, RowDataType):
-        first = len(fields) - len(kind.columns)
-        for at, column in enumerate(kind.columns, first):
-            if column.root == _LTZ and pa.types.is_timestamp(stored[at]):
-                stored[at] = pa.timestamp("us", "UTC")
-    return PartColumns(kind, tuple(fields), tuple(stored), True)
+        return PartColumns(flink_type, (field,), (_stored_type(whole, is_key=is_key),), False)
+    fields = [field for field in whole if not (is_key and field.name == _ROW_KIND)]
+    stored = [_stored_type(field.type, is_key=is_key) for field in fields]
+    if isinstance(flink_type, RowDataType):
+        first = len(fields) - len(flink_type.columns)
+        for index, column in enumerate(flink_type.columns, first):
+            if column.root == _LTZ and pa.types.is_timestamp(stored[index]):
+                stored[index] = pa.timestamp("us", "UTC")
+    return PartColumns(flink_type, tuple(fields), tuple(stored), True)

@@ -30,16 +30,16 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     TtlAwareType,
     TtlType,
     TupleType,
-    name_of,
+    java_type_name,
 )
 
 __all__ = [
     "UNDECLARED",
-    "as_bytes",
-    "as_python",
     "declared_state",
     "is_python_state",
     "python_name",
+    "to_bytes_type",
+    "to_python_type",
 ]
 
 UNDECLARED = (
@@ -65,22 +65,24 @@ def python_name(state: str) -> str:
     return _PREFIX + state
 
 
-def as_python(kind: FlinkType) -> FlinkType:
-    """Return the type that PyFlink uses for values that Java would write with type ``kind``.
+def to_python_type(flink_type: FlinkType) -> FlinkType:
+    """Return the type that PyFlink uses for values that Java would write with type ``flink_type``.
 
     Raises UnsupportedTypeError for a type without a PyFlink coder.
     """
-    match kind:
+    match flink_type:
         case Scalar(name) if name in _AS_PYTHON:
             return Scalar(_AS_PYTHON[name])
         case RowType(fields):
-            return RowType(tuple(map(as_python, fields)))
+            return RowType(tuple(map(to_python_type, fields)))
         case ListType(element):
-            return ArrayType("", as_python(element))
+            return ArrayType("", to_python_type(element))
         case MapType(key, value):
-            return MapType(as_python(key), as_python(value))
+            return MapType(to_python_type(key), to_python_type(value))
         case _:
-            raise UnsupportedTypeError(f"PyFlink has no coder for values of type {name_of(kind)}")
+            raise UnsupportedTypeError(
+                f"PyFlink has no coder for values of type {java_type_name(flink_type)}"
+            )
 
 
 _AS_PYTHON = {
@@ -96,15 +98,15 @@ _AS_PYTHON = {
 }
 
 
-def as_bytes(kind: FlinkType) -> FlinkType:
+def to_bytes_type(flink_type: FlinkType) -> FlinkType:
     """Return the type that a savepoint's header has for a PyFlink state of these values."""
-    match kind:
+    match flink_type:
         case TtlType(value):
-            return TtlType(as_bytes(value))
+            return TtlType(to_bytes_type(value))
         case MapType(_, value):
-            return MapType(Scalar("ByteArrayWrapper"), as_bytes(value))
+            return MapType(Scalar("ByteArrayWrapper"), to_bytes_type(value))
         case ListType(element):
-            return ListType(as_bytes(element))
+            return ListType(to_bytes_type(element))
         case _:
             return _BYTES
 
@@ -132,7 +134,7 @@ def declared_state(state: KeyedStateInfo, declared: str) -> KeyedStateInfo:
             f"state {state.name!r} is not a PyFlink state and has its own types: remove the "
             "declared type"
         )
-    name, parts = _parsed(declared)
+    name, parts = _parse_declaration(declared)
     kind = "map" if name == _MAP else "list"
     count = 2 if name == _MAP else 1
     if name not in (*_BAGS, _LIST, _MAP) or len(parts) != count or kind != state.kind:
@@ -142,76 +144,76 @@ def declared_state(state: KeyedStateInfo, declared: str) -> KeyedStateInfo:
             f"{state.kind} state of PyFlink is a {what} of its types"
         )
     if isinstance(state.value, MapType):
-        value = _within(state.value.value, PythonType(parts[1]))
+        value = _replace_innermost(state.value.value, PythonType(parts[1]))
         return replace(state, value=MapType(PythonType(parts[0]), value))
     assert isinstance(state.value, ListType), "a PyFlink state is a list or a map"
-    element = _within(state.value.element, PythonType(parts[0], many=name == _LIST))
+    element = _replace_innermost(state.value.element, PythonType(parts[0], many=name == _LIST))
     if name == _LIST:
         return replace(state, value=ListType(element))
     return replace(state, kind="value", value=element)
 
 
-def _within(kind: FlinkType, value: PythonType) -> FlinkType:
+def _replace_innermost(flink_type: FlinkType, value: PythonType) -> FlinkType:
     """Replace the innermost type, inside of the TTL wrappers if there are any."""
-    match kind:
+    match flink_type:
         case TtlType(inner):
-            return TtlType(_within(inner, value))
+            return TtlType(_replace_innermost(inner, value))
         case TtlAwareType(inner, has_ttl):
-            return TtlAwareType(_within(inner, value), has_ttl)
+            return TtlAwareType(_replace_innermost(inner, value), has_ttl)
         case _:
             return value
 
 
-def _parsed(declared: str) -> tuple[str, list[FlinkType]]:
+def _parse_declaration(declared: str) -> tuple[str, list[FlinkType]]:
     """Return the kind of a declared state, and the types between its brackets."""
-    tokens, at = [], 0
-    while at < len(declared):
-        found = _TOKEN.match(declared, at)
-        if found is None:
-            raise _wrong(declared)
-        tokens.append(found[1])
-        at = found.end()
+    tokens, position = [], 0
+    while position < len(declared):
+        token = _TOKEN.match(declared, position)
+        if token is None:
+            raise _declaration_error(declared)
+        tokens.append(token[1])
+        position = token.end()
     words = iter([*tokens, ""])
     name, last = next(words), ""
     parts: list[FlinkType] = []
     if next(words, "") == "<":
-        parts, last = _types(words, declared)
+        parts, last = _parse_types(words, declared)
     if last != ">" or next(words, ""):
-        raise _wrong(declared)
+        raise _declaration_error(declared)
     return name, parts
 
 
-def _types(words: Iterator[str], declared: str) -> tuple[list[FlinkType], str]:
+def _parse_types(words: Iterator[str], declared: str) -> tuple[list[FlinkType], str]:
     """Return the types up to a closing bracket, and the bracket itself."""
-    found: list[FlinkType] = []
+    types: list[FlinkType] = []
     while True:
-        name, behind = next(words, ""), next(words, "")
+        name, separator = next(words, ""), next(words, "")
         inner: list[FlinkType] = []
-        if behind == "<":
-            inner, last = _types(words, declared)
+        if separator == "<":
+            inner, last = _parse_types(words, declared)
             if last != ">":
-                raise _wrong(declared)
-            behind = next(words, "")
-        found.append(_type(name, inner, declared))
-        if behind != ",":
-            return found, behind
+                raise _declaration_error(declared)
+            separator = next(words, "")
+        types.append(_build_type(name, inner, declared))
+        if separator != ",":
+            return types, separator
 
 
-def _type(name: str, inner: list[FlinkType], declared: str) -> FlinkType:
+def _build_type(name: str, inner: list[FlinkType], declared: str) -> FlinkType:
     if name in _SCALARS and not inner:
         return Scalar(_SCALARS[name])
     if name in _NESTED and inner:
         count, make = _NESTED[name]
         if count in (None, len(inner)):
             return make(inner)
-    raise _wrong(declared)
+    raise _declaration_error(declared)
 
 
-def _array(inner: list[FlinkType]) -> FlinkType:
+def _build_array(inner: list[FlinkType]) -> FlinkType:
     return ArrayType("", inner[0])
 
 
-def _primitives(inner: list[FlinkType]) -> FlinkType:
+def _build_primitive_array(inner: list[FlinkType]) -> FlinkType:
     return _BYTES if inner == [Scalar("Byte")] else ListType(inner[0])
 
 
@@ -219,14 +221,14 @@ _NESTED: Mapping[str, tuple[int | None, Callable[[list[FlinkType]], FlinkType]]]
     "ROW": (None, lambda inner: RowType(tuple(inner))),
     "TUPLE": (None, lambda inner: TupleType("Tuple", tuple(inner))),
     "MAP": (2, lambda inner: MapType(inner[0], inner[1])),
-    "LIST": (1, _array),
-    "BASIC_ARRAY": (1, _array),
-    "OBJECT_ARRAY": (1, _array),
-    "PRIMITIVE_ARRAY": (1, _primitives),
+    "LIST": (1, _build_array),
+    "BASIC_ARRAY": (1, _build_array),
+    "OBJECT_ARRAY": (1, _build_array),
+    "PRIMITIVE_ARRAY": (1, _build_primitive_array),
 }
 
 
-def _wrong(declared: str) -> InvalidArgumentError:
+def _declaration_error(declared: str) -> InvalidArgumentError:
     names = ", ".join((*_SCALARS, *(f"{name}<…>" for name in _NESTED)))
     return InvalidArgumentError(
         f"{declared!r} is not a type of a PyFlink state: use ValueState<TYPE>, "

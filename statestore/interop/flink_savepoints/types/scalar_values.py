@@ -17,11 +17,11 @@ from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink_savepoints.types.arrow_types import WINDOW
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, Rows, list_offsets
 from statestore.interop.flink_savepoints.types.byte_slices import Places, piece_array
-from statestore.interop.flink_savepoints.types.times import TIMES
+from statestore.interop.flink_savepoints.types.times import TIME_DECODERS
 from statestore.interop.flink_savepoints.types.value_lengths import ELEMENT_WIDTHS
 from statestore.keys.big_numbers import digits_of
 
-__all__ = ["decoded_scalar", "sized", "sorted_longs"]
+__all__ = ["decode_scalar", "decode_sized", "decode_sorted_longs"]
 
 _NUMBERS = {
     "Byte": ">i1", "Short": ">i2", "Integer": ">i4", "Long": ">i8", "Float": ">f4",
@@ -37,38 +37,38 @@ _MILLIS_PER_DAY = 86_400_000
 _MOST_BIG_BYTES = 4 << 20  # ten million digits; converting them to text takes more than linear time
 
 
-def decoded_scalar(name: str, cursor: Cursor) -> pa.Array:
-    """Return the column of a type's values at a cursor; raises the errors of ``decoded``."""
+def decode_scalar(name: str, cursor: Cursor) -> pa.Array:
+    """Return the column of a type's values at a cursor; raises the errors of ``decode_values``."""
     if name in _NUMBERS:
         return pa.array(cursor.numbers(_NUMBERS[name]))
-    if name in TIMES:
-        return TIMES[name](cursor)
+    if name in TIME_DECODERS:
+        return TIME_DECODERS[name](cursor)
     if name in ELEMENT_WIDTHS:
-        return _primitives(name, cursor)
+        return _decode_primitives(name, cursor)
     return _SCALARS[name](cursor)
 
 
-def _booleans(cursor: Cursor) -> pa.Array:
+def _decode_booleans(cursor: Cursor) -> pa.Array:
     return pa.array(cursor.flags())
 
 
-def _nothing(cursor: Cursor) -> pa.Array:
+def _decode_nothing(cursor: Cursor) -> pa.Array:
     """Skip the one byte of ``VoidSerializer``, ``VoidNamespaceSerializer`` or a global window."""
     cursor.fixed(1)
     return pa.nulls(len(cursor))
 
 
-def sorted_longs(cursor: Cursor) -> pa.Array:
+def decode_sorted_longs(cursor: Cursor) -> pa.Array:
     """Read ``SortedLongSerializer``: a number whose sign bit is flipped."""
     return pa.array(cursor.numbers(">i8") ^ np.int64(-(1 << 63)))
 
 
-def _window(cursor: Cursor) -> pa.Array:
+def _decode_window(cursor: Cursor) -> pa.Array:
     start, end = (pa.array(cursor.numbers(">i8")) for _ in range(2))
     return pa.StructArray.from_arrays([start, end], fields=list(WINDOW))
 
 
-def _strings(cursor: Cursor) -> pa.Array:
+def _decode_strings(cursor: Cursor) -> pa.Array:
     """Read texts (``StringValue.readString``): their length + 1, then a varint per character."""
     lengths = cursor.varints() - 1
     nulls = lengths < 0
@@ -76,52 +76,52 @@ def _strings(cursor: Cursor) -> pa.Array:
     cursor.refuse(lengths > cursor.end - cursor.position, "a text exceeds its value")
     begins, ends = cursor.position, cursor.position + lengths
     pieces = piece_array(cursor.data(), begins, ends)
-    texts = _as_text(pieces)
+    texts = _to_text(pieces)
     # An ASCII character has one byte. So if the first ``length`` bytes are ASCII, they are the
     # text.
     plain = pc.string_is_ascii(texts).to_numpy(zero_copy_only=False)
     if not bool(plain.all()):
-        texts, ends = _other_texts(cursor, texts, plain, ends)
+        texts, ends = _decode_other_texts(cursor, texts, plain, ends)
     cursor.position = ends
     if not bool(nulls.any()):
         return texts
     return pc.if_else(pa.array(~nulls), texts, pa.scalar(None, texts.type))
 
 
-def _as_text(pieces: pa.Array) -> pa.Array:
+def _to_text(pieces: pa.Array) -> pa.Array:
     large = pa.types.is_large_binary(pieces.type)
-    kind = pa.large_string() if large else pa.string()
-    return pa.Array.from_buffers(kind, len(pieces), pieces.buffers(), offset=pieces.offset)
+    text_type = pa.large_string() if large else pa.string()
+    return pa.Array.from_buffers(text_type, len(pieces), pieces.buffers(), offset=pieces.offset)
 
 
-def _other_texts(
+def _decode_other_texts(
     cursor: Cursor, texts: pa.Array, plain: Rows, ends: Places
 ) -> tuple[pa.Array, Places]:
     """Read the non-ASCII texts one by one; ``cursor`` is after their lengths."""
-    found: list[str] = []
+    other_texts: list[str] = []
     ends = ends.copy()
     for row in np.flatnonzero(~plain).tolist():
         reader = cursor.reader(row)
-        found.append(reader.characters(int(ends[row] - cursor.position[row])))
+        other_texts.append(reader.characters(int(ends[row] - cursor.position[row])))
         ends[row] = cursor.position[row] + reader.position
     order = np.empty(len(plain), np.int64)
     count = int(plain.sum())
     order[plain] = np.arange(count)
     order[~plain] = np.arange(count, len(plain))
-    both = pa.concat_arrays([texts.filter(pa.array(plain)), _checked(found, texts.type)])
+    both = pa.concat_arrays([texts.filter(pa.array(plain)), _build_texts(other_texts, texts.type)])
     return both.take(pa.array(order)), ends
 
 
-def _checked(texts: list[str], kind: pa.DataType) -> pa.Array:
+def _build_texts(texts: list[str], text_type: pa.DataType) -> pa.Array:
     try:
-        return pa.array(texts, kind)
+        return pa.array(texts, text_type)
     except UnicodeEncodeError:
         raise UnsupportedTypeError(
             "a text has an unpaired surrogate, which a text column cannot store"
         ) from None
 
 
-def sized(cursor: Cursor) -> pa.Array:
+def decode_sized(cursor: Cursor) -> pa.Array:
     """Read bytes with a length prefix (``BytePrimitiveArraySerializer``)."""
     lengths = cursor.counts(1)
     begins = cursor.position
@@ -129,17 +129,17 @@ def sized(cursor: Cursor) -> pa.Array:
     return piece_array(cursor.data(), begins, cursor.position)
 
 
-def _string_data(cursor: Cursor) -> pa.Array:
+def _decode_string_data(cursor: Cursor) -> pa.Array:
     """Read ``StringDataSerializer``: a length, then UTF-8."""
     begin = cursor.position
     try:
-        return sized(cursor).cast(pa.string())
+        return decode_sized(cursor).cast(pa.string())
     except pa.ArrowInvalid as error:
         cursor.position = begin
         raise cursor.damaged(f"a text is not UTF-8 ({error})", 0) from error
 
 
-def _big_bytes(cursor: Cursor) -> list[int | None]:
+def _decode_big_bytes(cursor: Cursor) -> list[int | None]:
     """Read ``BigIntSerializer``: 0 is null, 1 to 3 are 0, 1 and 10, others are length + 4."""
     numbers = cursor.numbers(">i4").astype(np.int64)
     lengths = np.maximum(numbers - _FIRST_LENGTH, 0)
@@ -153,35 +153,37 @@ def _big_bytes(cursor: Cursor) -> list[int | None]:
     cursor.position = cursor.position + lengths
     raw = piece_array(cursor.data(), cursor.position - lengths, cursor.position).to_pylist()
     return [
-        int.from_bytes(one, "big", signed=True) if length > 3 else _CONSTANTS.get(length)
-        for one, length in zip(raw, numbers.tolist(), strict=True)
+        int.from_bytes(data, "big", signed=True) if length > 3 else _CONSTANTS.get(length)
+        for data, length in zip(raw, numbers.tolist(), strict=True)
     ]
 
 
-def _big_integers(cursor: Cursor) -> pa.Array:
-    found = _big_bytes(cursor)
-    return pa.array([None if one is None else digits_of(one) for one in found], pa.string())
+def _decode_big_integers(cursor: Cursor) -> pa.Array:
+    numbers = _decode_big_bytes(cursor)
+    return pa.array(
+        [None if number is None else digits_of(number) for number in numbers], pa.string()
+    )
 
 
-def _big_decimals(cursor: Cursor) -> pa.Array:
+def _decode_big_decimals(cursor: Cursor) -> pa.Array:
     """Read ``BigDecSerializer``: the unscaled digits as a whole number, then the scale."""
-    digits = _big_bytes(cursor)
-    there = np.array([digit is not None for digit in digits], np.bool_)
-    some = cursor.only(there)
-    scales = iter(some.numbers(">i4").tolist())
-    cursor.moved(there, some)
-    found = [None if digit is None else _decimal_text(digit, next(scales)) for digit in digits]
-    return pa.array(found, pa.string())
+    digits = _decode_big_bytes(cursor)
+    present = np.array([digit is not None for digit in digits], np.bool_)
+    selected = cursor.select(present)
+    scales = iter(selected.numbers(">i4").tolist())
+    cursor.move_rows(present, selected)
+    texts = [None if digit is None else _decimal_text(digit, next(scales)) for digit in digits]
+    return pa.array(texts, pa.string())
 
 
 def _decimal_text(digits: int, scale: int) -> str:
     return str(Decimal(f"{digits_of(digits)}E{-scale}"))
 
 
-def _primitives(name: str, cursor: Cursor) -> pa.Array:
+def _decode_primitives(name: str, cursor: Cursor) -> pa.Array:
     """Read an array of primitives: its length, then its elements."""
     if name == "byte[]":
-        return sized(cursor)
+        return decode_sized(cursor)
     width = ELEMENT_WIDTHS[name]
     counts = cursor.counts(width)
     begins = cursor.position
@@ -201,40 +203,42 @@ def _primitives(name: str, cursor: Cursor) -> pa.Array:
 _EMPTY = np.empty(0, np.uint8)
 
 
-def _python_dates(cursor: Cursor) -> pa.Array:
+def _decode_python_dates(cursor: Cursor) -> pa.Array:
     """Read ``DateCoderImpl`` of PyFlink: days since 1970."""
     return pa.array(cursor.numbers(">i4"), pa.int32()).cast(pa.date32())
 
 
-def _python_times(cursor: Cursor) -> pa.Array:
+def _decode_python_times(cursor: Cursor) -> pa.Array:
     """Read ``TimeCoderImpl`` of PyFlink: milliseconds of the day."""
-    found = cursor.numbers(">i4")
-    cursor.refuse((found < 0) | (found >= _MILLIS_PER_DAY), "a day does not have this millisecond")
-    return pa.array(found, pa.int32()).cast(pa.time32("ms"))
+    millis = cursor.numbers(">i4")
+    cursor.refuse(
+        (millis < 0) | (millis >= _MILLIS_PER_DAY), "a day does not have this millisecond"
+    )
+    return pa.array(millis, pa.int32()).cast(pa.time32("ms"))
 
 
-def _python_timestamps(cursor: Cursor) -> pa.Array:
+def _decode_python_timestamps(cursor: Cursor) -> pa.Array:
     """Read ``TimestampCoderImpl`` of PyFlink: milliseconds since 1970, without a time zone."""
     return pa.array(cursor.numbers(">i8"), pa.int64()).cast(pa.timestamp("ms"))
 
 
 _SCALARS: dict[str, Callable[[Cursor], pa.Array]] = {
-    "Boolean": _booleans,
-    "String": _strings,
-    "StringData": _string_data,
-    "ByteArrayWrapper": sized,
-    "SortedLong": sorted_longs,
-    "PythonDate": _python_dates,
-    "PythonTime": _python_times,
-    "PythonTimestamp": _python_timestamps,
-    "BigInteger": _big_integers,
-    "BigDecimal": _big_decimals,
-    "Void": _nothing,
-    "Null": _nothing,
-    "VoidNamespace": _nothing,
-    "GlobalWindow": _nothing,
-    "SqlGlobalWindow": _nothing,
-    "Tuple0": _nothing,
-    "TimeWindow": _window,
-    "SqlTimeWindow": _window,
+    "Boolean": _decode_booleans,
+    "String": _decode_strings,
+    "StringData": _decode_string_data,
+    "ByteArrayWrapper": decode_sized,
+    "SortedLong": decode_sorted_longs,
+    "PythonDate": _decode_python_dates,
+    "PythonTime": _decode_python_times,
+    "PythonTimestamp": _decode_python_timestamps,
+    "BigInteger": _decode_big_integers,
+    "BigDecimal": _decode_big_decimals,
+    "Void": _decode_nothing,
+    "Null": _decode_nothing,
+    "VoidNamespace": _decode_nothing,
+    "GlobalWindow": _decode_nothing,
+    "SqlGlobalWindow": _decode_nothing,
+    "Tuple0": _decode_nothing,
+    "TimeWindow": _decode_window,
+    "SqlTimeWindow": _decode_window,
 }

@@ -36,8 +36,8 @@ from statestore.keys.key_types import JavaType
 __all__ = [
     "FlinkColumn",
     "as_millis",
+    "combine_columns",
     "from_millis",
-    "joined",
     "key_column",
     "python_key",
     "sql_key",
@@ -55,19 +55,19 @@ _PLAIN = {
     pa.int64(): "Long", pa.float32(): "Float", pa.float64(): "Double", pa.string(): "String",
     pa.binary(): "byte[]", pa.date32(): "LocalDate",
 }  # fmt: skip
-_ARROW = {name: kind for kind, name in _PLAIN.items()}
+_ARROW = {name: data_type for data_type, name in _PLAIN.items()}
 _NUMBERS = ("Byte", "Short", "Integer", "Long")
 _MILLIS = {"java.sql.Date": "SqlDate", "java.sql.Time": "SqlTime"}
 
 
 @dataclass(frozen=True)
 class FlinkColumn:
-    """A store column as a type of Flink, with the conversions ``there`` and ``back``."""
+    """A store column as a type of Flink, with the conversions ``to_flink`` and ``from_flink``."""
 
     stored: pa.DataType
     kind: FlinkType
-    there: Conversion
-    back: Conversion
+    to_flink: Conversion
+    from_flink: Conversion
 
 
 def value_column(stored: pa.DataType) -> FlinkColumn:
@@ -77,20 +77,22 @@ def value_column(stored: pa.DataType) -> FlinkColumn:
     """
     types = pa.types
     if stored in _PLAIN:
-        return _same(stored, _PLAIN[stored])
+        return _identity_column(stored, _PLAIN[stored])
     if types.is_timestamp(stored):
         name = "LocalDateTime" if stored.tz is None else "Instant"
-        return FlinkColumn(stored, Scalar(name), _seconds, lambda array: _micros(array, stored))
+        return FlinkColumn(
+            stored, Scalar(name), _split_micros, lambda array: _join_micros(array, stored)
+        )
     if types.is_decimal128(stored):
-        return _as_text(stored, "BigDecimal")
+        return _text_column(stored, "BigDecimal")
     if types.is_struct(stored):
         parts = [value_column(field.type) for field in stored]
-        return _row(stored, parts)
+        return _row_column(stored, parts)
     if types.is_list(stored):
         element = value_column(stored.value_type)
-        return _list(stored, element)
+        return _list_column(stored, element)
     if types.is_map(stored):
-        return _map(stored, value_column(stored.key_type), value_column(stored.item_type))
+        return _map_column(stored, value_column(stored.key_type), value_column(stored.item_type))
     raise UnsupportedTypeError(f"Flink has no serializer for values of type {stored}")
 
 
@@ -103,9 +105,9 @@ def key_column(stored: pa.DataType, java: JavaType) -> FlinkColumn:
     if _ARROW.get(name) == stored:
         return value_column(stored)
     if name in _NUMBERS and pa.types.is_integer(stored):
-        return _cast(stored, name, _ARROW[name])
+        return _cast_column(stored, name, _ARROW[name])
     if name == "Character":
-        return _character(stored)
+        return _character_column(stored)
     if name == "BigInteger" and pa.types.is_decimal(stored):
         whole = pa.decimal128(38, 0)
         return FlinkColumn(
@@ -115,7 +117,7 @@ def key_column(stored: pa.DataType, java: JavaType) -> FlinkColumn:
             lambda array: array.cast(whole).cast(stored),
         )
     if name == "BigInteger":
-        return _as_text(stored, name)
+        return _text_column(stored, name)
     if name == "BigDecimal" and java.digits is not None:
         digits = pa.decimal128(38, java.digits[1])
         return FlinkColumn(
@@ -141,7 +143,7 @@ def _time_key(stored: pa.DataType, java: JavaType) -> FlinkColumn:
         return value_column(stored)
     if is_timestamp and name == "java.sql.Timestamp":
         return FlinkColumn(
-            stored, Scalar("SqlTimestamp"), _seconds, lambda array: _micros(array, stored)
+            stored, Scalar("SqlTimestamp"), _split_micros, lambda array: _join_micros(array, stored)
         )
     if name in ("Instant", "LocalDateTime", "java.sql.Timestamp"):
         per = 1000 if name == "java.sql.Timestamp" else _NANOS
@@ -149,23 +151,23 @@ def _time_key(stored: pa.DataType, java: JavaType) -> FlinkColumn:
         return FlinkColumn(
             stored,
             Scalar(flink),
-            lambda array: _split(array.cast(pa.int64()), per),
-            lambda array: _whole(array, per).cast(stored),
+            lambda array: _split_seconds(array.cast(pa.int64()), per),
+            lambda array: _join_seconds(array, per).cast(stored),
         )
     if name in _MILLIS:
-        return _cast(stored, _MILLIS[name], pa.timestamp("ms", "UTC"))
+        return _cast_column(stored, _MILLIS[name], pa.timestamp("ms", "UTC"))
     if name == "LocalTime":
-        return _cast(stored, name, pa.time64("ns"))
+        return _cast_column(stored, name, pa.time64("ns"))
     return _composite_key(stored, java)
 
 
 def _composite_key(stored: pa.DataType, java: JavaType) -> FlinkColumn:
     parts = java.parts
     if parts is not None and pa.types.is_struct(stored) and java.name in ("Tuple", "Row"):
-        inner = [key_column(one.type, part) for one, part in zip(stored, parts, strict=True)]
-        return _row(stored, inner) if java.name == "Row" else _tuple(stored, inner)
+        inner = [key_column(field.type, part) for field, part in zip(stored, parts, strict=True)]
+        return _row_column(stored, inner) if java.name == "Row" else _tuple_column(stored, inner)
     if parts is not None and pa.types.is_list(stored) and java.name == "List":
-        return _list(stored, key_column(stored.value_type, parts[0]))
+        return _list_column(stored, key_column(stored.value_type, parts[0]))
     raise UnsupportedTypeError(
         f"a key that is hashed as {java} is written by Kryo with classes that only the job has"
     )
@@ -174,12 +176,12 @@ def _composite_key(stored: pa.DataType, java: JavaType) -> FlinkColumn:
 def python_key(key: FlinkColumn) -> FlinkColumn:
     """Wrap a key in a ``Row``, as PyFlink does."""
 
-    def there(array: pa.Array) -> pa.Array:
+    def to_flink(array: pa.Array) -> pa.Array:
         insert = pa.array(np.zeros(len(array), np.int8))
-        return pa.StructArray.from_arrays([insert, key.there(array)], ["row_kind", "f0"])
+        return pa.StructArray.from_arrays([insert, key.to_flink(array)], ["row_kind", "f0"])
 
     return FlinkColumn(
-        key.stored, RowType((key.kind,)), there, lambda array: key.back(array.field("f0"))
+        key.stored, RowType((key.kind,)), to_flink, lambda array: key.from_flink(array.field("f0"))
     )
 
 
@@ -189,24 +191,28 @@ def sql_key(names: Sequence[str], stored: Sequence[pa.DataType], sql: Sequence[s
     In the store they are a struct, or a single column if there is only one.
     """
     columns = tuple(map(key_logical_type, sql))
-    kind = RowDataType(columns, tuple(map(_sql_field, columns)), is_key=True)
+    row_type = RowDataType(columns, tuple(map(_sql_field, columns)), is_key=True)
     first, *fields = row_fields(columns)
-    struct = pa.struct([pa.field(*one) for one in zip(names, stored, strict=True)])
+    struct = pa.struct([pa.field(*field) for field in zip(names, stored, strict=True)])
 
-    def there(array: pa.Array) -> pa.Array:
-        given = array.flatten() if len(names) > 1 else [array]
-        found = [_sql_cast(one, field.type) for one, field in zip(given, fields, strict=True)]
+    def to_flink(array: pa.Array) -> pa.Array:
+        arrays = array.flatten() if len(names) > 1 else [array]
+        converted = [
+            _sql_cast(column, field.type) for column, field in zip(arrays, fields, strict=True)
+        ]
         insert = pa.array(np.zeros(len(array), np.int8))
-        return pa.StructArray.from_arrays([insert, *found], fields=[first, *fields])
+        return pa.StructArray.from_arrays([insert, *converted], fields=[first, *fields])
 
-    def back(array: pa.Array) -> pa.Array:
-        _, *given = array.flatten()
-        found = [_sql_cast(one, wanted) for one, wanted in zip(given, stored, strict=True)]
+    def from_flink(array: pa.Array) -> pa.Array:
+        _, *arrays = array.flatten()
+        converted = [
+            _sql_cast(column, target) for column, target in zip(arrays, stored, strict=True)
+        ]
         if len(names) == 1:
-            return found[0]
-        return pa.StructArray.from_arrays(found, fields=list(struct))
+            return converted[0]
+        return pa.StructArray.from_arrays(converted, fields=list(struct))
 
-    return FlinkColumn(struct if len(names) > 1 else stored[0], kind, there, back)
+    return FlinkColumn(struct if len(names) > 1 else stored[0], row_type, to_flink, from_flink)
 
 
 _SQL_FIELDS = {
@@ -226,44 +232,44 @@ def _sql_field(column: LogicalType) -> FlinkType:
     return SqlScalar("TimestampData", 1, i32(column.precision))
 
 
-def _sql_cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _sql_cast(array: pa.Array, target: pa.DataType) -> pa.Array:
     """Convert a key column to another type with the same meaning.
 
     Between a time and a whole number, the number counts nanoseconds.
     """
-    types, kind = pa.types, array.type
-    if kind == wanted:
+    types, source = pa.types, array.type
+    if source == target:
         return array
-    if INSTANT in (kind, wanted):
-        return _as_instant(array) if wanted == INSTANT else _from_instant(array, wanted)
-    if types.is_date(kind) or types.is_date(wanted):
-        return array.cast(pa.int32()).cast(wanted)
-    if types.is_timestamp(kind) and types.is_timestamp(wanted):
-        same = array.cast(pa.int64()).cast(pa.timestamp(kind.unit))
-        return same.cast(pa.timestamp(wanted.unit)).cast(pa.int64()).cast(wanted)
-    if types.is_temporal(kind) and types.is_integer(wanted):
-        return array.cast(_in_nanos(kind)).cast(pa.int64()).cast(wanted)
-    if types.is_temporal(wanted) and types.is_integer(kind):
-        return array.cast(pa.int64()).cast(_in_nanos(wanted)).cast(wanted)
-    return array.cast(wanted)
+    if INSTANT in (source, target):
+        return _to_instant(array) if target == INSTANT else _from_instant(array, target)
+    if types.is_date(source) or types.is_date(target):
+        return array.cast(pa.int32()).cast(target)
+    if types.is_timestamp(source) and types.is_timestamp(target):
+        same = array.cast(pa.int64()).cast(pa.timestamp(source.unit))
+        return same.cast(pa.timestamp(target.unit)).cast(pa.int64()).cast(target)
+    if types.is_temporal(source) and types.is_integer(target):
+        return array.cast(_nanos_type(source)).cast(pa.int64()).cast(target)
+    if types.is_temporal(target) and types.is_integer(source):
+        return array.cast(pa.int64()).cast(_nanos_type(target)).cast(target)
+    return array.cast(target)
 
 
-def _in_nanos(kind: pa.DataType) -> pa.DataType:
-    return pa.time64("ns") if pa.types.is_time(kind) else pa.timestamp("ns")
+def _nanos_type(data_type: pa.DataType) -> pa.DataType:
+    return pa.time64("ns") if pa.types.is_time(data_type) else pa.timestamp("ns")
 
 
-def _as_instant(array: pa.Array) -> pa.Array:
+def _to_instant(array: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(array.type):
-        return _split(array.cast(pa.int64()), _PER_SECOND[array.type.unit])
-    return _split(array.cast(pa.int64()), _NANOS)
+        return _split_seconds(array.cast(pa.int64()), _PER_SECOND[array.type.unit])
+    return _split_seconds(array.cast(pa.int64()), _NANOS)
 
 
 def _from_instant(array: pa.Array, stored: pa.DataType) -> pa.Array:
     per = _PER_SECOND[stored.unit] if pa.types.is_timestamp(stored) else _NANOS
-    return _whole(array, per).cast(stored)
+    return _join_seconds(array, per).cast(stored)
 
 
-def joined(
+def combine_columns(
     columns: Sequence[FlinkColumn], names: Sequence[str], *, as_tuple: bool = False
 ) -> FlinkColumn:
     """Combine several columns into one: a struct in the store, a ``Row`` or tuple in Flink.
@@ -271,8 +277,8 @@ def joined(
     Raises UnsupportedTypeError for a tuple with more fields than Flink supports.
     """
     fields = zip(names, columns, strict=True)
-    stored = pa.struct([pa.field(name, one.stored) for name, one in fields])
-    return _tuple(stored, columns) if as_tuple else _row(stored, columns)
+    stored = pa.struct([pa.field(name, column.stored) for name, column in fields])
+    return _tuple_column(stored, columns) if as_tuple else _row_column(stored, columns)
 
 
 def as_millis(array: pa.Array) -> pa.Array:
@@ -295,11 +301,11 @@ def from_millis(array: pa.Array, stored: pa.DataType) -> pa.Array:
     return array.cast(pa.timestamp("ms", stored.tz)).cast(stored)
 
 
-def _same(stored: pa.DataType, name: str) -> FlinkColumn:
+def _identity_column(stored: pa.DataType, name: str) -> FlinkColumn:
     return FlinkColumn(stored, Scalar(name), lambda array: array, lambda array: array.cast(stored))
 
 
-def _cast(stored: pa.DataType, name: str, arrow: pa.DataType) -> FlinkColumn:
+def _cast_column(stored: pa.DataType, name: str, arrow: pa.DataType) -> FlinkColumn:
     """Return the conversions for a whole number that Flink has as another type."""
     width: pa.DataType = pa.int64() if pa.types.is_temporal(arrow) else arrow
     return FlinkColumn(
@@ -310,7 +316,7 @@ def _cast(stored: pa.DataType, name: str, arrow: pa.DataType) -> FlinkColumn:
     )
 
 
-def _as_text(stored: pa.DataType, name: str) -> FlinkColumn:
+def _text_column(stored: pa.DataType, name: str) -> FlinkColumn:
     return FlinkColumn(
         stored,
         Scalar(name),
@@ -319,7 +325,7 @@ def _as_text(stored: pa.DataType, name: str) -> FlinkColumn:
     )
 
 
-def _character(stored: pa.DataType) -> FlinkColumn:
+def _character_column(stored: pa.DataType) -> FlinkColumn:
     if pa.types.is_integer(stored):
         return FlinkColumn(
             stored,
@@ -330,8 +336,8 @@ def _character(stored: pa.DataType) -> FlinkColumn:
     return FlinkColumn(
         stored,
         Scalar("Character"),
-        lambda array: pa.array([ord(one) for one in array.to_pylist()], pa.uint16()),
-        lambda array: pa.array([chr(one) for one in array.to_pylist()], pa.string()),
+        lambda array: pa.array([ord(character) for character in array.to_pylist()], pa.uint16()),
+        lambda array: pa.array([chr(code) for code in array.to_pylist()], pa.string()),
     )
 
 
@@ -339,7 +345,7 @@ def _nulls(array: pa.Array) -> pa.Array | None:
     return array.is_null() if array.null_count else None
 
 
-def _split(whole: pa.Array, per: int) -> pa.Array:
+def _split_seconds(whole: pa.Array, per: int) -> pa.Array:
     """Split whole numbers, with ``per`` units per second, into seconds and nanoseconds."""
     values = whole.fill_null(0).to_numpy(zero_copy_only=False)
     second, rest = np.divmod(values, per)
@@ -349,60 +355,62 @@ def _split(whole: pa.Array, per: int) -> pa.Array:
     return pa.StructArray.from_arrays(parts, fields=fields, mask=_nulls(whole))
 
 
-def _whole(array: pa.Array, per: int) -> pa.Array:
+def _join_seconds(array: pa.Array, per: int) -> pa.Array:
     second, nano = array.flatten()
     return pc.add(pc.multiply(second, per), pc.divide(nano.cast(pa.int64()), _NANOS // per))
 
 
-def _seconds(array: pa.Array) -> pa.Array:
-    return _split(array.cast(pa.int64()), _MICROS)
+def _split_micros(array: pa.Array) -> pa.Array:
+    return _split_seconds(array.cast(pa.int64()), _MICROS)
 
 
-def _micros(array: pa.Array, stored: pa.DataType) -> pa.Array:
-    return _whole(array, _MICROS).cast(stored)
+def _join_micros(array: pa.Array, stored: pa.DataType) -> pa.Array:
+    return _join_seconds(array, _MICROS).cast(stored)
 
 
-def _tuple(stored: pa.DataType, parts: Sequence[FlinkColumn]) -> FlinkColumn:
+def _tuple_column(stored: pa.DataType, parts: Sequence[FlinkColumn]) -> FlinkColumn:
     if not 1 <= len(parts) <= _MOST_FIELDS:
         raise UnsupportedTypeError(f"Flink has no tuple of {len(parts)} fields")
-    kind = TupleType(f"{_TUPLE}{len(parts)}", tuple(part.kind for part in parts))
+    tuple_type = TupleType(f"{_TUPLE}{len(parts)}", tuple(part.kind for part in parts))
     return FlinkColumn(
         stored,
-        kind,
-        lambda array: _fields_there(array, parts, ()),
-        lambda array: _fields_back(array, parts, stored, 0),
+        tuple_type,
+        lambda array: _fields_to_flink(array, parts, ()),
+        lambda array: _fields_from_flink(array, parts, stored, 0),
     )
 
 
-def _row(stored: pa.DataType, parts: Sequence[FlinkColumn]) -> FlinkColumn:
-    kind = RowType(tuple(part.kind for part in parts))
+def _row_column(stored: pa.DataType, parts: Sequence[FlinkColumn]) -> FlinkColumn:
+    row_type = RowType(tuple(part.kind for part in parts))
 
-    def there(array: pa.Array) -> pa.Array:
+    def to_flink(array: pa.Array) -> pa.Array:
         insert = pa.array(np.zeros(len(array), np.int8))
-        return _fields_there(array, parts, (("row_kind", insert),))
+        return _fields_to_flink(array, parts, (("row_kind", insert),))
 
-    return FlinkColumn(stored, kind, there, lambda array: _fields_back(array, parts, stored, 1))
+    return FlinkColumn(
+        stored, row_type, to_flink, lambda array: _fields_from_flink(array, parts, stored, 1)
+    )
 
 
-def _fields_there(
+def _fields_to_flink(
     array: pa.Array, parts: Sequence[FlinkColumn], first: Sequence[tuple[str, pa.Array]]
 ) -> pa.Array:
-    columns = [one.there(column) for one, column in zip(parts, array.flatten(), strict=True)]
-    names = [*(name for name, _ in first), *(f"f{at}" for at in range(len(columns)))]
+    columns = [part.to_flink(column) for part, column in zip(parts, array.flatten(), strict=True)]
+    names = [*(name for name, _ in first), *(f"f{index}" for index in range(len(columns)))]
     return pa.StructArray.from_arrays(
         [*(column for _, column in first), *columns], names, mask=_nulls(array)
     )
 
 
-def _fields_back(
+def _fields_from_flink(
     array: pa.Array, parts: Sequence[FlinkColumn], stored: pa.DataType, skipped: int
 ) -> pa.Array:
     columns = array.flatten()[skipped:]
-    found = [one.back(column) for one, column in zip(parts, columns, strict=True)]
-    return pa.StructArray.from_arrays(found, fields=list(stored), mask=_nulls(array))
+    converted = [part.from_flink(column) for part, column in zip(parts, columns, strict=True)]
+    return pa.StructArray.from_arrays(converted, fields=list(stored), mask=_nulls(array))
 
 
-def _edges(array: pa.Array) -> pa.Array:
+def _list_offsets(array: pa.Array) -> pa.Array:
     """Return the list offsets relative to the flattened elements, starting at 0."""
     offsets = array.offsets.to_numpy(zero_copy_only=False)
     lengths = np.diff(offsets)
@@ -411,28 +419,32 @@ def _edges(array: pa.Array) -> pa.Array:
     return pa.array(np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]).astype(np.int32))
 
 
-def _list(stored: pa.DataType, element: FlinkColumn) -> FlinkColumn:
-    def there(array: pa.Array) -> pa.Array:
-        values = element.there(array.flatten())
-        return pa.ListArray.from_arrays(_edges(array), values, mask=_nulls(array))
+def _list_column(stored: pa.DataType, element: FlinkColumn) -> FlinkColumn:
+    def to_flink(array: pa.Array) -> pa.Array:
+        values = element.to_flink(array.flatten())
+        return pa.ListArray.from_arrays(_list_offsets(array), values, mask=_nulls(array))
 
-    def back(array: pa.Array) -> pa.Array:
-        values = element.back(array.flatten())
-        return pa.ListArray.from_arrays(_edges(array), values, type=stored, mask=_nulls(array))
+    def from_flink(array: pa.Array) -> pa.Array:
+        values = element.from_flink(array.flatten())
+        return pa.ListArray.from_arrays(
+            _list_offsets(array), values, type=stored, mask=_nulls(array)
+        )
 
-    return FlinkColumn(stored, ListType(element.kind), there, back)
+    return FlinkColumn(stored, ListType(element.kind), to_flink, from_flink)
 
 
-def _map(stored: pa.DataType, key: FlinkColumn, value: FlinkColumn) -> FlinkColumn:
-    def changed(array: pa.Array, own_key: Conversion, own_value: Conversion, kind: Any) -> pa.Array:
+def _map_column(stored: pa.DataType, key: FlinkColumn, value: FlinkColumn) -> FlinkColumn:
+    def convert(
+        array: pa.Array, convert_key: Conversion, convert_value: Conversion, map_type: Any
+    ) -> pa.Array:
         array = pc.take(array, pa.array(np.arange(len(array)))) if array.offset else array
-        keys, items = own_key(array.keys), own_value(array.items)
+        keys, items = convert_key(array.keys), convert_value(array.items)
         mask = _nulls(array)
-        return pa.MapArray.from_arrays(array.offsets, keys, items, kind, mask=mask)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, map_type, mask=mask)
 
     return FlinkColumn(
         stored,
         MapType(key.kind, value.kind),
-        lambda array: changed(array, key.there, value.there, None),
-        lambda array: changed(array, key.back, value.back, stored),
+        lambda array: convert(array, key.to_flink, value.to_flink, None),
+        lambda array: convert(array, key.from_flink, value.from_flink, stored),
     )

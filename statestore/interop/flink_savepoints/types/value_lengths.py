@@ -33,7 +33,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     TtlType,
     TupleType,
     UnknownType,
-    name_of,
+    java_type_name,
 )
 
 __all__ = ["ELEMENT_WIDTHS", "KIND_BITS", "Skip", "fixed_width", "null_mask", "skipper"]
@@ -52,10 +52,10 @@ KIND_BITS = 2
 _BIG_CONSTANTS = 4  # BigIntSerializer: 0 to 3 mean null, 0, 1 and 10; otherwise 4 + length
 
 
-def fixed_width(kind: FlinkType) -> int | None:
+def fixed_width(flink_type: FlinkType) -> int | None:
     """Return the number of bytes of every value of a type, or None if it varies."""
     parts: tuple[FlinkType, ...]
-    match kind:
+    match flink_type:
         case Scalar("VoidNamespace"):
             return 1
         case Scalar(name):
@@ -78,67 +78,69 @@ def fixed_width(kind: FlinkType) -> int | None:
 
 
 @lru_cache(maxsize=512)
-def skipper(kind: FlinkType) -> Skip:
+def skipper(flink_type: FlinkType) -> Skip:
     """Return a function that skips one value of a type.
 
     Raises:
         UnsupportedTypeError: for a type whose values have no recognizable end.
     """
-    width = fixed_width(kind)
+    width = fixed_width(flink_type)
     if width is not None:
-        return _fixed(width)
-    match kind:
+        return _make_fixed_skip(width)
+    match flink_type:
         case Scalar(name):
-            return _scalar(name)
+            return _make_scalar_skip(name)
         case TupleType(_, fields):
-            return _all(fields)
+            return _make_sequence_skip(fields)
         case RowType(fields, has_kind):
-            return _row(fields, has_kind)
+            return _make_row_skip(fields, has_kind)
         case ListType(element, form):
             if form == "LinkedList":
-                return _masked(skipper(element))
-            return _counted(skipper(NullableType(element) if form == "Set" else element))
+                return _make_masked_skip(skipper(element))
+            return _make_counted_skip(skipper(NullableType(element) if form == "Set" else element))
         case MapType(key, value, map_form):
-            own = NullableType(key) if map_form == "NullAwareMap" else key
-            return _counted(_all((own, NullableType(value))))
+            key_type = NullableType(key) if map_form == "NullAwareMap" else key
+            return _make_counted_skip(_make_sequence_skip((key_type, NullableType(value))))
         case ArrayType(_, element):
-            return _counted(skipper(PresentType(element)))
+            return _make_counted_skip(skipper(PresentType(element)))
         case PresentType(value):
-            return _flagged(skipper(value), skips_if=True)
+            return _make_flagged_skip(skipper(value), skips_if=True)
         case EitherType(left, right, either_form):
-            return _either(skipper(left), skipper(right), is_tagged=either_form == "TaggedUnion")
+            return _make_either_skip(
+                skipper(left), skipper(right), is_tagged=either_form == "TaggedUnion"
+            )
         case NullableType(value, padding):
-            return _nullable(skipper(value), padding)
+            return _make_nullable_skip(skipper(value), padding)
         case TtlType(value):
-            return _all((Scalar("Long"), value))
+            return _make_sequence_skip((Scalar("Long"), value))
         case TtlAwareType(value) | ExternalType(_, value):
             return skipper(value)
         case TimerType(key, namespace):
-            return _all((Scalar("Long"), key, namespace))
+            return _make_sequence_skip((Scalar("Long"), key, namespace))
         case PojoType():
-            return _pojo(kind)
+            return _make_pojo_skip(flink_type)
         case RowDataType() | BinaryRowType() | RawType() | PythonType():
-            return _sized
+            return _skip_sized
         case KryoType() | SqlScalar() | UnknownType():
             raise UnsupportedTypeError(
-                f"the length of a value of {name_of(kind)} is unknown: take a canonical "
-                "savepoint, which has the length of each value"
+                f"the length of a value of {java_type_name(flink_type)} is unknown: take a "
+                "canonical savepoint, which has the length of each value"
             )
-    raise AssertionError(kind)
+    raise AssertionError(flink_type)
 
 
-def _fixed(width: int) -> Skip:
+def _make_fixed_skip(width: int) -> Skip:
     def skip(reader: Reader) -> None:
         reader.take(width)
 
     return skip
 
 
-def _sized(reader: Reader) -> None:
+def _skip_sized(reader: Reader) -> None:
     reader.take(reader.i32())
 
 
-def _string(reader: Reader) -> None:
+def _skip_string(reader: Reader) -> None:
     length = reader.varint() - 1
     if length <= 0:
         return
@@ -152,7 +154,7 @@ def _string(reader: Reader) -> None:
         reader.varint()
 
 
-def _big(reader: Reader) -> int:
+def _skip_big(reader: Reader) -> int:
     length = reader.i32()
     if length < 0:
         raise reader.damaged(f"the length {length} is negative", position=reader.position - 4)
@@ -160,24 +162,24 @@ def _big(reader: Reader) -> int:
     return length
 
 
-def _big_integer(reader: Reader) -> None:
-    _big(reader)
+def _skip_big_integer(reader: Reader) -> None:
+    _skip_big(reader)
 
 
-def _big_decimal(reader: Reader) -> None:
-    if _big(reader):  # a null has no scale
+def _skip_big_decimal(reader: Reader) -> None:
+    if _skip_big(reader):  # a null has no scale
         reader.take(4)
 
 
-def _scalar(name: str) -> Skip:
+def _make_scalar_skip(name: str) -> Skip:
     known: dict[str, Skip] = {
-        "String": _string,
-        "BigInteger": _big_integer,
-        "BigDecimal": _big_decimal,
-        "StringData": _sized,
-        "ByteArrayWrapper": _sized,
-        "String[]": _counted(_string),
-        "Tuple0": _fixed(1),
+        "String": _skip_string,
+        "BigInteger": _skip_big_integer,
+        "BigDecimal": _skip_big_decimal,
+        "StringData": _skip_sized,
+        "ByteArrayWrapper": _skip_sized,
+        "String[]": _make_counted_skip(_skip_string),
+        "Tuple0": _make_fixed_skip(1),
     }
     if name in known:
         return known[name]
@@ -189,17 +191,17 @@ def _scalar(name: str) -> Skip:
     return skip
 
 
-def _all(parts: tuple[FlinkType, ...]) -> Skip:
+def _make_sequence_skip(parts: tuple[FlinkType, ...]) -> Skip:
     skips = tuple(map(skipper, parts))
 
     def skip(reader: Reader) -> None:
-        for one in skips:
-            one(reader)
+        for skip_part in skips:
+            skip_part(reader)
 
     return skip
 
 
-def _counted(element: Skip) -> Skip:
+def _make_counted_skip(element: Skip) -> Skip:
     def skip(reader: Reader) -> None:
         for _ in range(reader.count(1, "elements")):
             element(reader)
@@ -207,7 +209,7 @@ def _counted(element: Skip) -> Skip:
     return skip
 
 
-def _masked(element: Skip) -> Skip:
+def _make_masked_skip(element: Skip) -> Skip:
     """Skip a ``LinkedList``: its length, a null bit for each element, and the other elements."""
 
     def skip(reader: Reader) -> None:
@@ -224,10 +226,10 @@ def null_mask(reader: Reader) -> list[bool]:
     if count < 0 or (count + 7) // 8 > reader.remaining:
         raise reader.damaged(f"the list length {count} is invalid", position=reader.position - 4)
     mask = bytes(reader.take((count + 7) // 8))
-    return [bool(mask[at // 8] >> (7 - at % 8) & 1) for at in range(count)]
+    return [bool(mask[index // 8] >> (7 - index % 8) & 1) for index in range(count)]
 
 
-def _flagged(value: Skip, *, skips_if: bool) -> Skip:
+def _make_flagged_skip(value: Skip, *, skips_if: bool) -> Skip:
     def skip(reader: Reader) -> None:
         if reader.bool() is skips_if:
             value(reader)
@@ -235,7 +237,7 @@ def _flagged(value: Skip, *, skips_if: bool) -> Skip:
     return skip
 
 
-def _nullable(value: Skip, padding: int) -> Skip:
+def _make_nullable_skip(value: Skip, padding: int) -> Skip:
     def skip(reader: Reader) -> None:
         if reader.bool():
             reader.take(padding)
@@ -245,7 +247,7 @@ def _nullable(value: Skip, padding: int) -> Skip:
     return skip
 
 
-def _either(left: Skip, right: Skip, *, is_tagged: bool) -> Skip:
+def _make_either_skip(left: Skip, right: Skip, *, is_tagged: bool) -> Skip:
     def skip(reader: Reader) -> None:
         is_left = reader.u8() == 1 if is_tagged else reader.bool()
         (left if is_left else right)(reader)
@@ -253,31 +255,33 @@ def _either(left: Skip, right: Skip, *, is_tagged: bool) -> Skip:
     return skip
 
 
-def _row(fields: tuple[FlinkType, ...], has_kind: bool) -> Skip:
+def _make_row_skip(fields: tuple[FlinkType, ...], has_kind: bool) -> Skip:
     skips = tuple(map(skipper, fields))
     first = KIND_BITS if has_kind else 0
     width = (len(fields) + first + 7) // 8
 
     def skip(reader: Reader) -> None:
         mask = int.from_bytes(reader.take(width), "big")
-        for number, one in enumerate(skips, first):
+        for number, skip_field in enumerate(skips, first):
             if not mask >> (8 * width - 1 - number) & 1:
-                one(reader)
+                skip_field(reader)
 
     return skip
 
 
-def _pojo(kind: PojoType) -> Skip:
+def _make_pojo_skip(pojo: PojoType) -> Skip:
     """Skip a POJO according to its flags (``PojoSerializer``): null, the class, or a subclass."""
-    fields = tuple(_flagged(skipper(field.value), skips_if=False) for field in kind.fields)
+    fields = tuple(
+        _make_flagged_skip(skipper(field.value), skips_if=False) for field in pojo.fields
+    )
 
-    def subclass(reader: Reader, flags: int) -> Subclass | None:
+    def find_subclass(reader: Reader, flags: int) -> Subclass | None:
         if flags == 4:
             name = reader.utf()
-            return next((other for other in kind.others if other.class_name == name), None)
+            return next((other for other in pojo.others if other.class_name == name), None)
         if flags == 8:
             number = reader.u8()
-            return kind.registered[number] if number < len(kind.registered) else None
+            return pojo.registered[number] if number < len(pojo.registered) else None
         raise reader.damaged(
             f"a POJO begins with the invalid flags {flags}", position=reader.position - 1
         )
@@ -290,13 +294,13 @@ def _pojo(kind: PojoType) -> Skip:
             for field in fields:
                 field(reader)
             return
-        found = subclass(reader, flags)
-        if found is None or found.value is None:
+        known_subclass = find_subclass(reader, flags)
+        if known_subclass is None or known_subclass.value is None:
             raise UnsupportedTypeError(
-                f"{reader.name} has a value of a subclass of {kind.class_name} that its "
+                f"{reader.name} has a value of a subclass of {pojo.class_name} that its "
                 "header does not describe: take a canonical savepoint, or register the "
                 "subclass in the job"
             )
-        skipper(found.value)(reader)
+        skipper(known_subclass.value)(reader)
 
     return skip

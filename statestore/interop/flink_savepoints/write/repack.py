@@ -31,7 +31,7 @@ from statestore.interop.flink_savepoints.read.savepoint import (
     open_savepoint,
 )
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
-from statestore.interop.flink_savepoints.types.byte_slices import BYTES, Spans, joined
+from statestore.interop.flink_savepoints.types.byte_slices import BYTES, Spans, join_parts
 from statestore.interop.flink_savepoints.write.canonical_writer import SavepointWriter
 from statestore.interop.flink_savepoints.write.entries import (
     EntrySort,
@@ -210,7 +210,7 @@ def _sort_entries(
         name, keys = entry.state.name, entry.keys
         keys = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)
         groups = _compute_groups(operator, entry, keys, most)
-        whole = joined(prefixes(groups, most), keys.arrow().cast(BYTES))
+        whole = join_parts(prefixes(groups, most), keys.arrow().cast(BYTES))
         sort.add(join_entries(whole, entry.values.arrow().cast(BYTES)), groups, places[name])
         counts[name] = counts.get(name, 0) + len(keys)
     return counts
