@@ -42,7 +42,7 @@ from statestore.jobgraph.operators import operator_id
 __all__ = ["PlannedOperator", "PlannedState", "plan_import"]
 
 _LONGEST_NAME = 120
-_IN_TWO_PHASES = "TwoPhaseCommitSinkFunction"  # it has its own, unsupported serializer
+_TWO_PHASE_COMMIT = "TwoPhaseCommitSinkFunction"  # it has its own, unsupported serializer
 
 
 @dataclass(frozen=True)
@@ -107,25 +107,28 @@ def plan_import(
         SchemaMismatchError: for a state that has other columns in the store.
         LeftOutStateError: for an operator of the store that the import would leave out.
     """
-    names = _names(savepoint, uids)
-    wanted = {_found(savepoint, one, names).metadata.id for one in operators}
-    asked = {_found(savepoint, one, names).metadata.id: tables for one, tables in columns.items()}
-    found = []
+    names = _choose_names(savepoint, uids)
+    selected_ids = {_find_operator(savepoint, name, names).metadata.id for name in operators}
+    tables_by_id = {
+        _find_operator(savepoint, name, names).metadata.id: tables
+        for name, tables in columns.items()
+    }
+    planned = []
     for operator in savepoint.operators:
         number = operator.metadata.id
-        is_wanted = not operators or number in wanted
-        dropped, refused = _transactions(operator, drop)
-        problem = operator.problem or _unreadable(operator) or refused
+        is_wanted = not operators or number in selected_ids
+        dropped, refused = _find_transactions(operator, drop)
+        problem = operator.problem or _find_unreadable_type(operator) or refused
         states: tuple[PlannedState, ...] = ()
         header = operator.header
         if header is not None and problem is None and is_wanted:
-            tables = asked.get(number, {})
+            tables = tables_by_id.get(number, {})
             _check_tables(tables, operator)
             states = tuple(
-                _planned(info, header, operator, names[number], tables, before)
+                _plan_state(info, header, operator, names[number], tables, before)
                 for info in header.states
             )
-        found.append(
+        planned.append(
             PlannedOperator(
                 names[number], operator, header, states, problem, is_wanted, tuple(dropped)
             )
@@ -133,17 +136,17 @@ def plan_import(
         if operators and is_wanted and problem is not None:
             raise UnsupportedTypeError(f"cannot read operator {operator.title}: {problem}")
     if before is not None:
-        _refuse_left_out(found, before)
-    return tuple(found)
+        _refuse_left_out(planned, before)
+    return tuple(planned)
 
 
 def _refuse_left_out(planned: Iterable[PlannedOperator], before: SavepointRecord) -> None:
     """Refuse to lose the store's state of an operator that is still in the savepoint."""
     stored = {state.operator for state in before.states}
     left = [
-        f"{one.name} (unreadable: {one.problem})" if one.is_wanted else one.name
-        for one in planned
-        if one.name in stored and (not one.is_wanted or one.problem is not None)
+        f"{operator.name} (unreadable: {operator.problem})" if operator.is_wanted else operator.name
+        for operator in planned
+        if operator.name in stored and (not operator.is_wanted or operator.problem is not None)
     ]
     if left:
         raise LeftOutStateError(
@@ -153,7 +156,7 @@ def _refuse_left_out(planned: Iterable[PlannedOperator], before: SavepointRecord
         )
 
 
-def _transactions(
+def _find_transactions(
     operator: FlinkOperator, drop: Collection[Refused]
 ) -> tuple[Collection[str], str | None]:
     """Return the operator states to leave out, or the reason why the operator is refused."""
@@ -162,7 +165,7 @@ def _transactions(
         for _ in operator.operator_state(names):
             pass
     except UnsupportedTypeError as error:
-        if _IN_TWO_PHASES not in str(error):
+        if _TWO_PHASE_COMMIT not in str(error):
             return (), str(error)
         handles = (subtask.operator for subtask in operator.metadata.subtasks)
         names = tuple(
@@ -173,7 +176,7 @@ def _transactions(
     return names, None
 
 
-def _names(savepoint: FlinkSavepoint, uids: Mapping[str, str]) -> dict[str, str]:
+def _choose_names(savepoint: FlinkSavepoint, uids: Mapping[str, str]) -> dict[str, str]:
     """Return the operators' names in the store, by operator id."""
     known = {operator.metadata.id for operator in savepoint.operators}
     for number, uid in uids.items():
@@ -182,46 +185,46 @@ def _names(savepoint: FlinkSavepoint, uids: Mapping[str, str]) -> dict[str, str]
                 f"{savepoint.url} has no operator with the id {number}, which is the hash of "
                 f"the uid {uid!r}; check the uid"
             )
-    wanted = {}
+    preferred = {}
     for operator in savepoint.operators:
         data = operator.metadata
         name = data.name if data.name and len(data.name.encode()) <= _LONGEST_NAME else None
-        wanted[data.id] = uids.get(data.id) or data.uid or name or data.id
-    counts = Counter(name.lower() for name in wanted.values())
+        preferred[data.id] = uids.get(data.id) or data.uid or name or data.id
+    counts = Counter(name.lower() for name in preferred.values())
     taken = [RECORD]
-    found = {}
-    for number, name in wanted.items():
+    assigned = {}
+    for number, name in preferred.items():
         has_uid = number in uids or name != number
         plain = name if counts[name.lower()] == 1 else f"{name}-{number[:8]}"
-        found[number] = first_free(plain if has_uid else number, taken)
-        taken.append(found[number])
-    return found
+        assigned[number] = first_free(plain if has_uid else number, taken)
+        taken.append(assigned[number])
+    return assigned
 
 
-def _found(savepoint: FlinkSavepoint, name: str, names: Mapping[str, str]) -> FlinkOperator:
+def _find_operator(savepoint: FlinkSavepoint, name: str, names: Mapping[str, str]) -> FlinkOperator:
     for operator in savepoint.operators:
         if name in (names[operator.metadata.id], operator.metadata.id):
             return operator
     hashed = operator_id(name)
-    if any(one.metadata.id == hashed for one in savepoint.operators):
+    if any(operator.metadata.id == hashed for operator in savepoint.operators):
         return savepoint.operator(hashed)
     return savepoint.operator(name)
 
 
-def _unreadable(operator: FlinkOperator) -> str | None:
+def _find_unreadable_type(operator: FlinkOperator) -> str | None:
     """Return why the hashmap backend's format cannot be read: a type without a known end."""
     for part in operator.parts:
         if isinstance(part.handle, KeyGroupsHandle) and not part.handle.is_savepoint:
             for state in filter(None, part.states):
                 try:
-                    for kind in (state.key, state.namespace, state.value):
-                        skipper(kind)
+                    for flink_type in (state.key, state.namespace, state.value):
+                        skipper(flink_type)
                 except UnsupportedTypeError as error:
                     return f"state {state.name!r}: {error}"
     return None
 
 
-def _planned(
+def _plan_state(
     info: StateInfo,
     header: KeyedHeader,
     operator: FlinkOperator,
@@ -232,14 +235,20 @@ def _planned(
     data = operator.metadata
     state = keyed_state(info, header.key.kind, f"operator {operator.title}")
     stored = () if before is None else before.states
-    for one in stored:
-        if (one.operator, one.name, one.sort) == (name, info.name, "keyed"):
-            columns = _as_stored(state, one, data.max_parallelism)
-            return PlannedState(info, columns.state, (columns,), one.why, one.python)
+    for stored_state in stored:
+        if (stored_state.operator, stored_state.name, stored_state.sort) == (
+            name,
+            info.name,
+            "keyed",
+        ):
+            columns = _match_stored_columns(state, stored_state, data.max_parallelism)
+            return PlannedState(
+                info, columns.state, (columns,), stored_state.why, stored_state.python
+            )
     forms, why = [], None
-    wanted = dict(_wanted(tables, info.name))
+    part_names = dict(_configured_names(tables, info.name))
     declared = tables.get("states", {}).get(info.name, {}).get(_TYPE, "")
-    is_python = any(is_python_state(one.name) for one in header.states)
+    is_python = any(is_python_state(state_info.name) for state_info in header.states)
     if declared:
         state = declared_state(state, declared)
     for form in EntryForm:
@@ -250,7 +259,7 @@ def _planned(
             continue
         parts = {
             part: names
-            for part, names in wanted.items()
+            for part, names in part_names.items()
             if form is EntryForm.COLUMNS or part == "key"
         }
         try:
@@ -268,7 +277,9 @@ def _planned(
     return PlannedState(info, state, tuple(forms), why, declared if is_python else None)
 
 
-def _as_stored(state: KeyedStateInfo, stored: ImportedState, max_parallelism: int) -> StateColumns:
+def _match_stored_columns(
+    state: KeyedStateInfo, stored: ImportedState, max_parallelism: int
+) -> StateColumns:
     """Return a state's stored columns; SchemaMismatchError if its columns are now different."""
     before = stored.columns(max_parallelism)
     now = None
@@ -283,10 +294,12 @@ def _as_stored(state: KeyedStateInfo, stored: ImportedState, max_parallelism: in
     return now
 
 
-def _wanted(tables: Mapping[str, Any], state: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _configured_names(
+    tables: Mapping[str, Any], state: str
+) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the configured names for the parts of a state; the state overrides its operator."""
-    own = tables.get("states", {}).get(state, {})
-    both = {part: one for part, one in tables.items() if part != "states"} | own
+    state_table = tables.get("states", {}).get(state, {})
+    both = {part: names for part, names in tables.items() if part != "states"} | state_table
     for part, names in both.items():
         if part == _TYPE:
             continue

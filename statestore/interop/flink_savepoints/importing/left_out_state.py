@@ -40,16 +40,19 @@ def left_out_of(
         user dropped.
     """
     whole = {operator.id: operator for operator in savepoint.metadata.operators}
-    for one in planned:
-        data = whole[one.operator.metadata.id]
+    for planned_operator in planned:
+        data = whole[planned_operator.operator.metadata.id]
         if not has_state(data):
             continue
-        reason = one.problem if one.is_wanted else NOT_ASKED_FOR
+        reason = planned_operator.problem if planned_operator.is_wanted else NOT_ASKED_FOR
         if reason is not None:
-            yield _record(one.name, data, None, reason)
+            yield _build_record(planned_operator.name, data, None, reason)
             continue
-        for part, said in (*dropped_parts(data, one.operator), *_transactions(one.dropped)):
-            yield _record(one.name, data, part, said)
+        for part, dropped_reason in (
+            *dropped_parts(data, planned_operator.operator),
+            *_dropped_transactions(planned_operator.dropped),
+        ):
+            yield _build_record(planned_operator.name, data, part, dropped_reason)
     for master in savepoint.metadata.master_states:
         yield LeftOutState(
             operator=master.name,
@@ -66,9 +69,11 @@ def dropped_parts(whole: OperatorHandles, operator: FlinkOperator) -> Iterator[t
         whole: the operator in the savepoint.
         operator: the same operator without the dropped parts.
     """
-    kinds = dict.fromkeys(kind for subtask in whole.subtasks for kind, _ in unread_parts(subtask))
-    for kind in kinds:
-        yield kind.value, f"dropped with --drop {kind}"
+    kinds = dict.fromkeys(
+        refused for subtask in whole.subtasks for refused, _ in unread_parts(subtask)
+    )
+    for refused in kinds:
+        yield refused.value, f"dropped with --drop {refused}"
     states = (
         info.name
         for part in operator.parts
@@ -98,7 +103,7 @@ def checkpoint_left_out(
     Returns:
         The state that is missing.
     """
-    known = {*manifest.uids, *(one.operator for one in manifest.left_out)}
+    known = {*manifest.uids, *(left_out_state.operator for left_out_state in manifest.left_out)}
     operators = () if record is None else record.operators
     older = (
         LeftOutState(
@@ -112,26 +117,30 @@ def checkpoint_left_out(
         for operator in operators
         if not operator.is_imported and operator.operator not in known
     )
-    return (*manifest.left_out, *older, *_dropped_later(manifest, record))
+    return (*manifest.left_out, *older, *_find_dropped_later(manifest, record))
 
 
-def _dropped_later(manifest: Manifest, record: SavepointRecord | None) -> Iterator[LeftOutState]:
+def _find_dropped_later(
+    manifest: Manifest, record: SavepointRecord | None
+) -> Iterator[LeftOutState]:
     """Yield the imported states that the checkpoint no longer has.
 
     An operator matches by its id or by its label, because a job graph may change the label.
     """
     if record is None:
         return
-    ids = {one.operator: one.id for one in record.operators}
+    ids = {operator.operator: operator.id for operator in record.operators}
     present = {
         (operator, entry.state.name)
         for entry in manifest.entries
         for operator in (entry.state.uid, manifest.operators.id_of(entry.state.uid))
     }
-    told = {(one.operator, one.state) for one in manifest.left_out}
+    recorded = {
+        (left_out_state.operator, left_out_state.state) for left_out_state in manifest.left_out
+    }
     for state in record.states:
         operator_id = ids.get(state.operator)
-        if {(state.operator, state.state), (operator_id, state.state)} & (present | told):
+        if {(state.operator, state.state), (operator_id, state.state)} & (present | recorded):
             continue
         yield LeftOutState(
             operator=state.operator,
@@ -142,11 +151,11 @@ def _dropped_later(manifest: Manifest, record: SavepointRecord | None) -> Iterat
         )
 
 
-def _transactions(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _dropped_transactions(names: Iterable[str]) -> Iterator[tuple[str, str]]:
     return ((name, "dropped with --drop transactions") for name in names)
 
 
-def _record(name: str, data: OperatorHandles, state: str | None, reason: str) -> LeftOutState:
+def _build_record(name: str, data: OperatorHandles, state: str | None, reason: str) -> LeftOutState:
     return LeftOutState(
         operator=name, state=state, reason=reason, command=COMMAND, id=data.id, name=data.name
     )

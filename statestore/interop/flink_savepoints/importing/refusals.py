@@ -12,7 +12,7 @@ from enum import StrEnum
 from statestore.errors import IncompatibleStateError, InvalidArgumentError
 from statestore.interop.flink_savepoints.metadata.reader import ChangelogHandle, Subtask
 
-__all__ = ["Refused", "kept", "refused_kinds", "unread_parts"]
+__all__ = ["Refused", "drop_refused", "refused_kinds", "unread_parts"]
 
 
 class Refused(StrEnum):
@@ -45,15 +45,15 @@ def refused_kinds(names: Collection[str]) -> frozenset[Refused]:
     return frozenset(map(Refused, names))
 
 
-def kept(subtask: Subtask, drop: Collection[Refused]) -> Subtask:
+def drop_refused(subtask: Subtask, drop: Collection[Refused]) -> Subtask:
     """Return a subtask without the kinds of state in ``drop``.
 
     Raises IncompatibleStateError if it has other unsupported state.
     """
-    for kind, what in unread_parts(subtask):
-        if kind not in drop:
+    for refused, what in unread_parts(subtask):
+        if refused not in drop:
             raise IncompatibleStateError(
-                f"subtask {subtask.index} has {what}, or drop it (--drop {kind})"
+                f"subtask {subtask.index} has {what}, or drop it (--drop {refused})"
             )
     is_changelog = isinstance(subtask.keyed, ChangelogHandle)
     return replace(

@@ -26,7 +26,7 @@ from statestore.errors import (
     StorageError,
     UnsupportedTypeError,
 )
-from statestore.interop.flink_savepoints.importing.refusals import Refused, kept
+from statestore.interop.flink_savepoints.importing.refusals import Refused, drop_refused
 from statestore.interop.flink_savepoints.metadata.reader import (
     FileHandle,
     IncrementalHandle,
@@ -444,7 +444,7 @@ def _open_operator(
     problem = None
     with _note_location(f"in operator {_title(metadata)}"):
         try:
-            subtasks = tuple(kept(subtask, drop) for subtask in metadata.subtasks)
+            subtasks = tuple(drop_refused(subtask, drop) for subtask in metadata.subtasks)
             metadata = replace(metadata, subtasks=subtasks)
             places.refuse_others(metadata)
             parts = list(_open_parts(metadata, places, drop))
