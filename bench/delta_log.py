@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.measure import Figure, counted, times
 from bench.plans import made_up_state
 from statestore.delta.backend import DeltaTables
-from statestore.delta.log_cleanup import needless
+from statestore.delta.log_cleanup import unneeded_files
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import KeyedEntry, TableRef
 from statestore.format.names import keyed_table, partition_file
@@ -54,7 +54,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
         seconds.append(time.perf_counter() - start)
         if version is not None and number % COLLECTED_EACH == 0:
             log = storage.listed(f"{entry.table.path}/_delta_log")
-            for item in needless(storage, log, {entry.table.path: version - KEPT}):
+            for item in unneeded_files(storage, log, {entry.table.path: version - KEPT}):
                 storage.delete(item.name)
     sample = min(SAMPLE, rows // 3)
     # The very first versions include the warm-up of the process.

@@ -17,7 +17,7 @@ import pyarrow as pa
 from bench.measure import Figure, in_turn, times
 from statestore import StateStore
 from statestore.ui.checkpoint import checkpoint, state
-from statestore.ui.pages import PageView, written
+from statestore.ui.pages import PageView, render
 from statestore.ui.rescale import rescale
 from statestore.ui.timeline import SHOWN, timeline
 
@@ -61,7 +61,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
 
 def _opened(url: str, made: Callable[..., PageView]) -> str:
     store = StateStore.open(url)
-    return written(made(store), url)
+    return render(made(store), url)
 
 
 def _make_large(url: str) -> None:

@@ -82,4 +82,4 @@ def tasks_of(spark: SparkSession) -> tuple[int, int]:
     tracker = spark.sparkContext.statusTracker()
     known = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
     stages = [stage for stage in known if stage is not None]
-    return sum(one.numCompletedTasks for one in stages), sum(one.numTasks for one in stages)
+    return sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)

@@ -67,13 +67,13 @@ def run(
     The settings' restart strategy decides whether another attempt follows a failed one.
     """
     try:
-        given = _parser(job).parse_args(arguments)
-        progress = _silent if given.output == "json" else _on_stderr
-        overrides = [*given.set, f"{job.dry_run}=true"] if given.dry_run else given.set
+        options = _parser(job).parse_args(arguments)
+        progress = _ignore_progress if options.output == "json" else _print_progress
+        overrides = [*options.set, f"{job.dry_run}=true"] if options.dry_run else options.set
         report, attempts = run_attempts(
-            lambda: load_settings(job.settings, given.conf_file, overrides),
+            lambda: load_settings(job.settings, options.conf_file, overrides),
             lambda settings, listeners: job.work(settings, progress, listeners),
-            _on_stderr,
+            _print_progress,
             clock or RestartClock(),
         )
         report["attempts"] = attempts
@@ -81,18 +81,18 @@ def run(
         notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
         print(f"error: {error}{notes}", file=sys.stderr)
         return error.exit_code
-    print(json.dumps(report, indent=2) if given.output == "json" else job.text(report))
+    print(json.dumps(report, indent=2) if options.output == "json" else job.text(report))
     return 0
 
 
-def load_settings(kind: type[S], path: str, overrides: Iterable[str] = ()) -> S:
+def load_settings(settings_type: type[S], path: str, overrides: Iterable[str] = ()) -> S:
     """Return a settings file with ``NAME=VALUE`` overrides applied; SettingsError when invalid."""
     table = read_toml(path)
     where = path
     for text in overrides:
         _override(table, text)
         where = f"{path} with --set"
-    return from_table(with_strategy(table, kind, where), kind, where=where)
+    return from_table(with_strategy(table, settings_type, where), settings_type, where=where)
 
 
 def write_file(path: str, text: str) -> None:
@@ -126,11 +126,11 @@ def columns(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     )
 
 
-def _on_stderr(text: str) -> None:
+def _print_progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _silent(text: str) -> None:
+def _ignore_progress(text: str) -> None:
     pass
 
 
@@ -160,8 +160,8 @@ def _parser(job: Job[Any]) -> argparse.ArgumentParser:
     )
     parser.set_defaults(dry_run=False)
     if job.dry_run is not None:
-        told = f"report what the job would do, and write nothing ({job.dry_run})"
-        parser.add_argument("--dry-run", action="store_true", help=told)
+        help_text = f"report what the job would do, and write nothing ({job.dry_run})"
+        parser.add_argument("--dry-run", action="store_true", help=help_text)
     parser.add_argument("--output", choices=("text", "json"), default="text", help="[text]")
     return parser
 
@@ -179,19 +179,19 @@ def _override(table: dict[str, Any], text: str) -> None:
         node = node.setdefault(step, {}) if isinstance(node, dict) else node[step]
     _check_step(node, steps[-1], name)
     try:
-        node[steps[-1]] = _typed(value.strip())
+        node[steps[-1]] = _parse_value(value.strip())
     except ValueError as error:
         raise SettingsError(f"--set {name.strip()}: {error}") from error
 
 
 def _steps(name: str) -> list[str | int]:
     steps: list[str | int] = []
-    at = 0
-    while match := _STEP.match(name, at):
-        at = match.end()
+    offset = 0
+    while match := _STEP.match(name, offset):
+        offset = match.end()
         index = match["index"]
         steps.append(int(index) if index else match["quoted"] or match["word"])
-    return steps if at == len(name) else []
+    return steps if offset == len(name) else []
 
 
 def _check_step(node: Any, step: str | int, name: str) -> None:
@@ -207,7 +207,7 @@ def _check_step(node: Any, step: str | int, name: str) -> None:
         )
 
 
-def _typed(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     """Parse a value as TOML (7, true, ["a"]); if it is not valid TOML, return the text itself.
 
     Raises ValueError for a number that cannot be represented exactly.

@@ -52,7 +52,7 @@ def session(
     without its JVM, does not count as running: the next attempt gets a new one. Raises
     MissingDependencyError when Java is missing, or when Delta is missing and ``delta`` is True.
     """
-    _forget_ended()
+    _drop_ended_session()
     return spark_session(
         app_name=app_name,
         master=settings.master,
@@ -95,16 +95,16 @@ def read(spark: SparkSession, source: SourceSettings) -> DataFrame:
     if source.where is not None:
         rows = rows.where(source.where)
     if source.group_by:
-        return _grouped(rows, source)
+        return _group_rows(rows, source)
     return rows.selectExpr(*source.select) if source.select else rows
 
 
-def _grouped(rows: DataFrame, source: SourceSettings) -> DataFrame:
+def _group_rows(rows: DataFrame, source: SourceSettings) -> DataFrame:
     """Return one row per group, with the columns of ``select`` and no others, as GROUP BY does."""
     # agg returns the grouping columns first, even columns that select does not name.
-    groups = [F.expr(sql).alias(f"{_GROUP}{at}") for at, sql in enumerate(source.group_by)]
-    found = rows.groupBy(*groups).agg(*map(F.expr, source.select))
-    return found.drop(*(name for name in found.columns if name.startswith(_GROUP)))
+    groups = [F.expr(sql).alias(f"{_GROUP}{index}") for index, sql in enumerate(source.group_by)]
+    grouped = rows.groupBy(*groups).agg(*map(F.expr, source.select))
+    return grouped.drop(*(name for name in grouped.columns if name.startswith(_GROUP)))
 
 
 def keyed_rows(rows: DataFrame, *, per_subtask: bool) -> DataFrame:
@@ -171,14 +171,14 @@ def write(rows: DataFrame, sink: SinkSettings) -> None:
         # an earlier, larger parallelism would then stay and be read as state.
         writer = writer.partitionBy(SUBTASK).option("partitionOverwriteMode", "static")
     writer = writer.options(**sink.options)
-    with _without_sort(rows.sparkSession):
+    with _disable_sort(rows.sparkSession):
         if sink.table is not None:
             writer.saveAsTable(sink.table)
         else:
             writer.save(sink.path)
 
 
-def _forget_ended() -> None:
+def _drop_ended_session() -> None:
     """Drop a Spark session that has ended; otherwise PySpark would keep returning it."""
     context: Any = SparkContext._active_spark_context
     if context is None:
@@ -198,7 +198,7 @@ def _first_line(problem: object) -> str:
 
 
 @contextmanager
-def _without_sort(spark: SparkSession) -> Iterator[None]:
+def _disable_sort(spark: SparkSession) -> Iterator[None]:
     """Keep Spark from sorting each Spark partition by ``subtask`` before it writes directories.
 
     The column has one value per Spark partition. The sort would buffer, and perhaps spill, the

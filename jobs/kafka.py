@@ -64,11 +64,11 @@ def check(
             f"Kafka at {kafka.bootstrap} has no topic {missing[0]!r}, which the setting "
             "kafka.topics names; correct the name or create the topic"
         )
-    found = reconcile(stored, live, kafka)
-    report = _report(kafka, found.report)
-    if found.refused or not settings.check_only:
+    reconciled = reconcile(stored, live, kafka)
+    report = _report(kafka, reconciled.report)
+    if reconciled.refused or not settings.check_only:
         say(table(report))
-    lists = found.per_old_subtask(old)
+    lists = reconciled.per_old_subtask(old)
     if kafka.group is not None:
         cluster.refuse_live(kafka.group)
     return KafkaCheck(cluster, kafka.group, lists, report)

@@ -56,14 +56,14 @@ def run_attempts(
     return done, len(read)
 
 
-def with_strategy(table: Mapping[str, Any], kind: type[Any], where: str) -> dict[str, Any]:
+def with_strategy(table: Mapping[str, Any], settings_type: type[Any], where: str) -> dict[str, Any]:
     """Return settings for ``from_table``: with ``[restart-strategy]`` parsed, all names known.
 
     The table's keys are Flink's options without their prefix. Nested tables and dotted names are
     equivalent. Raises SettingsError for an unknown name (the message suggests a similar one), an
     option that does not fit, and options without a type, which would have no effect.
     """
-    known = {_SECTION if field.name == _FIELD else field.name for field in fields(kind)}
+    known = {_SECTION if field.name == _FIELD else field.name for field in fields(settings_type)}
     for name in table:
         if name not in known:
             raise SettingsError(
@@ -72,7 +72,7 @@ def with_strategy(table: Mapping[str, Any], kind: type[Any], where: str) -> dict
     rest = {name: value for name, value in table.items() if name != _SECTION}
     if _SECTION not in table:
         return rest
-    options = {key: _text(value) for key, value in _flat(_SECTION, table[_SECTION])}
+    options = {key: _text(value) for key, value in _flatten(_SECTION, table[_SECTION])}
     try:
         strategy = strategy_of(options, checkpointing=False)
     except SettingsError as error:
@@ -84,12 +84,12 @@ def with_strategy(table: Mapping[str, Any], kind: type[Any], where: str) -> dict
     return {**rest, _FIELD: strategy}
 
 
-def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _flatten(key: str, value: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(value, dict):
         yield key, value
         return
     for name, inner in value.items():
-        yield from _flat(f"{key}.{name}", inner)
+        yield from _flatten(f"{key}.{name}", inner)
 
 
 def _text(value: Any) -> Any:

@@ -75,7 +75,7 @@ class Snapshot:
         try:
             states = settings.states
             with bar_of(spark, len(states)) as bar, self._begin(store, settings) as checkpoint:
-                _settle_others(checkpoint, settings)
+                _carry_or_drop_others(checkpoint, settings)
                 for state in states:
                     bar.begin(f"writing {state.uid}/{state.name}")
                     with naming(f"state {state.name!r} of operator {state.uid!r}"):
@@ -139,7 +139,7 @@ def main(arguments: list[str] | None = None) -> int:
     return run(job, arguments)
 
 
-def _settle_others(checkpoint: CheckpointWriter, settings: SnapshotSettings) -> None:
+def _carry_or_drop_others(checkpoint: CheckpointWriter, settings: SnapshotSettings) -> None:
     """Carry or drop states that the settings do not write.
 
     Raises LeftOutStateError, before any row is read, if the checkpoint would lose a state.
@@ -205,12 +205,12 @@ def _report(store: str, checkpoint: CheckpointWriter) -> Report:
 
 def _state(entry: Entry) -> dict[str, Any]:
     keyed = entry.state if isinstance(entry, KeyedEntry) else None
-    kind = entry.state.kind if isinstance(entry, KeyedEntry) else entry.state.mode
+    kind_or_mode = entry.state.kind if isinstance(entry, KeyedEntry) else entry.state.mode
     changes = entry.changed_rows if isinstance(entry, KeyedEntry) else 0
     return {
         "operator": entry.state.uid,
         "state": entry.state.name,
-        "kind": kind.value,
+        "kind": kind_or_mode.value,
         "max_parallelism": keyed.max_parallelism if keyed else None,
         "rows": entry.rows,
         "bytes": entry.size_bytes,

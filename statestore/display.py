@@ -73,9 +73,9 @@ def figure(title: str, *parts: str) -> str:
     )
 
 
-def text(said: str) -> str:
+def text(sentence: str) -> str:
     """Return a line of text."""
-    return f"<div>{escape(said)}</div>"
+    return f"<div>{escape(sentence)}</div>"
 
 
 def bars(drawn: Sequence[NotebookBar]) -> str:
@@ -85,10 +85,10 @@ def bars(drawn: Sequence[NotebookBar]) -> str:
     """
     if not drawn:
         return ""
-    seen = drawn[:MOST_BARS]
-    most = max(sum(value for value, _ in bar.parts) for bar in seen)
-    lines = [_bar(bar, most, at * _HEIGHT) for at, bar in enumerate(seen)]
-    left = len(drawn) - len(seen)
+    shown = drawn[:MOST_BARS]
+    most = max(sum(value for value, _ in bar.parts) for bar in shown)
+    lines = [_bar(bar, most, index * _HEIGHT) for index, bar in enumerate(shown)]
+    left = len(drawn) - len(shown)
     return _svg(lines) + (text(f"… and {count(left)} more") if left else "")
 
 
@@ -97,7 +97,7 @@ def strips(drawn: Sequence[tuple[str, int, Sequence[KeyGroupRange]]]) -> str:
 
     Each has a label, the number of key groups, and the range of each subtask.
     """
-    return _svg([_strip(*strip, at * _HEIGHT) for at, strip in enumerate(drawn)])
+    return _svg([_strip(*strip, index * _HEIGHT) for index, strip in enumerate(drawn)])
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -106,11 +106,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     Returns an empty text if there are no rows. Columns of bytes and of times, ``…_bytes`` and
     ``…_at_ms``, are formatted for people.
     """
-    given = iter(rows)
-    shown = [*islice(given, _MOST_ROWS)]
+    remaining = iter(rows)
+    shown = [*islice(remaining, _MOST_ROWS)]
     if not shown:
         return ""
-    left = sum(1 for _ in given)
+    left = sum(1 for _ in remaining)
     head = "".join(f'<th style="text-align:left">{escape(_heading(name))}</th>' for name in columns)
     body = "".join(f"<tr>{''.join(map(_cell, columns, row))}</tr>" for row in shown)
     more = text(f"… and {count(left)} more") if left else ""
@@ -155,7 +155,7 @@ def duration(milliseconds: int) -> str:
 
     Examples are ``350 ms``, ``5.61 s``, ``4 min`` and ``1,234 d``.
     """
-    length, unit = next((one for one in _SPANS if abs(milliseconds) >= one[0]), _SPANS[-1])
+    length, unit = next((span for span in _SPANS if abs(milliseconds) >= span[0]), _SPANS[-1])
     value = milliseconds / length
     return f"{value:.3g} {unit}" if abs(value) < 999.5 else f"{value:,.0f} {unit}"
 
@@ -184,10 +184,10 @@ def _bar(bar: NotebookBar, most: float, top: int) -> str:
             width = max(value / most * _AREA, 1.0)
             drawn.append(_rect(left, top, width, _COLORS[tone], 0.55 if tone == "plain" else 0.9))
             left += width
-    said = f"✗ {bar.text}" if bar.bad else bar.text
+    caption = f"✗ {bar.text}" if bar.bad else bar.text
     color = _COLORS["bad" if bar.bad else "plain"]
     place = min(left, _LABEL + _AREA) + 6
-    return f"{_label(bar.label, top)}{''.join(drawn)}{_said(said, place, top, color)}"
+    return f"{_label(bar.label, top)}{''.join(drawn)}{_caption(caption, place, top, color)}"
 
 
 def _strip(label: str, key_groups: int, ranges: Sequence[KeyGroupRange], top: int) -> str:
@@ -201,8 +201,8 @@ def _strip(label: str, key_groups: int, ranges: Sequence[KeyGroupRange], top: in
             drawn.append(_rect(left, top, width, "currentColor", opacity, inside))
     else:
         drawn.append(_rect(_LABEL, top, _AREA, "currentColor", 0.25))
-    said = f"key groups 0–{key_groups - 1}"
-    return f"{_label(label, top)}{''.join(drawn)}{_said(said, _LABEL + _AREA + 6, top)}"
+    caption = f"key groups 0–{key_groups - 1}"
+    return f"{_label(label, top)}{''.join(drawn)}{_caption(caption, _LABEL + _AREA + 6, top)}"
 
 
 def _rect(left: float, top: int, width: float, color: str, opacity: float, inside: str = "") -> str:
@@ -213,12 +213,12 @@ def _rect(left: float, top: int, width: float, color: str, opacity: float, insid
 
 
 def _label(label: str, top: int) -> str:
-    shown, whole = escape(_cut(label, int(_LABEL / _CHAR))), escape(label)
+    shown, whole = escape(_shorten(label, int(_LABEL / _CHAR))), escape(label)
     return f'<text x="0" y="{top + 13}">{shown}<title>{whole}</title></text>'
 
 
-def _said(said: str, left: float, top: int, color: str = "currentColor") -> str:
-    shown, whole = escape(_cut(said, int((_WIDTH - left) / _CHAR))), escape(said)
+def _caption(caption: str, left: float, top: int, color: str = "currentColor") -> str:
+    shown, whole = escape(_shorten(caption, int((_WIDTH - left) / _CHAR))), escape(caption)
     place = f'x="{left:.1f}" y="{top + 13}" fill="{color}"'
     return f"<text {place}>{shown}<title>{whole}</title></text>"
 
@@ -231,7 +231,9 @@ def _heading(name: str) -> str:
 def _cell(column: str, value: Any) -> str:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     side = "right" if is_number else "left"
-    return f'<td style="text-align:{side}">{escape(_cut(_value(column, value), _MOST_CELL))}</td>'
+    return (
+        f'<td style="text-align:{side}">{escape(_shorten(_value(column, value), _MOST_CELL))}</td>'
+    )
 
 
 def _value(column: str, value: Any) -> str:
@@ -246,5 +248,5 @@ def _value(column: str, value: Any) -> str:
     return when(value) if column.endswith("_at_ms") else count(value)
 
 
-def _cut(said: str, most: int) -> str:
-    return said if len(said) <= most else f"{said[: most - 1]}…"
+def _shorten(caption: str, most: int) -> str:
+    return caption if len(caption) <= most else f"{caption[: most - 1]}…"

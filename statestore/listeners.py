@@ -123,28 +123,29 @@ class Listeners:
 
     def add(self, listener: CheckpointListener) -> None:
         """Add a listener. Raises InvalidArgumentError for an object that is not a listener."""
-        given: object = listener
-        if isinstance(given, type) or not isinstance(given, CheckpointListener):
-            kind = given if isinstance(given, type) else type(given)
+        candidate: object = listener
+        if isinstance(candidate, type) or not isinstance(candidate, CheckpointListener):
+            listener_type = candidate if isinstance(candidate, type) else type(candidate)
             raise InvalidArgumentError(
                 "a listener must have the methods on_committed, on_failed and on_restored, which "
-                f"{kind.__name__} lacks; derive its class from statestore.CheckpointListener"
+                f"{listener_type.__name__} lacks; derive its class from "
+                "statestore.CheckpointListener"
             )
         self._known = (*self._known, listener)
 
     def remove(self, listener: CheckpointListener) -> None:
         """Remove a listener; do nothing if it is unknown."""
-        self._known = tuple(one for one in self._known if one is not listener)
+        self._known = tuple(known for known in self._known if known is not listener)
 
     def committed(self, manifest: Manifest, metrics: CheckpointMetrics) -> None:
         """Report to all listeners that a checkpoint is visible."""
         number = manifest.checkpoint_id
         if _log.isEnabledFor(logging.INFO):
-            _log.info("checkpoint %d of %s committed %s", number, self.url, _told(metrics))
+            _log.info("checkpoint %d of %s committed %s", number, self.url, _metrics_text(metrics))
         event = CheckpointCommitted(
             store=self.url, checkpoint_id=number, metrics=metrics, manifest=manifest
         )
-        self._tell("on_committed", event)
+        self._notify("on_committed", event)
 
     def failed(
         self, checkpoint_id: int | None, error: BaseException, metrics: CheckpointMetrics
@@ -153,7 +154,7 @@ class Listeners:
         event = CheckpointFailed(
             store=self.url, checkpoint_id=checkpoint_id, error=error, metrics=metrics
         )
-        self._tell("on_failed", event)
+        self._notify("on_failed", event)
 
     def restored(self, event: CheckpointRestored) -> None:
         """Report to all listeners that a checkpoint is ready to be read."""
@@ -167,7 +168,7 @@ class Listeners:
             event.size_bytes,
             event.files,
         )
-        self._tell("on_restored", event)
+        self._notify("on_restored", event)
 
     def compaction_failed(self, event: CompactionFailed) -> None:
         """Log a failed background compaction, and report it to the compaction listeners."""
@@ -183,11 +184,11 @@ class Listeners:
             # The text of an error of ours says what happened; any other one needs its traceback.
             exc_info=None if isinstance(event.error, StateStoreError) else event.error,
         )
-        self._tell("on_compaction_failed", event, CompactionListener)
+        self._notify("on_compaction_failed", event, CompactionListener)
 
-    def _tell(self, what: str, event: Any, kind: type = object) -> None:
+    def _notify(self, what: str, event: Any, listener_type: type = object) -> None:
         for listener in self._known:
-            if not isinstance(listener, kind):
+            if not isinstance(listener, listener_type):
                 continue
             try:
                 getattr(listener, what)(event)
@@ -201,7 +202,7 @@ class Listeners:
                 )
 
 
-def _told(metrics: CheckpointMetrics) -> str:
+def _metrics_text(metrics: CheckpointMetrics) -> str:
     written, compacted = metrics.written, metrics.compaction
     share = metrics.changed_share
     phase, spent = metrics.phases.slowest

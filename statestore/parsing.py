@@ -82,7 +82,7 @@ def parse_integer(text: str) -> int:
     """Parse an integer in ASCII digits. Raises ValueError for any other text."""
     if not _INTEGER.fullmatch(text.strip()):
         raise ValueError(f"{text!r:.80} is not an integer")
-    return int(_short(text.strip()))
+    return int(_refuse_long(text.strip()))
 
 
 def parse_number(text: str) -> int | Decimal:
@@ -91,7 +91,7 @@ def parse_number(text: str) -> int | Decimal:
     Raises:
         ValueError: The text is not a number, or has more than 4,300 digits.
     """
-    digits = _short(text.strip())
+    digits = _refuse_long(text.strip())
     if not _NUMBER.fullmatch(digits):
         raise ValueError(f"{text!r:.80} is not a number")
     try:
@@ -108,10 +108,10 @@ def whole_number(number: int | Decimal) -> int:
     if isinstance(number, int):
         return number
     if number and number.adjusted() > _MOST_EXPONENT:
-        raise ValueError(f"{_shown(number)} is larger than the largest whole number of a column")
+        raise ValueError(f"{_shorten(number)} is larger than the largest whole number of a column")
     # A number far below one has a huge power of ten as its denominator.
     if (number and number.adjusted() < 0) or number != int(number):
-        raise ValueError(f"{_shown(number)} is not a whole number")
+        raise ValueError(f"{_shorten(number)} is not a whole number")
     return int(number)
 
 
@@ -138,17 +138,17 @@ def nearest_float(number: int | Decimal) -> float:
 
 def _nearest(number: int | Decimal, nearest: float, name: str) -> float:
     if not math.isfinite(nearest):
-        raise ValueError(f"{_shown(number)} is larger than the largest {name}")
+        raise ValueError(f"{_shorten(number)} is larger than the largest {name}")
     exact = Decimal(number)
     if exact and not nearest:
-        raise ValueError(f"{_shown(number)} is smaller than the smallest {name}")
+        raise ValueError(f"{_shorten(number)} is smaller than the smallest {name}")
     if exact:
         _, _, exponent = exact.as_tuple()
         assert isinstance(exponent, int)
         unit = Fraction(10) ** exponent
         if abs(Fraction(nearest) - Fraction(exact)) > unit / 2:
             raise ValueError(
-                f"{_shown(number)} cannot be represented as {name}: it would become {nearest!r}"
+                f"{_shorten(number)} cannot be represented as {name}: it would become {nearest!r}"
             )
     return nearest
 
@@ -170,20 +170,20 @@ def _refuse_constant(name: str) -> Any:
 
 
 def _object(members: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, value in members:
-        if name in found:
+        if name in result:
             raise ValueError(f"the member {name!r:.80} occurs twice")
-        found[name] = value
-    return found
+        result[name] = value
+    return result
 
 
-def _short(text: str) -> str:
+def _refuse_long(text: str) -> str:
     if len(text) > _MOST_DIGITS:
         raise ValueError(f"{text[:_SHOWN]}… has {len(text):,} digits, more than {_MOST_DIGITS:,}")
     return text
 
 
-def _shown(number: int | Decimal) -> str:
+def _shorten(number: int | Decimal) -> str:
     text = str(number)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -117,8 +117,8 @@ class PrometheusListener(CheckpointListener, CompactionListener):
         total = metrics.duration_ms + (metrics.phases.put_ms or 0)
         for phase, spent in (*metrics.phases.items(), ("all", total)):
             self._seconds.labels(store, phase).observe(spent / 1000)
-        self._wrote(store, "states", metrics.written)
-        self._wrote(store, "compaction", metrics.compaction)
+        self._count_written(store, "states", metrics.written)
+        self._count_written(store, "compaction", metrics.compaction)
         share = metrics.changed_share
         self._share.labels(store).set(float("nan") if share is None else share)
         self._last.labels(store).set(event.checkpoint_id)
@@ -140,7 +140,7 @@ class PrometheusListener(CheckpointListener, CompactionListener):
         """Count a background compaction that failed."""
         self._failed_compactions.labels(event.store).inc()
 
-    def _wrote(self, store: str, by: str, written: Amount) -> None:
+    def _count_written(self, store: str, by: str, written: Amount) -> None:
         self._rows.labels(store, by).inc(written.rows)
         self._bytes.labels(store, by).inc(written.size_bytes)
         self._files.labels(store, by).inc(written.files)

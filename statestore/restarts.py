@@ -66,7 +66,9 @@ def is_recoverable(error: BaseException) -> bool:
     if not isinstance(error, Exception) or isinstance(error, ImportError):
         return False
     named = [getattr(errors, name, None) for name in _OF_A_WORKER.findall(str(error))]
-    return all(issubclass(kind, _TRANSIENT) for kind in named if isinstance(kind, type))
+    return all(
+        issubclass(error_type, _TRANSIENT) for error_type in named if isinstance(error_type, type)
+    )
 
 
 def run_with_restarts(

@@ -189,23 +189,27 @@ def read_text(path: str | Path) -> str:
         raise SettingsError(f"{path} is not valid TOML: {error}") from error
 
 
-def from_table(table: Mapping[str, Any], kind: type[T], *, where: str, key: str = "") -> T:
-    """Convert a mapping to the dataclass ``kind``.
+def from_table(table: Mapping[str, Any], settings_type: type[T], *, where: str, key: str = "") -> T:
+    """Convert a mapping to the dataclass ``settings_type``.
 
     ``where`` (a file) and ``key`` are used in messages.
 
     Raises SettingsError if it does not fit (see the module's docstring), or if the dataclass raises
-    InvalidArgumentError. The fields' types must be imported where ``kind`` is defined, not only
-    under TYPE_CHECKING.
+    InvalidArgumentError. The fields' types must be imported where ``settings_type`` is defined, not
+    only under TYPE_CHECKING.
     """
-    fields = {field.name: field for field in dataclasses.fields(cast(Any, kind)) if field.init}
-    hints = get_type_hints(kind)
+    fields = {
+        field.name: field for field in dataclasses.fields(cast(Any, settings_type)) if field.init
+    }
+    hints = get_type_hints(settings_type)
     for name in table:
         if name not in fields:
             raise SettingsError(
                 f"{where}: unknown setting {_join(key, name)!r}; {_hint(name, fields)}"
             )
-    missing = [_join(key, name) for name, field in fields.items() if _required(field, name, table)]
+    missing = [
+        _join(key, name) for name, field in fields.items() if _is_missing(field, name, table)
+    ]
     if missing:
         verb = "is" if len(missing) == 1 else "are"
         raise SettingsError(f"{where}: {', '.join(map(repr, missing))} {verb} missing")
@@ -214,14 +218,14 @@ def from_table(table: Mapping[str, Any], kind: type[T], *, where: str, key: str 
         for name, value in table.items()
     }
     try:
-        return kind(**values)
+        return settings_type(**values)
     except InvalidArgumentError as error:
         inside = f" [{key}]" if key else ""
         raise SettingsError(f"{where}{inside}: {error}") from error
 
 
-def _value(value: Any, kind: Any, where: str, key: str, metadata: Mapping[str, Any]) -> Any:
-    origin, arguments = get_origin(kind), get_args(kind)
+def _value(value: Any, declared: Any, where: str, key: str, metadata: Mapping[str, Any]) -> Any:
+    origin, arguments = get_origin(declared), get_args(declared)
     if origin in (Union, UnionType):
         if value is None and NoneType in arguments:
             return None
@@ -236,32 +240,32 @@ def _value(value: Any, kind: Any, where: str, key: str, metadata: Mapping[str, A
             )
         return value
     if origin is tuple:
-        items = _checked(value, list, "a list", where, key)
+        items = _check_type(value, list, "a list", where, key)
         return tuple(
             _value(item, arguments[0], where, f"{key}[{index}]", metadata)
             for index, item in enumerate(items)
         )
     if origin is dict:
-        table = _checked(value, dict, "a table", where, key)
+        table = _check_type(value, dict, "a table", where, key)
         return {
             name: _value(item, arguments[1], where, _join(key, name), metadata)
             for name, item in table.items()
         }
-    if dataclasses.is_dataclass(kind):
-        table = _checked(value, dict, "a table", where, key)
-        return from_table(table, cast(type[Any], kind), where=where, key=key)
-    return _bounded(_plain(value, kind, where, key), where, key, metadata)
+    if dataclasses.is_dataclass(declared):
+        table = _check_type(value, dict, "a table", where, key)
+        return from_table(table, cast(type[Any], declared), where=where, key=key)
+    return _check_bounds(_plain_value(value, declared, where, key), where, key, metadata)
 
 
-def _plain(value: Any, kind: Any, where: str, key: str) -> Any:
-    if kind is Any:
+def _plain_value(value: Any, declared: Any, where: str, key: str) -> Any:
+    if declared is Any:
         return value
-    if kind is float and type(value) is int:
+    if declared is float and type(value) is int:
         try:
             return nearest_double(value)
         except ValueError as error:
             raise SettingsError(f"{where}: {key}: {error}") from None
-    checked = _checked(value, kind, _NAMES.get(kind, kind.__name__), where, key)
+    checked = _check_type(value, declared, _NAMES.get(declared, declared.__name__), where, key)
     if isinstance(checked, float) and not math.isfinite(checked):
         raise SettingsError(f"{where}: {key} must be a finite number, not {checked}")
     if isinstance(checked, int) and not -(2**63) <= checked < 2**63:
@@ -269,15 +273,15 @@ def _plain(value: Any, kind: Any, where: str, key: str) -> Any:
     return checked
 
 
-def _checked(value: Any, kind: type[T], name: str, where: str, key: str) -> T:
+def _check_type(value: Any, declared: type[T], name: str, where: str, key: str) -> T:
     # In Python bool is an int, but a setting never means it as one.
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        found = _NAMES.get(type(value), type(value).__name__)
-        raise SettingsError(f"{where}: {key} must be {name}, not {found} ({value!r})")
+    if not isinstance(value, declared) or (isinstance(value, bool) and declared is not bool):
+        actual = _NAMES.get(type(value), type(value).__name__)
+        raise SettingsError(f"{where}: {key} must be {name}, not {actual} ({value!r})")
     return value
 
 
-def _bounded(value: Any, where: str, key: str, metadata: Mapping[str, Any]) -> Any:
+def _check_bounds(value: Any, where: str, key: str, metadata: Mapping[str, Any]) -> Any:
     low, high = metadata.get("low"), metadata.get("high")
     above = low is None or value >= low
     below = high is None or value <= high
@@ -304,13 +308,13 @@ def _from_text(name: str, text: str, variable: str) -> Any:
     return value
 
 
-def _required(field: dataclasses.Field[Any], name: str, table: Mapping[str, Any]) -> bool:
+def _is_missing(field: dataclasses.Field[Any], name: str, table: Mapping[str, Any]) -> bool:
     optional = field.default is not MISSING or field.default_factory is not MISSING
     return not optional and name not in table
 
 
 def _hint(name: str, known: Iterable[Any]) -> str:
-    names = [str(one) for one in known]
+    names = [str(name) for name in known]
     close = get_close_matches(name, names, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known names are {', '.join(sorted(names))}"
 

@@ -81,7 +81,7 @@ class CommittedManifest:
         has_lists = any(list_of(part.handles) for part in manifest.parts)
         self._known = None if has_lists else (raw, manifest)
 
-    def of(self, raw: bytes) -> Manifest | None:
+    def get(self, raw: bytes) -> Manifest | None:
         """Return the manifest whose document has these bytes; None if it is not kept."""
         known = self._known
         return known[1] if known is not None and known[0] == raw else None
@@ -219,16 +219,16 @@ class Catalog:
                 return self.holds.savepoint(checkpoint).checkpoint_id
             except CheckpointNotFoundError as error:
                 raise CheckpointNotFoundError(f"{error}; {_list(ids)}") from None
-        wanted = self._wanted(checkpoint, ids)
+        wanted = self._parse_reference(checkpoint, ids)
         if wanted not in ids:
-            raise self._not_found(wanted, ids)
+            raise self._not_found_error(wanted, ids)
         return wanted
 
     def check_visible(self, checkpoint_id: int) -> None:
         """Raise CheckpointNotFoundError if a checkpoint is not visible, or no longer visible."""
         ids = self.checkpoint_ids()
         if checkpoint_id not in ids:
-            raise self._not_found(checkpoint_id, ids)
+            raise self._not_found_error(checkpoint_id, ids)
 
     def load(self, checkpoint: int | str) -> Manifest:
         """Return a manifest by id, ``"latest"``, or savepoint name, as :meth:`load_header` does.
@@ -264,7 +264,7 @@ class Catalog:
                 "expired and its files were garbage-collected"
             ) from None
         where = f"{self.storage.url}/{name}"
-        manifest = self._committed.of(raw)
+        manifest = self._committed.get(raw)
         if manifest is None:
             manifest = manifest_from_json(raw, name=where, read=self.storage.read)
         if manifest.checkpoint_id != checkpoint_id:
@@ -284,10 +284,10 @@ class Catalog:
         name = manifest_path(manifest.checkpoint_id)
         raw = manifest_to_json(manifest)
         if not put_once(self.storage, name, raw):
-            raise self._conflict(manifest.checkpoint_id)
+            raise self._conflict_error(manifest.checkpoint_id)
         # Checked after the put, so that a tombstone written just before the put is noticed.
         if self.is_expired(manifest.checkpoint_id):
-            raise self._expired(manifest.checkpoint_id)
+            raise self._expired_error(manifest.checkpoint_id)
         self._committed.keep(raw, manifest)
 
     def put_list(self, path: str, entry: KeyedEntry, *, packed: bool) -> KeyedEntry:
@@ -317,24 +317,24 @@ class Catalog:
         """
         put_once(self.storage, tombstone_path(checkpoint_id), tombstone)
 
-    def refuse_taken(self, checkpoint_id: int, seen: int | None = None) -> None:
+    def refuse_taken(self, checkpoint_id: int, observed_newest_id: int | None = None) -> None:
         """Raise CommitConflictError if the id or a greater one is taken.
 
         It is called before tables are published: a checkpoint that could not be committed, or would
         be out of order, must not be published.
 
-        ``seen`` is the newest id of the store when the checkpoint began, on which its contents
-        build. If a newer checkpoint exists by now, with any id, the new checkpoint would lack its
-        changes.
+        ``observed_newest_id`` is the newest id of the store when the checkpoint began, on which its
+        contents build. If a newer checkpoint exists by now, with any id, the new checkpoint would
+        lack its changes.
         """
         manifests, tombstones = self._ids()
         newest = max(manifests | tombstones, default=0)
         if checkpoint_id in tombstones:
-            raise self._expired(checkpoint_id)
-        if seen is not None and newest > seen:
-            raise self._unseen(newest, seen)
+            raise self._expired_error(checkpoint_id)
+        if observed_newest_id is not None and newest > observed_newest_id:
+            raise self._unseen_error(newest, observed_newest_id)
         if checkpoint_id in manifests or newest > checkpoint_id:
-            raise self._conflict(checkpoint_id if checkpoint_id in manifests else newest)
+            raise self._conflict_error(checkpoint_id if checkpoint_id in manifests else newest)
 
     def _format_of_tables(self) -> str:
         for number in reversed(self.checkpoint_ids()):
@@ -346,42 +346,42 @@ class Catalog:
                 return formats.pop() if len(formats) == 1 else DEFAULT_TABLE_FORMAT
         return DEFAULT_TABLE_FORMAT
 
-    def _not_found(self, checkpoint_id: int, ids: tuple[int, ...]) -> CheckpointNotFoundError:
+    def _not_found_error(self, checkpoint_id: int, ids: tuple[int, ...]) -> CheckpointNotFoundError:
         of_it = [s.name for s in self.holds.readable() if s.checkpoint_id == checkpoint_id]
         hint = f"; it has expired, and savepoint {of_it[0]!r} keeps its files" if of_it else ""
         return CheckpointNotFoundError(
             f"no checkpoint {checkpoint_id} in {self.storage.url}{hint}; {_list(ids)}"
         )
 
-    def _expired(self, checkpoint_id: int) -> CommitConflictError:
+    def _expired_error(self, checkpoint_id: int) -> CommitConflictError:
         return CommitConflictError(
             f"checkpoint {checkpoint_id} of {self.storage.url} has a tombstone: this id has "
             "already expired, so the new checkpoint is not visible. Take the snapshot again: "
             "it gets a new id"
         )
 
-    def _conflict(self, checkpoint_id: int) -> CommitConflictError:
+    def _conflict_error(self, checkpoint_id: int) -> CommitConflictError:
         return CommitConflictError(
             f"checkpoint {checkpoint_id} of {self.storage.url} was committed by "
-            f"{self._winner(manifest_path(checkpoint_id))} first; nothing of this snapshot is "
+            f"{self._writer_of(manifest_path(checkpoint_id))} first; nothing of this snapshot is "
             "visible. Take the snapshot again: it gets a new id"
         )
 
-    def _unseen(self, newest: int, seen: int) -> CommitConflictError:
-        before = f"checkpoint {seen}" if seen else "no checkpoint"
+    def _unseen_error(self, newest: int, observed_newest_id: int) -> CommitConflictError:
+        before = f"checkpoint {observed_newest_id}" if observed_newest_id else "no checkpoint"
         return CommitConflictError(
             f"checkpoint {newest} of {self.storage.url} was committed by "
-            f"{self._winner(manifest_path(newest))} after this one had begun. This one is based on "
-            f"{before} and would lose the newer changes; nothing was changed. Take the snapshot "
+            f"{self._writer_of(manifest_path(newest))} after this one had begun. This one is based "
+            f"on {before} and would lose the newer changes; nothing was changed. Take the snapshot "
             "again, or stop the job that writes to the store and run the command again"
         )
 
     def _ids(self) -> tuple[set[int], set[int]]:
-        found = [checkpoint_id_of(name) for name in self.storage.list(CHECKPOINTS)]
-        pairs = [pair for pair in found if pair is not None]
+        ids = [checkpoint_id_of(name) for name in self.storage.list(CHECKPOINTS)]
+        pairs = [pair for pair in ids if pair is not None]
         return ({i for i, dead in pairs if not dead}, {i for i, dead in pairs if dead})
 
-    def _wanted(self, checkpoint: int | str, ids: tuple[int, ...]) -> int:
+    def _parse_reference(self, checkpoint: int | str, ids: tuple[int, ...]) -> int:
         if checkpoint == "latest":
             if not ids:
                 raise CheckpointNotFoundError(f"{self.storage.url} has no checkpoint yet")
@@ -396,7 +396,7 @@ class Catalog:
             f"{checkpoint!r:.80}; {_list(ids)}"
         )
 
-    def _winner(self, name: str) -> str:
+    def _writer_of(self, name: str) -> str:
         try:
             writer = manifest_from_json(self.storage.read(name), name=name).writer
         except (StateStoreError, FileNotFoundError):
@@ -427,7 +427,7 @@ def store_document(store_id: str, table_format: str | None, layout: str | None) 
         "table_format": table_format,
         "layout": layout,
     }
-    return document_bytes({name: said for name, said in document.items() if said is not None})
+    return document_bytes({name: value for name, value in document.items() if value is not None})
 
 
 def _create(storage: Storage, table_format: str, layout: str | None) -> bytes:

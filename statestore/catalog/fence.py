@@ -78,7 +78,7 @@ class Fence:
         with self._lock:
             claim = self._claim
             while claim is None:
-                newest = self._newest()
+                newest = self._newest_claim()
                 if announce and newest is not None and not _has_ended(newest):
                     _log.warning(
                         (
@@ -99,34 +99,34 @@ class Fence:
 
         It costs two requests: generations have no gaps, so it is enough to look for the next one.
         """
-        mine = self._mine()
+        mine = self._own_claim()
         if mine is not None and self._is_replaced(mine):
-            raise self._replaced(mine)
+            raise self._replaced_error(mine)
 
     def check_after_put(self, checkpoint_id: int) -> None:
         """Raise LateCommitError if a newer generation was claimed before a checkpoint was put.
 
         The checkpoint is visible, but the successor's checkpoints may lack its contents.
         """
-        mine = self._mine()
+        mine = self._own_claim()
         if mine is not None and self._is_replaced(mine):
             raise LateCommitError(
-                f"{self._successor()} has taken over {self._storage.url} from this writer "
+                f"{self._successor_text()} has taken over {self._storage.url} from this writer "
                 f"(generation {mine.generation}) while checkpoint {checkpoint_id} was being "
                 "committed. The checkpoint is visible, but later checkpoints may lack its "
                 "changes. Check 'statestore list', reopen the store and take the snapshot again"
             )
 
-    def announced(self, *, above: int) -> tuple[int, ...]:
+    def announced_ids(self, *, above: int) -> tuple[int, ...]:
         """Return the ids above ``above`` that were announced by this writer and earlier ones.
 
         Raises MalformedManifestError or FormatVersionError for a claim that cannot be read.
         """
-        claim, found = self._claim, []
+        claim, ids = self._claim, []
         while claim is not None and claim.announced_id > above:
-            found.append(claim.announced_id)
+            ids.append(claim.announced_id)
             claim = self._read(claim.generation - 1) if claim.generation > 1 else None
-        return tuple(sorted(set(found)))
+        return tuple(sorted(set(ids)))
 
     def announce(self, checkpoint_id: int) -> Claim:
         """Claim the next generation, and announce that a greater id than the next one will be used.
@@ -138,7 +138,7 @@ class Fence:
             assert mine is not None, "claim() must be called first"
             claim = self._put(mine.generation + 1, replace(mine, announced_id=checkpoint_id))
             if claim is None:
-                raise self._replaced(mine)
+                raise self._replaced_error(mine)
             return claim
 
     def newest(self) -> tuple[int, bytes]:
@@ -154,7 +154,7 @@ class Fence:
         with self._lock:
             return self._put(before.generation + 1, before)
 
-    def _mine(self) -> Claim | None:
+    def _own_claim(self) -> Claim | None:
         """Return the claim.
 
         It waits for another thread's announcement: otherwise that newer claim of this writer would
@@ -179,13 +179,13 @@ class Fence:
         self._claim = claim
         return claim
 
-    def _newest(self) -> Claim | None:
+    def _newest_claim(self) -> Claim | None:
         newest = self._newest_generation()
         return self._read(newest) if newest else None
 
     def _newest_generation(self) -> int:
-        found = [generation_of(name) for name in self._storage.list(WRITERS)]
-        return max((generation for generation in found if generation), default=0)
+        generations = [generation_of(name) for name in self._storage.list(WRITERS)]
+        return max((generation for generation in generations if generation), default=0)
 
     def _read(self, generation: int) -> Claim:
         name = writer_path(generation)
@@ -204,17 +204,17 @@ class Fence:
         except FileNotFoundError:
             return None
 
-    def _replaced(self, mine: Claim) -> CommitConflictError:
+    def _replaced_error(self, mine: Claim) -> CommitConflictError:
         return CommitConflictError(
-            f"{self._successor()} has taken over {self._storage.url} from this writer "
+            f"{self._successor_text()} has taken over {self._storage.url} from this writer "
             f"(generation {mine.generation}); nothing of this checkpoint is visible, and this "
             "writer can no longer commit. To continue here instead of with the other writer, "
             "reopen the store: StateStore.open(…)"
         )
 
-    def _successor(self) -> str:
+    def _successor_text(self) -> str:
         try:
-            newest = self._newest()
+            newest = self._newest_claim()
         except (StateStoreError, FileNotFoundError):
             return "a writer with an unreadable claim"
         return "a process that replaced the store" if newest is None else str(newest)

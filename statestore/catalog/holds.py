@@ -65,23 +65,23 @@ class Holds:
     def savepoints(self) -> tuple[Savepoint, ...]:
         """Return the savepoints, sorted by name; MalformedManifestError for a damaged one."""
         names = filter(is_savepoint, self._storage.list(SAVEPOINTS))
-        found = [self._read(name, savepoint_from_json) for name in names]
-        return tuple(one for one in found if one is not None)
+        documents = [self._read(name, savepoint_from_json) for name in names]
+        return tuple(savepoint for savepoint in documents if savepoint is not None)
 
     def readable(self) -> tuple[Savepoint, ...]:
         """Return the readable savepoints, for messages in which damaged ones do not matter."""
-        found = []
+        documents = []
         for name in filter(is_savepoint, self._storage.list(SAVEPOINTS)):
             with suppress(MalformedManifestError, FormatVersionError):
-                found.append(self._read(name, savepoint_from_json))
-        return tuple(one for one in found if one is not None)
+                documents.append(self._read(name, savepoint_from_json))
+        return tuple(savepoint for savepoint in documents if savepoint is not None)
 
     def savepoint(self, name: str) -> Savepoint:
         """Return a savepoint; CheckpointNotFoundError lists the existing savepoints."""
-        found = self._read(savepoint_path(name), savepoint_from_json)
-        if found is None:
-            raise self._not_found(name)
-        return found
+        document = self._read(savepoint_path(name), savepoint_from_json)
+        if document is None:
+            raise self._not_found_error(name)
+        return document
 
     def put_savepoint(self, savepoint: Savepoint, *, visible: Callable[[], object]) -> None:
         """Keep a checkpoint under a name; ``visible`` raises if it is no longer visible.
@@ -104,7 +104,7 @@ class Holds:
                 f"savepoint {savepoint.name!r} already keeps checkpoint "
                 f"{taken.checkpoint_id}; choose another name, or delete that savepoint first"
             )
-        self._seen(path, savepoint_to_json(savepoint), visible)
+        self._check_still_visible(path, savepoint_to_json(savepoint), visible)
 
     def delete_savepoint(self, name: str) -> Savepoint | None:
         """Delete a savepoint and return it; None for a damaged one, which is deleted as well.
@@ -112,11 +112,11 @@ class Holds:
         CheckpointNotFoundError lists the existing savepoints.
         """
         try:
-            found = self.savepoint(name)
+            document = self.savepoint(name)
         except MalformedManifestError:
-            found = None
+            document = None
         self._storage.delete(savepoint_path(name))
-        return found
+        return document
 
     def pins(self) -> tuple[Pin, ...]:
         """Return the pins, including those with an expired lease.
@@ -124,8 +124,8 @@ class Holds:
         MalformedManifestError for a damaged pin.
         """
         names = filter(is_pin, self._storage.list(PINS))
-        found = [self._read(name, pin_from_json) for name in names]
-        return tuple(one for one in found if one is not None)
+        documents = [self._read(name, pin_from_json) for name in names]
+        return tuple(pin for pin in documents if pin is not None)
 
     def put_pin(self, pin: Pin, *, visible: Callable[[], object]) -> None:
         """Keep a checkpoint until the lease ends; ``visible`` raises if it is no longer visible.
@@ -135,7 +135,7 @@ class Holds:
         path = pin_path(pin.token)
         if not put_once(self._storage, path, pin_to_json(pin)):
             raise InvalidArgumentError(f"pin {pin.token!r} already exists; choose another token")
-        self._seen(path, pin_to_json(pin), visible)
+        self._check_still_visible(path, pin_to_json(pin), visible)
 
     def refuse_unknown_pin(self, token: str) -> None:
         """Raise CheckpointNotFoundError that lists the existing pins if a pin does not exist."""
@@ -165,12 +165,12 @@ class Holds:
         even if a listing omits them now. Raises the errors of :meth:`pins`.
         """
         by: dict[int, list[str]] = {}
-        seen = set(listed)
-        for name in sorted(filter(is_pin, seen.union(self._storage.list(PINS)))):
+        names = set(listed)
+        for name in sorted(filter(is_pin, names.union(self._storage.list(PINS)))):
             pin = self._read(name, pin_from_json)
             if pin is not None and pin.until_ms > now_ms:
                 by.setdefault(pin.checkpoint_id, []).append(f"a pin of {pin.holder}")
-        for name in sorted(filter(is_savepoint, seen.union(self._storage.list(SAVEPOINTS)))):
+        for name in sorted(filter(is_savepoint, names.union(self._storage.list(SAVEPOINTS)))):
             savepoint = self._read(name, savepoint_from_json)
             if savepoint is not None:
                 by.setdefault(savepoint.checkpoint_id, []).append(f"savepoint {savepoint.name!r}")
@@ -186,7 +186,7 @@ class Holds:
                     "case they would be the same file; choose another name"
                 )
 
-    def _seen(self, path: str, put: bytes, visible: Callable[[], object]) -> None:
+    def _check_still_visible(self, path: str, put: bytes, visible: Callable[[], object]) -> None:
         """Delete the document ``put`` if its checkpoint is gone and no other writer replaced it."""
         try:
             visible()
@@ -204,15 +204,15 @@ class Holds:
         A file that was put by hand can have a name that no hold can have. It is treated as damaged,
         because it is unknown what it holds.
         """
-        where = f"{self._storage.url}/{_shown(path)}"
+        where = f"{self._storage.url}/{_printable(path)}"
         if not is_inside(path):
             raise MalformedManifestError(f"{where} is not the name of a hold; {_TAKE_AWAY}")
         try:
             raw = self._storage.read(path)
         except FileNotFoundError:  # deleted after the listing
             return None
-        found = parse(raw, name=where)
-        own = _path_of(found)
+        document = parse(raw, name=where)
+        own = _path_of(document)
         if own != path and fold_name(own) == fold_name(path):
             return None
         if own != path:
@@ -220,10 +220,10 @@ class Holds:
                 f"{where} contains the document of {own}, which belongs under another name; "
                 f"{_TAKE_AWAY}"
             )
-        return found
+        return document
 
-    def _not_found(self, name: str) -> CheckpointNotFoundError:
-        names = [one.name for one in self.readable()]
+    def _not_found_error(self, name: str) -> CheckpointNotFoundError:
+        names = [savepoint.name for savepoint in self.readable()]
         near = get_close_matches(name, names, 1) or names
         listed = ", ".join(map(repr, near[:10])) if names else "none"
         return CheckpointNotFoundError(
@@ -235,6 +235,6 @@ def _path_of(hold: Savepoint | Pin) -> str:
     return savepoint_path(hold.name) if isinstance(hold, Savepoint) else pin_path(hold.token)
 
 
-def _shown(path: str) -> str:
+def _printable(path: str) -> str:
     """Return a file name as printable text, even if it is not valid UTF-8."""
     return path.encode(errors="backslashreplace").decode()

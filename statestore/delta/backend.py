@@ -22,7 +22,7 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import create_table_with_add_actions
 
-from statestore.delta.log_cleanup import add_checkpoint, cut
+from statestore.delta.log_cleanup import add_checkpoint, delete_entries
 from statestore.delta.log_entry import (
     REQUIRED,
     Action,
@@ -48,7 +48,7 @@ from statestore.storage import Storage, put_once
 from statestore.storage.base import without_credentials
 from statestore.storage.proxies import GATEWAY_CODES, delta_proxy_advice
 
-__all__ = ["DeltaTables", "cut_log", "refuse_escaped", "said", "shown_files"]
+__all__ = ["DeltaTables", "cut_log", "error_text", "refuse_escaped", "shown_files"]
 
 _ESCAPED = re.compile(r"%[0-9A-Fa-f]{2}")
 _VECTORS = "deletionVectors"
@@ -93,10 +93,11 @@ class DeltaTables:
             label = label_of(entry, checkpoint_id, left_out)
             version = self._publish(entry, checkpoint_id, label)
         except CommitFailedError as error:
-            raise _changed(entry) from error
+            raise _table_changed_error(entry) from error
         except (DeltaError, OSError) as error:
             raise StorageError(
-                f"cannot write the Delta table of {entry.state}: {said(error, self._storage)} "
+                f"cannot write the Delta table of {entry.state}: "
+                f"{error_text(error, self._storage)} "
                 "('statestore repair' writes an entry that is missing from the log)"
             ) from error
         return replace(entry.table, version=version)
@@ -105,8 +106,8 @@ class DeltaTables:
         table = self._load(entry)
         if table is None or not _is_published(table, entry, checkpoint_id):
             table = self._commit(table, entry, checkpoint_id, label)
-        if not _has(table, entry):
-            raise _changed(entry)
+        if not _has_same_files(table, entry):
+            raise _table_changed_error(entry)
         version = table.version()
         self._storage.sync([self._name(entry, version)])
         return version
@@ -140,12 +141,12 @@ class DeltaTables:
         """
         refuse_hidden_times(entry)
         if table is not None and _VECTORS in _features(table):
-            table = self._emptied(entry, label)
+            table = self._empty_table(entry, label)
         files = [] if table is None else _files(table)
         described: set[str] = set()
         if table is not None and _fits(table, entry):
             add_checkpoint(self._storage, entry.table.path, table)
-            definition = [_labelled(table, label)]
+            definition = [_relabel(table, label)]
             described = {file["path"] for file in files if _is_described(file)}
         else:
             definition = define_table(entry, label)
@@ -154,7 +155,7 @@ class DeltaTables:
         actions = [
             commit_info(entry, checkpoint_id),
             *definition,
-            *(_removal(file) for file in files if file["path"] not in named),
+            *(_remove_action(file) for file in files if file["path"] not in named),
             *(
                 add_file(self._storage, entry, handle, is_new=path not in present)
                 for path, handle in named.items()
@@ -164,13 +165,13 @@ class DeltaTables:
         ]
         version = 0 if table is None else table.version() + 1
         if not put_once(self._storage, self._name(entry, version), encode(actions)):
-            raise _changed(entry)
+            raise _table_changed_error(entry)
         if table is None:
             return self._open(entry)
         table.update_incremental()
         return table
 
-    def _emptied(self, entry: Entry, label: Mapping[str, str]) -> DeltaTable:
+    def _empty_table(self, entry: Entry, label: Mapping[str, str]) -> DeltaTable:
         """Replace the definition of a table and remove its files.
 
         Only delta-rs knows the deletion vectors that another writer added to the files, and a file
@@ -232,10 +233,10 @@ def cut_log(storage: Storage, folder: str, version: int | None = None) -> bool:
     except (DeltaError, OSError):
         return False
     try:
-        return cut(storage, folder, table.version())
+        return delete_entries(storage, folder, table.version())
     except (DeltaError, OSError) as error:
         raise StorageError(
-            f"cannot clean up the Delta log of {storage.url}/{folder}: {said(error, storage)}"
+            f"cannot clean up the Delta log of {storage.url}/{folder}: {error_text(error, storage)}"
         ) from error
 
 
@@ -248,14 +249,14 @@ _UNANSWERED = "error sending request"
 _HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
-def _changed(entry: Entry) -> CommitConflictError:
+def _table_changed_error(entry: Entry) -> CommitConflictError:
     return CommitConflictError(
         f"another writer changed the Delta table of {entry.state} during this commit; nothing "
         "of this checkpoint is visible. Take the snapshot again"
     )
 
 
-def said(error: Exception, storage: Storage) -> str:
+def error_text(error: Exception, storage: Storage) -> str:
     """Return the message of a delta-rs error, without the internal details that follow it.
 
     A failed request has a list of causes, of which the last one is the reason. If the server did
@@ -275,7 +276,7 @@ def said(error: Exception, storage: Storage) -> str:
     return f"{text}: {reasons[-1]}" + (f"; {advice}" if advice else "")
 
 
-def _labelled(table: DeltaTable, label: Mapping[str, str]) -> Action:
+def _relabel(table: DeltaTable, label: Mapping[str, str]) -> Action:
     """Return the table's metadata with another name and description."""
     metadata = table.metadata()
     return {
@@ -321,11 +322,11 @@ def _is_published(table: DeltaTable, entry: Entry, checkpoint_id: int) -> bool:
     return (
         _fits(table, entry)
         and table.transaction_version(application_of(entry)) == checkpoint_id
-        and _has(table, entry)
+        and _has_same_files(table, entry)
     )
 
 
-def _has(table: DeltaTable, entry: Entry) -> bool:
+def _has_same_files(table: DeltaTable, entry: Entry) -> bool:
     """Return whether the table's files are the entry's."""
     return {file["path"] for file in _files(table)} == {handle.path for handle in entry.handles}
 
@@ -350,5 +351,5 @@ def _is_described(file: dict[str, Any]) -> bool:
     return all(value is not None for values in bounds for value in values.values())
 
 
-def _removal(file: dict[str, Any]) -> Action:
+def _remove_action(file: dict[str, Any]) -> Action:
     return remove_file(file["path"], file["size_bytes"], file.get("partition") or {})

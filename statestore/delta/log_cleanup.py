@@ -27,7 +27,7 @@ from deltalake import DeltaTable
 from statestore.format.names import table_of
 from statestore.storage import Listed, Storage
 
-__all__ = ["INTERVAL", "LogFile", "add_checkpoint", "cut", "log_file", "needless"]
+__all__ = ["INTERVAL", "LogFile", "add_checkpoint", "delete_entries", "log_file", "unneeded_files"]
 
 INTERVAL = 10
 """A log gets a checkpoint after this many versions, which is also Delta's own default."""
@@ -55,14 +55,14 @@ def log_file(name: str) -> LogFile | None:
     default, such as a multi-part checkpoint. A table that another program keeps inside the store's
     folder does not count as a table of the store.
     """
-    kind: Literal["entry", "checkpoint", "checksum"] = "checksum"
-    if found := _FILE.fullmatch(name):
-        kind = "entry" if found[3] == "json" else "checkpoint"
+    role: Literal["entry", "checkpoint", "checksum"] = "checksum"
+    if match := _FILE.fullmatch(name):
+        role = "entry" if match[3] == "json" else "checkpoint"
     else:
-        found = _CHECKSUM.fullmatch(name)
-    if found is None or table_of(found[1]) is None:
+        match = _CHECKSUM.fullmatch(name)
+    if match is None or table_of(match[1]) is None:
         return None
-    return LogFile(found[1], int(found[2]), kind)
+    return LogFile(match[1], int(match[2]), role)
 
 
 def add_checkpoint(storage: Storage, folder: str, table: DeltaTable) -> None:
@@ -76,7 +76,7 @@ def add_checkpoint(storage: Storage, folder: str, table: DeltaTable) -> None:
         _put_checkpoint(storage, folder, version)
 
 
-def cut(storage: Storage, folder: str, version: int) -> bool:
+def delete_entries(storage: Storage, folder: str, version: int) -> bool:
     """Delete the entries of a log before a version, which gets a checkpoint.
 
     Readers of the table at this version and later find all files that they need. Older versions can
@@ -92,7 +92,9 @@ def cut(storage: Storage, folder: str, version: int) -> bool:
     if not _put_checkpoint(storage, folder, version):
         return False
     log = f"{folder}/_delta_log/"
-    if _last(storage, folder) != version:  # the hint may name a checkpoint that is deleted below
+    if (
+        _hinted_version(storage, folder) != version
+    ):  # the hint may name a checkpoint that is deleted below
         storage.delete(f"{log}{_LAST}")
     for item in storage.listed(log.removesuffix("/")):
         base = item.name.removeprefix(log).lstrip(".")
@@ -106,13 +108,13 @@ def _put_checkpoint(storage: Storage, folder: str, version: int) -> bool:
     log = f"{folder}/_delta_log"
     name = f"{log}/{version:020}.checkpoint.parquet"
     listed = storage.list(log)
-    if any(".checkpoint." in one and log_file(one) is None for one in listed):
+    if any(".checkpoint." in name and log_file(name) is None for name in listed):
         return False
     if name in listed:
         return True
     with tempfile.TemporaryDirectory(prefix="statestore-") as copy:
         Path(copy, "_delta_log").mkdir()
-        for needed in _needed(listed, version):
+        for needed in _needed_files(listed, version):
             to = Path(copy, "_delta_log", needed.rpartition("/")[2])
             to.write_bytes(storage.read(needed))
         DeltaTable(copy).create_checkpoint()
@@ -130,22 +132,24 @@ def _put_checkpoint(storage: Storage, folder: str, version: int) -> bool:
     return True
 
 
-def _needed(listed: Iterable[str], version: int) -> list[str]:
+def _needed_files(listed: Iterable[str], version: int) -> list[str]:
     """Return the log files that define the table at a version.
 
     They are the log's newest checkpoint up to the version, and the entries after it.
     """
-    files = [(of, name) for name in listed if (of := log_file(name)) and of.version <= version]
-    newest = max((of.version for of, _ in files if of.kind == "checkpoint"), default=-1)
+    files = [(log, name) for name in listed if (log := log_file(name)) and log.version <= version]
+    newest = max((log.version for log, _ in files if log.kind == "checkpoint"), default=-1)
     return [
         name
-        for of, name in files
-        if (of.kind == "checkpoint" and of.version == newest)
-        or (of.kind == "entry" and of.version > newest)
+        for log, name in files
+        if (log.kind == "checkpoint" and log.version == newest)
+        or (log.kind == "entry" and log.version > newest)
     ]
 
 
-def needless(storage: Storage, old: Iterable[Listed], versions: Mapping[str, int]) -> list[Listed]:
+def unneeded_files(
+    storage: Storage, old: Iterable[Listed], versions: Mapping[str, int]
+) -> list[Listed]:
     """Return the old log files that no kept checkpoint needs.
 
     ``versions`` has, by table folder, the oldest version that a kept checkpoint names. The
@@ -153,21 +157,21 @@ def needless(storage: Storage, old: Iterable[Listed], versions: Mapping[str, int
     """
     by_folder: dict[str, list[tuple[LogFile, Listed]]] = {}
     for item in old:
-        if of := log_file(item.name):
-            by_folder.setdefault(of.folder, []).append((of, item))
-    found: list[Listed] = []
+        if log := log_file(item.name):
+            by_folder.setdefault(log.folder, []).append((log, item))
+    unneeded: list[Listed] = []
     for folder, files in by_folder.items():
-        known = _last(storage, folder)
+        known = _hinted_version(storage, folder)
         most = min(known, versions.get(folder, known))
         checkpoints = [
-            of.version for of, _ in files if of.kind == "checkpoint" and of.version <= most
+            log.version for log, _ in files if log.kind == "checkpoint" and log.version <= most
         ]
         first = max(checkpoints, default=0)
-        found += [item for of, item in files if of.version < first]
-    return found
+        unneeded += [item for log, item in files if log.version < first]
+    return unneeded
 
 
-def _last(storage: Storage, folder: str) -> int:
+def _hinted_version(storage: Storage, folder: str) -> int:
     """Return the version of the checkpoint that the hint for readers names; 0 without a hint."""
     try:
         return int(json.loads(storage.read(f"{folder}/_delta_log/{_LAST}"))["version"])

@@ -100,8 +100,8 @@ def missing_part(description: str | None) -> str | None:
 
     None if the description mentions no such part.
     """
-    _, found, lacking = (description or "").partition(_MISSING)
-    return lacking.removesuffix(".") if found else None
+    _, marker, lacking = (description or "").partition(_MISSING)
+    return lacking.removesuffix(".") if marker else None
 
 
 def commit_info(entry: Entry, checkpoint_id: int) -> Action:
@@ -218,9 +218,9 @@ def refuse_hidden_times(entry: Entry) -> None:
     need (Delta protocol, "Timestamp without timezone").
     """
     fields = entry.state.schema.fields
-    seen = [field.name for field in fields if _has_local_times(field.type, in_maps=False)]
+    outside_maps = [field.name for field in fields if _has_local_times(field.type, in_maps=False)]
     hidden = [field.name for field in fields if _has_local_times(field.type, in_maps=True)]
-    if hidden and not seen:
+    if hidden and not outside_maps:
         raise UnsupportedTypeError(
             f"{entry.state}: the column {hidden[0]!r} is a map that contains timestamps "
             "without a time zone, which a Delta table cannot store; add a time zone, make "
@@ -228,17 +228,21 @@ def refuse_hidden_times(entry: Entry) -> None:
         )
 
 
-def _has_local_times(kind: DataType, *, in_maps: bool) -> bool:
+def _has_local_times(data_type: DataType, *, in_maps: bool) -> bool:
     """Return whether a type has timestamps without a zone, inside or outside of maps."""
-    if isinstance(kind, str):
-        return kind == "timestamp_ntz" and not in_maps
-    if kind["type"] == "map":
-        both = (kind["keyType"], kind["valueType"])
-        inner = (_has_local_times(one, in_maps=at) for one in both for at in (False, True))
+    if isinstance(data_type, str):
+        return data_type == "timestamp_ntz" and not in_maps
+    if data_type["type"] == "map":
+        both = (data_type["keyType"], data_type["valueType"])
+        inner = (
+            _has_local_times(inner_type, in_maps=is_in_map)
+            for inner_type in both
+            for is_in_map in (False, True)
+        )
         return in_maps and any(inner)
-    if kind["type"] == "array":
-        return _has_local_times(kind["elementType"], in_maps=in_maps)
-    return any(_has_local_times(one["type"], in_maps=in_maps) for one in kind["fields"])
+    if data_type["type"] == "array":
+        return _has_local_times(data_type["elementType"], in_maps=in_maps)
+    return any(_has_local_times(field["type"], in_maps=in_maps) for field in data_type["fields"])
 
 
 def _now_ms() -> int:

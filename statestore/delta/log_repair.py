@@ -69,9 +69,9 @@ class DeltaLog:
     def __init__(self, storage: Storage, folder: str) -> None:
         """List the log."""
         self.storage, self.folder = storage, folder
-        files = [of for name in storage.list(f"{folder}/{_LOG}") if (of := log_file(name))]
-        self.entries = {of.version for of in files if of.kind == "entry"}
-        self._checkpoints = {of.version for of in files if of.kind == "checkpoint"}
+        files = [log for name in storage.list(f"{folder}/{_LOG}") if (log := log_file(name))]
+        self.entries = {log.version for log in files if log.kind == "entry"}
+        self._checkpoints = {log.version for log in files if log.kind == "checkpoint"}
 
     @property
     def first(self) -> int:
@@ -99,7 +99,7 @@ class DeltaLog:
         try:
             with self.storage.open_read(name) as file, pq.ParquetFile(file) as parquet:
                 for batch in parquet.iter_batches(columns=list(_COLUMNS)):
-                    table.apply([_without_pairs(action) for action in batch.to_pylist()])
+                    table.apply([_as_entry_action(action) for action in batch.to_pylist()])
         except (pa.ArrowException, FileNotFoundError) as error:
             raise CorruptionError(f"{self.storage.url}/{name} cannot be read: {error}") from error
         return table
@@ -129,13 +129,13 @@ def lost_entries(
         if version not in missing:
             table.apply(log.entry(version))
             continue
-        lost = _lost(log, version, table, entries.get(version))
+        lost = _reconstruct_entry(log, version, table, entries.get(version))
         yield lost
         if lost.data is None:
             return
 
 
-def _lost(
+def _reconstruct_entry(
     log: DeltaLog, version: int, table: _Table, published: tuple[Manifest, Entry] | None
 ) -> LostEntry:
     """Reconstruct a missing entry, and bring the table to its version."""
@@ -198,7 +198,7 @@ def _is_followed(log: DeltaLog, version: int, table: _Table) -> bool:
     return after.apply(log.entry(version + 1))
 
 
-def _without_pairs(action: Action) -> Action:
+def _as_entry_action(action: Action) -> Action:
     """Return an action of a checkpoint in an entry's form, with maps instead of lists of pairs."""
     add, metadata = action.get("add"), action.get("metaData")
     if add and isinstance(add.get("partitionValues"), list):

@@ -34,7 +34,7 @@ from statestore.extras import needs_extra
 from statestore.spark.session import default_settings
 from statestore.store import StateStore
 
-__all__ = ["Ledger", "Place", "main", "make_topic", "parser", "produce", "tell"]
+__all__ = ["Ledger", "Place", "main", "make_topic", "parser", "produce", "run_demo"]
 
 JOB = Path(__file__).with_name("orders.py")
 CUSTOMERS, PARTITIONS = 5_000, 6
@@ -79,14 +79,14 @@ class Ledger:
 
     def wrong(self, rows: Sequence[dict[str, Any]]) -> list[str]:
         """Return the customers for which the rows of a state differ from the ledger."""
-        found = {row["customer"]: (row["orders"], row["cents"]) for row in rows}
+        totals = {row["customer"]: (row["orders"], row["cents"]) for row in rows}
         booked = {order: (self.orders[order], self.cents[order]) for order in self.orders}
-        differing = {each for each in found | booked if found.get(each) != booked.get(each)}
-        twice = len(rows) - len(found)
+        differing = {each for each in totals | booked if totals.get(each) != booked.get(each)}
+        twice = len(rows) - len(totals)
         return sorted(differing) + ["a customer that has two rows"] * twice
 
 
-def tell(place: Place, runs: Sequence[tuple[int, int]] = RUNS) -> bool:
+def run_demo(place: Place, runs: Sequence[tuple[int, int]] = RUNS) -> bool:
     """Run the demo and print its results; return whether nothing was lost or counted twice.
 
     Raises MissingDependencyError without the Kafka client. Raises StorageError if the broker does
@@ -99,11 +99,11 @@ def tell(place: Place, runs: Sequence[tuple[int, int]] = RUNS) -> bool:
         produce(place, ledger, orders)
         begin = time.monotonic()
         done = _submit(place, parallelism)
-        _tell_run(number, done, time.monotonic() - begin)
-    return _tell_check(place, ledger)
+        _print_run(number, done, time.monotonic() - begin)
+    return _print_check(place, ledger)
 
 
-def _tell_run(number: int, done: dict[str, Any], seconds: float) -> None:
+def _print_run(number: int, done: dict[str, Any], seconds: float) -> None:
     old, written = done["restored"], done["written"]
     print(f"{number}. Run at parallelism {done['parallelism']}, on {done['executors']} executors")
     if old is not None:
@@ -116,15 +116,15 @@ def _tell_run(number: int, done: dict[str, Any], seconds: float) -> None:
         )
         print(f"   resumes at {' | '.join(starts)} (partition@offset, by subtask)")
     print(f"   read       {done['orders']:,} orders from Kafka")
-    how = "all rows" if written["in full"] else "only the changes"
+    extent = "all rows" if written["in full"] else "only the changes"
     print(
-        f"   wrote      checkpoint {done['checkpoint']}, {how}: {written['rows']:,} rows, "
+        f"   wrote      checkpoint {done['checkpoint']}, {extent}: {written['rows']:,} rows, "
         f"{written['bytes']:,} bytes in {written['files']} files"
     )
     print(f"   took       {seconds:.0f} s, most of it to start Spark\n", flush=True)
 
 
-def _tell_check(place: Place, ledger: Ledger) -> bool:
+def _print_check(place: Place, ledger: Ledger) -> bool:
     """Read the newest checkpoint without Spark, and compare it with the produced orders."""
     parallelism = 2
     store = StateStore.open(place.store)
@@ -214,8 +214,8 @@ def _submit(place: Place, parallelism: int) -> dict[str, Any]:
         check=False,
     )
     if done.returncode != 0:
-        said = (done.stdout + done.stderr).splitlines()[-30:]
-        raise StorageError("\n".join(["the job failed; its output ended with:", *said]))
+        output = (done.stdout + done.stderr).splitlines()[-30:]
+        raise StorageError("\n".join(["the job failed; its output ended with:", *output]))
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
 
@@ -253,17 +253,17 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo from the shell; return the exit code."""
-    given = parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     token = time.strftime("%Y%m%d-%H%M%S")
     place = Place(
-        master=given.master,
-        bootstrap=given.bootstrap,
-        store=f"{given.store.rstrip('/')}/{token}",
+        master=options.master,
+        bootstrap=options.bootstrap,
+        store=f"{options.store.rstrip('/')}/{token}",
         topic=f"orders-{token}",
-        jars=given.jars,
+        jars=options.jars,
     )
     try:
-        return 0 if tell(place, given.runs) else 1
+        return 0 if run_demo(place, options.runs) else 1
     except StateStoreError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

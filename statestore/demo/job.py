@@ -135,7 +135,7 @@ class States:
         """Return the states by state name."""
         return {"totals": self.totals, "routes": self.routes, "recent": self.recent}
 
-    def computed(self) -> States:
+    def compute(self) -> States:
         """Compute and keep the rows of all states, so that query plans do not grow."""
         return States(*(state.localCheckpoint() for state in self.by_name().values()))
 
@@ -163,26 +163,26 @@ def start(log: FlightLog, parallelism: int) -> Job:
 def consume(spark: SparkSession, log: FlightLog, job: Job, batch: FlightBatch) -> Job:
     """Return the job after one more micro-batch."""
     rows = log.read(spark, batch.starts, batch.stops)
-    states = fold(job.states, rows.where(F.col(KEY).isNotNull())).computed()
-    found = rows.where(F.col(KEY).isNull()).groupBy("partition").count().collect()
+    states = fold(job.states, rows.where(F.col(KEY).isNotNull())).compute()
+    without_key = rows.where(F.col(KEY).isNull()).groupBy("partition").count().collect()
     unkeyed = dict(job.unkeyed)
-    for row in found:
+    for row in without_key:
         unkeyed[row["partition"]] += row["count"]
     return Job(job.parallelism, states, batch.stops, unkeyed)
 
 
 def fold(before: States | None, rows: DataFrame) -> States:
     """Return the states after ``rows``, all with a tail number; ``before`` is None at the start."""
-    one = F.lit(1).cast("long").alias("flights")
+    flight_count = F.lit(1).cast("long").alias("flights")
     totals = rows.select(
         KEY,
-        one,
+        flight_count,
         "miles",
         F.coalesce("minutes", F.lit(0)).alias("minutes"),  # null: the flight was cancelled
         F.col("departure").alias("seen"),
     )
     recent = rows.select(KEY, "departure", "flight", "route", "partition", "offset")
-    routes = rows.select(KEY, "route", one)
+    routes = rows.select(KEY, "route", flight_count)
     if before is not None:
         totals = totals.unionByName(before.totals)
         routes = routes.unionByName(before.routes)
@@ -193,7 +193,7 @@ def fold(before: States | None, rows: DataFrame) -> States:
             F.max("seen").alias("seen"),
         ),
         routes=routes.groupBy(KEY, "route").agg(F.sum("flights").alias("flights")),
-        recent=_last(recent),
+        recent=_last_flights(recent),
     )
 
 
@@ -201,11 +201,11 @@ def snapshot(store: StateStore, job: Job, layout: str = "partitioned") -> int:
     """Commit states and offsets as one checkpoint; return its id."""
     assert job.states is not None
     states = job.states
-    how: StateOptions = {"key": KEY, "max_parallelism": MAX_PARALLELISM, "layout": layout}
+    options: StateOptions = {"key": KEY, "max_parallelism": MAX_PARALLELISM, "layout": layout}
     with store.snapshot(parallelism=job.parallelism) as checkpoint:
-        checkpoint.write_keyed(AIRCRAFT, "totals", states.totals, **how)
-        checkpoint.write_map(AIRCRAFT, "routes", states.routes, map_key="route", **how)
-        checkpoint.write_list(AIRCRAFT, "recent", states.recent, **how)
+        checkpoint.write_keyed(AIRCRAFT, "totals", states.totals, **options)
+        checkpoint.write_map(AIRCRAFT, "routes", states.routes, map_key="route", **options)
+        checkpoint.write_list(AIRCRAFT, "recent", states.recent, **options)
         for name, per_subtask in elements(job).items():
             checkpoint.write_union(SOURCE, name, per_subtask)
     return checkpoint.id
@@ -247,7 +247,7 @@ def restore(store: StateStore, checkpoint: int, parallelism: int) -> Job:
     return Job(parallelism, states, offsets, unkeyed)
 
 
-def _last(flights: DataFrame) -> DataFrame:
+def _last_flights(flights: DataFrame) -> DataFrame:
     """Return the last flights of each aircraft, with the oldest at position 0."""
     of_aircraft = Window.partitionBy(KEY)
     order = ("departure", "partition", "offset")

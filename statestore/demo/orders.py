@@ -72,7 +72,7 @@ def run(source: OrderSource, store: StateStore, parallelism: int) -> dict[str, A
     begun = _restored_offsets(old, parallelism)
     known = [offset for offsets in begun for offset in offsets]
     start = starting_offsets_json(known) if known else "earliest"
-    offsets = _moved(begun, source.ends(start))
+    offsets = _advance_offsets(begun, source.ends(start))
     until = starting_offsets_json(offset for each in offsets for offset in each)
     orders = source.read(start, until).select("order.*")
     come = orders.groupBy("customer").agg(
@@ -87,7 +87,7 @@ def run(source: OrderSource, store: StateStore, parallelism: int) -> dict[str, A
         "checkpoint": checkpoint.id,
         "parallelism": parallelism,
         "executors": _executors(source.spark),
-        "restored": _restored(old),
+        "restored": _restored_rows(old),
         "orders": _sum(offsets) - _sum(begun),
         "starts": [list(offset_elements(each)) for each in begun],
         "offsets": [list(offset_elements(each)) for each in offsets],
@@ -107,7 +107,7 @@ def _newest(store: StateStore, parallelism: int) -> RestoredCheckpoint | None:
         return None
 
 
-def _restored(old: RestoredCheckpoint | None) -> dict[str, Any] | None:
+def _restored_rows(old: RestoredCheckpoint | None) -> dict[str, Any] | None:
     """Return the restored rows by subtask; Spark partition i is subtask i."""
     if old is None:
         return None
@@ -128,7 +128,7 @@ def _restored_offsets(old: RestoredCheckpoint | None, parallelism: int) -> PerSu
     return tuple(tuple(map(source_offset, elements)) for elements in state.subtasks())
 
 
-def _moved(begun: PerSubtask, ends: Sequence[SourceOffset]) -> PerSubtask:
+def _advance_offsets(begun: PerSubtask, ends: Sequence[SourceOffset]) -> PerSubtask:
     """Return the offsets after a run; a new partition is assigned to a subtask."""
     new = {(end.topic, end.partition): end for end in ends}
     moved = [
@@ -171,10 +171,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("--store", "--bootstrap", "--topic"):
         parser.add_argument(name, required=True)
     parser.add_argument("--parallelism", type=int, required=True)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     spark = SparkSession.Builder().appName("orders").getOrCreate()
-    store = StateStore.open(given.store, spark=spark, table_format="parquet")
-    done = run(OrderSource(spark, given.bootstrap, given.topic), store, given.parallelism)
+    store = StateStore.open(options.store, spark=spark, table_format="parquet")
+    done = run(OrderSource(spark, options.bootstrap, options.topic), store, options.parallelism)
     print(json.dumps(done), flush=True)
     return 0
 

@@ -110,7 +110,7 @@ class Teller:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
@@ -227,8 +227,8 @@ def compare(
     restored = store.restore(checkpoint=checkpoint, parallelism=uninterrupted.parallelism)
     differing = {}
     for name, expected in uninterrupted.states.by_name().items():
-        found = restored.keyed(AIRCRAFT, name).to_spark().drop("key_group")
-        differing[AIRCRAFT, name] = differing_rows(found, expected)
+        rows = restored.keyed(AIRCRAFT, name).to_spark().drop("key_group")
+        differing[AIRCRAFT, name] = differing_rows(rows, expected)
     for name, per_subtask in elements(uninterrupted).items():
         stored = restored.operator_state(SOURCE, name).per_old_subtask()
         differing[SOURCE, name] = _differing_elements(stored, per_subtask)
@@ -256,9 +256,19 @@ def differing_rows(left: DataFrame, right: DataFrame) -> int:
 
 def _differing_elements(left: Elements, right: Elements) -> int:
     """Return at how many places (subtask and position) two operator states differ."""
-    found = {(subtask, at): e for subtask, mine in enumerate(left) for at, e in enumerate(mine)}
-    wanted = {(subtask, at): e for subtask, mine in enumerate(right) for at, e in enumerate(mine)}
-    return sum(found.get(place) != wanted.get(place) for place in found.keys() | wanted.keys())
+    elements = {
+        (subtask, position): e
+        for subtask, mine in enumerate(left)
+        for position, e in enumerate(mine)
+    }
+    wanted = {
+        (subtask, position): e
+        for subtask, mine in enumerate(right)
+        for position, e in enumerate(mine)
+    }
+    return sum(
+        elements.get(place) != wanted.get(place) for place in elements.keys() | wanted.keys()
+    )
 
 
 OLD_PARALLELISM = 4
@@ -317,8 +327,8 @@ class Demo:
         with self.teller.step(f"parallelism {job.parallelism}, snapshot, {layout}"):
             number = snapshot(self.store(), job, layout)
         seconds = time.monotonic() - began
-        found = self.store().manifest(number)
-        size = (found.rows, found.size_bytes, found.files)
+        manifest = self.store().manifest(number)
+        size = (manifest.rows, manifest.size_bytes, manifest.files)
         self.taken.append(
             Taken(number, job.parallelism, layout, job.consumed, *size, round(seconds, 2))
         )
@@ -358,7 +368,7 @@ def run(
             place = _fresh_prefix(place.rstrip("/"), storage_options, teller)
             directory = Path(until_the_end.enter_context(tempfile.TemporaryDirectory()))
         else:
-            directory = _fresh(Path(place), teller).resolve()
+            directory = _fresh_folder(Path(place), teller).resolve()
             place = str(directory)
         with teller.step("writing the flights as 12 partitions"):
             log = write_log(flights, directory / "flights", flights_per_month)
@@ -371,12 +381,12 @@ def run(
         checkpoint = _first_half(demo)
         _plan(demo, checkpoint)
         checkpoint, job = _second_half(demo, checkpoint)
-        equal = _proof(demo, checkpoint)
+        equal = _prove(demo, checkpoint)
         _end(demo, job, time.monotonic() - began)
     return 0 if equal else 1
 
 
-def _fresh(directory: Path, teller: Teller) -> Path:
+def _fresh_folder(directory: Path, teller: Teller) -> Path:
     """Return ``directory`` if it is new or empty, otherwise a new directory in it."""
     try:
         if not directory.exists() or not any(directory.iterdir()):
@@ -471,46 +481,49 @@ def _place(log: FlightLog, job: Job, partition: int) -> str:
     return f"{MONTHS[partition - 1]} {job.offsets[partition]:,} of {log.ends[partition]:,}"
 
 
-def _proof(demo: Demo, checkpoint: int) -> bool:
+def _prove(demo: Demo, checkpoint: int) -> bool:
     with demo.teller.step("the same flights without a stop"):
         uninterrupted = _uninterrupted(demo)
         snapshot(demo.reference(), uninterrupted, "auto")
     with demo.teller.step("comparing"):
-        found = compare(demo.store(), checkpoint, demo.reference(), uninterrupted)
-    demo.facts["states"] = [asdict(each) | {"equal": each.equal} for each in found]
-    demo.facts["equal"] = all(each.equal for each in found)
+        comparisons = compare(demo.store(), checkpoint, demo.reference(), uninterrupted)
+    demo.facts["states"] = [asdict(each) | {"equal": each.equal} for each in comparisons]
+    demo.facts["equal"] = all(each.equal for each in comparisons)
     demo.teller.say(
         "4. Compared with one run over all flights, without a stop and without a restore:"
     )
     demo.teller.table(
         ("state", "rows", "differing rows", "digest", "uninterrupted"),
-        [(c.state, c.rows, c.differing_rows, c.digest, c.uninterrupted_digest) for c in found],
+        [
+            (c.state, c.rows, c.differing_rows, c.digest, c.uninterrupted_digest)
+            for c in comparisons
+        ],
     )
-    demo.teller.say(_verdict(found))
-    return all(each.equal for each in found)
+    demo.teller.say(_verdict(comparisons))
+    return all(each.equal for each in comparisons)
 
 
 def _uninterrupted(demo: Demo) -> Job:
     """Compute the state of a single run over the whole input, without micro-batches or a store."""
     rows = demo.log.read(demo.spark, demo.log.starts, demo.log.ends)
-    keyed = fold(None, rows.where(F.col(KEY).isNotNull())).computed()
+    keyed = fold(None, rows.where(F.col(KEY).isNotNull())).compute()
     counts = rows.where(F.col(KEY).isNull()).groupBy("partition").count().collect()
     unkeyed = dict.fromkeys(demo.log.ends, 0) | {row["partition"]: row["count"] for row in counts}
     return Job(NEW_PARALLELISM, keyed, demo.log.ends, unkeyed)
 
 
-def _verdict(found: Sequence[StoryComparison]) -> str:
-    wrong = [each for each in found if not each.equal]
+def _verdict(comparisons: Sequence[StoryComparison]) -> str:
+    wrong = [each for each in comparisons if not each.equal]
     if wrong:
         rows = sum(each.differing_rows for each in wrong)
         names = ", ".join(each.state for each in wrong)
         return f"NOT EQUAL: {rows:,} rows differ, in {names}."
-    rows = sum(each.rows for each in found)
-    return f"Equal: all {rows:,} rows of {len(found)} states, and every digest."
+    rows = sum(each.rows for each in comparisons)
+    return f"Equal: all {rows:,} rows of {len(comparisons)} states, and every digest."
 
 
 def _end(demo: Demo, job: Job, seconds: float) -> None:
-    columns = tuple(one.name for one in fields(Taken))
+    columns = tuple(column.name for column in fields(Taken))
     lines = [asdict(taken) for taken in demo.taken]
     unkeyed = sum(job.unkeyed.values())
     command = f"{_program()} --store {shlex.quote(f'{demo.place}/store')} show latest"

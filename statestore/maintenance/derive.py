@@ -72,7 +72,7 @@ class Deriver:
         tables = TablesAsStored(storage, manifests[-1])
         self.fence.claim()
         free = self.catalog.next_id()
-        taken = sorted({free, *self.fence.announced(above=free)})
+        taken = sorted({free, *self.fence.announced_ids(above=free)})
         top = taken.pop() if len(manifests) == 1 else taken[-1] + len(manifests)
         above = [*taken, top]
         below = range(top - 1, top - len(manifests), -1)
@@ -129,5 +129,5 @@ class _UncheckedCatalog(Catalog):
     def __init__(self, catalog: Catalog) -> None:
         super().__init__(catalog.storage, catalog.store_id)
 
-    def refuse_taken(self, checkpoint_id: int, seen: int | None = None) -> None:
+    def refuse_taken(self, checkpoint_id: int, observed_newest_id: int | None = None) -> None:
         """Check nothing: the id was claimed, and put-if-absent still protects it."""

@@ -72,7 +72,7 @@ from dataclasses import dataclass
 
 from statestore.catalog.catalog import Catalog
 from statestore.delta.backend import shown_files
-from statestore.delta.log_cleanup import needless
+from statestore.delta.log_cleanup import unneeded_files
 from statestore.errors import (
     InvalidArgumentError,
 )
@@ -170,7 +170,7 @@ def collect_garbage(
     known = {item.name for item in marks.files}
     others = (item for item in marks.listing if item.name not in known)
     aged = (item for item in others if is_old(item.modified_ms, minimum_age_ms, now_ms))
-    log_files = needless(catalog.storage, aged, marks.versions)
+    log_files = unneeded_files(catalog.storage, aged, marks.versions)
     if not dry_run:
         _delete(catalog.storage, [item.name for item in dead], progress)
         for names in (

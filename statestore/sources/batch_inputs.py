@@ -17,7 +17,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from statestore.delta.backend import refuse_escaped, said
+from statestore.delta.backend import error_text, refuse_escaped
 from statestore.delta.log_entry import missing_part
 from statestore.delta.process_check import refuse_forked
 from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError
@@ -59,28 +59,28 @@ def input_files(url: str, storage_options: Mapping[str, Any] | None = None) -> I
     storage = open_storage(url, storage_options)
     path = storage.native_path("")
     if path is not None and not Path(path).exists():
-        raise _missing(url)
+        raise _missing_error(url)
     if path is not None and not Path(path).is_dir():
-        return InputFiles(_single(path, storage_options))
+        return InputFiles(_single_file(path, storage_options))
     if storage.list("_delta_log"):
         return _delta_files(storage)
     names = storage.list("")
     if not names and path is None:
-        return InputFiles(_single(storage.url, storage_options))
+        return InputFiles(_single_file(storage.url, storage_options))
     data = [name for name in names if _is_data(name)]
     if not data:
         raise InvalidArgumentError(f"{url} contains no data files: name a folder of Parquet files")
     return InputFiles(tuple(_parquet_bytes(storage, name) for name in data))
 
 
-def _missing(url: str) -> NotFoundError:
+def _missing_error(url: str) -> NotFoundError:
     return NotFoundError(f"{url} does not exist: check the path")
 
 
-def _single(url: str, storage_options: Mapping[str, Any] | None) -> tuple[int, ...]:
+def _single_file(url: str, storage_options: Mapping[str, Any] | None) -> tuple[int, ...]:
     folder, _, name = url.rpartition("/")
     if folder.endswith(":/"):  # a bucket, and nothing in it
-        raise _missing(url)
+        raise _missing_error(url)
     return (_parquet_bytes(open_storage(folder or "/", storage_options), name),)
 
 
@@ -102,7 +102,7 @@ def _parquet_bytes(storage: Storage, name: str) -> int:
                 if file.read(4) in _MAGIC:
                     return size
     except FileNotFoundError as error:
-        raise _missing(where) from error
+        raise _missing_error(where) from error
     raise InvalidArgumentError(
         f"{where} is not a Parquet file ({size} bytes that do not end with the Parquet "
         "marker): remove it, or name only Parquet files"
@@ -123,8 +123,8 @@ def _delta_files(storage: Storage) -> InputFiles:
         ) from error
     except DeltaError as error:
         raise CorruptionError(
-            f"cannot read the Delta log of {storage.url}: {said(error, storage)}; read the table "
-            "with Spark, or name another input"
+            f"cannot read the Delta log of {storage.url}: {error_text(error, storage)}; "
+            "read the table with Spark, or name another input"
         ) from error
     files = zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
     return InputFiles(tuple(size for _, size in sorted(files)), missing)

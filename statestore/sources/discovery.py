@@ -99,10 +99,10 @@ class Policies:
         """Refuse unknown policy values."""
         hints = get_type_hints(Policies)
         for field in fields(Policies):  # without the fields of a subclass
-            words, given = get_args(hints[field.name]), getattr(self, field.name)
-            if given not in words:
+            words, policy = get_args(hints[field.name]), getattr(self, field.name)
+            if policy not in words:
                 raise InvalidArgumentError(
-                    f"{field.name} must be one of {', '.join(words)}, not {given!r}"
+                    f"{field.name} must be one of {', '.join(words)}, not {policy!r}"
                 )
 
 
@@ -187,13 +187,13 @@ class PartitionFinding:
             case Case.GAP:
                 return f"{_records(self.unread)} deleted before they were read"
             case _:
-                return self._rewound()
+                return self._rewind_reason()
 
-    def _rewound(self) -> str:
-        at, live = (self.stored.offset if self.stored else 0), self.live or LiveRange(0, 0)
+    def _rewind_reason(self) -> str:
+        offset, live = (self.stored.offset if self.stored else 0), self.live or LiveRange(0, 0)
         again = live.high - live.low if self.offset == live.low else 0
-        told = f"the stored offset is {at - live.high} after the end"
-        return f"{told}; {_records(again)} read again" if again else told
+        reason = f"the stored offset is {offset - live.high} after the end"
+        return f"{reason}; {_records(again)} read again" if again else reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,15 +215,15 @@ class Reconciled:
         the policies that could accept them.
         """
         if self.refused:
-            told = "; ".join(
+            reasons = "; ".join(
                 f"topic {each.topic!r} partition {each.partition}: {each.reason}"
                 for each in self.refused[:_NAMED]
             )
             if len(self.refused) > _NAMED:
-                told = f"{told}; and {len(self.refused) - _NAMED} more"
+                reasons = f"{reasons}; and {len(self.refused) - _NAMED} more"
             policies = sorted({_POLICY_OF[each.case] for each in self.refused})
             raise IncompatibleStateError(
-                f"the stored offsets do not fit the live topics: {told}. Choose what to do "
+                f"the stored offsets do not fit the live topics: {reasons}. Choose what to do "
                 f"with the settings {', '.join(policies)}"
             )
         return tuple(
@@ -244,7 +244,7 @@ class Reconciled:
         """
         left = {(offset.topic, offset.partition): offset for offset in self.offsets}
         lists: list[list[SourceOffset] | None] = [
-            None if elements is None else list(_taken(elements, left)) for elements in old
+            None if elements is None else list(_take_offsets(elements, left)) for elements in old
         ]
         open_lists = [mine for mine in lists if mine is not None]
         if left and not open_lists:
@@ -335,12 +335,12 @@ def _records(number: int) -> str:
     return f"{number:,} record{'' if number == 1 else 's'}"
 
 
-def _taken(
+def _take_offsets(
     elements: Iterable[object], left: dict[tuple[str, int], SourceOffset]
 ) -> Iterator[SourceOffset]:
     """Yield the reconciled offsets of a list's partitions, once each; remove them from ``left``."""
     for element in elements:
         known = source_offset(element)
-        found = left.pop((known.topic, known.partition), None)
-        if found is not None:
-            yield found
+        finding = left.pop((known.topic, known.partition), None)
+        if finding is not None:
+            yield finding

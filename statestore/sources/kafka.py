@@ -92,7 +92,7 @@ class KafkaCluster:
         try:
             self._client = self._admin.AdminClient(settings)
         except (confluent_kafka.KafkaException, TypeError, ValueError) as error:
-            raise InvalidArgumentError(f"invalid Kafka options: {_told(error)}") from error
+            raise InvalidArgumentError(f"invalid Kafka options: {_error_text(error)}") from error
 
     def __repr__(self) -> str:
         return f"KafkaCluster({self.bootstrap!r})"
@@ -106,7 +106,7 @@ class KafkaCluster:
         wanted = sorted(set(names))
         if not wanted:
             return {}
-        return self._patiently(
+        return self._retry(
             "list the offsets of the topics", lambda left: self._topics(wanted, left)
         )
 
@@ -119,13 +119,15 @@ class KafkaCluster:
 
         def ask(left: float) -> dict[Partition, int]:
             answers = self._client.list_consumer_group_offsets(asked, request_timeout=left)
-            found = answers[group].result().topic_partitions
-            for each in found:
+            partitions = answers[group].result().topic_partitions
+            for each in partitions:
                 if each.error is not None:
                     raise self._kafka.KafkaException(each.error)
-            return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+            return {
+                (each.topic, each.partition): each.offset for each in partitions if each.offset >= 0
+            }
 
-        return self._patiently(f"list the offsets of group {group!r}", ask)
+        return self._retry(f"list the offsets of group {group!r}", ask)
 
     def members(self, group: str) -> tuple[str, ...]:
         """Return the live members of a consumer group as client@host; empty for an unknown group.
@@ -136,23 +138,25 @@ class KafkaCluster:
         def ask(left: float) -> tuple[str, ...]:
             try:
                 answers = self._client.describe_consumer_groups([group], request_timeout=left)
-                found = answers[group].result()
+                description = answers[group].result()
             except self._kafka.KafkaException as error:
                 if _code(error) == _NO_GROUP:
                     return ()
                 raise
             return tuple(
-                f"{member.client_id}@{member.host.lstrip('/')}" for member in found.members
+                f"{member.client_id}@{member.host.lstrip('/')}" for member in description.members
             )
 
-        return self._patiently(f"list the members of group {group!r}", ask)
+        return self._retry(f"list the members of group {group!r}", ask)
 
     def refuse_live(self, group: str) -> None:
         """Raise CommitConflictError with the names of the live members if the group has any."""
         members = self.members(group)
         if members:
             plural = "" if len(members) == 1 else "s"
-            raise _live(group, f"{len(members)} live member{plural} ({', '.join(members[:5])})")
+            raise _live_members_error(
+                group, f"{len(members)} live member{plural} ({', '.join(members[:5])})"
+            )
 
     def commit(self, group: str, offsets: Iterable[object]) -> dict[Partition, int]:
         """Commit offsets for a consumer group without members; return its previous offsets.
@@ -175,12 +179,12 @@ class KafkaCluster:
             return before
         failed = self._alter(group, wanted)
         if failed:
-            raise self._taken_back(group, wanted, before, failed)
-        found = self.committed(group)
-        other = sorted(key for key, offset in wanted.items() if found.get(key) != offset)
+            raise self._roll_back(group, wanted, before, failed)
+        stored = self.committed(group)
+        other = sorted(key for key, offset in wanted.items() if stored.get(key) != offset)
         if other:
             raise CommitConflictError(
-                f"another client commits offsets for group {group!r}: {_some(other)} have other "
+                f"another client commits offsets for group {group!r}: {_listed(other)} have other "
                 "offsets than those just committed; stop the group's consumers, and commit again"
             )
         return before
@@ -191,18 +195,18 @@ class KafkaCluster:
         asked = self._kafka.TopicCollection(names)
         for name, answer in self._client.describe_topics(asked, request_timeout=left).items():
             try:
-                found = answer.result()
+                description = answer.result()
             except self._kafka.KafkaException as error:
                 if _code(error) not in (_NO_TOPIC, _NO_NAME):
                     raise
                 continue
             described[name] = (
-                _topic_id(found.topic_id),
-                [partition.id for partition in found.partitions],
+                _topic_id(description.topic_id),
+                [partition.id for partition in description.partitions],
             )
-        places = [(name, number) for name, (_, found) in described.items() for number in found]
-        low = self._ends(places, self._admin.OffsetSpec.earliest(), _until(end))
-        high = self._ends(places, self._admin.OffsetSpec.latest(), _until(end))
+        places = [(name, number) for name, (_, numbers) in described.items() for number in numbers]
+        low = self._ends(places, self._admin.OffsetSpec.earliest(), _remaining_s(end))
+        high = self._ends(places, self._admin.OffsetSpec.latest(), _remaining_s(end))
         return {
             # Retention may move the low offset between the two requests.
             name: LiveTopic(name, known, {n: _range(low[name, n], high[name, n]) for n in numbers})
@@ -221,7 +225,7 @@ class KafkaCluster:
 
     def _alter(self, group: str, wanted: Mapping[Partition, int]) -> dict[Partition, str]:
         """Commit offsets; return the error of each partition that Kafka rejects."""
-        places = [self._kafka.TopicPartition(*place, at) for place, at in wanted.items()]
+        places = [self._kafka.TopicPartition(*place, offset) for place, offset in wanted.items()]
         asked = [self._kafka.ConsumerGroupTopicPartitions(group, places)]
 
         def ask(left: float) -> dict[Partition, str]:
@@ -234,7 +238,7 @@ class KafkaCluster:
             codes = {each.error.name() for each in refused}
             for code in _LIVE_GROUP:
                 if code in codes:
-                    raise _live(group, "live members")
+                    raise _live_members_error(group, "live members")
             for each in refused:
                 # An unknown topic is usually transient, but the caller has just seen that it
                 # exists.
@@ -243,9 +247,9 @@ class KafkaCluster:
             return {(each.topic, each.partition): each.error.str() for each in refused}
 
         what = f"confirm the offsets of group {group!r}, which it may have stored"
-        return self._patiently(what, ask)
+        return self._retry(what, ask)
 
-    def _taken_back(
+    def _roll_back(
         self,
         group: str,
         wanted: Mapping[Partition, int],
@@ -257,15 +261,15 @@ class KafkaCluster:
         stay = [place for place in taken if place not in before]
         still = sorted(self._alter(group, back)) if back else []
         why = ", ".join(sorted(set(failed.values())))
-        told = (
-            f"Kafka at {self.bootstrap} rejected the offsets of {_some(sorted(failed))} for group "
+        message = (
+            f"Kafka at {self.bootstrap} rejected the offsets of {_listed(sorted(failed))} for "
+            f"group {group!r} ({why}); the others were reset to their previous offsets"
         )
-        told += f"{group!r} ({why}); the others were reset to their previous offsets"
         if stay or still:
-            told += f", except {_some(sorted([*stay, *still]))}, which keep the new offset"
-        return StorageError(told)
+            message += f", except {_listed(sorted([*stay, *still]))}, which keep the new offset"
+        return StorageError(message)
 
-    def _patiently(self, what: str, ask: Callable[[float], R]) -> R:
+    def _retry(self, what: str, ask: Callable[[float], R]) -> R:
         """Call ``ask`` until it succeeds; retry transient errors until the time limit.
 
         ``ask`` gets the remaining seconds.
@@ -273,32 +277,32 @@ class KafkaCluster:
         end = time.monotonic() + self._seconds
         while True:
             try:
-                return ask(_until(end))
+                return ask(_remaining_s(end))
             except self._kafka.KafkaException as error:
                 if _code(error) not in _PASSING or time.monotonic() + _PAUSE >= end:
-                    raise self._unreachable(what, error) from error
+                    raise self._unreachable_error(what, error) from error
             time.sleep(_PAUSE)
 
-    def _unreachable(self, what: str, error: BaseException) -> StorageError:
+    def _unreachable_error(self, what: str, error: BaseException) -> StorageError:
         self._client.poll(0)  # delivers pending connection errors to _note
         why = f" ({self._last_error})" if self._last_error else ""
         return StorageError(
-            f"Kafka at {self.bootstrap} did not {what}: {_told(error)}{why}; check that it is "
-            "running and can be reached from here"
+            f"Kafka at {self.bootstrap} did not {what}: {_error_text(error)}{why}; "
+            "check that it is running and can be reached from here"
         )
 
     def _note(self, error: Any) -> None:
         self._last_error = error.str()
 
 
-def _live(group: str, members: str) -> CommitConflictError:
+def _live_members_error(group: str, members: str) -> CommitConflictError:
     return CommitConflictError(
         f"group {group!r} has {members}, which would overwrite or ignore the committed "
         "offsets; stop its consumers, and commit again"
     )
 
 
-def _until(end: float) -> float:
+def _remaining_s(end: float) -> float:
     """Return the remaining seconds, at least 0.1: librdkafka requires a positive timeout."""
     return max(end - time.monotonic(), 0.1)
 
@@ -307,9 +311,9 @@ def _range(low: int, high: int) -> LiveRange:
     return LiveRange(low, max(low, high))
 
 
-def _topic_id(given: Any) -> str | None:
-    text = str(given).translate(_LETTERS)
-    return None if given is None or text == _NO_ID else text
+def _topic_id(topic_id: Any) -> str | None:
+    text = str(topic_id).translate(_LETTERS)
+    return None if topic_id is None or text == _NO_ID else text
 
 
 def _code(error: BaseException) -> str:
@@ -317,11 +321,11 @@ def _code(error: BaseException) -> str:
     return str(name()) if callable(name) else ""
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     text = getattr(error.args[0], "str", None) if error.args else None
     return str(text()) if callable(text) else str(error)
 
 
-def _some(places: list[Partition]) -> str:
+def _listed(places: list[Partition]) -> str:
     named = ", ".join(f"{topic}-{number}" for topic, number in places[:10])
     return named if len(places) <= 10 else f"{named} and {len(places) - 10} more"

@@ -62,8 +62,8 @@ class SourceOffset:
 
     def __post_init__(self) -> None:
         where = f"topic {_name(self.topic)!r}"
-        partition = _whole(self.partition, f"{where}: partition", _MAX_PARTITION)
-        offset = _whole(self.offset, f"{where} partition {partition}: offset", _MAX_OFFSET)
+        partition = _whole_number(self.partition, f"{where}: partition", _MAX_PARTITION)
+        offset = _whole_number(self.offset, f"{where} partition {partition}: offset", _MAX_OFFSET)
         # Other libraries' columns yield their own integer types; JSON and equality need Python's
         # int.
         object.__setattr__(self, "partition", partition)
@@ -92,7 +92,7 @@ def source_offsets(elements: Iterable[object]) -> tuple[SourceOffset, ...]:
     Raises :class:`InvalidArgumentError` if a partition has two different offsets or topic ids, and
     the errors of :func:`source_offset`.
     """
-    return tuple(sorted(_new_ones(elements, {})))
+    return tuple(sorted(_new_offsets(elements, {})))
 
 
 def offset_elements(offsets: Iterable[SourceOffset]) -> tuple[dict[str, str | int], ...]:
@@ -160,7 +160,7 @@ def per_subtask_offsets(
             "offsets cannot be broadcast, because then every subtask would read every "
             "partition; use 'split' or 'union'"
         )
-    dealt = redistribute(_reported_once(old, mode), parallelism)
+    dealt = redistribute(_drop_repeated(old, mode), parallelism)
     if mode is RedistributionMode.SPLIT:
         return tuple(states.get(_STATE, ()) for states in dealt)
     assigned: list[list[SourceOffset]] = [[] for _ in dealt]
@@ -170,26 +170,26 @@ def per_subtask_offsets(
     return tuple(map(tuple, assigned))
 
 
-def _reported_once(
+def _drop_repeated(
     old: Sequence[Sequence[object] | None], mode: RedistributionMode
 ) -> list[dict[str, tuple[RedistributionMode, list[SourceOffset]]] | None]:
     """Return the operator state with only the first report of each partition."""
-    found: dict[tuple[str, int], SourceOffset] = {}
+    offsets: dict[tuple[str, int], SourceOffset] = {}
     return [
-        None if elements is None else {_STATE: (mode, list(_new_ones(elements, found)))}
+        None if elements is None else {_STATE: (mode, list(_new_offsets(elements, offsets)))}
         for elements in old
     ]
 
 
-def _new_ones(
-    elements: Iterable[object], found: dict[tuple[str, int], SourceOffset]
+def _new_offsets(
+    elements: Iterable[object], offsets: dict[tuple[str, int], SourceOffset]
 ) -> Iterator[SourceOffset]:
-    """Yield the offsets of partitions that are not yet in ``found``, and add them to it."""
+    """Yield the offsets of partitions that are not yet in ``offsets``, and add them to it."""
     for element in elements:
         new = source_offset(element)
-        known = found.get((new.topic, new.partition))
+        known = offsets.get((new.topic, new.partition))
         if known is None:
-            found[new.topic, new.partition] = new
+            offsets[new.topic, new.partition] = new
             yield new
         elif known != new:
             raise InvalidArgumentError(
@@ -238,7 +238,7 @@ def _name(name: object, what: str = "a topic") -> str:
     raise InvalidArgumentError(f"{what} must be a non-empty string, not {name!r}")
 
 
-def _whole(value: object, what: str, most: int) -> int:
+def _whole_number(value: object, what: str, most: int) -> int:
     """Return ``value`` as an int in 0..``most``; booleans are refused."""
     try:
         number = -1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]

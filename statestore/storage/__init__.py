@@ -98,11 +98,11 @@ _SERVICES = (
 
 def _refuse_mistyped(url: str) -> None:
     """Raise InvalidArgumentError for a path that was meant as a URL, with the correct form."""
-    found = _MISTYPED.match(url)
-    if found is None or found[1].lower() in ("file", "local"):
+    match = _MISTYPED.match(url)
+    if match is None or match[1].lower() in ("file", "local"):
         return
-    scheme, rest = found[1].lower(), found[2].lstrip("/")
-    if scheme not in _SERVICES and not found[2].startswith("/"):
+    scheme, rest = match[1].lower(), match[2].lstrip("/")
+    if scheme not in _SERVICES and not match[2].startswith("/"):
         return
     meant = f"/dbfs/{rest}" if scheme == "dbfs" else f"{scheme}://{rest}"
     raise InvalidArgumentError(

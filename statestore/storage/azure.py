@@ -113,13 +113,15 @@ class AzureStorage(ObjectStorage):
     def _connect(self) -> Any:
         return fsspec.filesystem("az", **self._options)
 
-    def _ask(self, request: Callable[..., Awaitable[Any]], *given: Any, **arguments: Any) -> Any:
+    def _ask(
+        self, request: Callable[..., Awaitable[Any]], *positional: Any, **arguments: Any
+    ) -> Any:
         """Return an answer. The SDK's own retries are disabled, because they wait for minutes."""
 
         async def ask() -> Any:
-            return await request(*given, retry_total=0, **self._waits, **arguments)
+            return await request(*positional, retry_total=0, **self._waits, **arguments)
 
-        return again(lambda: sync(self._fs.loop, ask), ATTEMPTS, _passes)
+        return again(lambda: sync(self._fs.loop, ask), ATTEMPTS, _is_transient)
 
     def _blob(self, key: str) -> Any:
         return self._fs.service_client.get_blob_client(self._place()[0], key)
@@ -158,8 +160,8 @@ class AzureStorage(ObjectStorage):
         return True
 
     def _mark_of(self, key: str) -> str | None:
-        found = self._ask(self._blob(key).get_blob_properties)
-        return cast("str | None", (found.metadata or {}).get(_MARK))
+        properties = self._ask(self._blob(key).get_blob_properties)
+        return cast("str | None", (properties.metadata or {}).get(_MARK))
 
     def _size_of(self, key: str) -> int:
         return int(self._ask(self._blob(key).get_blob_properties).size)
@@ -187,14 +189,14 @@ class AzureStorage(ObjectStorage):
         container = self._fs.service_client.get_container_client(self._place()[0])
 
         async def page(**arguments: Any) -> tuple[list[Any], Any]:
-            found = container.list_blobs(
+            pages = container.list_blobs(
                 name_starts_with=prefix or None,
                 include=include,
                 results_per_page=most,
                 **arguments,
             ).by_page(following)
-            blobs = [blob async for blob in await anext(found)]
-            return blobs, found.continuation_token
+            blobs = [blob async for blob in await anext(pages)]
+            return blobs, pages.continuation_token
 
         blobs, following = self._ask(page)
         # A hierarchical namespace also lists its folders.
@@ -207,7 +209,7 @@ class AzureStorage(ObjectStorage):
 
     def _unfinished(self, prefix: str) -> Iterator[tuple[str, str, int]]:
         """Yield blobs that have uncommitted blocks only: a listing shows them only on request."""
-        found: dict[str, Listed] = {}
+        blobs: dict[str, Listed] = {}
         for include in (["metadata", "uncommittedblobs"], ["metadata"]):
             following = None
             while True:
@@ -215,15 +217,15 @@ class AzureStorage(ObjectStorage):
                 following = page.following
                 for item in page.items:
                     if len(include) == 1:
-                        found.pop(item.name, None)
+                        blobs.pop(item.name, None)
                     elif item.size_bytes == 0:
-                        found[item.name] = item
+                        blobs[item.name] = item
                 if following is None:
                     break
-        yield from ((item.name, _UNCOMMITTED, item.modified_ms) for item in found.values())
+        yield from ((item.name, _UNCOMMITTED, item.modified_ms) for item in blobs.values())
 
     def _begin(self, key: str) -> Upload:
-        return _Blocks(self, key)
+        return _BlockUpload(self, key)
 
     def _end_upload(self, key: str, upload: str) -> None:
         """Discard the uncommitted blocks of a blob by committing an empty one and deleting it.
@@ -245,10 +247,10 @@ class AzureStorage(ObjectStorage):
 
     def _explain(self, error: Exception, action: str) -> Failure:
         code = _code(error)
-        advice = advice_of(code, _ADVICE) or advice_of(_status(error), _ADVICE)
-        if {code, _status(error)} & _REFUSED and advice is None:
+        advice = advice_of(code, _ADVICE) or advice_of(_status_text(error), _ADVICE)
+        if {code, _status_text(error)} & _REFUSED and advice is None:
             advice = _refusal(str(error), action)
-        attempts = _DOWNLOADS if code == _BROKEN_OFF else ATTEMPTS if _passes(error) else 0
+        attempts = _DOWNLOADS if code == _BROKEN_OFF else ATTEMPTS if _is_transient(error) else 0
         tried = f"{attempts} times" if attempts else ""
         return Failure(code, advice, tried, code == "BlobNotFound")
 
@@ -258,7 +260,7 @@ class AzureStorage(ObjectStorage):
     def spark_url(self, name: str) -> str:
         """Return an ``abfss:`` URL in hadoop-azure's form."""
         if self.url.startswith("abfss://"):
-            return self._full(name)
+            return self._full_url(name)
         container, root = self._place()
         account = self._fs.service_client.account_name
         path = "/".join(part for part in (root, inside(name) if name else "") if part)
@@ -299,7 +301,7 @@ class AzureStorage(ObjectStorage):
         return {"azure_skip_signature": "true"}
 
 
-def _leave_to_parent() -> None:
+def _disable_exit_handlers() -> None:
     """Disable adlfs's exit handlers in a forked process.
 
     They would close the parent's connections, and wait for a thread that does not exist here. (No
@@ -311,10 +313,10 @@ def _leave_to_parent() -> None:
             end.atexit = False
 
 
-os.register_at_fork(after_in_child=_leave_to_parent)
+os.register_at_fork(after_in_child=_disable_exit_handlers)
 
 
-class _Blocks:
+class _BlockUpload:
     """A blob that is staged in blocks; Azure discards uncommitted blocks after a week."""
 
     def __init__(self, storage: AzureStorage, key: str) -> None:
@@ -348,24 +350,24 @@ class _Blocks:
 def _code(error: BaseException) -> str:
     """Return Azure's code of an error, or its status, or the name of its class."""
     code = getattr(error, "error_code", None)
-    return str(getattr(code, "value", code) or _status(error) or type(error).__name__)
+    return str(getattr(code, "value", code) or _status_text(error) or type(error).__name__)
 
 
-def _status(error: BaseException) -> str:
+def _status_text(error: BaseException) -> str:
     return str(getattr(error, "status_code", None) or "")
 
 
-def _passes(error: Exception) -> bool:
-    return bool({_code(error), _status(error)} & (_BUSY | _FAILED | _UNANSWERED))
+def _is_transient(error: Exception) -> bool:
+    return bool({_code(error), _status_text(error)} & (_BUSY | _FAILED | _UNANSWERED))
 
 
-def _refusal(said: str, action: str) -> str:
-    if "date header" in said or "not valid yet" in said.lower():
+def _refusal(message: str, action: str) -> str:
+    if "date header" in message or "not valid yet" in message.lower():
         return (
             "the clock of this machine is wrong, so its signatures are rejected; synchronize it "
             "with NTP"
         )
-    if "Signature not valid in the specified time frame" in said or "expired" in said.lower():
+    if "Signature not valid in the specified time frame" in message or "expired" in message.lower():
         return "the credentials have expired or are not valid yet; provide new ones"
     return (
         f"the server rejects these credentials, or they do not permit to {action} blobs (role "

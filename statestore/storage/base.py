@@ -74,7 +74,7 @@ class NewFile(Protocol):
     def __enter__(self) -> Self:
         """Return the file."""
 
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
         """Close the file, or abandon it after an exception."""
 
 
@@ -210,8 +210,10 @@ def refuse_credentials(url: str, *, is_endpoint: bool = False) -> None:
     The message shows no part of the URL. An endpoint must not contain any ``@``.
     """
     url = CONTAINER.sub("://", url, count=1)
-    found = "@" in url if is_endpoint else not _FOLDER.match(url) and _CREDENTIALS.search(url)
-    if found:
+    has_credentials = (
+        "@" in url if is_endpoint else not _FOLDER.match(url) and _CREDENTIALS.search(url)
+    )
+    if has_credentials:
         raise InvalidArgumentError(
             "credentials must not be in a URL, which appears in messages and logs; pass them "
             "as storage options such as key and secret, or as environment variables such as "

@@ -73,14 +73,14 @@ _PERMISSIONS = {
 }
 
 
-class _Refused(OSError):
+class _ResponseError(OSError):
     """An error response: its status, and Google's code for it."""
 
     def __init__(self, status: int, body: bytes, code: str | None = None) -> None:
         try:
-            said = json.loads(body)["error"]
-            reasons = said.get("errors") or [{}]
-            text, reason = str(said.get("message", "")), str(reasons[0].get("reason", ""))
+            error = json.loads(body)["error"]
+            reasons = error.get("errors") or [{}]
+            text, reason = str(error.get("message", "")), str(reasons[0].get("reason", ""))
         except (ValueError, KeyError, TypeError, AttributeError):
             text, reason = body.decode(errors="replace")[:500], ""
         super().__init__(f"HTTP {status}: {text}" if text else f"HTTP {status}")
@@ -129,9 +129,9 @@ class GoogleStorage(ObjectStorage):
         def send() -> bytes:
             return cast(bytes, sync(fs.loop, _send, fs, method, url, dict(headers or {}), data))
 
-        found = again(send, ATTEMPTS, _passes)
+        answer = again(send, ATTEMPTS, _is_transient)
         self._is_there = True
-        return found
+        return answer
 
     def _object(self, method: str, key: str, path: str = "", **arguments: Any) -> bytes:
         """Return the answer to a request for one object.
@@ -141,7 +141,7 @@ class GoogleStorage(ObjectStorage):
         """
         try:
             return self._ask(method, f"o/{quote(key, safe='')}{path}", **arguments)
-        except _Refused as error:
+        except _ResponseError as error:
             if error.code not in ("404", "notFound"):
                 raise
             if not self._is_there:
@@ -153,7 +153,7 @@ class GoogleStorage(ObjectStorage):
         asked = {} if start is None or stop is None else {"Range": f"bytes={start}-{stop - 1}"}
         try:
             return self._object("GET", key, headers=asked, alt="media")
-        except _Refused as error:
+        except _ResponseError as error:
             if error.status != 416:  # the object is shorter
                 raise
             return b""
@@ -165,7 +165,7 @@ class GoogleStorage(ObjectStorage):
         headers = {"Content-Type": "application/octet-stream"} | arguments.pop("headers", {})
         try:
             self._ask("POST", "o", upload=True, headers=headers, data=data, **arguments)
-        except _Refused as error:
+        except _ResponseError as error:
             if error.status == 404:
                 error.code = _NO_BUCKET
             raise
@@ -180,15 +180,15 @@ class GoogleStorage(ObjectStorage):
         headers = {"Content-Type": f"multipart/related; boundary={line}"}
         try:
             self._upload(key, body, headers=headers, uploadType="multipart", ifGenerationMatch="0")
-        except _Refused as error:
+        except _ResponseError as error:
             if error.status != 412:
                 raise
             return False
         return True
 
     def _mark_of(self, key: str) -> str | None:
-        found = json.loads(self._object("GET", key, fields="metadata"))
-        return cast("str | None", found.get("metadata", {}).get(MARK))
+        item = json.loads(self._object("GET", key, fields="metadata"))
+        return cast("str | None", item.get("metadata", {}).get(MARK))
 
     def _size_of(self, key: str) -> int:
         return int(json.loads(self._object("GET", key, fields="size"))["size"])
@@ -196,7 +196,7 @@ class GoogleStorage(ObjectStorage):
     def _remove(self, key: str) -> None:
         try:
             self._object("DELETE", key)
-        except _Refused as error:
+        except _ResponseError as error:
             if error.code != _OBJECT_MISSING:
                 raise
 
@@ -214,19 +214,19 @@ class GoogleStorage(ObjectStorage):
         fields = "items(name,size,updated),nextPageToken"
         asked = {name: value for name, value in wanted.items() if value}
         try:
-            found = json.loads(self._ask("GET", "o", fields=fields, **asked))
-        except _Refused as error:
+            page = json.loads(self._ask("GET", "o", fields=fields, **asked))
+        except _ResponseError as error:
             if error.status == 404:
                 error.code = _NO_BUCKET
             raise
         items = tuple(
             Listed(item["name"], int(item["size"]), _milliseconds(item["updated"]))
-            for item in found.get("items", ())
+            for item in page.get("items", ())
         )
-        return ListingPage(items, found.get("nextPageToken") or None)
+        return ListingPage(items, page.get("nextPageToken") or None)
 
     def _begin(self, key: str) -> Upload:
-        return _Composed(self, key)
+        return _ComposedUpload(self, key)
 
     def _end_upload(self, key: str, upload: str) -> None:
         self._remove(_part(key, upload))
@@ -252,7 +252,7 @@ class GoogleStorage(ObjectStorage):
                 "the clock of this machine is wrong, so its tokens are rejected; synchronize it "
                 "with NTP"
             )
-        tried = f"{ATTEMPTS} times" if _passes(error) else ""
+        tried = f"{ATTEMPTS} times" if _is_transient(error) else ""
         return Failure(code, advice, tried, code == _OBJECT_MISSING)
 
     def _endpoint(self) -> str:
@@ -275,8 +275,8 @@ class GoogleStorage(ObjectStorage):
             # These options stop delta-rs from looking for any credentials.
             nobody = {"disable_oauth": True, "gcs_base_url": settings.get("google_base_url")}
             nobody |= dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
-            given = {name: value for name, value in nobody.items() if value is not None}
-            return settings | {"google_service_account_key": json.dumps(given)}
+            credentials = {name: value for name, value in nobody.items() if value is not None}
+            return settings | {"google_service_account_key": json.dumps(credentials)}
         if isinstance(token, dict):
             return settings | {"google_service_account_key": json.dumps(token)}
         if isinstance(token, str) and token.endswith(".json"):
@@ -284,7 +284,7 @@ class GoogleStorage(ObjectStorage):
         return settings
 
 
-class _Composed:
+class _ComposedUpload:
     """Hidden objects that are composed into one object; no other code knows their names."""
 
     def __init__(self, storage: GoogleStorage, key: str) -> None:
@@ -346,14 +346,14 @@ async def _send(
             timeout=waits,
         ) as answer:
             status, body = answer.status, await answer.read()
-        if status != 401 or is_last or not await asyncio.to_thread(_renewed, fs.credentials):
+        if status != 401 or is_last or not await asyncio.to_thread(_renew_token, fs.credentials):
             break
     if status >= 400:
-        raise _Refused(status, body)
+        raise _ResponseError(status, body)
     return body
 
 
-def _renewed(credentials: Any) -> bool:
+def _renew_token(credentials: Any) -> bool:
     """Request a new token for these credentials; return whether that succeeded."""
     from google.auth.exceptions import GoogleAuthError
     from google.auth.transport.requests import Request
@@ -372,7 +372,7 @@ def _code(error: BaseException) -> str:
     return str(getattr(error, "code", None) or type(error).__name__)
 
 
-def _passes(error: Exception) -> bool:
+def _is_transient(error: Exception) -> bool:
     status = str(getattr(error, "status", ""))
     return bool({_code(error), status} & (_BUSY | _FAILED | _UNANSWERED))
 

@@ -86,13 +86,13 @@ _ADVICE = {
 }
 
 
-class _Refused(OSError):
+class _ResponseError(OSError):
     """An error response: its status, and Hadoop's name of the exception."""
 
     def __init__(self, status: int, answer: Any) -> None:
         try:
-            said = answer.json()["RemoteException"]
-            self.code, text = str(said["exception"]), str(said["message"])
+            exception = answer.json()["RemoteException"]
+            self.code, text = str(exception["exception"]), str(exception["message"])
         except (ValueError, KeyError, TypeError):
             self.code, text = str(status), f"HTTP {status} {answer.reason}"
         # Some messages continue with a Java stack trace.
@@ -122,11 +122,11 @@ class HdfsStorage(ObjectStorage):
     def _configure(self, options: Mapping[str, Any]) -> None:
         named: dict[str, Any] = {"host": urlsplit(self.url).hostname, "port": _WEB_PORT}
         # Values set here would override fsspec's own configuration, which other commands use.
-        given = {**fsspec.config.conf.get("webhdfs", {}), **options}
-        if not {"user", "token", "kerberos"} & set(given):
+        settings = {**fsspec.config.conf.get("webhdfs", {}), **options}
+        if not {"user", "token", "kerberos"} & set(settings):
             # Hadoop's clients use the same user name on a cluster without Kerberos.
             named["user"] = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
-        self._options = named | given
+        self._options = named | settings
 
     def _connect(self) -> Any:
         from fsspec.implementations.webhdfs import WebHDFS  # it needs requests
@@ -135,9 +135,13 @@ class HdfsStorage(ObjectStorage):
 
     def _ask(self, method: str, operation: str, path: str, **parameters: Any) -> Any:
         """Return the namenode's answer, with retries."""
-        return again(lambda: self._once(method, operation, path, **parameters), ATTEMPTS, _passes)
+        return again(
+            lambda: self._request_once(method, operation, path, **parameters),
+            ATTEMPTS,
+            _is_transient,
+        )
 
-    def _once(self, method: str, operation: str, path: str, **parameters: Any) -> Any:
+    def _request_once(self, method: str, operation: str, path: str, **parameters: Any) -> Any:
         """Return the namenode's answer, which may redirect to a datanode."""
         asked = {"op": operation, **self._fs.pars, **parameters}
         return self._send(method, f"{self._fs.url}/{quote(path)}", params=asked)
@@ -153,18 +157,20 @@ class HdfsStorage(ObjectStorage):
             method, url, allow_redirects=False, timeout=(CONNECT_SECONDS, wait), **more
         )
         if answer.status_code >= 300 and answer.status_code != 307:
-            raise _Refused(answer.status_code, answer)
+            raise _ResponseError(answer.status_code, answer)
         return answer
 
     def _get(self, key: str, start: int | None = None, stop: int | None = None) -> bytes:
         part = {} if start is None or stop is None else {"offset": start, "length": stop - start}
 
         def once() -> bytes:
-            return cast(bytes, self._bytes("GET", self._once("GET", "OPEN", key, **part)).content)
+            return cast(
+                bytes, self._bytes("GET", self._request_once("GET", "OPEN", key, **part)).content
+            )
 
         try:
-            return again(once, ATTEMPTS, _passes)
-        except _Refused as error:
+            return again(once, ATTEMPTS, _is_transient)
+        except _ResponseError as error:
             if "out of the range" not in str(error):  # the file is shorter
                 raise
             return b""
@@ -188,11 +194,11 @@ class HdfsStorage(ObjectStorage):
         """Write a hidden file; return its path."""
 
         def once() -> str:
-            path = _hidden(key, uuid.uuid4().hex)
-            self._bytes("PUT", self._once("PUT", "CREATE", path, overwrite="false"), data)
+            path = _hidden_path(key, uuid.uuid4().hex)
+            self._bytes("PUT", self._request_once("PUT", "CREATE", path, overwrite="false"), data)
             return path
 
-        return again(once, ATTEMPTS, _passes)
+        return again(once, ATTEMPTS, _is_transient)
 
     def _rename(self, hidden: str, key: str, member: str, value: int) -> bool:
         """Return whether the hidden file now has its name; False if another file has it.
@@ -204,10 +210,10 @@ class HdfsStorage(ObjectStorage):
         answer = self._ask("PUT", "RENAME", hidden, destination=f"/{key}").json()
         if answer["boolean"]:
             return True
-        if self._found(hidden) is not None:
+        if self._status_if_exists(hidden) is not None:
             return False
-        found = self._found(key)
-        if found is None or found[member] != value:
+        status = self._status_if_exists(key)
+        if status is None or status[member] != value:
             raise OSError(f"its hidden file {hidden} was deleted before it was renamed")
         return True
 
@@ -220,10 +226,10 @@ class HdfsStorage(ObjectStorage):
     def _status(self, key: str) -> dict[str, Any]:
         return cast(dict[str, Any], self._ask("GET", "GETFILESTATUS", key).json()["FileStatus"])
 
-    def _found(self, key: str) -> dict[str, Any] | None:
+    def _status_if_exists(self, key: str) -> dict[str, Any] | None:
         try:
             return self._status(key)
-        except _Refused as error:
+        except _ResponseError as error:
             if error.code != _MISSING:
                 raise
             return None
@@ -242,31 +248,31 @@ class HdfsStorage(ObjectStorage):
         while True:
             try:
                 answer = self._ask("GET", "LISTSTATUS_BATCH", folder, **after).json()
-            except _Refused as error:
+            except _ResponseError as error:
                 if error.code != _MISSING:
                     raise
                 return  # it does not exist, or was deleted meanwhile
             listing = answer["DirectoryListing"]
-            found = listing["partialListing"]["FileStatuses"]["FileStatus"]
-            for item in found:
+            statuses = listing["partialListing"]["FileStatuses"]["FileStatus"]
+            for item in statuses:
                 path = f"{folder}/{item['pathSuffix']}"
                 if item["type"] == "DIRECTORY":
                     yield from self._below_folder(path)
                 else:
                     yield Listed(path, int(item["length"]), int(item["modificationTime"]))
-            if not listing["remainingEntries"] or not found:
+            if not listing["remainingEntries"] or not statuses:
                 return
-            after = {"startAfter": found[-1]["pathSuffix"]}
+            after = {"startAfter": statuses[-1]["pathSuffix"]}
 
     def _begin(self, key: str) -> Upload:
-        return _Appended(self, key)
+        return _AppendUpload(self, key)
 
     def _end_upload(self, key: str, upload: str) -> None:
-        self._remove(_hidden(key, upload))
+        self._remove(_hidden_path(key, upload))
 
     def _explain(self, error: Exception, action: str) -> Failure:
         code = _code(error)
-        tried = f"{ATTEMPTS} times" if _passes(error) else ""
+        tried = f"{ATTEMPTS} times" if _is_transient(error) else ""
         return Failure(code, advice_of(code, _ADVICE), tried, code == _MISSING)
 
     def _endpoint(self) -> str:
@@ -277,7 +283,7 @@ class HdfsStorage(ObjectStorage):
         return {}
 
 
-class _Appended:
+class _AppendUpload:
     """A hidden file that is appended to, and renamed at the end."""
 
     def __init__(self, storage: HdfsStorage, key: str) -> None:
@@ -324,7 +330,7 @@ class _Appended:
             self._storage._remove(self._path)
 
 
-def _hidden(key: str, upload: str) -> str:
+def _hidden_path(key: str, upload: str) -> str:
     folder, slash, file = key.rpartition("/")
     return f"{folder}{slash}.{file}.upload-{upload}"
 
@@ -333,5 +339,5 @@ def _code(error: BaseException) -> str:
     return str(getattr(error, "code", None) or type(error).__name__)
 
 
-def _passes(error: Exception) -> bool:
+def _is_transient(error: Exception) -> bool:
     return _code(error) in _PASSING

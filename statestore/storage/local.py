@@ -109,14 +109,14 @@ class LocalStorage:
 
         Raises InvalidArgumentError for a URL that names another host.
         """
-        root = fsspec.filesystem("file")._strip_protocol(_of_this_host(url))
+        root = fsspec.filesystem("file")._strip_protocol(_without_host(url))
         self._root = Path(os.path.abspath(root))  # noqa: PTH100 - keep symbolic links as given
         self._follow_links = follow_links
         self.url = str(self._root)
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a file."""
-        with named("read", path := self._file(name)), _opened(path) as file:
+        with named("read", path := self._file(name)), _open_regular(path) as file:
             if (length := os.fstat(file.fileno()).st_size) > _MOST_READ_BYTES:
                 raise StorageError(
                     f"{path} has {length:,} bytes, more than any document of a store; recover "
@@ -126,7 +126,7 @@ class LocalStorage:
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
         """Return a part of a file."""
-        with named("read", path := self._file(name)), _opened(path) as file:
+        with named("read", path := self._file(name)), _open_regular(path) as file:
             file.seek(start)
             return file.read(stop - start)
 
@@ -138,7 +138,7 @@ class LocalStorage:
         """
         with named("write", target := self._file(name)):
             target.parent.mkdir(parents=True, exist_ok=True)
-            temporary = _beside(target)
+            temporary = _temporary_path(target)
             try:
                 temporary.write_bytes(data)
                 _fsync(temporary)
@@ -153,20 +153,20 @@ class LocalStorage:
         """Return the names of all files below a folder, without temporary files."""
         with named("list", self._folder(folder)):
             names = self._walk(folder)
-            return tuple(sorted(name for name in names if not _last(name).startswith(".")))
+            return tuple(sorted(name for name in names if not _base_name(name).startswith(".")))
 
     def listed(self, folder: str) -> tuple[Listed, ...]:
         """Return all files below a folder, including temporary files."""
         with named("list", self._folder(folder)):
-            found = []
+            files = []
             for name in self._walk(folder):
                 try:
                     status = os.lstat(self._root / name)
                 except FileNotFoundError:
                     continue  # it was deleted after the walk listed it
                 modified_ms = status.st_mtime_ns // 1_000_000
-                found.append(Listed(name, status.st_size, modified_ms))
-            return tuple(sorted(found))
+                files.append(Listed(name, status.st_size, modified_ms))
+            return tuple(sorted(files))
 
     def is_empty(self) -> bool:
         """Return whether the folder is empty except for hidden files and ``lost+found``."""
@@ -209,7 +209,7 @@ class LocalStorage:
     def open_read(self, name: str) -> BinaryIO:
         """Return a file to read."""
         with named("read", path := self._file(name)):
-            return _opened(path)
+            return _open_regular(path)
 
     def sync(self, names: Iterable[str]) -> None:
         """Sync the files and every folder on the path to them.
@@ -278,7 +278,7 @@ class LocalStorage:
             with entries:
                 for entry in entries:
                     if entry.is_symlink() and not self._follow_links:
-                        raise self._is_link(Path(entry.path))
+                        raise self._link_error(Path(entry.path))
                     if entry.is_dir():
                         folders.append(Path(entry.path))
                     else:
@@ -292,13 +292,13 @@ class LocalStorage:
             for part in relative.split("/"):
                 path = f"{path}{os.sep}{part}"
                 if os.path.islink(path):  # noqa: PTH114 - creating a Path per part is slow
-                    raise self._is_link(Path(path))
+                    raise self._link_error(Path(path))
         return self._root / relative
 
     def _folder(self, name: str) -> Path:
         return self._file(name) if name else self._root
 
-    def _is_link(self, path: Path) -> StorageError:
+    def _link_error(self, path: Path) -> StorageError:
         with named("read", path):
             target = path.readlink()
         return StorageError(
@@ -308,32 +308,32 @@ class LocalStorage:
         )
 
 
-def _of_this_host(url: str) -> str:
+def _without_host(url: str) -> str:
     """Return a URL of this host without the host name; InvalidArgumentError for another host."""
-    found = re.match(r"(?:file|local)://([^/]+)(/.*)?$", url, re.DOTALL)
-    if found is None:
+    match = re.match(r"(?:file|local)://([^/]+)(/.*)?$", url, re.DOTALL)
+    if match is None:
         return url
-    if found[1].lower() != "localhost":
+    if match[1].lower() != "localhost":
         raise InvalidArgumentError(
-            f"{url!r} names the host {found[1]!r}, but a file:// URL must be on this host; "
-            f"begin the path with a third slash: file:///{found[1]}{found[2] or ''}"
+            f"{url!r} names the host {match[1]!r}, but a file:// URL must be on this host; "
+            f"begin the path with a third slash: file:///{match[1]}{match[2] or ''}"
         )
-    return found[2] or "/"
+    return match[2] or "/"
 
 
-def _opened(path: Path) -> BinaryIO:
+def _open_regular(path: Path) -> BinaryIO:
     """Open a file to read; StorageError for a FIFO, which would block, and other special files."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    kind = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(kind):
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
         return os.fdopen(descriptor, "rb")
     os.close(descriptor)
-    if stat.S_ISDIR(kind):
+    if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     raise StorageError(f"{path} is not a regular file but a FIFO, a socket or a device; delete it")
 
 
-def _last(name: str) -> str:
+def _base_name(name: str) -> str:
     return name.rpartition("/")[2]
 
 
@@ -341,9 +341,9 @@ class _LocalFile:
     """A new file that is written under a temporary name, and renamed when it is closed."""
 
     def __init__(self, target: Path) -> None:
-        self._target, self._temporary = target, _beside(target)
+        self._target, self._temporary = target, _temporary_path(target)
         if target.exists():
-            raise self._taken()
+            raise self._name_taken_error()
         self._file = self._temporary.open("xb")
 
     @property
@@ -369,7 +369,7 @@ class _LocalFile:
                 self._temporary.rename(self._target)
                 return
             if not done:
-                raise self._taken()
+                raise self._name_taken_error()
         finally:
             self._temporary.unlink(missing_ok=True)
 
@@ -381,17 +381,17 @@ class _LocalFile:
         with suppress(OSError):
             self._temporary.unlink(missing_ok=True)
 
-    def _taken(self) -> FileExistsError:
+    def _name_taken_error(self) -> FileExistsError:
         return FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self._target))
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        self.close() if kind is None else self.abandon()
+    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
+        self.close() if error_type is None else self.abandon()
 
 
-def _beside(target: Path) -> Path:
+def _temporary_path(target: Path) -> Path:
     """Return a unique hidden name in the same folder."""
     return target.parent / f".{target.name}.{uuid.uuid4().hex}"
 

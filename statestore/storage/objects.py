@@ -231,9 +231,9 @@ class ObjectStorage(ABC):
         An unfinished upload appears as a hidden object of length 0; :meth:`delete` aborts it.
         """
         with self._errors("list", folder):
-            found = [item for page in self._objects(folder) for item in page]
-            found += self._uploads(folder)
-        return tuple(sorted(item for item in found if not _is_marker(item.name)))
+            items = [item for page in self._objects(folder) for item in page]
+            items += self._uploads(folder)
+        return tuple(sorted(item for item in items if not _is_marker(item.name)))
 
     def is_empty(self) -> bool:
         """Return whether no visible object has this prefix; usually one request."""
@@ -301,7 +301,7 @@ class ObjectStorage(ABC):
 
     def spark_url(self, name: str) -> str:
         """Return the URL in the form of Spark's connector to this service."""
-        return self._full(name)
+        return self._full_url(name)
 
     def hadoop_settings(self) -> dict[str, str]:
         """Return an empty dict; services override it if they need settings."""
@@ -312,7 +312,7 @@ class ObjectStorage(ABC):
         """Return delta-rs's options, with the current credentials."""
 
     def _errors(self, action: str, name: str) -> AbstractContextManager[None]:
-        return object_errors(action, self._full(name), self._explain_with_proxy)
+        return object_errors(action, self._full_url(name), self._explain_with_proxy)
 
     def _explain_with_proxy(self, error: Exception, action: str) -> Failure:
         """Return the meaning of an error; if the server did not answer, a proxy may be why."""
@@ -364,7 +364,7 @@ class ObjectStorage(ABC):
     def _key(self, name: str) -> str:
         return f"{self._root()}{inside(name)}"
 
-    def _full(self, name: str) -> str:
+    def _full_url(self, name: str) -> str:
         return f"{self.url}/{inside(name)}" if name else self.url
 
 

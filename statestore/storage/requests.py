@@ -117,12 +117,12 @@ def object_errors(
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), where) from error
         # Some errors have no text of their own, such as fsspec's timeout.
         text = str(error) or str(error.__cause__ or failure.code)
-        said = without_credentials(" ".join(text.split()).rstrip("."))
+        message = without_credentials(" ".join(text.split()).rstrip("."))
         if failure.tried:
             spent = duration(round(1000 * (time.monotonic() - start)))
-            said += f" (tried {failure.tried} in {spent})"
+            message += f" (tried {failure.tried} in {spent})"
         advice = [failure.advice] if failure.advice else []
-        raise StorageError("; ".join([f"cannot {action} {where}: {said}", *advice])) from error
+        raise StorageError("; ".join([f"cannot {action} {where}: {message}", *advice])) from error
 
 
 class ObjectReader(io.RawIOBase):
@@ -147,11 +147,11 @@ class ObjectReader(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
         """Set the position; nothing is requested until the next read."""
-        at = offset + (0, self._at, self._size)[whence]
-        if at < 0:
-            raise ValueError(f"the position {at} is negative")
-        self._at = at
-        return at
+        position = offset + (0, self._at, self._size)[whence]
+        if position < 0:
+            raise ValueError(f"the position {position} is negative")
+        self._at = position
+        return position
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Return ``size`` bytes, or fewer at the end."""
@@ -216,7 +216,7 @@ class ObjectWriter(io.RawIOBase):
             raise ValueError("the object is already closed")
         size = memoryview(data).nbytes
         self._waiting += data
-        with self._errors("write"), self._discarding():
+        with self._errors("write"), self._discard_on_error():
             while len(self._waiting) >= self._part_bytes:
                 if self._upload is None:
                     self._upload = self._begin()
@@ -229,7 +229,7 @@ class ObjectWriter(io.RawIOBase):
         if self.closed:
             return
         super().close()
-        with self._errors("write"), self._discarding():
+        with self._errors("write"), self._discard_on_error():
             if self._upload is None:
                 self._put(bytes(self._waiting))
             else:
@@ -242,26 +242,26 @@ class ObjectWriter(io.RawIOBase):
         """
         if not self.closed:
             super().close()
-            self._take_back()
+            self._abort_upload()
 
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
         """Close the object, or abandon it after an exception."""
-        self.close() if kind is None else self.abandon()
+        self.close() if error_type is None else self.abandon()
 
     def __del__(self) -> None:
         """Send nothing: an object that was not closed must not appear."""
         super().close()
 
-    def _take_back(self) -> None:
+    def _abort_upload(self) -> None:
         if self._upload is not None:
             with suppress(Exception):
                 self._upload.abort()
 
     @contextmanager
-    def _discarding(self) -> Iterator[None]:
+    def _discard_on_error(self) -> Iterator[None]:
         try:
             yield
         except BaseException:
             super().close()
-            self._take_back()
+            self._abort_upload()
             raise

@@ -24,7 +24,7 @@ from statestore.storage.requests import (
     advice_of,
 )
 
-__all__ = ["S3Storage", "attempts_of", "delta_settings", "patient", "s3a_settings"]
+__all__ = ["S3Storage", "attempts_of", "delta_settings", "s3a_settings", "with_retries"]
 
 
 # s3fs's options for a bucket, converted to options of Hadoop's ``s3a`` for Spark's own access.
@@ -99,10 +99,10 @@ def delta_settings(options: Mapping[str, Any]) -> dict[str, str]:
         settings["aws_allow_http"] = str(urlsplit(endpoint).scheme == "http").lower()
     if options.get("anon"):
         return settings | {"aws_skip_signature": "true"}
-    given = [options.get(one) or options.get(other) for one, other in _GIVEN]
-    if not (given[0] and given[1]) and (found := session.get_credentials()) is not None:
-        given = [*found.get_frozen_credentials()]
-    named = zip(("access_key_id", "secret_access_key", "session_token"), given, strict=False)
+    keys = [options.get(name) or options.get(other) for name, other in _GIVEN]
+    if not (keys[0] and keys[1]) and (credentials := session.get_credentials()) is not None:
+        keys = [*credentials.get_frozen_credentials()]
+    named = zip(("access_key_id", "secret_access_key", "session_token"), keys, strict=False)
     return settings | {f"aws_{name}": str(value) for name, value in named if value}
 
 
@@ -133,13 +133,13 @@ _BROKEN_OFF = {
 }
 
 
-def patient(options: Mapping[str, Any]) -> dict[str, Any]:
+def with_retries(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return s3fs options with these timeouts and retries, unless the options set their own.
 
     Raises InvalidArgumentError when ``config_kwargs`` is not a table.
     """
-    given = options.get("config_kwargs") or {}
-    if not isinstance(given, Mapping):
+    settings = options.get("config_kwargs") or {}
+    if not isinstance(settings, Mapping):
         raise InvalidArgumentError(
             "the storage option config_kwargs must be a table of names and values"
         )
@@ -148,11 +148,11 @@ def patient(options: Mapping[str, Any]) -> dict[str, Any]:
         "read_timeout": READ_SECONDS,
         "retries": {"mode": _MODE, "total_max_attempts": ATTEMPTS},
     }
-    return {**options, "config_kwargs": config | dict(given)}
+    return {**options, "config_kwargs": config | dict(settings)}
 
 
 def attempts_of(options: Mapping[str, Any]) -> int:
-    """Return the maximum number of attempts per request in the options of :func:`patient`."""
+    """Return the maximum number of attempts per request in the options of :func:`with_retries`."""
     retries = options["config_kwargs"]["retries"]
     if not isinstance(retries, Mapping):  # botocore rejects it with its own message
         return 1
@@ -160,7 +160,7 @@ def attempts_of(options: Mapping[str, Any]) -> int:
     return int(retries.get("total_max_attempts", retries.get("max_attempts", ATTEMPTS - 1) + 1))
 
 
-def _whole(call: Callable[[], Answer], attempts: int) -> Answer:
+def _read_whole(call: Callable[[], Answer], attempts: int) -> Answer:
     """Return the result of a call; retry if the answer breaks off, up to ``attempts`` in total."""
     for attempt in itertools.count(1):
         try:
@@ -230,7 +230,7 @@ def _code(error: BaseException) -> str:
     return str(response.get("Error", {}).get("Code", type(error).__name__))
 
 
-def _tried(error: BaseException, code: str, attempts: int) -> str:
+def _attempts_text(error: BaseException, code: str, attempts: int) -> str:
     response = getattr(error.__cause__ or error, "response", None) or {}
     again = int(response.get("ResponseMetadata", {}).get("RetryAttempts", 0))
     if again:
@@ -256,7 +256,7 @@ class S3Storage(ObjectStorage):
     def _configure(self, options: Mapping[str, Any]) -> None:
         # A cached listing would hide changes by other writers. Concurrent requests per object have
         # no benefit for objects this small, and would make s3fs request each object's size first.
-        options = patient({"max_concurrency": 1, **options, "use_listings_cache": False})
+        options = with_retries({"max_concurrency": 1, **options, "use_listings_cache": False})
         # botocore's default of ten connections would make the other streams wait.
         connections = {"max_pool_connections": max(self.streams, 10)}
         options["config_kwargs"] = connections | options["config_kwargs"]
@@ -282,7 +282,7 @@ class S3Storage(ObjectStorage):
             return cast(bytes, self._fs.cat_file(path, start=start, end=stop))
 
         try:
-            return _whole(cat, self._attempts)
+            return _read_whole(cat, self._attempts)
         except OSError as error:
             if _code(error) not in ("InvalidRange", "416"):  # the object is shorter
                 raise
@@ -323,34 +323,34 @@ class S3Storage(ObjectStorage):
 
     def _page(self, prefix: str, most: int, following: Any) -> ListingPage:
         wanted = {"ContinuationToken": following} if following else {}
-        found = self._fs.call_s3(
+        page = self._fs.call_s3(
             "list_objects_v2", Bucket=self._place()[0], Prefix=prefix, MaxKeys=most, **wanted
         )
         items = tuple(
             Listed(item["Key"], int(item["Size"]), _milliseconds(item["LastModified"]))
-            for item in found.get("Contents", ())
+            for item in page.get("Contents", ())
         )
-        return ListingPage(items, found["NextContinuationToken"] if found["IsTruncated"] else None)
+        return ListingPage(items, page["NextContinuationToken"] if page["IsTruncated"] else None)
 
     def _unfinished(self, prefix: str) -> Iterator[tuple[str, str, int]]:
         wanted = {"Bucket": self._place()[0], "Prefix": prefix}
         while True:
             try:
-                found = self._fs.call_s3("list_multipart_uploads", **wanted)
+                page = self._fs.call_s3("list_multipart_uploads", **wanted)
             except OSError as error:
                 if _code(error) not in _UNLISTED:
                     raise
                 _log.info("cannot list unfinished uploads: %s", error)
                 return
-            for item in found.get("Uploads", ()):
+            for item in page.get("Uploads", ()):
                 yield item["Key"], item["UploadId"], _milliseconds(item["Initiated"])
-            if not found.get("IsTruncated") or "NextKeyMarker" not in found:
+            if not page.get("IsTruncated") or "NextKeyMarker" not in page:
                 return  # some servers cannot continue the list: a later call lists the rest
-            wanted["KeyMarker"] = found["NextKeyMarker"]
-            wanted["UploadIdMarker"] = found["NextUploadIdMarker"]
+            wanted["KeyMarker"] = page["NextKeyMarker"]
+            wanted["UploadIdMarker"] = page["NextUploadIdMarker"]
 
     def _begin(self, key: str) -> Upload:
-        return _Parts(self._call, key)
+        return _MultipartUpload(self._call, key)
 
     def _end_upload(self, key: str, upload: str) -> None:
         try:
@@ -369,14 +369,14 @@ class S3Storage(ObjectStorage):
                 "AWS_… variables and profile"
             )
         is_missing = isinstance(error, FileNotFoundError) and code != "NoSuchBucket"
-        return Failure(code, advice, _tried(error, code, self._attempts), is_missing)
+        return Failure(code, advice, _attempts_text(error, code, self._attempts), is_missing)
 
     def _endpoint(self) -> str:
         return _named_endpoint(self._options) or "https://s3.amazonaws.com"
 
     def spark_url(self, name: str) -> str:
         """Return an ``s3a:`` URL in hadoop-aws's form."""
-        return self._full(name).replace("s3://", "s3a://", 1)
+        return self._full_url(name).replace("s3://", "s3a://", 1)
 
     def hadoop_settings(self) -> dict[str, str]:
         """Return the options of ``s3a``, for this bucket only."""
@@ -387,7 +387,7 @@ class S3Storage(ObjectStorage):
         return delta_settings(self._options)
 
 
-class _Parts:
+class _MultipartUpload:
     """A multipart upload."""
 
     def __init__(self, call: Callable[..., dict[str, Any]], key: str) -> None:

@@ -273,8 +273,8 @@ class _FaultyFile:
     def __enter__(self) -> _FaultyFile:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind is None or not hasattr(self._raw, "abandon"):
+    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
+        if error_type is None or not hasattr(self._raw, "abandon"):
             self.close()
         else:
             self._raw.abandon()

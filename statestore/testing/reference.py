@@ -54,7 +54,7 @@ class ReferenceKeyed:
         if state.hash_scheme == "flink-sql":
             key, key_type = tuple(values), state.key_types
         else:
-            typed = [_typed(value, kind) for value, kind in zip(values, types, strict=True)]
+            typed = [_typed(value, key_type) for value, key_type in zip(values, types, strict=True)]
             key, key_type = (typed[0] if len(typed) == 1 else tuple(typed)), None
         return key_group_of(
             key,
@@ -103,8 +103,8 @@ class ReferenceCheckpoint:
     def elements(self, uid: str, name: str, subtask: int, parallelism: int) -> tuple[Row, ...]:
         """Return the elements of one new subtask; an operator's states move together (I11)."""
         old: list[dict[str, tuple[Any, Sequence[Row]]]] = [{} for _ in range(self.parallelism)]
-        for (of, state), known in self.operator.items():
-            if of == uid:
+        for (operator, state), known in self.operator.items():
+            if operator == uid:
                 for reported, elements in zip(old, known.lists, strict=False):
                     reported[state] = (known.state.mode, elements)
         return redistribute(old, parallelism)[subtask][name]
@@ -148,7 +148,7 @@ class ReferenceStore:
     def kept(self, now_ms: int) -> dict[int, ReferenceCheckpoint]:
         """Return the checkpoints that must be readable: all visible or held ones."""
         held = self.held(now_ms)
-        return self.visible | {n: one for n, one in self.expired.items() if n in held}
+        return self.visible | {n: checkpoint for n, checkpoint in self.expired.items() if n in held}
 
     @property
     def latest(self) -> ReferenceCheckpoint | None:

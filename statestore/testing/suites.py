@@ -99,14 +99,14 @@ class StorageSuite:
         for name, length in (("a/2", 2), ("a/b/c=1/3", 0), ("a/.10", 10), ("ab/1", 1)):
             storage.put_if_absent(name, bytes(length))
         after = time.time_ns() // 1_000_000
-        found = storage.listed("a")
-        assert [item[:2] for item in found] == [("a/.10", 10), ("a/2", 2), ("a/b/c=1/3", 0)]
+        items = storage.listed("a")
+        assert [item[:2] for item in items] == [("a/.10", 10), ("a/2", 2), ("a/b/c=1/3", 0)]
         assert {item.name for item in storage.listed("")} == {
             "ab/1",
-            *(item.name for item in found),
+            *(item.name for item in items),
         }
         # Clocks differ, and some file systems have a resolution of whole seconds.
-        assert all(before - 5_000 <= item.modified_ms <= after + 5_000 for item in found)
+        assert all(before - 5_000 <= item.modified_ms <= after + 5_000 for item in items)
         storage.delete("a/2")
         assert [item.name for item in storage.listed("a")] == ["a/.10", "a/b/c=1/3"]
 
@@ -211,8 +211,8 @@ class StorageSuite:
         storage.put_if_absent("a", b"0123456789")
         wanted = [(0, 10), (3, 5), (8, 11), (10, 12), (99, 100), (4, 4)]
         with ThreadPoolExecutor(len(wanted)) as pool:
-            found = list(pool.map(lambda part: storage.read_range("a", *part), wanted))
-        assert found == [b"0123456789"[start:stop] for start, stop in wanted]
+            ranges = list(pool.map(lambda part: storage.read_range("a", *part), wanted))
+        assert ranges == [b"0123456789"[start:stop] for start, stop in wanted]
         assert storage.streams >= 1
 
     def test_names_of_a_store_are_kept_as_they_are(self, storage: Storage) -> None:

@@ -110,8 +110,8 @@ class StateTableSuite:
         frame = spark.createDataFrame(rows, "user string, position int, item string")
         with store.snapshot(parallelism=2) as checkpoint:
             checkpoint.write_list("lists", "items", frame, key="user", max_parallelism=8)
-        found = store.restore().keyed("lists", "items").get("a")
-        assert [row["item"] for row in found] == ["first", "second", "third"]
+        stored = store.restore().keyed("lists", "items").get("a")
+        assert [row["item"] for row in stored] == ["first", "second", "third"]
 
     def test_an_empty_frame_is_a_valid_empty_state(self, store: StateStore, users: Any) -> None:
         """A state without rows has a schema, and restores to no rows at any parallelism."""
@@ -218,7 +218,9 @@ def write_all_kinds(store: StateStore, spark: SparkSession) -> dict[str, Any]:
     """Write one state of each kind; return their rows by state name."""
     people = [(f"p{i}", i) for i in range(40)]
     value = spark.createDataFrame(people, "person string, n long")
-    items = [(f"p{i}", at, f"item {at}") for i in range(20) for at in range(i % 4)]
+    items = [
+        (f"p{i}", position, f"item {position}") for i in range(20) for position in range(i % 4)
+    ]
     windows = [(f"p{i}", 60 * w, 60 * w + 60, i * w) for i in range(20) for w in range(3)]
     frames: dict[str, Any] = {
         "value": value,

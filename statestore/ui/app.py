@@ -32,7 +32,7 @@ from statestore.parsing import parse_integer
 from statestore.restore.plan import Weight
 from statestore.store import StateStore
 from statestore.ui.checkpoint import checkpoint, hot_keys, state
-from statestore.ui.pages import PageView, static, written
+from statestore.ui.pages import PageView, render, static
 from statestore.ui.questions import (
     QueryLimits,
     compare,
@@ -128,35 +128,35 @@ def application(
     pages: dict[str, Callable[[Request, Query], PageView]] = {
         "/": lambda request, query: timeline(store, _number(query, "before")),
         "/compare": lambda request, query: compare(store, query.get("a", ""), query.get("b", "")),
-        "/checkpoint/{which}": lambda request, query: checkpoint(store, _which(request)),
+        "/checkpoint/{which}": lambda request, query: checkpoint(store, _reference(request)),
         "/checkpoint/{which}/state": lambda request, query: state(
-            store, _which(request), query.get("operator", ""), query.get("state", "")
+            store, _reference(request), query.get("operator", ""), query.get("state", "")
         ),
         "/checkpoint/{which}/hot": lambda request, query: hot_keys(
-            store, _which(request), query.get("operator", ""), query.get("state", "")
+            store, _reference(request), query.get("operator", ""), query.get("state", "")
         ),
         "/checkpoint/{which}/rescale": lambda request, query: rescale(
             store,
-            _which(request),
+            _reference(request),
             _number(query, "parallelism"),
             balance=Weight(query["balance"]) if query.get("balance") else None,
             rate=(_number(query, "rate") or RATE // 10**6) * 10**6,
         ),
         "/checkpoint/{which}/key": lambda request, query: key(
-            store, _which(request), query.get("key", "")
+            store, _reference(request), query.get("key", "")
         ),
         "/checkpoint/{which}/history": lambda request, query: history(
             store,
-            _which(request),
+            _reference(request),
             query.get("key", ""),
             query.get("operator", ""),
             query.get("state", ""),
         ),
         "/checkpoint/{which}/sql": lambda request, query: sql(
-            store, _which(request), query.get("sql", ""), form_token=queries.form_token
+            store, _reference(request), query.get("sql", ""), form_token=queries.form_token
         ),
     }
-    routes = [Route(path, _page(store, made)) for path, made in pages.items()]
+    routes = [Route(path, _page(store, make_view)) for path, make_view in pages.items()]
     run_sql = _sql_runner(store, queries, limits)
     routes.append(Route("/checkpoint/{which}/sql", run_sql, methods=["POST"]))
     routes.append(Route("/newest", lambda request: JSONResponse({"id": _newest(store)})))
@@ -207,10 +207,10 @@ def serve(
             f"cannot listen on port {port} of {host} ({error.strerror}): choose another port, "
             "or 0 for any free port"
         ) from error
-    at = f"[{host}]" if ":" in host else host
+    address = f"[{host}]" if ":" in host else host
     query = f"?token={token}" if token else ""
     with listening, suppress(KeyboardInterrupt):  # Ctrl-C ends the server
-        say(f"{store.url}: http://{at}:{listening.getsockname()[1]}/{query}")
+        say(f"{store.url}: http://{address}:{listening.getsockname()[1]}/{query}")
         _Server(config, app.state.queries).run(sockets=[listening])
 
 
@@ -235,19 +235,19 @@ def is_local(host: str) -> bool:
 
 
 def _page(
-    store: StateStore, made: Callable[[Request, Query], PageView]
+    store: StateStore, make_view: Callable[[Request, Query], PageView]
 ) -> Callable[[Request], Response]:
     def answer(request: Request) -> Response:
         """Return the page, or only its main part if the script of a page requests it."""
         layout = "part.html" if request.headers.get("x-part") else "page.html"
-        return _response(store, lambda: made(request, request.query_params), layout=layout)
+        return _response(store, lambda: make_view(request, request.query_params), layout=layout)
 
     return answer
 
 
 def _response(
     store: StateStore,
-    made: Callable[[], PageView],
+    make_view: Callable[[], PageView],
     *,
     status: int = 200,
     layout: str = "page.html",
@@ -255,15 +255,17 @@ def _response(
 ) -> Response:
     """Return a view as a response; for an error, its page and HTTP status."""
     try:
-        view = made()
+        view = make_view()
     except StateStoreError as error:
         view, status = _error_view(error)
-    return HTMLResponse(written(view, store.url, layout=layout), status, headers)
+    return HTMLResponse(render(view, store.url, layout=layout), status, headers)
 
 
 def _error_view(error: StateStoreError) -> tuple[PageView, int]:
     """Return the page for an error, and its HTTP status."""
-    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
+    status = next(
+        (code for error_type, code in _STATUS.items() if isinstance(error, error_type)), 500
+    )
     return PageView("Not shown", "error.html", {"problem": str(error)}), status
 
 
@@ -273,7 +275,7 @@ def _sql_runner(
     """Return a function that runs the statement of a form."""
 
     async def run_sql(request: Request) -> Response:
-        which, form = _which(request), await read_form(request)
+        which, form = _reference(request), await read_form(request)
         text = form.get("sql", "")
 
         def answered(cancelled: threading.Event) -> PageView:
@@ -296,8 +298,8 @@ def _sql_runner(
             return await refused(400, str(error))
         except StateStoreError as error:
             view, status = _error_view(error)
-            return HTMLResponse(written(view, store.url), status)
-        return HTMLResponse(written(view, store.url))
+            return HTMLResponse(render(view, store.url), status)
+        return HTMLResponse(render(view, store.url))
 
     return run_sql
 
@@ -309,7 +311,7 @@ def _static(request: Request) -> Response:
     return Response(static(name), media_type=_TYPES[name])
 
 
-def _which(request: Request) -> str:
+def _reference(request: Request) -> str:
     which: str = request.path_params["which"]
     return which
 
@@ -400,8 +402,8 @@ class _WithToken:
             await self._app(scope, receive, send)
             return
         request = Request(scope)
-        given = request.query_params.get("token", "")
-        if given and self._fits(given):
+        token = request.query_params.get("token", "")
+        if token and self._fits(token):
             answer: Any = RedirectResponse(str(request.url.remove_query_params("token").path), 303)
             answer.set_cookie(_TOKEN, self._token, httponly=True, samesite="strict")
             await answer(scope, receive, send)
@@ -412,5 +414,5 @@ class _WithToken:
                 "this page needs the link with the token, which 'statestore ui' printed", 401
             )(scope, receive, send)
 
-    def _fits(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self._token.encode())
+    def _fits(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode(), self._token.encode())

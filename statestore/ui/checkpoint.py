@@ -33,7 +33,7 @@ def checkpoint(store: StateStore, which: int | str) -> PageView:
     facts = {
         "manifest": manifest,
         "states": [_facts(entry) for entry in manifest.entries],
-        "graph": _drawn(manifest),
+        "graph": _draw_graph(manifest),
     }
     return PageView(f"Checkpoint {number}", "checkpoint.html", facts, "checkpoint", number)
 
@@ -45,15 +45,15 @@ def state(store: StateStore, which: int | str, uid: str, name: str) -> PageView:
     """
     manifest = store.manifest(which)
     entry = manifest.find(uid, name)
-    of: tuple[Entry, ...] = entry.parts
+    entries: tuple[Entry, ...] = entry.parts
     parts = [
-        ("base" if at == 0 else f"layer {at}", part, part.handles[:_FILES])
-        for at, part in enumerate(of)
+        ("base" if index == 0 else f"layer {index}", part, part.handles[:_FILES])
+        for index, part in enumerate(entries)
     ]
     facts = {
         "manifest": manifest,
         "state": _facts(entry),
-        "left_out": [one for one in manifest.left_out if one.lacks(uid, name)],
+        "left_out": [record for record in manifest.left_out if record.lacks(uid, name)],
         "parts": parts,
         "heats": _heats(entry) if isinstance(entry, KeyedEntry) else (),
     }
@@ -95,13 +95,13 @@ def _heats(entry: KeyedEntry) -> tuple[tuple[str, Any], ...]:
     rows, sizes = weights_of([entry], Weight.ROWS), weights_of([entry], Weight.BYTES)
     cells: list[dict[str, Any]] = [
         {
-            "column": at % HEAT_COLUMNS,
-            "line": at // HEAT_COLUMNS,
+            "column": index % HEAT_COLUMNS,
+            "line": index // HEAT_COLUMNS,
             "rows": sum(rows[part.start : part.stop]),
             "bytes": sum(sizes[part.start : part.stop]),
             "groups": span_text(part.start, part.stop - 1, UNICODE),
         }
-        for at, part in enumerate(spans(len(rows), _CELLS))
+        for index, part in enumerate(spans(len(rows), _CELLS))
     ]
     for cell in cells:
         held = f"{counted(cell['rows'], 'row')}, {size(cell['bytes'])}"
@@ -144,15 +144,15 @@ class Drawing:
     is_graph: bool
 
 
-def _drawn(manifest: Manifest) -> Drawing:
+def _draw_graph(manifest: Manifest) -> Drawing:
     graph = manifest.graph
     if graph is None:
-        places = {uid: divmod(at, _ACROSS)[::-1] for at, uid in enumerate(manifest.uids)}
+        places = {uid: divmod(index, _ACROSS)[::-1] for index, uid in enumerate(manifest.uids)}
         labels = {uid: uid for uid in manifest.uids}
     else:
-        places = _ranked(graph)
+        places = _rank_operators(graph)
         labels = {node.name: label_of(node) for node in graph.nodes}
-    boxes = {name: _box(manifest, name, labels[name], at) for name, at in places.items()}
+    boxes = {name: _box(manifest, name, labels[name], place) for name, place in places.items()}
     arrows = () if graph is None else _arrows(graph, boxes)
     return Drawing(
         width=max((box.x for box in boxes.values()), default=0) + _BOX[0] + 1,
@@ -163,7 +163,7 @@ def _drawn(manifest: Manifest) -> Drawing:
     )
 
 
-def _ranked(graph: JobGraph) -> dict[str, tuple[int, int]]:
+def _rank_operators(graph: JobGraph) -> dict[str, tuple[int, int]]:
     """Return the column and line of each operator; its column is after all of its inputs."""
     columns: dict[str, int] = {}
     used: dict[int, int] = {}
@@ -176,14 +176,14 @@ def _ranked(graph: JobGraph) -> dict[str, tuple[int, int]]:
     return places
 
 
-def _box(manifest: Manifest, name: str, label: str, at: tuple[int, int]) -> Box:
+def _box(manifest: Manifest, name: str, label: str, place: tuple[int, int]) -> Box:
     entries = [entry for entry in manifest.entries if entry.state.uid == label]
     keyed = [entry.state.max_parallelism for entry in entries if isinstance(entry, KeyedEntry)]
     parallelism = f"parallelism {count(manifest.operators.parallelism_of(label))}"
     most = f" of {count(keyed[0])}" if keyed else ""
     held = size(sum(entry.size_bytes for entry in entries))
     states = f"{counted(len(entries), 'state')}, {held}" if entries else "no state"
-    x, y = (1 + at[i] * (_BOX[i] + _GAP[i]) for i in range(2))
+    x, y = (1 + place[i] * (_BOX[i] + _GAP[i]) for i in range(2))
     title = "" if name == label else f"uid {label}"
     return Box(x, y, name, tuple(filter(None, (title, parallelism + most, states))))
 

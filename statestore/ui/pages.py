@@ -21,7 +21,7 @@ with needs_extra("ui", "the pages of a store"):
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-__all__ = ["PageView", "static", "written"]
+__all__ = ["PageView", "render", "static"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class PageView:
     checkpoint: int | None = None
 
 
-def written(view: PageView, store: str, *, layout: str = "page.html") -> str:
+def render(view: PageView, store: str, *, layout: str = "page.html") -> str:
     """Return the HTML of a view, as a page or, with ``part.html``, as the main part of one."""
     template = _environment().get_template(view.template)
     return template.render(view=view, store=store, layout=layout, release=__version__, **view.facts)
@@ -78,5 +78,5 @@ def _time(milliseconds: int) -> Markup:
     return Markup('<time datetime="{}">{}</time>').format(stamp, text)
 
 
-def _query(**given: Any) -> str:
-    return urlencode(given)
+def _query(**parameters: Any) -> str:
+    return urlencode(parameters)

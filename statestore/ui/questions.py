@@ -57,8 +57,8 @@ def key(store: StateStore, which: int | str, text: str = "") -> PageView:
 def history(store: StateStore, which: int | str, text: str, uid: str, name: str) -> PageView:
     """Return the values of a key in a state at each kept checkpoint, newest first."""
     number = store.manifest(which).checkpoint_id
-    found = store.inspect.history(key_of(text), uid, name)
-    facts = {"text": text, "uid": uid, "name": name, "history": found[::-1]}
+    values = store.inspect.history(key_of(text), uid, name)
+    facts = {"text": text, "uid": uid, "name": name, "history": values[::-1]}
     return PageView("History of a key", "history.html", facts, "key", number)
 
 
@@ -129,12 +129,12 @@ def sql_answer(
         memory_limit=limits.memory_bytes,
         cancelled=cancelled,
     ) as answer:
-        rows = tuple(_first(answer))
+        rows = tuple(_first_rows(answer))
         names = tuple(answer.schema.names)
     return SqlAnswer(names, rows[:ROWS], is_cut=len(rows) > ROWS)
 
 
-def _first(answer: Any) -> Iterator[tuple[Any, ...]]:
+def _first_rows(answer: Any) -> Iterator[tuple[Any, ...]]:
     """Yield one row more than is shown, to detect whether there are more; read no others."""
     left = ROWS + 1
     for batch in answer:

@@ -12,9 +12,9 @@ from statestore.errors import InvalidArgumentError
 from statestore.restore.row_files import Progress
 from statestore.store import StateStore
 from statestore.ui.checkpoint import checkpoint, state
-from statestore.ui.pages import PageView, static, written
+from statestore.ui.pages import PageView, render, static
 from statestore.ui.questions import compare
-from statestore.ui.rescale import highest, rescale
+from statestore.ui.rescale import highest_parallelism, rescale
 from statestore.ui.timeline import timeline
 
 __all__ = ["write_report"]
@@ -42,19 +42,21 @@ def write_report(
     """
     manifest = store.manifest(which)
     largest = sorted(manifest.entries, key=lambda entry: -entry.size_bytes)[:_STATES]
-    steps = _steps(manifest.parallelism, highest(manifest))
+    steps = _steps(manifest.parallelism, highest_parallelism(manifest))
     total = 2 + len(largest) + len(steps) + (against is not None)
     parts: list[str] = []
 
     def add(view: PageView) -> str:
-        parts.append(written(view, store.url, layout="part.html"))
+        parts.append(render(view, store.url, layout="part.html"))
         progress(len(parts), total)
         return parts[-1]
 
     facts = {
         "timeline": add(timeline(store)),
         "checkpoint": add(checkpoint(store, which)),
-        "states": [add(state(store, which, one.state.uid, one.state.name)) for one in largest],
+        "states": [
+            add(state(store, which, entry.state.uid, entry.state.name)) for entry in largest
+        ],
         "left_out": len(manifest.entries) - len(largest),
         "restores": [(step, add(rescale(store, which, step))) for step in steps],
         "parallelism": manifest.parallelism,
@@ -64,7 +66,7 @@ def write_report(
         "script_hash": _hash(static("ui.js")),
     }
     title = f"Checkpoint {manifest.checkpoint_id}"
-    text = written(
+    text = render(
         PageView(title, "report.html", facts, "report", manifest.checkpoint_id), store.url
     )
     return _write(Path(to), text)
@@ -74,7 +76,7 @@ def _steps(parallelism: int, most: int) -> list[int]:
     """Return some parallelisms around the parallelism of a checkpoint, ascending."""
     near = range(max(1, parallelism - 3), parallelism + 4)
     far = (1, parallelism // 2, parallelism * 2, parallelism * 3, parallelism * 4)
-    return sorted({one for one in (*near, *far) if 1 <= one <= most})[:_PARALLELISMS]
+    return sorted({step for step in (*near, *far) if 1 <= step <= most})[:_PARALLELISMS]
 
 
 def _hash(text: str) -> str:

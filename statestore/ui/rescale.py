@@ -19,7 +19,7 @@ from statestore.store import StateStore
 from statestore.ui.charts import flow
 from statestore.ui.pages import PageView
 
-__all__ = ["RATE", "highest", "rescale"]
+__all__ = ["RATE", "highest_parallelism", "rescale"]
 
 RATE: Final = 100_000_000
 """The default read rate of a subtask, in bytes per second."""
@@ -31,7 +31,7 @@ _STEPS: Final = 12
 _SPACE: Final = 0.3  # the share of the height that is left between subtasks
 
 
-def highest(manifest: Manifest) -> int:
+def highest_parallelism(manifest: Manifest) -> int:
     """Return the highest possible parallelism of a restore."""
     return min((entry.state.max_parallelism for entry in manifest.keyed), default=32_768)
 
@@ -56,14 +56,16 @@ def rescale(
     facts = {
         "manifest": manifest,
         "parallelism": wanted,
-        "slider": max(wanted, min(highest(manifest), max(4 * manifest.parallelism, 16))),
+        "slider": max(
+            wanted, min(highest_parallelism(manifest), max(4 * manifest.parallelism, 16))
+        ),
         "balance": balance,
         "rate": rate,
         "option": compared.options[0],
         "flows": list(_flows(manifest, plan)),
         "operators": [(operator, operator.subtasks[:_SUBTASKS]) for operator in plan.operators],
         "uneven": store.inspect.balance(parallelism=wanted, checkpoint=which),
-        "dealt": list(_dealt(manifest, wanted)),
+        "dealt": list(_dealt_elements(manifest, wanted)),
     }
     return PageView(f"Rescale checkpoint {number}", "rescale.html", facts, "rescale", number)
 
@@ -110,9 +112,13 @@ def _picture(
                 band = {"band": f"{i}-{j}", "x": x, "low": low, "high": high}
                 bands.append(band | {"moves": moves, "text": text})
     labels = [
-        {"x": x, "y": (heights(at, one.first) + heights(at, one.last + 1)) / 2, "label": f"{at}"}
+        {
+            "x": x,
+            "y": (heights(subtask, span.first) + heights(subtask, span.last + 1)) / 2,
+            "label": f"{subtask}",
+        }
         for x, ranges, heights in ((-0.05, old, left), (1.05, new, right))
-        for at, one in enumerate(ranges)
+        for subtask, span in enumerate(ranges)
         if len(ranges) <= _SUBTASKS
     ]
     return flow(bands, labels, min(120 + 14 * max(len(old), len(new)), 700))
@@ -126,7 +132,7 @@ def _heights(ranges: Sequence[KeyGroupRange]) -> Any:
     return lambda subtask, border: border * scale + subtask * space
 
 
-def _dealt(manifest: Manifest, parallelism: int) -> Iterator[dict[str, Any]]:
+def _dealt_elements(manifest: Manifest, parallelism: int) -> Iterator[dict[str, Any]]:
     """Yield each operator state, with the elements that each subtask would read."""
     plans = {
         uid: redistribution_of(manifest, uid, parallelism)
@@ -139,8 +145,8 @@ def _dealt(manifest: Manifest, parallelism: int) -> Iterator[dict[str, Any]]:
         yield {
             "entry": entry,
             "subtasks": [
-                (at, sum(run.stop - run.first for run in own), _runs(own))
-                for at, own in enumerate(runs)
+                (subtask, sum(run.stop - run.first for run in own), _runs(own))
+                for subtask, own in enumerate(runs)
             ],
         }
 

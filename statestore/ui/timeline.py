@@ -53,10 +53,10 @@ def timeline(store: StateStore, before: int | None = None) -> PageView:
     Raises StorageError if the store cannot be reached.
     """
     ids = store.checkpoints()
-    older = [one for one in ids if before is None or one < before]
+    older = [number for number in ids if before is None or number < before]
     window = older[-SHOWN:]
     savepoints, pins = store.maintenance.savepoints(), store.maintenance.pins()
-    found = [
+    table_lines = [
         _line(
             store,
             number,
@@ -65,7 +65,7 @@ def timeline(store: StateStore, before: int | None = None) -> PageView:
         )
         for number in window
     ]
-    read = [line for line in found if line is not None]
+    read = [line for line in table_lines if line is not None]
     expired = [savepoint for savepoint in savepoints if savepoint.checkpoint_id not in set(ids)]
     facts = {
         "lines": read[::-1],
@@ -88,9 +88,9 @@ def _line(
         return _Line(number, None, error, savepoints, pins)
 
 
-def _pictures(found: Sequence[_Line]) -> dict[str, Any]:
+def _pictures(table_lines: Sequence[_Line]) -> dict[str, Any]:
     spent, wrote, shares, marks = [], [], [], []
-    for line in found:
+    for line in table_lines:
         manifest, number = line.manifest, line.checkpoint_id
         assert manifest is not None
         held = [f"savepoint {savepoint}" for savepoint in line.savepoints] + [
@@ -121,19 +121,19 @@ def _pictures(found: Sequence[_Line]) -> dict[str, Any]:
         "phases": phases(spent, _PHASES, marks) if spent else None,
         "written": bars(wrote, "written + compacted") if wrote else None,
         "shares": bars(shares, "changed share", is_share=True) if shares else None,
-        "sizes": lines(_sizes(found)) if found else None,
+        "sizes": lines(_sizes(table_lines)) if table_lines else None,
     }
 
 
-def _sizes(found: Sequence[_Line]) -> list[dict[str, Any]]:
+def _sizes(table_lines: Sequence[_Line]) -> list[dict[str, Any]]:
     """Return, by checkpoint, the sizes of the newest checkpoint's largest states, and the rest."""
     sizes: dict[int, Counter[str]] = {}
-    for line in found:
+    for line in table_lines:
         assert line.manifest is not None
         own = sizes[line.checkpoint_id] = Counter()
         for entry in line.manifest.entries:
             own[f"{entry.state.uid}.{entry.state.name}"] += entry.size_bytes
-    largest = [name for name, _ in sizes[found[-1].checkpoint_id].most_common(_STATES)]
+    largest = [name for name, _ in sizes[table_lines[-1].checkpoint_id].most_common(_STATES)]
     rows = []
     for number, own in sizes.items():
         shown = {name: own[name] for name in largest if name in own}

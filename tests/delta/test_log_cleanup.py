@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from statestore import StateStore
-from statestore.delta.log_cleanup import INTERVAL, LogFile, add_checkpoint, log_file, needless
+from statestore.delta.log_cleanup import INTERVAL, LogFile, add_checkpoint, log_file, unneeded_files
 from statestore.storage import Listed, LocalStorage
 
 pytestmark = pytest.mark.slow
@@ -245,5 +245,5 @@ def test_a_table_without_a_kept_checkpoint_keeps_its_newest_version(tmp_path: Pa
     names = [f"{version:020}.{end}" for version in (9, 10, 20, 21) for end in ("json", "crc")]
     names += [f"{version:020}.checkpoint.parquet" for version in (10, 20, 30)]
     old = [Listed(f"{log}/{name}", 1, 0) for name in names]
-    gone = {item.name.rpartition("/")[2] for item in needless(storage, old, {})}
+    gone = {item.name.rpartition("/")[2] for item in unneeded_files(storage, old, {})}
     assert gone == {name for name in names if int(name[:20]) < 20}

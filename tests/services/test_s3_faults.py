@@ -15,7 +15,7 @@ from statestore import StateStore
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.storage import S3Storage
 from statestore.storage.requests import ATTEMPTS
-from statestore.storage.s3 import attempts_of, patient
+from statestore.storage.s3 import attempts_of, with_retries
 from tests.servers.flaky_proxy import Fault, FlakyProxy, Headers, flaky_proxy
 from tests.servers.s3 import S3Server
 from tests.services.secrecy import failure
@@ -59,13 +59,13 @@ def test_only_the_last_response_of_a_large_file_is_lost(
 
 
 def test_each_setting_can_be_overridden() -> None:
-    given = patient({"key": "k", "config_kwargs": {"read_timeout": 60}})
+    given = with_retries({"key": "k", "config_kwargs": {"read_timeout": 60}})
     assert given["config_kwargs"]["read_timeout"] == 60
     assert (given["key"], attempts_of(given)) == ("k", ATTEMPTS)
-    assert attempts_of(patient({"config_kwargs": {"retries": {"max_attempts": 9}}})) == 10
-    assert attempts_of(patient({"config_kwargs": {"retries": {"total_max_attempts": 9}}})) == 9
+    assert attempts_of(with_retries({"config_kwargs": {"retries": {"max_attempts": 9}}})) == 10
+    assert attempts_of(with_retries({"config_kwargs": {"retries": {"total_max_attempts": 9}}})) == 9
     with pytest.raises(InvalidArgumentError, match="config_kwargs must be a table"):
-        patient({"config_kwargs": 7})
+        with_retries({"config_kwargs": 7})
 
 
 def test_a_server_without_conditional_put_is_refused(s3: S3Server, url: str) -> None:

@@ -78,7 +78,7 @@ def broken_ages(patch: pytest.MonkeyPatch) -> None:
 
 def broken_look(patch: pytest.MonkeyPatch) -> None:
     """An actor that holds a checkpoint does not check whether it has expired meanwhile."""
-    patch.setattr(Holds, "_seen", lambda self, path, visible: None)
+    patch.setattr(Holds, "_check_still_visible", lambda self, path, visible: None)
 
 
 def broken_sync(patch: pytest.MonkeyPatch) -> None:
