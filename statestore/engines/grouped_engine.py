@@ -7,7 +7,7 @@ key group that is computed from its keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -21,7 +21,7 @@ from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Schema
 from statestore.format.state import KeyedState
 from statestore.keys.arrow import check_key_types
-from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
+from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
 from statestore.layers.base_comparison import BaseComparison, ObservedRows
 from statestore.layers.merge import time_column
@@ -35,6 +35,7 @@ from statestore.rows.sorting import key_group_pieces
 __all__ = [
     "GroupedEngine",
     "GroupedRows",
+    "RowRange",
 ]
 
 Groups = Iterator[tuple[int, pa.Table]]
@@ -42,18 +43,28 @@ Tables = Iterator[pa.Table]
 
 
 @dataclass(frozen=True, eq=False)
-class GroupedRows:
-    """Rows by key group, ascending.
+class RowRange:
+    """The rows of a range of key groups, which are read once.
 
-    ``groups`` yields the rows of a range of key groups; the rows of a large key group may be in
-    several tables. ``schema`` has their columns, without the key group. At most ``threads`` threads
-    read and write one range each; each has its share of the memory for sorting. ``estimated_rows``
-    is the approximate number of rows, None if unknown.
+    ``groups`` yields each key group with its rows, ascending. The rows of a large key group may be
+    in several tables.
+    """
+
+    key_groups: KeyGroupRange
+    groups: Groups
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedRows:
+    """Rows by key group, in ranges that follow each other and together have all key groups.
+
+    ``schema`` has their columns, without the key group. A thread reads and writes each range, and
+    has its share of the memory for sorting. ``estimated_rows`` is the approximate number of rows,
+    None if unknown.
     """
 
     schema: pa.Schema
-    groups: Callable[[KeyGroupRange], Groups]
-    threads: int = 1
+    ranges: tuple[RowRange, ...]
     estimated_rows: int | None = None
 
 
@@ -95,13 +106,12 @@ class GroupedEngine:
 
     def with_time(self, rows: GroupedRows, column: str, kind: str, now_ms: int) -> GroupedRows:
         """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
-
-        def groups(key_groups: KeyGroupRange) -> Groups:
-            for group, table in rows.groups(key_groups):
-                yield group, table.append_column(column, time_column(kind, table.num_rows, now_ms))
-
+        ranges = tuple(
+            replace(part, groups=_with_time(part.groups, column, kind, now_ms))
+            for part in rows.ranges
+        )
         schema = rows.schema.append(pa.field(column, time_column(kind, 0, 0).type))
-        return replace(rows, schema=schema, groups=groups)
+        return replace(rows, schema=schema, ranges=ranges)
 
     def write_keyed(
         self, rows: GroupedRows, owners: Assignment, target: KeyedTarget
@@ -111,13 +121,13 @@ class GroupedEngine:
         Raises NullKeyError, DuplicateKeyError, StorageError, DamagedFileError for a key in a key
         group that it does not belong to, and the errors of reading the rows.
         """
-        options = target.options
-        memory_bytes = max(options.memory_bytes // _threads(rows, target.state), 1)
-
-        def pieces(tables: Tables, key_groups: KeyGroupRange) -> Tables:
-            return key_group_pieces(tables, target.state, options.run_bytes, memory_bytes)
-
-        return _written(rows, target.state, target, pieces)
+        state, options, failed = target.state, target.options, list[int]()
+        memory_bytes = max(options.memory_bytes // len(rows.ranges), 1)
+        pieces = [
+            key_group_pieces(tables, state, options.run_bytes, memory_bytes)
+            for tables in _tables_by_range(rows, state, options.run_bytes, failed)
+        ]
+        return _write_ranges(pieces, target, failed)
 
     def write_against(
         self, rows: GroupedRows, owners: Assignment, against: BaseComparison, target: KeyedTarget
@@ -126,46 +136,53 @@ class GroupedEngine:
 
         Return the handles, and the number and digest of all these rows.
         """
-        seen: list[ObservedRows] = []
-        memory_bytes = max(against.memory_bytes // _threads(rows, against.state), 1)
+        state, failed = against.state, list[int]()
+        memory_bytes = max(against.memory_bytes // len(rows.ranges), 1)
         against = replace(against, memory_bytes=memory_bytes)
+        observed = [ObservedRows() for _ in rows.ranges]
+        tables_by_range = _tables_by_range(rows, state, target.options.run_bytes, failed)
+        changes = [
+            against.changes(against.pieces(tables), part.key_groups, own)
+            for part, tables, own in zip(rows.ranges, tables_by_range, observed, strict=True)
+        ]
+        handles = _write_ranges(changes, target, failed)
+        digest = combine([own.digest for own in observed])
+        return handles, RowSet(sum(own.rows for own in observed), digest)
 
-        def changes(tables: Tables, key_groups: KeyGroupRange) -> Tables:
-            own = ObservedRows()
-            seen.append(own)
-            return against.changes(against.pieces(tables), key_groups, own)
 
-        handles = _written(rows, against.state, target, changes)
-        digest = combine(one.digest for one in seen)
-        return handles, RowSet(sum(one.rows for one in seen), digest)
+def _with_time(groups: Groups, column: str, kind: str, now_ms: int) -> Groups:
+    for group, table in groups:
+        yield group, table.append_column(column, time_column(kind, table.num_rows, now_ms))
 
 
-def _written(
-    rows: GroupedRows,
-    state: KeyedState,
-    target: KeyedTarget,
-    made: Callable[[Tables, KeyGroupRange], Tables],
+def _tables_by_range(
+    rows: GroupedRows, state: KeyedState, table_bytes: int, failed: Collection[int]
+) -> list[Tables]:
+    """Return the rows of each range in their stored form, until an earlier range has failed."""
+    return [
+        _placed(_until(part.groups, number, failed), part.key_groups, state, table_bytes)
+        for number, part in enumerate(rows.ranges)
+    ]
+
+
+def _write_ranges(
+    ranges: Sequence[Tables], target: KeyedTarget, failed: list[int]
 ) -> tuple[KeyedStateHandle, ...]:
-    """Write the tables that ``made`` returns for the rows, ranges of key groups in parallel.
+    """Write the rows of some ranges of key groups in parallel; return the handles in order.
 
-    Return the handles in order of key group. If several ranges fail, the error of the first range
-    is raised, as with one thread: later ranges are abandoned, and earlier ones continue. All files
-    that were written until then are deleted.
+    The number of each failed range is added to ``failed``. If several ranges fail, the error of the
+    first range is raised, as with one thread: later ranges are abandoned, and earlier ones
+    continue. All files that were written until then are deleted.
     """
-    threads = _threads(rows, state)
-    share = KeyGroupAssignment(max_parallelism=state.max_parallelism, parallelism=threads)
-    failed: list[int] = []
 
     def write(number: int) -> tuple[KeyedStateHandle, ...]:
-        key_groups = share.range_of(number)
-        groups = _until(rows.groups(key_groups), lambda: any(one < number for one in failed))
         try:
-            tables = _placed(groups, key_groups, state, target.options.run_bytes)
-            return write_pieces(made(tables, key_groups), target)
+            return write_pieces(ranges[number], target)
         except BaseException:
             failed.append(number)
             raise
 
+    threads = len(ranges)
     if threads == 1:
         return write(0)
     with ThreadPoolExecutor(threads, thread_name_prefix="statestore-write") as pool:
@@ -183,18 +200,14 @@ def _written(
             raise
 
 
-def _threads(rows: GroupedRows, state: KeyedState) -> int:
-    return min(rows.threads, state.max_parallelism)
-
-
 class _LeftError(Exception):
     """Ends a range after an earlier one failed; it is never raised to callers."""
 
 
-def _until(groups: Groups, is_left: Callable[[], bool]) -> Groups:
-    """Yield key groups; raise _LeftError as soon as they are no longer needed."""
+def _until(groups: Groups, number: int, failed: Collection[int]) -> Groups:
+    """Yield the key groups of a range; raise _LeftError after an earlier range has failed."""
     for group in groups:
-        if is_left():
+        if any(other < number for other in failed):
             raise _LeftError
         yield group
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from statestore.engines.grouped_engine import GroupedEngine, GroupedRows
+from statestore.engines.grouped_engine import GroupedEngine, GroupedRows, RowRange
 from statestore.errors import DamagedFileError, StateStoreError, UnsupportedTypeError
 from statestore.format.digest import combine
 from statestore.format.handles import KeyedStateHandle
@@ -72,7 +72,10 @@ def written(
     layout: Layout = Layout.PARTITIONED,
     before: Callable[[int], None] = lambda group: None,
 ) -> tuple[KeyedStateHandle, ...]:
-    """Write all rows. The thread of each key group first calls ``before`` with it."""
+    """Write all rows with a thread for each range, at most one for each key group.
+
+    The thread of a key group first calls ``before`` with it.
+    """
     tables = groups_of(most)
 
     def groups(key_groups: KeyGroupRange) -> Iterator[tuple[int, pa.Table]]:
@@ -82,7 +85,10 @@ def written(
 
     owners = KeyGroupAssignment(max_parallelism=most, parallelism=1)
     target = target_of(storage, most, layout)
-    return GroupedEngine().write_keyed(GroupedRows(SCHEMA, groups, threads), owners, target)
+    share = KeyGroupAssignment(max_parallelism=most, parallelism=min(threads, most))
+    ranges = (share.range_of(number) for number in range(share.parallelism))
+    rows = GroupedRows(SCHEMA, tuple(RowRange(own, groups(own)) for own in ranges))
+    return GroupedEngine().write_keyed(rows, owners, target)
 
 
 @pytest.mark.parametrize("layout", [Layout.PARTITIONED, Layout.RANGED])
@@ -203,7 +209,8 @@ def test_an_interrupt_waits_for_no_range(storage: LocalStorage) -> None:
 def test_rows_of_another_range_are_refused(storage: LocalStorage) -> None:
     table = pa.table([[1], ["a"]], SCHEMA)
     group = key_group_of(1, max_parallelism=MOST)
-    rows = GroupedRows(SCHEMA, lambda key_groups: iter([(group, table)]), 2)
+    halves = KeyGroupRange(0, MOST // 2 - 1), KeyGroupRange(MOST // 2, MOST - 1)
+    rows = GroupedRows(SCHEMA, tuple(RowRange(half, iter([(group, table)])) for half in halves))
     with pytest.raises(DamagedFileError, match="follow rows of key group"):
         GroupedEngine().write_keyed(
             rows, KeyGroupAssignment(max_parallelism=MOST, parallelism=1), target_of(storage)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from statestore.engines.grouped_engine import GroupedRows
+from statestore.engines.grouped_engine import GroupedRows, RowRange
 from statestore.errors import (
     CheckpointNotFoundError,
     DamagedFileError,
@@ -52,7 +52,7 @@ from statestore.interop.flink_savepoints.read.savepoint import (
 from statestore.interop.flink_savepoints.types.named_columns import EntryForm, StateColumns
 from statestore.jobgraph.graph import JobGraph, Node
 from statestore.jobgraph.operators import operator_id
-from statestore.keys.groups import KeyGroupRange, is_int
+from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange, is_int
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import open_storage
@@ -430,18 +430,20 @@ def _written(
     progress: _Progress,
 ) -> KeyedEntry:
     name, operator = one.info.name, planned.operator
-
-    def tables(key_groups: KeyGroupRange) -> _Groups:
-        return progress.through(_tables(operator, columns, key_groups), key_groups)
-
+    most = operator.metadata.max_parallelism
+    # The store's key groups of bytes differ from Flink's, as does the order: one range, to sort.
+    is_sorted = columns.form is not EntryForm.BYTES
+    threads = min(_threads(run, planned), most) if is_sorted else 1
+    share = KeyGroupAssignment(max_parallelism=most, parallelism=threads)
     progress.begin()
-    estimated = _bytes(planned) // _ROW_BYTES
-    rows: Any = GroupedRows(columns.schema, tables, _threads(run, planned), estimated)
-    if (
-        columns.form is EntryForm.BYTES
-    ):  # the store's key groups differ from Flink's, as does the order
-        every = KeyGroupRange.every(operator.metadata.max_parallelism)
-        batches = (batch for _, table in tables(every) for batch in table.to_batches())
+    ranges = [
+        RowRange(own, progress.through(_tables(operator, columns, own), own))
+        for own in map(share.range_of, range(threads))
+    ]
+    if is_sorted:
+        rows: Any = GroupedRows(columns.schema, tuple(ranges), _bytes(planned) // _ROW_BYTES)
+    else:
+        batches = (batch for _, table in ranges[0].groups for batch in table.to_batches())
         rows = pa.RecordBatchReader.from_batches(columns.schema, batches)
     lives = run.ttl.get(f"{planned.name}/{name}", run.ttl.get(name))
     ttl = None
