@@ -170,10 +170,10 @@ def cases(names: tuple[str, ...], share: int) -> list[tuple[str, str, bool]]:
 
 
 @pytest.mark.parametrize(
-    ("names", "share"),
+    ("names", "share", "count"),
     [
-        (("lz4", "rocksdb"), 3),
-        pytest.param(tuple(LOCATIONS), 1, marks=[pytest.mark.long, pytest.mark.timeout(0)]),
+        (("lz4", "rocksdb"), 3, 2),
+        pytest.param(tuple(LOCATIONS), 1, 5, marks=[pytest.mark.long, pytest.mark.timeout(0)]),
     ],
     ids=["sample", "all"],
 )
@@ -183,6 +183,7 @@ def test_a_damaged_file_is_refused_or_changes_nothing(
     tmp_path: Path,
     names: tuple[str, ...],
     share: int,
+    count: int,
 ) -> None:
     draw = random.Random(share)
     stores = itertools.count()
@@ -194,7 +195,7 @@ def test_a_damaged_file_is_refused_or_changes_nothing(
             for path in sorted(locations[name].rglob("*"))
             if path.is_file() and path.name[0] != "."
         ]
-        for file in files if share == 1 else draw.sample(files, 2):
+        for file in draw.sample(files, count):
             location = tmp_path / "location"
             shutil.copytree(locations[name], location)
             damage(location, file, DAMAGES[how], is_checksummed=is_checksummed)
