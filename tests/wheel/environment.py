@@ -62,15 +62,34 @@ class Environment:
     @classmethod
     def with_wheel(cls, wheel: Path, folder: Path) -> Environment:
         """Create it, with packages from the index that pip is configured for."""
-        made = cls(folder)
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        quiet = ("--quiet", "--disable-pip-version-check", "--no-compile")
-        made._python("-m", "pip", "install", *quiet, str(wheel.resolve()))
+        made = cls._empty(folder)
+        made._install(str(wheel.resolve()))
         return made
+
+    @classmethod
+    def with_spark(cls, wheel: Path, folder: Path, pyspark: str) -> Environment:
+        """Create an environment with one version of PySpark, and add the wheel to it."""
+        made = cls._empty(folder)
+        made._install(f"pyspark=={pyspark}")
+        made._install(f"{wheel.resolve()}[spark]")
+        return made
+
+    @classmethod
+    def _empty(cls, folder: Path) -> Environment:
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        return cls(folder)
+
+    def _install(self, requirement: str) -> None:
+        quiet = ("--quiet", "--disable-pip-version-check", "--no-compile")
+        self._python("-m", "pip", "install", *quiet, requirement)
 
     def try_out(self, folder: Path) -> None:
         """Run the smoke test in an empty folder."""
         self._python(str(SMOKE), cwd=folder)
+
+    def run(self, code: str, folder: Path) -> str:
+        """Run Python code in a folder; return its output."""
+        return self._python("-c", code, cwd=folder)
 
     def sizes(self) -> Sizes:
         """Measure the installed packages, without the ones that every environment has."""

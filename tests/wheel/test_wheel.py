@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -99,3 +100,27 @@ def test_the_wheel_alone_suffices_for_the_core(wheel: Path, tmp_path: Path) -> N
     # Measured: 385 MB, of which pyarrow has 171, deltalake with its dependencies 147, and numpy 57.
     assert sizes.total < 420 * MB, sizes
     assert sizes.small < 20 * MB, sizes
+
+
+VERSION = "\nimport pyspark\nprint('pyspark', pyspark.__version__)\n"
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(
+    "version",
+    [
+        "4.0.5",
+        "4.3.0",
+        *(pytest.param(text, marks=pytest.mark.long) for text in ("4.0.4", "4.1.4", "4.2.1")),
+    ],
+)
+def test_an_installed_spark_is_kept_and_used(wheel: Path, tmp_path: Path, version: str) -> None:
+    page = (ROOT / "docs" / "how" / "spark.md").read_text()
+    example = re.search(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    assert example
+    environment = Environment.with_spark(wheel, tmp_path / "environment", version)
+    place = tmp_path / "work"
+    place.mkdir()
+    output = environment.run(example[1] + VERSION, place)
+    assert output.splitlines()[-1] == f"pyspark {version}"
+    assert [*place.rglob("*.parquet")]
