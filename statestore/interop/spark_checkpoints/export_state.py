@@ -43,7 +43,7 @@ from statestore.interop.spark_checkpoints.state_files import CODEC, Provider, wr
 from statestore.interop.spark_checkpoints.state_reader import (
     ObservedState,
     observe_state,
-    reading,
+    prepared_session,
     session_settings,
 )
 from statestore.interop.spark_checkpoints.stores import StoreStates, needs_rewriter, select_stores
@@ -157,7 +157,7 @@ def export_checkpoint(
         raise InvalidArgumentError(f"a provider must be {' or '.join(PROVIDERS)}, not {provider!r}")
     refuse_connect(spark, "writing the state of a query")
     restored = store.restore(checkpoint=checkpoint)
-    record = QueryRecord.of(restored)
+    record = QueryRecord.from_checkpoint(restored)
     record = with_progress(record, progress, restored.checkpoint_id, storage_options)
     left_out = _check_left_out(restored.manifest, record, leave_out)
     chosen = provider or ("rocksdb" if provider_name(record.settings) == "rocksdb" else "hdfs")
@@ -354,7 +354,7 @@ def _verify_stores(
 ) -> tuple[ExportedStore, ...]:
     """Return rows and bytes by partition; CorruptionError if they differ from a state."""
     exported = []
-    with reading(spark, written, batch):
+    with prepared_session(spark, written, batch):
         for store in stores:
             imported = store.imported
             observed = _observe_part(spark, written, batch, imported, partitions)

@@ -78,7 +78,7 @@ def export_progress(
         StateStoreError: as ``store.restore``, or if the location cannot be written.
     """
     restored = store.restore(checkpoint=checkpoint)
-    record = QueryRecord.of(restored)
+    record = QueryRecord.from_checkpoint(restored)
     if not record.has_logs:
         raise InvalidArgumentError(
             f"the state of checkpoint {restored.checkpoint_id} has continued with query "

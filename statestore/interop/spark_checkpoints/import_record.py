@@ -131,7 +131,7 @@ class QueryRecord:
         return (query, self.imported_batch) == (self.query_id, self.batch)
 
     @classmethod
-    def of(cls, restored: RestoredCheckpoint) -> QueryRecord:
+    def from_checkpoint(cls, restored: RestoredCheckpoint) -> QueryRecord:
         """Read the record of a checkpoint.
 
         Raises:

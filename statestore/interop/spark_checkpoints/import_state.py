@@ -26,7 +26,7 @@ from statestore.interop.spark_checkpoints.parts import (
     read_stored_rows,
 )
 from statestore.interop.spark_checkpoints.state_damage import refuse_damaged_states
-from statestore.interop.spark_checkpoints.state_reader import reading
+from statestore.interop.spark_checkpoints.state_reader import prepared_session
 from statestore.keys.groups import MAX_PARALLELISM
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
@@ -112,7 +112,7 @@ def import_checkpoint(
             newest = restored.checkpoint_id
             return ImportedCheckpoint(query_location.url, store.url, newest, True, False, before)
         max_parallelism = min(entry.state.max_parallelism for entry in restored.manifest.keyed)
-    with reading(spark, query_location, number):
+    with prepared_session(spark, query_location, number):
         refuse_damaged_states(spark, query_location, operators, number)
         sources = tuple(_read_sources(spark, query_location, number, operators))
         if stored is not None:
@@ -187,7 +187,7 @@ def _load_newest(store: StateStore) -> tuple[RestoredCheckpoint, QueryRecord] | 
         restored = store.restore()
     except (StoreNotFoundError, CheckpointNotFoundError):
         return None
-    return restored, QueryRecord.of(restored)
+    return restored, QueryRecord.from_checkpoint(restored)
 
 
 def _refuse_other_query(

@@ -202,14 +202,23 @@ def _run_rewriter(
     session: Any, location: str, batch: int, skeleton: str, row_source: _RowSource
 ) -> Mapping[int, list[list[str]]] | None:
     jvm, java = session._jvm, session._jsparkSession
-    some = jvm.scala.Option.apply
+    to_option = jvm.scala.Option.apply
     try:
         conf = java.sessionState().newHadoopConf()
         path = jvm.org.apache.hadoop.fs.Path(location)
         qualified = path.getFileSystem(conf).makeQualified(path).toString()
         state = jvm.org.apache.spark.sql.execution.streaming.state
         rewriter = state.StateRewriter(
-            *(java, batch, batch, qualified, conf, some(skeleton), some(row_source), some(None))
+            *(
+                java,
+                batch,
+                batch,
+                qualified,
+                conf,
+                to_option(skeleton),
+                to_option(row_source),
+                to_option(None),
+            )
         )
         ids = rewriter.run()
         if ids.isEmpty():

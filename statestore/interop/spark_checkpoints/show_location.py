@@ -24,7 +24,7 @@ from statestore.interop.spark_checkpoints.parts import (
     read_stored_rows,
 )
 from statestore.interop.spark_checkpoints.state_damage import refuse_damaged_states
-from statestore.interop.spark_checkpoints.state_reader import reading
+from statestore.interop.spark_checkpoints.state_reader import prepared_session
 from statestore.storage import open_storage
 
 __all__ = ["ShownLocation", "ShownQueryOperator", "ShownStore", "ShownVariable", "show_location"]
@@ -184,7 +184,7 @@ def _show_store(
         return ShownStore(
             name=info.name, key=None, value=None, rows=None, file_bytes=sizes, notes=()
         )
-    with reading(spark, location, plan.number):
+    with prepared_session(spark, location, plan.number):
         this_store = replace(operator, stores=(info,))
         refuse_damaged_states(spark, location, [this_store], plan.number)
         whole, *views = (

@@ -94,15 +94,15 @@ def refuse_damaged_states(
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         checks = [pool.submit(_check_file, location.storage, name) for name in names]
         for name, check in zip(names, checks, strict=True):
-            with _named(location, name, batch):
+            with _name_file(location, name, batch):
                 data_files |= check.result()
     for name, size in data_files.items():
-        with _named(location, name, batch):
+        with _name_file(location, name, batch):
             _check_data_file(spark, location.storage, name, size)
 
 
 @contextmanager
-def _named(location: CheckpointLocation, name: str, batch: int) -> Iterator[None]:
+def _name_file(location: CheckpointLocation, name: str, batch: int) -> Iterator[None]:
     """Raise damage within a block as a DamagedFileError that names the file.
 
     A file that a running query has removed meanwhile is not damaged. Spark reports it if it is
@@ -244,8 +244,8 @@ def _walk_snappy(file: BinaryIO) -> None:
 def _walk_lzf(file: BinaryIO) -> None:
     """Skip blocks: a type, and their length; a compressed block also has its original length."""
     while (magic := file.read(2)) == _LZF:
-        kind, high, low = _read_exactly(file, 3)
-        file.seek((high << 8 | low) + 2 * kind, 1)
+        block_type, high, low = _read_exactly(file, 3)
+        file.seek((high << 8 | low) + 2 * block_type, 1)
     file.seek(-len(magic), 1)
 
 

@@ -26,7 +26,7 @@ from statestore.spark.workers import warm_up_worker
 __all__ = [
     "ObservedState",
     "observe_state",
-    "reading",
+    "prepared_session",
     "session_settings",
 ]
 
@@ -35,7 +35,9 @@ _COUNTS = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
 
 
 @contextmanager
-def reading(spark: SparkSession, location: CheckpointLocation, batch: int) -> Iterator[None]:
+def prepared_session(
+    spark: SparkSession, location: CheckpointLocation, batch: int
+) -> Iterator[None]:
     """Prepare a session so that Spark can read the state of a micro-batch within a block.
 
     Raises:

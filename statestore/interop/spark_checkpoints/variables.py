@@ -81,8 +81,8 @@ def _build_families(part: StatePart, fields: int, rows: DataFrame) -> Iterator[D
     if part.has_ttl:
         value = F.struct(F.struct(*(value[f"f{index}"] for index in range(fields - 1))), ends)
     if part.form is PartForm.LIST:
-        own = _build_family(rows, name, group, value, entry)
-        yield own
+        family = _build_family(rows, name, group, value, entry)
+        yield family
         yield from _build_list_families(part, rows, ends)
         return
     key = group if part.form is PartForm.VALUE else F.struct(group, entry)

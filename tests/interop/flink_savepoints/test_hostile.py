@@ -282,7 +282,7 @@ def test_a_list_of_fields_that_contains_itself_is_damage() -> None:
 
 
 def spans(*values: bytes) -> Spans:
-    return Spans.of(list(values), "values")
+    return Spans.from_values(list(values), "values")
 
 
 def test_nulls_with_very_many_fields_are_not_columns() -> None:
@@ -340,7 +340,7 @@ def test_keys_with_shared_bytes_are_limited_in_total() -> None:
     other = varint(60_009) + varint(1) + varint(1) + b"xv"
     for number in (100, 5_000):
         block = first + other * number + i32(0) + (1).to_bytes(4, "little")
-        found, expansion = Spans.of([block], "0.sst"), Expansion("0.sst", len(block))
+        found, expansion = Spans.from_values([block], "0.sst"), Expansion("0.sst", len(block))
         if number == 100:
             keys, values = decode_pairs(found, expansion)
             assert (len(keys), values.to_pylist()) == (101, [b"v"] * 101)

@@ -66,15 +66,15 @@ def test_other_text_is_not_a_decimal(text: str) -> None:
 )
 def test_decimals_of_any_length_are_written_and_read(text: str) -> None:
     values = pa.array([text, None, "1.50"])
-    assert decode_values(DECIMAL, Spans.of(encode_values(values, DECIMAL).to_pylist(), "v")).equals(
-        values
-    )
+    assert decode_values(
+        DECIMAL, Spans.from_values(encode_values(values, DECIMAL).to_pylist(), "v")
+    ).equals(values)
 
 
 def test_a_number_that_would_take_hours_is_refused() -> None:
     count = (4 << 20) + 1
     with pytest.raises(UnsupportedTypeError, match=rf"v has a number of {count} bytes"):
-        decode_values(INTEGER, Spans.of([i32(count + 4) + bytes(count)], "v"))
+        decode_values(INTEGER, Spans.from_values([i32(count + 4) + bytes(count)], "v"))
 
 
 @pytest.mark.parametrize("kind", [INTEGER, DECIMAL])

@@ -148,7 +148,7 @@ def test_every_byte_survives_a_round_trip(
 def test_values_survive_a_round_trip(kind: FlinkType, values: list[Any]) -> None:
     assert read_snapshot(Reader(i32(2) + snapshot_bytes(kind), "a snapshot")).kind == kind
     raw = encode_values(pa.array(values, arrow_type(kind)), kind).to_pylist()
-    assert decode_values(kind, Spans.of(raw, "values")).to_pylist() == values
+    assert decode_values(kind, Spans.from_values(raw, "values")).to_pylist() == values
     for one in raw:
         reader = Reader(one + b"more", "a value")
         skipper(kind)(reader)
@@ -165,7 +165,7 @@ def test_a_map_with_a_null_key_has_no_column() -> None:
     kind = MapType(STRING, LONG, "NullAwareMap")
     raw = i32(1) + i8(1) + i8(0) + bytes(8)
     with pytest.raises(UnsupportedTypeError, match="a map has a null key"):
-        decode_values(kind, Spans.of([raw], "values"))
+        decode_values(kind, Spans.from_values([raw], "values"))
 
 
 def test_an_unknown_class_hides_nothing_if_other_metadata_describes_it() -> None:

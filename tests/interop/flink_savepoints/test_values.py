@@ -95,7 +95,7 @@ def test_changed_bytes_give_a_valid_column_or_a_typed_error(
         snapshot = mutated(snapshot, types)
     with suppress(StateStoreError):
         kind = read_snapshot(Reader(snapshot, "s")).kind
-        spans = Spans.of([raw], "v")
+        spans = Spans.from_values([raw], "v")
         for read in (decode_values, decode_list, decode_map_values):
             with suppress(StateStoreError):
                 read(kind, spans).validate(full=True)
@@ -125,7 +125,7 @@ def test_a_flink_snapshot_is_generated_byte_for_byte(case: dict[str, Any]) -> No
 @pytest.mark.parametrize("case", CASES)
 def test_flink_values_are_read(case: dict[str, Any]) -> None:
     kind, pairs = kind_of(case), whole(case)
-    spans = Spans.of([raw for raw, _ in pairs], case["name"])
+    spans = Spans.from_values([raw for raw, _ in pairs], case["name"])
     if not is_column(kind):
         with pytest.raises(UnsupportedTypeError, match="only be read as bytes"):
             decode_values(kind, spans)
@@ -139,7 +139,7 @@ def test_flink_values_are_read(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", COLUMNS)
 def test_flink_values_are_written_byte_for_byte(case: dict[str, Any]) -> None:
     kind, pairs = kind_of(case), whole(case)
-    array = decode_values(kind, Spans.of([raw for raw, _ in pairs], case["name"]))
+    array = decode_values(kind, Spans.from_values([raw for raw, _ in pairs], case["name"]))
     assert [raw.hex() for raw in encode_values(array, kind).to_pylist()] == [
         raw.hex() for raw, _ in pairs
     ]
@@ -168,7 +168,7 @@ def test_a_truncated_value_is_a_typed_error(case: dict[str, Any]) -> None:
     for raw, _ in whole(case):
         for cut in {0, len(raw) // 2, len(raw) - 1}:
             with pytest.raises((DamagedFileError, UnsupportedTypeError)):
-                decode_values(kind, Spans.of([raw[:cut]], case["name"]))
+                decode_values(kind, Spans.from_values([raw[:cut]], case["name"]))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -184,7 +184,7 @@ def test_a_flipped_byte_gives_a_value_or_a_typed_error(
     raw = bytearray(data.draw(st.sampled_from(raws)))
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
     try:
-        found = decode_values(kind, Spans.of([bytes(raw)], case["name"]))
+        found = decode_values(kind, Spans.from_values([bytes(raw)], case["name"]))
     except (DamagedFileError, UnsupportedTypeError):
         return
     assert len(found) == 1
@@ -196,7 +196,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 @given(st.lists(st.none() | texts, max_size=30))
 def test_texts_are_read_and_written(values: list[str | None]) -> None:
     raw = [string_value(text) for text in values]
-    array = decode_values(Scalar("String"), Spans.of(raw, "t"))
+    array = decode_values(Scalar("String"), Spans.from_values(raw, "t"))
     assert array.to_pylist() == values
     assert encode_values(array, Scalar("String")).to_pylist() == raw
 
@@ -205,7 +205,7 @@ def test_texts_are_read_and_written(values: list[str | None]) -> None:
 def test_a_text_length_is_encoded_in_the_fewest_bytes(length: int) -> None:
     values = ["a" * length, "ä" * length, "b"]
     raw = [string_value(text) for text in values]
-    array = decode_values(Scalar("String"), Spans.of(raw, "t"))
+    array = decode_values(Scalar("String"), Spans.from_values(raw, "t"))
     assert array.to_pylist() == values
     assert encode_values(array, Scalar("String")).to_pylist() == raw
 
@@ -215,10 +215,15 @@ def test_lists_of_texts_are_read_and_written(values: list[list[str]]) -> None:
     array = pa.array(values, pa.list_(pa.string()))
     joined = encode_list(array, Scalar("String"))
     assert joined.to_pylist() == [b",".join(map(string_value, value)) for value in values]
-    assert decode_list(Scalar("String"), Spans.of(joined.to_pylist(), "l")).to_pylist() == values
+    assert (
+        decode_list(Scalar("String"), Spans.from_values(joined.to_pylist(), "l")).to_pylist()
+        == values
+    )
     kind = ListType(Scalar("String"))
     assert (
-        decode_values(kind, Spans.of(encode_values(array, kind).to_pylist(), "l")).to_pylist()
+        decode_values(
+            kind, Spans.from_values(encode_values(array, kind).to_pylist(), "l")
+        ).to_pylist()
         == values
     )
 
@@ -227,7 +232,7 @@ def test_lists_of_texts_are_read_and_written(values: list[list[str]]) -> None:
 def test_lists_of_numbers_are_read_and_written(values: list[list[int]]) -> None:
     array = pa.array(values, pa.list_(pa.int64()))
     joined = encode_list(array, Scalar("Long")).to_pylist()
-    assert decode_list(Scalar("Long"), Spans.of(joined, "l")).to_pylist() == values
+    assert decode_list(Scalar("Long"), Spans.from_values(joined, "l")).to_pylist() == values
 
 
 @pytest.mark.parametrize("kind", [Scalar("Long"), Scalar("String")])
@@ -236,12 +241,12 @@ def test_a_list_without_its_commas_is_damaged(kind: FlinkType, change: Any) -> N
     array = pa.array([[1, 2]]) if kind == Scalar("Long") else pa.array([["a", "b"]])
     (raw,) = encode_list(array, kind).to_pylist()
     with pytest.raises(DamagedFileError):
-        decode_list(kind, Spans.of([change(raw)], "l"))
+        decode_list(kind, Spans.from_values([change(raw)], "l"))
 
 
 def test_half_a_surrogate_pair_is_named() -> None:
     with pytest.raises(UnsupportedTypeError, match="an unpaired surrogate"):
-        decode_values(Scalar("String"), Spans.of([string_value("a\ud800")], "t"))
+        decode_values(Scalar("String"), Spans.from_values([string_value("a\ud800")], "t"))
 
 
 def test_a_null_without_an_encoding_is_refused() -> None:
@@ -251,4 +256,4 @@ def test_a_null_without_an_encoding_is_refused() -> None:
 
 def test_bytes_after_a_value_are_refused() -> None:
     with pytest.raises(DamagedFileError, match="v is damaged at byte 8: unexpected bytes follow"):
-        decode_values(Scalar("Long"), Spans.of([bytes(8), bytes(9)][1:], "v"))
+        decode_values(Scalar("Long"), Spans.from_values([bytes(8), bytes(9)][1:], "v"))

@@ -50,7 +50,7 @@ def written_savepoint(
     stored = pa.array(values, pa.int64()) if isinstance(values, list) else values
     raw_values = encode_values(stored, value_type).to_pylist()
     if groups is None:
-        spans = Spans.of(raw_keys, "keys")
+        spans = Spans.from_values(raw_keys, "keys")
         found = key_groups_at(key, Cursor(spans, spans.starts, spans.ends))(GROUPS)
         groups = found.tolist()
     by_group: dict[int, list[tuple[bytes, bytes]]] = {}

@@ -36,7 +36,7 @@ from statestore.interop.spark_checkpoints.import_state import import_checkpoint
 from statestore.interop.spark_checkpoints.location import CheckpointLocation
 from statestore.interop.spark_checkpoints.parts import list_parts, map_columns, read_stored_rows
 from statestore.interop.spark_checkpoints.state_files import Provider
-from statestore.interop.spark_checkpoints.state_reader import observe_state, reading
+from statestore.interop.spark_checkpoints.state_reader import observe_state, prepared_session
 from statestore.interop.spark_checkpoints.target import Target
 from statestore.storage import LocalStorage, Storage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
@@ -478,7 +478,7 @@ def test_swapped_partitions_are_detected(kept: Kept, tmp_path: Path) -> None:
 def misplaced(kept: Kept, target: Path) -> int:
     location = CheckpointLocation(LocalStorage(str(target)))
     (operator,) = location.operators(3)
-    with reading(kept.spark, location, 3):
+    with prepared_session(kept.spark, location, 3):
         (part,) = list_parts(operator)
         rows = read_stored_rows(kept.spark, location.spark_url, 3, part)
         return observe_state(rows, map_columns(rows, part), 3).misplaced

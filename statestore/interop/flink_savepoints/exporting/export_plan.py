@@ -310,10 +310,19 @@ def choose_key_groups(imported: ImportedOperator | None, wanted: int | None) -> 
 def _plan_imported_keyed(state: KeyedState, known: ImportedState) -> KeyedExport:
     columns = known.columns(state.max_parallelism)
     map_key = (
-        ExportPart((), NO_VALUE) if columns.map_key is None else ImportedPart.of(columns.map_key)
+        ExportPart((), NO_VALUE)
+        if columns.map_key is None
+        else ImportedPart.from_columns(columns.map_key)
     )
-    value = ExportPart((), NO_VALUE) if columns.value is None else ImportedPart.of(columns.value)
-    key, namespace = ImportedPart.of(columns.key), ImportedPart.of(columns.namespace)
+    value = (
+        ExportPart((), NO_VALUE)
+        if columns.value is None
+        else ImportedPart.from_columns(columns.value)
+    )
+    key, namespace = (
+        ImportedPart.from_columns(columns.key),
+        ImportedPart.from_columns(columns.namespace),
+    )
     return KeyedExport(state, columns.state, key, namespace, map_key, value, columns, known)
 
 
@@ -321,13 +330,13 @@ def _plan_imported_operator_state(state: OperatorState, known: ImportedState) ->
     mode = _MODES[RedistributionMode(state.mode)]
     names = dict(known.names)
     if known.form is EntryForm.BYTES:
-        value = ImportedPart.of(element_columns(None, None, names)["value"])
+        value = ImportedPart.from_columns(element_columns(None, None, names)["value"])
         return OperatorStatePlan(state, mode, value, None, known)
     serializers = known.info.serializers
     key = serializers["KEY_SERIALIZER"].kind if mode == "broadcast" else None
     parts = element_columns(serializers["VALUE_SERIALIZER"].kind, key, names)
-    map_key = ImportedPart.of(parts["map_key"]) if key is not None else None
-    return OperatorStatePlan(state, mode, ImportedPart.of(parts["value"]), map_key, known)
+    map_key = ImportedPart.from_columns(parts["map_key"]) if key is not None else None
+    return OperatorStatePlan(state, mode, ImportedPart.from_columns(parts["value"]), map_key, known)
 
 
 def _refuse_mixed(keyed: Sequence[KeyedExport]) -> None:
@@ -403,16 +412,16 @@ def _build_value_type(
     state: KeyedState, key: FlinkType, namespace: FlinkType, map_key: FlinkType, value: FlinkType
 ) -> FlinkType:
     """Return the type of a state's values in the header of a savepoint."""
-    each = value if state.ttl is None else TtlType(value)
+    element = value if state.ttl is None else TtlType(value)
     match state.kind:
         case StateKind.LIST:
-            return ListType(each)
+            return ListType(element)
         case StateKind.MAP:
-            return MapType(map_key, each)
+            return MapType(map_key, element)
         case StateKind.TIMERS:
             return TimerType(key, namespace)
         case _:
-            return each
+            return element
 
 
 @contextmanager

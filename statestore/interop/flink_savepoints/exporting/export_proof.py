@@ -174,7 +174,7 @@ def _rebuild_columns(
         name = state.entry[0]
         times = {name: from_millis(time, plan.stored.field(name).type)}
         return times | plan.key.from_flink(key) | plan.namespace.from_flink(namespace), None
-    parts = split_keys(keys, KeyLayout.of(plan.flink), prefix)
+    parts = split_keys(keys, KeyLayout.from_state(plan.flink), prefix)
     columns = plan.key.from_flink(parts.key) | plan.namespace.from_flink(parts.namespace)
     if plan.flink.kind == "list" and isinstance(value_type, ListType):
         lists = decode_list(value_type.element, values)

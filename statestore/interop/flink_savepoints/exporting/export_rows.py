@@ -157,7 +157,7 @@ def _join_key_parts(
     map_key: pa.Array | None,
 ) -> pa.Array:
     """Return the keys of entries, concatenated from their parts."""
-    layout = KeyLayout.of(plan.flink)
+    layout = KeyLayout.from_state(plan.flink)
     key_bytes = _encode_part(plan, plan.key.names, key, layout.key)
     namespace_bytes = _encode_part(plan, plan.namespace.names, namespace, layout.namespace)
     parts = [prefix, *layout.parts(key_bytes, namespace_bytes)]
@@ -183,7 +183,7 @@ def compute_flink_groups(
     if max_parallelism == plan.state.max_parallelism:
         groups: npt.NDArray[np.int32] = rows.column(FLINK_KEY_GROUP).to_numpy()
         return groups
-    spans = Spans.of(rows.column(plan.key.names[0]).to_pylist(), f"a key of {plan.state}")
+    spans = Spans.from_values(rows.column(plan.key.names[0]).to_pylist(), f"a key of {plan.state}")
     starts = spans.starts + plan.flink.before_key
     return key_groups_at(plan.flink.key, Cursor(spans, starts, spans.ends))(max_parallelism)
 
@@ -202,7 +202,7 @@ def _encode_keys(rows: pa.Table, plan: KeyedExport, max_parallelism: int | None 
         timers = pa.StructArray.from_arrays(columns, ["time", "key", "namespace"])
         names = (*plan.key.names, *plan.namespace.names)
         return join_parts(*parts, _encode_part(plan, names, timers, plan.flink.value))
-    layout = KeyLayout.of(plan.flink)
+    layout = KeyLayout.from_state(plan.flink)
     key = _encode_part(plan, plan.key.names, plan.key.to_flink(rows), layout.key)
     parts += [key, *([length_marks(key)] if layout.has_marks else [])]
     if plan.namespace.column is None:

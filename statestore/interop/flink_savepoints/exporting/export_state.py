@@ -296,9 +296,11 @@ def _write_operator(
         contents = keyed.check_totals()
     known = plan.imported
     if known is not None and known.parallelism == plan.share.parallelism:
-        there = {subtask.index for subtask in subtasks}
+        written_subtasks = {subtask.index for subtask in subtasks}
         finished = [
-            subtask_index for subtask_index in known.finished_subtasks if subtask_index not in there
+            subtask_index
+            for subtask_index in known.finished_subtasks
+            if subtask_index not in written_subtasks
         ]
         subtasks = sorted(
             [*subtasks, *(Subtask(subtask_index, is_finished=True) for subtask_index in finished)],

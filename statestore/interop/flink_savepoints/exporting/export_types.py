@@ -105,7 +105,7 @@ class ImportedPart(ExportPart):
     imported: PartColumns | None = None
 
     @staticmethod
-    def of(columns: PartColumns) -> ImportedPart:
+    def from_columns(columns: PartColumns) -> ImportedPart:
         """Return a part for columns that already have names."""
         return ImportedPart(columns.names, columns.kind or NO_VALUE, None, columns)
 

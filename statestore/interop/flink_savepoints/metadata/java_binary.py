@@ -75,7 +75,7 @@ class Reader:
         Raises DamagedFileError if ``what``, such as "types", is nested too deeply.
         """
         if self.depth >= MAX_DEPTH:
-            raise self.damaged(f"{what} are nested more than {MAX_DEPTH} levels deep")
+            raise self.error(f"{what} are nested more than {MAX_DEPTH} levels deep")
         self.depth += 1
         try:
             yield
@@ -97,7 +97,7 @@ class Reader:
         """The number of bytes that are still unread."""
         return len(self.data) - self.position
 
-    def damaged(self, problem: str, *, position: int | None = None) -> DamagedFileError:
+    def error(self, problem: str, *, position: int | None = None) -> DamagedFileError:
         """Return an error with the problem, the file and the byte (by default the next byte)."""
         offset = self.base + (self.position if position is None else position)
         return DamagedFileError(f"{self.name} is damaged at byte {offset}: {problem}")
@@ -106,9 +106,9 @@ class Reader:
         """Return the next ``count`` bytes and advance."""
         start = self.position
         if count < 0:
-            raise self.damaged(f"the length {count} is negative")
+            raise self.error(f"the length {count} is negative")
         if count > len(self.data) - start:
-            raise self.damaged(
+            raise self.error(
                 f"{count} bytes are required, but only {len(self.data) - start} are left"
             )
         self.position = start + count
@@ -122,7 +122,7 @@ class Reader:
         """Read a boolean: a byte that must be 0 or 1."""
         value = self.take(1)[0]
         if value > 1:
-            raise self.damaged(f"the byte {value} should be 0 or 1", position=self.position - 1)
+            raise self.error(f"the byte {value} should be 0 or 1", position=self.position - 1)
         return value == 1
 
     def u8(self) -> int:
@@ -168,7 +168,7 @@ class Reader:
         """Read the 32-bit number of items that follow, each of at least ``item_bytes``."""
         count = self.i32()
         if not 0 <= count * item_bytes <= self.remaining:
-            raise self.damaged(
+            raise self.error(
                 f"{count} {what} do not fit in {self.remaining} bytes", position=self.position - 4
             )
         return count
@@ -178,12 +178,12 @@ class Reader:
         value = self.i32()
         if value != expected:
             problem = f"{what} is {value & 4294967295:#x} instead of {expected & 4294967295:#x}"
-            raise self.damaged(problem, position=self.position - 4)
+            raise self.error(problem, position=self.position - 4)
 
     def expect_prefix(self, prefix: memoryview, what: str) -> None:
         """Read bytes that are always the same at the beginning of ``what``."""
         if self.remaining < len(prefix) or self.take(len(prefix)) != prefix:
-            raise self.damaged(f"it does not begin like {what}", position=0)
+            raise self.error(f"it does not begin like {what}", position=0)
 
     def utf(self) -> str:
         """Read text in the format of ``DataOutput.writeUTF``: a 16-bit length, then the text."""
@@ -201,7 +201,7 @@ class Reader:
         except UnicodeDecodeError:
             position = self.position - len(data)
             problem = "a text does not have Java's encoding, or ends with half a character"
-            raise self.damaged(problem, position=position) from None
+            raise self.error(problem, position=position) from None
 
     def varint(self) -> int:
         """Read a varint: 7 bits per byte, lowest bits first, until a byte is below 128."""
@@ -211,14 +211,14 @@ class Reader:
             value |= (byte & 0x7F) << (7 * number)
             if byte < 0x80:
                 return value
-        raise self.damaged(
+        raise self.error(
             "a variable-length number does not end", position=self.position - _MAX_VARINT_BYTES
         )
 
     def characters(self, length: int) -> str:
         """Read ``length`` 16-bit characters in the format of ``StringValue``."""
         if length > self.remaining:
-            raise self.damaged(
+            raise self.error(
                 f"a text of {length} characters does not fit in {self.remaining} bytes"
             )
         whole = bytes(self.data[self.position : self.position + length])
@@ -227,13 +227,13 @@ class Reader:
             return whole.decode("ascii")
         units = [self.varint() for _ in range(length)]
         if any(unit > 0xFFFF for unit in units):
-            raise self.damaged("a character is above 65535")
+            raise self.error("a character is above 65535")
         return _join_surrogates("".join(map(chr, units)))
 
     def end(self, what: str) -> None:
         """Raise an error if any bytes are left."""
         if self.remaining:
-            raise self.damaged(f"{self.remaining} unexpected bytes follow {what}")
+            raise self.error(f"{self.remaining} unexpected bytes follow {what}")
 
 
 def _join_surrogates_strictly(text: str) -> str:

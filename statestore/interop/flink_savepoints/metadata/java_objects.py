@@ -83,7 +83,7 @@ class _Stream:
             return reader.bytes(reader.u8())
         if tag == _LONG_BLOCK:
             return reader.bytes(reader.i32())
-        raise reader.damaged(f"{tag:#x} does not begin a Java object", position=reader.position - 1)
+        raise reader.error(f"{tag:#x} does not begin a Java object", position=reader.position - 1)
 
     def register(self, value: object) -> object:
         self.handles.append(value)
@@ -92,7 +92,7 @@ class _Stream:
     def read_reference(self) -> object:
         number = self.reader.i32() - _FIRST_HANDLE
         if not 0 <= number < len(self.handles):
-            raise self.reader.damaged(
+            raise self.reader.error(
                 "a Java object has an invalid reference", position=self.reader.position - 4
             )
         return self.handles[number]
@@ -104,13 +104,13 @@ class _Stream:
         begin = self.reader.position
         java_class = self.read_content()
         if java_class is not None and not isinstance(java_class, _Class):
-            raise self.reader.damaged("a Java class is expected", position=begin)
+            raise self.reader.error("a Java class is expected", position=begin)
         return java_class
 
     def read_class_description(self, tag: int) -> _Class:
         reader = self.reader
         if tag == _PROXY:
-            raise reader.damaged("a Java proxy is not a type")
+            raise reader.error("a Java proxy is not a type")
         java_class = _Class(reader.utf())
         reader.take(8)  # serialVersionUID
         self.handles.append(java_class)
@@ -136,7 +136,7 @@ class _Stream:
     def read_instance(self) -> JavaObject:
         object_class = self.read_class()
         if object_class is None:
-            raise self.reader.damaged("a Java object has no class")
+            raise self.reader.error("a Java object has no class")
         instance = JavaObject(object_class.name)
         self.handles.append(instance)
         classes = []
@@ -145,10 +145,10 @@ class _Stream:
             classes.append(ancestor)
             ancestor = ancestor.superclass
             if len(classes) > _MOST_CLASSES:
-                raise self.reader.damaged("a Java class is its own superclass")
+                raise self.reader.error("a Java class is its own superclass")
         for java_class in reversed(classes):
             if java_class.flags & _EXTERNALIZABLE and not java_class.flags & _IN_BLOCKS:
-                raise self.reader.damaged(
+                raise self.reader.error(
                     f"{java_class.name} has its own serialization format, whose end is unknown"
                 )
             if java_class.flags & _SERIALIZABLE:
@@ -181,12 +181,12 @@ class _Stream:
                 return reader.f64()
             case "L" | "[":
                 return self.read_content()
-        raise reader.damaged(f"{code!r} is not a valid type of a Java field")
+        raise reader.error(f"{code!r} is not a valid type of a Java field")
 
     def read_enum(self) -> JavaObject:
         enum_class = self.read_class()
         if enum_class is None:
-            raise self.reader.damaged("a Java constant has no class")
+            raise self.reader.error("a Java constant has no class")
         constant = JavaObject(enum_class.name)
         self.handles.append(constant)
         name = self.read_content()
@@ -198,7 +198,7 @@ class _Stream:
         elements: list[object] = []
         self.handles.append(elements)
         if array_class is None or len(array_class.name) < 2:
-            raise self.reader.damaged("a Java array has no class")
+            raise self.reader.error("a Java array has no class")
         for _ in range(self.reader.count(1, "array elements")):
             elements.append(self.read_value(array_class.name[1]))  # noqa: PERF401 - may hold itself
         return elements

@@ -139,7 +139,7 @@ class _TypeReader:
             logical_type = _parse_type(self, java_object, java)
         self.remaining -= 1 + len(logical_type.text) // _CHARACTERS_OF_TYPE
         if self.remaining < 0:
-            raise self.reader.damaged(
+            raise self.reader.error(
                 "a type contains more types than its bytes allow", position=self.begin
             )
         return logical_type
@@ -153,13 +153,13 @@ def _parse_type(types: _TypeReader, java_object: object, java: bytes) -> Logical
         or not isinstance(root, JavaObject)
         or not root.constant
     ):
-        raise reader.damaged("no Flink SQL type begins here", position=begin)
+        raise reader.error("no Flink SQL type begins here", position=begin)
     name = root.constant
 
     def number(field: str, least: int, most: int) -> int:
         value = java_object.fields.get(field)
         if not isinstance(value, int) or not least <= value <= most:
-            raise reader.damaged(
+            raise reader.error(
                 f"the type {name} has an invalid {field}: {value!r:.40}", position=begin
             )
         return value
@@ -202,7 +202,7 @@ def _read_row_fields(types: _TypeReader, row: JavaObject) -> list[tuple[str, obj
             break
         field_list = field_list.fields["list"]
     else:
-        raise types.reader.damaged("the field list of a row contains itself", position=types.begin)
+        raise types.reader.error("the field list of a row contains itself", position=types.begin)
     elements: list[object] = []
     if isinstance(field_list, JavaObject):
         array = field_list.fields.get("a")

@@ -271,14 +271,14 @@ def read_metadata(data: bytes, name: str) -> SavepointMetadata:
         )
     checkpoint_id = reader.i64()
     if checkpoint_id < 0:
-        raise reader.damaged(
+        raise reader.error(
             f"the checkpoint has the invalid id {checkpoint_id}", position=reader.position - 8
         )
     masters = tuple(_read_master_state(reader) for _ in range(reader.count(8, "master states")))
     operators = tuple(_read_operator(reader, version) for _ in range(reader.count(28, "operators")))
     properties = reader.bytes(reader.remaining) if version >= 4 else b""
     if version >= 4 and properties[:4] != b"\xac\xed\x00\x05":
-        raise reader.damaged("the checkpoint's properties do not follow the operators")
+        raise reader.error("the checkpoint's properties do not follow the operators")
     reader.end("the last operator")
     return SavepointMetadata(version, checkpoint_id, operators, masters, properties)
 
@@ -301,7 +301,7 @@ def _read_operator(reader: Reader, version: int) -> OperatorHandles:
     parallelism, max_parallelism = reader.i32(), reader.i32()
     # FullyFinishedOperatorState keeps the parallelism too; -1 means that no maximum was set.
     if not 0 < parallelism <= 1 << 15 or not -1 <= max_parallelism <= 1 << 15:
-        raise reader.damaged(
+        raise reader.error(
             (
                 f"operator {operator_id} has parallelism {parallelism} but max parallelism "
                 f"{max_parallelism}"
@@ -315,20 +315,20 @@ def _read_operator(reader: Reader, version: int) -> OperatorHandles:
         begin = reader.position
         handle = _read_stream_handle(reader)
         if handle is not None and not isinstance(handle, InlineHandle):
-            raise reader.damaged(
+            raise reader.error(
                 "the state of a coordinator is not in the metadata file", position=begin
             )
         coordinator = handle
     number = reader.i32()
     is_finished = number < 0 and version >= 3
     if (number < 0 and not is_finished) or number > min(parallelism, reader.remaining // 4):
-        raise reader.damaged(
+        raise reader.error(
             f"operator {operator_id} has {number} subtasks but parallelism {parallelism}",
             position=reader.position - 4,
         )
     subtasks = tuple(_read_subtask(reader, version, parallelism) for _ in range(max(number, 0)))
     if len({subtask.index for subtask in subtasks}) < len(subtasks):
-        raise reader.damaged(f"operator {operator_id} has the same subtask twice")
+        raise reader.error(f"operator {operator_id} has the same subtask twice")
     return OperatorHandles(
         operator_id,
         parallelism,
@@ -347,7 +347,7 @@ def _read_subtask(reader: Reader, version: int, parallelism: int) -> Subtask:
     if is_finished:
         index = -(index + 1)
     if not 0 <= index < parallelism:
-        raise reader.damaged(
+        raise reader.error(
             f"the subtask index {index} is not below the parallelism {parallelism}",
             position=reader.position - 4,
         )
@@ -356,7 +356,7 @@ def _read_subtask(reader: Reader, version: int, parallelism: int) -> Subtask:
     if version == 2:
         reader.i64()  # the duration of the checkpoint
         if reader.i32() > 0:
-            raise reader.damaged("this is state of Flink 1.1, which no later Flink reads")
+            raise reader.error("this is state of Flink 1.1, which no later Flink reads")
     managed = _read_operator_handle(reader) if reader.i32() else None
     raw = _read_operator_handle(reader) if reader.i32() else None
     keyed, raw_keyed = _read_keyed_handle(reader), _read_keyed_handle(reader)
@@ -374,7 +374,7 @@ def _read_operator_handle(reader: Reader) -> OperatorHandle | None:
     if tag == 0:
         return None
     if tag not in (4, 17):
-        raise reader.damaged(f"{tag} is not a kind of operator state", position=reader.position - 1)
+        raise reader.error(f"{tag} is not a kind of operator state", position=reader.position - 1)
     parts = tuple(_read_part(reader) for _ in range(reader.count(7, "operator states")))
     merged = None
     if tag == 17:
@@ -386,7 +386,7 @@ def _read_part(reader: Reader) -> OperatorPart:
     name = reader.utf()
     mode = reader.u8()
     if mode >= len(MODES):
-        raise reader.damaged(
+        raise reader.error(
             f"{mode} is not a redistribution mode (state {name!r})", position=reader.position - 1
         )
     return OperatorPart(name, MODES[mode], _read_offsets(reader, reader.count(8, "elements")))
@@ -397,7 +397,7 @@ def _read_offsets(reader: Reader, count: int) -> tuple[int, ...]:
     begin = reader.position
     offsets = tuple(memoryview(reader.bytes(8 * count)[::-1]).cast("q"))[::-1]
     if offsets and min(offsets) < 0:
-        raise reader.damaged(f"the offset {min(offsets)} is negative", position=begin)
+        raise reader.error(f"the offset {min(offsets)} is negative", position=begin)
     return offsets
 
 
@@ -405,7 +405,7 @@ def _read_range(reader: Reader) -> tuple[int, int]:
     begin = reader.position
     first, count = reader.i32(), reader.i32()
     if first < 0 or count < 0 or first + count > 1 << 15:
-        raise reader.damaged(f"{count} key groups from {first} on are out of range", position=begin)
+        raise reader.error(f"{count} key groups from {first} on are out of range", position=begin)
     return first, count
 
 
@@ -427,7 +427,7 @@ def _read_keyed_handle(reader: Reader) -> KeyedHandle:
         with reader.nested("handles"):
             _CHANGELOGS[tag](reader, tag)
         return ChangelogHandle(tag, first, count)
-    raise reader.damaged(f"{tag} is not a kind of keyed state", position=reader.position - 1)
+    raise reader.error(f"{tag} is not a kind of keyed state", position=reader.position - 1)
 
 
 def _read_incremental_handle(reader: Reader, tag: int) -> IncrementalHandle:
@@ -504,7 +504,7 @@ def _read_channels(
             _read_stream_handle(reader)
             reader.take(reader.i32())
         else:
-            raise reader.damaged(
+            raise reader.error(
                 f"{tag} is not a kind of in-flight records", position=reader.position - 1
             )
         channels.append(ChannelHandle(direction, size))
@@ -530,23 +530,23 @@ def _read_stream_handle(reader: Reader) -> StreamHandle:
     if tag == 15:
         start, size, scope = _read_size(reader), _read_size(reader), reader.i32()
         if not 0 <= scope < _SCOPES:
-            raise reader.damaged(f"{scope} is not a scope of a file", position=reader.position - 4)
+            raise reader.error(f"{scope} is not a scope of a file", position=reader.position - 4)
         return SegmentHandle(start, size, scope, _read_path(reader), reader.utf())
     if tag == 16:
         return EmptyHandle()
-    raise reader.damaged(f"{tag} is not a kind of stream", position=reader.position - 1)
+    raise reader.error(f"{tag} is not a kind of stream", position=reader.position - 1)
 
 
 def _read_path(reader: Reader) -> str:
     begin = reader.position
     path = reader.utf()
     if not path or "\0" in path:
-        raise reader.damaged(f"{path!r} is not a path", position=begin)
+        raise reader.error(f"{path!r} is not a path", position=begin)
     return path
 
 
 def _read_size(reader: Reader) -> int:
     size = reader.i64()
     if size < 0:
-        raise reader.damaged(f"the length {size} is negative", position=reader.position - 8)
+        raise reader.error(f"the length {size} is negative", position=reader.position - 8)
     return size

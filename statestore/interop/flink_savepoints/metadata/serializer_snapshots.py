@@ -157,7 +157,7 @@ def read_snapshot(reader: Reader) -> SerializerSnapshot:
     """
     version = reader.i32()
     if version != _PROXY:
-        raise reader.damaged(
+        raise reader.error(
             f"a serializer snapshot has version {version} instead of {_PROXY}, the only one "
             "that Flink 1.17 and later support",
             position=reader.position - 4,
@@ -308,7 +308,7 @@ def _read_parts(reader: Reader, count: int | None = None) -> tuple[FlinkType, ..
     reader.expect(1, "the version of nested snapshots")
     actual = reader.count(6, "nested snapshots")
     if count is not None and actual != count:
-        raise reader.damaged(
+        raise reader.error(
             f"found {actual} nested snapshots, not {count}", position=reader.position - 4
         )
     return tuple(_read_nested_snapshot(reader) for _ in range(actual))
@@ -344,7 +344,7 @@ def _read_fields(reader: Reader) -> tuple[FlinkType, ...]:
     """
     begin, fields = reader.position, _read_parts(reader)
     if not fields:
-        raise reader.damaged("a tuple or row has no fields", position=begin)
+        raise reader.error("a tuple or row has no fields", position=begin)
     return fields
 
 
@@ -424,7 +424,7 @@ def _read_nullable(reader: Reader, version: int) -> FlinkType:
     begin = reader.position
     padding = reader.i32()
     if not 0 <= padding <= _LONGEST_PADDING:
-        raise reader.damaged(f"a null is followed by {padding} bytes", position=begin)
+        raise reader.error(f"a null is followed by {padding} bytes", position=begin)
     return NullableType(_read_part(reader), padding)
 
 
@@ -433,7 +433,7 @@ def _read_ttl(reader: Reader, version: int) -> FlinkType:
     begin = reader.position
     stamp, value = _read_parts(reader, 2)
     if stamp != Scalar("Long"):
-        raise reader.damaged("the last-access time is not a Long", position=begin)
+        raise reader.error("the last-access time is not a Long", position=begin)
     return TtlType(value)
 
 
@@ -467,7 +467,7 @@ def _read_entries(reader: Reader) -> list[tuple[str, Reader | None, Reader | Non
     """Read a map of ``LinkedOptionalMapSerializer``: names, with framed keys and values."""
     begin = reader.position
     if reader.i64() != _OPTIONAL_MAP:
-        raise reader.damaged("the magic number of a serializer map is wrong", position=begin)
+        raise reader.error("the magic number of a serializer map is wrong", position=begin)
     count = reader.count(4, "serializers")
     return [(reader.utf(), _read_frame(reader), _read_frame(reader)) for _ in range(count)]
 

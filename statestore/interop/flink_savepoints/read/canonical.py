@@ -121,11 +121,11 @@ def read_state_infos(reader: Reader) -> tuple[StateInfo, ...]:
     """Parse the states of a header: their 16-bit count, then each state."""
     count = reader.u16()
     if count * 14 > reader.remaining:
-        raise reader.damaged(f"{count} states do not fit in {reader.remaining} bytes")
+        raise reader.error(f"{count} states do not fit in {reader.remaining} bytes")
     begin = reader.position
     states = tuple(_read_state_info(reader) for _ in range(count))
     if len({state.name for state in states}) < count:
-        raise reader.damaged("a state occurs twice", position=begin)
+        raise reader.error("a state occurs twice", position=begin)
     return states
 
 
@@ -133,7 +133,7 @@ def _read_state_info(reader: Reader) -> StateInfo:
     name = reader.utf()
     number = reader.i32()
     if not 0 <= number < len(_KINDS):
-        raise reader.damaged(
+        raise reader.error(
             f"the state {name!r} has the unknown kind {number}", position=reader.position - 4
         )
     options = {reader.utf(): reader.utf() for _ in range(reader.count(4, "options"))}
@@ -194,7 +194,7 @@ def canonical_states(window: Window, states: int, key_group: int) -> Iterator[in
     while state != _END_OF_GROUP:
         reader = window.reader
         if state >= states or state in known:
-            raise reader.damaged(
+            raise reader.error(
                 f"state {state} of {states} in key group {key_group}", position=reader.position - 2
             )
         known.add(state)
@@ -252,7 +252,7 @@ def _check_prefix(keys: Spans, key_group: int, prefix: int) -> None:
     wrong = np.flatnonzero(groups != key_group)
     if len(wrong):
         cursor.position = keys.starts
-        raise cursor.damaged(
+        raise cursor.error(
             (
                 f"a key has the prefix of key group {groups[wrong[0]]} but is stored in key group "
                 f"{key_group}"

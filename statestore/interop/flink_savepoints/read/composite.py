@@ -36,7 +36,7 @@ class KeyLayout:
     has_marks: bool
 
     @staticmethod
-    def of(state: KeyedStateInfo) -> KeyLayout:
+    def from_state(state: KeyedStateInfo) -> KeyLayout:
         """Return the key layout of a state."""
         is_map = state.kind == "map" and isinstance(state.value, MapType)
         map_key = state.value.key if is_map and isinstance(state.value, MapType) else None
@@ -109,6 +109,6 @@ def _check_mark(cursor: Cursor, begin: Places) -> None:
         if not bool(rows.any()):
             return
         selected = cursor.select(rows)
-        wrong = selected.fixed(1)[:, 0] != (lengths[rows] >> 8 * number & 0xFF)
+        wrong = selected.take(1)[:, 0] != (lengths[rows] >> 8 * number & 0xFF)
         selected.refuse(wrong, "the length after a key is wrong")
         cursor.move_rows(rows, selected)

@@ -89,13 +89,13 @@ def _follow_lengths(reader: Reader, position: int, length: int, is_whole: bool) 
             is_end = data[start] >= END_OF_STATE
     except (struct.error, IndexError):
         if is_whole:
-            raise reader.damaged("an entry exceeds its key group", position=position) from None
+            raise reader.error("an entry exceeds its key group", position=position) from None
     if position > len(data):
         if not is_whole:
             position, is_end = keys.pop() - _LENGTH_BYTES, False
             values.pop()
         elif is_end:
-            raise reader.damaged("the last value exceeds its key group", position=position)
+            raise reader.error("the last value exceeds its key group", position=position)
     return EntryPlaces(np.array(keys, np.int64), np.array(values, np.int64), position, is_end)
 
 

@@ -85,7 +85,7 @@ class HeapEntries:
             self._slice(start, stop).arrow().cast(BYTES)
             for start, stop in ((middle, value), (begin, middle))
         )
-        keys = join_parts(group, *KeyLayout.of(self.state).parts(user_keys, namespaces))
+        keys = join_parts(group, *KeyLayout.from_state(self.state).parts(user_keys, namespaces))
         values = self._slice(value, stops)
         if self.counts is not None and self.state.kind == "list":
             values = self._join_elements()
@@ -126,7 +126,7 @@ def heap_states(reader: Reader, states: int, key_group: int) -> Iterator[int]:
     for _ in range(states):
         state = reader.u16()
         if state >= states or state in known:
-            raise reader.damaged(
+            raise reader.error(
                 f"state {state} of {states} in key group {key_group}", position=reader.position - 2
             )
         known.add(state)
@@ -191,9 +191,9 @@ def _walk(reader: Reader, count: int, jumps: list[Jump]) -> tuple[list[list[int]
                 begins[0].append(position)
                 position = jump(position)
     except IndexError:
-        raise reader.damaged("an entry exceeds its key group", position=position) from None
+        raise reader.error("an entry exceeds its key group", position=position) from None
     if position > len(reader.data):
-        raise reader.damaged("the last entry exceeds its key group", position=position)
+        raise reader.error("the last entry exceeds its key group", position=position)
     return begins, position
 
 

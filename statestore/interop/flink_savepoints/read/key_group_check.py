@@ -116,7 +116,7 @@ def _read_rows(flink_type: FlinkType, cursor: Cursor) -> list[bytes]:
         reader = cursor.reader(row)
         skip(reader)
         if reader.position % _SQL_WORD != _SQL_LENGTH_BYTES:
-            raise reader.damaged(
+            raise reader.error(
                 f"a SQL row has {reader.position - _SQL_LENGTH_BYTES} bytes", position=0
             )
         sql_rows.append(bytes(reader.data[_SQL_LENGTH_BYTES : reader.position]))

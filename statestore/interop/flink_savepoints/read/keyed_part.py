@@ -186,8 +186,8 @@ class KeyedPart:
     @cached_property
     def _tables(self) -> tuple[RocksTable, ...]:
         assert isinstance(self.handle, IncrementalHandle), "only RocksDB state has RocksDB files"
-        both = (*self.handle.shared, *self.handle.private)
-        files = [(name, handle) for name, handle in both if handle is not None]
+        handles = (*self.handle.shared, *self.handle.private)
+        files = [(name, handle) for name, handle in handles if handle is not None]
         if any(name.endswith(".blob") for name, _ in files):
             raise UnsupportedTypeError(
                 f"operator {self.title} stores values in separate files, which are not "

@@ -147,19 +147,19 @@ def read_operator_state(
     infos = {info.name: info for _ in range(2) for info in read_state_infos(reader)}
     edges = sorted({offset for part in handle.parts for offset in part.offsets})
     if is_compressed and bytes(reader.take(len(SNAPPY_HEAD))) != SNAPPY_HEAD:
-        raise reader.damaged("the elements do not begin with a Snappy header")
+        raise reader.error("the elements do not begin with a Snappy header")
     if (edges or [len(whole)])[0] != reader.position or (edges and edges[-1] > len(whole)):
-        raise reader.damaged(
+        raise reader.error(
             f"the elements begin at byte {edges[0] if edges else len(whole)} instead of 0"
         )
     if len(edges) != sum(len(part.offsets) for part in handle.parts):
-        raise reader.damaged("two elements begin at the same byte")
+        raise reader.error("two elements begin at the same byte")
     elements = dict(zip(edges, _split_elements(reader, edges, is_compressed), strict=True))
     for part in handle.parts:
         info = _build_info(infos.get(part.name), part, reader)
         name = f"{source.name} ({part.name})"
         yield SubtaskElements(
-            info, subtask, Spans.of([elements[offset] for offset in part.offsets], name)
+            info, subtask, Spans.from_values([elements[offset] for offset in part.offsets], name)
         )
 
 
@@ -176,9 +176,9 @@ def _split_elements(reader: Reader, edges: list[int], is_compressed: bool) -> It
 
 def _build_info(header: StateInfo | None, part: OperatorPart, reader: Reader) -> OperatorStateInfo:
     if header is None or _VALUE not in header.serializers:
-        raise reader.damaged(f"the header does not list the state {part.name!r}")
+        raise reader.error(f"the header does not list the state {part.name!r}")
     if (header.kind == "broadcast") != (part.mode == "broadcast"):
-        raise reader.damaged(
+        raise reader.error(
             f"the state {part.name!r} has kind {header.kind} in the header, but mode {part.mode}"
         )
     key = header.serializers.get(_KEY)

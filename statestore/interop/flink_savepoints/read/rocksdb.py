@@ -109,7 +109,7 @@ def open_table(source: ByteSource) -> RocksTable:
     name, size = source.name, source.size
     footer = Reader(source.read(max(size - _FOOTER, 0), size), name, base=max(size - _FOOTER, 0))
     if footer.remaining < _FOOTER or _U64.unpack(footer.data[-8:])[0] != _MAGIC:
-        raise footer.damaged("it does not end like a RocksDB table")
+        raise footer.error("it does not end like a RocksDB table")
     version = int(_U32.unpack(footer.data[-12:-8])[0])
     if version not in _VERSIONS:
         raise FormatVersionError(
@@ -130,7 +130,7 @@ def open_table(source: ByteSource) -> RocksTable:
         if key in (b"rocksdb.properties", b"rocksdb.range_del")
     }
     if b"rocksdb.properties" not in handles:
-        raise footer.damaged("it has no properties, which would name its state")
+        raise footer.error("it has no properties, which would name its state")
     properties = _read_pairs(source, handles[b"rocksdb.properties"], checksum, expansion)
     index_type = properties.get(b"rocksdb.block.based.table.index.type", _NO_INDEX_KIND)
     if index_type != _NO_INDEX_KIND:
@@ -205,7 +205,7 @@ def _read_index(block: Spans, is_delta: bool, expansion: Expansion) -> Iterator[
             coded = _read_varint(reader)
             size += coded >> 1 ^ -(coded & 1)
         if size < 0:
-            raise reader.damaged("a block has a negative length")
+            raise reader.error("a block has a negative length")
         yield _Block(offset, size, last)
 
 
@@ -232,7 +232,7 @@ def _read_varint(reader: Reader) -> int:
         value |= (byte & 0x7F) << 7 * number
         if byte < 0x80:
             return value
-    raise reader.damaged("a variable-length number does not end")
+    raise reader.error("a variable-length number does not end")
 
 
 def _read_block(
@@ -258,7 +258,7 @@ def _read_blocks(
     for start, end in places:
         checksum_of_block = BLOCK_CHECKSUMS[checksum](view[start : end + 1])
         if checksum_of_block != _U32.unpack(view[end + 1 : end + _TRAILER])[0]:
-            raise Reader(b"", source.name, base=first + start).damaged(
+            raise Reader(b"", source.name, base=first + start).error(
                 "the checksum of a block is wrong"
             )
     if not bool(raw[ends].any()):
@@ -268,12 +268,12 @@ def _read_blocks(
     parts, size, begin = list[bytes](), 0, first
     for start, end in places:
         if size > _YIELD_BYTES:
-            yield Spans.of(parts, title.format(begin))
+            yield Spans.from_values(parts, title.format(begin))
             parts, size, begin = [], 0, first + start
         reader = Reader(view[start:end], source.name, base=first + start)
         parts.append(_decompress(reader, data[end], expansion))
         size += len(parts[-1])
-    yield Spans.of(parts, title.format(begin))
+    yield Spans.from_values(parts, title.format(begin))
 
 
 def _decompress(reader: Reader, compression: int, expansion: Expansion) -> bytes:
@@ -281,11 +281,11 @@ def _decompress(reader: Reader, compression: int, expansion: Expansion) -> bytes
     if compression == 0:
         return reader.bytes(reader.remaining)
     if compression != 1 and compression != 2 and compression not in _CODECS:
-        raise reader.damaged(f"a block has the unknown compression {compression}")
+        raise reader.error(f"a block has the unknown compression {compression}")
     body = reader.data
     length = reader.varint()
     if length > BLOCK_BYTES:
-        raise reader.damaged(f"a block of {length} bytes is too large")
+        raise reader.error(f"a block of {length} bytes is too large")
     expansion.spend(length, reader.base)
     if compression == 1:
         return snappy_block(body, reader, 0, BLOCK_BYTES)
@@ -296,7 +296,7 @@ def _decompress(reader: Reader, compression: int, expansion: Expansion) -> bytes
         else:
             plain = pa.Codec(_CODECS[compression]).decompress(packed, length, asbytes=True)
     except (OSError, zlib.error, pa.ArrowException) as error:
-        raise reader.damaged(f"a block cannot be decompressed ({error})", position=0) from error
+        raise reader.error(f"a block cannot be decompressed ({error})", position=0) from error
     if len(plain) != length:
-        raise reader.damaged("the length of a block is wrong", position=0)
+        raise reader.error("the length of a block is wrong", position=0)
     return bytes(plain)

@@ -116,7 +116,7 @@ def decode_versions(blocks: Spans, expansion: Expansion) -> Versions:
     spans = Spans.from_array(keys, blocks.name)
     cut = spans.ends - _PACKED
     if bool((cut < spans.starts).any()):
-        raise Cursor(blocks, blocks.starts, blocks.ends).damaged(
+        raise Cursor(blocks, blocks.starts, blocks.ends).error(
             "a RocksDB key is shorter than its sequence number", 0
         )
     packed = Cursor(spans, cut, spans.ends).numbers("<u8")
@@ -214,9 +214,7 @@ def _decode_rest(
         )
         expansion.spend(shared + ENTRY_BYTES, reader.base + start)
         if shared > len(key):
-            raise reader.damaged(
-                "a key shares more bytes than the previous key has", position=start
-            )
+            raise reader.error("a key shares more bytes than the previous key has", position=start)
         key = key[:shared] + reader.bytes(more)
         keys.append(key)
         starts.append(begin + reader.position)
@@ -258,4 +256,4 @@ def entries_end(blocks: Spans, number: int) -> int:
 
 
 def _damaged(blocks: Spans, number: int, problem: str) -> DamagedFileError:
-    return Cursor(blocks, blocks.starts, blocks.ends).damaged(problem, number)
+    return Cursor(blocks, blocks.starts, blocks.ends).error(problem, number)

@@ -320,7 +320,7 @@ def state_rows(entries: StateEntries, prefix: int, *, as_bytes: bool) -> Savepoi
         timers = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)
         time, key, namespace = decode_values(state.value, timers).flatten()
         return SavepointRows(state, key_group, key, namespace, None, None, time)
-    parts = split_keys(keys, KeyLayout.of(state), prefix)
+    parts = split_keys(keys, KeyLayout.from_state(state), prefix)
     if state.kind == "list":
         whole.refuse(
             whole.position == whole.end,
@@ -496,8 +496,8 @@ def _check_range(
     most, parallelism = operator.max_parallelism, operator.parallelism
     try:
         share = KeyGroupAssignment(max_parallelism=most, parallelism=parallelism)
-        own = share.range_of(subtask)
-        is_right = (handle.first, count) == (own.first, len(own))
+        expected = share.range_of(subtask)
+        is_right = (handle.first, count) == (expected.first, len(expected))
     except (InvalidArgumentError, ParallelismError):
         is_right = False
     if not is_right:

@@ -130,11 +130,11 @@ class Places:
 
     @cached_property
     def _readable(self) -> frozenset[str]:
-        own = _canonical_location(self.storage.url)
-        above, _, name = own.rpartition("/")
-        beside = _CHECKPOINT_SIBLINGS if _CHECKPOINT.fullmatch(name) else ()
-        named = map(_canonical_location, (*(self.moved or {}).values(), *self.allowed))
-        roots = (own, *(f"{above}/{folder}" for folder in beside), *named)
+        savepoint_folder = _canonical_location(self.storage.url)
+        parent, _, name = savepoint_folder.rpartition("/")
+        siblings = _CHECKPOINT_SIBLINGS if _CHECKPOINT.fullmatch(name) else ()
+        user_folders = map(_canonical_location, (*(self.moved or {}).values(), *self.allowed))
+        roots = (savepoint_folder, *(f"{parent}/{folder}" for folder in siblings), *user_folders)
         return frozenset(root.rstrip("/") for root in roots)
 
 

@@ -56,12 +56,10 @@ def chunks(reader: Reader) -> Iterator[tuple[int, bytes]]:
                 bytes(body) if chunk_type == _PLAIN else snappy_block(body, reader, begin, _CHUNK)
             )
             if masked_crc32c(part) != checksum:
-                raise reader.damaged("the checksum of a Snappy chunk is wrong", position=begin)
+                raise reader.error("the checksum of a Snappy chunk is wrong", position=begin)
             yield begin, part
         elif chunk_type < _FIRST_SKIPPABLE:
-            raise reader.damaged(
-                f"a Snappy chunk has the unknown kind {chunk_type}", position=begin
-            )
+            raise reader.error(f"a Snappy chunk has the unknown kind {chunk_type}", position=begin)
 
 
 def frame_pieces(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
@@ -95,10 +93,8 @@ def snappy_block(body: memoryview, reader: Reader, begin: int, most: int) -> byt
     """
     length = Reader(body, reader.name, base=reader.base + begin).varint()
     if length > min(100 * len(body) + 1000, most):  # Snappy cannot compress better than this
-        raise reader.damaged("the length of a Snappy block is wrong", position=begin)
+        raise reader.error("the length of a Snappy block is wrong", position=begin)
     try:
         return bytes(pa.Codec("snappy").decompress(body, length, asbytes=True))
     except (OSError, pa.ArrowException) as error:
-        raise reader.damaged(
-            f"cannot decompress a Snappy block ({error})", position=begin
-        ) from error
+        raise reader.error(f"cannot decompress a Snappy block ({error})", position=begin) from error

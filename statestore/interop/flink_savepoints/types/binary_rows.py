@@ -101,8 +101,8 @@ def _decode_slices(columns: tuple[LogicalType, ...], within: Cursor) -> pa.Array
     within.refuse_cells(len(columns))
     row_cursor = _RowCursor(within.spans, within.position, within.end)
     fixed = Cursor(within.spans, within.position, within.end)
-    head = fixed.fixed(_header_width(len(columns)))
-    words = fixed.fixed(_WORD * len(columns)).reshape(len(within), len(columns), _WORD)
+    head = fixed.take(_header_width(len(columns)))
+    words = fixed.take(_WORD * len(columns)).reshape(len(within), len(columns), _WORD)
     bits = np.unpackbits(head, axis=1, bitorder="little").astype(np.bool_)
     kinds = np.ascontiguousarray(head[:, 0]).view(np.int8)
     fixed.refuse((kinds < 0) | (kinds > 3), "the row kind is unknown in Flink")
@@ -142,7 +142,7 @@ def _decode_column(column: LogicalType, words: Bytes, nulls: Rows, within: _RowC
     try:
         return pieces.cast(data_type)
     except pa.ArrowInvalid as error:
-        raise within.damaged(f"a text is not UTF-8 ({error})", 0) from error
+        raise within.error(f"a text is not UTF-8 ({error})", 0) from error
 
 
 def _decode_nested(column: LogicalType, words: Bytes, nulls: Rows, within: _RowCursor) -> pa.Array:
@@ -172,7 +172,7 @@ def _element_width(element: LogicalType) -> int:
 def _decode_array(element: LogicalType, within: Cursor) -> pa.Array:
     """Read ``BinaryArrayData``: i32 n, null bits, n elements, then variable-length data."""
     fixed = Cursor(within.spans, within.position, within.end)
-    counts = _to_native(fixed.fixed(4), "<i4").astype(np.int64)
+    counts = _to_native(fixed.take(4), "<i4").astype(np.int64)
     width = _element_width(element)
     heads = 4 + (counts + 31) // 32 * 4
     wrong = (counts < 0) | (heads + counts * width > within.end - within.position)
@@ -188,7 +188,7 @@ def _decode_array(element: LogicalType, within: Cursor) -> pa.Array:
     bits = within.data()[elements.position + 4 + number // 8] >> (number % 8).astype(np.uint8)
     starts = elements.position + np.repeat(heads, counts) + number * width
     words = np.zeros((len(number), _WORD), np.uint8)
-    words[:, :width] = Cursor(within.spans, starts, elements.end).fixed(width)
+    words[:, :width] = Cursor(within.spans, starts, elements.end).take(width)
     values = _decode_column(element, words, bits & 1 != 0, elements)
     return pa.ListArray.from_arrays(list_offsets(counts), values)
 
@@ -196,12 +196,12 @@ def _decode_array(element: LogicalType, within: Cursor) -> pa.Array:
 def _decode_map(key: LogicalType, value: LogicalType, within: Cursor) -> pa.Array:
     """Read ``BinaryMapData``: the size of the key array, the key array, and the value array."""
     fixed = Cursor(within.spans, within.position, within.end)
-    sizes = _to_native(fixed.fixed(4), "<i4").astype(np.int64)
+    sizes = _to_native(fixed.take(4), "<i4").astype(np.int64)
     within.refuse((sizes < 0) | (fixed.position + sizes > within.end), "the keys exceed their map")
     keys = _decode_array(key, Cursor(within.spans, fixed.position, fixed.position + sizes))
     values = _decode_array(value, Cursor(within.spans, fixed.position + sizes, within.end))
     if not keys.offsets.equals(values.offsets):
-        raise within.damaged("a map has different numbers of keys and values", 0)
+        raise within.error("a map has different numbers of keys and values", 0)
     if keys.values.null_count:
         raise UnsupportedTypeError("a map has a null key, which a map column cannot store")
     return pa.MapArray.from_arrays(keys.offsets, keys.values, values.values)
@@ -228,13 +228,13 @@ def _decode_decimals(
     try:
         return pa.array(decimals, sql_type(column))
     except pa.ArrowInvalid as error:
-        raise within.damaged(f"a decimal has too many digits ({error})", 0) from error
+        raise within.error(f"a decimal has too many digits ({error})", 0) from error
 
 
 def _locate(words: Bytes, nulls: Rows, within: _RowCursor) -> tuple[Places, Places]:
     """Return the start and the length of the data that words point to."""
-    both = _to_native(words, "<i8")
-    offset, length = np.where(nulls, 0, both >> 32), np.where(nulls, 0, both & 0xFFFFFFFF)
+    pointers = _to_native(words, "<i8")
+    offset, length = np.where(nulls, 0, pointers >> 32), np.where(nulls, 0, pointers & 0xFFFFFFFF)
     wrong = (offset < 0) | (offset + length > within.end - within.position)
     within.refuse(wrong, "a column of a row is outside the row")
     within.claim(length)
@@ -264,7 +264,7 @@ def _decode_timestamps(column: LogicalType, whole: Places, nulls: Rows, within: 
     within.refuse(wrong & ~nulls, "a timestamp of a row is outside the row")
     cursor = Cursor(within.spans, (within.position + offset)[~nulls], within.end[~nulls])
     millis = np.zeros(len(whole), np.int64)
-    millis[~nulls] = _to_native(cursor.fixed(_WORD), "<i8")
+    millis[~nulls] = _to_native(cursor.take(_WORD), "<i8")
     if data_type == INSTANT:
         parts = [millis // 1000, millis % 1000 * 1_000_000 + nano]
         arrays = [pa.array(parts[0]), pa.array(parts[1].astype(np.int32))]

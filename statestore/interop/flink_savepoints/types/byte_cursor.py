@@ -37,7 +37,7 @@ class Cursor:
     def __len__(self) -> int:
         return len(self.position)
 
-    def damaged(self, problem: str, row: int) -> DamagedFileError:
+    def error(self, problem: str, row: int) -> DamagedFileError:
         """Return an error with the problem, the file and the byte of a row."""
         where = self.spans.base + int(self.position[row])
         return DamagedFileError(f"{self.spans.name} is damaged at byte {where}: {problem}")
@@ -45,7 +45,7 @@ class Cursor:
     def refuse(self, wrong: Rows, problem: str) -> None:
         """Raise an error for the first row where ``wrong`` is true, if there is one."""
         if bool(wrong.any()):
-            raise self.damaged(problem, int(np.argmax(wrong)))
+            raise self.error(problem, int(np.argmax(wrong)))
 
     def refuse_cells(self, columns: int) -> None:
         """Refuse values that would expand to far more cells than their bytes justify.
@@ -58,9 +58,9 @@ class Cursor:
             problem = (
                 f"{len(self)} values of {columns} columns each do not fit in the available bytes"
             )
-            raise self.damaged(problem, 0)
+            raise self.error(problem, 0)
 
-    def fixed(self, width: int) -> npt.NDArray[np.uint8]:
+    def take(self, width: int) -> npt.NDArray[np.uint8]:
         """Return the next ``width`` bytes of every row."""
         self.refuse(self.position + width > self.end, f"a value ends before its next {width} bytes")
         if not len(self.position) or not width:
@@ -76,12 +76,12 @@ class Cursor:
     def numbers(self, dtype: str) -> npt.NDArray[Any]:
         """Return the next number of every row; ``dtype`` is big-endian, the result is native."""
         number_type = np.dtype(dtype)
-        raw = self.fixed(number_type.itemsize)
+        raw = self.take(number_type.itemsize)
         return raw.view(number_type).reshape(-1).astype(number_type.newbyteorder("="))
 
     def flags(self) -> Rows:
         """Return the next byte of every row as a boolean; it must be 0 or 1."""
-        raw = self.fixed(1)[:, 0]
+        raw = self.take(1)[:, 0]
         wrong = raw > 1
         if bool(wrong.any()):
             self.position = self.position - 1
@@ -112,14 +112,14 @@ class Cursor:
 
     def varints(self) -> Places:
         """Return the next varint of every row: 7 bits per byte, lowest bits first."""
-        first = self.fixed(1)[:, 0]
+        first = self.take(1)[:, 0]
         values = (first & 0x7F).astype(np.int64)
         unfinished = first >= 0x80
         shift = 7
         while bool(unfinished.any()):
             self.refuse(unfinished & np.bool_(shift > 28), "a variable-length number does not end")
             selected = self.select(unfinished)
-            byte = selected.fixed(1)[:, 0]
+            byte = selected.take(1)[:, 0]
             values[unfinished] |= (byte & 0x7F).astype(np.int64) << shift
             self.move_rows(unfinished, selected)
             still_unfinished = np.zeros(len(unfinished), np.bool_)

@@ -53,7 +53,7 @@ class Spans:
         return Spans(data, starts - begin, ends - begin, self.name, self.base + begin)
 
     @staticmethod
-    def of(values: list[bytes], name: str) -> Spans:
+    def from_values(values: list[bytes], name: str) -> Spans:
         """Copy a list of bytes into one buffer and return its slices."""
         ends = np.cumsum([len(value) for value in values], dtype=np.int64)
         starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: len(values)]

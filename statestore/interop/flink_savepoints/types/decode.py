@@ -191,7 +191,7 @@ def _decode_non_null(nulls: Rows, value: FlinkType, padding: int, cursor: Cursor
         return decode_at(value, cursor)
     if padding:
         empty = cursor.select(nulls)
-        empty.fixed(padding)
+        empty.take(padding)
         cursor.move_rows(nulls, empty)
     selected = cursor.select(~nulls)
     values = decode_at(value, selected)
@@ -207,7 +207,7 @@ def _decode_either(
     ``UnionSerializer`` of ``CoGroupedStreams`` has the tag 1 or 2 instead of the flag.
     """
     if is_tagged:
-        tags = cursor.fixed(1)[:, 0]
+        tags = cursor.take(1)[:, 0]
         cursor.refuse((tags != 1) & (tags != 2), "a value belongs to neither of the two streams")
         is_left = tags == 1
     else:
@@ -228,7 +228,7 @@ def _decode_timer(key: FlinkType, namespace: FlinkType, cursor: Cursor) -> pa.Ar
 def _decode_row(row_type: RowType, cursor: Cursor) -> pa.Array:
     """Read ``RowSerializer``: bits, highest first, for the row kind and for each null field."""
     first = KIND_BITS if row_type.has_kind else 0
-    mask = cursor.fixed((len(row_type.fields) + first + 7) // 8)
+    mask = cursor.take((len(row_type.fields) + first + 7) // 8)
     bits = np.unpackbits(mask, axis=1).astype(np.bool_)
     columns = [] if not first else [pa.array((bits[:, 0] + 2 * bits[:, 1]).astype(np.int8))]
     columns += [
@@ -311,7 +311,7 @@ def decode_list(element: FlinkType, spans: Spans) -> pa.Array:
         starts = np.repeat(cursor.position, counts) + _index_within_row(counts) * (width + 1)
     commas = starts[_index_within_row(counts) > 0] - 1
     if bool((spans.data[commas] != _COMMA).any()):
-        raise cursor.damaged("the elements of a list have no comma between them", 0)
+        raise cursor.error("the elements of a list have no comma between them", 0)
     limits = np.repeat(cursor.end, counts)
     values = decode_at(element, Cursor(spans, starts, limits))
     return pa.ListArray.from_arrays(list_offsets(counts), values)
@@ -351,7 +351,7 @@ def _split_elements(element: FlinkType, cursor: Cursor, between: int = 1) -> tup
             if reader.remaining and between:
                 reader.take(between)
                 if not reader.remaining:
-                    raise reader.damaged("a list ends with a comma")
+                    raise reader.error("a list ends with a comma")
         counts[row] = len(starts) - before
     return np.array(starts, np.int64), counts
 
@@ -369,7 +369,7 @@ def _decode_map(key: FlinkType, value: FlinkType, cursor: Cursor) -> pa.Array:
 
 def _decode_pojo(pojo: PojoType, cursor: Cursor) -> pa.Array:
     """Read ``PojoSerializer``: flags for null, the class itself or a subclass; then the fields."""
-    flags = cursor.fixed(1)[:, 0]
+    flags = cursor.take(1)[:, 0]
     known = np.isin(flags, (_NULL, _ITSELF, _SUBCLASS, _TAGGED))
     if not bool(known.all()):
         cursor.position = cursor.position - 1
@@ -390,7 +390,7 @@ def _decode_pojo(pojo: PojoType, cursor: Cursor) -> pa.Array:
         selected = cursor.select(rows)
         if number:  # a subclass is written as a complete POJO, with its own flags
             selected.refuse(
-                selected.fixed(1)[:, 0] != _ITSELF, "a value of a subclass has invalid flags"
+                selected.take(1)[:, 0] != _ITSELF, "a value of a subclass has invalid flags"
             )
         for field in pojo_class.fields:
             values = _decode_non_null(selected.flags(), field.value, 0, selected)
@@ -412,7 +412,7 @@ def _name_subclasses(pojo: PojoType, cursor: Cursor, flags: Any, class_numbers: 
     tagged = flags == _TAGGED
     if bool(tagged.any()):
         selected = cursor.select(tagged)
-        numbers = selected.fixed(1)[:, 0].astype(np.int64)
+        numbers = selected.take(1)[:, 0].astype(np.int64)
         selected.refuse(numbers >= len(pojo.registered), "a subclass has an invalid number")
         class_numbers[tagged] = numbers + 1
         cursor.move_rows(tagged, selected)

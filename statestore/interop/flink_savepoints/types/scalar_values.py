@@ -54,7 +54,7 @@ def _decode_booleans(cursor: Cursor) -> pa.Array:
 
 def _decode_nothing(cursor: Cursor) -> pa.Array:
     """Skip the one byte of ``VoidSerializer``, ``VoidNamespaceSerializer`` or a global window."""
-    cursor.fixed(1)
+    cursor.take(1)
     return pa.nulls(len(cursor))
 
 
@@ -108,8 +108,10 @@ def _decode_other_texts(
     count = int(plain.sum())
     order[plain] = np.arange(count)
     order[~plain] = np.arange(count, len(plain))
-    both = pa.concat_arrays([texts.filter(pa.array(plain)), _build_texts(other_texts, texts.type)])
-    return both.take(pa.array(order)), ends
+    all_texts = pa.concat_arrays(
+        [texts.filter(pa.array(plain)), _build_texts(other_texts, texts.type)]
+    )
+    return all_texts.take(pa.array(order)), ends
 
 
 def _build_texts(texts: list[str], text_type: pa.DataType) -> pa.Array:
@@ -136,7 +138,7 @@ def _decode_string_data(cursor: Cursor) -> pa.Array:
         return decode_sized(cursor).cast(pa.string())
     except pa.ArrowInvalid as error:
         cursor.position = begin
-        raise cursor.damaged(f"a text is not UTF-8 ({error})", 0) from error
+        raise cursor.error(f"a text is not UTF-8 ({error})", 0) from error
 
 
 def _decode_big_bytes(cursor: Cursor) -> list[int | None]:

@@ -341,7 +341,7 @@ def _character_column(stored: pa.DataType) -> FlinkColumn:
     )
 
 
-def _nulls(array: pa.Array) -> pa.Array | None:
+def _null_mask(array: pa.Array) -> pa.Array | None:
     return array.is_null() if array.null_count else None
 
 
@@ -352,7 +352,7 @@ def _split_seconds(whole: pa.Array, per: int) -> pa.Array:
     nano = (rest * (_NANOS // per)).astype(np.int32)
     fields = [INSTANT.field(0), INSTANT.field(1)]
     parts = [pa.array(second), pa.array(nano)]
-    return pa.StructArray.from_arrays(parts, fields=fields, mask=_nulls(whole))
+    return pa.StructArray.from_arrays(parts, fields=fields, mask=_null_mask(whole))
 
 
 def _join_seconds(array: pa.Array, per: int) -> pa.Array:
@@ -398,7 +398,7 @@ def _fields_to_flink(
     columns = [part.to_flink(column) for part, column in zip(parts, array.flatten(), strict=True)]
     names = [*(name for name, _ in first), *(f"f{index}" for index in range(len(columns)))]
     return pa.StructArray.from_arrays(
-        [*(column for _, column in first), *columns], names, mask=_nulls(array)
+        [*(column for _, column in first), *columns], names, mask=_null_mask(array)
     )
 
 
@@ -407,7 +407,7 @@ def _fields_from_flink(
 ) -> pa.Array:
     columns = array.flatten()[skipped:]
     converted = [part.from_flink(column) for part, column in zip(parts, columns, strict=True)]
-    return pa.StructArray.from_arrays(converted, fields=list(stored), mask=_nulls(array))
+    return pa.StructArray.from_arrays(converted, fields=list(stored), mask=_null_mask(array))
 
 
 def _list_offsets(array: pa.Array) -> pa.Array:
@@ -422,12 +422,12 @@ def _list_offsets(array: pa.Array) -> pa.Array:
 def _list_column(stored: pa.DataType, element: FlinkColumn) -> FlinkColumn:
     def to_flink(array: pa.Array) -> pa.Array:
         values = element.to_flink(array.flatten())
-        return pa.ListArray.from_arrays(_list_offsets(array), values, mask=_nulls(array))
+        return pa.ListArray.from_arrays(_list_offsets(array), values, mask=_null_mask(array))
 
     def from_flink(array: pa.Array) -> pa.Array:
         values = element.from_flink(array.flatten())
         return pa.ListArray.from_arrays(
-            _list_offsets(array), values, type=stored, mask=_nulls(array)
+            _list_offsets(array), values, type=stored, mask=_null_mask(array)
         )
 
     return FlinkColumn(stored, ListType(element.kind), to_flink, from_flink)
@@ -439,7 +439,7 @@ def _map_column(stored: pa.DataType, key: FlinkColumn, value: FlinkColumn) -> Fl
     ) -> pa.Array:
         array = pc.take(array, pa.array(np.arange(len(array)))) if array.offset else array
         keys, items = convert_key(array.keys), convert_value(array.items)
-        mask = _nulls(array)
+        mask = _null_mask(array)
         return pa.MapArray.from_arrays(array.offsets, keys, items, map_type, mask=mask)
 
     return FlinkColumn(

@@ -66,7 +66,7 @@ def _decode_instants(cursor: Cursor) -> pa.Array:
 
 def _decode_days(cursor: Cursor) -> tuple[Places, Rows]:
     year = cursor.numbers(">i4").astype(np.int64)
-    rest = cursor.fixed(2).astype(np.int64)
+    rest = cursor.take(2).astype(np.int64)
     nulls = year == _LOWEST_INT
     month, day = np.where(nulls, 1, rest[:, 0]), np.where(nulls, 1, rest[:, 1])
     wrong = (month < 1) | (month > 12) | (day < 1) | (day > 31) | (np.abs(year) > 999_999_999)
@@ -81,7 +81,7 @@ def _decode_days(cursor: Cursor) -> tuple[Places, Rows]:
 
 def _decode_time_of_day(cursor: Cursor) -> tuple[Places, Places, Rows]:
     """Return the seconds of the day, the nanoseconds of the second, and the null mask."""
-    parts = cursor.fixed(3).view(np.int8).astype(np.int64)
+    parts = cursor.take(3).view(np.int8).astype(np.int64)
     nano = cursor.numbers(">i4").astype(np.int64)
     hour, minute, second = parts.T
     nulls = hour == -128

@@ -157,7 +157,7 @@ def _skip_string(reader: Reader) -> None:
 def _skip_big(reader: Reader) -> int:
     length = reader.i32()
     if length < 0:
-        raise reader.damaged(f"the length {length} is negative", position=reader.position - 4)
+        raise reader.error(f"the length {length} is negative", position=reader.position - 4)
     reader.take(max(length - _BIG_CONSTANTS, 0))
     return length
 
@@ -224,7 +224,7 @@ def null_mask(reader: Reader) -> list[bool]:
     """Return the null mask of the ``LinkedList`` that begins here (``MaskUtils``)."""
     count = reader.i32()
     if count < 0 or (count + 7) // 8 > reader.remaining:
-        raise reader.damaged(f"the list length {count} is invalid", position=reader.position - 4)
+        raise reader.error(f"the list length {count} is invalid", position=reader.position - 4)
     mask = bytes(reader.take((count + 7) // 8))
     return [bool(mask[index // 8] >> (7 - index % 8) & 1) for index in range(count)]
 
@@ -282,7 +282,7 @@ def _make_pojo_skip(pojo: PojoType) -> Skip:
         if flags == 8:
             number = reader.u8()
             return pojo.registered[number] if number < len(pojo.registered) else None
-        raise reader.damaged(
+        raise reader.error(
             f"a POJO begins with the invalid flags {flags}", position=reader.position - 1
         )
 
