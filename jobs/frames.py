@@ -32,10 +32,10 @@ __all__ = [
     "element_rows",
     "exists",
     "keyed_rows",
-    "naming",
     "read",
     "refuse_existing",
     "session",
+    "settings_errors",
     "write",
 ]
 
@@ -64,7 +64,7 @@ def session(
 
 
 @contextmanager
-def naming(what: str) -> Iterator[None]:
+def settings_errors(what: str) -> Iterator[None]:
     """Turn an error of Spark's analysis in this block into a SettingsError that names ``what``."""
     log = PySparkLogger.getLogger("SQLQueryContextLogger")
     was_disabled, log.disabled = log.disabled, True  # it logs the JVM's stack trace

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from statestore.errors import SettingsError
 from statestore.listeners import CheckpointListener
 
-__all__ = ["Listeners", "served"]
+__all__ = ["Listeners", "serve_metrics"]
 
 Listeners = tuple[CheckpointListener, ...]
 """The listeners that a job passes to each store that it opens."""
 
 
 @contextmanager
-def served(port: int | None, say: Callable[[str], None]) -> Iterator[Listeners]:
+def serve_metrics(port: int | None, say: Callable[[str], None]) -> Iterator[Listeners]:
     """Yield the listeners whose metrics a port serves until the block ends; none without a port.
 
     ``say`` is called with the address, because port 0 stands for any free port. Raises

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, Final, TypeVar
 
-from jobs.metrics import Listeners, served
+from jobs.metrics import Listeners, serve_metrics
 from jobs.places import JobSettings
 from statestore.errors import SettingsError
 from statestore.jobgraph.graph_toml import close_match
@@ -39,11 +39,11 @@ def run_attempts(
 
     ``load`` reads the settings before each attempt. ``say`` receives a message about each restart,
     and the address of the metrics. Raises the errors of ``load`` and of
-    :func:`~jobs.metrics.served`, and the work's error when it is not recoverable or the strategy
-    allows no restart.
+    :func:`~jobs.metrics.serve_metrics`, and the work's error when it is not recoverable or the
+    strategy allows no restart.
     """
     read = [load()]
-    with served(read[0].metrics_port, say) as listeners:
+    with serve_metrics(read[0].metrics_port, say) as listeners:
         done = run_with_restarts(
             read[0].restart_strategy,
             lambda: work(read[-1], listeners),

@@ -31,7 +31,15 @@ if not __package__:  # spark-submit runs this file: the package `jobs` is one fo
 
 from jobs.bars import bar_of
 from jobs.command import Job, Progress, Report, columns, run
-from jobs.frames import element_rows, exists, keyed_rows, naming, refuse_existing, session, write
+from jobs.frames import (
+    element_rows,
+    exists,
+    keyed_rows,
+    refuse_existing,
+    session,
+    settings_errors,
+    write,
+)
 from jobs.metrics import Listeners
 from jobs.places import SinkSettings
 from jobs.settings import RestoredStateSettings, RestoreSettings
@@ -78,7 +86,7 @@ class Restore:
         with bar_of(spark, len(frames)) as bar:
             for state, rows in frames:
                 bar.begin(f"restoring {state.uid}/{state.name}")
-                with naming(f"state {state.name!r} of operator {state.uid!r}"):
+                with settings_errors(f"state {state.name!r} of operator {state.uid!r}"):
                     self._write(spark, rows, state.sink)
                 progress(f"{state.uid}/{state.name}: written to {state.sink.place}")
         entries = [*_entries(settings, restored)]

@@ -26,7 +26,7 @@ if not __package__:  # spark-submit runs this file: the package `jobs` is one fo
 
 from jobs.bars import bar_of
 from jobs.command import Job, Progress, Report, columns, run
-from jobs.frames import naming, read, session
+from jobs.frames import read, session, settings_errors
 from jobs.metrics import Listeners
 from jobs.settings import KeyedSettings, OperatorSettings, SnapshotSettings
 from statestore import CheckpointWriter, StateStore
@@ -78,7 +78,7 @@ class Snapshot:
                 _carry_or_drop_others(checkpoint, settings)
                 for state in states:
                     bar.begin(f"writing {state.uid}/{state.name}")
-                    with naming(f"state {state.name!r} of operator {state.uid!r}"):
+                    with settings_errors(f"state {state.name!r} of operator {state.uid!r}"):
                         rows = read(spark, state.source)
                         written = _put(checkpoint, state, rows)
                     progress(f"{state.uid}/{state.name}: {written.rows} rows")
@@ -101,7 +101,7 @@ class Snapshot:
         """
         wanted, job = settings.checkpoint_id, settings.job
         was_second, self._was_second = self._was_second, False
-        earlier = self._visible(store)
+        earlier = self._find_committed(store)
         if earlier is not None and earlier.writer in self._writers:
             return CommittedCheckpoint(earlier)
         if earlier is not None:
@@ -123,7 +123,7 @@ class Snapshot:
             self._writers.add(writer)
         return checkpoint
 
-    def _visible(self, store: StateStore) -> Manifest | None:
+    def _find_committed(self, store: StateStore) -> Manifest | None:
         """Return the checkpoint with the first attempt's number, or None if it does not exist."""
         if self._number is None:
             return None

@@ -112,7 +112,7 @@ NEEDED: dict[str, dict[tuple[str, ...], tuple[str, ...]]] = {
     "metrics": {
         ("prometheus_client",): (
             "import statestore.prometheus",
-            "from jobs.metrics import served; served(0, print).__enter__()",
+            "from jobs.metrics import serve_metrics; serve_metrics(0, print).__enter__()",
         ),
     },
     "ui": {

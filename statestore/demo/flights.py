@@ -68,7 +68,7 @@ class FlightLog:
         self, spark: SparkSession, starts: Mapping[int, int], stops: Mapping[int, int]
     ) -> DataFrame:
         """Return the rows of each partition from its start up to but not including its stop."""
-        ranges = [_between(p, starts[p], stops[p]) for p in stops if starts[p] < stops[p]]
+        ranges = [_offsets_between(p, starts[p], stops[p]) for p in stops if starts[p] < stops[p]]
         return spark.read.parquet(str(self.folder)).where(reduce(or_, ranges, F.lit(False)))
 
 
@@ -126,6 +126,6 @@ def write_log(rows: pa.Table, folder: Path, flights_per_month: int | None = None
     return FlightLog(folder, ends)
 
 
-def _between(partition: int, start: int, stop: int) -> Column:
+def _offsets_between(partition: int, start: int, stop: int) -> Column:
     offset = F.col("offset")
     return (F.col("partition") == partition) & (offset >= start) & (offset < stop)

@@ -379,10 +379,10 @@ def run(
             "State of each aircraft: totals (value), routes (map), last five flights (list)."
         )
         checkpoint = _first_half(demo)
-        _plan(demo, checkpoint)
+        _print_plan(demo, checkpoint)
         checkpoint, job = _second_half(demo, checkpoint)
         equal = _prove(demo, checkpoint)
-        _end(demo, job, time.monotonic() - began)
+        _print_end(demo, job, time.monotonic() - began)
     return 0 if equal else 1
 
 
@@ -429,7 +429,7 @@ def _first_half(demo: Demo) -> int:
     return checkpoint
 
 
-def _plan(demo: Demo, checkpoint: int) -> None:
+def _print_plan(demo: Demo, checkpoint: int) -> None:
     with demo.teller.step("planning the restore"):
         plan = demo.store().plan(parallelism=NEW_PARALLELISM, checkpoint=checkpoint)
     subtasks = next(operator.subtasks for operator in plan.operators if operator.uid == AIRCRAFT)
@@ -483,7 +483,7 @@ def _place(log: FlightLog, job: Job, partition: int) -> str:
 
 def _prove(demo: Demo, checkpoint: int) -> bool:
     with demo.teller.step("the same flights without a stop"):
-        uninterrupted = _uninterrupted(demo)
+        uninterrupted = _run_uninterrupted(demo)
         snapshot(demo.reference(), uninterrupted, "auto")
     with demo.teller.step("comparing"):
         comparisons = compare(demo.store(), checkpoint, demo.reference(), uninterrupted)
@@ -503,7 +503,7 @@ def _prove(demo: Demo, checkpoint: int) -> bool:
     return all(each.equal for each in comparisons)
 
 
-def _uninterrupted(demo: Demo) -> Job:
+def _run_uninterrupted(demo: Demo) -> Job:
     """Compute the state of a single run over the whole input, without micro-batches or a store."""
     rows = demo.log.read(demo.spark, demo.log.starts, demo.log.ends)
     keyed = fold(None, rows.where(F.col(KEY).isNotNull())).compute()
@@ -522,7 +522,7 @@ def _verdict(comparisons: Sequence[StoryComparison]) -> str:
     return f"Equal: all {rows:,} rows of {len(comparisons)} states, and every digest."
 
 
-def _end(demo: Demo, job: Job, seconds: float) -> None:
+def _print_end(demo: Demo, job: Job, seconds: float) -> None:
     columns = tuple(column.name for column in fields(Taken))
     lines = [asdict(taken) for taken in demo.taken]
     unkeyed = sum(job.unkeyed.values())

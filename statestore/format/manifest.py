@@ -398,10 +398,10 @@ def _find(manifest: Manifest, uid: str, name: str, among: tuple[E, ...]) -> E:
     for entry in among:
         if (entry.state.uid, entry.state.name) == (uid, name):
             return entry
-    raise StateNotFoundError(_not_found(manifest, uid, name))
+    raise StateNotFoundError(_not_found_text(manifest, uid, name))
 
 
-def _not_found(manifest: Manifest, uid: str, name: str) -> str:
+def _not_found_text(manifest: Manifest, uid: str, name: str) -> str:
     where = f"checkpoint {manifest.checkpoint_id}"
     if uid not in manifest.uids:
         return f"no operator {uid!r} in {where}; it has {_names(iter(manifest.uids))}"

@@ -325,12 +325,12 @@ def _version_of(manifest: Manifest) -> int:
     return 2 if any(entry.layers or entry.state.ttl for entry in manifest.keyed) else 1
 
 
-def _no_list(path: str) -> bytes:
+def _refuse_list(path: str) -> bytes:
     raise FileNotFoundError(path)
 
 
 def manifest_from_json(
-    raw: bytes, *, name: str, read: Callable[[str], bytes] = _no_list
+    raw: bytes, *, name: str, read: Callable[[str], bytes] = _refuse_list
 ) -> Manifest:
     """Parse a manifest; ``name`` is the document's name in errors.
 
@@ -452,7 +452,7 @@ def keyed_from_json(value: Any, uid: str, name: str, place: str = "") -> KeyedEn
     """
     state = convert_json(value, _Keyed, name, place)
     with report_place(name, place):
-        return state.entry_of(uid, Lists(name, _no_list))
+        return state.entry_of(uid, Lists(name, _refuse_list))
 
 
 def _check_counts(entry: OperatorEntry, parallelism: int) -> None:

@@ -362,15 +362,15 @@ def changed_columns(
         name = names.get(field.name, field.name)
         if name not in now.names:
             if field.name in fixed:
-                raise change.refused(f"{field.name!r} is one of the identity columns")
+                raise change.refusal(f"{field.name!r} is one of the identity columns")
             continue
         data_type = now.type_of(name)
         if field.name in fixed and not same_type(field.type, data_type):
-            raise change.refused(
+            raise change.refusal(
                 f"the type of {field.name!r} cannot change because it is an identity column"
             )
         if not widens(field.type, data_type):
-            raise change.refused(
+            raise change.refusal(
                 f"{name!r} was stored as {type_text(field.type)}, which cannot be widened to "
                 f"{type_text(data_type)}"
             )
@@ -421,7 +421,7 @@ class _Change:
         for old in gone:
             for new in added:
                 if widens(old.type, new.type):
-                    raise self.refused(
+                    raise self.refusal(
                         (
                             f"{old.name!r} is missing and {new.name!r} is new. Pass "
                             f"renamed={{{old.name!r}: {new.name!r}}} if it is the same column, or "
@@ -430,7 +430,7 @@ class _Change:
                         advice="",
                     )
 
-    def refused(
+    def refusal(
         self, reason: str, advice: str = "; keep the type, or use a new state name"
     ) -> SchemaMismatchError:
         return SchemaMismatchError(f"{self._both_types()}: {reason}{advice}")

@@ -75,27 +75,29 @@ def row_hash(row: Row, types: Sequence[AnyType] | None = None) -> int:
     if isinstance(row.fields, Mapping):
         fields = zip(row.fields.items(), kinds, strict=True)
         named = sum(
-            _deep(name, "string") ^ _deep(field, field_value)
+            _deep_hash(name, "string") ^ _deep_hash(field, field_value)
             for (name, field), field_value in fields
         )
         return signed(kind_hash + 1 + named)
     typed = zip(_elements("row", row.fields), kinds, strict=True)
     return signed(
-        kind_hash + _polynomial(_deep(field, field_value) for field, field_value in typed)
+        kind_hash + _polynomial(_deep_hash(field, field_value) for field, field_value in typed)
     )
 
 
-def _deep(value: object, key_type: AnyType = None) -> int:
+def _deep_hash(value: object, key_type: AnyType = None) -> int:
     value, value_type = _resolve(value, key_type)
     if value is None:
         return 0
     name, parts = value_type.name, value_type.parts
     if name in ("List", "Array"):
         element = parts[0] if parts else None
-        return _polynomial(_deep(item, element) for item in _elements("list", value))
+        return _polynomial(_deep_hash(item, element) for item in _elements("list", value))
     if name == "Map":
         of_key, of_value = parts or (None, None)
-        return signed(1 + sum(_deep(k, of_key) ^ _deep(v, of_value) for k, v in _pairs(value)))
+        return signed(
+            1 + sum(_deep_hash(k, of_key) ^ _deep_hash(v, of_value) for k, v in _pairs(value))
+        )
     if name == "byte[]" and not isinstance(value, list | tuple):
         return signed(31 + _polynomial(byte - (byte >> 7 << 8) for byte in _bytes(value)))
     if value_type.primitive is not None:
@@ -137,10 +139,10 @@ def _resolve(value: object, key_type: AnyType) -> tuple[object, JavaType]:
         return value, key_type
     if isinstance(key_type, str):
         return value, java_type(key_type)
-    return value, _of_field(key_type)
+    return value, _type_of_field(key_type)
 
 
-def _of_field(key_type: AnyType) -> Any:
+def _type_of_field(key_type: AnyType) -> Any:
     """Return the type of a tuple's field; None stays, and the value will determine the type."""
     if key_type is None or isinstance(key_type, JavaType):
         return key_type
@@ -150,7 +152,7 @@ def _of_field(key_type: AnyType) -> Any:
         raise InvalidArgumentError(
             f"a key type must be a name or a sequence of types, not {type(key_type).__name__}"
         )
-    return JavaType("Tuple", tuple(map(_of_field, key_type)))
+    return JavaType("Tuple", tuple(map(_type_of_field, key_type)))
 
 
 def _name_of(value: object) -> str:

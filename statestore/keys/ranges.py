@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 from statestore.errors import InvalidArgumentError, ParallelismError
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 
-__all__ = ["Assignment", "RangeAssignment", "balanced"]
+__all__ = ["Assignment", "RangeAssignment", "balance_ranges"]
 
 
 # Contiguous key-group ranges that are balanced by bytes or rows instead of by count.
@@ -77,7 +77,7 @@ class RangeAssignment:
 Assignment = KeyGroupAssignment | RangeAssignment
 
 
-def balanced(weights: Sequence[int], parallelism: int) -> RangeAssignment:
+def balance_ranges(weights: Sequence[int], parallelism: int) -> RangeAssignment:
     """Return contiguous ranges of weighted key groups whose largest sum is as small as possible.
 
     The function bisects over that sum. A limit is large enough if filling ranges up to it gives at

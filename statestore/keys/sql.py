@@ -178,15 +178,17 @@ def _encode(sql_type: SqlType, value: object, offset: int) -> tuple[int, bytes]:
         return checked_int(name, days_of(name, value), -1 << 31, (1 << 31) - 1) & _U32, b""
     if name == "TIME":
         # A TIME is stored in milliseconds, regardless of its declared precision.
-        return _exact(sql_type, nanos_of_day(name, value), min(sql_type.precision, 3)) // 10**6, b""
+        return _exact_integer(
+            sql_type, nanos_of_day(name, value), min(sql_type.precision, 3)
+        ) // 10**6, b""
     if name == "DECIMAL":
         return _decimal(sql_type, value, offset)
     if name in ("TIMESTAMP", "TIMESTAMP_LTZ"):
         return _timestamp(sql_type, value, offset)
-    return _inline_or_variable(_raw(sql_type, value), offset)
+    return _inline_or_variable(_raw_bytes(sql_type, value), offset)
 
 
-def _exact(sql_type: SqlType, nanos: int, digits: int) -> int:
+def _exact_integer(sql_type: SqlType, nanos: int, digits: int) -> int:
     if nanos % 10 ** (9 - digits):
         raise InvalidArgumentError(
             f"{sql_type.name}({sql_type.precision}) keeps {digits} digits of the second: "
@@ -197,7 +199,7 @@ def _exact(sql_type: SqlType, nanos: int, digits: int) -> int:
 
 def _timestamp(sql_type: SqlType, value: object, offset: int) -> tuple[int, bytes]:
     nanos = epoch_nanos(sql_type.name, value, zoned=sql_type.name == "TIMESTAMP_LTZ")
-    millis, nano = divmod(_exact(sql_type, nanos, sql_type.precision), 10**6)
+    millis, nano = divmod(_exact_integer(sql_type, nanos, sql_type.precision), 10**6)
     checked_int(sql_type.name, millis, -1 << 63, (1 << 63) - 1)
     if not sql_type.reserved:
         return millis & _U64, b""
@@ -244,7 +246,7 @@ def _float_bits(name: str, value: object) -> int:
         raise InvalidArgumentError(f"{value!r} is out of range for a key of type {name}") from error
 
 
-def _raw(sql_type: SqlType, value: object) -> bytes:
+def _raw_bytes(sql_type: SqlType, value: object) -> bytes:
     if sql_type.name in _BINARY and isinstance(value, bytes | bytearray | memoryview):
         raw, length = bytes(value), len(value)
     elif sql_type.name in _TEXT and isinstance(value, str):

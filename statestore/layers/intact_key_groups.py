@@ -30,7 +30,7 @@ from statestore.rows.column_types import arrow_schema
 from statestore.rows.digests import rows_digest
 from statestore.rows.key_group_runs import RUN_BYTES
 from statestore.storage import Storage
-from statestore.storage.base import named
+from statestore.storage.base import report_os_errors
 
 __all__ = [
     "Parts",
@@ -83,7 +83,7 @@ def _stored_groups(storage: Storage, part: KeyedEntry, wanted: Container[int]) -
                 yield from _groups(file, part, handle, wanted, None)
 
 
-def _stored_intact(storage: Storage, part: KeyedEntry, wanted: Container[int]) -> Groups:
+def _stored_intact_groups(storage: Storage, part: KeyedEntry, wanted: Container[int]) -> Groups:
     """Yield wanted key groups of files that may be damaged, as :func:`_intact_groups` found them.
 
     Raises DamagedFileError after a key group that no longer matches its digest.
@@ -161,7 +161,7 @@ def _file(storage: Storage, entry: Entry, handle: Handle) -> Iterator[DataFile |
     Arrow may abort the process when it locates a row group by a damaged footer.
     """
     name = entry.table.name_of(handle)
-    with named("read", f"{storage.url}/{name}"), ExitStack() as stack:
+    with report_os_errors("read", f"{storage.url}/{name}"), ExitStack() as stack:
         try:
             opened = stack.enter_context(storage.open_read(name))
         except FileNotFoundError:
@@ -354,7 +354,7 @@ def read_groups(
     """
     read = _stored_groups
     if damaged == "skip":
-        read, wanted = _stored_intact, intact_groups(storage, entry, wanted, unread)
+        read, wanted = _stored_intact_groups, intact_groups(storage, entry, wanted, unread)
     if not entry.layers:
         yield from read(storage, entry, wanted)
         return
@@ -450,10 +450,10 @@ def aligned_groups(
         )
         groups_a, groups_b = (np.asarray(rows.column(KEY_GROUP)) for rows in (old, new))
         for group in np.union1d(groups_a, groups_b).tolist():
-            yield group, _of_group(old, groups_a, group), _of_group(new, groups_b, group)
+            yield group, _rows_of_group(old, groups_a, group), _rows_of_group(new, groups_b, group)
 
 
-def _of_group(rows: pa.Table, groups: npt.NDArray[np.int32], group: int) -> pa.Table:
+def _rows_of_group(rows: pa.Table, groups: npt.NDArray[np.int32], group: int) -> pa.Table:
     begin, end = np.searchsorted(groups, (group, group + 1)).tolist()
     return rows.slice(begin, end - begin)
 

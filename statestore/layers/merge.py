@@ -401,7 +401,7 @@ def _merge_base(
 def _changes_of(piece: AlignedPiece, opened: Sequence[_OpenDeletes]) -> list[_Changes]:
     """Return a piece's changes of each layer that has some; the layers come first in its rows."""
     layers = zip(opened, piece.rows, strict=False)
-    parts = [each.extended(rows, piece) for each, rows in layers]
+    parts = [each.extend(rows, piece) for each, rows in layers]
     return [part for part in parts if part is not None]
 
 
@@ -425,7 +425,7 @@ class _OpenDeletes:
         self._open: pa.Table | None = None
         self._has_prefixes = len(delete_widths(state)) > 1
 
-    def extended(self, changes: pa.Table | None, piece: AlignedPiece) -> _Changes | None:
+    def extend(self, changes: pa.Table | None, piece: AlignedPiece) -> _Changes | None:
         """Return a piece's changes together with earlier deletes that may apply to its rows.
 
         None if there are neither.
@@ -436,10 +436,10 @@ class _OpenDeletes:
         if not parts:
             return None
         rows, earlier = pa.concat_tables(parts), 0 if self._open is None else self._open.num_rows
-        self._open = self._open_after(rows, piece.following)
+        self._open = self._deletes_open_after(rows, piece.following)
         return _Changes(rows, earlier)
 
-    def _open_after(self, changes: pa.Table, following: Bound | None) -> pa.Table | None:
+    def _deletes_open_after(self, changes: pa.Table, following: Bound | None) -> pa.Table | None:
         """Return the deletes that may apply to rows after a bound."""
         if following is None:
             return None

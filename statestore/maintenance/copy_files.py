@@ -26,7 +26,7 @@ from statestore.format.handles import Handle
 from statestore.format.manifest import Manifest
 from statestore.maintenance.file_names import StoredFileIndex, new_name
 from statestore.storage import Storage
-from statestore.storage.base import named
+from statestore.storage.base import report_os_errors
 from statestore.storage.local import can_link, link
 
 __all__ = ["CopiedFile", "FileCopy", "Progress", "data_files"]
@@ -76,7 +76,7 @@ class FileCopy:
 
     def __post_init__(self) -> None:
         """List the target folders of the files."""
-        tables = [] if self._shares else sorted({file.table for file in self.files})
+        tables = [] if self._can_link else sorted({file.table for file in self.files})
         self._target_files = StoredFileIndex(self.target, tables)
 
     @property
@@ -85,12 +85,12 @@ class FileCopy:
         return sum(file.handle.size_bytes for file in self.files)
 
     @property
-    def _shares(self) -> bool:
+    def _can_link(self) -> bool:
         return self.linked and can_link(self.source, self.target)
 
     def index_kept_files(self, target: Catalog) -> None:
         """Record which files the target's checkpoints name, so that they are named again."""
-        for number in () if self._shares else target.checkpoint_ids():
+        for number in () if self._can_link else target.checkpoint_ids():
             try:
                 self._target_files.add_kept(target.manifest(number))
             except (CheckpointNotFoundError, MalformedManifestError):
@@ -101,7 +101,7 @@ class FileCopy:
 
         For a file that is already there, only the length is compared.
         """
-        for file in () if self._shares else self.files:
+        for file in () if self._can_link else self.files:
             there = self._target_files.find_kept(file.name, file.handle)
             if there is None and not self._target_files.find_leftovers(file.name, file.handle):
                 self.copied_files += 1
@@ -181,7 +181,10 @@ class FileCopy:
         name, sha256, size = _new_path(file, number), hashlib.sha256(), 0
         with closing(self._chunks(file.name)) as chunks:
             chunk = next(chunks, b"")  # a missing source fails before a target file is created
-            with named("write", f"{self.target.url}/{name}"), self.target.open_write(name) as out:
+            with (
+                report_os_errors("write", f"{self.target.url}/{name}"),
+                self.target.open_write(name) as out,
+            ):
                 while chunk:
                     out.write(chunk)
                     sha256.update(chunk)
@@ -202,7 +205,7 @@ class FileCopy:
     def _chunks(self, name: str) -> Generator[bytes]:
         try:
             with (
-                named("read", f"{self.source.url}/{name}"),
+                report_os_errors("read", f"{self.source.url}/{name}"),
                 closing(self.source.open_read(name)) as file,
             ):
                 while chunk := file.read(_CHUNK_BYTES):
@@ -215,7 +218,7 @@ class FileCopy:
         sha256 = hashlib.sha256()
         try:
             with (
-                named("read", f"{self.target.url}/{name}"),
+                report_os_errors("read", f"{self.target.url}/{name}"),
                 closing(self.target.open_read(name)) as there,
             ):
                 while chunk := there.read(_CHUNK_BYTES):

@@ -53,7 +53,7 @@ class DamagedKeyed:
     readable: dict[KeyedStateHandle, frozenset[int]] = field(default_factory=dict)
     copies: GroupCopies = field(default_factory=GroupCopies)
 
-    def lost(self) -> dict[int, int]:
+    def lost_groups(self) -> dict[int, int]:
         """Return the rows of each lost key group, in order.
 
         With changes, these are the rows in its files.
@@ -72,9 +72,9 @@ class DamagedKeyed:
         rows = group_rows(self.entry)
         return {group: rows[group] for group in sorted(lost)}
 
-    def kept(self) -> frozenset[int]:
+    def kept_groups(self) -> frozenset[int]:
         """Return the key groups that have rows and are not lost."""
-        return frozenset(group_rows(self.entry).keys() - self.lost().keys())
+        return frozenset(group_rows(self.entry).keys() - self.lost_groups().keys())
 
 
 @dataclass
@@ -150,7 +150,7 @@ def assess_damage(
     files = frozenset(one_file.broken.file for one_file in damaged)
     for damage in states.values():
         if isinstance(damage, DamagedKeyed):
-            lost = damage.lost()
+            lost = damage.lost_groups()
             damage.copies = older.groups(damage.entry, lost, files, fill=fill, limit=keys)
         elif not damage.readable:
             damage.copies = older.elements(damage.entry)

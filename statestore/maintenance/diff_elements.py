@@ -11,7 +11,7 @@ import pyarrow as pa
 from statestore.format.manifest import Entry, OperatorEntry
 from statestore.maintenance.diff_report import Example
 from statestore.parquet.operator_elements import elements_of
-from statestore.rows.equality import comparable
+from statestore.rows.equality import comparable_tables
 from statestore.rows.matching import matching_positions as matched
 from statestore.rows.python_values import display_rows
 from statestore.storage import Storage
@@ -41,7 +41,7 @@ def compare_elements(
     as added. An element that only moved is not counted.
     """
     old, new = elements_of(*a), elements_of(*b)
-    both = comparable((old, a[1].state.schema), (new, b[1].state.schema))
+    both = comparable_tables((old, a[1].state.schema), (new, b[1].state.schema))
     if not both[0].num_columns:
         return ComparedElements(0, 0, 0, ())
     in_a, in_b = matched(*map(_number_duplicates, both))

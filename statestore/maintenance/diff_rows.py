@@ -36,7 +36,7 @@ from statestore.maintenance.diff_report import (
     Places,
     U64Array,
 )
-from statestore.rows.equality import common_schema, comparable, hashes_of
+from statestore.rows.equality import common_schema, comparable_tables, hashes_of
 from statestore.rows.key_group_runs import take_rows
 from statestore.rows.matching import matching_rows
 from statestore.rows.python_values import display_rows
@@ -223,7 +223,7 @@ def _compare(
     old, new = (
         rows.select(schema.names) for schema, (_, rows) in zip(schemas, (a, b), strict=True)
     )
-    left, right = comparable((old, schemas[0]), (new, schemas[1]))
+    left, right = comparable_tables((old, schemas[0]), (new, schemas[1]))
     in_a, in_b, same = matching_rows(left, right, side.identity)
     differ = ~same
     removed = np.setdiff1d(np.arange(old.num_rows), in_a, assume_unique=True)

@@ -14,7 +14,7 @@ from statestore.format.hold_documents import Pin, Savepoint, check_savepoint_nam
 
 __all__ = [
     "PinnedCheckpoint",
-    "holdable",
+    "check_holdable",
     "make_savepoint",
     "pin",
     "unpin",
@@ -37,13 +37,13 @@ def make_savepoint(catalog: Catalog, name: str, checkpoint: int | str, *, now_ms
     checkpoint_id = catalog.resolve(checkpoint)
     if checkpoint == name:
         return catalog.holds.savepoint(name)
-    holdable(catalog, checkpoint, checkpoint_id)
+    check_holdable(catalog, checkpoint, checkpoint_id)
     wanted = Savepoint(name, checkpoint_id, now_ms)
     catalog.holds.put_savepoint(wanted, visible=lambda: catalog.check_visible(checkpoint_id))
     return catalog.holds.savepoint(name)
 
 
-def holdable(catalog: Catalog, checkpoint: int | str, checkpoint_id: int) -> None:
+def check_holdable(catalog: Catalog, checkpoint: int | str, checkpoint_id: int) -> None:
     """Raise an error if a checkpoint cannot be held, or is unreadable.
 
     Raises InvalidArgumentError for a checkpoint that only a savepoint keeps (``holds.py`` gives the
@@ -121,7 +121,7 @@ def pin(
             f"{lease_s}; to keep a checkpoint longer, use a savepoint"
         )
     checkpoint_id = catalog.resolve(checkpoint)
-    holdable(catalog, checkpoint, checkpoint_id)
+    check_holdable(catalog, checkpoint, checkpoint_id)
     wanted = Pin(
         token=uuid.uuid4().hex,
         checkpoint_id=checkpoint_id,

@@ -52,7 +52,7 @@ from statestore.maintenance.derive import Deriver
 from statestore.maintenance.expire import tombstone
 from statestore.maintenance.purge_files import Hit, RowFinder, RowRemover
 from statestore.maintenance.purge_logs import clean_logs, drop_log
-from statestore.maintenance.replace import replace_checkpoints, unfinished
+from statestore.maintenance.replace import replace_checkpoints, unfinished_replacements
 from statestore.maintenance.search import readable_manifests
 from statestore.maintenance.subject import KeySubject, OtherState, Subject
 from statestore.parquet.file_checks import check_sizes
@@ -284,7 +284,7 @@ def _pending_replacements(
     The second value has the ones that were replaced a second time.
     """
     pending: dict[int, Manifest] = {}
-    twice, moving = [], unfinished(catalog)
+    twice, moving = [], unfinished_replacements(catalog)
     for number, manifest in sorted(kept.items()):
         origin = manifest.origin or {}
         if origin.get("command") not in ("purge", "forget") or number not in visible:

@@ -40,7 +40,7 @@ from statestore.rows.column_types import arrow_schema, schema_of_arrow
 from statestore.rows.delete_markers import clear_deletes
 from statestore.rows.matching import matching_positions
 from statestore.storage import Storage
-from statestore.storage.base import named
+from statestore.storage.base import report_os_errors
 
 __all__ = [
     "FileRows",
@@ -187,8 +187,10 @@ class RowRemover:
         chosen = {name for selection in hit.selections for name in selection.schema.names}
         try:
             if entry.layers and not chosen.issubset(entry.state.identity):
-                return self._merged(hit, checkpoint_id, new), new.names
-            base, *changes = [self._without(part, hit, checkpoint_id, new) for part in entry.parts]
+                return self._merge_and_remove(hit, checkpoint_id, new), new.names
+            base, *changes = [
+                self._remove_from_files(part, hit, checkpoint_id, new) for part in entry.parts
+            ]
         except BaseException as error:
             new.delete(error)
             raise
@@ -196,7 +198,7 @@ class RowRemover:
         left = tuple(replace(layer, entry=part) for layer, part in layers if part.handles)
         return replace(entry, handles=base.handles, layers=left), new.names
 
-    def _without(
+    def _remove_from_files(
         self, part: KeyedEntry, hit: Hit, checkpoint_id: int, new: UncommittedFiles
     ) -> KeyedEntry:
         handles: list[KeyedStateHandle] = []
@@ -213,7 +215,7 @@ class RowRemover:
             handles += self._done[file]
         return replace(part, handles=tuple(handles))
 
-    def _merged(self, hit: Hit, checkpoint_id: int, new: UncommittedFiles) -> KeyedEntry:
+    def _merge_and_remove(self, hit: Hit, checkpoint_id: int, new: UncommittedFiles) -> KeyedEntry:
         entry = hit.entry
         every = KeyGroupRange.every(entry.state.max_parallelism)
         handles = self._write(entry, every, hit, checkpoint_id)
@@ -282,7 +284,7 @@ def rows_in_file(
 
 def _search_unnamed_file(storage: Storage, name: str, selections_of: SelectionsOf) -> FileRows:
     with (
-        named("read", f"{storage.url}/{name}"),
+        report_os_errors("read", f"{storage.url}/{name}"),
         closing(storage.open_read(name)) as opened,
         pq.ParquetFile(pa.PythonFile(opened, mode="r")) as file,
     ):

@@ -31,7 +31,7 @@ from statestore.maintenance.rekey_plan import (
     requested_state,
     select_entries,
 )
-from statestore.maintenance.rekey_rows import Spread, spread, write_range
+from statestore.maintenance.rekey_rows import Spread, spill_rows, write_range
 from statestore.parquet.keyed_writer import KeyedTarget
 from statestore.snapshot.writer import CheckpointWriter
 
@@ -130,7 +130,7 @@ def rekey(
         ):
             counter = _Counter(2 * sum(entry.rows for entry in entries), progress)
             for place, (entry, state) in enumerate(zip(entries, states, strict=True)):
-                own = folder.below(str(place))
+                own = folder.subfolder(str(place))
                 done.append(_Run(deriver, writer, entry, state, own, counter).finish())
             names = [name for entry in done for name in _file_names(entry)]
             writer.collected.carry_written(done, names, kept=folder.kept)
@@ -225,7 +225,7 @@ class _Run:
             return Spread(**known)
         storage = self.deriver.catalog.storage
         most_bytes = self.deriver.parquet.rekey_bytes
-        spilled = spread(
+        spilled = spill_rows(
             storage, self.entry, self.state, self.work.path, self.counter.add, most_bytes
         )
         self.work.put(_SPREAD, vars(spilled))

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from statestore.errors import CorruptionError, InvalidArgumentError, StorageError
-from statestore.storage.base import named
+from statestore.storage.base import report_os_errors
 from statestore.storage.temporary import temporary_folder
 
 __all__ = ["WorkingFolder", "working_folder"]
@@ -39,7 +39,7 @@ class WorkingFolder:
     path: Path
     kept: bool
 
-    def below(self, name: str) -> WorkingFolder:
+    def subfolder(self, name: str) -> WorkingFolder:
         """Return a subfolder, and create it if necessary."""
         (self.path / name).mkdir(exist_ok=True)
         return WorkingFolder(self.path / name, self.kept)
@@ -77,7 +77,7 @@ def working_folder(path: Path | None, job: dict[str, Any]) -> Iterator[WorkingFo
             folder = WorkingFolder(held.enter_context(temporary_folder("rekey")), kept=False)
         else:
             folder = WorkingFolder(path, kept=True)
-        with named("use the working folder", str(folder.path)):
+        with report_os_errors("use the working folder", str(folder.path)):
             if folder.kept:
                 _take_folder(folder, job, held)
             yield folder

@@ -33,7 +33,7 @@ from statestore.rows.key_group_runs import key_groups_of, null_key_error, null_k
 from statestore.rows.sorting import sorted_pieces
 from statestore.storage import Storage
 
-__all__ = ["Spread", "ranges_for", "spread", "write_range"]
+__all__ = ["Spread", "ranges_for", "spill_rows", "write_range"]
 
 
 _MOST_RANGES = 256
@@ -49,7 +49,7 @@ class Spread:
     ranges: int
 
 
-def spread(
+def spill_rows(
     storage: Storage,
     entry: KeyedEntry,
     state: KeyedState,

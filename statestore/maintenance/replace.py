@@ -25,7 +25,7 @@ from statestore.format.hold_documents import Pin, Savepoint
 from statestore.format.manifest import Manifest
 from statestore.maintenance.expire import tombstone
 
-__all__ = ["replace_checkpoints", "unfinished"]
+__all__ = ["replace_checkpoints", "unfinished_replacements"]
 
 
 _LEASE_MS = 30 * 24 * 3_600_000
@@ -56,7 +56,7 @@ def replace_checkpoints(
             catalog.holds.delete_pin(pin.token)
 
 
-def unfinished(catalog: Catalog) -> frozenset[int]:
+def unfinished_replacements(catalog: Catalog) -> frozenset[int]:
     """Return the checkpoints that an unfinished run was putting in the place of others."""
     pins = catalog.holds.pins()
     return frozenset(pin.checkpoint_id for pin in pins if pin.token.startswith(_REPLACES))
@@ -110,7 +110,7 @@ def _move_savepoints(catalog: Catalog, old: int, new: Manifest) -> None:
         try:
             catalog.check_visible(new.checkpoint_id)
         except CheckpointNotFoundError:
-            if new.checkpoint_id not in unfinished(catalog):
+            if new.checkpoint_id not in unfinished_replacements(catalog):
                 raise
 
     for moved in _savepoints_to_move(catalog, old, new):

@@ -69,7 +69,7 @@ def rewrite_by_sql(
         try:
             # The database is opened three times, because it keeps its buffers, and writing and
             # sorting files need memory too.
-            copying = _copying_bytes(entry.state)
+            copying = _memory_for_copy(entry.state)
             running = max(sort_memory_bytes(target), _LEAST_SQL_BYTES, copying)
             with closing(_open_database(library, folder, copying)) as connection:
                 _refuse_other_statements(library, connection, sql)
@@ -92,7 +92,7 @@ def rewrite_by_sql(
             ) from error
 
 
-def _copying_bytes(state: KeyedState) -> int:
+def _memory_for_copy(state: KeyedState) -> int:
     """Return the memory that DuckDB needs to store rows of a state, or to read them."""
     return _LEAST_COPYING_BYTES + _COLUMN_BYTES * sum(
         len(leaf_columns(pa.array([], field.type))) for field in arrow_schema(state.schema)

@@ -158,13 +158,13 @@ def _state(storage: Storage, damage: Damage, fill: bool) -> SalvagedState:
 def _rows_kept(storage: Storage, damage: DamagedKeyed) -> int:
     """Return the number of rows in the key groups that are not lost; changes are read for it."""
     if not damage.entry.layers:
-        return damage.entry.rows - sum(damage.lost().values())
-    groups = exact_groups(storage, damage.entry, damage.kept())
+        return damage.entry.rows - sum(damage.lost_groups().values())
+    groups = exact_groups(storage, damage.entry, damage.kept_groups())
     return sum(rows.num_rows for _, rows in groups)
 
 
 def _keyed(damage: DamagedKeyed, rows_kept: int) -> SalvagedState:
-    entry, lost, copies = damage.entry, damage.lost(), damage.copies
+    entry, lost, copies = damage.entry, damage.lost_groups(), damage.copies
     parts = []
     filled_rows = 0
     for group in sorted(lost):
@@ -256,7 +256,7 @@ def _rewrite_state(
     """
     entry, sources = damage.entry, damage.copies.sources
     if entry.layers:
-        parts = [(entry, damage.kept()), *_group_by_checkpoint(sources)]
+        parts = [(entry, damage.kept_groups()), *_group_by_checkpoint(sources)]
         handles = rewrite_groups(storage, parts, target)
         whole = replace(entry, handles=handles, layers=(), table=entry.table.without_version())
         return whole, [*handles]

@@ -27,7 +27,7 @@ from statestore.format.state import KeyedState
 from statestore.jobgraph.operators import operator_id
 from statestore.restore.lookup import key_batch
 from statestore.rows.column_types import arrow_schema, schema_of_arrow
-from statestore.rows.lossless_cast import brief
+from statestore.rows.lossless_cast import brief_text
 from statestore.rows.python_values import column_of
 from statestore.rows.uuids import uuid_as_stored
 
@@ -337,7 +337,9 @@ def _selection_of(values: Mapping[str, ValueOf], schema: Schema, subject: str) -
                 f"the value of {field.name!r} is null, but keys are never null"
             )
         columns.append(
-            column_of([value], field.type, name=field.name, subject=brief(subject), place=_place)
+            column_of(
+                [value], field.type, name=field.name, subject=brief_text(subject), place=_place
+            )
         )
     return pa.RecordBatch.from_arrays(columns, schema=fields)
 

@@ -115,7 +115,7 @@ def _row_flaws(file: DataFile, schema: pa.Schema, check: FileCheck) -> Iterator[
         rows = _ElementRows(entry.counts, check.first_row)
     digest = 0
     for batch in file.batches(range(handle.row_groups), schema):
-        digest = (digest + rows.see(batch)) % 2**64
+        digest = (digest + rows.check_batch(batch)) % 2**64
     yield from rows.flaws()
     if digest != handle.digest:
         yield (
@@ -138,7 +138,7 @@ class _KeyedRows:
         self._counts = np.zeros(len(handle.key_groups), np.int64)
         self._digests = np.zeros(len(handle.key_groups), np.uint64)
 
-    def see(self, batch: pa.RecordBatch) -> int:
+    def check_batch(self, batch: pa.RecordBatch) -> int:
         """Check rows; return their digest, without the columns that the store has added."""
         hashes = row_hashes(batch.select(self._state.schema.names))
         self._check_rows(batch, hashes)
@@ -146,7 +146,7 @@ class _KeyedRows:
 
     def _check_rows(self, batch: pa.RecordBatch, hashes: npt.NDArray[np.uint64]) -> None:
         state, own = self._state, self._handle.key_groups
-        self._order.see(batch)
+        self._order.check_batch(batch)
         without_key = null_keys(batch, state)
         self._null_keys += without_key
         comes = self._upserted_rows(batch)
@@ -203,7 +203,7 @@ class _ElementRows:
         self._counts, self._at = counts, first_row
         self._wrong = 0
 
-    def see(self, batch: pa.RecordBatch) -> int:
+    def check_batch(self, batch: pa.RecordBatch) -> int:
         """Check elements; return their digest."""
         self._wrong += count_misplaced(batch, self._counts, self._at)
         self._at += batch.num_rows

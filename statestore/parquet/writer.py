@@ -23,7 +23,7 @@ from statestore.rows.digests import rows_digest
 from statestore.rows.key_group_runs import RUN_BYTES
 from statestore.rows.sorting import MEMORY_BYTES
 from statestore.storage import Storage
-from statestore.storage.base import NewFile, named
+from statestore.storage.base import NewFile, report_os_errors
 
 __all__ = [
     "Encodings",
@@ -328,7 +328,7 @@ class _Sink:
     def write(self, data: bytes) -> int:
         if self._abandoned:  # Arrow still tries to write a footer
             return len(data)
-        with named("write", self._where):
+        with report_os_errors("write", self._where):
             self._raw.write(data)
         self.sha256.update(data)
         self.size += len(data)
@@ -341,7 +341,7 @@ class _Sink:
 
     def flush(self) -> None:
         if not self._abandoned:
-            with named("write", self._where):
+            with report_os_errors("write", self._where):
                 self._raw.flush()
 
     def abandon(self) -> None:
@@ -349,5 +349,5 @@ class _Sink:
         self._raw.abandon()
 
     def close(self) -> None:
-        with named("write", self._where):
+        with report_os_errors("write", self._where):
             self._raw.close()

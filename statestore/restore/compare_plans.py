@@ -2,8 +2,8 @@
 
 The expected time is the size of the largest subtask divided by a rate: subtasks restore in
 parallel, and the restore waits for the slowest one. Costs follow from a given price table.
-:func:`chosen_of` has the rule that picks a parallelism. The rule is a heuristic, and its reason is
-part of the result.
+:func:`choose_parallelism` has the rule that picks a parallelism. The rule is a heuristic, and its
+reason is part of the result.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "Compared",
     "Comparison",
     "Prices",
-    "chosen_of",
+    "choose_parallelism",
     "compare",
     "compare_plans",
     "moved_between_hosts",
@@ -188,7 +188,7 @@ def compare_plans(
         _compare_plan(manifest, parallelism, plans[parallelism], hosts, strategy, rate, prices)
         for parallelism in sorted(plans)
     )
-    chosen, why = chosen_of(options)
+    chosen, why = choose_parallelism(options)
     return Comparison(
         checkpoint_id=manifest.checkpoint_id,
         old_parallelism=manifest.parallelism,
@@ -201,7 +201,7 @@ def compare_plans(
     )
 
 
-def chosen_of(options: Sequence[Compared]) -> tuple[int, str]:
+def choose_parallelism(options: Sequence[Compared]) -> tuple[int, str]:
     """Return the chosen parallelism, and the rule that chose it.
 
     Without prices, choose the option with the least expected seconds; without a rate, the one with

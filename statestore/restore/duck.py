@@ -25,7 +25,7 @@ __all__ = [
     "copy_slices",
     "duckdb",
     "error_text",
-    "quoted",
+    "quote_identifier",
     "sandbox",
     "with_arrow_types",
 ]
@@ -94,7 +94,7 @@ def with_arrow_types(relation: Any) -> Any:
     columns = (
         # Columns are referenced by position, because a result may contain a name twice.
         f"#{number}{'' if _is_exact_in_arrow(duck_type) else f'::{_arrow_type(duck_type)}'} "
-        f"AS {quoted(name)}"
+        f"AS {quote_identifier(name)}"
         for number, (name, duck_type) in enumerate(
             zip(relation.columns, relation.types, strict=True), 1
         )
@@ -116,7 +116,9 @@ def _arrow_type(duck_type: Any) -> str:
     if _is_exact_in_arrow(duck_type):
         return str(duck_type)
     if duck_type.id == "struct":
-        fields = (f"{quoted(name)} {_arrow_type(field)}" for name, field in duck_type.children)
+        fields = (
+            f"{quote_identifier(name)} {_arrow_type(field)}" for name, field in duck_type.children
+        )
         return f"STRUCT({', '.join(fields)})"
     if duck_type.id == "tuple":
         return f"TUPLE({', '.join(_arrow_type(field) for _, field in duck_type.children)})"
@@ -128,7 +130,7 @@ def _arrow_type(duck_type: Any) -> str:
     return "VARCHAR"
 
 
-def quoted(name: str) -> str:
+def quote_identifier(name: str) -> str:
     """Return a quoted SQL identifier."""
     return '"{}"'.format(name.replace('"', '""'))
 

@@ -31,7 +31,7 @@ from statestore.layers.merge import read_state
 from statestore.restore.lookup import table_of_key
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.dataframes import RowStream, as_pandas, as_polars
-from statestore.rows.equality import comparable
+from statestore.rows.equality import comparable_tables
 from statestore.rows.key_group_runs import RUN_BYTES
 from statestore.rows.matching import matching_rows, same_rows
 from statestore.rows.python_values import display_rows, rows_to_dicts
@@ -198,7 +198,7 @@ Places = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
-class _Sides:
+class _JoinedSides:
     a: KeyedEntry
     b: KeyedEntry
 
@@ -232,7 +232,7 @@ def join_checkpoints(
     MissingFileError or DamagedFileError.
     """
     _refuse_different_identity(a, b)
-    sides = _Sides(a, b)
+    sides = _JoinedSides(a, b)
     names = sides.schema.names
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -269,7 +269,7 @@ def _refuse_different_identity(a: KeyedEntry, b: KeyedEntry) -> None:
 
 
 def _batches(
-    storage: Storage, sides: _Sides, now_ms: int | None, run_bytes: int
+    storage: Storage, sides: _JoinedSides, now_ms: int | None, run_bytes: int
 ) -> Iterator[pa.RecordBatch]:
     every = KeyGroupRange.every(sides.a.state.max_parallelism)
     streams = [
@@ -285,10 +285,10 @@ def _batches(
         yield from _join_piece(old, new, sides).to_batches()
 
 
-def _join_piece(old: pa.Table | None, new: pa.Table | None, sides: _Sides) -> pa.Table:
+def _join_piece(old: pa.Table | None, new: pa.Table | None, sides: _JoinedSides) -> pa.Table:
     identity = list(sides.a.state.identity)
     a, b = (_rows(rows, entry) for rows, entry in ((old, sides.a), (new, sides.b)))
-    both = comparable((a, sides.a.state.schema), (b, sides.b.state.schema))
+    both = comparable_tables((a, sides.a.state.schema), (b, sides.b.state.schema))
     in_a, in_b, same = matching_rows(*both, identity)
     alone_a = np.setdiff1d(np.arange(a.num_rows), in_a)
     alone_b = np.setdiff1d(np.arange(b.num_rows), in_b)

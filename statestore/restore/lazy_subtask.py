@@ -23,7 +23,7 @@ from statestore.parquet.reader import restored_schema
 from statestore.restore.key_set_lookup import Indexed, WantedKeys
 from statestore.restore.lookup import key_batch, key_group_of, rows_of_key
 from statestore.rows.key_group_runs import combine_chunks
-from statestore.rows.lossless_cast import brief
+from statestore.rows.lossless_cast import brief_text
 from statestore.rows.python_values import rows_to_dicts
 from statestore.storage import Storage
 
@@ -73,7 +73,7 @@ class LazySubtask:
         group = key_group_of(self._entry.state, batch, self._max)
         if group not in self.key_groups:
             raise InvalidArgumentError(
-                f"the key {brief(key)} of {self._entry.state} is in key group {group}, but "
+                f"the key {brief_text(key)} of {self._entry.state} is in key group {group}, but "
                 f"this subtask owns {self.key_groups}; ask the subtask that owns the key group"
             )
         state, held = self._entry.state, self._group(group)

@@ -21,7 +21,7 @@ from statestore.parquet.reader import add_key_group, open_data, restored_schema,
 from statestore.parquet.statistics import positions_of
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.key_group_runs import key_groups_of
-from statestore.rows.lossless_cast import brief
+from statestore.rows.lossless_cast import brief_text
 from statestore.rows.matching import matching_positions
 from statestore.rows.python_values import column_of, rows_to_dicts
 from statestore.rows.uuids import uuid_as_stored, uuid_columns
@@ -121,17 +121,19 @@ def key_batch(state: KeyedState, key: Any) -> pa.RecordBatch:
     ]
     try:
         arrays = [
-            column_of([value], field.type, name=field.name, subject=brief(key), place=_key_place)
+            column_of(
+                [value], field.type, name=field.name, subject=brief_text(key), place=_key_place
+            )
             for value, field in zip(values, schema, strict=True)
         ]
     except InvalidArgumentError as error:
         raise InvalidArgumentError(
-            f"{brief(key, 200)} is not a key of {state} ({_key_text(state)}): {error}"
+            f"{brief_text(key, 200)} is not a key of {state} ({_key_text(state)}): {error}"
         ) from error
     for value, column in zip(values, schema, strict=True):
         if not _has_all_fields(value, column.type):
             raise InvalidArgumentError(
-                f"{brief(key, 200)} is not a key of {state} ({_key_text(state)}): name every "
+                f"{brief_text(key, 200)} is not a key of {state} ({_key_text(state)}): name every "
                 "key field"
             )
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -161,7 +163,7 @@ def _key_values(state: KeyedState, key: Any) -> list[Any]:
     if isinstance(key, tuple | list) and len(key) == len(state.key):
         return list(key)
     raise InvalidArgumentError(
-        f"{brief(key)} is not a key of {state}; its key is ({_key_text(state)})"
+        f"{brief_text(key)} is not a key of {state}; its key is ({_key_text(state)})"
     )
 
 

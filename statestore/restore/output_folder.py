@@ -26,7 +26,7 @@ from statestore.catalog.catalog import refuse_inside_store
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.format.digest import RowSet
 from statestore.storage import LocalStorage
-from statestore.storage.base import named
+from statestore.storage.base import report_os_errors
 
 __all__ = ["Contents", "publish_folder"]
 
@@ -49,7 +49,7 @@ def publish_folder(directory: Path) -> Iterator[Path]:
     """
     folder = directory / INCOMPLETE
     refuse_inside_store(LocalStorage(str(directory)), "what is exported")
-    with named("write", str(directory)), ExitStack() as held:
+    with report_os_errors("write", str(directory)), ExitStack() as held:
         directory.mkdir(parents=True, exist_ok=True)
         _lock(directory, held)
         _refuse_strangers(directory)

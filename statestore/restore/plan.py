@@ -44,7 +44,7 @@ from statestore.jobgraph.redistribution import (
 )
 from statestore.jobgraph.stored_operators import label_of
 from statestore.keys.groups import KeyGroupRange, check_parallelism
-from statestore.keys.ranges import Assignment, RangeAssignment, balanced
+from statestore.keys.ranges import Assignment, RangeAssignment, balance_ranges
 from statestore.rows.dataframes import as_pandas, as_polars, table_of
 
 if TYPE_CHECKING:
@@ -451,7 +451,7 @@ def _assignment(
         return None
     even: Assignment = assignment_of(keyed[0], parallelism, max_parallelism)
     if balance is not None:
-        return balanced(weights_of(keyed, balance), parallelism)
+        return balance_ranges(weights_of(keyed, balance), parallelism)
     stored = ranges.get(uid)
     return even if stored is None or stored.parallelism != parallelism else stored
 

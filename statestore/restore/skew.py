@@ -22,7 +22,7 @@ from statestore.format.left_out import LeftOutState, left_out_of
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.slices import reads_of
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
-from statestore.keys.ranges import Assignment, RangeAssignment, balanced
+from statestore.keys.ranges import Assignment, RangeAssignment, balance_ranges
 from statestore.layers.merge import read_state
 from statestore.parquet.reader import open_data, row_groups_of
 from statestore.restore.plan import RestorePlan, Weight, weights_of
@@ -44,7 +44,7 @@ __all__ = [
     "SkewedGroup",
     "SkewedOperator",
     "counted_keys",
-    "heaviest",
+    "heaviest_groups",
     "loads_of",
     "skew",
     "skewed_groups",
@@ -103,7 +103,7 @@ def skewed_groups(
     )
 
 
-def heaviest(entry: KeyedEntry, most: int) -> tuple[tuple[tuple[int, int], ...], int]:
+def heaviest_groups(entry: KeyedEntry, most: int) -> tuple[tuple[tuple[int, int], ...], int]:
     """Return up to ``most`` key groups with the most rows, and the rows of the next one.
 
     The key groups are pairs (key group, rows), most rows first. The rows of the next one are 0 if
@@ -159,7 +159,7 @@ def skews_of(manifest: Manifest, plan: RestorePlan, by: Weight) -> tuple[RangeSk
             continue
         weights, parallelism = weights_of(entries, by), len(operator.subtasks)
         even = KeyGroupAssignment(max_parallelism=len(weights), parallelism=parallelism)
-        ranges = balanced(weights, parallelism)
+        ranges = balance_ranges(weights, parallelism)
         loads = loads_of(weights, even), loads_of(weights, ranges)
         skews.append(RangeSkew(operator.uid, by, *loads, ranges))
     return tuple(skews)
@@ -432,7 +432,7 @@ def _operator(
 
 def _hot_keys(storage: Storage, entry: KeyedEntry, most: int, read_groups: int) -> HotKeys:
     """Read the largest key groups until no other key group can have a hotter key."""
-    groups, after = heaviest(entry, read_groups)
+    groups, after = heaviest_groups(entry, read_groups)
     keys: list[CountedKey] = []
     read: list[int] = []
     for group, rows in groups:

@@ -34,7 +34,7 @@ from statestore.restore.duck import (
     QueryWatch,
     duckdb,
     error_text,
-    quoted,
+    quote_identifier,
     sandbox,
     with_arrow_types,
 )
@@ -88,8 +88,8 @@ class View:
     @property
     def sql(self) -> str:
         """The shortest quoted name that a query can use."""
-        name = quoted(self.name)
-        return name if self.is_short else f"{quoted(self.schema)}.{name}"
+        name = quote_identifier(self.name)
+        return name if self.is_short else f"{quote_identifier(self.schema)}.{name}"
 
 
 def views_of(manifest: Manifest) -> tuple[View, ...]:
@@ -188,13 +188,13 @@ class _Query:
         for number, view in enumerate(self._views):
             scanned = f"files of state {number}"
             connection.register(scanned, self._dataset_of(self._rows, view.entry, view.columns))
-            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(view.schema)}")
-            names = {f"{quoted(view.schema)}.{quoted(view.name)}"}
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quote_identifier(view.schema)}")
+            names = {f"{quote_identifier(view.schema)}.{quote_identifier(view.name)}"}
             if view.is_short:
-                names.add(f"{_MAIN}.{quoted(view.name)}")
+                names.add(f"{_MAIN}.{quote_identifier(view.name)}")
             for name in sorted(names):
                 connection.execute(
-                    f"CREATE VIEW IF NOT EXISTS {name} AS SELECT * FROM {quoted(scanned)}"
+                    f"CREATE VIEW IF NOT EXISTS {name} AS SELECT * FROM {quote_identifier(scanned)}"
                 )
         connection.execute("SET temp_directory = ''")  # queries that exceed the memory fail
         sandbox(connection)

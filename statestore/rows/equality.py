@@ -28,7 +28,7 @@ from statestore.rows.list_order import Flags, U64Array, as_bytes
 
 __all__ = [
     "common_schema",
-    "comparable",
+    "comparable_tables",
     "compared_columns",
     "equal_rows",
     "equal_values",
@@ -45,7 +45,9 @@ def common_schema(own: Schema, other: Schema) -> pa.Schema:
     return arrow_schema(common_columns(own, other))
 
 
-def comparable(a: tuple[pa.Table, Schema], b: tuple[pa.Table, Schema]) -> tuple[pa.Table, pa.Table]:
+def comparable_tables(
+    a: tuple[pa.Table, Schema], b: tuple[pa.Table, Schema]
+) -> tuple[pa.Table, pa.Table]:
     """Return two tables, each with its schema, reduced to their common columns and types.
 
     Each column is cast to the type that can hold the values of both. Without such a type, both

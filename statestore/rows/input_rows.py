@@ -93,7 +93,7 @@ def streamed(rows: Any, subject: str, most_bytes: int) -> Any:
     if hasattr(rows, "__arrow_c_stream__"):
         if isinstance(rows, Iterator):
             _claim_stream(rows)
-        with _reading(rows, subject):
+        with _report_conversion_errors(rows, subject):
             reader = pa.RecordBatchReader.from_stream(rows)
         schema, tables = reader.schema, _tables_of(reader, rows, subject)
     elif isinstance(rows, Iterator):
@@ -121,7 +121,7 @@ def _drain(held: deque[pa.Table]) -> Iterator[pa.Table]:
 
 def _tables_of(reader: pa.RecordBatchReader, rows: Any, subject: str) -> Iterator[pa.Table]:
     while True:
-        with _reading(rows, subject):
+        with _report_conversion_errors(rows, subject):
             batch = next(reader, None)
         if batch is None:
             return
@@ -148,7 +148,7 @@ def _tables_alike(batches: Iterable[Any]) -> Iterator[pa.Table]:
 
 
 @contextmanager
-def _reading(rows: Any, subject: str) -> Iterator[None]:
+def _report_conversion_errors(rows: Any, subject: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
@@ -172,7 +172,7 @@ def read_stream(rows: Any, subject: str) -> pa.Table:
         _claim_stream(rows)
     if is_pandas(rows):
         return table_of_pandas(rows, subject)
-    with _reading(rows, subject):
+    with _report_conversion_errors(rows, subject):
         return pa.table(rows)
 
 

@@ -29,7 +29,7 @@ from statestore.rows.column_types import schema_of_arrow
 __all__ = [
     "UnfitError",
     "arrow_type_text",
-    "brief",
+    "brief_text",
     "exact_converter",
     "is_list",
     "is_missing",
@@ -119,7 +119,7 @@ def unwrap_numpy(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def brief(value: Any, most: int = 80) -> str:
+def brief_text(value: Any, most: int = 80) -> str:
     """Return a value for a message, truncated to ``most`` characters."""
     try:
         return f"{value!r:.{most}}"
@@ -310,7 +310,7 @@ def _map(key: Convert, item: Convert, text: str) -> Convert:
             try:
                 entry = (key(pair[0]), item(pair[1]))
             except UnfitError as error:
-                raise error.within(f"[{brief(pair[0], 40)}]") from None
+                raise error.within(f"[{brief_text(pair[0], 40)}]") from None
             if entry[0] is None:
                 raise UnfitError(value, text, "the key of a map entry must not be null")
             entries.append(entry)

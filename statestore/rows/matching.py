@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from statestore.format.schema import Schema
 from statestore.rows.digests import double_bits
-from statestore.rows.equality import comparable, compared_columns, equal_rows
+from statestore.rows.equality import comparable_tables, compared_columns, equal_rows
 from statestore.rows.list_order import Flags, Places
 
 __all__ = ["first_of_equals", "matching_positions", "matching_rows", "same_rows"]
@@ -108,5 +108,5 @@ def same_rows(a: tuple[pa.Table, Schema], b: tuple[pa.Table, Schema]) -> bool:
 
     Neither table may have two equal rows.
     """
-    left, right = comparable(a, b)
+    left, right = comparable_tables(a, b)
     return bool(left.num_rows == right.num_rows == len(matching_positions(left, right)[0]))

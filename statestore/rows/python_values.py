@@ -18,7 +18,7 @@ from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.schema import Schema
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.guessed_types import guess_type
-from statestore.rows.lossless_cast import UnfitError, brief, exact_converter
+from statestore.rows.lossless_cast import UnfitError, brief_text, exact_converter
 
 __all__ = [
     "ROWS",
@@ -82,7 +82,7 @@ def column_of(
             converted.append(convert(value))
         except UnfitError as error:
             raise InvalidArgumentError(
-                f"{place(index)} of {subject} has {brief(error.value)} in the column "
+                f"{place(index)} of {subject} has {brief_text(error.value)} in the column "
                 f"{name + error.path!r} of type {error.kind}: {error.reason}"
             ) from None
     try:
@@ -118,7 +118,7 @@ def guess_column(
         )
         raise InvalidArgumentError(
             f"the values of {name!r} do not have one type: {place(index)} of {subject} has "
-            f"{brief(error.value)} in {name + error.path!r}, where other values are "
+            f"{brief_text(error.value)} in {name + error.path!r}, where other values are "
             f"{error.kind}: {error.reason}"
         ) from None
     try:

@@ -42,7 +42,7 @@ class RowOrder:
         """Whether all rows so far are sorted."""
         return bool(self._choices)
 
-    def see(self, batch: pa.RecordBatch) -> None:
+    def check_batch(self, batch: pa.RecordBatch) -> None:
         """Compare each row with the previous one, also across batches."""
         if batch.num_rows == 0:
             return

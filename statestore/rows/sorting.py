@@ -38,7 +38,7 @@ from statestore.rows.key_group_runs import (
 )
 from statestore.rows.list_order import as_bytes
 from statestore.rows.python_values import display_rows
-from statestore.storage.base import named
+from statestore.storage.base import report_os_errors
 from statestore.storage.temporary import temporary_folder
 
 __all__ = [
@@ -180,7 +180,7 @@ class ExternalSort:
             self._spill()
         self._clear()
         runs, self._runs = self._runs, []
-        while len(some := self._mergeable(runs)) < len(runs):
+        while len(some := self._mergeable_runs(runs)) < len(runs):
             runs = [*runs[len(some) :], self._write_run(self._merge_runs(some))]
         yield from self._whole_entries(self._merge_runs(runs))
 
@@ -200,7 +200,7 @@ class ExternalSort:
         self._written += 1
         return _Run.write(path, pieces, max(self._merged_bytes // _FAN_IN, 1))
 
-    def _mergeable(self, runs: Sequence[_Run]) -> Sequence[_Run]:
+    def _mergeable_runs(self, runs: Sequence[_Run]) -> Sequence[_Run]:
         """Return the first runs whose largest batches fit the budget together; at least two."""
         sizes = np.cumsum([run.batch_bytes for run in runs])
         fitting = int(np.searchsorted(sizes, self.limit, side="right"))
@@ -242,7 +242,7 @@ class _Run:
         """Write sorted pieces in batches of about ``batch_bytes``; StorageError if that fails."""
         largest = 1
         with ExitStack() as stack:
-            stack.enter_context(named("write", path))
+            stack.enter_context(report_os_errors("write", path))
             options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
             sink = stack.enter_context(pa.OSFile(str(path), "wb"))
             stream: pa.RecordBatchStreamWriter | None = None
@@ -265,7 +265,7 @@ class _Run:
 
     def _tables(self, batches: pa.RecordBatchReader) -> Iterator[pa.Table]:
         while True:
-            with named("read", self.path):
+            with report_os_errors("read", self.path):
                 batch = next(batches, None)
             if batch is None:
                 return
@@ -292,10 +292,10 @@ def merge_steps(
     while heads := [head for head in heads if head.fill(share)]:
         # If streams follow each other, as runs of ordered rows do, few of them have rows in a
         # step. Sorting the others as well would multiply the time by their number.
-        overlapping = _overlapping(heads, state)
+        overlapping = _overlapping_heads(heads, state)
         for head in overlapping:
             head.fill(memory_bytes // len(overlapping))
-        overlapping = _overlapping(heads, state)
+        overlapping = _overlapping_heads(heads, state)
         rows = pa.concat_tables([head.rows for head in overlapping])
         order = order_of(rows, state)
         ends = np.cumsum([head.rows.num_rows for head in overlapping])
@@ -310,7 +310,7 @@ def merge_steps(
         yield rows, order, np.array([head.number for head in overlapping])[of_head]
 
 
-def _overlapping(heads: Sequence[_Head], state: KeyedState) -> list[_Head]:
+def _overlapping_heads(heads: Sequence[_Head], state: KeyedState) -> list[_Head]:
     """Return the heads that have rows in the next step.
 
     The step ends at the first last row of any head whose stream has more rows.

@@ -43,12 +43,12 @@ OLDEST: Final[tuple[int, int]] = (4, 0)
 NEWEST_WITH_DELTA: Final[tuple[int, int]] = (4, 2)
 
 
-def _numbers(version: str) -> tuple[int, int]:
+def _version_numbers(version: str) -> tuple[int, int]:
     major, minor = version.split(".")[:2]
     return int(major), int(minor)
 
 
-INSTALLED: Final[tuple[int, int]] = _numbers(pyspark.__version__)
+INSTALLED: Final[tuple[int, int]] = _version_numbers(pyspark.__version__)
 """The major and minor version of the installed Spark."""
 
 HAS_NAMED_SOURCES: Final = INSTALLED >= (4, 2)

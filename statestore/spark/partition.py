@@ -187,7 +187,7 @@ def _owner(df: DataFrame, rows: DataFrame, partitioner: KeyGroup, parallelism: i
     )
     # If there are fewer key groups than subtasks, some subtasks get no rows.
     owner = owner_column(group, max_parallelism=maximum, parallelism=parallelism)
-    leaves = [] if partitioner.hash_scheme == "flink-sql" else _not_null(df, partitioner)
+    leaves = [] if partitioner.hash_scheme == "flink-sql" else _columns_not_null(df, partitioner)
     if not leaves:  # in Flink SQL, NULL is an ordinary key
         return owner
     is_null = reduce(or_, [leaf.isNull() for leaf in leaves])
@@ -203,25 +203,27 @@ def _owner(df: DataFrame, rows: DataFrame, partitioner: KeyGroup, parallelism: i
     return F.when(is_null, stop.cast("int")).otherwise(owner)
 
 
-def _not_null(df: DataFrame, partitioner: KeyGroup) -> list[Column]:
+def _columns_not_null(df: DataFrame, partitioner: KeyGroup) -> list[Column]:
     """Return the nullable columns that must not be null in a valid key."""
     key = column_names(partitioner.key)
     kinds = check_spark_key(df.schema, key, partitioner.hash_scheme, partitioner.key_types)
     columns: list[Column] = []
     for name, key_type in zip(key, kinds, strict=True):
         if not fields_may_be_null(key_type):
-            columns += _nullable(column_of(name), df.schema[name])
+            columns += _nullable_leaves(column_of(name), df.schema[name])
         elif df.schema[name].nullable:
             columns.append(column_of(name))
     return columns
 
 
-def _nullable(column: Column, field: StructField, nullable: bool = False) -> Iterator[Column]:
+def _nullable_leaves(
+    column: Column, field: StructField, nullable: bool = False
+) -> Iterator[Column]:
     """Yield the leaf columns that may be null."""
     nullable = nullable or field.nullable
     if isinstance(field.dataType, StructType):
         for inner in field.dataType.fields:
-            yield from _nullable(column.getField(inner.name), inner, nullable)
+            yield from _nullable_leaves(column.getField(inner.name), inner, nullable)
     elif nullable:
         yield column
 

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import fsspec
 from fsspec.asyn import sync
 
-from statestore.storage.base import CONTAINER, Listed, inside
+from statestore.storage.base import CONTAINER, Listed, check_inside
 from statestore.storage.objects import DEFAULT_STREAMS, ListingPage, ObjectStorage
 from statestore.storage.requests import (
     ATTEMPTS,
@@ -30,7 +30,7 @@ from statestore.storage.requests import (
     Failure,
     Upload,
     advice_of,
-    again,
+    retry,
 )
 
 __all__ = ["AzureStorage"]
@@ -121,7 +121,7 @@ class AzureStorage(ObjectStorage):
         async def ask() -> Any:
             return await request(*positional, retry_total=0, **self._waits, **arguments)
 
-        return again(lambda: sync(self._fs.loop, ask), ATTEMPTS, _is_transient)
+        return retry(lambda: sync(self._fs.loop, ask), ATTEMPTS, _is_transient)
 
     def _blob(self, key: str) -> Any:
         return self._fs.service_client.get_blob_client(self._place()[0], key)
@@ -263,7 +263,7 @@ class AzureStorage(ObjectStorage):
             return self._full_url(name)
         container, root = self._place()
         account = self._fs.service_client.account_name
-        path = "/".join(part for part in (root, inside(name) if name else "") if part)
+        path = "/".join(part for part in (root, check_inside(name) if name else "") if part)
         return f"abfss://{container}@{account}.dfs.core.windows.net/{path}"
 
     def delta_options(self) -> dict[str, str]:

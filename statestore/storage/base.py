@@ -31,9 +31,9 @@ __all__ = [
     "Listed",
     "NewFile",
     "Storage",
-    "inside",
-    "named",
+    "check_inside",
     "refuse_credentials",
+    "report_os_errors",
     "without_credentials",
 ]
 
@@ -84,7 +84,7 @@ class Storage(Protocol):
     Names are relative, with ``/``. Values can be pickled.
 
     A name that could lead out of the storage is refused with InvalidArgumentError before anything
-    happens (see :func:`inside`). The empty name is the folder itself.
+    happens (see :func:`check_inside`). The empty name is the folder itself.
     """
 
     url: str
@@ -158,7 +158,7 @@ class Storage(Protocol):
         """Return delta-rs's options for ``url``; they contain secrets, never show them."""
 
 
-def inside(name: str) -> str:
+def check_inside(name: str) -> str:
     """Return the name of a file; InvalidArgumentError if it could leave its storage.
 
     ``..``, an absolute path and a drive letter are examples of such names.
@@ -172,7 +172,7 @@ def inside(name: str) -> str:
 
 
 @contextmanager
-def named(action: str, where: object) -> Iterator[None]:
+def report_os_errors(action: str, where: object) -> Iterator[None]:
     """Convert an error of the file system to a StorageError with the action and the place."""
     try:
         yield

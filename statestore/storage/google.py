@@ -29,7 +29,7 @@ from statestore.storage.requests import (
     Failure,
     Upload,
     advice_of,
-    again,
+    retry,
 )
 
 __all__ = ["GoogleStorage"]
@@ -129,7 +129,7 @@ class GoogleStorage(ObjectStorage):
         def send() -> bytes:
             return cast(bytes, sync(fs.loop, _send, fs, method, url, dict(headers or {}), data))
 
-        answer = again(send, ATTEMPTS, _is_transient)
+        answer = retry(send, ATTEMPTS, _is_transient)
         self._is_there = True
         return answer
 

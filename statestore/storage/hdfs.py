@@ -34,7 +34,7 @@ from statestore.storage.requests import (
     Failure,
     Upload,
     advice_of,
-    again,
+    retry,
 )
 
 __all__ = ["HdfsStorage"]
@@ -135,7 +135,7 @@ class HdfsStorage(ObjectStorage):
 
     def _ask(self, method: str, operation: str, path: str, **parameters: Any) -> Any:
         """Return the namenode's answer, with retries."""
-        return again(
+        return retry(
             lambda: self._request_once(method, operation, path, **parameters),
             ATTEMPTS,
             _is_transient,
@@ -169,7 +169,7 @@ class HdfsStorage(ObjectStorage):
             )
 
         try:
-            return again(once, ATTEMPTS, _is_transient)
+            return retry(once, ATTEMPTS, _is_transient)
         except _ResponseError as error:
             if "out of the range" not in str(error):  # the file is shorter
                 raise
@@ -198,7 +198,7 @@ class HdfsStorage(ObjectStorage):
             self._bytes("PUT", self._request_once("PUT", "CREATE", path, overwrite="false"), data)
             return path
 
-        return again(once, ATTEMPTS, _is_transient)
+        return retry(once, ATTEMPTS, _is_transient)
 
     def _rename(self, hidden: str, key: str, member: str, value: int) -> bool:
         """Return whether the hidden file now has its name; False if another file has it.
@@ -293,7 +293,7 @@ class _AppendUpload:
 
     def send(self, body: bytes) -> None:
         if self._path:
-            again(lambda: self._append(body), ATTEMPTS, lambda error: _code(error) in _HELD)
+            retry(lambda: self._append(body), ATTEMPTS, lambda error: _code(error) in _HELD)
         else:
             self._path = self._storage._create(self._key, body)
         self._size += len(body)

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Self
 import fsspec
 
 from statestore.errors import InvalidArgumentError, StorageError
-from statestore.storage.base import Listed, NewFile, Storage, inside, named
+from statestore.storage.base import Listed, NewFile, Storage, check_inside, report_os_errors
 
 __all__ = [
     "LocalStorage",
@@ -51,7 +51,7 @@ def can_link(source: Storage, target: Storage) -> bool:
     old, new = source.native_path(""), target.native_path("")
     if old is None or new is None:
         return False
-    with named("access", target.url):
+    with report_os_errors("access", target.url):
         return _device_of(Path(old)) == _device_of(Path(new))
 
 
@@ -69,7 +69,7 @@ def link(source: Storage, old: str, target: Storage, new: str) -> bool:
     here, there = source.native_path(old), target.native_path(new)
     if here is None or there is None:
         return False
-    with named("read", f"{target.url}/{new}"):
+    with report_os_errors("read", f"{target.url}/{new}"):
         return young_link(Path(here), Path(there))
 
 
@@ -116,7 +116,7 @@ class LocalStorage:
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a file."""
-        with named("read", path := self._file(name)), _open_regular(path) as file:
+        with report_os_errors("read", path := self._file(name)), _open_regular(path) as file:
             if (length := os.fstat(file.fileno()).st_size) > _MOST_READ_BYTES:
                 raise StorageError(
                     f"{path} has {length:,} bytes, more than any document of a store; recover "
@@ -126,7 +126,7 @@ class LocalStorage:
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
         """Return a part of a file."""
-        with named("read", path := self._file(name)), _open_regular(path) as file:
+        with report_os_errors("read", path := self._file(name)), _open_regular(path) as file:
             file.seek(start)
             return file.read(stop - start)
 
@@ -136,7 +136,7 @@ class LocalStorage:
         All parent folders are durable before the file is visible, no matter who created them. The
         name is durable before this returns, even if another writer's file has it.
         """
-        with named("write", target := self._file(name)):
+        with report_os_errors("write", target := self._file(name)):
             target.parent.mkdir(parents=True, exist_ok=True)
             temporary = _temporary_path(target)
             try:
@@ -151,13 +151,13 @@ class LocalStorage:
 
     def list(self, folder: str) -> tuple[str, ...]:
         """Return the names of all files below a folder, without temporary files."""
-        with named("list", self._folder(folder)):
+        with report_os_errors("list", self._folder(folder)):
             names = self._walk(folder)
             return tuple(sorted(name for name in names if not _base_name(name).startswith(".")))
 
     def listed(self, folder: str) -> tuple[Listed, ...]:
         """Return all files below a folder, including temporary files."""
-        with named("list", self._folder(folder)):
+        with report_os_errors("list", self._folder(folder)):
             files = []
             for name in self._walk(folder):
                 try:
@@ -170,7 +170,7 @@ class LocalStorage:
 
     def is_empty(self) -> bool:
         """Return whether the folder is empty except for hidden files and ``lost+found``."""
-        with named("list", self.url):
+        with report_os_errors("list", self.url):
             try:
                 with os.scandir(self._root) as entries:
                     return all(entry.name.startswith((".", "lost+found")) for entry in entries)
@@ -187,28 +187,28 @@ class LocalStorage:
 
     def delete(self, name: str) -> None:
         """Remove a file."""
-        with named("delete", path := self._file(name)):
+        with report_os_errors("delete", path := self._file(name)):
             path.unlink(missing_ok=True)
 
     def size(self, name: str) -> int:
         """Return a file's length in bytes."""
-        with named("read", path := self._file(name)):
+        with report_os_errors("read", path := self._file(name)):
             return path.stat().st_size
 
     def renew(self, old: str, new: str) -> bool:
         """Give the file a second name, and set the time of both to now."""
-        with named("read", path := self._file(old)):
+        with report_os_errors("read", path := self._file(old)):
             return young_link(path, self._file(new))
 
     def open_write(self, name: str) -> NewFile:
         """Return a new file and create its folders."""
-        with named("write", path := self._file(name)):
+        with report_os_errors("write", path := self._file(name)):
             path.parent.mkdir(parents=True, exist_ok=True)
             return _LocalFile(path)
 
     def open_read(self, name: str) -> BinaryIO:
         """Return a file to read."""
-        with named("read", path := self._file(name)):
+        with report_os_errors("read", path := self._file(name)):
             return _open_regular(path)
 
     def sync(self, names: Iterable[str]) -> None:
@@ -217,7 +217,7 @@ class LocalStorage:
         Threads sync files and folders in parallel, so that one commit of the file system's journal
         covers several of them.
         """
-        with named("sync files in", self.url):
+        with report_os_errors("sync files in", self.url):
             files = [self._file(name) for name in names]
             folders: set[Path] = set()
             for file in files:
@@ -286,7 +286,7 @@ class LocalStorage:
 
     def _file(self, name: str) -> Path:
         """Return the path of a file; StorageError if any part of it is a symbolic link."""
-        relative = inside(name)
+        relative = check_inside(name)
         if not self._follow_links:
             path = self.url
             for part in relative.split("/"):
@@ -299,7 +299,7 @@ class LocalStorage:
         return self._file(name) if name else self._root
 
     def _link_error(self, path: Path) -> StorageError:
-        with named("read", path):
+        with report_os_errors("read", path):
             target = path.readlink()
         return StorageError(
             f"{path} is a symbolic link to {target}. A store does not read or change files behind "

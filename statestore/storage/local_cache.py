@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from statestore.errors import InvalidArgumentError, StorageError
-from statestore.storage.base import Listed, NewFile, Storage, inside
+from statestore.storage.base import Listed, NewFile, Storage, check_inside
 
 __all__ = ["DEFAULT_LIMIT_BYTES", "CachedStorage"]
 
@@ -107,7 +107,7 @@ class CachedStorage:
             os.utime(path)
 
     def _copy(self, name: str) -> Path:
-        return self._folder / inside(name)
+        return self._folder / check_inside(name)
 
     def _keep(self, copy: _Copy) -> Path | None:
         kept = copy.keep()

@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.extras import needs_extra
-from statestore.storage.base import Listed, NewFile, inside, refuse_credentials
+from statestore.storage.base import Listed, NewFile, check_inside, refuse_credentials
 from statestore.storage.proxies import GATEWAY_CODES, proxy_advice
 from statestore.storage.requests import (
     Failure,
@@ -329,7 +329,7 @@ class ObjectStorage(ABC):
     def _objects(self, folder: str, most: int = 1000) -> Iterator[tuple[Listed, ...]]:
         root, following = self._root(), None
         while True:
-            page = self._page(self._below(folder), most, following)
+            page = self._page(self._folder_prefix(folder), most, following)
             yield tuple(item._replace(name=item.name[len(root) :]) for item in page.items)
             following = page.following
             if following is None:
@@ -338,7 +338,7 @@ class ObjectStorage(ABC):
     def _uploads(self, folder: str) -> Iterator[Listed]:
         """Yield unfinished uploads as hidden files next to their names."""
         root = self._root()
-        for key, upload, started_ms in self._unfinished(self._below(folder)):
+        for key, upload, started_ms in self._unfinished(self._folder_prefix(folder)):
             folder, slash, file = key[len(root) :].rpartition("/")
             name = f"{folder}{slash}.{file}.upload-{quote(upload, safe='')}"
             yield Listed(name, 0, started_ms)
@@ -357,15 +357,15 @@ class ObjectStorage(ABC):
         root = self._place()[1]
         return f"{root}/" if root else ""
 
-    def _below(self, folder: str) -> str:
+    def _folder_prefix(self, folder: str) -> str:
         """Return the prefix of all keys below a folder."""
-        return f"{self._root()}{inside(folder)}/" if folder else self._root()
+        return f"{self._root()}{check_inside(folder)}/" if folder else self._root()
 
     def _key(self, name: str) -> str:
-        return f"{self._root()}{inside(name)}"
+        return f"{self._root()}{check_inside(name)}"
 
     def _full_url(self, name: str) -> str:
-        return f"{self.url}/{inside(name)}" if name else self.url
+        return f"{self.url}/{check_inside(name)}" if name else self.url
 
 
 def _is_marker(name: str) -> bool:

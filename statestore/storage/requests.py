@@ -32,8 +32,8 @@ __all__ = [
     "ObjectWriter",
     "Upload",
     "advice_of",
-    "again",
     "object_errors",
+    "retry",
 ]
 
 Answer = TypeVar("Answer")
@@ -60,7 +60,7 @@ NOT_REACHED = (
 _READ_AHEAD_BYTES = 4 * 2**20
 
 
-def again(call: Callable[[], Answer], attempts: int, passes: Callable[[Exception], bool]) -> Answer:
+def retry(call: Callable[[], Answer], attempts: int, passes: Callable[[Exception], bool]) -> Answer:
     """Return the answer of a request; retry transient errors, with ``attempts`` attempts in total.
 
     It waits for a random time before each retry.

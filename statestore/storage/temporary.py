@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from statestore.storage.base import named
+from statestore.storage.base import report_os_errors
 
 __all__ = ["temporary_folder"]
 
@@ -34,7 +34,7 @@ def temporary_folder(purpose: str) -> Iterator[Path]:
     # The host name is in the prefix, because another host's lock on a shared file system may be
     # invisible.
     own = f"statestore-{re.sub('[^A-Za-z0-9.]', '_', socket.gethostname())}-"
-    with named("make", "a temporary folder"):
+    with report_os_errors("make", "a temporary folder"):
         _delete_abandoned(Path(tempfile.gettempdir()), own)
         path, lock = _locked_folder(f"{own}{purpose}-")
     try:

@@ -21,7 +21,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.state import StateKind
 from statestore.rows.lossless_cast import (
     UnfitError,
-    brief,
+    brief_text,
     exact_converter,
     is_missing,
     unwrap_numpy,
@@ -538,7 +538,8 @@ def _milliseconds(time: Any) -> int:
         found: int = _LONG(time)
     except UnfitError as error:
         raise InvalidArgumentError(
-            f"the timer's time {brief(time)} is not a whole number of milliseconds: {error.reason}"
+            f"the timer's time {brief_text(time)} is not a whole number of milliseconds: "
+            f"{error.reason}"
         ) from None
     return found
 

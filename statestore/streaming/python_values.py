@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from statestore.rows.lossless_cast import UnfitError, brief, is_list, is_missing, unwrap_numpy
+from statestore.rows.lossless_cast import UnfitError, brief_text, is_list, is_missing, unwrap_numpy
 from statestore.rows.python_values import Place, column_of, display_values, row_place
 from statestore.spark.compat import arrow_type_of
 
@@ -98,12 +98,12 @@ def first_unreadable(column: pa.Array, read: Callable[[pa.Array], object]) -> tu
         try:
             read(value)
         except UnfitError as error:
-            return at, brief(error.value), error.reason
+            return at, brief_text(error.value), error.reason
         except (OverflowError, ValueError):
             reason = "Python's datetime supports only the years 1 to 9999"
-            return at, brief(display_values(value)[0]), reason
+            return at, brief_text(display_values(value)[0]), reason
         except TypeError as error:
-            return at, brief(display_values(value)[0]), str(error)
+            return at, brief_text(display_values(value)[0]), str(error)
     raise AssertionError("every value can be read alone")
 
 

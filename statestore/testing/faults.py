@@ -32,7 +32,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 from statestore.errors import StorageError
 from statestore.storage import Storage
-from statestore.storage.base import Listed, NewFile, named
+from statestore.storage.base import Listed, NewFile, report_os_errors
 
 __all__ = ["Call", "Fault", "FaultKind", "FaultyStorage", "calls_of"]
 
@@ -212,7 +212,7 @@ class FaultyStorage:
         return self._storage.delta_options()
 
     def _call(self, operation: str, name: str, do: Callable[[], T], wrong: Any = None) -> T:
-        with named(_ACTIONS.get(operation, operation), f"{self.url}/{name}"):
+        with report_os_errors(_ACTIONS.get(operation, operation), f"{self.url}/{name}"):
             return cast(T, self.meet(operation, name, do, wrong))
 
     def meet(self, operation: str, name: str, do: Callable[[], Any], wrong: Any = None) -> Any:

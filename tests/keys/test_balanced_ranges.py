@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, ParallelismError
 from statestore.keys.groups import KeyGroupRange
-from statestore.keys.ranges import RangeAssignment, balanced
+from statestore.keys.ranges import RangeAssignment, balance_ranges
 from statestore.restore.skew import loads_of
 
 weights = st.lists(st.integers(0, 2**40), min_size=1, max_size=60)
@@ -30,21 +30,21 @@ def test_optimal_for_all_small_cases(length: int) -> None:
     values = (0, 1, 2, 5) if length < 6 else (0, 1, 4)
     for loads in product(values, repeat=length):
         for parallelism in range(1, length + 1):
-            found = balanced(loads, parallelism)
+            found = balance_ranges(loads, parallelism)
             assert max(loads_of(loads, found)) == least(list(loads), parallelism)
 
 
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=9), st.data())
 def test_optimal_for_random_ones(loads: list[int], data: st.DataObject) -> None:
     parallelism = data.draw(st.integers(1, len(loads)))
-    found = balanced(loads, parallelism)
+    found = balance_ranges(loads, parallelism)
     assert max(loads_of(loads, found)) == least(loads, parallelism)
 
 
 @given(weights, st.data())
 def test_ranges_tile_and_none_is_empty(loads: list[int], data: st.DataObject) -> None:
     parallelism = data.draw(st.integers(1, len(loads)))
-    found = balanced(loads, parallelism)
+    found = balance_ranges(loads, parallelism)
     assert (found.parallelism, found.max_parallelism) == (parallelism, len(loads))
     assert [g for own in found.ranges() for g in own] == list(range(len(loads)))
     for subtask, own in enumerate(found.ranges()):
@@ -56,7 +56,7 @@ def test_ranges_tile_and_none_is_empty(loads: list[int], data: st.DataObject) ->
 @given(weights, st.data())
 def test_more_subtasks_are_never_worse(loads: list[int], data: st.DataObject) -> None:
     parallelism = data.draw(st.integers(1, len(loads)))
-    most = [max(loads_of(loads, balanced(loads, n))) for n in range(1, parallelism + 1)]
+    most = [max(loads_of(loads, balance_ranges(loads, n))) for n in range(1, parallelism + 1)]
     assert most == sorted(most, reverse=True)
     assert most[-1] >= max(loads)
 
@@ -65,7 +65,7 @@ def test_more_subtasks_are_never_worse(loads: list[int], data: st.DataObject) ->
 def test_parallelism_is_at_most_the_number_of_key_groups(parallelism: int) -> None:
     kind = ParallelismError if parallelism > 3 else InvalidArgumentError
     with pytest.raises(kind, match=r"key groups|1 or more"):
-        balanced([1, 2, 3], parallelism)
+        balance_ranges([1, 2, 3], parallelism)
 
 
 @pytest.mark.parametrize("stops", [(), (0,), (2, 2), (3, 1), (-1, 4)])

@@ -15,7 +15,7 @@ from statestore.errors import CorruptionError, NullKeyError
 from statestore.format.digest import combine
 from statestore.format.manifest import KeyedEntry
 from statestore.format.state import KeyedState
-from statestore.maintenance.rekey_rows import ranges_for, spread, write_range
+from statestore.maintenance.rekey_rows import ranges_for, spill_rows, write_range
 from statestore.parquet.keyed_writer import KeyedTarget
 from statestore.parquet.writer import ParquetOptions
 from statestore.storage import LocalStorage
@@ -46,7 +46,7 @@ def test_each_row_is_in_the_range_of_its_key_group(
     folder = tmp_path / "work"
     folder.mkdir()
     storage = LocalStorage(str(tmp_path / "s"))
-    found = spread(storage, entry, state, folder, lambda n: heard.append(n), most_bytes)
+    found = spill_rows(storage, entry, state, folder, lambda n: heard.append(n), most_bytes)
     assert found.ranges == ranges
     assert (found.rows, found.digest) == (entry.rows, entry.digest)
     assert sum(heard) == len(ROWS)
@@ -86,7 +86,7 @@ def test_all_rows_without_a_key_are_counted(tmp_path: Path) -> None:
     entry = store.manifest().keyed[0]
     state = replace(entry.state, key=("o",), schema=entry.state.schema.select(("o", "k")))
     with pytest.raises(NullKeyError, match="10 rows of state 's' of operator 'u' have a null key"):
-        spread(LocalStorage(store.url), entry, state, tmp_path, lambda n: None, 2**20)
+        spill_rows(LocalStorage(store.url), entry, state, tmp_path, lambda n: None, 2**20)
 
 
 def test_a_damaged_file_is_found_before_a_row_is_used(entry: KeyedEntry, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_damaged_file_is_found_before_a_row_is_used(entry: KeyedEntry, tmp_pat
     folder = tmp_path / "work"
     folder.mkdir()
     with pytest.raises(CorruptionError, match=path.name):
-        spread(
+        spill_rows(
             LocalStorage(str(tmp_path / "s")),
             entry,
             wanted(entry, 5),

@@ -181,7 +181,7 @@ def test_floats_have_a_total_order(
     for size in (1, 2, len(values)):
         order = RowOrder(["x"])
         for at in range(0, len(values), size):
-            order.see(batch.slice(at, size))
+            order.check_batch(batch.slice(at, size))
         assert (order.is_sorted, order.duplicates) == (is_sorted, duplicates)
 
 
@@ -193,5 +193,5 @@ def test_rows_are_compared_column_by_column() -> None:
     for given, expected in ((rows, True), (rows[::-1], False)):
         order = RowOrder(["s", "n"])
         numbers = pa.array(range(len(given), 0, -1))
-        order.see(pa.RecordBatch.from_arrays([pa.array(given, kind), numbers], ["s", "n"]))
+        order.check_batch(pa.RecordBatch.from_arrays([pa.array(given, kind), numbers], ["s", "n"]))
         assert (order.is_sorted, order.duplicates) == (expected, 0)

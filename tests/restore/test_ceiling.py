@@ -126,7 +126,7 @@ def test_the_plans_read_amplification_is_the_rows_read(
         read.append(rows.num_rows)
         return rows_in_kept_groups(rows, state, kept)
 
-    monkeypatch.setattr("statestore.layers.merge.kept_rows", counted)
+    monkeypatch.setattr("statestore.layers.merge.rows_in_kept_groups", counted)
     for groups in (STORED, *OTHERS):
         for parallelism in {1, min(2, groups), min(5, groups)}:
             read.clear()

@@ -19,7 +19,7 @@ from statestore.restore.compare_plans import (
     SLOWER,
     Compared,
     Prices,
-    chosen_of,
+    choose_parallelism,
     compare_plans,
     moved_between_hosts,
     moved_between_subtasks,
@@ -108,30 +108,32 @@ def option(
 
 
 def test_without_prices_the_fastest_is_chosen() -> None:
-    chosen, why = chosen_of([option(2, 9), option(4, 5), option(8, 6)])
+    chosen, why = choose_parallelism([option(2, 9), option(4, 5), option(8, 6)])
     assert (chosen, why) == (4, "the least expected seconds")
 
 
 def test_among_equal_options_the_one_that_moves_least_is_chosen() -> None:
-    chosen, why = chosen_of([option(2, 5, moved=9), option(4, 5, moved=3), option(8, 5, moved=3)])
+    chosen, why = choose_parallelism(
+        [option(2, 5, moved=9), option(4, 5, moved=3), option(8, 5, moved=3)]
+    )
     assert chosen == 4
     assert "3 are about equal" in why
 
 
 def test_small_differences_are_ignored() -> None:
     """Microseconds between small states do not count, nor do a few bytes without a known rate."""
-    chosen, why = chosen_of([option(2, 9e-6), option(4, 6e-6, moved=7), option(8, 0.2)])
+    chosen, why = choose_parallelism([option(2, 9e-6), option(4, 6e-6, moved=7), option(8, 0.2)])
     assert chosen == 2
     assert "2 are about equal" in why
     sizes = [Compared(n, 9 * (n > 1), size, 0, 0, 0, None, None) for n, size in ((1, 900), (4, 7))]
-    assert chosen_of(sizes)[0] == 1
+    assert choose_parallelism(sizes)[0] == 1
 
 
 def test_with_prices_the_cheapest_that_is_not_much_slower_is_chosen() -> None:
     options = [option(1, 20, 1.0), option(2, 15, 2.0), option(4, 10, 3.0)]
-    assert chosen_of(options)[0] == 2
-    assert chosen_of([option(1, 15.01, 1.0), option(4, 10, 3.0)])[0] == 4
-    assert "1.5 times" in chosen_of(options)[1]
+    assert choose_parallelism(options)[0] == 2
+    assert choose_parallelism([option(1, 15.01, 1.0), option(4, 10, 3.0)])[0] == 4
+    assert "1.5 times" in choose_parallelism(options)[1]
 
 
 costs = st.floats(0, 100) | st.just(1.0)
@@ -140,7 +142,7 @@ costs = st.floats(0, 100) | st.just(1.0)
 @given(st.lists(st.tuples(st.floats(0.1, 100), costs), min_size=1, max_size=6))
 def test_the_choice_satisfies_its_limits(values: list[tuple[float, float]]) -> None:
     options = [option(i + 1, *value) for i, value in enumerate(values)]
-    chosen, _ = chosen_of(options)
+    chosen, _ = choose_parallelism(options)
     own = options[chosen - 1]
     least = min(seconds for seconds, _ in values)
     assert own.seconds is not None
@@ -192,5 +194,5 @@ def test_among_similar_options_the_current_parallelism_is_kept(
     options = [
         option(2 + at, spent, moved=0 if at == present else 7) for at, spent in enumerate(seconds)
     ]
-    assert chosen_of(options)[0] == 2 + present
-    assert chosen_of([*options, option(99, 9.0, moved=9)])[0] == 99
+    assert choose_parallelism(options)[0] == 2 + present
+    assert choose_parallelism([*options, option(99, 9.0, moved=9)])[0] == 99

@@ -12,7 +12,7 @@ from statestore.format.handles import GroupIndex, KeyedStateHandle
 from statestore.format.manifest import Layer
 from statestore.keys.groups import KeyGroupRange
 from statestore.restore.plan import Weight, weights_of
-from statestore.restore.skew import SkewedGroup, heaviest, skewed_groups
+from statestore.restore.skew import SkewedGroup, heaviest_groups, skewed_groups
 from tests.restore.test_plan import handle, keyed
 
 
@@ -81,7 +81,7 @@ def test_a_multiple_below_one_is_refused(factor: float) -> None:
 
 def test_the_heaviest_key_groups_and_the_rest() -> None:
     entry = keyed((handle(0, 4), handle(2, 5), handle(5, 4)))
-    assert heaviest(entry, 1) == (((2, 5),), 4)
-    assert heaviest(entry, 2) == (((2, 5), (0, 4)), 4)
-    assert heaviest(entry, 9) == (((2, 5), (0, 4), (5, 4)), 0)
-    assert heaviest(entry, 0) == ((), 5)
+    assert heaviest_groups(entry, 1) == (((2, 5),), 4)
+    assert heaviest_groups(entry, 2) == (((2, 5), (0, 4)), 4)
+    assert heaviest_groups(entry, 9) == (((2, 5), (0, 4), (5, 4)), 0)
+    assert heaviest_groups(entry, 0) == ((), 5)

@@ -98,6 +98,6 @@ def test_verify_checks_the_order_in_files() -> None:
             seen = RowOrder(["x"])
             rows = pa.record_batch([column.take(pa.array(at))], ["x"])
             for first in range(0, VALUES, 7):
-                seen.see(rows.slice(first, 7))
+                seen.check_batch(rows.slice(first, 7))
             same = sum(place(values[a], kind) == place(values[b], kind) for a, b in pairwise(at))
             assert (seen.is_sorted, seen.duplicates) == (wanted, same)

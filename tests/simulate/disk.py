@@ -266,9 +266,9 @@ class SimulatedLocal(LocalStorage):
         return event is not None and event.kind == "lost"
 
     def _errors(self, operation: str, name: str) -> Any:
-        from statestore.storage.base import named
+        from statestore.storage.base import report_os_errors
 
-        return named(operation, f"{self.url}/{name}")
+        return report_os_errors(operation, f"{self.url}/{name}")
 
     def _lose(self, lost: bool) -> None:
         if lost:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from statestore.storage.requests import ATTEMPTS, again
+from statestore.storage.requests import ATTEMPTS, retry
 
 
 def test_the_backoff_doubles_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,5 +19,5 @@ def test_the_backoff_doubles_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError("busy")
 
     with pytest.raises(OSError, match="busy"):
-        again(busy, ATTEMPTS, lambda error: True)
+        retry(busy, ATTEMPTS, lambda error: True)
     assert waits == [1, 2, 4]
