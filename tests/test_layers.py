@@ -92,6 +92,7 @@ HOMES = {
     "s3fs": ("statestore.storage",),
     "confluent_kafka": ("statestore.sources.kafka", "statestore.testing", "statestore.demo"),
     "msgspec": (
+        "statestore.cli",
         "statestore.format",
         "statestore.catalog",
         "statestore.snapshot.subtask_writer",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Self
 
+import msgspec
 from rich.table import Table
 
+from statestore.cli.documents import CheckpointMetricsDocument, Document, ErrorDocument
 from statestore.cli.drawing import (
     amount,
     bar,
@@ -21,8 +23,7 @@ from statestore.cli.drawing import (
 )
 from statestore.cli.output import Page, cell, table_of
 from statestore.errors import StateStoreError
-from statestore.format.digest import digest_text
-from statestore.format.hold_documents import Pin
+from statestore.format.digest import RowSet, digest_text
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.metrics import CheckpointMetrics, metrics_to_json
@@ -38,8 +39,12 @@ from statestore.restore.plan import (
 from statestore.restore.skew import RangeSkew
 
 __all__ = [
-    "amplification_document",
-    "changed_rows_document",
+    "ChoiceDocument",
+    "LayerDocument",
+    "RangeSkewDocument",
+    "RowSetDocument",
+    "amplification_of",
+    "changed_rows",
     "choices_document",
     "error_document",
     "held_text",
@@ -47,7 +52,6 @@ __all__ = [
     "layers_text",
     "metrics_document",
     "metrics_text",
-    "pin_document",
     "rows_text",
     "share",
     "skew_document",
@@ -64,15 +68,9 @@ MOST_LINES = 64
 GAP = 2
 
 
-def error_document(error: StateStoreError | None) -> dict[str, Any] | None:
-    """Return the reason why a checkpoint cannot be read, or None."""
-    return None if error is None else {"kind": error.kind, "message": str(error)}
-
-
-def pin_document(pin: Pin) -> dict[str, Any]:
-    """Return a pin's token, checkpoint, holder and lease."""
-    known = {"token": pin.token, "id": pin.checkpoint_id, "holder": pin.holder}
-    return known | {"until_ms": pin.until_ms}
+def error_document(error: StateStoreError) -> ErrorDocument:
+    """Return the reason why a checkpoint cannot be read."""
+    return ErrorDocument(kind=error.kind, message=str(error))
 
 
 def write_left_out(page: Page, records: Iterable[LeftOutState], indent: str = "  ") -> None:
@@ -81,40 +79,48 @@ def write_left_out(page: Page, records: Iterable[LeftOutState], indent: str = " 
         page.line(f"{indent}left out  {record}")
 
 
-def layers_document(entry: KeyedEntry) -> dict[str, Any]:
-    """Return the members ``changes`` and, if known, ``merged`` of a state in ``show``.
+class LayerDocument(Document):
+    """Changes of a state, and the key groups in which they count (``live``: first and last)."""
 
-    The result is empty for a state without changes.
-    """
-    if not entry.layers:
-        return {}
-    known = entry.contents
-    merged = known and {"rows": known.rows, "digest": digest_text(known.digest)}
-    return ({"merged": merged} if merged else {}) | {
-        "changes": [
-            {
-                "checkpoint": layer.checkpoint_id,
-                "depth": layer.depth,
-                "rows": layer.entry.rows,
-                "size_bytes": layer.entry.size_bytes,
-                "files": layer.entry.files,
-                "live": [[one.first, one.last] for one in layer.live],
-            }
-            for layer in entry.layers
-        ]
-    }
+    checkpoint: int
+    depth: int
+    rows: int
+    size_bytes: int
+    files: int
+    live: list[list[int]]
 
 
-def changed_rows_document(manifest: Manifest) -> dict[str, Any]:
-    """Return the member ``changed_rows`` of a checkpoint; empty without changes."""
-    changed = _changed_rows(manifest)
-    return {"changed_rows": changed} if changed else {}
+class RowSetDocument(Document):
+    """A number of rows, and the digest of them all."""
+
+    rows: int
+    digest: str
+
+    @classmethod
+    def of_rows(cls, rows: RowSet) -> Self:
+        """Return the document of a set of rows."""
+        return cls(rows=rows.rows, digest=digest_text(rows.digest))
 
 
-def amplification_document(plan: RestorePlan | OperatorPlan) -> dict[str, Any]:
-    """Return the member ``read_amplification``; empty if no changes are read."""
+def layers_document(entry: KeyedEntry) -> list[LayerDocument] | None:
+    """Return the member ``changes`` of a state; None for a state without changes."""
+    return [
+        LayerDocument(
+            checkpoint=layer.checkpoint_id,
+            depth=layer.depth,
+            rows=layer.entry.rows,
+            size_bytes=layer.entry.size_bytes,
+            files=layer.entry.files,
+            live=[[groups.first, groups.last] for groups in layer.live],
+        )
+        for layer in entry.layers
+    ] or None
+
+
+def amplification_of(plan: RestorePlan | OperatorPlan) -> float | None:
+    """Return the member ``read_amplification``; None if no changes are read."""
     amplification = plan.read_amplification
-    return {} if amplification is None else {"read_amplification": round(amplification, 4)}
+    return None if amplification is None else round(amplification, 4)
 
 
 def layers_text(entry: KeyedEntry, base: str) -> list[tuple[str, str]]:
@@ -140,36 +146,34 @@ def layers_text(entry: KeyedEntry, base: str) -> list[tuple[str, str]]:
 
 def rows_text(manifest: Manifest) -> str:
     """Return the number of rows of a checkpoint, with rows of changes listed separately."""
-    changed = _changed_rows(manifest)
+    changed = changed_rows(manifest)
     rows = count(manifest.rows - changed)
     return f"{rows} + {count(changed)}" if changed else rows
 
 
 def held_text(manifest: Manifest) -> str:
     """Return the content of a checkpoint, with rows of changes listed separately."""
-    changed = _changed_rows(manifest)
+    changed = changed_rows(manifest)
     rows = counted(manifest.rows - changed, "row")
     more = f" and {counted(changed, 'row')} of changes" if changed else ""
     return f"{rows}{more}, {amount(manifest.size_bytes, manifest.files)}"
 
 
-def _changed_rows(manifest: Manifest) -> int:
+def changed_rows(manifest: Manifest) -> int:
+    """Return the number of rows of changes."""
     return sum(entry.changed_rows for entry in manifest.keyed)
 
 
-def metrics_document(manifest: Manifest) -> dict[str, Any]:
-    """Return the member ``metrics`` of a checkpoint: the manifest's metrics, with sums.
-
-    The result is empty if it has no metrics.
-    """
+def metrics_document(manifest: Manifest) -> CheckpointMetricsDocument | None:
+    """Return a checkpoint's metrics: the manifest's metrics, with sums; None if it has none."""
     metrics = manifest.metrics
     if metrics is None:
-        return {}
+        return None
     document = metrics_to_json(metrics)
     for state, shown in zip(metrics.states, document["states"], strict=True):
         shown["changed_share"] = state.changed_share
     sums = {"written": asdict(metrics.written), "changed_share": metrics.changed_share}
-    return {"metrics": document | sums}
+    return msgspec.convert(document | sums, CheckpointMetricsDocument)
 
 
 def metrics_text(manifest: Manifest) -> list[tuple[str, str]]:
@@ -199,18 +203,30 @@ def _written(metrics: CheckpointMetrics) -> str:
     return text
 
 
-def choices_document(choices: tuple[ParallelismChoice, ...]) -> list[dict[str, Any]]:
+class ChoiceDocument(Document):
+    """How an operator's parallelism was chosen from its stored bytes."""
+
+    operator: str
+    total_bytes: int
+    first_guess: int
+    ranges_at_limit: int
+    parallelism: int
+    largest_subtask_bytes: int
+    largest_byte_range_bytes: int
+
+
+def choices_document(choices: tuple[ParallelismChoice, ...]) -> list[ChoiceDocument]:
     """Return how each operator's parallelism was chosen; empty if it was given."""
     return [
-        {
-            "operator": choice.uid,
-            "total_bytes": choice.decision.total_bytes,
-            "first_guess": choice.decision.first_guess,
-            "ranges_at_limit": choice.decision.ranges_at_limit,
-            "parallelism": choice.decision.parallelism,
-            "largest_subtask_bytes": choice.decision.largest_by_number,
-            "largest_byte_range_bytes": choice.decision.largest_by_bytes,
-        }
+        ChoiceDocument(
+            operator=choice.uid,
+            total_bytes=choice.decision.total_bytes,
+            first_guess=choice.decision.first_guess,
+            ranges_at_limit=choice.decision.ranges_at_limit,
+            parallelism=choice.decision.parallelism,
+            largest_subtask_bytes=choice.decision.largest_by_number,
+            largest_byte_range_bytes=choice.decision.largest_by_bytes,
+        )
         for choice in choices
     ]
 
@@ -381,19 +397,33 @@ def _placement_table(members: Sequence[OperatorPlacement]) -> Table:
     return table
 
 
-def skew_document(skew: RangeSkew) -> dict[str, Any]:
+class RangeSkewDocument(Document):
+    """With ``--balance``: the load of each subtask with even and with balanced ranges."""
+
+    operator: str
+    by: str
+    even: list[int]
+    balanced: list[int]
+    largest_even: int
+    largest_balanced: int
+    times_mean_even: float
+    times_mean_balanced: float
+    gain: float
+
+
+def skew_document(skew: RangeSkew) -> RangeSkewDocument:
     """Return the numbers of a skew; ``even`` and ``balanced`` have one number per subtask."""
-    return {
-        "operator": skew.uid,
-        "by": skew.by.value,
-        "even": list(skew.even),
-        "balanced": list(skew.balanced),
-        "largest_even": max(skew.even),
-        "largest_balanced": max(skew.balanced),
-        "times_mean_even": round(skew.ratio(skew.even), 4),
-        "times_mean_balanced": round(skew.ratio(skew.balanced), 4),
-        "gain": round(skew.gain, 4),
-    }
+    return RangeSkewDocument(
+        operator=skew.uid,
+        by=skew.by.value,
+        even=list(skew.even),
+        balanced=list(skew.balanced),
+        largest_even=max(skew.even),
+        largest_balanced=max(skew.balanced),
+        times_mean_even=round(skew.ratio(skew.even), 4),
+        times_mean_balanced=round(skew.ratio(skew.balanced), 4),
+        gain=round(skew.gain, 4),
+    )
 
 
 def write_skew(page: Page, skew: RangeSkew) -> None:

@@ -11,8 +11,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from msgspec import field
+
+from statestore.cli.documents import Document
 from statestore.cli.drawing import ASCII, count, counted, size
 from statestore.cli.output import Page
 from statestore.format.manifest import KeyedEntry, Manifest
@@ -22,85 +24,153 @@ from statestore.jobgraph.matching import Matching, StoredOperator
 from statestore.jobgraph.operators import operator_ids
 from statestore.jobgraph.stored_operators import label_of
 
-__all__ = ["graph_document", "matching_document", "write_graph", "write_matching"]
+__all__ = [
+    "GraphDocument",
+    "MatchingDocument",
+    "graph_document",
+    "matching_document",
+    "write_graph",
+    "write_matching",
+]
 
 
-def graph_document(manifest: Manifest, graph: JobGraph) -> dict[str, Any]:
+class VertexOperatorDocument(Document):
+    """An operator of a job vertex. ``states`` has the names of its states."""
+
+    name: str
+    uid: str | None
+    uid_hash: str | None
+    operator_id: str
+    states: list[str]
+
+
+class VertexDocument(Document):
+    """A job vertex with its chained operators."""
+
+    id: str
+    parallelism: int
+    max_parallelism: int | None
+    operators: list[VertexOperatorDocument]
+
+
+class EdgeDocument(Document):
+    """An edge between two operators."""
+
+    source: str = field(name="from")
+    target: str = field(name="to")
+    partitioner: str
+
+
+class GraphDocument(Document):
+    """With ``--graph``: the job graph of a checkpoint."""
+
+    store: str
+    id: int
+    vertices: list[VertexDocument]
+    edges: list[EdgeDocument]
+
+
+def graph_document(store: str, manifest: Manifest, graph: JobGraph) -> GraphDocument:
     """Return the job vertices with their operators, and the edges between them."""
     ids = operator_ids(graph)
-    vertices = job_vertices(graph, ids)
-    return {
-        "vertices": [
-            {
-                "id": vertex.id,
-                "parallelism": vertex.parallelism,
-                "max_parallelism": vertex.max_parallelism,
-                "operators": [
-                    {
-                        "name": name,
-                        "uid": graph.node(name).uid,
-                        "uid_hash": graph.node(name).uid_hash,
-                        "operator_id": ids[name],
-                        "states": [
+    return GraphDocument(
+        store=store,
+        id=manifest.checkpoint_id,
+        vertices=[
+            VertexDocument(
+                id=vertex.id,
+                parallelism=vertex.parallelism,
+                max_parallelism=vertex.max_parallelism,
+                operators=[
+                    VertexOperatorDocument(
+                        name=name,
+                        uid=graph.node(name).uid,
+                        uid_hash=graph.node(name).uid_hash,
+                        operator_id=ids[name],
+                        states=[
                             entry.state.name
                             for entry in manifest.entries
                             if entry.state.uid == label_of(graph.node(name))
                         ],
-                    }
+                    )
                     for name in vertex.in_order
                 ],
-            }
-            for vertex in vertices
+            )
+            for vertex in job_vertices(graph, ids)
         ],
-        "edges": [
-            {"from": edge.source, "to": edge.target, "partitioner": graph.partitioner(edge).value}
+        edges=[
+            EdgeDocument(
+                source=edge.source,
+                target=edge.target,
+                partitioner=graph.partitioner(edge).value,
+            )
             for edge in graph.edges
         ],
-    }
+    )
 
 
-def matching_document(matching: Matching | None) -> dict[str, Any] | None:
+class StoredOperatorDocument(Document):
+    """An operator of the checkpoint."""
+
+    operator_id: str
+    uid: str | None
+    name: str | None
+    states: list[str]
+    rows: int
+    size_bytes: int
+
+
+class MatchedOperatorDocument(Document):
+    """An operator of the new job. ``stored`` and ``found_by`` are null if it starts empty."""
+
+    name: str
+    operator_id: str
+    outcome: str
+    found_by: str | None
+    stored: StoredOperatorDocument | None
+
+
+class HintDocument(Document):
+    """How the new job can keep a stored operator's state."""
+
+    node: str = field(name="operator")
+    uid: str | None
+    uid_hash: str | None
+    stored: StoredOperatorDocument
+    reason: str
+
+
+class MatchingDocument(Document):
+    """The state that the operators of the new job find, lose and ignore."""
+
+    operators: list[MatchedOperatorDocument]
+    dropped: list[StoredOperatorDocument]
+    ignored: list[StoredOperatorDocument]
+    hints: list[HintDocument]
+
+
+def matching_document(matching: Matching | None) -> MatchingDocument | None:
     """Return the state that each operator finds, the unclaimed state and how to keep it.
 
     Returns None without a graph.
     """
     if matching is None:
         return None
-    return {
-        "operators": [
-            {
-                "name": node.node.name,
-                "operator_id": node.operator_id,
-                "outcome": node.outcome.value,
-                "found_by": node.found_by and node.found_by.value,
-                "stored": node.stored and _stored(node.stored),
-            }
-            for node in matching.nodes
+    return MatchingDocument(
+        operators=[
+            MatchedOperatorDocument(
+                name=match.node.name,
+                operator_id=match.operator_id,
+                outcome=match.outcome.value,
+                found_by=match.found_by and match.found_by.value,
+                stored=None if match.stored is None else StoredOperatorDocument.of(match.stored),
+            )
+            for match in matching.nodes
         ],
-        "dropped": [_stored(stored) for stored in matching.dropped],
-        "ignored": [_stored(stored) for stored in matching.ignored],
-        "hints": [
-            {
-                "operator": hint.node,
-                "uid": hint.uid,
-                "uid_hash": hint.uid_hash,
-                "stored": _stored(hint.stored),
-                "reason": hint.reason.value,
-            }
-            for hint in matching.hints
-        ],
-    }
-
-
-def _stored(stored: StoredOperator) -> dict[str, Any]:
-    return {
-        "operator_id": stored.operator_id,
-        "uid": stored.uid,
-        "name": stored.name,
-        "states": list(stored.states),
-        "rows": stored.rows,
-        "size_bytes": stored.size_bytes,
-    }
+        dropped=StoredOperatorDocument.each(matching.dropped),
+        ignored=StoredOperatorDocument.each(matching.ignored),
+        hints=HintDocument.each(matching.hints),
+    )
 
 
 def write_graph(page: Page, manifest: Manifest, graph: JobGraph) -> None:

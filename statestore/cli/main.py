@@ -6,7 +6,6 @@ the exit code of its class. Any other error is a bug and keeps its traceback.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -22,7 +21,7 @@ from statestore.cli.command import (
     Root,
     common_options,
 )
-from statestore.cli.output import Result, is_unicode, leave_stdout, page, report
+from statestore.cli.output import Result, document_text, is_unicode, leave_stdout, page, report
 from statestore.errors import StateStoreError
 
 __all__ = ["cli", "main"]
@@ -159,7 +158,7 @@ class Command(Root):
         if not isinstance(result, Result):
             return result
         if invocation.settings.output == "json":
-            text = json.dumps(result.to_json(), indent=2, ensure_ascii=not is_unicode(sys.stdout))
+            text = document_text(result.document(), indent=2, ascii_only=not is_unicode(sys.stdout))
             sys.stdout.write(f"{text}\n")
         else:
             result.write(page())

@@ -10,13 +10,17 @@ import json
 import os
 import select
 import sys
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from time import sleep
 from typing import Any, TextIO
+from uuid import UUID
 
+import msgspec
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -29,6 +33,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from statestore.cli.documents import Document
 from statestore.cli.drawing import ASCII, UNICODE, Pen, count
 from statestore.errors import StateStoreError
 
@@ -38,6 +43,7 @@ __all__ = [
     "Page",
     "Result",
     "cell",
+    "document_text",
     "is_unicode",
     "json_text",
     "leave_stdout",
@@ -53,6 +59,7 @@ __all__ = [
 
 DRAWING_WIDTH = 100
 UNLIMITED = 100_000
+_COLUMN_VALUES = (bytes, date, datetime, Decimal, time, timedelta, UUID)
 
 
 @dataclass(frozen=True)
@@ -114,11 +121,8 @@ class Result(ABC):
     status: int = 0
 
     @abstractmethod
-    def to_json(self) -> dict[str, Any]:
-        """Return the result for ``--output json``.
-
-        This is a stable contract: fields are only ever added. docs/JSON.md lists them all.
-        """
+    def document(self) -> Document:
+        """Return the result for ``--output json``."""
 
     @abstractmethod
     def write(self, page: Page) -> None:
@@ -137,6 +141,12 @@ def table_of(*columns: str, right: frozenset[str] | set[str] = frozenset()) -> T
 def cell(text: str) -> Text:
     """Return a cell's literal text, without control characters or markup."""
     return Text(printable(text))
+
+
+def document_text(document: Document, *, indent: int | None, ascii_only: bool) -> str:
+    """Return a document as JSON; values of columns are encoded without loss."""
+    members = msgspec.to_builtins(document, builtin_types=_COLUMN_VALUES)
+    return json.dumps(_json_value(members), indent=indent, ensure_ascii=ascii_only)
 
 
 def json_text(value: Any) -> str:
@@ -214,7 +224,7 @@ def pause(seconds: float) -> None:
     try:
         poll.register(sys.stdout, 0)  # poll always reports a closed end
     except (OSError, ValueError):  # not a real file, as in a notebook
-        time.sleep(seconds)
+        sleep(seconds)
         return
     if poll.poll(seconds * 1000):
         raise BrokenPipeError

@@ -50,6 +50,11 @@ class BatchInput:
         """The total bytes of its files."""
         return sum(self.sizes)
 
+    @property
+    def files(self) -> int:
+        """The number of files."""
+        return len(self.sizes)
+
 
 @dataclass(frozen=True, kw_only=True)
 class DecidedParallelism:

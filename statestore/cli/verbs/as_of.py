@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+from msgspec import field
 
 from statestore.cli.arguments import key_value, limit_option, parse_key
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, KeyVerb, Verb, one_state_options, pass_invocation
 from statestore.cli.completion import complete_checkpoint
+from statestore.cli.documents import ColumnDocument, Document, LeftOutDocument
 from statestore.cli.drawing import count, when
 from statestore.cli.output import Page, Result, cell, table_of, value_text, write_rows
 from statestore.format.left_out import LeftOutState, left_out_of
-from statestore.format.manifest_json import left_out_to_json
 from statestore.format.state import KeyedState
 from statestore.restore.key_history import CHANGE, CHANGES, KeyAt
-from statestore.restore.row_files import json_value
 from statestore.rows.python_values import display_rows
 
 __all__ = ["Joined", "KeyHistoryResult", "join_checkpoints", "show_history"]
@@ -120,6 +120,26 @@ def show_history(invocation: Invocation, key: str, uid: str, name: str) -> KeyHi
     return KeyHistoryResult(store=store.url, uid=uid, state=name, key=parsed, history=history)
 
 
+class JoinedDocument(Document):
+    """The rows of a state at two checkpoints. Rows that differ come first.
+
+    ``counts`` has the number of all rows: same, changed, added and removed. ``cut`` is true if
+    there are more rows.
+    """
+
+    store: str
+    a: int
+    b: int
+    operator: str
+    state: str
+    columns: list[ColumnDocument]
+    rows: list[list[Any]]
+    counts: dict[str, int]
+    cut: bool
+    left_out_a: list[LeftOutDocument]
+    left_out_b: list[LeftOutDocument]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Joined(Result):
     """Rows of a state at two checkpoints, joined; ``counts`` has the number of all rows by change.
@@ -137,21 +157,21 @@ class Joined(Result):
     is_cut: bool
     left_out: tuple[tuple[LeftOutState, ...], tuple[LeftOutState, ...]] = ((), ())
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {
-            "store": self.store,
-            "a": self.ids[0],
-            "b": self.ids[1],
-            "operator": self.uid,
-            "state": self.state,
-            "columns": [{"name": name, "type": kind} for name, kind in self.columns],
-            "rows": [[json_value(value) for value in row] for row in self.rows],
-            "counts": self.counts,
-            "cut": self.is_cut,
-            "left_out_a": left_out_to_json(self.left_out[0]),
-            "left_out_b": left_out_to_json(self.left_out[1]),
-        }
+    def document(self) -> JoinedDocument:
+        """Return it for ``--output json``."""
+        return JoinedDocument(
+            store=self.store,
+            a=self.ids[0],
+            b=self.ids[1],
+            operator=self.uid,
+            state=self.state,
+            columns=[ColumnDocument(name=name, type=kind) for name, kind in self.columns],
+            rows=[list(row) for row in self.rows],
+            counts=self.counts,
+            cut=self.is_cut,
+            left_out_a=LeftOutDocument.each(self.left_out[0]),
+            left_out_b=LeftOutDocument.each(self.left_out[1]),
+        )
 
     def write(self, page: Page) -> None:
         """Write it as text."""
@@ -165,6 +185,26 @@ class Joined(Result):
         write_rows(page, names, [map(_text, row) for row in self.rows], is_cut=self.is_cut)
 
 
+class KeyAtDocument(Document):
+    """A key at a checkpoint. ``rows`` is null if the state is missing or has another key."""
+
+    checkpoint_id: int = field(name="id")
+    created_at_ms: int
+    is_changed: bool = field(name="changed")
+    rows: list[dict[str, Any]] | None
+    left_out: list[LeftOutDocument]
+
+
+class KeyHistoryDocument(Document):
+    """The rows of a key at each kept checkpoint. ``key`` has the key columns."""
+
+    store: str
+    uid: str = field(name="operator")
+    state: str
+    key: dict[str, Any]
+    history: list[KeyAtDocument] = field(name="checkpoints")
+
+
 @dataclass(frozen=True, kw_only=True)
 class KeyHistoryResult(Result):
     """The rows of a key at each kept checkpoint; ``key`` has the key columns in order."""
@@ -175,24 +215,9 @@ class KeyHistoryResult(Result):
     key: dict[str, Any]
     history: tuple[KeyAt, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {
-            "store": self.store,
-            "operator": self.uid,
-            "state": self.state,
-            "key": json_value(self.key),
-            "checkpoints": [
-                {
-                    "id": one.checkpoint_id,
-                    "created_at_ms": one.created_at_ms,
-                    "changed": one.is_changed,
-                    "rows": None if one.rows is None else [json_value(row) for row in one.rows],
-                    "left_out": left_out_to_json(one.left_out),
-                }
-                for one in self.history
-            ],
-        }
+    def document(self) -> KeyHistoryDocument:
+        """Return it for ``--output json``."""
+        return KeyHistoryDocument.of(self)
 
     def write(self, page: Page) -> None:
         """Write it as text."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import click
+from msgspec import field
 
 from statestore.cli.arguments import SPAN
 from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.documents import Document
 from statestore.cli.drawing import amount, counted, duration
 from statestore.cli.output import Page, Result, progress_bar
 from statestore.format.hold_documents import Held
@@ -58,15 +59,35 @@ def expire_checkpoints(
     )
 
 
+class HeldDocument(Document):
+    """A checkpoint that is kept, and the savepoint or pin that holds it."""
+
+    checkpoint_id: int = field(name="id")
+    by: str
+
+
+class ExpiredDocument(Document):
+    """The ids of the expired and the kept checkpoints, and the files that are unused afterwards."""
+
+    store: str
+    dry_run: bool
+    expired: list[int]
+    kept: list[int]
+    held: list[HeldDocument]
+    damaged: list[int]
+    files: int
+    size_bytes: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Expired(Result):
     """The expired checkpoints."""
 
     expired: ExpiredCheckpoints
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return asdict(self.expired) | {"held": _held_document(self.expired.held)}
+    def document(self) -> ExpiredDocument:
+        """Return it for ``--output json``."""
+        return ExpiredDocument.of(self.expired)
 
     def write(self, page: Page) -> None:
         """Write it as text."""
@@ -122,15 +143,42 @@ def collect(invocation: Invocation, minimum_age: float, dry_run: bool) -> Collec
     return Collected(collected=done)
 
 
+class FilesDocument(Document):
+    """An amount of files."""
+
+    files: int
+    size_bytes: int
+
+
+class CollectedDocument(Document):
+    """The files that were removed, that are in use, and that are too young.
+
+    ``tombstones`` has ids, ``pins`` tokens, and ``leftovers`` a number of unfinished writes.
+    """
+
+    store: str
+    dry_run: bool
+    minimum_age_ms: int
+    removed: FilesDocument
+    live: FilesDocument
+    young: FilesDocument
+    manifests: list[int]
+    tombstones: list[int]
+    pins: list[str]
+    leftovers: int
+    log_files: FilesDocument
+    held: list[HeldDocument]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Collected(Result):
     """The removed files."""
 
     collected: CollectedGarbage
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return asdict(self.collected) | {"held": _held_document(self.collected.held)}
+    def document(self) -> CollectedDocument:
+        """Return it for ``--output json``."""
+        return CollectedDocument.of(self.collected)
 
     def write(self, page: Page) -> None:
         """Write it as text."""
@@ -154,10 +202,6 @@ class Collected(Result):
                 f"  {verb} {_amount(done.log_files)} of Delta logs that no kept checkpoint needs"
             )
         _write_held(page, done.held)
-
-
-def _held_document(held: Iterable[Held]) -> list[dict[str, Any]]:
-    return [{"id": one.checkpoint_id, "by": one.by} for one in held]
 
 
 def _write_held(page: Page, held: Iterable[Held]) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import click
+from msgspec import field
 
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import (
@@ -16,9 +16,9 @@ from statestore.cli.command import (
     pass_invocation,
     state_option,
 )
+from statestore.cli.documents import Document, KeyGroupsDocument, LeftOutDocument
 from statestore.cli.drawing import count, counted, size
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
-from statestore.format.manifest_json import left_out_to_json
 from statestore.maintenance.compact import CompactedState, CompactReport
 
 __all__ = ["Compacted", "compact_checkpoint"]
@@ -82,25 +82,48 @@ def compact_checkpoint(
     return Compacted(report=report)
 
 
+class CompactedStateDocument(Document):
+    """A state before and after; values after are null in a dry run.
+
+    ``spans`` are the key groups whose changes are now in the base. ``rows_read`` counts the rows of
+    base and changes that were read.
+    """
+
+    uid: str = field(name="operator")
+    state: str
+    layers_before: int
+    layers_after: int
+    files_before: int
+    files_after: int | None
+    size_bytes_before: int
+    size_bytes_after: int | None
+    rows_read: int
+    spans: list[KeyGroupsDocument]
+    merged_layers: int
+
+
+class CompactedDocument(Document):
+    """A compaction. ``new_id`` is null in a dry run, or if the checkpoint was already compact."""
+
+    store: str
+    checkpoint_id: int = field(name="id")
+    new_checkpoint_id: int | None = field(name="new_id")
+    dry_run: bool
+    everything: bool
+    is_compact: bool = field(name="compact")
+    states: list[CompactedStateDocument]
+    left_out: list[LeftOutDocument]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Compacted(Result):
     """The folded and merged states, and the new checkpoint."""
 
     report: CompactReport
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        report = self.report
-        return {
-            "store": report.store,
-            "id": report.checkpoint_id,
-            "new_id": report.new_checkpoint_id,
-            "dry_run": report.dry_run,
-            "everything": report.everything,
-            "compact": report.is_compact,
-            "states": [_state(state) for state in report.states],
-            "left_out": left_out_to_json(report.left_out),
-        }
+    def document(self) -> CompactedDocument:
+        """Return it for ``--output json``."""
+        return CompactedDocument.of(self.report)
 
     def write(self, page: Page) -> None:
         """Write it as text."""
@@ -123,11 +146,6 @@ class Compacted(Result):
             table.add_row(*(cell(text) for text in _row(state)))
         page.table(table)
         write_left_out(page, report.left_out)
-
-
-def _state(state: CompactedState) -> dict[str, Any]:
-    document = asdict(state)
-    return {"operator": document.pop("uid"), **document}
 
 
 def _row(state: CompactedState) -> tuple[str, ...]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import click
+from msgspec import field
 
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, checkpoint_argument, pass_invocation
+from statestore.cli.documents import Document, LeftOutDocument
 from statestore.cli.drawing import amount
 from statestore.cli.output import Page, Result, progress_bar
-from statestore.format.manifest_json import left_out_to_json
 from statestore.maintenance.copy import CopiedCheckpoint
 
 __all__ = ["Copied", "Forked", "copy_checkpoint", "fork_checkpoint"]
@@ -55,17 +55,36 @@ def copy_checkpoint(
     return Copied(copied=copied)
 
 
+class CopiedDocument(Document):
+    """The copy of a checkpoint.
+
+    ``new_id`` is null in a dry run without an earlier copy. ``found`` is true if the target has an
+    earlier copy.
+    """
+
+    store: str
+    checkpoint_id: int = field(name="id")
+    target: str
+    dry_run: bool
+    new_id: int | None
+    found: bool
+    savepoint: str | None
+    files: int
+    size_bytes: int
+    copied_files: int
+    copied_bytes: int
+    left_out: list[LeftOutDocument]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Copied(Result):
     """The copied checkpoint."""
 
     copied: CopiedCheckpoint
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        document = asdict(self.copied)
-        document["left_out"] = left_out_to_json(self.copied.left_out)
-        return {"store": document.pop("store"), "id": document.pop("checkpoint_id"), **document}
+    def document(self) -> CopiedDocument:
+        """Return it for ``--output json``."""
+        return CopiedDocument.of(self.copied)
 
     def write(self, page: Page) -> None:
         """Write it as text."""
@@ -118,28 +137,31 @@ def fork_checkpoint(invocation: Invocation, checkpoint: str, target: str, dry_ru
     return Forked(forked=forked)
 
 
+class ForkedDocument(Document):
+    """A new store. Files that were not copied are shared."""
+
+    store: str
+    checkpoint_id: int = field(name="id")
+    target: str
+    dry_run: bool
+    new_id: int | None
+    savepoint: str | None
+    files: int
+    size_bytes: int
+    copied_files: int
+    copied_bytes: int
+    left_out: list[LeftOutDocument]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Forked(Result):
     """The new store, and the files that it shares."""
 
     forked: CopiedCheckpoint
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        done = self.forked
-        return {
-            "store": done.store,
-            "id": done.checkpoint_id,
-            "target": done.target,
-            "dry_run": done.dry_run,
-            "new_id": done.new_id,
-            "savepoint": done.savepoint,
-            "files": done.files,
-            "size_bytes": done.size_bytes,
-            "copied_files": done.copied_files,
-            "copied_bytes": done.copied_bytes,
-            "left_out": left_out_to_json(done.left_out),
-        }
+    def document(self) -> ForkedDocument:
+        """Return it for ``--output json``."""
+        return ForkedDocument.of(self.forked)
 
     def write(self, page: Page) -> None:
         """Write it as text."""

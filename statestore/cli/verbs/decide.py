@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import click
 
 from statestore.cli.arguments import Bytes
 from statestore.cli.command import Verb
+from statestore.cli.documents import Document
 from statestore.cli.drawing import counted, size
 from statestore.cli.output import Page, Result
 from statestore.maintenance.decide import DecidedParallelism, decide
@@ -74,26 +75,42 @@ def decide_parallelism(
     return Decided(decided=decided)
 
 
+class BatchInputDocument(Document):
+    """An input. ``missing`` is the part of a state that a store's Delta table lacks, or null."""
+
+    url: str
+    broadcast: bool
+    size_bytes: int
+    files: int
+    missing: str | None
+
+
+class BatchParallelismDocument(Document):
+    """The chosen parallelism, and the values that it was computed from.
+
+    ``task_bytes`` has the bytes that each task reads. It and ``first_guess`` are null for the
+    algorithm 1.16, which assigns no files.
+    """
+
+    parallelism: int
+    algorithm: str
+    bytes_per_task: int
+    min_parallelism: int
+    max_parallelism: int
+    inputs: list[BatchInputDocument]
+    first_guess: int | None
+    task_bytes: list[int] | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Decided(Result):
     """A parallelism, and the values that it was computed from."""
 
     decided: DecidedParallelism
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        document = asdict(self.decided)
-        inputs = [
-            {
-                "url": one.url,
-                "broadcast": one.broadcast,
-                "size_bytes": one.size_bytes,
-                "files": len(one.sizes),
-                "missing": one.missing,
-            }
-            for one in self.decided.inputs
-        ]
-        return document | {"inputs": inputs}
+    def document(self) -> BatchParallelismDocument:
+        """Return it for ``--output json``."""
+        return BatchParallelismDocument.of(self.decided)
 
     def write(self, page: Page) -> None:
         """Write it as text."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import click
+from msgspec import field
 
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation, state_options
 from statestore.cli.completion import complete_checkpoint
+from statestore.cli.documents import Document, LeftOutDocument
 from statestore.cli.drawing import count, size
 from statestore.cli.output import Page, Result, cell, json_text, progress_bar, table_of
-from statestore.format.manifest_json import left_out_to_json
 from statestore.maintenance.diff import DEFAULT_EXAMPLES
 from statestore.maintenance.diff_report import (
     CheckpointDifference,
@@ -22,7 +23,6 @@ from statestore.maintenance.diff_report import (
     Side,
     StateDifference,
 )
-from statestore.restore.row_files import json_value
 from statestore.store import StateStore
 
 __all__ = ["Differed", "compare_checkpoints"]
@@ -89,23 +89,93 @@ def compare_checkpoints(
     return Differed(difference=found, status=1 if exit_code and found.differs else 0)
 
 
+class SideDocument(Document):
+    """A compared checkpoint. ``read_bytes`` are the bytes that the comparison read."""
+
+    store: str
+    checkpoint_id: int = field(name="id")
+    size_bytes: int
+    bytes_read: int = field(name="read_bytes")
+    left_out: list[LeftOutDocument]
+
+
+class OtherDifferenceDocument(Document):
+    """A property that differs. ``a`` or ``b`` is null if that side lacks it."""
+
+    what: str
+    a: str | None
+    b: str | None
+
+
+class GroupDifferenceDocument(Document):
+    """The differing rows of a key group."""
+
+    key_group: int
+    added: int
+    removed: int
+    changed: int
+
+
+class ExampleDocument(Document):
+    """A row that differs. ``identity`` has the columns that identify it."""
+
+    change: str
+    key_group: int | None
+    identity: dict[str, Any]
+    a: dict[str, Any] | None
+    b: dict[str, Any] | None
+
+
+class StateDifferenceDocument(Document):
+    """A compared state.
+
+    * ``only_in`` is ``a`` or ``b``, and null if both checkpoints have the state.
+    * ``rows_a`` and ``rows_b`` are null if they are unknown, as for a state with changes.
+    * ``not_compared`` is the reason why the rows were not compared, and null if they were.
+    * ``compared_columns`` has the common columns, and is null if the columns do not differ.
+    * ``key_groups_differing`` and ``key_groups_read`` are null if the sides cannot be compared by
+      key group.
+    """
+
+    uid: str = field(name="operator")
+    name: str = field(name="state")
+    sort: str
+    differs: bool
+    only_in: str | None
+    rows_a: int | None
+    rows_b: int | None
+    added: int
+    removed: int
+    changed: int
+    not_compared: str | None
+    compared_columns: list[str] | None
+    others: list[OtherDifferenceDocument]
+    key_groups_differing: int | None
+    key_groups_read: int | None
+    key_groups: list[GroupDifferenceDocument]
+    examples: list[ExampleDocument]
+
+
+class DifferenceDocument(Document):
+    """The differences of two checkpoints."""
+
+    a: SideDocument
+    b: SideDocument
+    differs: bool
+    others: list[OtherDifferenceDocument]
+    graph: list[OtherDifferenceDocument]
+    states: list[StateDifferenceDocument]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Differed(Result):
     """The differences between two checkpoints."""
 
     difference: CheckpointDifference
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        found = self.difference
-        return {
-            "a": _side(found.a),
-            "b": _side(found.b),
-            "differs": found.differs,
-            "others": [asdict(other) for other in found.others],
-            "graph": [asdict(one) for one in found.graph],
-            "states": [_state(state) for state in found.states],
-        }
+    def document(self) -> DifferenceDocument:
+        """Return it for ``--output json``."""
+        return DifferenceDocument.of(self.difference)
 
     def write(self, page: Page) -> None:
         """Write it as text."""
@@ -124,48 +194,6 @@ class Differed(Result):
             page.table(table)
         for state in found.states:
             _write_state(state, page)
-
-
-def _side(side: Side) -> dict[str, Any]:
-    return {
-        "store": side.store,
-        "id": side.checkpoint_id,
-        "size_bytes": side.size_bytes,
-        "read_bytes": side.bytes_read,
-        "left_out": left_out_to_json(side.left_out),
-    }
-
-
-def _state(state: StateDifference) -> dict[str, Any]:
-    columns = state.compared_columns
-    return {
-        "operator": state.uid,
-        "state": state.name,
-        "sort": state.sort,
-        "differs": state.differs,
-        "only_in": state.only_in,
-        "rows_a": state.rows_a,
-        "rows_b": state.rows_b,
-        "added": state.added,
-        "removed": state.removed,
-        "changed": state.changed,
-        "not_compared": state.not_compared,
-        "compared_columns": None if columns is None else list(columns),
-        "others": [asdict(other) for other in state.others],
-        "key_groups_differing": state.key_groups_differing,
-        "key_groups_read": state.key_groups_read,
-        "key_groups": [asdict(group) for group in state.key_groups],
-        "examples": [
-            {
-                "change": example.change,
-                "key_group": example.key_group,
-                "identity": json_value(dict(example.identity)),
-                "a": example.a and json_value(dict(example.a)),
-                "b": example.b and json_value(dict(example.b)),
-            }
-            for example in state.examples
-        ],
-    }
 
 
 def _named(side: Side) -> str:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import click
+from msgspec import field
 
 from statestore.cli.arguments import key_of, parse_row
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, one_state_options, pass_invocation
 from statestore.cli.completion import complete_checkpoint
+from statestore.cli.documents import Document, LeftOutDocument
 from statestore.cli.drawing import amount, count, counted
 from statestore.cli.output import Page, Result
-from statestore.format.manifest_json import left_out_to_json
 from statestore.maintenance.edit import EditedState
 
 __all__ = ["Edited", "edit_state"]
@@ -87,18 +87,35 @@ def edit_state(
     return Edited(edited=edited)
 
 
+class EditedDocument(Document):
+    """An edited state. ``new_id`` is null in a dry run. ``how`` is keys, rows or sql."""
+
+    store: str
+    checkpoint_id: int = field(name="id")
+    uid: str = field(name="operator")
+    dry_run: bool
+    new_id: int | None
+    state: str
+    how: str
+    rows_before: int
+    rows_after: int
+    deleted: int
+    put: int
+    key_groups: list[int]
+    files: int
+    size_bytes: int
+    left_out: list[LeftOutDocument]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Edited(Result):
     """The changed state."""
 
     edited: EditedState
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        document = asdict(self.edited)
-        renamed = {"id": document.pop("checkpoint_id"), "operator": document.pop("uid")}
-        document["left_out"] = left_out_to_json(self.edited.left_out)
-        return {"store": document.pop("store"), **renamed, **document}
+    def document(self) -> EditedDocument:
+        """Return it for ``--output json``."""
+        return EditedDocument.of(self.edited)
 
     def write(self, page: Page) -> None:
         """Write it as text."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from statestore.cli.command import Invocation, LazyVerb, Root, Verb, common_options, pass_invocation
+from statestore.cli.documents import Document
 from statestore.cli.drawing import count, size
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
 
@@ -201,20 +202,103 @@ def folder_pair(text: str) -> tuple[str, str]:
     return old, new
 
 
+class KeyGroupEntriesDocument(Document):
+    """The number of entries of a key group."""
+
+    key_group: int
+    entries: int
+
+
+class ShownKeyedStateDocument(Document):
+    """A keyed state. ``key`` and ``value`` are types, in the words of Java.
+
+    * ``namespace`` is null if the state has none.
+    * ``no_columns`` is the reason why its entries have no columns, and null if they have.
+    * ``entries``, ``size_bytes`` and ``key_groups`` are null if they were not read.
+    """
+
+    state: str
+    kind: str
+    key: str
+    namespace: str | None
+    value: str
+    ttl: bool
+    no_columns: str | None
+    entries: int | None
+    size_bytes: int | None
+    key_groups: list[KeyGroupEntriesDocument] | None
+
+
+class SubtaskElementsDocument(Document):
+    """The number of elements of a subtask."""
+
+    subtask: int
+    elements: int
+
+
+class KafkaSplitDocument(Document):
+    """A partition of a Kafka topic, the next offset of the source, and its stopping offset."""
+
+    topic: str
+    partition: int
+    offset: int
+    stop: int
+
+
+class ShownOperatorStateDocument(Document):
+    """An operator state. ``kafka`` is null if it is not a Kafka source's."""
+
+    state: str
+    mode: str
+    type: str
+    size_bytes: int
+    subtasks: list[SubtaskElementsDocument]
+    kafka: list[KafkaSplitDocument] | None
+
+
+class SavepointOperatorDocument(Document):
+    """An operator. ``uid`` and ``name`` are null if the savepoint does not have them.
+
+    ``problem`` is the reason why its state is unreadable. ``warnings`` name what an import may lose
+    or refuse.
+    """
+
+    id: str
+    uid: str | None
+    name: str | None
+    parallelism: int
+    max_parallelism: int
+    finished: bool
+    coordinator_bytes: int | None
+    problem: str | None
+    warnings: list[str]
+    keyed: list[ShownKeyedStateDocument]
+    operator: list[ShownOperatorStateDocument]
+
+
+class SavepointDocument(Document):
+    """The content of a savepoint. ``version`` is that of its file ``_metadata``."""
+
+    savepoint: str
+    version: int
+    checkpoint: int
+    operators: list[SavepointOperatorDocument]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ShownState(Result):
     """The content of a savepoint or checkpoint."""
 
     shown: ShownSavepoint
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {
-            "savepoint": self.shown.place,
-            "version": self.shown.version,
-            "checkpoint": self.shown.checkpoint_id,
-            "operators": [_operator(operator) for operator in self.shown.operators],
-        }
+    def document(self) -> SavepointDocument:
+        """Return it for ``--output json``."""
+        return SavepointDocument(
+            savepoint=self.shown.place,
+            version=self.shown.version,
+            checkpoint=self.shown.checkpoint_id,
+            operators=[_operator(operator) for operator in self.shown.operators],
+        )
 
     def write(self, page: Page) -> None:
         """Write it as text."""
@@ -225,56 +309,54 @@ class ShownState(Result):
             _write_operator(page, operator)
 
 
-def _operator(operator: ShownOperator) -> dict[str, Any]:
-    return {
-        "id": operator.id,
-        "uid": operator.uid,
-        "name": operator.name,
-        "parallelism": operator.parallelism,
-        "max_parallelism": operator.max_parallelism,
-        "finished": operator.is_finished,
-        "coordinator_bytes": operator.coordinator_bytes,
-        "problem": operator.problem,
-        "warnings": list(operator.warnings),
-        "keyed": [
-            {
-                "state": one.name,
-                "kind": one.kind,
-                "key": one.key,
-                "namespace": one.namespace,
-                "value": one.value,
-                "ttl": one.has_ttl,
-                "no_columns": one.note,
-                "entries": None if one.entries is None else sum(one.entries.values()),
-                "size_bytes": one.size_bytes,
-                "key_groups": None
-                if one.entries is None
-                else [{"key_group": at, "entries": n} for at, n in one.entries.items()],
-            }
-            for one in operator.keyed
-        ],
-        "operator": [
-            {
-                "state": one.name,
-                "mode": one.mode,
-                "type": one.type,
-                "size_bytes": one.size_bytes,
-                "subtasks": [{"subtask": at, "elements": n} for at, n in one.elements.items()],
-                "kafka": None
-                if one.splits is None
-                else [
-                    {
-                        "topic": split.topic,
-                        "partition": split.partition,
-                        "offset": split.offset,
-                        "stop": split.stop,
-                    }
-                    for split in one.splits
+def _operator(operator: ShownOperator) -> SavepointOperatorDocument:
+    return SavepointOperatorDocument(
+        id=operator.id,
+        uid=operator.uid,
+        name=operator.name,
+        parallelism=operator.parallelism,
+        max_parallelism=operator.max_parallelism,
+        finished=operator.is_finished,
+        coordinator_bytes=operator.coordinator_bytes,
+        problem=operator.problem,
+        warnings=list(operator.warnings),
+        keyed=[_keyed(state) for state in operator.keyed],
+        operator=[
+            ShownOperatorStateDocument(
+                state=state.name,
+                mode=state.mode,
+                type=state.type,
+                size_bytes=state.size_bytes,
+                subtasks=[
+                    SubtaskElementsDocument(subtask=subtask, elements=elements)
+                    for subtask, elements in state.elements.items()
                 ],
-            }
-            for one in operator.operator
+                kafka=None if state.splits is None else KafkaSplitDocument.each(state.splits),
+            )
+            for state in operator.operator
         ],
-    }
+    )
+
+
+def _keyed(state: ShownKeyedState) -> ShownKeyedStateDocument:
+    entries = state.entries
+    return ShownKeyedStateDocument(
+        state=state.name,
+        kind=state.kind,
+        key=state.key,
+        namespace=state.namespace,
+        value=state.value,
+        ttl=state.has_ttl,
+        no_columns=state.note,
+        entries=None if entries is None else sum(entries.values()),
+        size_bytes=state.size_bytes,
+        key_groups=None
+        if entries is None
+        else [
+            KeyGroupEntriesDocument(key_group=key_group, entries=number)
+            for key_group, number in entries.items()
+        ],
+    )
 
 
 def _write_operator(page: Page, operator: ShownOperator) -> None:
@@ -333,36 +415,68 @@ def _keyed_row(state: ShownKeyedState) -> tuple[str, ...]:
     )
 
 
+class NotRepackedDocument(Document):
+    """State that the new savepoint lacks, and why."""
+
+    operator: str
+    id: str
+    state: str
+    why: str
+
+
+class RepackedOperatorDocument(Document):
+    """An operator. ``entries`` has the number of entries of each keyed state."""
+
+    id: str
+    operator: str
+    parallelism: int
+    max_parallelism_before: int
+    entries: dict[str, int]
+
+
+class RepackedDocument(Document):
+    """A savepoint with other key groups."""
+
+    source: str
+    savepoint: str
+    max_parallelism: int
+    complete: bool
+    left_out: list[NotRepackedDocument]
+    operators: list[RepackedOperatorDocument]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RepackedSavepoint(Result):
     """A savepoint that was made from another one."""
 
     repacked: RepackResult
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
+    def document(self) -> RepackedDocument:
+        """Return it for ``--output json``."""
         done = self.repacked
-        return {
-            "source": done.source,
-            "savepoint": done.target,
-            "max_parallelism": done.max_parallelism,
-            "complete": not any(operator.left_out for operator in done.operators),
-            "left_out": [
-                {"operator": operator.title, "id": operator.id, "state": part, "why": reason}
+        return RepackedDocument(
+            source=done.source,
+            savepoint=done.target,
+            max_parallelism=done.max_parallelism,
+            complete=not any(operator.left_out for operator in done.operators),
+            left_out=[
+                NotRepackedDocument(
+                    operator=operator.title, id=operator.id, state=state, why=reason
+                )
                 for operator in done.operators
-                for part, reason in operator.left_out.items()
+                for state, reason in operator.left_out.items()
             ],
-            "operators": [
-                {
-                    "id": operator.id,
-                    "operator": operator.title,
-                    "parallelism": operator.parallelism,
-                    "max_parallelism_before": operator.max_parallelism_before,
-                    "entries": dict(operator.entries),
-                }
+            operators=[
+                RepackedOperatorDocument(
+                    id=operator.id,
+                    operator=operator.title,
+                    parallelism=operator.parallelism,
+                    max_parallelism_before=operator.max_parallelism_before,
+                    entries=dict(operator.entries),
+                )
                 for operator in done.operators
             ],
-        }
+        )
 
     def write(self, page: Page) -> None:
         """Write it as text."""

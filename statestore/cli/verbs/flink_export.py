@@ -10,6 +10,7 @@ import click
 
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.completion import complete_checkpoint, complete_operator
+from statestore.cli.documents import Document
 from statestore.cli.drawing import count, size
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
 from statestore.cli.verbs.flink import allowed_places, folder_pair, moved_folders
@@ -143,42 +144,96 @@ def _state(option: str, text: str) -> tuple[str, str]:
     return uid, name
 
 
+class ExportedFlinkStateDocument(Document):
+    """A state. ``key_type`` is null if it has no key. ``columns`` are those of its values."""
+
+    name: str
+    flink_name: str
+    kind: str
+    key_type: str | None
+    value_type: str
+    columns: list[str]
+    rows: int
+
+
+class SubtaskBytesDocument(Document):
+    """The rows and bytes of a subtask."""
+
+    subtask: int
+    rows: int
+    size_bytes: int
+
+
+class ExportedOperatorDocument(Document):
+    """An operator of the savepoint."""
+
+    uid: str
+    id: str
+    parallelism: int
+    max_parallelism: int
+    states: list[ExportedFlinkStateDocument]
+    subtasks: list[SubtaskBytesDocument]
+
+
+class NotExportedDocument(Document):
+    """State that the savepoint lacks; an empty ``state`` is all state of the operator.
+
+    ``is_written_elsewhere`` is true if its rows are part of another state of the savepoint.
+    """
+
+    operator: str
+    state: str
+    reason: str
+    is_written_elsewhere: bool
+
+
+class FlinkExportDocument(Document):
+    """A savepoint for Flink. ``carried`` has the operators that were copied from its source."""
+
+    store: str
+    id: int
+    savepoint: str
+    dry_run: bool
+    operators: list[ExportedOperatorDocument]
+    complete: bool
+    carried: list[str]
+    left_out: list[NotExportedDocument]
+
+
 @dataclass(frozen=True, kw_only=True)
 class FlinkExportResult(Result):
     """A savepoint that was made for Flink."""
 
     exported: ExportedSavepoint
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
+    def document(self) -> FlinkExportDocument:
+        """Return it for ``--output json``."""
         done = self.exported
-        return {
-            "store": done.store,
-            "id": done.checkpoint_id,
-            "savepoint": done.savepoint,
-            "dry_run": done.dry_run,
-            "operators": [
-                {
-                    "uid": operator.uid,
-                    "id": operator.id,
-                    "parallelism": operator.parallelism,
-                    "max_parallelism": operator.max_parallelism,
-                    "states": [
-                        vars(state) | {"columns": [*state.columns]} for state in operator.states
-                    ],
-                    "subtasks": [
-                        {"subtask": number, "rows": rows, "size_bytes": size_bytes}
+        return FlinkExportDocument(
+            store=done.store,
+            id=done.checkpoint_id,
+            savepoint=done.savepoint,
+            dry_run=done.dry_run,
+            operators=[
+                ExportedOperatorDocument(
+                    uid=operator.uid,
+                    id=operator.id,
+                    parallelism=operator.parallelism,
+                    max_parallelism=operator.max_parallelism,
+                    states=ExportedFlinkStateDocument.each(operator.states),
+                    subtasks=[
+                        SubtaskBytesDocument(subtask=number, rows=rows, size_bytes=size_bytes)
                         for number, (rows, size_bytes) in enumerate(
                             zip(operator.rows, operator.size_bytes, strict=True)
                         )
                     ],
-                }
+                )
                 for operator in done.operators
             ],
-            "complete": done.is_complete,
-            "carried": list(done.carried),
-            "left_out": [vars(one) for one in done.left_out],
-        }
+            complete=done.is_complete,
+            carried=list(done.carried),
+            left_out=NotExportedDocument.each(done.left_out),
+        )
 
     def write(self, page: Page) -> None:
         """Write it as text."""

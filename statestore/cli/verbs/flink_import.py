@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.documents import Document
 from statestore.cli.drawing import count
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
 from statestore.cli.verbs.flink import allowed_places, dropping
@@ -196,41 +197,85 @@ def _tables(file: Path) -> dict[str, Any]:
     return tables
 
 
+class ImportedStateDocument(Document):
+    """A state. ``kind`` is null for operator state.
+
+    ``kept_as_bytes`` is the reason why its values have no columns, and null if they have.
+    """
+
+    operator: str
+    state: str
+    sort: str
+    kind: str | None
+    rows: int
+    key: list[str]
+    kept_as_bytes: str | None
+
+
+class NotImportedDocument(Document):
+    """State that was not imported; ``state`` is null for all state of the operator."""
+
+    operator: str
+    state: str | None
+    id: str | None
+    why: str
+
+
+class FlinkImportDocument(Document):
+    """A savepoint that was imported as checkpoint ``id``. ``checkpoint`` is Flink's number.
+
+    ``found`` is true if it had been imported before. ``warnings`` name timers that may be lost.
+    """
+
+    savepoint: str
+    checkpoint: int
+    store: str
+    id: int
+    found: bool
+    incremental: bool
+    states: list[ImportedStateDocument]
+    complete: bool
+    left_out: list[NotImportedDocument]
+    warnings: list[str]
+
+
 @dataclass(frozen=True, kw_only=True)
 class FlinkImportResult(Result):
     """A checkpoint that was made from a savepoint."""
 
     imported: ImportedSavepoint
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
+    def document(self) -> FlinkImportDocument:
+        """Return it for ``--output json``."""
         done = self.imported
-        return {
-            "savepoint": done.place,
-            "checkpoint": done.record.checkpoint,
-            "store": done.store,
-            "id": done.checkpoint_id,
-            "found": done.found,
-            "incremental": done.is_incremental,
-            "states": [
-                {
-                    "operator": state.operator,
-                    "state": state.state,
-                    "sort": state.sort,
-                    "kind": state.kind or None,
-                    "rows": state.rows,
-                    "key": list(state.names.get("key", ())),
-                    "kept_as_bytes": state.why,
-                }
+        return FlinkImportDocument(
+            savepoint=done.place,
+            checkpoint=done.record.checkpoint,
+            store=done.store,
+            id=done.checkpoint_id,
+            found=done.found,
+            incremental=done.is_incremental,
+            states=[
+                ImportedStateDocument(
+                    operator=state.operator,
+                    state=state.state,
+                    sort=state.sort,
+                    kind=state.kind or None,
+                    rows=state.rows,
+                    key=list(state.names.get("key", ())),
+                    kept_as_bytes=state.why,
+                )
                 for state in done.record.states
             ],
-            "complete": not done.left_out,
-            "left_out": [
-                {"operator": one.operator, "state": one.state, "id": one.id, "why": one.reason}
-                for one in done.left_out
+            complete=not done.left_out,
+            left_out=[
+                NotImportedDocument(
+                    operator=record.operator, state=record.state, id=record.id, why=record.reason
+                )
+                for record in done.left_out
             ],
-            "warnings": list(done.warnings),
-        }
+            warnings=list(done.warnings),
+        )
 
     def write(self, page: Page) -> None:
         """Write it as text."""

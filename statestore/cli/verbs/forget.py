@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import click
+from msgspec import field
+from msgspec.structs import asdict
 
 from statestore.cli.arguments import parse_value
 from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.documents import Document, OtherStateDocument
 from statestore.cli.drawing import counted
 from statestore.cli.output import Page, Result, progress_bar
 from statestore.cli.verbs.purge import (
-    purged_to_json,
-    search_to_json,
+    PurgedRows,
+    ReplacedDocument,
+    SearchedFiles,
+    TraceDocument,
+    UnsearchedDocument,
     write_purged,
     write_search,
 )
@@ -104,22 +110,42 @@ def _parsed(text: str, name: str, kind: DataType) -> Any:
     return parse_value(text, kind, name)
 
 
+class ForgottenDocument(Document):
+    """The removed rows of a subject; other members are those of ``purge``.
+
+    ``others`` are the states that were left alone. ``collected_files`` is null without ``--gc``,
+    and ``search`` is null in a dry run.
+    """
+
+    columns: list[str]
+    store: str
+    dry_run: bool
+    replaced: list[ReplacedDocument]
+    finished: list[ReplacedDocument]
+    logs: list[str]
+    cut_logs: list[str]
+    pins: list[str]
+    others: list[OtherStateDocument]
+    collected_files: int | None
+    search: SearchedFiles | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Forgotten(Result):
     """The removed rows, and the search afterwards."""
 
     forgotten: ForgottenSubject
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
+    def document(self) -> ForgottenDocument:
+        """Return it for ``--output json``."""
         done = self.forgotten
-        return {
-            "columns": list(done.columns),
-            **purged_to_json(done.purged),
-            "others": [asdict(other) for other in done.purged.others],
-            "collected_files": None if done.collected is None else done.collected.removed.files,
-            "search": None if done.search is None else search_to_json(done.search),
-        }
+        return ForgottenDocument(
+            columns=list(done.columns),
+            **asdict(PurgedRows.of(done.purged)),
+            others=OtherStateDocument.each(done.purged.others),
+            collected_files=None if done.collected is None else done.collected.removed.files,
+            search=None if done.search is None else SearchedFiles.of(done.search),
+        )
 
     def write(self, page: Page) -> None:
         """Write it as text."""
@@ -132,6 +158,23 @@ class Forgotten(Result):
             write_search(page, done.search)
 
 
+class FoundSubjectDocument(Document):
+    """With ``--check``: a search for a subject; other members are those of ``purge --check``.
+
+    ``others`` are the states that are left alone.
+    """
+
+    columns: list[str]
+    store: str
+    is_gone: bool = field(name="gone")
+    files: int
+    size_bytes: int
+    searched: dict[str, int]
+    found: list[TraceDocument]
+    unsearched: list[UnsearchedDocument]
+    others: list[OtherStateDocument]
+
+
 @dataclass(frozen=True, kw_only=True)
 class FoundSubject(Result):
     """The findings of a search for a subject; ``problem`` is set unless it is gone."""
@@ -139,10 +182,13 @@ class FoundSubject(Result):
     columns: tuple[str, ...]
     search: KeySearch
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        others = [asdict(other) for other in self.search.others]
-        return {"columns": list(self.columns), **search_to_json(self.search), "others": others}
+    def document(self) -> FoundSubjectDocument:
+        """Return it for ``--output json``."""
+        return FoundSubjectDocument(
+            columns=list(self.columns),
+            **asdict(SearchedFiles.of(self.search)),
+            others=OtherStateDocument.each(self.search.others),
+        )
 
     def write(self, page: Page) -> None:
         """Write it as text."""

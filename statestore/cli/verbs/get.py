@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+from msgspec import field
 
 from statestore.cli.arguments import key_of, key_value, parse_key
 from statestore.cli.checkpoints import write_left_out
@@ -17,13 +18,12 @@ from statestore.cli.command import (
     pass_invocation,
     state_option,
 )
+from statestore.cli.documents import Document, LeftOutDocument
 from statestore.cli.output import Page, Result, cell, json_text, table_of, value_text
 from statestore.format.left_out import LeftOutState, left_out_of
 from statestore.format.manifest import KeyedEntry
-from statestore.format.manifest_json import left_out_to_json
 from statestore.restore.key_history import KeyStates
 from statestore.restore.lookup import key_batch, key_group_of
-from statestore.restore.row_files import json_value
 
 __all__ = ["FoundRows", "KeyFound", "get_rows"]
 
@@ -77,6 +77,18 @@ def get_rows(
     )
 
 
+class FoundRowsDocument(Document):
+    """The rows of a key in one state. ``key`` has the key columns."""
+
+    store: str
+    checkpoint_id: int = field(name="id")
+    operator: str
+    state: str
+    key: dict[str, Any]
+    rows: list[dict[str, Any]]
+    left_out: list[LeftOutDocument]
+
+
 @dataclass(frozen=True, kw_only=True)
 class FoundRows(Result):
     """The rows of one key; ``key`` has the key columns in order.
@@ -91,18 +103,18 @@ class FoundRows(Result):
     rows: tuple[dict[str, Any], ...]
     left_out: tuple[LeftOutState, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
+    def document(self) -> FoundRowsDocument:
+        """Return it for ``--output json``."""
         state = self.entry.state
-        return {
-            "store": self.store,
-            "id": self.checkpoint_id,
-            "operator": state.uid,
-            "state": state.name,
-            "key": json_value(dict(zip(state.key, self.key, strict=True))),
-            "rows": [json_value(row) for row in self.rows],
-            "left_out": left_out_to_json(self.left_out),
-        }
+        return FoundRowsDocument(
+            store=self.store,
+            checkpoint_id=self.checkpoint_id,
+            operator=state.uid,
+            state=state.name,
+            key=dict(zip(state.key, self.key, strict=True)),
+            rows=list(self.rows),
+            left_out=LeftOutDocument.each(self.left_out),
+        )
 
     def write(self, page: Page) -> None:
         """Write it as text."""
@@ -119,6 +131,34 @@ class FoundRows(Result):
         write_left_out(page, self.left_out)
 
 
+class StateRowsDocument(Document):
+    """The rows of a key in one of several states."""
+
+    operator: str
+    state: str
+    kind: str
+    rows: list[dict[str, Any]]
+
+
+class SkippedStateDocument(Document):
+    """A state that was not searched, and why."""
+
+    operator: str
+    state: str
+    why: str
+
+
+class KeyFoundDocument(Document):
+    """Without an operator or a state: the rows of a key in all states. ``key`` is text."""
+
+    store: str
+    checkpoint_id: int = field(name="id")
+    key: str
+    states: list[StateRowsDocument]
+    skipped: list[SkippedStateDocument]
+    left_out: list[LeftOutDocument]
+
+
 @dataclass(frozen=True, kw_only=True)
 class KeyFound(Result):
     """The rows of one key in all states; ``key`` is the given text."""
@@ -128,25 +168,32 @@ class KeyFound(Result):
     found: KeyStates
     left_out: tuple[LeftOutState, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
+    def document(self) -> KeyFoundDocument:
+        """Return it for ``--output json``."""
         found = self.found
-        states = [
-            {
-                "operator": state.entry.state.uid,
-                "state": state.entry.state.name,
-                "kind": state.entry.state.kind.value,
-                "rows": [json_value(row) for row in state.rows],
-            }
-            for state in found.states
-        ]
-        skipped = [
-            {"operator": one.entry.state.uid, "state": one.entry.state.name, "why": one.reason}
-            for one in found.skipped
-        ]
-        document = {"store": self.store, "id": found.checkpoint_id, "key": self.key}
-        document |= {"states": states, "skipped": skipped}
-        return document | {"left_out": left_out_to_json(self.left_out)}
+        return KeyFoundDocument(
+            store=self.store,
+            checkpoint_id=found.checkpoint_id,
+            key=self.key,
+            states=[
+                StateRowsDocument(
+                    operator=state.entry.state.uid,
+                    state=state.entry.state.name,
+                    kind=state.entry.state.kind.value,
+                    rows=list(state.rows),
+                )
+                for state in found.states
+            ],
+            skipped=[
+                SkippedStateDocument(
+                    operator=skipped.entry.state.uid,
+                    state=skipped.entry.state.name,
+                    why=skipped.reason,
+                )
+                for skipped in found.skipped
+            ],
+            left_out=LeftOutDocument.each(self.left_out),
+        )
 
     def write(self, page: Page) -> None:
         """Write it as text."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import click
+from msgspec import field
 
 from statestore.cli.arguments import SPAN
-from statestore.cli.checkpoints import pin_document
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.completion import complete_checkpoint, complete_savepoint
+from statestore.cli.documents import Document
 from statestore.cli.output import Page, Result
 from statestore.format.hold_documents import Pin
 
@@ -56,6 +56,15 @@ def keep_savepoint(
     return Saved(store=store.url, name=made.name, checkpoint_id=made.checkpoint_id)
 
 
+class SavedDocument(Document):
+    """A savepoint. ``id`` is null if a deleted savepoint was damaged."""
+
+    store: str
+    name: str
+    checkpoint_id: int | None = field(name="id")
+    deleted: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class Saved(Result):
     """A savepoint that was made or deleted; the checkpoint of a damaged one is unknown."""
@@ -65,10 +74,9 @@ class Saved(Result):
     checkpoint_id: int | None
     deleted: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        number = self.checkpoint_id
-        return {"store": self.store, "name": self.name, "id": number, "deleted": self.deleted}
+    def document(self) -> SavedDocument:
+        """Return it for ``--output json``."""
+        return SavedDocument.of(self)
 
     def write(self, page: Page) -> None:
         """Write it as text."""
@@ -117,6 +125,16 @@ def pin_checkpoint(
     return Pinned(store=store.url, pin=pin)
 
 
+class PinnedDocument(Document):
+    """A new pin. Its lease ends at ``until_ms``."""
+
+    store: str
+    token: str
+    checkpoint_id: int = field(name="id")
+    holder: str
+    until_ms: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pinned(Result):
     """A pin that was made."""
@@ -124,9 +142,15 @@ class Pinned(Result):
     store: str
     pin: Pin
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {"store": self.store} | pin_document(self.pin)
+    def document(self) -> PinnedDocument:
+        """Return it for ``--output json``."""
+        return PinnedDocument(
+            store=self.store,
+            token=self.pin.token,
+            checkpoint_id=self.pin.checkpoint_id,
+            holder=self.pin.holder,
+            until_ms=self.pin.until_ms,
+        )
 
     def write(self, page: Page) -> None:
         """Write it as text."""
@@ -149,6 +173,13 @@ def unpin_checkpoint(invocation: Invocation, token: str) -> Unpinned:
     return Unpinned(store=store.url, token=token)
 
 
+class UnpinnedDocument(Document):
+    """The released pin."""
+
+    store: str
+    token: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Unpinned(Result):
     """A released pin."""
@@ -156,9 +187,9 @@ class Unpinned(Result):
     store: str
     token: str
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {"store": self.store, "token": self.token}
+    def document(self) -> UnpinnedDocument:
+        """Return it for ``--output json``."""
+        return UnpinnedDocument.of(self)
 
     def write(self, page: Page) -> None:
         """Write it as text."""

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import click
+from msgspec import field
 
 from statestore.cli.checkpoints import (
-    changed_rows_document,
+    changed_rows,
     error_document,
-    pin_document,
     rows_text,
 )
 from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.documents import Document, ErrorDocument, LeftOutDocument, PinDocument
 from statestore.cli.drawing import count, duration, size, when
 from statestore.cli.output import DRAWING_WIDTH, Page, Result, cell, table_of
 from statestore.errors import (
@@ -26,7 +26,6 @@ from statestore.errors import (
 )
 from statestore.format.hold_documents import Pin, Savepoint
 from statestore.format.manifest import Manifest
-from statestore.format.manifest_json import left_out_to_json
 from statestore.store import StateStore
 
 __all__ = ["CheckpointList", "CheckpointRow", "list_checkpoints"]
@@ -105,6 +104,53 @@ def _problem(rows: tuple[CheckpointRow, ...]) -> StateStoreError | None:
     return problem
 
 
+class ListedCheckpoint(Document, kw_only=True):
+    """A checkpoint. ``rows`` are those in files, ``changed_rows`` of them changes, if any.
+
+    ``origin`` is as in docs/FORMAT.md, and null for a checkpoint that a job took. A damaged
+    checkpoint has an id and an error; its other members are null.
+    """
+
+    id: int
+    created_at_ms: int | None
+    age_ms: int | None
+    parallelism: int | None
+    operators: int | None
+    states: int | None
+    rows: int | None
+    size_bytes: int | None
+    files: int | None
+    origin: dict[str, Any] | None
+    left_out: list[LeftOutDocument] | None
+    changed_rows: int = 0
+    error: ErrorDocument | None
+
+
+class ListedSavepoint(Document):
+    """A savepoint. ``expired`` is true if only the savepoint keeps its checkpoint."""
+
+    name: str
+    checkpoint_id: int = field(name="id")
+    created_at_ms: int
+    age_ms: int
+    expired: bool
+
+
+class ListedPin(PinDocument):
+    """A pin. Its lease ends at ``until_ms``; ``over`` is true if it has ended."""
+
+    over: bool
+
+
+class ListDocument(Document):
+    """The visible checkpoints, oldest first, with the savepoints and pins."""
+
+    store: str
+    checkpoints: list[ListedCheckpoint]
+    savepoints: list[ListedSavepoint]
+    pins: list[ListedPin]
+
+
 @dataclass(frozen=True)
 class CheckpointRow:
     """One checkpoint of a list, as JSON and as text cells, or the reason why it cannot be read.
@@ -113,7 +159,7 @@ class CheckpointRow:
     """
 
     checkpoint_id: int
-    document: Mapping[str, Any]
+    document: ListedCheckpoint
     cells: tuple[str, ...]
     is_derived: bool = False
     is_partial: bool = False
@@ -123,19 +169,21 @@ class CheckpointRow:
     def of(cls, manifest: Manifest, now_ms: int) -> CheckpointRow:
         """Return the row of a checkpoint."""
         number, origin = manifest.checkpoint_id, manifest.origin
-        document = {
-            "id": number,
-            "created_at_ms": manifest.created_at_ms,
-            "age_ms": now_ms - manifest.created_at_ms,
-            "parallelism": manifest.parallelism,
-            "operators": len(manifest.uids),
-            "states": len(manifest.entries),
-            "rows": manifest.rows,
-            "size_bytes": manifest.size_bytes,
-            "files": manifest.files,
-            "origin": origin and dict(origin),
-            "left_out": left_out_to_json(manifest.left_out),
-        } | changed_rows_document(manifest)
+        document = ListedCheckpoint(
+            id=number,
+            created_at_ms=manifest.created_at_ms,
+            age_ms=now_ms - manifest.created_at_ms,
+            parallelism=manifest.parallelism,
+            operators=len(manifest.uids),
+            states=len(manifest.entries),
+            rows=manifest.rows,
+            size_bytes=manifest.size_bytes,
+            files=manifest.files,
+            origin=None if origin is None else dict(origin),
+            left_out=LeftOutDocument.each(manifest.left_out),
+            changed_rows=changed_rows(manifest),
+            error=None,
+        )
         cells = (
             str(number),
             when(manifest.created_at_ms),
@@ -160,8 +208,20 @@ class CheckpointRow:
     @classmethod
     def damaged(cls, checkpoint_id: int, error: StateStoreError) -> CheckpointRow:
         """Return the row of a checkpoint whose manifest cannot be read."""
-        unknown = "created_at_ms age_ms parallelism operators states rows size_bytes files origin"
-        document = {"id": checkpoint_id} | dict.fromkeys([*unknown.split(), "left_out"])
+        document = ListedCheckpoint(
+            id=checkpoint_id,
+            created_at_ms=None,
+            age_ms=None,
+            parallelism=None,
+            operators=None,
+            states=None,
+            rows=None,
+            size_bytes=None,
+            files=None,
+            origin=None,
+            left_out=None,
+            error=error_document(error),
+        )
         return cls(checkpoint_id, document, (str(checkpoint_id), "damaged"), error=error)
 
 
@@ -175,10 +235,33 @@ class CheckpointList(Result):
     savepoints: tuple[Savepoint, ...] = ()
     pins: tuple[Pin, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        rows = [{**row.document, "error": error_document(row.error)} for row in self.rows]
-        return {"store": self.store, "checkpoints": rows} | _holds_document(self)
+    def document(self) -> ListDocument:
+        """Return it for ``--output json``."""
+        visible = {row.checkpoint_id for row in self.rows}
+        return ListDocument(
+            store=self.store,
+            checkpoints=[row.document for row in self.rows],
+            savepoints=[
+                ListedSavepoint(
+                    name=savepoint.name,
+                    checkpoint_id=savepoint.checkpoint_id,
+                    created_at_ms=savepoint.created_at_ms,
+                    age_ms=self.now_ms - savepoint.created_at_ms,
+                    expired=savepoint.checkpoint_id not in visible,
+                )
+                for savepoint in self.savepoints
+            ],
+            pins=[
+                ListedPin(
+                    token=pin.token,
+                    checkpoint_id=pin.checkpoint_id,
+                    holder=pin.holder,
+                    until_ms=pin.until_ms,
+                    over=pin.until_ms <= self.now_ms,
+                )
+                for pin in self.pins
+            ],
+        )
 
     def write(self, page: Page) -> None:
         """Write it as text."""
@@ -198,27 +281,6 @@ class CheckpointList(Result):
             table.add_row(*(cell(values.get(name, "")) for name in shown))
         page.table(table)
         _write_holds(self, page)
-
-
-def _holds_document(result: CheckpointList) -> dict[str, Any]:
-    """Return the savepoints and the pins of a list.
-
-    ``expired`` is True if only the savepoint keeps its checkpoint, and ``over`` if the lease has
-    ended.
-    """
-    visible = {row.checkpoint_id for row in result.rows}
-    savepoints = [
-        {
-            "name": savepoint.name,
-            "id": savepoint.checkpoint_id,
-            "created_at_ms": savepoint.created_at_ms,
-            "age_ms": result.now_ms - savepoint.created_at_ms,
-            "expired": savepoint.checkpoint_id not in visible,
-        }
-        for savepoint in result.savepoints
-    ]
-    pins = [pin_document(pin) | {"over": pin.until_ms <= result.now_ms} for pin in result.pins]
-    return {"savepoints": savepoints, "pins": pins}
 
 
 def _write_holds(result: CheckpointList, page: Page) -> None:

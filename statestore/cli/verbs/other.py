@@ -7,12 +7,13 @@ demo runs, and every other verb starts without pyspark.
 from __future__ import annotations
 
 import importlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.documents import Document
 from statestore.cli.output import Page, Result, cell, table_of
 from statestore.extras import needs_extra
 from statestore.settings import Setting
@@ -38,15 +39,31 @@ def print_settings(invocation: Invocation) -> Configuration:
     return Configuration(settings=invocation.resolved.each())
 
 
+class SettingDocument(Document):
+    """A setting, its unit, and the source of its value."""
+
+    name: str
+    value: Any
+    unit: str
+    default: Any
+    source: str
+
+
+class ConfigurationDocument(Document):
+    """The effective settings."""
+
+    settings: list[SettingDocument]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Configuration(Result):
     """The effective settings."""
 
     settings: tuple[Setting, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {"settings": [asdict(setting) for setting in self.settings]}
+    def document(self) -> ConfigurationDocument:
+        """Return it for ``--output json``."""
+        return ConfigurationDocument.of(self)
 
     def write(self, page: Page) -> None:
         """Write it as text."""

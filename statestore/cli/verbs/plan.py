@@ -19,7 +19,7 @@ import click
 
 from statestore.cli.arguments import Parallelism, graph_of, target_options
 from statestore.cli.checkpoints import (
-    amplification_document,
+    amplification_of,
     choices_document,
     skew_document,
     write_choices,
@@ -30,15 +30,24 @@ from statestore.cli.checkpoints import (
     write_subtasks,
 )
 from statestore.cli.command import Invocation, Verb, checkpoint_argument, pass_invocation
+from statestore.cli.documents import LeftOutDocument
 from statestore.cli.drawing import amount, count, size, when
 from statestore.cli.graphs import matching_document, write_matching
 from statestore.cli.output import Page, Result, cell, table_of
+from statestore.cli.verbs.plan_documents import (
+    ComparisonDocument,
+    OperatorPlanDocument,
+    PlacementDocument,
+    PlanDocument,
+    PlanOptionDocument,
+    PricesDocument,
+    SubtaskPlanDocument,
+)
 from statestore.errors import InvalidArgumentError, SettingsError
-from statestore.format.manifest_json import left_out_to_json
 from statestore.parsing import parse_integer
 from statestore.restore.compare_plans import Compared, Comparison, Prices
 from statestore.restore.placement import LOCALITY, STRATEGIES, OperatorPlacement
-from statestore.restore.plan import OperatorPlan, RestorePlan, SubtaskPlan
+from statestore.restore.plan import RestorePlan
 from statestore.restore.skew import RangeSkew
 from statestore.restore.target import bytes_of
 from statestore.settings import read_toml
@@ -259,24 +268,35 @@ class PlannedRestore(Result):
     placements: tuple[OperatorPlacement, ...] = ()
     skews: tuple[RangeSkew, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
+    def document(self) -> PlanDocument:
+        """Return it for ``--output json``."""
         plan = self.plan
-        return {
-            "store": self.store,
-            "id": plan.checkpoint_id,
-            "old_parallelism": plan.old_parallelism,
-            "parallelism": plan.parallelism,
-            "size_bytes": plan.size_bytes,
-            "local_bytes": plan.local_bytes,
-            "files": plan.files,
-            "operators": [_operator_document(operator) for operator in plan.operators],
-            "choices": choices_document(plan.choices),
-            "matching": matching_document(plan.matching),
-            "placements": [_placement(placement) for placement in self.placements],
-            "skew": [skew_document(skew) for skew in self.skews],
-            "left_out": left_out_to_json(plan.left_out),
-        } | amplification_document(plan)
+        return PlanDocument(
+            store=self.store,
+            id=plan.checkpoint_id,
+            old_parallelism=plan.old_parallelism,
+            parallelism=plan.parallelism,
+            size_bytes=plan.size_bytes,
+            local_bytes=plan.local_bytes,
+            files=plan.files,
+            operators=[
+                OperatorPlanDocument(
+                    uid=operator.uid,
+                    max_parallelism=operator.max_parallelism,
+                    states=list(operator.states),
+                    largest_subtask=operator.largest.subtask,
+                    subtasks=SubtaskPlanDocument.each(operator.subtasks),
+                    read_amplification=amplification_of(operator),
+                )
+                for operator in plan.operators
+            ],
+            choices=choices_document(plan.choices),
+            matching=matching_document(plan.matching),
+            placements=PlacementDocument.each(self.placements),
+            skew=[skew_document(skew) for skew in self.skews],
+            left_out=LeftOutDocument.each(plan.left_out),
+            read_amplification=amplification_of(plan),
+        )
 
     def write(self, page: Page) -> None:
         """Write it as text."""
@@ -301,36 +321,6 @@ class PlannedRestore(Result):
         write_placements(page, self.placements, plan)
 
 
-def _operator_document(plan: OperatorPlan) -> dict[str, Any]:
-    return {
-        "uid": plan.uid,
-        "max_parallelism": plan.max_parallelism,
-        "states": list(plan.states),
-        "largest_subtask": plan.largest.subtask,
-        "subtasks": [_subtask_document(subtask) for subtask in plan.subtasks],
-    } | amplification_document(plan)
-
-
-def _placement(placement: OperatorPlacement) -> dict[str, Any]:
-    document = asdict(placement)
-    return {"operator": document.pop("uid"), **document}
-
-
-def _subtask_document(plan: SubtaskPlan) -> dict[str, Any]:
-    groups = plan.key_groups
-    changed = {"changed_rows": plan.changed_rows} if plan.changed_rows else {}
-    return {
-        "subtask": plan.subtask,
-        "key_groups": groups and {"first": groups.first, "last": groups.last},
-        "rows": plan.rows,
-        "size_bytes": plan.size_bytes,
-        "local_bytes": plan.local_bytes,
-        "files": plan.files,
-        "requests": plan.requests,
-        "elements": plan.elements,
-    } | changed
-
-
 @dataclass(frozen=True, kw_only=True)
 class ComparedPlans(Result):
     """A comparison of parallelisms; ``measured`` is the restore that supplied the rate, if any."""
@@ -339,21 +329,21 @@ class ComparedPlans(Result):
     comparison: Comparison
     measured: Rate | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
+    def document(self) -> ComparisonDocument:
+        """Return it for ``--output json``."""
         found = self.comparison
-        return {
-            "store": self.store,
-            "id": found.checkpoint_id,
-            "old_parallelism": found.old_parallelism,
-            "hosts": list(found.hosts),
-            "bytes_per_second": found.rate,
-            "measured_at_ms": self.measured and self.measured.at_ms,
-            "prices": found.prices and asdict(found.prices),
-            "options": [asdict(option) for option in found.options],
-            "chosen": found.chosen,
-            "why": found.why,
-        }
+        return ComparisonDocument(
+            store=self.store,
+            id=found.checkpoint_id,
+            old_parallelism=found.old_parallelism,
+            hosts=list(found.hosts),
+            bytes_per_second=found.rate,
+            measured_at_ms=None if self.measured is None else self.measured.at_ms,
+            prices=None if found.prices is None else PricesDocument.of(found.prices),
+            options=PlanOptionDocument.each(found.options),
+            chosen=found.chosen,
+            why=found.why,
+        )
 
     def write(self, page: Page) -> None:
         """Write it as text."""

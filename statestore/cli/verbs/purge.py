@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import click
+from msgspec import field
 
 from statestore.cli.arguments import key_of
 from statestore.cli.checkpoints import write_left_out
@@ -18,9 +18,9 @@ from statestore.cli.command import (
     state_option,
 )
 from statestore.cli.completion import complete_checkpoint
+from statestore.cli.documents import Document, LeftOutDocument
 from statestore.cli.drawing import count, counted, size
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
-from statestore.format.manifest_json import left_out_to_json
 from statestore.maintenance.purge import PurgedKey, ReplacedCheckpoint
 from statestore.maintenance.search import (
     DATA_FILES,
@@ -33,10 +33,11 @@ from statestore.maintenance.search import (
 
 __all__ = [
     "Purged",
+    "PurgedRows",
+    "ReplacedDocument",
     "Searched",
+    "SearchedFiles",
     "purge_key",
-    "purged_to_json",
-    "search_to_json",
     "write_purged",
     "write_search",
 ]
@@ -106,15 +107,68 @@ def purge_key(
     return Purged(purged=purged)
 
 
+class PurgedStateDocument(Document):
+    """The rows removed from a state. ``key_group`` is null if they may be in several key groups.
+
+    ``keys`` has the lists of columns that were compared with the key.
+    """
+
+    operator: str
+    name: str
+    key_group: int | None
+    rows: int
+    files: int
+    size_bytes: int
+    keys: list[list[str]]
+
+
+class ReplacedDocument(Document):
+    """A checkpoint that was replaced. ``new_id`` is null in a dry run."""
+
+    old_id: int
+    new_id: int | None
+    savepoints: list[str]
+    states: list[PurgedStateDocument]
+    left_out: list[LeftOutDocument]
+
+
+class PurgedRows(Document):
+    """The removed rows.
+
+    ``finished`` are the replacements of an interrupted earlier run. ``logs`` are the tables whose
+    Delta log was deleted, and ``cut_logs`` those whose log lost its old entries. ``pins`` held
+    replaced checkpoints.
+    """
+
+    store: str
+    dry_run: bool
+    replaced: list[ReplacedDocument]
+    finished: list[ReplacedDocument]
+    logs: list[str]
+    cut_logs: list[str]
+    pins: list[str]
+
+
+class PurgedDocument(PurgedRows):
+    """The removed rows of a key.
+
+    ``finished`` are the replacements of an interrupted earlier run. ``logs`` are the tables whose
+    Delta log was deleted, and ``cut_logs`` those whose log lost its old entries. ``pins`` held
+    replaced checkpoints.
+    """
+
+    uid: str | None = field(name="operator")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Purged(Result):
     """The replaced checkpoints."""
 
     purged: PurgedKey
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return purged_to_json(self.purged) | {"operator": self.purged.uid}
+    def document(self) -> PurgedDocument:
+        """Return it for ``--output json``."""
+        return PurgedDocument.of(self.purged)
 
     def write(self, page: Page) -> None:
         """Write it as text."""
@@ -122,19 +176,6 @@ class Purged(Result):
         write_purged(page, self.purged, what)
         if self.purged.replaced and not self.purged.dry_run:
             page.line("  the old files stay until 'statestore gc'; run --check after it")
-
-
-def purged_to_json(done: PurgedKey) -> dict[str, Any]:
-    """Return the removed rows as JSON, without the operator."""
-    return {
-        "store": done.store,
-        "dry_run": done.dry_run,
-        "replaced": [_replaced(one) for one in done.replaced],
-        "finished": [_replaced(one) for one in done.finished],
-        "logs": list(done.logs),
-        "cut_logs": list(done.cut_logs),
-        "pins": list(done.pins),
-    }
 
 
 def write_purged(page: Page, done: PurgedKey, what: str) -> None:
@@ -159,10 +200,6 @@ def write_purged(page: Page, done: PurgedKey, what: str) -> None:
         page.line(f"  {cut} old entries of the Delta log of {table}")
     for pin in done.pins:
         page.line(f"  replaced although pinned: {pin}")
-
-
-def _replaced(one: ReplacedCheckpoint) -> dict[str, Any]:
-    return asdict(one) | {"left_out": left_out_to_json(one.left_out)}
 
 
 def _write_replaced(page: Page, replaced: tuple[ReplacedCheckpoint, ...]) -> None:
@@ -204,32 +241,60 @@ def _write_replaced(page: Page, replaced: tuple[ReplacedCheckpoint, ...]) -> Non
     write_left_out(page, dict.fromkeys(chain.from_iterable(one.left_out for one in replaced)))
 
 
+class TraceDocument(Document):
+    """A file that still shows the key. ``rows`` is null unless it is a data file."""
+
+    file: str
+    what: str
+    rows: int | None
+
+
+class UnsearchedDocument(Document):
+    """A file that could not be searched."""
+
+    file: str
+    reason: str
+
+
+class SearchedFiles(Document):
+    """A search of all files.
+
+    ``searched`` has the number of files of each sort: data_files, log_files, documents, no_values
+    and other_states.
+    """
+
+    store: str
+    is_gone: bool = field(name="gone")
+    files: int
+    size_bytes: int
+    searched: dict[str, int]
+    found: list[TraceDocument]
+    unsearched: list[UnsearchedDocument]
+
+
+class SearchedDocument(SearchedFiles):
+    """With ``--check``: a search of all files for a key.
+
+    ``searched`` has the number of files of each sort: data_files, log_files, documents, no_values
+    and other_states.
+    """
+
+    uid: str | None = field(name="operator")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Searched(Result):
     """The findings of a search for a key; ``problem`` is set unless it is gone."""
 
     search: KeySearch
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return search_to_json(self.search) | {"operator": self.search.uid}
+    def document(self) -> SearchedDocument:
+        """Return it for ``--output json``."""
+        return SearchedDocument.of(self.search)
 
     def write(self, page: Page) -> None:
         """Write it as text."""
         write_search(page, self.search)
-
-
-def search_to_json(search: KeySearch) -> dict[str, Any]:
-    """Return the searched files and the findings as JSON, without the operator."""
-    return {
-        "store": search.store,
-        "gone": search.is_gone,
-        "files": search.files,
-        "size_bytes": search.size_bytes,
-        "searched": dict(search.searched),
-        "found": [asdict(one) for one in search.found],
-        "unsearched": [asdict(one) for one in search.unsearched],
-    }
 
 
 _SORTS = {

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
+from msgspec import field
 
 from statestore.cli.arguments import limit_option, query_limit_options
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.completion import complete_checkpoint
+from statestore.cli.documents import ColumnDocument, Document, LeftOutDocument
 from statestore.cli.drawing import count
 from statestore.cli.output import Page, Result, cell, table_of, value_text, write_rows
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry
-from statestore.format.manifest_json import left_out_to_json
-from statestore.restore.row_files import json_value
 from statestore.restore.sql_query import View
 from statestore.rows.python_values import display_values
 
@@ -132,6 +132,17 @@ def _first(answer: Any, limit: int) -> tuple[tuple[tuple[Any, ...], ...], bool]:
     return tuple(rows), False
 
 
+class AnswerDocument(Document):
+    """The answer to a query. ``cut`` is true if there are more rows."""
+
+    store: str
+    checkpoint_id: int = field(name="id")
+    columns: list[ColumnDocument]
+    rows: list[list[Any]]
+    cut: bool
+    left_out: list[LeftOutDocument]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Answered(Result):
     """The result of a query: its columns and rows; ``is_cut`` is True if there are more rows.
@@ -146,22 +157,43 @@ class Answered(Result):
     is_cut: bool
     left_out: tuple[LeftOutState, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {
-            "store": self.store,
-            "id": self.checkpoint_id,
-            "columns": [{"name": name, "type": kind} for name, kind in self.columns],
-            "rows": [[json_value(value) for value in row] for row in self.rows],
-            "cut": self.is_cut,
-            "left_out": left_out_to_json(self.left_out),
-        }
+    def document(self) -> AnswerDocument:
+        """Return it for ``--output json``."""
+        return AnswerDocument(
+            store=self.store,
+            checkpoint_id=self.checkpoint_id,
+            columns=[ColumnDocument(name=name, type=kind) for name, kind in self.columns],
+            rows=[list(row) for row in self.rows],
+            cut=self.is_cut,
+            left_out=LeftOutDocument.each(self.left_out),
+        )
 
     def write(self, page: Page) -> None:
         """Write it as text."""
         names = [name for name, _ in self.columns]
         write_rows(page, names, [map(value_text, row) for row in self.rows], is_cut=self.is_cut)
         write_left_out(page, self.left_out)
+
+
+class ViewDocument(Document):
+    """A view. ``rows`` is null if the number is unknown, as for a state with changes."""
+
+    view: str
+    schema: str
+    name: str
+    operator: str
+    state: str
+    rows: int | None
+    columns: list[ColumnDocument]
+
+
+class ViewsDocument(Document):
+    """With ``--tables``: the views that a query can use."""
+
+    store: str
+    checkpoint_id: int = field(name="id")
+    views: list[ViewDocument]
+    left_out: list[LeftOutDocument]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,22 +205,25 @@ class ListedViews(Result):
     views: tuple[View, ...]
     left_out: tuple[LeftOutState, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        views = [
-            {
-                "view": view.sql,
-                "schema": view.schema,
-                "name": view.name,
-                "operator": view.entry.state.uid,
-                "state": view.entry.state.name,
-                "rows": _known_rows(view),
-                "columns": [{"name": f.name, "type": str(f.type)} for f in view.columns],
-            }
-            for view in self.views
-        ]
-        document = {"store": self.store, "id": self.checkpoint_id, "views": views}
-        return document | {"left_out": left_out_to_json(self.left_out)}
+    def document(self) -> ViewsDocument:
+        """Return it for ``--output json``."""
+        return ViewsDocument(
+            store=self.store,
+            checkpoint_id=self.checkpoint_id,
+            views=[
+                ViewDocument(
+                    view=view.sql,
+                    schema=view.schema,
+                    name=view.name,
+                    operator=view.entry.state.uid,
+                    state=view.entry.state.name,
+                    rows=_known_rows(view),
+                    columns=[ColumnDocument(name=f.name, type=str(f.type)) for f in view.columns],
+                )
+                for view in self.views
+            ],
+            left_out=LeftOutDocument.each(self.left_out),
+        )
 
     def write(self, page: Page) -> None:
         """Write it as text."""

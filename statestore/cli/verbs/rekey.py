@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import click
 
@@ -16,10 +15,10 @@ from statestore.cli.command import (
     state_option,
 )
 from statestore.cli.completion import complete_checkpoint
+from statestore.cli.documents import Document, LeftOutDocument
 from statestore.cli.drawing import count, size
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
 from statestore.format.digest import digest_text
-from statestore.format.manifest_json import left_out_to_json
 from statestore.keys.hashing import HASH_SCHEMES
 from statestore.maintenance.rekey import RekeyedState, RekeyReport
 
@@ -105,25 +104,54 @@ def rekey_operator(
     return Rekeyed(report=report)
 
 
+class RekeyedStateDocument(Document):
+    """A state before and after. ``digest``, ``files`` and ``size_bytes`` are null in a dry run."""
+
+    state: str
+    rows: int
+    digest: str | None
+    key_before: list[str]
+    key: list[str]
+    max_parallelism_before: int
+    max_parallelism: int
+    hash_scheme_before: str
+    hash_scheme: str
+    files: int | None
+    size_bytes: int | None
+
+
+class RekeyedDocument(Document):
+    """An operator with other keys. ``new_id`` is null in a dry run."""
+
+    store: str
+    id: int
+    new_id: int | None
+    dry_run: bool
+    operator: str
+    read_bytes: int
+    states: list[RekeyedStateDocument]
+    left_out: list[LeftOutDocument]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rekeyed(Result):
     """The redistributed states."""
 
     report: RekeyReport
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
+    def document(self) -> RekeyedDocument:
+        """Return it for ``--output json``."""
         report = self.report
-        return {
-            "store": report.store,
-            "id": report.checkpoint_id,
-            "new_id": report.new_checkpoint_id,
-            "dry_run": report.dry_run,
-            "operator": report.uid,
-            "read_bytes": report.read_bytes,
-            "states": [_state(state) for state in report.states],
-            "left_out": left_out_to_json(report.left_out),
-        }
+        return RekeyedDocument(
+            store=report.store,
+            id=report.checkpoint_id,
+            new_id=report.new_checkpoint_id,
+            dry_run=report.dry_run,
+            operator=report.uid,
+            read_bytes=report.read_bytes,
+            states=[_state(state) for state in report.states],
+            left_out=LeftOutDocument.each(report.left_out),
+        )
 
     def write(self, page: Page) -> None:
         """Write it as text."""
@@ -143,14 +171,9 @@ class Rekeyed(Result):
         write_left_out(page, report.left_out)
 
 
-def _state(state: RekeyedState) -> dict[str, Any]:
-    document = asdict(state)
+def _state(state: RekeyedState) -> RekeyedStateDocument:
     digest = None if state.digest is None else digest_text(state.digest)
-    return (
-        document
-        | {"key_before": list(state.key_before), "key": list(state.key)}
-        | {"digest": digest}
-    )
+    return RekeyedStateDocument(**asdict(state) | {"digest": digest})
 
 
 def _row(state: RekeyedState) -> tuple[str, ...]:

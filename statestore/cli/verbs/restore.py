@@ -11,7 +11,7 @@ from typing import Any, Literal
 import click
 
 from statestore.cli.arguments import graph_of, target_options
-from statestore.cli.checkpoints import write_left_out
+from statestore.cli.checkpoints import RowSetDocument, write_left_out
 from statestore.cli.command import (
     Invocation,
     Verb,
@@ -19,11 +19,11 @@ from statestore.cli.command import (
     pass_invocation,
     state_options,
 )
+from statestore.cli.documents import Document, LeftOutDocument
 from statestore.cli.drawing import count, size
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
 from statestore.cli.verbs.plan import PlannedRestore, Rate, keep_rate
-from statestore.format.digest import RowSet, digest_text
-from statestore.format.manifest_json import left_out_to_json
+from statestore.format.digest import digest_text
 from statestore.parquet.writer import ParquetOptions
 from statestore.restore.export import ExportedCheckpoint, ExportedState
 from statestore.restore.row_files import EXPORT_FORMATS
@@ -127,6 +127,43 @@ def restore_checkpoint(
     return Restored(store=store.url, exported=exported)
 
 
+class ProofDocument(Document):
+    """The stored rows, and the rows of each subtask.
+
+    The subtasks add up to the stored rows, or, if ``copies`` is true, each one is a copy.
+    """
+
+    stored: RowSetDocument
+    subtasks: list[RowSetDocument]
+    copies: bool
+
+
+class ExportedStateDocument(Document):
+    """An exported state."""
+
+    operator: str
+    state: str
+    rows: int
+    size_bytes: int
+    files: int
+    proof: ProofDocument
+
+
+class RestoredDocument(Document):
+    """The exported states. With ``--dry-run``, the document is that of ``plan``."""
+
+    store: str
+    id: int
+    parallelism: int
+    directory: str
+    format: str
+    rows: int
+    size_bytes: int
+    files: int
+    states: list[ExportedStateDocument]
+    left_out: list[LeftOutDocument]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Restored(Result):
     """The written files."""
@@ -134,21 +171,21 @@ class Restored(Result):
     store: str
     exported: ExportedCheckpoint
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
+    def document(self) -> RestoredDocument:
+        """Return it for ``--output json``."""
         done = self.exported
-        return {
-            "store": self.store,
-            "id": done.checkpoint_id,
-            "parallelism": done.parallelism,
-            "directory": str(done.directory),
-            "format": done.form,
-            "rows": sum(state.rows for state in done.states),
-            "size_bytes": sum(state.size_bytes for state in done.states),
-            "files": sum(state.files for state in done.states),
-            "states": [_exported(state) for state in done.states],
-            "left_out": left_out_to_json(done.left_out),
-        }
+        return RestoredDocument(
+            store=self.store,
+            id=done.checkpoint_id,
+            parallelism=done.parallelism,
+            directory=str(done.directory),
+            format=done.form,
+            rows=sum(state.rows for state in done.states),
+            size_bytes=sum(state.size_bytes for state in done.states),
+            files=sum(state.files for state in done.states),
+            states=[_exported(state) for state in done.states],
+            left_out=LeftOutDocument.each(done.left_out),
+        )
 
     def write(self, page: Page) -> None:
         """Write it as text."""
@@ -170,24 +207,20 @@ class Restored(Result):
             _write_proof(page, state)
 
 
-def _exported(state: ExportedState) -> dict[str, Any]:
+def _exported(state: ExportedState) -> ExportedStateDocument:
     proof = state.proof
-    return {
-        "operator": state.uid,
-        "state": state.name,
-        "rows": state.rows,
-        "size_bytes": state.size_bytes,
-        "files": state.files,
-        "proof": {
-            "stored": _row_set(proof.stored),
-            "subtasks": [_row_set(subtask) for subtask in proof.subtasks],
-            "copies": proof.copies,
-        },
-    }
-
-
-def _row_set(found: RowSet) -> dict[str, Any]:
-    return {"rows": found.rows, "digest": digest_text(found.digest)}
+    return ExportedStateDocument(
+        operator=state.uid,
+        state=state.name,
+        rows=state.rows,
+        size_bytes=state.size_bytes,
+        files=state.files,
+        proof=ProofDocument(
+            stored=RowSetDocument.of_rows(proof.stored),
+            subtasks=[RowSetDocument.of_rows(subtask) for subtask in proof.subtasks],
+            copies=proof.copies,
+        ),
+    )
 
 
 def _write_proof(page: Page, state: ExportedState) -> None:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import click
+from msgspec import field
 
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.completion import complete_checkpoint
+from statestore.cli.documents import Document, LeftOutDocument
 from statestore.cli.drawing import count, counted
 from statestore.cli.output import Page, Result, cell, json_text, progress_bar, table_of
 from statestore.errors import CorruptionError
-from statestore.format.manifest_json import left_out_to_json
 from statestore.keys.groups import KeyGroupRange
 from statestore.maintenance.repair import RepairedStore
 from statestore.maintenance.salvage import DEFAULT_KEYS, SalvageReport
 from statestore.maintenance.salvage_parts import LostPart, SalvagedState
-from statestore.restore.row_files import json_value
 
 __all__ = ["Repaired", "Salvaged", "repair_store", "salvage_checkpoint"]
 
@@ -66,35 +66,71 @@ def salvage_checkpoint(
     return Salvaged(report=report)
 
 
+class DamagedFileDocument(Document):
+    """A damaged file, and its state if it is known."""
+
+    file: str
+    kind: str
+    what: list[str]
+    uid: str | None = field(name="operator")
+    state: str | None
+
+
+class LostPartDocument(Document):
+    """Key groups that were lost; ``first`` and ``last`` are null for all elements.
+
+    ``known_in`` is the newest older checkpoint with an intact copy, and ``keys`` the number of its
+    keys there. ``filled_from`` is the checkpoint whose rows replaced the lost ones.
+    """
+
+    first: int | None
+    last: int | None
+    rows: int
+    known_in: int | None
+    keys: int | None
+    filled_from: int | None
+
+
+class SalvagedStateDocument(Document):
+    """A state with damaged files. ``keys`` has some of the lost keys."""
+
+    uid: str = field(name="operator")
+    name: str = field(name="state")
+    sort: str
+    damaged_files: int
+    rows_before: int
+    rows_after: int
+    lost_rows: int
+    lost_key_groups: int
+    lost: list[LostPartDocument]
+    lost_keys: int
+    keys: list[dict[str, Any]]
+    why_not_filled: list[str]
+
+
+class SalvagedDocument(Document):
+    """A salvaged checkpoint. ``new_id`` is null if nothing was written."""
+
+    store: str
+    checkpoint_id: int = field(name="id")
+    new_checkpoint_id: int | None = field(name="new_id")
+    dry_run: bool
+    is_intact: bool = field(name="intact")
+    files: int
+    damaged: list[DamagedFileDocument]
+    states: list[SalvagedStateDocument]
+    left_out: list[LeftOutDocument]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Salvaged(Result):
     """The lost parts, and the new checkpoint with the rest."""
 
     report: SalvageReport
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        report = self.report
-        return {
-            "store": report.store,
-            "id": report.checkpoint_id,
-            "new_id": report.new_checkpoint_id,
-            "dry_run": report.dry_run,
-            "intact": report.is_intact,
-            "files": report.files,
-            "damaged": [
-                {
-                    "file": one.file,
-                    "kind": one.kind,
-                    "what": list(one.what),
-                    "operator": one.uid,
-                    "state": one.state,
-                }
-                for one in report.damaged
-            ],
-            "states": [_state(state) for state in report.states],
-            "left_out": left_out_to_json(report.left_out),
-        }
+    def document(self) -> SalvagedDocument:
+        """Return it for ``--output json``."""
+        return SalvagedDocument.of(self.report)
 
     def write(self, page: Page) -> None:
         """Write it as text."""
@@ -120,23 +156,6 @@ class Salvaged(Result):
         for state in report.states:
             _write_state(state, page)
         write_left_out(page, report.left_out)
-
-
-def _state(state: SalvagedState) -> dict[str, Any]:
-    return {
-        "operator": state.uid,
-        "state": state.name,
-        "sort": state.sort,
-        "damaged_files": state.damaged_files,
-        "rows_before": state.rows_before,
-        "rows_after": state.rows_after,
-        "lost_rows": state.lost_rows,
-        "lost_key_groups": state.lost_key_groups,
-        "lost": [asdict(part) for part in state.lost],
-        "lost_keys": state.lost_keys,
-        "keys": [json_value(dict(key)) for key in state.keys],
-        "why_not_filled": list(state.why_not_filled),
-    }
 
 
 def _write_state(state: SalvagedState, page: Page) -> None:
@@ -202,15 +221,31 @@ def repair_store(invocation: Invocation, dry_run: bool) -> Repaired:
     return Repaired(repaired=done, status=CorruptionError.exit_code if done.left else 0)
 
 
+class RepairFindingDocument(Document):
+    """A file of the store, and its fault."""
+
+    file: str
+    what: str
+
+
+class RepairedDocument(Document):
+    """The repaired files, and the ``left`` ones. If any are left, the exit status is 13."""
+
+    store: str
+    dry_run: bool
+    repaired: list[RepairFindingDocument]
+    left: list[RepairFindingDocument]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Repaired(Result):
     """The repairs, and the damage that cannot be repaired."""
 
     repaired: RepairedStore
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return asdict(self.repaired)
+    def document(self) -> RepairedDocument:
+        """Return it for ``--output json``."""
+        return RepairedDocument.of(self.repaired)
 
     def write(self, page: Page) -> None:
         """Write it as text."""

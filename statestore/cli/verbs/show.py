@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import click
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from statestore.cli.checkpoints import (
-    changed_rows_document,
+    LayerDocument,
+    RowSetDocument,
+    changed_rows,
     held_text,
     layers_document,
     layers_text,
@@ -25,13 +28,18 @@ from statestore.cli.command import (
     pass_invocation,
     state_options,
 )
+from statestore.cli.documents import (
+    CheckpointMetricsDocument,
+    ColumnDocument,
+    Document,
+    LeftOutDocument,
+)
 from statestore.cli.drawing import amount, count, counted, duration, when
-from statestore.cli.graphs import graph_document, write_graph
+from statestore.cli.graphs import GraphDocument, graph_document, write_graph
 from statestore.cli.output import Page, Result
 from statestore.errors import InvalidArgumentError
 from statestore.format.digest import digest_text
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
-from statestore.format.manifest_json import left_out_to_json
 from statestore.format.schema import Schema, type_text
 from statestore.restore.plan import RestorePlan
 from statestore.restore.target import select
@@ -80,6 +88,105 @@ def show_checkpoint(
     )
 
 
+class WriterDocument(Document):
+    """The writer of a checkpoint."""
+
+    release: str
+    name: str
+    token: str
+    generation: int
+
+
+class BatchDocument(Document):
+    """The last batch of a job, and the checkpoint that was taken for it."""
+
+    number: int
+    checkpoint_id: int
+
+
+class TableDocument(Document):
+    """The table of a state, below the store."""
+
+    format: str
+    path: str
+    version: int | None
+
+
+class TtlDocument(Document):
+    """The expiry of a state's rows."""
+
+    duration_ms: int
+    column: str
+    update: str
+    visibility: str
+
+
+class ShownStateDocument(Document):
+    """A state.
+
+    * Operator state has ``mode`` and ``elements_per_subtask``; keyed state has the other members.
+    * ``ttl`` is absent if rows do not expire.
+    * ``changes`` is absent for a state without changes. They are sorted, oldest first. ``rows``,
+      ``size_bytes``, ``files`` and ``digest`` are then those of the base.
+    * ``merged`` is the content of base and changes together, if it was recorded.
+    """
+
+    name: str
+    sort: str
+    columns: list[ColumnDocument]
+    rows: int
+    size_bytes: int
+    files: int
+    digest: str
+    table: TableDocument
+    mode: str | None = None
+    elements_per_subtask: list[int] | None = None
+    kind: str | None = None
+    key: list[str] | None = None
+    key_types: list[str] | None = None
+    namespace: list[str] | None = None
+    entry: list[str] | None = None
+    time_domain: str | UnsetType | None = UNSET
+    hash_scheme: str | None = None
+    layout: str | None = None
+    ttl: TtlDocument | None = None
+    merged: RowSetDocument | None = None
+    changes: list[LayerDocument] | None = None
+
+
+class ShownOperatorDocument(Document):
+    """An operator. ``max_parallelism`` is null if it has no keyed state."""
+
+    uid: str
+    operator_id: str
+    max_parallelism: int | None
+    states: list[ShownStateDocument]
+
+
+class CheckpointDocument(Document):
+    """A checkpoint. ``batches`` is as in docs/FORMAT.md.
+
+    ``changed_rows`` of its rows are changes, if any. ``metrics`` is absent if nothing was measured.
+    """
+
+    store: str
+    id: int
+    store_id: str
+    parallelism: int
+    started_at_ms: int
+    created_at_ms: int
+    age_ms: int
+    writer: WriterDocument
+    rows: int
+    size_bytes: int
+    files: int
+    batches: dict[str, BatchDocument]
+    operators: list[ShownOperatorDocument]
+    left_out: list[LeftOutDocument]
+    changed_rows: int = 0
+    metrics: CheckpointMetricsDocument | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class ShownCheckpoint(Result):
     """One checkpoint, or some of its states; ``plan`` is for its own parallelism."""
@@ -89,42 +196,41 @@ class ShownCheckpoint(Result):
     manifest: Manifest
     plan: RestorePlan
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
+    def document(self) -> CheckpointDocument:
+        """Return it for ``--output json``."""
         manifest = self.manifest
-        return (
-            {
-                "store": self.store,
-                "id": manifest.checkpoint_id,
-                "store_id": manifest.store_id,
-                "parallelism": manifest.parallelism,
-                "started_at_ms": manifest.started_at_ms,
-                "created_at_ms": manifest.created_at_ms,
-                "age_ms": self.now_ms - manifest.created_at_ms,
-                "writer": asdict(manifest.writer),
-                "rows": manifest.rows,
-                "size_bytes": manifest.size_bytes,
-                "files": manifest.files,
-                "batches": {
-                    job: asdict(record) for job, record in sorted((manifest.batches or {}).items())
-                },
-                "operators": [
-                    {
-                        "uid": uid,
-                        "operator_id": manifest.operators.id_of(uid),
-                        "max_parallelism": _max_parallelism(manifest, uid),
-                        "states": [
-                            _state_document(entry)
-                            for entry in manifest.entries
-                            if entry.state.uid == uid
-                        ],
-                    }
-                    for uid in manifest.uids
-                ],
-            }
-            | {"left_out": left_out_to_json(manifest.left_out)}
-            | changed_rows_document(manifest)
-            | metrics_document(manifest)
+        return CheckpointDocument(
+            store=self.store,
+            id=manifest.checkpoint_id,
+            store_id=manifest.store_id,
+            parallelism=manifest.parallelism,
+            started_at_ms=manifest.started_at_ms,
+            created_at_ms=manifest.created_at_ms,
+            age_ms=self.now_ms - manifest.created_at_ms,
+            writer=WriterDocument.of(manifest.writer),
+            rows=manifest.rows,
+            size_bytes=manifest.size_bytes,
+            files=manifest.files,
+            batches={
+                job: BatchDocument.of(record)
+                for job, record in sorted((manifest.batches or {}).items())
+            },
+            operators=[
+                ShownOperatorDocument(
+                    uid=uid,
+                    operator_id=manifest.operators.id_of(uid),
+                    max_parallelism=_max_parallelism(manifest, uid),
+                    states=[
+                        _state_document(entry)
+                        for entry in manifest.entries
+                        if entry.state.uid == uid
+                    ],
+                )
+                for uid in manifest.uids
+            ],
+            left_out=LeftOutDocument.each(manifest.left_out),
+            changed_rows=changed_rows(manifest),
+            metrics=metrics_document(manifest),
         )
 
     def write(self, page: Page) -> None:
@@ -168,12 +274,10 @@ class ShownGraph(Result):
     store: str
     manifest: Manifest
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        manifest = self.manifest
-        assert manifest.graph is not None
-        document = {"store": self.store, "id": manifest.checkpoint_id}
-        return document | graph_document(manifest, manifest.graph)
+    def document(self) -> GraphDocument:
+        """Return it for ``--output json``."""
+        assert self.manifest.graph is not None
+        return graph_document(self.store, self.manifest, self.manifest.graph)
 
     def write(self, page: Page) -> None:
         """Write it as text."""
@@ -189,38 +293,37 @@ def _max_parallelism(manifest: Manifest, uid: str) -> int | None:
     return next(found, None)
 
 
-def _state_document(entry: Entry) -> dict[str, Any]:
+def _state_document(entry: Entry) -> ShownStateDocument:
     state, base = entry.state, entry.parts[0]
-    document: dict[str, Any] = {
-        "name": state.name,
-        "sort": "keyed" if isinstance(entry, KeyedEntry) else "operator",
-        "columns": [{"name": f.name, "type": type_text(f.type)} for f in state.schema.fields],
-        "rows": base.rows,
-        "size_bytes": base.size_bytes,
-        "files": base.files,
-        "digest": digest_text(base.digest),
-        "table": asdict(entry.table),
-    }
+    document = ShownStateDocument(
+        name=state.name,
+        sort="keyed" if isinstance(entry, KeyedEntry) else "operator",
+        columns=[ColumnDocument(name=f.name, type=type_text(f.type)) for f in state.schema.fields],
+        rows=base.rows,
+        size_bytes=base.size_bytes,
+        files=base.files,
+        digest=digest_text(base.digest),
+        table=TableDocument.of(entry.table),
+    )
     if not isinstance(entry, KeyedEntry):
-        return document | {
-            "mode": entry.state.mode.value,
-            "elements_per_subtask": list(entry.counts),
-        }
+        return replace(
+            document, mode=entry.state.mode.value, elements_per_subtask=list(entry.counts)
+        )
     keyed = entry.state
-    return (
-        document
-        | {
-            "kind": keyed.kind.value,
-            "key": list(keyed.key),
-            "key_types": list(keyed.key_types),
-            "namespace": list(keyed.namespace),
-            "entry": list(keyed.entry),
-            "time_domain": keyed.time_domain and keyed.time_domain.value,
-            "hash_scheme": keyed.hash_scheme,
-            "layout": keyed.layout.value,
-        }
-        | ({"ttl": asdict(keyed.ttl)} if keyed.ttl else {})
-        | layers_document(entry)
+    merged = entry.contents if entry.layers else None
+    return replace(
+        document,
+        kind=keyed.kind.value,
+        key=list(keyed.key),
+        key_types=list(keyed.key_types),
+        namespace=list(keyed.namespace),
+        entry=list(keyed.entry),
+        time_domain=keyed.time_domain and keyed.time_domain.value,
+        hash_scheme=keyed.hash_scheme,
+        layout=keyed.layout.value,
+        ttl=keyed.ttl and TtlDocument.of(keyed.ttl),
+        merged=None if merged is None else RowSetDocument.of_rows(merged),
+        changes=layers_document(entry),
     )
 
 

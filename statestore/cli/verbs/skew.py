@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import click
+from msgspec import field
 
 from statestore.cli.arguments import key_value
 from statestore.cli.checkpoints import write_left_out
@@ -16,11 +17,10 @@ from statestore.cli.command import (
     pass_invocation,
     state_options,
 )
+from statestore.cli.documents import Document, LeftOutDocument
 from statestore.cli.drawing import bar, count, counted, size
 from statestore.cli.output import Page, Result, cell, table_of, value_text
-from statestore.format.manifest_json import left_out_to_json
 from statestore.restore.plan import Weight
-from statestore.restore.row_files import json_value
 from statestore.restore.skew import FACTOR, KEYS, READ_GROUPS, HotKeys, SkewedOperator, SkewReport
 
 __all__ = ["FoundSkew", "find_skew"]
@@ -93,6 +93,61 @@ def find_skew(
     return FoundSkew(store=store.url, report=report)
 
 
+class SkewedGroupDocument(Document):
+    """A key group. ``share`` is 0 to 1; ``times`` is relative to the even share."""
+
+    key_group: int
+    rows: int
+    size_bytes: int
+    share: float
+    times: float
+
+
+class HotKeyDocument(Document):
+    """A key and its number of rows. ``share`` is its share of the state's rows, 0 to 1."""
+
+    key: dict[str, Any]
+    key_group: int
+    rows: int
+    share: float
+
+
+class HotKeysDocument(Document):
+    """The keys of a state with the most rows, found in its key groups ``read``.
+
+    If ``exact`` is true, no other key group has a key with more rows than the last of these.
+    """
+
+    state: str
+    rows: int
+    keys: list[HotKeyDocument]
+    read: list[int]
+    is_exact: bool = field(name="exact")
+
+
+class SkewedOperatorDocument(Document):
+    """An operator, and those of its key groups that are too large."""
+
+    uid: str
+    states: list[str]
+    key_groups: int
+    rows: int
+    size_bytes: int
+    skewed: list[SkewedGroupDocument]
+    hot: list[HotKeysDocument]
+
+
+class SkewDocument(Document):
+    """The key groups above ``factor`` times the even share, by rows or bytes."""
+
+    store: str
+    id: int
+    by: str
+    factor: float
+    operators: list[SkewedOperatorDocument]
+    left_out: list[LeftOutDocument]
+
+
 @dataclass(frozen=True, kw_only=True)
 class FoundSkew(Result):
     """Skewed key groups and hot keys."""
@@ -100,17 +155,28 @@ class FoundSkew(Result):
     store: str
     report: SkewReport
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
+    def document(self) -> SkewDocument:
+        """Return it for ``--output json``."""
         report = self.report
-        return {
-            "store": self.store,
-            "id": report.checkpoint_id,
-            "by": report.by.value,
-            "factor": report.factor,
-            "operators": [_operator(operator) for operator in report.operators],
-            "left_out": left_out_to_json(report.left_out),
-        }
+        return SkewDocument(
+            store=self.store,
+            id=report.checkpoint_id,
+            by=report.by.value,
+            factor=report.factor,
+            operators=[
+                SkewedOperatorDocument(
+                    uid=operator.uid,
+                    states=list(operator.states),
+                    key_groups=operator.key_groups,
+                    rows=operator.rows,
+                    size_bytes=operator.size_bytes,
+                    skewed=SkewedGroupDocument.each(operator.skewed),
+                    hot=[_hot(hot) for hot in operator.hot],
+                )
+                for operator in report.operators
+            ],
+            left_out=LeftOutDocument.each(report.left_out),
+        )
 
     def write(self, page: Page) -> None:
         """Write it as text."""
@@ -127,34 +193,22 @@ class FoundSkew(Result):
                 _write_keys(page, hot)
 
 
-def _operator(found: SkewedOperator) -> dict[str, Any]:
-    return {
-        "uid": found.uid,
-        "states": list(found.states),
-        "key_groups": found.key_groups,
-        "rows": found.rows,
-        "size_bytes": found.size_bytes,
-        "skewed": [asdict(group) for group in found.skewed],
-        "hot": [_hot(hot) for hot in found.hot],
-    }
-
-
-def _hot(hot: HotKeys) -> dict[str, Any]:
-    return {
-        "state": hot.state,
-        "rows": hot.rows,
-        "keys": [
-            {
-                "key": json_value(key.key),
-                "key_group": key.key_group,
-                "rows": key.rows,
-                "share": key.rows / hot.rows,
-            }
-            for key in hot.keys
+def _hot(hot: HotKeys) -> HotKeysDocument:
+    return HotKeysDocument(
+        state=hot.state,
+        rows=hot.rows,
+        keys=[
+            HotKeyDocument(
+                key=counted.key,
+                key_group=counted.key_group,
+                rows=counted.rows,
+                share=counted.rows / hot.rows,
+            )
+            for counted in hot.keys
         ],
-        "read": list(hot.read),
-        "exact": hot.is_exact,
-    }
+        read=list(hot.read),
+        is_exact=hot.is_exact,
+    )
 
 
 def _write_groups(page: Page, report: SkewReport, operator: SkewedOperator) -> None:

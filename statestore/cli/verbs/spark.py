@@ -16,10 +16,21 @@ import click
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, LazyVerb, Root, Verb, common_options, pass_invocation
 from statestore.cli.completion import complete_checkpoint
+from statestore.cli.documents import LeftOutDocument
 from statestore.cli.drawing import count, counted, size, when
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
+from statestore.cli.verbs.spark_documents import (
+    ExportedPartitionDocument,
+    ExportedStoreDocument,
+    ImportedStoreDocument,
+    KeptBatchesDocument,
+    LocationDocument,
+    ProgressDocument,
+    SparkExportDocument,
+    SparkImportDocument,
+    operator_document,
+)
 from statestore.extras import needs_extra
-from statestore.format.manifest_json import left_out_to_json
 from statestore.storage import open_storage
 
 if TYPE_CHECKING:
@@ -28,9 +39,7 @@ if TYPE_CHECKING:
     from statestore.interop.spark_checkpoints.import_state import ImportedCheckpoint
     from statestore.interop.spark_checkpoints.show_location import (
         ShownLocation,
-        ShownQueryOperator,
         ShownStore,
-        ShownVariable,
     )
 
 __all__ = [
@@ -306,23 +315,23 @@ class Shown(Result):
 
     shown: ShownLocation
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
+    def document(self) -> LocationDocument:
+        """Return it for ``--output json``."""
         shown = self.shown
-        return {
-            "location": shown.location,
-            "query": shown.query_id,
-            "batch": shown.batch,
-            "kept": {"first": shown.kept[0], "last": shown.kept[1]},
-            "uncommitted": shown.uncommitted,
-            "provider": shown.provider,
-            "checkpoint_version": shown.checkpoint_version,
-            "watermark_ms": shown.watermark_ms,
-            "planned_at_ms": shown.planned_at_ms,
-            "formats": dict(shown.formats),
-            "sources": [_parsed(source) for source in shown.sources],
-            "operators": [_operator(operator) for operator in shown.operators],
-        }
+        return LocationDocument(
+            location=shown.location,
+            query=shown.query_id,
+            batch=shown.batch,
+            kept=KeptBatchesDocument(first=shown.kept[0], last=shown.kept[1]),
+            uncommitted=shown.uncommitted,
+            provider=shown.provider,
+            checkpoint_version=shown.checkpoint_version,
+            watermark_ms=shown.watermark_ms,
+            planned_at_ms=shown.planned_at_ms,
+            formats=dict(shown.formats),
+            sources=[_parsed(source) for source in shown.sources],
+            operators=[operator_document(operator) for operator in shown.operators],
+        )
 
     def write(self, page: Page) -> None:
         """Write it as text."""
@@ -376,47 +385,6 @@ def _write_store(page: Page, store: ShownStore) -> None:
     page.table(table)
 
 
-def _operator(operator: ShownQueryOperator) -> dict[str, Any]:
-    return {
-        "operator": operator.number,
-        "name": operator.name,
-        "does": operator.does,
-        "problem": operator.problem,
-        "stores": [
-            {
-                "store": store.name,
-                "key": store.key,
-                "value": store.value,
-                "kept_as_bytes": list(store.notes),
-                "variables": [_variable(variable) for variable in store.variables],
-                "rows": None if store.rows is None else sum(store.rows),
-                "partitions": [
-                    {
-                        "partition": number,
-                        "rows": None if store.rows is None else store.rows[number],
-                        "file_bytes": size_bytes,
-                    }
-                    for number, size_bytes in enumerate(store.file_bytes)
-                ],
-            }
-            for store in operator.stores
-        ],
-    }
-
-
-def _variable(variable: ShownVariable) -> dict[str, Any]:
-    return {
-        "variable": variable.name,
-        "kind": variable.form,
-        "ttl": variable.has_ttl,
-        "key": variable.key,
-        "value": variable.value,
-        "no_columns": list(variable.notes),
-        "rows": sum(variable.rows),
-        "partitions": list(variable.rows),
-    }
-
-
 def _parsed(source: str) -> Any:
     """Parse a source's location from JSON; a source may write any text."""
     try:
@@ -431,29 +399,29 @@ class SparkImportResult(Result):
 
     imported: ImportedCheckpoint
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
+    def document(self) -> SparkImportDocument:
+        """Return it for ``--output json``."""
         done = self.imported
-        return {
-            "location": done.location,
-            "query": done.record.query_id,
-            "batch": done.record.batch,
-            "store": done.store,
-            "id": done.checkpoint_id,
-            "found": done.found,
-            "incremental": done.is_incremental,
-            "states": [
-                {
-                    "operator": store.uid,
-                    "state": store.state,
-                    "rows": store.contents.rows,
-                    "key": store.columns.key_columns,
-                    "entry": store.columns.entry_columns,
-                    "kept_as_bytes": list(store.columns.problems),
-                }
+        return SparkImportDocument(
+            location=done.location,
+            query=done.record.query_id,
+            batch=done.record.batch,
+            store=done.store,
+            id=done.checkpoint_id,
+            found=done.found,
+            incremental=done.is_incremental,
+            states=[
+                ImportedStoreDocument(
+                    operator=store.uid,
+                    state=store.state,
+                    rows=store.contents.rows,
+                    key=list(store.columns.key_columns),
+                    entry=list(store.columns.entry_columns),
+                    kept_as_bytes=list(store.columns.problems),
+                )
                 for store in done.record.stores
             ],
-        }
+        )
 
     def write(self, page: Page) -> None:
         """Write it as text."""
@@ -485,34 +453,36 @@ class SparkExportResult(Result):
 
     exported: ExportedLocation
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
+    def document(self) -> SparkExportDocument:
+        """Return it for ``--output json``."""
         done = self.exported
-        return {
-            "store": done.store,
-            "id": done.checkpoint_id,
-            "location": done.location,
-            "query": done.query_id,
-            "batch": done.batch,
-            "shuffle_partitions": done.partitions,
-            "provider": done.provider,
-            "dry_run": done.dry_run,
-            "complete": not done.left_out,
-            "left_out": left_out_to_json(done.left_out),
-            "stores": [
-                {
-                    "operator": store.operator,
-                    "store": store.store,
-                    "partitions": [
-                        {"partition": number, "rows": rows, "size_bytes": size_bytes}
+        return SparkExportDocument(
+            store=done.store,
+            id=done.checkpoint_id,
+            location=done.location,
+            query=done.query_id,
+            batch=done.batch,
+            shuffle_partitions=done.partitions,
+            provider=done.provider,
+            dry_run=done.dry_run,
+            complete=not done.left_out,
+            left_out=LeftOutDocument.each(done.left_out),
+            stores=[
+                ExportedStoreDocument(
+                    operator=store.operator,
+                    store=store.store,
+                    partitions=[
+                        ExportedPartitionDocument(
+                            partition=number, rows=rows, size_bytes=size_bytes
+                        )
                         for number, (rows, size_bytes) in enumerate(
                             zip(store.rows, store.size_bytes, strict=True)
                         )
                     ],
-                }
+                )
                 for store in done.stores
             ],
-        }
+        )
 
     def write(self, page: Page) -> None:
         """Write it as text."""
@@ -537,17 +507,17 @@ class ProgressMade(Result):
 
     made: ExportedProgress
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
+    def document(self) -> ProgressDocument:
+        """Return it for ``--output json``."""
         made = self.made
-        return {
-            "store": made.store,
-            "id": made.checkpoint_id,
-            "location": made.location,
-            "query": made.query_id,
-            "batch": made.batch,
-            "left_out": left_out_to_json(made.left_out),
-        }
+        return ProgressDocument(
+            store=made.store,
+            id=made.checkpoint_id,
+            location=made.location,
+            query=made.query_id,
+            batch=made.batch,
+            left_out=LeftOutDocument.each(made.left_out),
+        )
 
     def write(self, page: Page) -> None:
         """Write it as text."""

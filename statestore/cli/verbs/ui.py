@@ -10,13 +10,13 @@ import secrets
 import sys
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
 
 import click
 
 from statestore.cli.arguments import query_limit_options
 from statestore.cli.command import Invocation, Verb, checkpoint_argument, pass_invocation
 from statestore.cli.completion import complete_checkpoint
+from statestore.cli.documents import Document
 from statestore.cli.drawing import size
 from statestore.cli.output import Page, Result, progress_bar
 
@@ -122,6 +122,14 @@ def write_store_report(
     return Reported(store=store.url, file=to, size_bytes=written)
 
 
+class ReportedDocument(Document):
+    """The written report."""
+
+    store: str
+    file: str
+    size_bytes: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reported(Result):
     """A report that was written."""
@@ -130,9 +138,9 @@ class Reported(Result):
     file: str
     size_bytes: int
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {"store": self.store, "file": self.file, "size_bytes": self.size_bytes}
+    def document(self) -> ReportedDocument:
+        """Return it for ``--output json``."""
+        return ReportedDocument.of(self)
 
     def write(self, page: Page) -> None:
         """Write it as text."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import click
+from msgspec import field
 from rich.table import Table
 
 from statestore.cli.command import Invocation, Verb, checkpoint_argument, pass_invocation
+from statestore.cli.documents import Document, KeyGroupsDocument
 from statestore.cli.drawing import counted, size
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
-from statestore.format.manifest_json import left_out_to_json
 from statestore.format.names import KEY_GROUP
 from statestore.maintenance.verify import ALL, BrokenFile, VerifyReport
 
@@ -54,32 +54,85 @@ def verify_checkpoint(invocation: Invocation, checkpoint: str, deep: bool, every
     return Verified(report=report, problem=report.problem)
 
 
+class BrokenFileDocument(Document):
+    """A broken file. Members that do not apply to it are null."""
+
+    file: str
+    kind: str
+    what: list[str]
+    checkpoint_id: int | None = field(name="id")
+    uid: str | None = field(name="operator")
+    state: str | None
+    key_groups: KeyGroupsDocument | None
+
+
+class CheckpointLeftOutDocument(Document, kw_only=True):
+    """State that the checkpoint ``id`` lacks of its source.
+
+    The other members are those of docs/FORMAT.md; its member ``id`` replaces the number.
+    """
+
+    id: int | str
+    operator: str
+    state: str | None = None
+    reason: str
+    command: str
+    name: str | None = None
+    first: int | None = None
+    last: int | None = None
+
+
+class VerifiedDocument(Document):
+    """The checked files. Names of files are relative; ``strays`` are files without a checkpoint."""
+
+    store: str
+    checkpoints: list[int]
+    deep: bool
+    intact: bool
+    complete: bool
+    left_out: list[CheckpointLeftOutDocument]
+    files: int
+    rows: int
+    size_bytes: int
+    broken: list[BrokenFileDocument]
+    strays: list[str]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Verified(Result):
     """The checked files and the broken ones; ``problem`` is set if there are any."""
 
     report: VerifyReport
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
+    def document(self) -> VerifiedDocument:
+        """Return it for ``--output json``."""
         report = self.report
-        return {
-            "store": report.store,
-            "checkpoints": list(report.checkpoints),
-            "deep": report.deep,
-            "intact": report.is_intact,
-            "complete": report.is_complete,
-            "left_out": [
-                {"id": number, **one}
-                for number, records in report.left_out.items()
-                for one in left_out_to_json(records)
+        return VerifiedDocument(
+            store=report.store,
+            checkpoints=list(report.checkpoints),
+            deep=report.deep,
+            intact=report.is_intact,
+            complete=report.is_complete,
+            left_out=[
+                CheckpointLeftOutDocument(
+                    id=checkpoint_id if record.id is None else record.id,
+                    operator=record.operator,
+                    state=record.state,
+                    reason=record.reason,
+                    command=record.command,
+                    name=record.name,
+                    first=record.first,
+                    last=record.last,
+                )
+                for checkpoint_id, records in report.left_out.items()
+                for record in records
             ],
-            "files": report.files,
-            "rows": report.rows,
-            "size_bytes": report.size_bytes,
-            "broken": [_broken(file) for file in report.broken],
-            "strays": list(report.strays),
-        }
+            files=report.files,
+            rows=report.rows,
+            size_bytes=report.size_bytes,
+            broken=BrokenFileDocument.each(report.broken),
+            strays=list(report.strays),
+        )
 
     def write(self, page: Page) -> None:
         """Write it as text."""
@@ -105,19 +158,6 @@ class Verified(Result):
             page.line(f"{counted(len(report.strays), 'stray file')} that no manifest references:")
             for name in report.strays:
                 page.line(f"  {name}")
-
-
-def _broken(file: BrokenFile) -> dict[str, Any]:
-    groups = file.key_groups
-    return {
-        "file": file.file,
-        "kind": file.kind,
-        "what": list(file.what),
-        "id": file.checkpoint_id,
-        "operator": file.uid,
-        "state": file.state,
-        "key_groups": groups and {"first": groups.first, "last": groups.last},
-    }
 
 
 def _by_file(broken: Iterable[BrokenFile]) -> list[tuple[BrokenFile, ...]]:

@@ -5,7 +5,6 @@ The store's checkpoints are listed repeatedly, and only the manifests of new one
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections import deque
@@ -15,13 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
 from statestore.cli.arguments import SPAN
 from statestore.cli.checkpoints import (
-    changed_rows_document,
+    changed_rows,
     error_document,
     held_text,
     metrics_document,
@@ -29,8 +30,14 @@ from statestore.cli.checkpoints import (
     share,
 )
 from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.documents import (
+    CheckpointMetricsDocument,
+    Document,
+    ErrorDocument,
+    LeftOutDocument,
+)
 from statestore.cli.drawing import count, counted, duration, size, when
-from statestore.cli.output import Page, cell, page, pause, printable, table_of
+from statestore.cli.output import Page, cell, document_text, page, pause, printable, table_of
 from statestore.errors import (
     CheckpointNotFoundError,
     CorruptionError,
@@ -41,7 +48,6 @@ from statestore.errors import (
 )
 from statestore.format.left_out import left_out_text
 from statestore.format.manifest import Manifest
-from statestore.format.manifest_json import left_out_to_json
 from statestore.store import StateStore
 
 __all__ = ["JsonLines", "LiveScreen", "TextLines", "Watched", "followed", "watch_checkpoints"]
@@ -108,6 +114,30 @@ def watch_checkpoints(invocation: Invocation, interval: float, stop_after: int |
 def _say(text: str) -> None:
     sys.stderr.write(f"{printable(text)}\n")
     sys.stderr.flush()
+
+
+class WatchedDocument(Document):
+    """A checkpoint, one a line. Of an unreadable one only the first four members are known.
+
+    ``new`` is false for the checkpoint that existed at the start. ``error`` is null for a readable
+    checkpoint.
+    """
+
+    store: str
+    id: int
+    new: bool
+    error: ErrorDocument | None
+    created_at_ms: int | UnsetType = UNSET
+    age_ms: int | UnsetType = UNSET
+    took_ms: int | UnsetType = UNSET
+    parallelism: int | UnsetType = UNSET
+    rows: int | UnsetType = UNSET
+    size_bytes: int | UnsetType = UNSET
+    files: int | UnsetType = UNSET
+    layers: int | UnsetType = UNSET
+    left_out: list[LeftOutDocument] | UnsetType = UNSET
+    changed_rows: int = 0
+    metrics: CheckpointMetricsDocument | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +224,7 @@ class JsonLines:
 
     def show(self, watched: Watched) -> None:
         """Write a checkpoint."""
-        _write(json.dumps(_document(watched), ensure_ascii=True))
+        _write(document_text(_document(watched), indent=None, ascii_only=True))
 
 
 class TextLines(JsonLines):
@@ -300,31 +330,29 @@ def _line(watched: Watched) -> str:
     return "; ".join(parts)
 
 
-def _document(watched: Watched) -> dict[str, Any]:
+def _document(watched: Watched) -> WatchedDocument:
     manifest, error = watched.manifest, watched.error
-    document: dict[str, Any] = {
-        "store": watched.store,
-        "id": watched.checkpoint_id,
-        "new": watched.is_new,
-        "error": error_document(error),
-    }
+    document = WatchedDocument(
+        store=watched.store,
+        id=watched.checkpoint_id,
+        new=watched.is_new,
+        error=None if error is None else error_document(error),
+    )
     if manifest is None:
         return document
-    return (
-        document
-        | {
-            "created_at_ms": manifest.created_at_ms,
-            "age_ms": _age_ms(manifest),
-            "took_ms": manifest.took_ms,
-            "parallelism": manifest.parallelism,
-            "rows": manifest.rows,
-            "size_bytes": manifest.size_bytes,
-            "files": manifest.files,
-            "layers": _layers(manifest),
-            "left_out": left_out_to_json(manifest.left_out),
-        }
-        | changed_rows_document(manifest)
-        | metrics_document(manifest)
+    return replace(
+        document,
+        created_at_ms=manifest.created_at_ms,
+        age_ms=_age_ms(manifest),
+        took_ms=manifest.took_ms,
+        parallelism=manifest.parallelism,
+        rows=manifest.rows,
+        size_bytes=manifest.size_bytes,
+        files=manifest.files,
+        layers=_layers(manifest),
+        left_out=LeftOutDocument.each(manifest.left_out),
+        changed_rows=changed_rows(manifest),
+        metrics=metrics_document(manifest),
     )
 
 
