@@ -39,8 +39,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
         return result
 
     def ours() -> DataFrame:
-        shared = update(events, {"state": state}, MicroBatch("bench", 0))["state"].shared
-        assert shared is not None
+        [shared] = update(events, {"state": state}, MicroBatch("bench", 0)).shared
         return shared
 
     ways: dict[str, Callable[[], DataFrame]] = {

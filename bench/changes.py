@@ -24,6 +24,7 @@ from bench.measure import Figure, Runs, counted, in_turn, sample, times
 from bench.state import state_rows, state_table
 from statestore import StateStore
 from statestore.format.manifest import KeyedEntry
+from statestore.snapshot.write_options import Changes
 from statestore.spark.session import spark_session
 
 __all__ = ["costs", "figures", "history"]
@@ -108,7 +109,7 @@ def history(folder: Path, rows: int, repeats: int) -> list[Figure]:
     for upserts, deletes in _random_changes(base):
         start = time.perf_counter()
         with store.snapshot(parallelism=PARALLELISM) as checkpoint:
-            checkpoint.write_changes("bench", "state", upserts, deletes, key="user")
+            checkpoint.write_changes("bench", "state", Changes(upserts, deletes), key="user")
         seconds.append(time.perf_counter() - start)
         amplification.append(_amplification(checkpoint.manifest.keyed[0]))
     entry = store.manifest().keyed[0]

@@ -26,6 +26,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from bench.measure import Figure, counted, times
 from bench.streaming import MAX_PARALLELISM, PARALLELISM, session
 from statestore import StateStore
+from statestore.snapshot.write_options import KeyedOptions
 from statestore.streaming import MicroBatch, StatefulQuery
 from statestore.testing.counting import CountingStorage
 
@@ -103,15 +104,13 @@ class Reminded:
         user = pa.array(np.char.add("user-", (number * _STRIDE % self.rows).astype(str)))
         at = pa.array(MINUTE * (1 + number // DUE) + number % DUE)
         with self._store().snapshot(parallelism=PARALLELISM) as checkpoint:
-            options: dict[str, Any] = {
-                "key": "user",
-                "max_parallelism": MAX_PARALLELISM,
-                "hash_scheme": "flink-sql",
-            }
-            checkpoint.write_keyed(UID, "total", pa.table({"user": user, "n": number}), **options)
-            options |= {"kind": "timers", "entry": "expiration", "time_domain": "processing"}
+            told: dict[str, Any] = {"key": "user", "max_parallelism": MAX_PARALLELISM}
+            options = KeyedOptions(hash_scheme="flink-sql")
+            totals = pa.table({"user": user, "n": number})
+            checkpoint.write_keyed(UID, "total", totals, options=options, **told)
+            options = replace(options, kind="timers", entry="expiration", time_domain="processing")
             timers = pa.table({"user": user, "expiration": at})
-            checkpoint.write_keyed(UID, "timers", timers, **options)
+            checkpoint.write_keyed(UID, "timers", timers, options=options, **told)
         self.run(self.query(self._store(), HELD_BYTES))
 
     def timed(self) -> float:

@@ -15,7 +15,7 @@ from statestore.parquet.writer import ParquetOptions
 from statestore.rows.sorting import MEMORY_BYTES
 from statestore.settings import setting
 from statestore.storage import DEFAULT_STREAMS, refuse_credentials
-from statestore.storage.local_cache import DEFAULT_LIMIT_BYTES
+from statestore.storage.local_cache import DEFAULT_LIMIT_BYTES, CacheOptions
 
 __all__ = [
     "JobSettings",
@@ -71,8 +71,9 @@ class StoreSettings:
         """All settings except the URL, as ``StateStore.open`` takes them."""
         return {
             "storage_options": self.storage_options,
-            "local_cache": self.local_cache,
-            "local_cache_bytes": self.local_cache_bytes,
+            "cache": (
+                CacheOptions(self.local_cache, self.local_cache_bytes) if self.local_cache else None
+            ),
             "parallel_streams": self.parallel_streams,
         }
 

@@ -40,6 +40,7 @@ from statestore.errors import (
 )
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, Writer
 from statestore.snapshot.begin import CommittedCheckpoint
+from statestore.snapshot.write_options import KeyedOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -170,23 +171,25 @@ def _put(
             "broadcast": checkpoint.write_broadcast,
         }[state.mode]
         return put(state.uid, state.name, rows)
-    options: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "key": state.key,
         "namespace": state.namespace,
-        "kind": state.kind,
-        "entry": state.entry,
-        "time_domain": state.time_domain,
         "max_parallelism": state.max_parallelism,
-        "hash_scheme": state.hash_scheme,
-        "key_types": state.key_types,
-        "renamed": state.renamed,
-        "dropped": state.dropped,
+        "options": KeyedOptions(
+            kind=state.kind,
+            entry=state.entry,
+            time_domain=state.time_domain,
+            hash_scheme=state.hash_scheme,
+            key_types=state.key_types,
+            renamed=state.renamed,
+            dropped=state.dropped,
+        ),
     }
     if state.changes == "off":
-        return checkpoint.write_keyed(state.uid, state.name, rows, **options)
+        return checkpoint.write_keyed(state.uid, state.name, rows, **arguments)
     if state.changes == "upserts":
-        return checkpoint.write_changes(state.uid, state.name, rows, **options)
-    return checkpoint.write_changes_against(state.uid, state.name, rows, **options)
+        return checkpoint.write_changes(state.uid, state.name, rows, **arguments)
+    return checkpoint.write_changes_against(state.uid, state.name, rows, **arguments)
 
 
 def _report(store: str, checkpoint: CheckpointWriter) -> Report:

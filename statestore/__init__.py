@@ -31,12 +31,16 @@ if TYPE_CHECKING:
     from statestore.restore.plan import RestorePlan
     from statestore.restore.restored import RestoredCheckpoint
     from statestore.snapshot.subtask_writer import Acknowledgement, KeyedWriter, SubtaskWriter
+    from statestore.snapshot.write_options import Changes, KeyedOptions
     from statestore.snapshot.writer import CheckpointWriter
     from statestore.spark.session import spark_session
+    from statestore.storage.local_cache import CacheOptions
     from statestore.store import StateStore
 
 __all__ = [
     "Acknowledgement",
+    "CacheOptions",
+    "Changes",
     "CheckpointCommitted",
     "CheckpointFailed",
     "CheckpointListener",
@@ -47,6 +51,7 @@ __all__ = [
     "CompactionRule",
     "KeyGroupAssignment",
     "KeyGroupRange",
+    "KeyedOptions",
     "KeyedWriter",
     "Manifest",
     "ParquetOptions",
@@ -68,6 +73,8 @@ __all__ = [
 
 _PLACES = {
     "Acknowledgement": "snapshot.subtask_writer",
+    "CacheOptions": "storage.local_cache",
+    "Changes": "snapshot.write_options",
     "CheckpointCommitted": "listeners",
     "CheckpointFailed": "listeners",
     "CheckpointListener": "listeners",
@@ -78,6 +85,7 @@ _PLACES = {
     "CompactionRule": "format.layers",
     "KeyGroupAssignment": "keys.groups",
     "KeyGroupRange": "keys.groups",
+    "KeyedOptions": "snapshot.write_options",
     "KeyedWriter": "snapshot.subtask_writer",
     "Manifest": "format.manifest",
     "ParquetOptions": "parquet.writer",

@@ -20,7 +20,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 from statestore.errors import InvalidArgumentError
 
-__all__ = ["checked", "checked_methods"]
+__all__ = ["checked", "checked_fields", "checked_methods"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,57 +34,39 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     InvalidArgumentError names the first argument whose type differs from the signature. ``Any``,
     and types that only a type checker imports, are not checked. The elements of an iterator are not
-    checked either, because they can be read only once. The keys of a TypedDict in ``**options:
-    Unpack[…]`` are parameters like all others, also in the signature that ``help()`` shows. An
-    unknown or missing key is a TypeError.
+    checked either, because they can be read only once.
     """
-    signature, has_options = _signature(function)
+    return _checked(function, function.__name__)
+
+
+def checked_fields(cls: C) -> C:
+    """Return a dataclass that checks the types of its fields when an object is made."""
+    cls.__init__ = _checked(vars(cls)["__init__"], cls.__name__)  # type: ignore[misc]
+    return cls
+
+
+def _checked(function: Callable[P, R], name: str) -> Callable[P, R]:
+    """Return the function with its arguments checked; messages begin with ``name``."""
+    signature = inspect.signature(function)
     checks: dict[str, _Parameter] | None = None
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         nonlocal checks
-        if has_options:
-            try:
-                signature.bind(*args, **kwargs)
-            except TypeError as error:
-                raise TypeError(f"{function.__name__}: {error}") from None
         if checks is None:  # at the first call, all names in the signature are defined
             checks = _checks(function, signature)
         if not checks:
             return function(*args, **kwargs)
         given = dict(zip(signature.parameters, args, strict=False)) | kwargs
-        for name, check in checks.items():
-            if name in given and not check.holds(given[name]):
+        for parameter, check in checks.items():
+            if parameter in given and not check.holds(given[parameter]):
                 raise InvalidArgumentError(
-                    f"{function.__name__}: {name} must be of type {check.text}, not "
-                    f"{type(given[name]).__name__}"
+                    f"{name}: {parameter} must be of type {check.text}, not "
+                    f"{type(given[parameter]).__name__}"
                 )
         return function(*args, **kwargs)
 
-    vars(call)["__signature__"] = signature
     return call
-
-
-def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, bool]:
-    """Return the signature including an unpacked TypedDict's keys, and whether it has such keys."""
-    signature = inspect.signature(function)
-    *first, last = signature.parameters.values() or [None]
-    if last is None or last.kind is not last.VAR_KEYWORD or "Unpack[" not in str(last.annotation):
-        return signature, False
-    [options] = get_args(
-        _evaluated(last.annotation, _Names(vars(sys.modules[function.__module__])))
-    )
-    keys = [
-        inspect.Parameter(
-            key,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if key in options.__required_keys__ else ...,
-            annotation=kind.__forward_arg__,
-        )
-        for key, kind in options.__annotations__.items()
-    ]
-    return signature.replace(parameters=[*first, *keys]), True
 
 
 def checked_methods(cls: C) -> C:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal
 
 from statestore._version import __version__
 from statestore.api.context import StoreContext
@@ -35,14 +34,11 @@ from statestore.jobgraph.graph import JobGraph
 from statestore.keys.ranges import RangeAssignment
 from statestore.listeners import CheckpointListener
 from statestore.parquet.writer import ParquetOptions
-from statestore.restore import export as export_command
 from statestore.restore import restored as restore_command
 from statestore.restore import sql_query as query_command
 from statestore.restore import target as plan_command
-from statestore.restore.export import ExportedCheckpoint
 from statestore.restore.plan import RestorePlan, Weight
 from statestore.restore.restored import RestoredCheckpoint
-from statestore.restore.row_files import Progress
 from statestore.restore.sql_query import View
 from statestore.restore.target import RestoreTarget
 from statestore.rows.dataframes import RowStream
@@ -51,26 +47,14 @@ from statestore.snapshot.measurement import Measuring
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.spark import data_source
 from statestore.storage import DEFAULT_STREAMS, CachedStorage, Storage, open_storage
-from statestore.storage.local_cache import DEFAULT_LIMIT_BYTES
+from statestore.storage.local_cache import CacheOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["RestoreOptions", "StateStore"]
+__all__ = ["StateStore"]
 
 COMPACTION = CompactionRule()
-
-
-class RestoreOptions(TypedDict, total=False):
-    """Options for a restore, in addition to its parallelism; see :meth:`StateStore.restore`."""
-
-    max_parallelism: int | None
-    bytes_per_task: int | None
-    graph: JobGraph | None
-    allow_non_restored_state: bool
-    balance: Weight | str | None
-    verify: bool
-    now_ms: int | None
 
 
 @checked_methods
@@ -101,8 +85,7 @@ class StateStore:
         layout: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
         parquet: ParquetOptions | None = None,
-        local_cache: str | Path | None = None,
-        local_cache_bytes: int = DEFAULT_LIMIT_BYTES,
+        cache: CacheOptions | None = None,
         parallel_streams: int = DEFAULT_STREAMS,
         compaction: CompactionRule | None = COMPACTION,
         listeners: Iterable[CheckpointListener] = (),
@@ -123,10 +106,9 @@ class StateStore:
             storage_options: options for the service's fsspec file system; Spark's ``s3a`` receives
                 them for this bucket.
             parquet: how data files are written.
-            local_cache: a local folder of each host. Data files that this host writes or restores
-                are kept there. They are read from there if their SHA-256 matches the manifest, and
-                from the store otherwise.
-            local_cache_bytes: the maximum size of ``local_cache``; by default 10 GiB.
+            cache: a local folder of each host. Data files that this host writes or restores are
+                kept there. They are read from there if their SHA-256 matches the manifest, and from
+                the store otherwise.
             parallel_streams: the number of ranges that a process reads concurrently from a bucket;
                 by default 16. Each needs 6 MB of memory.
             compaction: when changes of incremental checkpoints are merged and folded, in a thread
@@ -141,7 +123,7 @@ class StateStore:
                 or layout, or for a cache without room.
         """
         storage = open_storage(url, storage_options, parallel_streams, of_store=True)
-        data = CachedStorage(storage, local_cache, local_cache_bytes) if local_cache else None
+        data = CachedStorage(storage, cache.folder, cache.limit_bytes) if cache else None
         store = cls._over(storage, spark, table_format, layout, parquet, data, compaction)
         for listener in listeners:
             store.add_listener(listener)
@@ -376,7 +358,7 @@ class StateStore:
                 In that case the stored key groups are read as that many, without rewriting. If it
                 is a multiple, more rows are read than kept (``.plan.read_amplification``), and rows
                 are ordered by stored key group. To write the next snapshot with it, use
-                ``write_keyed(…, max_parallelism=…, regroup=True)``.
+                ``write_keyed(…, max_parallelism=…, options=KeyedOptions(regroup=True))``.
             bytes_per_task: the approximate number of bytes per subtask with ``parallelism="auto"``;
                 by default 16 MiB.
             graph: a job graph. Its operators find their state by operator id, each at its own
@@ -415,53 +397,6 @@ class StateStore:
             verify=verify,
             now_ms=now_ms,
             listeners=self._parts.listeners,
-        )
-
-    def export(
-        self,
-        directory: str | Path,
-        *,
-        checkpoint: int | str = "latest",
-        parallelism: int | Literal["auto"] | None = None,
-        uid: str | None = None,
-        name: str | None = None,
-        form: str = "parquet",
-        options: ParquetOptions | None = None,
-        progress: Progress | None = None,
-        **target: Unpack[RestoreOptions],
-    ) -> ExportedCheckpoint:
-        """Write a checkpoint's rows to files, one folder per subtask.
-
-        Takes the other options of :meth:`restore`.
-
-        Args:
-            directory: an empty folder, or a new one. After an error it is empty.
-            checkpoint: as in :meth:`restore`.
-            parallelism: as in :meth:`restore`.
-            uid: writes only the states of this operator; by default all states are written.
-            name: writes only the state of this name, of operator ``uid``.
-            form: ``parquet`` or ``jsonl``.
-            options: how Parquet files are written.
-            progress: called with the number of written rows and the total.
-
-        Returns:
-            The written files.
-
-        Raises:
-            StateNotFoundError: if the operator or state does not exist.
-            CorruptionError: if a file is damaged.
-            InvalidArgumentError: for a directory that is not empty.
-            StorageError: if the directory cannot be written.
-            StateStoreError: the errors of :meth:`restore`.
-        """
-        return export_command.export(
-            self.restore(checkpoint=checkpoint, parallelism=parallelism, **target),
-            Path(directory),
-            form=form,
-            uid=uid,
-            name=name,
-            options=options or ParquetOptions(),
-            progress=progress or (lambda done, total: None),
         )
 
     def plan(

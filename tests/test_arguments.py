@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import pytest
 
-from statestore import CheckpointWriter
-from statestore.arguments import checked, checked_methods
+from statestore.arguments import checked, checked_fields, checked_methods
 from statestore.errors import InvalidArgumentError
 from statestore.keys.groups import KeyGroupRange
 
@@ -148,38 +147,17 @@ def test_public_methods_of_a_class_are_checked() -> None:
             wrong()
 
 
-class Needed(TypedDict):
-    key: str
+@checked_fields
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    size: int | None = None
 
 
-class Options(Needed, total=False):
-    size: int | None
-
-
-@checked
-def with_options(uid: str, **options: Unpack[Options]) -> dict[str, Any]:
-    """Return the options."""
-    return {**options}
-
-
-def test_options_are_arguments_as_all_others() -> None:
-    assert with_options("u", key="k", size=None) == {"key": "k", "size": None}
-    wrong: dict[str, Any] = {"key": "k", "size": "1"}
-    with pytest.raises(
-        InvalidArgumentError, match=r"with_options: size must be of type int \| None"
-    ):
-        with_options("u", **wrong)
-    bad: list[tuple[dict[str, Any], str]] = [
-        ({}, "missing.*'key'"),
-        ({"key": "k", "sise": 1}, "'sise'"),
-    ]
-    for given, said in bad:
-        with pytest.raises(TypeError, match=said):
-            with_options("u", **given)
-
-
-def test_help_shows_the_options() -> None:
-    assert list(inspect.signature(with_options).parameters) == ["uid", "key", "size"]
-    assert {"namespace", "ttl", "kind"} <= {
-        *inspect.signature(CheckpointWriter.write_keyed).parameters
-    }
+def test_fields_of_a_value_are_checked() -> None:
+    assert Options(size=1).size == 1
+    assert replace(Options(size=1), size=None) == Options()
+    wrong: dict[str, Any] = {"size": "1"}
+    with pytest.raises(InvalidArgumentError, match=r"Options: size must be of type int \| None"):
+        Options(**wrong)
+    with pytest.raises(InvalidArgumentError, match="Options: size"):
+        replace(Options(), **wrong)

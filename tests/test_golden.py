@@ -16,6 +16,7 @@ from statestore.format.listed import list_of
 from statestore.format.names import manifest_path, pin_path, savepoint_path
 from statestore.format.state import Layout
 from statestore.rows.digests import rows_digest
+from statestore.snapshot.write_options import Changes, KeyedOptions
 from tests.golden.make_changes import STATES
 from tests.golden.make_kept import evolved
 from tests.golden.make_store import USERS, totals, write
@@ -94,7 +95,11 @@ def test_an_old_store_with_changes_restores_and_goes_on(name: str, tmp_path: Pat
     assert store.maintenance.verify("all", deep=True).is_intact
     with store.snapshot(parallelism=3) as checkpoint:
         checkpoint.write_changes(
-            "golden", "n", deletes=[{"user": "u2"}], kind="map", key="user", entry="m"
+            "golden",
+            "n",
+            Changes(deletes=[{"user": "u2"}]),
+            key="user",
+            options=KeyedOptions(kind="map", entry="m"),
         )
     last = {k: v for k, v in STATES[4].items() if k[0] != "u2"}
     for number, wanted in {**STATES, 5: last}.items():

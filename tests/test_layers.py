@@ -174,6 +174,7 @@ LAZY = {
     ("statestore", "statestore.engines.choice.spark_module"),
     # A help shows no store, and waits for nothing that reads one.
     ("statestore.cli.command", "statestore.cli.verbs"),
+    ("statestore.cli.command", "statestore.storage.local_cache.CacheOptions"),
     ("statestore.cli.command", "statestore.store.StateStore"),
     ("statestore.cli.output", "statestore.restore.row_files.json_value"),
     ("statestore.settings", "statestore.storage.refuse_credentials"),

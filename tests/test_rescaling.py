@@ -25,7 +25,7 @@ SECTIONS = {
     4: ("Chains", "statestore show --graph"),
     5: ("Wiring", "partition(df, "),
     6: ("Parallelism by bytes", "--parallelism auto --bytes-per-task"),
-    7: ("Placement", 'local_cache="cache"'),
+    7: ("Placement", 'cache=CacheOptions("cache")'),
     8: ("Restart", "[restart-strategy]"),
 }
 

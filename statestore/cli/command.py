@@ -73,18 +73,20 @@ class Invocation:
     def store(self, spark: Any = None) -> StateStore:
         """Open the store, with a Spark session if given. Raises a usage error if none is named."""
         # this import takes longer than everything that --help needs
+        from statestore.storage.local_cache import CacheOptions
         from statestore.store import StateStore
 
         url = self.settings.store
         if not url:
             raise click.UsageError("no store is named: pass --store URL, or set STATESTORE_URI")
-        settings = self.settings
+        settings, cache = self.settings, None
+        if settings.local_cache:
+            cache = CacheOptions(settings.local_cache, settings.local_cache_bytes)
         return StateStore.open(
             url,
             spark=spark,
             table_format=settings.table_format,
-            local_cache=settings.local_cache,
-            local_cache_bytes=settings.local_cache_bytes,
+            cache=cache,
             parallel_streams=settings.parallel_streams,
         )
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from statestore.demo.flights import TOPIC, FlightLog
-from statestore.snapshot.writer import StateOptions
 from statestore.sources.offsets import (
     SourceOffset,
     assign_partitions,
@@ -201,7 +201,7 @@ def snapshot(store: StateStore, job: Job, layout: str = "partitioned") -> int:
     """Commit states and offsets as one checkpoint; return its id."""
     assert job.states is not None
     states = job.states
-    options: StateOptions = {"key": KEY, "max_parallelism": MAX_PARALLELISM, "layout": layout}
+    options: dict[str, Any] = {"key": KEY, "max_parallelism": MAX_PARALLELISM, "layout": layout}
     with store.snapshot(parallelism=job.parallelism) as checkpoint:
         checkpoint.write_keyed(AIRCRAFT, "totals", states.totals, **options)
         checkpoint.write_map(AIRCRAFT, "routes", states.routes, map_key="route", **options)

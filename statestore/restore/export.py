@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -30,9 +31,11 @@ from statestore.parquet.operator_elements import element_digests
 from statestore.parquet.writer import ParquetOptions
 from statestore.restore.output_folder import Contents, publish_folder
 from statestore.restore.plan import OperatorPlan
-from statestore.restore.restored import RestoredCheckpoint
 from statestore.restore.row_files import EXPORT_FORMATS, Progress, elements_reader, write_rows
 from statestore.restore.target import select_operators
+
+if TYPE_CHECKING:
+    from statestore.restore.restored import RestoredCheckpoint
 
 __all__ = ["ExportedCheckpoint", "ExportedState", "export"]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -32,11 +33,15 @@ from statestore.layers.layer_cache import LayerCache
 from statestore.layers.merge import drop_expired, hides_expired, record_batch_reader
 from statestore.listeners import CheckpointRestored, Listeners
 from statestore.parquet.operator_elements import elements_of, read_elements
+from statestore.parquet.writer import ParquetOptions
+from statestore.restore.export import ExportedCheckpoint
+from statestore.restore.export import export as export_checkpoint
 from statestore.restore.key_set_lookup import WantedKeys, rows_of_keys
 from statestore.restore.lazy_subtask import LazySubtask
 from statestore.restore.lookup import rows_of_key
 from statestore.restore.placement import preferred_hosts
 from statestore.restore.plan import RestorePlan, redistribution_of
+from statestore.restore.row_files import Progress
 from statestore.restore.target import RestoreTarget, plan_target
 from statestore.rows.dataframes import pandas_of, polars_of
 from statestore.rows.digests import rows_digest
@@ -185,6 +190,45 @@ class RestoredCheckpoint:
         entry = self.manifest.operator_entry(self.plan.operator(uid).stored_uid, name)
         return RestoredOperatorState(
             self._catalog, self.manifest, entry, self.parallelism_of(uid), verify=self._verify
+        )
+
+    def export(
+        self,
+        directory: str | Path,
+        *,
+        operator: str | None = None,
+        state: str | None = None,
+        format: str = "parquet",  # noqa: A002 - the word of the command
+        parquet: ParquetOptions | None = None,
+        progress: Progress | None = None,
+    ) -> ExportedCheckpoint:
+        """Write the checkpoint's rows to files, one folder per subtask.
+
+        Args:
+            directory: an empty folder, or a new one. After an error it is empty.
+            operator: writes only the states of this operator; by default all states are written.
+            state: writes only the state of this name, of ``operator``.
+            format: ``parquet`` or ``jsonl``.
+            parquet: how Parquet files are written.
+            progress: called with the number of written rows and the total.
+
+        Returns:
+            The written files.
+
+        Raises:
+            StateNotFoundError: if the operator or state does not exist.
+            CorruptionError: if a file is damaged.
+            InvalidArgumentError: for a directory that is not empty.
+            StorageError: if the directory cannot be written.
+        """
+        return export_checkpoint(
+            self,
+            Path(directory),
+            form=format,
+            uid=operator,
+            name=state,
+            options=parquet or ParquetOptions(),
+            progress=progress or (lambda done, total: None),
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self, Unpack
+from typing import Any, Self
 
 from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Fence
@@ -25,6 +25,7 @@ from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntr
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.names import GREATEST_GIVEN_ID, manifest_path
 from statestore.format.state import clock_ms
+from statestore.format.state import Layout, TimeToLive
 from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.stored_operators import Operators
 from statestore.keys.groups import check_parallelism
@@ -37,7 +38,8 @@ from statestore.snapshot.checkpoint_context import CheckpointContext, PriorCheck
 from statestore.snapshot.measurement import Measuring
 from statestore.snapshot.pending_checkpoint import USED
 from statestore.snapshot.subtask_writer import Acknowledgement, AttemptId, KeyedWriter
-from statestore.snapshot.writer import ChangeOptions, CheckpointWriter, KeyedOptions
+from statestore.snapshot.write_options import DEFAULTS, Columns, KeyedOptions
+from statestore.snapshot.writer import CheckpointWriter
 
 __all__ = ["CommittedCheckpoint", "begin"]
 
@@ -71,54 +73,82 @@ class CommittedCheckpoint(CheckpointWriter):
         return self._stored.checkpoint_id, self._stored.writer
 
     def write_keyed(
-        self, uid: str, name: str, rows: Any, **options: Unpack[KeyedOptions]
+        self,
+        operator: str,
+        state: str,
+        rows: Any,
+        *,
+        key: Columns,
+        namespace: Columns = (),
+        max_parallelism: int | None = None,
+        layout: Layout | str | None = None,
+        ttl: TimeToLive | str | None = None,
+        options: KeyedOptions = DEFAULTS,
     ) -> KeyedEntry:
         """Return the stored state. Raises StateNotFoundError if the checkpoint lacks it."""
-        return self.manifest.keyed_entry(uid, name)
+        return self.manifest.keyed_entry(operator, state)
 
     def declare_keyed(
-        self, uid: str, name: str, schema: Any, **options: Unpack[KeyedOptions]
+        self,
+        operator: str,
+        state: str,
+        schema: Any,
+        *,
+        key: Columns,
+        namespace: Columns = (),
+        max_parallelism: int | None = None,
+        layout: Layout | str | None = None,
+        ttl: TimeToLive | str | None = None,
+        options: KeyedOptions = DEFAULTS,
     ) -> KeyedWriter:
         """Return a writer whose subtasks write nothing. Raises the errors of ``write_keyed``."""
-        manifest, stored = self.manifest, self.manifest.keyed_entry(uid, name)
+        manifest, stored = self.manifest, self.manifest.keyed_entry(operator, state)
         attempt = AttemptId(manifest.store_id, manifest.checkpoint_id, manifest.writer.token)
-        owners = owners_of(manifest, uid)
+        owners = owners_of(manifest, operator)
         return KeyedWriter(attempt, replace(stored, handles=()), owners, target=None)
 
     def write_changes(
         self,
-        uid: str,
-        name: str,
-        upserts: Any = None,
-        deletes: Any = None,
+        operator: str,
+        state: str,
+        changes: Any,
         *,
-        cleared: Any = None,
         base: int | str = LATEST,
-        **options: Unpack[ChangeOptions],
+        key: Columns | None = None,
+        namespace: Columns | None = None,
+        max_parallelism: int | None = None,
+        layout: Layout | str | None = None,
+        ttl: TimeToLive | str | None = None,
+        options: KeyedOptions = DEFAULTS,
     ) -> KeyedEntry:
         """Return the stored state; raises the errors of :meth:`write_keyed`."""
-        return self.manifest.keyed_entry(uid, name)
+        return self.manifest.keyed_entry(operator, state)
 
     def write_changes_against(
         self,
-        uid: str,
-        name: str,
+        operator: str,
+        state: str,
         rows: Any,
         *,
         base: int | str = LATEST,
-        **options: Unpack[ChangeOptions],
+        key: Columns | None = None,
+        namespace: Columns | None = None,
+        max_parallelism: int | None = None,
+        layout: Layout | str | None = None,
+        ttl: TimeToLive | str | None = None,
+        options: KeyedOptions = DEFAULTS,
     ) -> KeyedEntry:
         """Return the stored state; raises the errors of :meth:`write_keyed`."""
-        return self.manifest.keyed_entry(uid, name)
+        return self.manifest.keyed_entry(operator, state)
 
-    def carry(self, uid: str, name: str, *, base: int | str = LATEST) -> Entry:
+    def carry(self, operator: str, state: str, *, base: int | str = LATEST) -> Entry:
         """Return the stored state. Raises StateNotFoundError if the checkpoint lacks it."""
-        return self.manifest.find(uid, name)
+        return self.manifest.find(operator, state)
 
     def carry_rest(self, *, base: int | str = LATEST) -> None:
         """Do nothing, because the checkpoint is complete."""
 
-    def drop(self, uid: str, name: str) -> None:
+    def drop(self, operator: str, state: str) -> None:
         """Do nothing, because the checkpoint is complete."""
 
     def left_out(self, naming: Iterable[tuple[str, str]] = ()) -> tuple[tuple[str, str], ...]:
@@ -132,9 +162,9 @@ class CommittedCheckpoint(CheckpointWriter):
         """Return False, because the checkpoint does not take the subtask's files."""
         return False
 
-    def write_split(self, uid: str, name: str, elements: Any) -> OperatorEntry:
+    def write_split(self, operator: str, state: str, elements: Any) -> OperatorEntry:
         """Return the stored state. Raises StateNotFoundError if the checkpoint lacks it."""
-        return self.manifest.operator_entry(uid, name)
+        return self.manifest.operator_entry(operator, state)
 
     write_union = write_split
     write_broadcast = write_split

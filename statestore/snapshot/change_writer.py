@@ -25,7 +25,7 @@ from statestore.format.listed import read_all
 from statestore.format.manifest import KeyedEntry, Layer, TableRef
 from statestore.format.names import changes_table
 from statestore.format.schema import same_columns
-from statestore.format.state import KeyedState
+from statestore.format.state import KeyedState, Layout
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
 from statestore.layers.base_comparison import BaseComparison
@@ -46,12 +46,14 @@ from statestore.snapshot.full_writer import checked_state, write_full
 from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 from statestore.snapshot.state_request import (
     KeyedRequest,
+    TtlAsked,
     changed_ttl,
     kept_ttl,
     keyed_request,
     refuse_new_times,
     stamped,
 )
+from statestore.snapshot.write_options import Changes, Columns, KeyedOptions
 
 __all__ = ["changed_request", "latest_or", "write_against", "write_changes"]
 
@@ -61,13 +63,29 @@ _log = logging.getLogger(__name__)
 
 
 def changed_request(
-    attempt: CheckpointContext, uid: str, name: str, base: int | str, **options: Any
+    attempt: CheckpointContext,
+    uid: str,
+    name: str,
+    base: int | str,
+    *,
+    key: Columns | None,
+    namespace: Columns | None,
+    max_parallelism: int | None,
+    layout: Layout | str | None,
+    ttl: TtlAsked,
+    options: KeyedOptions,
 ) -> KeyedRequest:
     """Return the request of a caller. The kind and key of the state default to the stored ones.
 
-    Raises the errors of :func:`latest_or`, and InvalidArgumentError for a new state without a key.
+    Raises the errors of :func:`latest_or`, and InvalidArgumentError for a new state without a key,
+    or for an option that changes do not have.
     """
-    if "key" not in options:
+    if options.co_located:
+        raise InvalidArgumentError(
+            f"co_located cannot be set for changes of state {name!r} of operator {uid!r}; it "
+            "applies to all rows of a state, which write_keyed(…) writes"
+        )
+    if key is None:
         stored = latest_or(attempt, uid, name, base)
         state = attempt.history.keyed(uid, name) if stored is None else stored.state
         if state is None:
@@ -75,27 +93,35 @@ def changed_request(
                 f"the store has no state {name!r} of operator {uid!r}: pass key= (and for "
                 "entries kind= and entry=), so that its rows can be written in full"
             )
-        options = {
-            "key": state.key,
-            "namespace": state.namespace,
-            "kind": state.kind,
-            "entry": state.entry,
-            "time_domain": state.time_domain,
-            **options,
-        }
-    return keyed_request(attempt, uid, name, **options)
+        key = state.key
+        namespace = state.namespace if namespace is None else namespace
+        options = replace(
+            options,
+            kind=options.kind or state.kind,
+            entry=state.entry if options.entry is None else options.entry,
+            time_domain=options.time_domain or state.time_domain,
+        )
+    return keyed_request(
+        attempt,
+        uid,
+        name,
+        key=key,
+        namespace=namespace or (),
+        max_parallelism=max_parallelism,
+        layout=layout,
+        ttl=ttl,
+        options=options,
+    )
 
 
 def write_changes(
     collected: PendingCheckpoint,
     request: KeyedRequest,
-    upserts: Any,
-    deletes: Any,
-    cleared: Any,
+    changes: Changes,
     base: int | str,
 ) -> KeyedEntry:
     """Write the changes, and return the state; see ``CheckpointWriter.write_changes``."""
-    return _ChangeWriter(collected, request).changes(upserts, deletes, cleared, base)
+    return _ChangeWriter(collected, request).changes(changes, base)
 
 
 def write_against(
@@ -117,15 +143,15 @@ class _ChangeWriter:
         """Return the state's name for messages."""
         return str(self._request)
 
-    def changes(self, upserts: Any, deletes: Any, cleared: Any, base: int | str) -> KeyedEntry:
-        if upserts is None and deletes is None and cleared is None:
+    def changes(self, given: Changes, base: int | str) -> KeyedEntry:
+        if all(rows is None for rows in (given.upserts, given.deletes, given.cleared)):
             raise InvalidArgumentError(
-                f"no changes of {self} were passed; pass upserts=, deletes= or cleared=, or "
-                "an empty table if nothing changed"
+                f"no changes of {self} were passed; pass Changes(upserts=, deletes= or cleared=), "
+                "or an empty table if nothing changed"
             )
         most = self._attempt.parquet.stream_bytes
         upserts, deletes, cleared = (
-            reread(rows, str(self), most) for rows in (upserts, deletes, cleared)
+            reread(rows, str(self), most) for rows in (given.upserts, given.deletes, given.cleared)
         )
         old = latest_or(self._attempt, self._uid, self._name, base)
         if old is not None:

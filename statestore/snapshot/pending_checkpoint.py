@@ -216,8 +216,8 @@ class PendingCheckpoint:
                 raise ParallelismError(
                     f"{other} has max parallelism {other.max_parallelism}, but {entry.state} "
                     f"has {entry.state.max_parallelism}, and all states of an operator must "
-                    "have the same: write all of its keyed states with regroup=True and the "
-                    "new max parallelism"
+                    "have the same: write all of its keyed states with "
+                    "KeyedOptions(regroup=True) and the new max parallelism"
                 )
 
     def delete_merged(self, manifest: Manifest) -> None:

@@ -51,6 +51,7 @@ from statestore.parquet.operator_elements import (
 )
 from statestore.rows.uuids import is_uuid, uuid_columns
 from statestore.snapshot.checkpoint_context import CheckpointContext, PriorCheckpoints
+from statestore.snapshot.write_options import Columns, KeyedOptions, KeyTypes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,8 +59,6 @@ if TYPE_CHECKING:
 __all__ = [
     "OFF",
     "ROWS_WORTH_A_FILE",
-    "Columns",
-    "KeyTypes",
     "KeyedRequest",
     "TtlAsked",
     "changed_ttl",
@@ -164,11 +163,6 @@ ROWS_WORTH_A_FILE = 2048
 """Rows of a key group from which a file of its own costs little in comparison."""
 
 
-Columns = str | Sequence[str]
-
-KeyTypes = str | Mapping[str, str | None] | Sequence[str | None] | None
-"""What key columns are hashed as: one name, by column, or in the key's order; None: as they are."""
-
 TypesOf = Callable[[tuple[str, ...], str, Sequence[str | None]], tuple[str, ...]]
 
 
@@ -204,18 +198,11 @@ def keyed_request(
     name: str,
     *,
     key: Columns,
-    namespace: Columns = (),
-    kind: StateKind | str = StateKind.VALUE,
-    entry: Columns = (),
-    time_domain: TimeDomain | str | None = None,
-    max_parallelism: int | None = None,
-    hash_scheme: str | None = None,
-    key_types: KeyTypes = None,
-    layout: Layout | str | None = None,
-    renamed: Mapping[str, str] | None = None,
-    dropped: Columns = (),
-    ttl: TtlAsked = None,
-    regroup: bool = False,
+    namespace: Columns,
+    max_parallelism: int | None,
+    layout: Layout | str | None,
+    ttl: TtlAsked,
+    options: KeyedOptions,
 ) -> KeyedRequest:
     """Return a caller's request with the defaults filled in.
 
@@ -224,18 +211,18 @@ def keyed_request(
     return KeyedRequest(
         uid=uid,
         name=name,
-        kind=StateKind(kind),
+        kind=StateKind.VALUE if options.kind is None else StateKind(options.kind),
         key=_names(key),
         namespace=_names(namespace),
-        entry=_names(entry),
+        entry=_names(options.entry or ()),
         max_parallelism=attempt.max_parallelism_of(uid, max_parallelism),
-        hash_scheme=hash_scheme,
-        key_types=key_types,
-        time_domain=None if time_domain is None else TimeDomain(time_domain),
+        hash_scheme=options.hash_scheme,
+        key_types=options.key_types,
+        time_domain=None if options.time_domain is None else TimeDomain(options.time_domain),
         layout=layout or attempt.layout,
-        renamed=renamed or {},
-        dropped=_names(dropped),
-        regroup=regroup,
+        renamed=options.renamed or {},
+        dropped=_names(options.dropped),
+        regroup=options.regroup,
         ttl=ttl,
     )
 
@@ -432,7 +419,9 @@ def _max_parallelism(
     except (InvalidArgumentError, ParallelismError) as error:
         error.add_note(f"for state {request.name!r} of operator {uid!r}")
         if known is not None and parallelism > known:
-            error.add_note("to snapshot rows that were restored this way, pass regroup=True")
+            error.add_note(
+                "to snapshot rows that were restored this way, pass KeyedOptions(regroup=True)"
+            )
         raise
 
 

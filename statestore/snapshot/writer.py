@@ -11,8 +11,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self
 
 from statestore.arguments import checked_methods
 from statestore.engines.arrow_engine import is_schema
@@ -28,48 +29,11 @@ from statestore.snapshot.checkpoint_context import CheckpointContext
 from statestore.snapshot.commit import Commit
 from statestore.snapshot.full_writer import declare, write_full, write_operator
 from statestore.snapshot.pending_checkpoint import NOT_ENTERED, USED, PendingCheckpoint
-from statestore.snapshot.state_request import Columns, KeyedRequest, KeyTypes, keyed_request
+from statestore.snapshot.state_request import KeyedRequest, keyed_request
 from statestore.snapshot.subtask_writer import Acknowledgement, KeyedWriter
+from statestore.snapshot.write_options import DEFAULTS, Changes, Columns, KeyedOptions
 
-__all__ = ["ChangeOptions", "CheckpointWriter", "KeyedOptions", "StateOptions"]
-
-
-class _Common(TypedDict, total=False):
-    namespace: Columns
-    max_parallelism: int | None
-    hash_scheme: str | None
-    key_types: KeyTypes
-    layout: Layout | str | None
-    renamed: Mapping[str, str] | None
-    dropped: Columns
-    ttl: TimeToLive | str | None
-    regroup: bool
-
-
-class _Kind(TypedDict, total=False):
-    kind: StateKind | str
-    entry: Columns
-    time_domain: TimeDomain | str | None
-
-
-class _Key(TypedDict):
-    key: Columns
-
-
-class StateOptions(_Key, _Common, total=False):
-    """Options for writing a keyed state of any kind; see :meth:`CheckpointWriter.write_keyed`."""
-
-    co_located: bool
-
-
-class KeyedOptions(StateOptions, _Kind, total=False):
-    """The options of :meth:`CheckpointWriter.write_keyed`, including the state's kind."""
-
-
-class ChangeOptions(_Common, _Kind, total=False):
-    """Options for writing changes of a keyed state; the defaults are the stored values."""
-
-    key: Columns
+__all__ = ["CheckpointWriter"]
 
 
 @checked_methods
@@ -136,43 +100,39 @@ class CheckpointWriter:
         return self._collected
 
     def write_keyed(
-        self, uid: str, name: str, rows: Any, **options: Unpack[KeyedOptions]
+        self,
+        operator: str,
+        state: str,
+        rows: Any,
+        *,
+        key: Columns,
+        namespace: Columns = (),
+        max_parallelism: int | None = None,
+        layout: Layout | str | None = None,
+        ttl: TimeToLive | str | None = None,
+        options: KeyedOptions = DEFAULTS,
     ) -> KeyedEntry:
         """Write all rows of a keyed state.
 
-        There is one row per key and namespace, unless ``kind`` says otherwise.
+        There is one row per key and namespace, unless ``options.kind`` says otherwise.
 
         Args:
-            uid: the operator.
-            name: the state.
+            operator: the operator's uid.
+            state: the state's name.
             rows: a Spark DataFrame, an Arrow table or stream, a frame with Arrow's C interface, or
                 dictionaries. An iterator is read to its end. The column ``key_group`` of restored
                 rows is checked, and not stored again.
             key: the key columns.
             namespace: the namespace columns; none by default.
-            kind: what a row is; by default ``value``.
-            entry: the columns that identify the entries of one key, in a list, map or timer state.
-            time_domain: ``event`` or ``processing``, for timers.
             max_parallelism: the number of key groups, fixed for the life of the operator's state.
                 Defaults to the job graph's value, then the stored one, then Flink's default for
                 this parallelism.
-            regroup: lets ``max_parallelism`` differ from the stored one.
-            hash_scheme: how keys are hashed; defaults to the stored scheme, then to Flink's scheme
-                for Java objects.
-            key_types: the type that a key column is hashed as, if it is not its own type. It is one
-                name, one name per column, or a dictionary by column (``{"at": "TIMESTAMP(3)"}``).
-                Defaults to the stored types.
             layout: ``partitioned`` (one file per key group), ``ranged`` (few files, each with a
                 range of key groups) or ``auto``, which is partitioned from 2,048 rows per key group
                 on and ranged below. Defaults to the store's layout, then to ``auto``.
-            co_located: True if Spark partition i of a DataFrame has subtask i's rows, as after a
-                restore at this parallelism. In that case nothing is shuffled. A row that belongs to
-                another subtask is refused.
-            renamed: ``{"old": "new"}`` gives the new name of a value column. Value columns may also
-                be new, left out or wider than before.
-            dropped: value columns that are removed without a replacement.
             ttl: how long rows live. It is kept until another value or ``"off"`` is given. When it
                 is turned on, rows may lack its column, and get the checkpoint's clock.
+            options: the state's kind, its key types and other options.
 
         Returns:
             The state as the checkpoint will name it.
@@ -182,61 +142,93 @@ class CheckpointWriter:
             SchemaMismatchError, ParallelismError or InvalidArgumentError: for a conflict with the
                 stored state, or between arguments. Nothing is visible in that case either.
         """
-        co_located = options.pop("co_located", False)
-        request = self._request(uid, name, **options)
+        request = self._request(
+            operator,
+            state,
+            key=key,
+            namespace=namespace,
+            max_parallelism=max_parallelism,
+            layout=layout,
+            ttl=ttl,
+            options=options,
+        )
         if rows is None or is_schema(rows):
             raise InvalidArgumentError(
                 f"{request} has no rows; write changes with checkpoint.write_changes(…), and rows "
                 "of subtasks with checkpoint.declare_keyed(…)"
             )
-        with self._attempt.measuring.writing(uid, name):
-            entry = write_full(self._collected, request, rows, co_located=co_located)
-        self._collected.rewritten.add((uid, name))
+        with self._attempt.measuring.writing(operator, state):
+            entry = write_full(self._collected, request, rows, co_located=options.co_located)
+        self._collected.rewritten.add((operator, state))
         return entry
 
     def declare_keyed(
-        self, uid: str, name: str, schema: Any, **options: Unpack[KeyedOptions]
+        self,
+        operator: str,
+        state: str,
+        schema: Any,
+        *,
+        key: Columns,
+        namespace: Columns = (),
+        max_parallelism: int | None = None,
+        layout: Layout | str | None = None,
+        ttl: TimeToLive | str | None = None,
+        options: KeyedOptions = DEFAULTS,
     ) -> KeyedWriter:
         """Declare a keyed state that subtasks write in any process; nothing is written here.
 
-        Takes the options and raises the errors of :meth:`write_keyed`.
+        Raises the errors of :meth:`write_keyed`.
 
         Args:
-            uid: the operator.
-            name: the state.
+            operator: the operator's uid.
+            state: the state's name.
             schema: the columns of the rows, a ``pyarrow.Schema``.
+            key: as in :meth:`write_keyed`.
+            namespace: as in :meth:`write_keyed`.
+            max_parallelism: as in :meth:`write_keyed`.
+            layout: as in :meth:`write_keyed`.
+            ttl: as in :meth:`write_keyed`.
+            options: as in :meth:`write_keyed`.
 
         Returns:
             A writer to send to the subtasks. ``writer.subtask(i).write(table)`` writes the rows of
             subtask i. Each answer goes to :meth:`acknowledge`.
         """
-        co_located = options.pop("co_located", False)
-        request = self._request(uid, name, **options)
+        request = self._request(
+            operator,
+            state,
+            key=key,
+            namespace=namespace,
+            max_parallelism=max_parallelism,
+            layout=layout,
+            ttl=ttl,
+            options=options,
+        )
         if not is_schema(schema):
             raise InvalidArgumentError(
                 f"{request} must be declared with a pyarrow.Schema, not "
                 f"{type(schema).__name__}; write rows with checkpoint.write_keyed(…)"
             )
-        with self._attempt.measuring.writing(uid, name):
-            writer = declare(self._collected, request, schema, co_located=co_located)
-        self._collected.rewritten.add((uid, name))
+        with self._attempt.measuring.writing(operator, state):
+            writer = declare(self._collected, request, schema, co_located=options.co_located)
+        self._collected.rewritten.add((operator, state))
         return writer
 
     def write_changes(
         self,
-        uid: str,
-        name: str,
-        upserts: Any = None,
-        deletes: Any = None,
+        operator: str,
+        state: str,
+        changes: Any,
         *,
-        cleared: Any = None,
         base: int | str = LATEST,
-        **options: Unpack[ChangeOptions],
+        key: Columns | None = None,
+        namespace: Columns | None = None,
+        max_parallelism: int | None = None,
+        layout: Layout | str | None = None,
+        ttl: TimeToLive | str | None = None,
+        options: KeyedOptions = DEFAULTS,
     ) -> KeyedEntry:
         """Write the changes of a keyed state since the newest checkpoint, or since ``base``.
-
-        Takes the options of :meth:`write_keyed`, which default to the stored values. For a state
-        that may not be stored yet, ``key`` is required, and ``kind`` and ``entry`` if they apply.
 
         A value of another type than the column's is accepted if the conversion is lossless. If it
         is not, the error names its column and row. In a state with a TTL, upserts without its
@@ -245,18 +237,19 @@ class CheckpointWriter:
         upserts are written in full, and a warning is logged.
 
         Args:
-            uid: the operator.
-            name: the state.
-            upserts: whole rows with the state's columns, in the forms that :meth:`write_keyed`
-                accepts. Each replaces the row with the same key, namespace and entry columns, or is
-                new.
-            deletes: rows to delete. A key deletes all rows of the key. A key and namespace deletes
-                the rows of both. A row that also has the entry columns deletes one list element,
-                map entry or timer. Other columns are ignored. A list of dictionaries may mix the
-                three.
-            cleared: deletes of keys that upserts of the same checkpoint may write again.
+            operator: the operator's uid.
+            state: the state's name.
+            changes: ``Changes(upserts, deletes, cleared)``, or rows, which are upserts.
             base: the checkpoint that the changes build on. A job that was restored from an older
                 checkpoint passes its number.
+            key: the key columns; by default the stored ones. A state that may not be stored yet
+                requires them.
+            namespace: the namespace columns. If ``key`` is omitted, the default is the stored ones.
+            max_parallelism: as in :meth:`write_keyed`.
+            layout: as in :meth:`write_keyed`.
+            ttl: as in :meth:`write_keyed`.
+            options: as in :meth:`write_keyed`. If ``key`` is omitted, the default is the stored
+                kind, entry columns and time domain.
 
         Returns:
             The state as the checkpoint will name it.
@@ -268,9 +261,21 @@ class CheckpointWriter:
                 differ from the base.
             CheckpointNotFoundError: if the base has expired.
         """
-        request = self._changed(uid, name, base, **options)
-        with self._attempt.measuring.writing(uid, name):
-            entry = write_changes(self._collected, request, upserts, deletes, cleared, base)
+        request = self._changed(
+            operator,
+            state,
+            base,
+            key=key,
+            namespace=namespace,
+            max_parallelism=max_parallelism,
+            layout=layout,
+            ttl=ttl,
+            options=options,
+        )
+        if not isinstance(changes, Changes):
+            changes = Changes(changes)
+        with self._attempt.measuring.writing(operator, state):
+            entry = write_changes(self._collected, request, changes, base)
         if base != LATEST:
             manifest = self._attempt.history.load(base)
             self._collected.bases[manifest.checkpoint_id] = manifest
@@ -278,16 +283,21 @@ class CheckpointWriter:
 
     def write_changes_against(
         self,
-        uid: str,
-        name: str,
+        operator: str,
+        state: str,
         rows: Any,
         *,
         base: int | str = LATEST,
-        **options: Unpack[ChangeOptions],
+        key: Columns | None = None,
+        namespace: Columns | None = None,
+        max_parallelism: int | None = None,
+        layout: Layout | str | None = None,
+        ttl: TimeToLive | str | None = None,
+        options: KeyedOptions = DEFAULTS,
     ) -> KeyedEntry:
         """Compare all rows of a keyed state with a checkpoint, and write the differences.
 
-        Use it if the changes are not known. Takes the options of :meth:`write_changes`.
+        Use it if the changes are not known.
 
         Key groups whose stored digest equals the digest of the rows are not read. The others are
         merged and compared one after another, in Spark by the tasks that write. If nothing changed,
@@ -295,11 +305,17 @@ class CheckpointWriter:
         and a warning is logged.
 
         Args:
-            uid: the operator.
-            name: the state.
+            operator: the operator's uid.
+            state: the state's name.
             rows: all rows of the state.
             base: the checkpoint to compare with: its number, ``latest``, or a savepoint's name. The
                 new checkpoint builds on it, even if there are later ones.
+            key: as in :meth:`write_changes`.
+            namespace: as in :meth:`write_changes`.
+            max_parallelism: as in :meth:`write_keyed`.
+            layout: as in :meth:`write_keyed`.
+            ttl: as in :meth:`write_keyed`.
+            options: as in :meth:`write_changes`.
 
         Returns:
             The state as the checkpoint will name it.
@@ -308,21 +324,73 @@ class CheckpointWriter:
             MissingFileError or DamagedFileError: if a file of ``base`` is missing or damaged.
             StateStoreError: the errors of :meth:`write_changes`.
         """
-        request = self._changed(uid, name, base, **options)
-        with self._attempt.measuring.writing(uid, name):
+        request = self._changed(
+            operator,
+            state,
+            base,
+            key=key,
+            namespace=namespace,
+            max_parallelism=max_parallelism,
+            layout=layout,
+            ttl=ttl,
+            options=options,
+        )
+        with self._attempt.measuring.writing(operator, state):
             entry = write_against(self._collected, request, rows, base)
-        self._collected.rewritten.add((uid, name))
+        self._collected.rewritten.add((operator, state))
         return entry
 
-    def _request(self, uid: str, name: str, **options: Any) -> KeyedRequest:
-        self._collected.refuse_twice(uid, name)
-        return keyed_request(self._attempt, uid, name, **options)
+    def _request(
+        self,
+        operator: str,
+        state: str,
+        *,
+        key: Columns,
+        namespace: Columns,
+        max_parallelism: int | None,
+        layout: Layout | str | None,
+        ttl: TimeToLive | str | None,
+        options: KeyedOptions,
+    ) -> KeyedRequest:
+        self._collected.refuse_twice(operator, state)
+        return keyed_request(
+            self._attempt,
+            operator,
+            state,
+            key=key,
+            namespace=namespace,
+            max_parallelism=max_parallelism,
+            layout=layout,
+            ttl=ttl,
+            options=options,
+        )
 
     def _changed(
-        self, uid: str, name: str, base: int | str, **options: Unpack[ChangeOptions]
+        self,
+        operator: str,
+        state: str,
+        base: int | str,
+        *,
+        key: Columns | None,
+        namespace: Columns | None,
+        max_parallelism: int | None,
+        layout: Layout | str | None,
+        ttl: TimeToLive | str | None,
+        options: KeyedOptions,
     ) -> KeyedRequest:
-        self._collected.refuse_twice(uid, name)
-        return changed_request(self._attempt, uid, name, base, **options)
+        self._collected.refuse_twice(operator, state)
+        return changed_request(
+            self._attempt,
+            operator,
+            state,
+            base,
+            key=key,
+            namespace=namespace,
+            max_parallelism=max_parallelism,
+            layout=layout,
+            ttl=ttl,
+            options=options,
+        )
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         """Add a subtask's answer, so that the checkpoint has its files. This method is thread-safe.
@@ -362,170 +430,280 @@ class CheckpointWriter:
 
     def write_list(
         self,
-        uid: str,
-        name: str,
+        operator: str,
+        state: str,
         rows: Any,
         *,
+        key: Columns,
         position: str = "position",
-        **options: Unpack[StateOptions],
+        namespace: Columns = (),
+        max_parallelism: int | None = None,
+        layout: Layout | str | None = None,
+        ttl: TimeToLive | str | None = None,
+        options: KeyedOptions = DEFAULTS,
     ) -> KeyedEntry:
         """Write a list state: one row per element, ordered by an integer column.
 
-        Takes the options and raises the errors of :meth:`write_keyed`.
+        Raises the errors of :meth:`write_keyed`.
 
         Args:
-            uid: the operator.
-            name: the state.
+            operator: the operator's uid.
+            state: the state's name.
             rows: all rows, as in :meth:`write_keyed`.
+            key: as in :meth:`write_keyed`.
             position: the integer column.
-
-        Returns:
-            The state as the checkpoint will name it.
-        """
-        return self.write_keyed(uid, name, rows, kind=StateKind.LIST, entry=position, **options)
-
-    def write_map(
-        self, uid: str, name: str, rows: Any, *, map_key: Columns, **options: Unpack[StateOptions]
-    ) -> KeyedEntry:
-        """Write a map state: one row per key and map key.
-
-        Takes the options and raises the errors of :meth:`write_keyed`.
-
-        Args:
-            uid: the operator.
-            name: the state.
-            rows: all rows, as in :meth:`write_keyed`.
-            map_key: the columns of the map key.
-
-        Returns:
-            The state as the checkpoint will name it.
-        """
-        return self.write_keyed(uid, name, rows, kind=StateKind.MAP, entry=map_key, **options)
-
-    def write_reducing(
-        self, uid: str, name: str, rows: Any, **options: Unpack[StateOptions]
-    ) -> KeyedEntry:
-        """Write a reducing state: one row per key, the reduced value.
-
-        Takes the options and raises the errors of :meth:`write_keyed`.
-
-        Args:
-            uid: the operator.
-            name: the state.
-            rows: all rows, as in :meth:`write_keyed`.
-
-        Returns:
-            The state as the checkpoint will name it.
-        """
-        return self.write_keyed(uid, name, rows, kind=StateKind.REDUCING, **options)
-
-    def write_aggregating(
-        self, uid: str, name: str, rows: Any, **options: Unpack[StateOptions]
-    ) -> KeyedEntry:
-        """Write an aggregating state: one row per key, the accumulator.
-
-        Takes the options and raises the errors of :meth:`write_keyed`.
-
-        Args:
-            uid: the operator.
-            name: the state.
-            rows: all rows, as in :meth:`write_keyed`.
-
-        Returns:
-            The state as the checkpoint will name it.
-        """
-        return self.write_keyed(uid, name, rows, kind=StateKind.AGGREGATING, **options)
-
-    def write_timers(
-        self,
-        uid: str,
-        name: str,
-        rows: Any,
-        *,
-        time_domain: TimeDomain | str,
-        timestamp: str = "timestamp",
-        **options: Unpack[StateOptions],
-    ) -> KeyedEntry:
-        """Write timers: one row per key, namespace and time.
-
-        Takes the options and raises the errors of :meth:`write_keyed`.
-
-        Args:
-            uid: the operator.
-            name: the state.
-            rows: all rows, as in :meth:`write_keyed`.
-            time_domain: ``event`` or ``processing`` time.
-            timestamp: the time column.
+            namespace: as in :meth:`write_keyed`.
+            max_parallelism: as in :meth:`write_keyed`.
+            layout: as in :meth:`write_keyed`.
+            ttl: as in :meth:`write_keyed`.
+            options: as in :meth:`write_keyed`, without the kind and what belongs to it.
 
         Returns:
             The state as the checkpoint will name it.
         """
         return self.write_keyed(
-            uid,
-            name,
+            operator,
+            state,
             rows,
-            kind=StateKind.TIMERS,
-            entry=timestamp,
-            time_domain=time_domain,
-            **options,
+            key=key,
+            namespace=namespace,
+            max_parallelism=max_parallelism,
+            layout=layout,
+            ttl=ttl,
+            options=_of_kind(options, StateKind.LIST, entry=position),
         )
 
-    def write_split(self, uid: str, name: str, elements: Any) -> OperatorEntry:
+    def write_map(
+        self,
+        operator: str,
+        state: str,
+        rows: Any,
+        *,
+        key: Columns,
+        map_key: Columns,
+        namespace: Columns = (),
+        max_parallelism: int | None = None,
+        layout: Layout | str | None = None,
+        ttl: TimeToLive | str | None = None,
+        options: KeyedOptions = DEFAULTS,
+    ) -> KeyedEntry:
+        """Write a map state: one row per key and map key.
+
+        Raises the errors of :meth:`write_keyed`.
+
+        Args:
+            operator: the operator's uid.
+            state: the state's name.
+            rows: all rows, as in :meth:`write_keyed`.
+            key: as in :meth:`write_keyed`.
+            map_key: the columns of the map key.
+            namespace: as in :meth:`write_keyed`.
+            max_parallelism: as in :meth:`write_keyed`.
+            layout: as in :meth:`write_keyed`.
+            ttl: as in :meth:`write_keyed`.
+            options: as in :meth:`write_keyed`, without the kind and what belongs to it.
+
+        Returns:
+            The state as the checkpoint will name it.
+        """
+        return self.write_keyed(
+            operator,
+            state,
+            rows,
+            key=key,
+            namespace=namespace,
+            max_parallelism=max_parallelism,
+            layout=layout,
+            ttl=ttl,
+            options=_of_kind(options, StateKind.MAP, entry=map_key),
+        )
+
+    def write_reducing(
+        self,
+        operator: str,
+        state: str,
+        rows: Any,
+        *,
+        key: Columns,
+        namespace: Columns = (),
+        max_parallelism: int | None = None,
+        layout: Layout | str | None = None,
+        ttl: TimeToLive | str | None = None,
+        options: KeyedOptions = DEFAULTS,
+    ) -> KeyedEntry:
+        """Write a reducing state: one row per key, the reduced value.
+
+        Raises the errors of :meth:`write_keyed`.
+
+        Args:
+            operator: the operator's uid.
+            state: the state's name.
+            rows: all rows, as in :meth:`write_keyed`.
+            key: as in :meth:`write_keyed`.
+            namespace: as in :meth:`write_keyed`.
+            max_parallelism: as in :meth:`write_keyed`.
+            layout: as in :meth:`write_keyed`.
+            ttl: as in :meth:`write_keyed`.
+            options: as in :meth:`write_keyed`, without the kind and what belongs to it.
+
+        Returns:
+            The state as the checkpoint will name it.
+        """
+        return self.write_keyed(
+            operator,
+            state,
+            rows,
+            key=key,
+            namespace=namespace,
+            max_parallelism=max_parallelism,
+            layout=layout,
+            ttl=ttl,
+            options=_of_kind(options, StateKind.REDUCING),
+        )
+
+    def write_aggregating(
+        self,
+        operator: str,
+        state: str,
+        rows: Any,
+        *,
+        key: Columns,
+        namespace: Columns = (),
+        max_parallelism: int | None = None,
+        layout: Layout | str | None = None,
+        ttl: TimeToLive | str | None = None,
+        options: KeyedOptions = DEFAULTS,
+    ) -> KeyedEntry:
+        """Write an aggregating state: one row per key, the accumulator.
+
+        Raises the errors of :meth:`write_keyed`.
+
+        Args:
+            operator: the operator's uid.
+            state: the state's name.
+            rows: all rows, as in :meth:`write_keyed`.
+            key: as in :meth:`write_keyed`.
+            namespace: as in :meth:`write_keyed`.
+            max_parallelism: as in :meth:`write_keyed`.
+            layout: as in :meth:`write_keyed`.
+            ttl: as in :meth:`write_keyed`.
+            options: as in :meth:`write_keyed`, without the kind and what belongs to it.
+
+        Returns:
+            The state as the checkpoint will name it.
+        """
+        return self.write_keyed(
+            operator,
+            state,
+            rows,
+            key=key,
+            namespace=namespace,
+            max_parallelism=max_parallelism,
+            layout=layout,
+            ttl=ttl,
+            options=_of_kind(options, StateKind.AGGREGATING),
+        )
+
+    def write_timers(
+        self,
+        operator: str,
+        state: str,
+        rows: Any,
+        *,
+        key: Columns,
+        time_domain: TimeDomain | str,
+        timestamp: str = "timestamp",
+        namespace: Columns = (),
+        max_parallelism: int | None = None,
+        layout: Layout | str | None = None,
+        options: KeyedOptions = DEFAULTS,
+    ) -> KeyedEntry:
+        """Write timers: one row per key, namespace and time.
+
+        Raises the errors of :meth:`write_keyed`. Timers that need a TTL are written by that method.
+
+        Args:
+            operator: the operator's uid.
+            state: the state's name.
+            rows: all rows, as in :meth:`write_keyed`.
+            key: as in :meth:`write_keyed`.
+            time_domain: ``event`` or ``processing`` time.
+            timestamp: the time column.
+            namespace: as in :meth:`write_keyed`.
+            max_parallelism: as in :meth:`write_keyed`.
+            layout: as in :meth:`write_keyed`.
+            options: as in :meth:`write_keyed`, without the kind and what belongs to it.
+
+        Returns:
+            The state as the checkpoint will name it.
+        """
+        return self.write_keyed(
+            operator,
+            state,
+            rows,
+            key=key,
+            namespace=namespace,
+            max_parallelism=max_parallelism,
+            layout=layout,
+            options=_of_kind(options, StateKind.TIMERS, entry=timestamp, time_domain=time_domain),
+        )
+
+    def write_split(self, operator: str, state: str, elements: Any) -> OperatorEntry:
         """Write list state of an operator: on a rescale, each element goes to one subtask.
 
         Args:
-            uid: the operator.
-            name: the state.
+            operator: the operator's uid.
+            state: the state's name.
             elements: a list of elements per subtask, or a DataFrame or table of elements with or
                 without the columns ``subtask`` and ``position``.
 
         Returns:
             The state as the checkpoint will name it.
         """
-        return self._operator(uid, name, elements, RedistributionMode.SPLIT)
+        return self._operator(operator, state, elements, RedistributionMode.SPLIT)
 
-    def write_union(self, uid: str, name: str, elements: Any) -> OperatorEntry:
+    def write_union(self, operator: str, state: str, elements: Any) -> OperatorEntry:
         """Write union state: on a restore, every subtask gets every element.
 
         Args:
-            uid: the operator.
-            name: the state.
+            operator: the operator's uid.
+            state: the state's name.
             elements: as in :meth:`write_split`.
 
         Returns:
             The state as the checkpoint will name it.
         """
-        return self._operator(uid, name, elements, RedistributionMode.UNION)
+        return self._operator(operator, state, elements, RedistributionMode.UNION)
 
-    def write_broadcast(self, uid: str, name: str, elements: Any) -> OperatorEntry:
+    def write_broadcast(self, operator: str, state: str, elements: Any) -> OperatorEntry:
         """Write broadcast state, which is the same in every subtask.
 
         Args:
-            uid: the operator.
-            name: the state.
+            operator: the operator's uid.
+            state: the state's name.
             elements: one list of elements.
 
         Returns:
             The state as the checkpoint will name it.
         """
-        return self._operator(uid, name, elements, RedistributionMode.BROADCAST)
+        return self._operator(operator, state, elements, RedistributionMode.BROADCAST)
 
     def _operator(
-        self, uid: str, name: str, elements: Any, mode: RedistributionMode
+        self, operator: str, state: str, elements: Any, mode: RedistributionMode
     ) -> OperatorEntry:
-        entry = write_operator(self._collected, uid, name, elements, mode)
-        self._collected.rewritten.add((uid, name))
+        entry = write_operator(self._collected, operator, state, elements, mode)
+        self._collected.rewritten.add((operator, state))
         return entry
 
-    def carry(self, uid: str, name: str, *, base: int | str = LATEST) -> Entry:
+    def carry(self, operator: str, state: str, *, base: int | str = LATEST) -> Entry:
         """Carry a state from the newest checkpoint, or from ``base``, into this one.
 
         Its files are named again, and no row is read. Elements of an operator are redistributed if
         its parallelism has changed.
 
         Args:
-            uid: the operator.
-            name: the state.
+            operator: the operator's uid.
+            state: the state's name.
             base: the checkpoint that has the state.
 
         Returns:
@@ -536,7 +714,7 @@ class CheckpointWriter:
             CheckpointNotFoundError, MalformedManifestError or ParallelismError:
                 if the state cannot be carried.
         """
-        return self._carrying.carry(uid, name, base=base)
+        return self._carrying.carry(operator, state, base=base)
 
     def carry_rest(self, *, base: int | str = LATEST) -> None:
         """When the block ends, carry the other states of the newest checkpoint, or of ``base``.
@@ -546,16 +724,16 @@ class CheckpointWriter:
         """
         self._carrying.carry_rest(base=base)
 
-    def drop(self, uid: str, name: str) -> None:
+    def drop(self, operator: str, state: str) -> None:
         """Leave a state of the newest checkpoint out of this one and all later ones.
 
         If the state does not exist, this does nothing.
 
         Args:
-            uid: the operator.
-            name: the state.
+            operator: the operator's uid.
+            state: the state's name.
         """
-        self._carrying.drop(uid, name)
+        self._carrying.drop(operator, state)
 
     def left_out(self, naming: Iterable[tuple[str, str]] = ()) -> tuple[tuple[str, str], ...]:
         """Return the states that would be lost if the block ended now.
@@ -669,3 +847,23 @@ class CheckpointWriter:
             self._commit.run()
         else:
             self._commit.fail(error)
+
+
+def _of_kind(
+    options: KeyedOptions,
+    kind: StateKind,
+    *,
+    entry: Columns | None = None,
+    time_domain: TimeDomain | str | None = None,
+) -> KeyedOptions:
+    """Return the options with the kind that a method of the writer stands for.
+
+    Raises InvalidArgumentError for options that contain what the method itself determines.
+    """
+    for name in ("kind", "entry", "time_domain"):
+        if getattr(options, name) is not None:
+            raise InvalidArgumentError(
+                f"{name} cannot be set in the options of {kind.value} state, because "
+                f"write_{kind.value}(…) sets it; remove it, or call write_keyed(…)"
+            )
+    return replace(options, kind=kind, entry=entry, time_domain=time_domain)

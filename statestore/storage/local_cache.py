@@ -14,13 +14,15 @@ import os
 import uuid
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
+from statestore.arguments import checked_fields
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.storage.base import Listed, NewFile, Storage, check_inside
 
-__all__ = ["DEFAULT_LIMIT_BYTES", "CachedStorage"]
+__all__ = ["DEFAULT_LIMIT_BYTES", "CacheOptions", "CachedStorage"]
 
 DEFAULT_LIMIT_BYTES = 10 * 2**30
 
@@ -30,6 +32,23 @@ _FOLDER = "statestore-cache"
 _TRIM_PARTS = 16
 _CHUNK_BYTES = 2**20
 _log = logging.getLogger(__name__)
+
+
+@checked_fields
+@dataclass(frozen=True)
+class CacheOptions:
+    """The local cache of a store.
+
+    Attributes:
+        folder: a local folder of each host; several stores and processes may share it.
+        limit_bytes: the maximum size of the cache; by default 10 GiB.
+
+    Raises:
+        InvalidArgumentError: for a value of another type.
+    """
+
+    folder: str | Path
+    limit_bytes: int = DEFAULT_LIMIT_BYTES
 
 
 class CachedStorage:

@@ -7,12 +7,13 @@ The checkpoints of Spark's own queries belong in :mod:`statestore.interop.spark_
 from statestore.extras import needs_extra
 
 with needs_extra("spark", "a StatefulQuery"):
+    from statestore.snapshot.write_options import Changes
     from statestore.streaming.outputs import initial_state, to_delta, to_kafka
     from statestore.streaming.planned import MicroBatch
     from statestore.streaming.progress import Progress, starting_offsets
     from statestore.streaming.query_states import QueryState
     from statestore.streaming.stateful_query import StatefulQuery
-    from statestore.streaming.updates import Changes, Updated, by_key
+    from statestore.streaming.updates import Updated, by_key
 
 __all__ = [
     "Changes",

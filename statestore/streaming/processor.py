@@ -28,6 +28,7 @@ from statestore.format.state import KeyedState
 from statestore.keys.groups import DEFAULT_LOWER_BOUND, default_max_parallelism
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.spark.cached_rows import collect_if_small, compute
+from statestore.snapshot.write_options import Changes
 from statestore.spark.compat import arrow_schema_of
 from statestore.spark.hashing import column_of
 from statestore.spark.state_writer import frame_of, spark_schema
@@ -61,7 +62,7 @@ from statestore.streaming.timer_index import (
     index_rows,
     key_rows,
 )
-from statestore.streaming.updates import Changes, Updated
+from statestore.streaming.updates import Updated
 from statestore.streaming.worker_errors import worker_errors
 
 __all__ = ["Processing", "processing_of", "with_ticks"]
@@ -100,9 +101,9 @@ class Processing:
         states = {one.name: one.query_state for one in self._task(events).written}
         if self.max_parallelism is None:
             return states
-        groups = {"max_parallelism": self.max_parallelism}
         return {
-            name: replace(one, options={**one.options, **groups}) for name, one in states.items()
+            name: replace(state, max_parallelism=self.max_parallelism)
+            for name, state in states.items()
         }
 
     def keys(self, keys: pa.Table) -> pa.Table:

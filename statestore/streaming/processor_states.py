@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from pyspark.sql import types as T
 
 from statestore.errors import UnsupportedTypeError
 from statestore.format.state import StateKind, TimeDomain, TimeToLive
+from statestore.snapshot.write_options import KeyedOptions
 from statestore.spark.structs import (
     TAKEN,
     first_free,
@@ -68,16 +68,21 @@ class ProcessorState:
     @property
     def query_state(self) -> QueryState:
         """The query's declaration of this state."""
-        options: dict[str, Any] = {"kind": self.kind, "hash_scheme": HASH_SCHEME}
-        options["key"] = list(self.key)
-        if self.entry:
-            options["entry"] = list(self.entry)
-        if self.time_domain is not None:
-            options["time_domain"] = self.time_domain
-        # The column has the row's expiration time: the store keeps the row for the shortest
-        # possible time after it. The processor itself no longer sees the row.
-        options["ttl"] = "off" if self.ttl_ms is None else TimeToLive(1, TTL)
-        return QueryState(self.schema, options, self.is_derived, self.ttl_ms or 0)
+        return QueryState(
+            self.schema,
+            key=self.key,
+            # The column has the row's expiration time: the store keeps the row for the shortest
+            # possible time after it. The processor itself no longer sees the row.
+            ttl="off" if self.ttl_ms is None else TimeToLive(1, TTL),
+            options=KeyedOptions(
+                kind=self.kind,
+                entry=self.entry,
+                time_domain=self.time_domain,
+                hash_scheme=HASH_SCHEME,
+            ),
+            is_derived=self.is_derived,
+            life_ms=self.ttl_ms or 0,
+        )
 
 
 def states_of(

@@ -9,45 +9,63 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import DataType, StructType
 
 from statestore.format.schema import schema_from_json
-from statestore.format.state import KeyedState, TimeToLive
+from statestore.format.state import KeyedState, Layout, TimeToLive
 from statestore.keys.groups import KeyGroupRange
 from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
 from statestore.rows.column_types import arrow_schema
+from statestore.snapshot.write_options import DEFAULTS, Columns, KeyedOptions
 
 __all__ = ["QueryState", "brought_over", "options_of", "to_evolve"]
 
 
 @dataclass(frozen=True)
 class QueryState:
-    """A keyed state of a query: its columns as Spark DDL or as a struct, and its options.
+    """A keyed state of a query: its columns as Spark DDL or as a struct, and how it is written.
 
-    ``options`` are arguments of ``checkpoint.write_keyed`` (``namespace``, ``kind``, ``entry``,
-    ``ttl``, ``max_parallelism``, …). A state that ``is_derived`` is computed from the others, and
-    an update does not get its rows. When a TTL is turned on, its time column is filled with the
-    current time plus ``life_ms``.
+    The fields ``key`` to ``options`` are arguments of ``checkpoint.write_keyed``; the default of
+    ``key`` is the query's. A state that ``is_derived`` is computed from the others, and an update
+    does not get its rows. When a TTL is turned on, its time column is filled with the current time
+    plus ``life_ms``.
     """
 
     schema: str | StructType
-    options: Mapping[str, Any] = field(default_factory=dict)
+    _: KW_ONLY
+    key: Columns | None = None
+    namespace: Columns = ()
+    max_parallelism: int | None = None
+    layout: Layout | str | None = None
+    ttl: TimeToLive | str | None = None
+    options: KeyedOptions = DEFAULTS
     is_derived: bool = False
     life_ms: int = 0
 
+    def arguments(self, key: Columns, options: KeyedOptions) -> dict[str, Any]:
+        """Return the arguments of ``write_keyed`` for a query with this key."""
+        return {
+            "key": self.key or key,
+            "namespace": self.namespace,
+            "max_parallelism": self.max_parallelism,
+            "layout": self.layout,
+            "ttl": self.ttl,
+            "options": options,
+        }
+
     @property
-    def kept_options(self) -> dict[str, Any]:
+    def kept_options(self) -> KeyedOptions:
         """The options without the one-time changes: renamed or dropped columns."""
-        return {k: one for k, one in self.options.items() if k not in ("renamed", "dropped")}
+        return replace(self.options, renamed=None, dropped=())
 
     @property
     def dropped(self) -> list[str]:
         """The columns that the query drops."""
-        names = self.options.get("dropped") or ()
+        names = self.options.dropped
         return [names] if isinstance(names, str) else list(names)
 
     @property
@@ -69,7 +87,7 @@ def to_evolve(
 
 
 def _differs(stored: KeyedState, state: QueryState) -> bool:
-    ttl = state.options.get("ttl", stored.ttl)
+    ttl = stored.ttl if state.ttl is None else state.ttl
     column, before = (
         one.column if isinstance(one, TimeToLive) else None for one in (ttl, stored.ttl)
     )
@@ -85,7 +103,7 @@ def _wanted(state: QueryState) -> pa.Schema:
     return arrow_schema(schema_from_json(state.struct.jsonValue()))
 
 
-def options_of(stored: KeyedState, state: QueryState) -> dict[str, Any]:
+def options_of(stored: KeyedState, state: QueryState) -> KeyedOptions:
     """Return the options that convert a stored state to the query's form.
 
     The time column of a TTL that was turned off is dropped.
@@ -93,9 +111,9 @@ def options_of(stored: KeyedState, state: QueryState) -> dict[str, Any]:
     names = [name for name in state.dropped if name in stored.schema.names]
     if stored.ttl is not None and stored.ttl.column not in state.struct.names:
         names.append(stored.ttl.column)
-    renamed = state.options.get("renamed") or {}
+    renamed = state.options.renamed or {}
     known = {old: new for old, new in renamed.items() if old in stored.schema.names}
-    return {**state.kept_options, "dropped": names, "renamed": known}
+    return replace(state.options, dropped=names, renamed=known)
 
 
 def brought_over(stored: RestoredKeyedState, state: QueryState) -> pa.RecordBatchReader:
@@ -103,10 +121,10 @@ def brought_over(stored: RestoredKeyedState, state: QueryState) -> pa.RecordBatc
 
     New columns are null, except the time column of a TTL.
     """
-    wanted, ttl = _wanted(state), state.options.get("ttl")
+    wanted, ttl = _wanted(state), state.ttl
     clock = time.time_ns() // 1_000_000 if stored.now_ms is None else stored.now_ms
     ends = pa.scalar(clock + state.life_ms, pa.int64())
-    renamed = dict(state.options.get("renamed") or {})
+    renamed = state.options.renamed or {}
     before = {new: old for old, new in renamed.items()}
     groups = KeyGroupRange.every(stored.assignment.max_parallelism)
 

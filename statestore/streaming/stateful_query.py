@@ -25,6 +25,7 @@ from statestore.format.left_out import LeftOutState, refuse_left_out
 from statestore.format.manifest import Manifest
 from statestore.restarts import brief
 from statestore.restore.restored import RestoredCheckpoint
+from statestore.snapshot.write_options import Changes
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.spark.cached_rows import coalesce_small, compute
 from statestore.spark.compat import refuse_connect
@@ -37,7 +38,7 @@ from statestore.streaming.processor import Processing, processing_of, with_ticks
 from statestore.streaming.progress import Progress
 from statestore.streaming.query_states import QueryState, brought_over, options_of, to_evolve
 from statestore.streaming.timer_index import INDEX
-from statestore.streaming.updates import ByKey, Changes, Updated
+from statestore.streaming.updates import ByKey, Updated
 from statestore.streaming.worker_errors import worker_errors
 
 __all__ = ["SmallBatchProbe", "StatefulQuery"]
@@ -292,11 +293,11 @@ class StatefulQuery:
                 if self.output is not None and updated.output is not None:
                     self.output(updated.output, batch)
                 done = step.done.with_done(batch)
+                for frame in updated.shared:
+                    with worker_errors():
+                        compute(keep(frame))
                 for name, one in step.states.items():
                     changes = self._changes(name, updated)
-                    if changes.shared is not None:
-                        with worker_errors():
-                            compute(keep(changes.shared))
                     self._write(checkpoint, name, one, changes, step)
                 self._drop_deleted(checkpoint, step)
                 self._put(done, checkpoint)
@@ -379,10 +380,11 @@ class StatefulQuery:
                     rows = update.index(restored, batch)
                 else:
                     rows = brought_over(restored.keyed(self.uid, name), state)
-                options = {"key": self._key, **state.options}
+                options = state.options
                 if name != INDEX:
-                    options |= options_of(restored.keyed(self.uid, name).entry.state, state)
-                checkpoint.write_keyed(self.uid, name, rows, **options)
+                    options = options_of(restored.keyed(self.uid, name).entry.state, state)
+                arguments = state.arguments(self._key, options)
+                checkpoint.write_keyed(self.uid, name, rows, **arguments)
             # Rows in another form do not restore rows that were missing before.
             checkpoint.record_left_out(restored.manifest.left_out)
             self._put(step.done, checkpoint)
@@ -475,7 +477,7 @@ class StatefulQuery:
     ) -> str | None:
         """Return the hash scheme of a state, None for the default; some schemes allow nulls."""
         if restored is None or not self._has(restored, name):
-            return state.options.get("hash_scheme")
+            return state.options.hash_scheme
         return restored.keyed(self.uid, name).entry.state.hash_scheme
 
     def _touched(self, name: str, step: _Step) -> DataFrame:
@@ -547,24 +549,16 @@ class StatefulQuery:
         step: _Step,
     ) -> None:
         """Write the changes of a state; a state that is not stored yet is written in full."""
-        options = {"key": self._key, **state.kept_options}
+        arguments = state.arguments(self._key, state.kept_options)
         upserts, restored = changes.upserts, step.restored
         if restored is None or not self._has(restored, name):
             if upserts is None:
                 upserts = step.events.sparkSession.createDataFrame([], state.struct)
-            checkpoint.write_keyed(self.uid, name, upserts, **options)
+            checkpoint.write_keyed(self.uid, name, upserts, **arguments)
             return
         if upserts is None and changes.deletes is None and changes.cleared is None:
             return
-        checkpoint.write_changes(
-            self.uid,
-            name,
-            upserts,
-            changes.deletes,
-            cleared=changes.cleared,
-            base=restored.checkpoint_id,
-            **options,
-        )
+        checkpoint.write_changes(self.uid, name, changes, base=restored.checkpoint_id, **arguments)
 
     def _drop_deleted(self, checkpoint: CheckpointWriter, step: _Step) -> None:
         """Drop the states that the processor has deleted."""

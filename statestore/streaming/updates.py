@@ -22,6 +22,7 @@ from statestore.rows.column_types import arrow_schema
 from statestore.rows.lossless_cast import is_list
 from statestore.rows.pandas_rows import arrow_frame, is_pandas, pandas_as_stored
 from statestore.rows.python_values import display_values, rows_to_dicts
+from statestore.snapshot.write_options import Changes
 from statestore.spark.compat import arrow_schema_of
 from statestore.spark.hashing import column_of
 from statestore.spark.tasks import number_columns
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "Changes",
     "Updated",
     "by_key",
 ]
@@ -42,26 +42,16 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Changes:
-    """The changes of an update to a state: upserts, and keys or entries to delete.
-
-    The fields are arguments of ``checkpoint.write_changes``: DataFrames, or any other type that it
-    accepts. ``shared`` is a DataFrame that several of them derive from. It is computed once, and
-    cached until the micro-batch is committed.
-    """
-
-    upserts: Any = None
-    deletes: Any = None
-    cleared: Any = None
-    shared: DataFrame | None = None
-
-
-@dataclass(frozen=True)
 class Updated:
-    """The result of an update: changes by state, and rows for the query's ``output``."""
+    """The result of an update: changes by state, and rows for the query's ``output``.
+
+    ``shared`` has DataFrames that several changes derive from. Each is computed once, and cached
+    until the micro-batch is committed.
+    """
 
     changes: Mapping[str, DataFrame | Changes]
     output: DataFrame | None = None
+    shared: Sequence[DataFrame] = ()
 
 
 # An update that is written for one key at a time, in pandas.
@@ -113,7 +103,7 @@ class ByKey:
 
     def __call__(
         self, events: DataFrame, states: Mapping[str, DataFrame], batch: MicroBatch
-    ) -> Mapping[str, Changes]:
+    ) -> Updated:
         """Return the changes of the one state.
 
         Raises:
@@ -139,9 +129,8 @@ class ByKey:
         changes = Changes(
             upserts=both.where(~both[_CLEARED]).drop(_CLEARED),
             cleared=both.where(both[_CLEARED]).select(*map(column_of, self.key)),
-            shared=both,
         )
-        return {name: changes}
+        return Updated({name: changes}, shared=[both])
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ PLACES: dict[str, Callable[[StateStore, str], object]] = {
     "fork": lambda store, to: store.maintenance.fork(to),
     "copy": lambda store, to: store.maintenance.copy("latest", to),
     "snapshot": lambda store, to: take(opened(to)),
-    "export": lambda store, to: store.export(to),
+    "export": lambda store, to: store.restore().export(to),
     "flink export": lambda store, to: export_savepoint(store, to),
 }
 
@@ -59,7 +59,7 @@ def test_gc_keeps_files_that_do_not_belong_to_its_tables(
     """A store and an export were moved there by hand, or by an older release."""
     inner, there = opened(str(tmp_path / "inner")), Path(store.url, below)
     take(inner)
-    inner.export(str(tmp_path / "export"))
+    inner.restore().export(str(tmp_path / "export"))
     shutil.move(tmp_path / "inner", there)
     shutil.move(tmp_path / "export", there / "export")
     a_day_later(Path(store.url))

@@ -13,6 +13,7 @@ from click.testing import Result
 
 from statestore import StateStore
 from statestore.restore.row_files import json_value
+from statestore.snapshot.write_options import KeyedOptions
 
 Run = Callable[..., Result]
 
@@ -117,7 +118,9 @@ def test_keys_of_every_type(
     scheme = "flink-sql" if pa.types.is_binary(kind) else "java"
     rows = pa.table({"k": pa.array(values, kind), "v": pa.array([1], pa.int64())})
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.write_keyed("u", "totals", rows, key="k", hash_scheme=scheme)
+        checkpoint.write_keyed(
+            "u", "totals", rows, key="k", options=KeyedOptions(hash_scheme=scheme)
+        )
     for text in texts:
         done = get(run, tmp_path / "typed", "u", "--output", "json", text)
         assert done.exit_code == 0, done.stderr

@@ -11,6 +11,7 @@ import pytest
 from click.testing import Result
 
 from statestore import StateStore
+from statestore.storage.local_cache import CacheOptions
 from tests.cli.conftest import JOB
 
 Run = Callable[..., Result]
@@ -129,7 +130,7 @@ def test_subtasks_are_assigned_to_hosts(run: Run, tmp_path: Path) -> None:
         str(tmp_path / "store"),
         table_format="parquet",
         layout="partitioned",
-        local_cache=tmp_path / "cache",
+        cache=CacheOptions(tmp_path / "cache"),
     )
     rows = [{"user": f"u{i}", "n": i} for i in range(40)]
     with store.snapshot(parallelism=2) as checkpoint:

@@ -151,8 +151,8 @@ def test_a_dry_run_of_one_state_matches_the_restore(run: Run, fraud: Path, name:
 def test_progress_is_reported_in_rows(filled: Path, tmp_path: Path) -> None:
     heard: list[tuple[int, int]] = []
     store = StateStore.open(str(filled))
-    done = store.export(
-        tmp_path / "out", parallelism=2, progress=lambda rows, total: heard.append((rows, total))
+    done = store.restore(parallelism=2).export(
+        tmp_path / "out", progress=lambda rows, total: heard.append((rows, total))
     )
     total = sum(state.rows for state in done.states)
     assert heard[0] == (0, total)

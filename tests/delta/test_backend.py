@@ -18,6 +18,7 @@ from statestore import Acknowledgement, StateStore, key_group_of
 from statestore.errors import InvalidArgumentError
 from statestore.format.manifest import Entry
 from statestore.parquet.statistics import file_statistics, statistics_columns
+from statestore.snapshot.write_options import Changes
 from statestore.testing.counting import CountingStorage
 
 
@@ -156,7 +157,7 @@ def test_a_table_names_the_checkpoint_that_it_shows(tmp_path: Path) -> None:
     assert_shows(store, 2)
     before = DeltaTable(f"{store.url}/operators/u/keyed/s").version()
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_changes("u", "s", deletes=rows(50).select(["k"]).slice(0, 1))
+        checkpoint.write_changes("u", "s", Changes(deletes=rows(50).select(["k"]).slice(0, 1)))
     assert_shows(store, 2)
     assert DeltaTable(f"{store.url}/operators/u/keyed/s").version() == before
     store.maintenance.compact(everything=True)

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from statestore import StateStore, errors
+from statestore.snapshot.write_options import KeyedOptions
 from statestore.testing.table_suite import (
     StateTableSuite,
     publish,
@@ -54,7 +55,7 @@ class TestParquetTable(StateTableSuite):
         for lying in (updated, updated.sortWithinPartitions(F.desc("user"))):
             with store.snapshot(parallelism=3) as checkpoint:
                 entry = checkpoint.write_keyed(
-                    "totals", "total", lying, key="user", co_located=True
+                    "totals", "total", lying, key="user", options=KeyedOptions(co_located=True)
                 )
             found = store.restore(parallelism=5).keyed("totals", "total")
             assert spark_rows(found.to_spark()) == rows_of(wanted)
@@ -65,7 +66,9 @@ class TestParquetTable(StateTableSuite):
                 pytest.raises(errors.InvalidArgumentError, match="was declared co-located"),
                 store.snapshot(parallelism=3) as checkpoint,
             ):
-                checkpoint.write_keyed("totals", "total", wrong, key="user", co_located=True)
+                checkpoint.write_keyed(
+                    "totals", "total", wrong, key="user", options=KeyedOptions(co_located=True)
+                )
         assert store.checkpoints() == (1, 2, 3)
 
 

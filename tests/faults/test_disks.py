@@ -63,7 +63,7 @@ def fill(folder: Path) -> None:
     for checkpoint in store.checkpoints():
         whole(store, checkpoint)
     with pytest.raises(StorageError):
-        store.export(folder / "out")
+        store.restore().export(folder / "out")
     assert [path.name for path in folder.iterdir() if any(path.iterdir())] == ["store"]
     subprocess.run(["mount", "-o", "remount,size=8m", folder], check=True)
     settle(folder / "store", store.checkpoints())
@@ -80,7 +80,7 @@ def refuse(folder: Path) -> None:
     with pytest.raises(StorageError, match=r"Read-only|permission denied"):
         take(store, 2)
     with pytest.raises((StorageError, InvalidArgumentError)):
-        store.export(folder / "out")
+        store.restore().export(folder / "out")
     whole(store, 1)
     assert store.maintenance.verify(deep=True).is_intact
     assert data_files(folder) == before

@@ -83,7 +83,7 @@ def plan_of_an_edit(store: StateStore, folder: Path) -> Any:
 
 
 def restore_to(store: StateStore, folder: Path) -> Any:
-    store.export(folder / "out", parallelism=2)
+    store.restore(parallelism=2).export(folder / "out")
     return exported(folder / "out")
 
 

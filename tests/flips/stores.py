@@ -14,6 +14,7 @@ from statestore.format.documents import document_bytes
 from statestore.format.names import manifest_path
 from statestore.format.state import Layout
 from statestore.parquet.writer import ParquetOptions
+from statestore.snapshot.write_options import Changes
 from statestore.streaming.progress import PROGRESS
 
 __all__ = ["KEYS", "QUERY", "fill", "unseal"]
@@ -40,8 +41,7 @@ def fill(path: Path, layout: Layout) -> StateStore:
                 checkpoint.write_changes(
                     "u",
                     "changed",
-                    _rows(KEYS // 2, KEYS + 9),
-                    pa.table({"k": ["k000", "k001"]}),
+                    Changes(_rows(KEYS // 2, KEYS + 9), pa.table({"k": ["k000", "k001"]})),
                     **told,
                 )
             checkpoint.write_split("source", "splits", splits)

@@ -19,6 +19,7 @@ from statestore.format.documents import document_bytes
 from statestore.format.graph_json import graph_to_json
 from statestore.format.manifest_json import manifest_from_json
 from statestore.jobgraph.graph import JobGraph
+from statestore.storage.local_cache import CacheOptions
 from statestore.testing.suites import ASTRAY
 
 TOKEN = "0123456789abcdef"
@@ -193,7 +194,7 @@ def test_no_command_uses_the_target_of_a_hostile_name(tmp_path: Path) -> None:
     victim = tmp_path / "victim.parquet"
     victim.write_bytes(b"not yours")
     name = Path(store.url, "checkpoints", "0000000002.json")
-    cached = StateStore.open(store.url, local_cache=str(tmp_path / "cache"))
+    cached = StateStore.open(store.url, cache=CacheOptions(str(tmp_path / "cache")))
     for hostile in (str(victim), "../../../../victim.parquet", "../long/x.parquet"):
         manifest = document(made(tmp_path / f"other-{len(hostile)}"))
         next(states_of(manifest))["files"]["path"][0] = hostile

@@ -16,7 +16,9 @@ from statestore import StateStore, TimeToLive, jobgraph
 from statestore.keys.groups import default_max_parallelism, effective_max_parallelism
 from statestore.rows.dataframes import RowStream
 from statestore.snapshot.subtask_writer import KeyedWriter
+from statestore.snapshot.write_options import Changes
 from tests.fuzz.hostile import draw_hostile, draw_rows
+from tests.support.options import keyed_arguments
 
 __all__ = ["Call", "draw_call", "made_store"]
 
@@ -201,7 +203,7 @@ def _writing(store: StateStore, draw: Random) -> Call:
                 others.discard((uid, "offsets"))
             elif how == "options":
                 options: dict[str, Any] = {"key": "user", "max_parallelism": 4, option: bad}
-                checkpoint.write_keyed(uid, name, ROWS, **options)
+                checkpoint.write_keyed(uid, name, ROWS, **keyed_arguments(**options))
                 others.discard((uid, name))
             else:
                 _keyed(checkpoint, how, uid, name, rows)
@@ -218,7 +220,7 @@ def _keyed(checkpoint: Any, how: str, uid: str, name: str, rows: Any) -> None:
     if how == "keyed":
         checkpoint.write_keyed(uid, name, rows, **options)
     elif how == "changes":
-        checkpoint.write_changes(uid, name, rows, deletes=rows, **options)
+        checkpoint.write_changes(uid, name, Changes(rows, deletes=rows), **options)
     elif how == "against":
         checkpoint.write_changes_against(uid, name, rows, **options)
     else:

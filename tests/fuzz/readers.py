@@ -244,9 +244,9 @@ def export(world: World, number: int, draw: Random) -> None:
     known = world.model.known[number]
     parallelism = draw.randint(1, min(known.max_parallelism, 4))
     with tempfile.TemporaryDirectory(dir=world.folder) as folder:
-        world.store.export(
-            folder, checkpoint=number, parallelism=parallelism, now_ms=world.model.now_ms
-        )
+        world.store.restore(
+            checkpoint=number, parallelism=parallelism, now_ms=world.model.now_ms
+        ).export(folder)
         files = sorted(Path(folder).glob(f"{UID}/{NAME}/subtask=*/*.parquet"))
         assert len(files) == parallelism, f"export: {files}"
         tables = [pq.ParquetFile(file).read() for file in files]

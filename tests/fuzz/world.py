@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from statestore import Changes as WrittenChanges
 from statestore import KeyGroupAssignment, StateStore
 from statestore.format.layers import CompactionRule
 from statestore.parquet.writer import ParquetOptions
@@ -30,6 +31,7 @@ from tests.fuzz.history import (
     Step,
 )
 from tests.fuzz.model import Identity, Known, Model
+from tests.support.options import keyed_arguments
 
 __all__ = ["NAME", "UID", "World"]
 
@@ -166,7 +168,7 @@ class World:
                 self._by_subtasks(checkpoint, step, list(rows.values()), columns, options)
             else:
                 given = self.given(rows.values(), columns, step)
-                checkpoint.write_keyed(UID, NAME, given, **options)
+                checkpoint.write_keyed(UID, NAME, given, **keyed_arguments(**options))
 
         self.commit(step, rows, columns, write)
 
@@ -182,7 +184,7 @@ class World:
         from statestore.keys.arrow import key_groups
 
         table = plain_table(rows, columns)
-        writer = checkpoint.declare_keyed(UID, NAME, table.schema, **options)
+        writer = checkpoint.declare_keyed(UID, NAME, table.schema, **keyed_arguments(**options))
         groups = key_groups(
             [table.column(column.name) for column in self.shape.key],
             max_parallelism=self.max_parallelism,
@@ -207,11 +209,13 @@ class World:
             checkpoint.write_changes(
                 UID,
                 NAME,
-                self.given(upserts.values(), model.columns, step),
-                self.given(deletes.values(), names, step) if deletes else None,
-                cleared=self.given(cleared.values(), self.shape.key, step) if cleared else None,
+                WrittenChanges(
+                    self.given(upserts.values(), model.columns, step),
+                    self.given(deletes.values(), names, step) if deletes else None,
+                    cleared=self.given(cleared.values(), self.shape.key, step) if cleared else None,
+                ),
                 base=number,
-                **self.options(),
+                **keyed_arguments(**self.options()),
             )
 
         self.commit(step, model.changed(model.known[number], step), model.columns, write)
@@ -222,7 +226,9 @@ class World:
         given = self.given(rows.values(), self.model.columns, step)
 
         def write(checkpoint: Any) -> None:
-            checkpoint.write_changes_against(UID, NAME, given, base=number, **self.options())
+            checkpoint.write_changes_against(
+                UID, NAME, given, base=number, **keyed_arguments(**self.options())
+            )
 
         self.commit(step, rows, self.model.columns, write)
 

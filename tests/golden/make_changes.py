@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from statestore import ParquetOptions, StateStore
+from statestore.snapshot.write_options import Changes
 
 __all__ = ["STATES"]
 
@@ -50,14 +51,16 @@ def main() -> None:
                 layout="partitioned",
             )
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.write_changes("golden", "n", rows({("u2", "x"): 20}), [{"user": "u1"}])
+            checkpoint.write_changes(
+                "golden", "n", Changes(rows({("u2", "x"): 20}), [{"user": "u1"}])
+            )
         with store.snapshot(parallelism=2) as checkpoint:
             checkpoint.write_changes(
                 "golden",
                 "n",
-                rows({("u0", "new"): 1}),
-                [{"user": "u3", "m": None}],
-                cleared=[{"user": "u0"}],
+                Changes(
+                    rows({("u0", "new"): 1}), [{"user": "u3", "m": None}], cleared=[{"user": "u0"}]
+                ),
             )
         store.maintenance.compact(everything=True, key_groups="1")
 

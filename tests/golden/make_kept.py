@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from statestore import KeyGroupAssignment, StateStore, key_group_of
 from tests.golden.make_store import totals
+from tests.support.options import keyed_arguments
 
 
 def evolved() -> pa.Table:
@@ -32,7 +33,13 @@ def write(store: StateStore, rows: pa.Table, **told: Any) -> None:
     own = [owners.subtask_of(key_group_of(user, max_parallelism=4)) for user in users]
     with store.snapshot(parallelism=2) as checkpoint:
         writer = checkpoint.declare_keyed(
-            "golden", "totals", rows.schema, key="user", max_parallelism=4, layout="ranged", **told
+            "golden",
+            "totals",
+            rows.schema,
+            key="user",
+            max_parallelism=4,
+            layout="ranged",
+            **keyed_arguments(**told),
         )
         for i in range(2):
             part = rows.filter(pa.array([subtask == i for subtask in own]))

@@ -27,6 +27,8 @@ from statestore.rows import key_group_runs as runs
 from statestore.rows.digests import rows_digest
 from statestore.rows.equality import equal_rows
 from statestore.rows.matching import matching_positions
+from statestore.rows.equality import equal_rows, matching_positions
+from statestore.snapshot.write_options import Changes
 from statestore.storage import LocalStorage
 from tests.support import forms
 from tests.support.forms import Checkpoints, entries_of, users
@@ -50,9 +52,11 @@ def store_of(path: Path, **written: Any) -> tuple[StateStore, dict[str, int]]:
             checkpoint.write_changes(
                 "u",
                 "s",
-                [{"k": k, "v": v} for k, v in upserts.items()],
-                [{"k": k} for k in gone],
-                cleared=[{"k": next(iter(upserts))}],
+                Changes(
+                    [{"k": k, "v": v} for k, v in upserts.items()],
+                    [{"k": k} for k in gone],
+                    cleared=[{"k": next(iter(upserts))}],
+                ),
                 key="k",
             )
         state = {k: v for k, v in state.items() if k not in gone} | upserts

@@ -20,6 +20,7 @@ from statestore.errors import (
 )
 from statestore.format.layers import CompactionRule, live_rows
 from statestore.keys.groups import KeyGroupRange
+from statestore.snapshot.write_options import Changes
 from tests.snapshot.test_change_writer import ROWS, change, content, files, full, opened, table
 
 pytestmark = pytest.mark.slow
@@ -44,7 +45,7 @@ def store(tmp_path: Path) -> StateStore:
         ({"u1": 3, "extra": 0}, []),
     ):
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.write_changes("u", "s", table(rows), gone or None, key="k")
+            checkpoint.write_changes("u", "s", Changes(table(rows), gone or None), key="k")
             checkpoint.carry("u", "other")
             checkpoint.carry("o", "files")
     assert content(store) == LAST

@@ -30,6 +30,7 @@ from statestore.store import StateStore
 from statestore.testing.counting import CountingStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.support.examples import examples
+from tests.support.options import keyed_arguments
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +50,7 @@ def take(store: StateStore, rows: Rows, **options: Any) -> int:
         {"user": pa.array([*rows], pa.string()), "n": pa.array([*rows.values()], pa.int64())}
     )
     with store.snapshot(parallelism=options.pop("parallelism", 1)) as checkpoint:
-        options = {"max_parallelism": GROUPS} | options
+        options = keyed_arguments(**{"max_parallelism": GROUPS} | options)
         checkpoint.write_keyed("users", "totals", table, key="user", layout=layout, **options)
     return checkpoint.id
 

@@ -18,6 +18,7 @@ from statestore.errors import (
     InvalidArgumentError,
     MissingFileError,
 )
+from statestore.snapshot.write_options import Changes
 from statestore.storage import LocalStorage, MeteredStorage
 from statestore.storage.local import can_link, link
 from tests.support.damage import fill
@@ -41,7 +42,9 @@ def put(store: StateStore, rows: Rows) -> int:
 def change(store: StateStore, rows: Rows, upserts: Rows, deletes: list[str]) -> Rows:
     frame = [{"k": k, "v": v} for k, v in upserts.items()]
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_changes("u", "s", frame, [{"k": k} for k in deletes] or None, key="k")
+        checkpoint.write_changes(
+            "u", "s", Changes(frame, [{"k": k} for k in deletes] or None), key="k"
+        )
     return {k: v for k, v in rows.items() if k not in deletes} | upserts
 
 

@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 
 from statestore import CompactionRule, StateStore
 from statestore.maintenance.gc_mark import files_of
+from statestore.snapshot.write_options import Changes
 
 RULE = CompactionRule(merge_layers=2, share=0.1, most_share=9)
 EAGER = CompactionRule(merge_layers=2, share=0.1, most_share=0.2)
@@ -34,7 +35,7 @@ def full(store: StateStore, rows: Rows, layout: str = "ranged") -> None:
 def change(store: StateStore, rows: Rows, deletes: list[str] | None = None) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         gone = None if deletes is None else pa.table({"k": pa.array(deletes, pa.string())})
-        checkpoint.write_changes("u", "s", table(rows), gone)
+        checkpoint.write_changes("u", "s", Changes(table(rows), gone))
     store.parts.background.wait()
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from statestore import StateStore
 from statestore.rows.sorting import ROW_BYTES
+from statestore.snapshot.write_options import Changes
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -57,7 +58,7 @@ def test_a_key_group_with_more_text_than_an_array_holds(store: StateStore) -> No
         checkpoint.write_keyed("u", "s", stream(range(2400)), key="k", max_parallelism=1)
     assert values_of(store) == dict.fromkeys(range(2400), size)
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.write_changes("u", "s", stream(range(1800, 3000)), deletes=[{"k": 7}])
+        checkpoint.write_changes("u", "s", Changes(stream(range(1800, 3000)), deletes=[{"k": 7}]))
     wanted = dict.fromkeys([key for key in range(3000) if key != 7], size)
     assert values_of(store) == wanted
     for _ in range(2):

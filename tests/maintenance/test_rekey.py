@@ -25,7 +25,9 @@ from statestore.errors import (
 from statestore.format.state import StateKind, TimeToLive
 from statestore.jobgraph.graph import JobGraph
 from statestore.parquet.writer import ParquetOptions
+from statestore.snapshot.write_options import Changes
 from tests.support.damage import fill
+from tests.support.options import keyed_arguments
 from tests.support.vectors import cases
 
 pytestmark = pytest.mark.slow
@@ -44,7 +46,7 @@ def store(tmp_path: Path) -> StateStore:
 def put(store: StateStore, rows: Any, name: str = "s", **options: Any) -> None:
     given: Row = {"key": "k", "max_parallelism": 8} | options
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_keyed("u", name, rows, **given)
+        checkpoint.write_keyed("u", name, rows, **keyed_arguments(**given))
 
 
 def data(store: StateStore) -> set[str]:
@@ -73,7 +75,7 @@ def test_any_max_parallelism_over_a_layered_state(store: StateStore, layout: str
     put(store, [{"k": k, "v": v} for k, v in wanted.items()], layout=layout)
     with store.snapshot(parallelism=2) as checkpoint:
         new = [{"k": "k1", "v": -1}, {"k": "new", "v": 7}]
-        checkpoint.write_changes("u", "s", new, [{"k": "k2"}], key="k")
+        checkpoint.write_changes("u", "s", Changes(new, [{"k": "k2"}]), key="k")
     wanted |= {"k1": -1, "new": 7}
     del wanted["k2"]
     for most in (7, 100, 3):

@@ -20,6 +20,7 @@ from statestore.jobgraph import JobGraph
 from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import copy_of
+from tests.support.options import keyed_arguments
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +44,7 @@ def graph(*names: str) -> JobGraph:
 
 def keep(store: StateStore, rows: pa.Table, uid: str = "o", **options: Any) -> None:
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.write_keyed(uid, "s", rows, **{"key": "k"} | options)
+        checkpoint.write_keyed(uid, "s", rows, **keyed_arguments(**{"key": "k"} | options))
 
 
 def rows_of(

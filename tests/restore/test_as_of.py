@@ -20,6 +20,7 @@ from statestore.errors import (
 from statestore.format.state import TimeToLive
 from statestore.testing.counting import CountingStorage
 from tests.support.forms import Checkpoints, users
+from tests.support.options import keyed_arguments
 
 Row = dict[str, Any]
 
@@ -32,7 +33,7 @@ def store(tmp_path: Path) -> StateStore:
 def put(store: StateStore, rows: Any, **options: Any) -> None:
     given: Row = {"key": "k", "max_parallelism": 8} | options
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_keyed("u", "s", rows, **given)
+        checkpoint.write_keyed("u", "s", rows, **keyed_arguments(**given))
 
 
 def change_of(one: object, other: object) -> str:

@@ -18,8 +18,11 @@ from statestore.errors import InvalidArgumentError, MalformedManifestError, Para
 from statestore.format.documents import document_bytes
 from statestore.format.manifest_json import manifest_from_json, manifest_to_json
 from statestore.keys.ranges import RangeAssignment
+from statestore.snapshot.write_options import KeyedOptions
 from statestore.spark.data_source import resolve
+from statestore.storage.local_cache import CacheOptions
 from tests.support.examples import examples
+from tests.support.options import keyed_arguments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +42,13 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> StateStore:
 def take(store: StateStore, parallelism: int, ranges: Any = None, **more: Any) -> None:
     with store.snapshot(parallelism=parallelism, ranges=ranges) as checkpoint:
         checkpoint.write_keyed(
-            "u", "s", ROWS, key="k", namespace="n", max_parallelism=GROUPS, **more
+            "u",
+            "s",
+            ROWS,
+            key="k",
+            namespace="n",
+            max_parallelism=GROUPS,
+            **keyed_arguments(**more),
         )
 
 
@@ -229,7 +238,7 @@ def test_placement_uses_the_ranges_of_the_plan(tmp_path: Path) -> None:
     """Subtask 0 owns all key groups but the last, so nearly all bytes are local on its host."""
     ranges = RangeAssignment((GROUPS - 1, GROUPS))
     cache = tmp_path / "cache"
-    store = StateStore.open(str(tmp_path / "s"), table_format="parquet", local_cache=cache)
+    store = StateStore.open(str(tmp_path / "s"), table_format="parquet", cache=CacheOptions(cache))
     take(store, 2, {"u": ranges}, layout="partitioned")
     (host,) = {handle.host for handle in store.manifest().keyed[0].handles}
     sizes = [subtask.size_bytes for subtask in store.plan().operators[0].subtasks]
@@ -256,5 +265,7 @@ def test_spark_uses_the_ranges(spark: SparkSession, tmp_path: Path) -> None:
     assert all(row.key_group in ranges.range_of(row.p) for row in found)
     rows = store.restore().keyed("u", "s").to_spark().drop("key_group")
     with store.snapshot(parallelism=3, ranges={"u": ranges}) as checkpoint:
-        checkpoint.write_keyed("u", "s", rows, key="k", namespace="n", co_located=True)
+        checkpoint.write_keyed(
+            "u", "s", rows, key="k", namespace="n", options=KeyedOptions(co_located=True)
+        )
     assert store.inspect.diff(1, 2).states[0].differs is False

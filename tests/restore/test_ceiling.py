@@ -15,7 +15,9 @@ from statestore.format.slices import KeptGroups
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.layers.merge import rows_in_kept_groups
 from statestore.parquet.writer import ParquetOptions
+from statestore.snapshot.write_options import Changes, KeyedOptions
 from statestore.testing.counting import CountingStorage
+from tests.support.options import keyed_arguments
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +60,9 @@ class Made:
                 more |= {"kind": self.kind, "entry": "e"}
             if self.kind == "ttl":
                 more["ttl"] = TimeToLive(60_000, "v")
-            checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=groups, **more)
+            checkpoint.write_keyed(
+                "u", "s", rows, key="k", max_parallelism=groups, **keyed_arguments(**more)
+            )
         return int(checkpoint.id)
 
     def change(self) -> None:
@@ -68,11 +72,13 @@ class Made:
         self.rows = {i: v for i, v in self.rows.items() if i[0] not in gone} | upserts
         rows = [{"k": k, "e": e, "v": v} for (k, e), v in upserts.items()]
         with self.store.snapshot(parallelism=3) as checkpoint:
-            checkpoint.write_changes("u", "s", rows, [{"k": k} for k in gone])
+            checkpoint.write_changes("u", "s", Changes(rows, [{"k": k} for k in gone]))
 
     def check(self, parallelism: int, groups: int, **more: Any) -> Any:
         """Restore all subtasks: each has its own rows, and together they have each row once."""
-        restored = self.store.restore(parallelism=parallelism, max_parallelism=groups, **more)
+        restored = self.store.restore(
+            parallelism=parallelism, max_parallelism=groups, **keyed_arguments(**more)
+        )
         keyed = restored.keyed("u", "s")
         owners = KeyGroupAssignment(max_parallelism=groups, parallelism=parallelism)
         found: dict[Identity, int] = {}
@@ -172,10 +178,17 @@ def test_without_regroup_the_stored_max_parallelism_is_required(tmp_path: Path) 
 def test_states_of_an_operator_have_the_same_max_parallelism(tmp_path: Path) -> None:
     made = Made(tmp_path, "value", "partitioned")
     with made.store.snapshot(parallelism=3) as checkpoint:
-        checkpoint.write_keyed("u", "s", made.table(), key="k", max_parallelism=24, regroup=True)
+        checkpoint.write_keyed(
+            "u", "s", made.table(), key="k", max_parallelism=24, options=KeyedOptions(regroup=True)
+        )
         with pytest.raises(ParallelismError) as caught:
             checkpoint.write_keyed(
-                "u", "t", made.table(), key="k", max_parallelism=12, regroup=True
+                "u",
+                "t",
+                made.table(),
+                key="k",
+                max_parallelism=12,
+                options=KeyedOptions(regroup=True),
             )
     assert "for state 't' of operator 'u'" in caught.value.__notes__
     assert [entry.state.name for entry in made.store.manifest().keyed] == ["s"]

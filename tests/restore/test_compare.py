@@ -10,11 +10,15 @@ import pytest
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError, ParallelismError
 from statestore.restore.compare_plans import Prices
+from statestore.storage.local_cache import CacheOptions
 
 
 def made(folder: Path, cache: Path | None = None) -> StateStore:
     store = StateStore.open(
-        str(folder), table_format="parquet", layout="partitioned", local_cache=cache
+        str(folder),
+        table_format="parquet",
+        layout="partitioned",
+        cache=CacheOptions(cache) if cache else None,
     )
     rows = [{"k": f"k{i % 90}", "n": i} for i in range(600)]
     with store.snapshot(parallelism=4) as checkpoint:

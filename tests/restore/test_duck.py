@@ -15,6 +15,7 @@ from statestore import StateStore
 from statestore.format.state import Layout
 from statestore.restore.duck import copy_slices
 from statestore.rows.digests import row_hashes, rows_digest
+from statestore.snapshot.write_options import Changes
 from tests.support.examples import examples
 from tests.support.strategies import Kind, structs, value_kinds
 
@@ -109,7 +110,7 @@ def test_a_query_and_an_edit_have_the_rows_of_a_restore(
         with store.snapshot(parallelism=2) as checkpoint:
             changed = rows.slice(data.draw(st.integers(1, len(rows))))
             checkpoint.write_changes(
-                "u", "n", changed, pa.table({"k": pa.array([0], pa.int64())}), **options
+                "u", "n", Changes(changed, pa.table({"k": pa.array([0], pa.int64())})), **options
             )
         expected = store.restore(parallelism=1).keyed("u", "n").to_arrow(0)
         found = store.query("SELECT * FROM n").read_all().cast(expected.schema)

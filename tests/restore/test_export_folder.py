@@ -59,7 +59,7 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> Callable[[StateStore, Path, int],
         with monkeypatch.context() as patch:
             patch.setattr(os, "rename", rename)
             with pytest.raises(Ended):
-                store.export(to)
+                store.restore().export(to)
 
     return run
 
@@ -68,13 +68,13 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> Callable[[StateStore, Path, int],
 def test_the_output_of_a_killed_run_is_replaced(
     store: StateStore, tmp_path: Path, killed: Any, moved: int
 ) -> None:
-    store.export(tmp_path / "right")
+    store.restore().export(tmp_path / "right")
     to = tmp_path / "to"
     killed(store, to, min(moved, 1))
     if moved == 2:  # this run was killed while it removed the output of the first
         (to / "u" / "s" / "subtask=00000" / "part-0.parquet").unlink()
     assert (to / ".incomplete").exists()
-    store.export(to)
+    store.restore().export(to)
     assert tree(to) == tree(tmp_path / "right")
 
 
@@ -90,7 +90,7 @@ def test_a_folder_with_other_files_is_left_unchanged(
     with pytest.raises(
         InvalidArgumentError, match=r"is not empty: .* not from an interrupted restore"
     ):
-        store.export(to)
+        store.restore().export(to)
     assert tree(to) == before
     assert (to / name).exists()
 
@@ -102,7 +102,7 @@ def test_a_modified_file_is_not_replaced(store: StateStore, tmp_path: Path, kill
     path.write_bytes(path.read_bytes() + b"?")
     before = tree(to)
     with pytest.raises(InvalidArgumentError, match="part-0"):
-        store.export(to)
+        store.restore().export(to)
     assert tree(to) == before
 
 
@@ -114,7 +114,7 @@ def test_a_foreign_folder_with_the_temporary_name_is_kept(
     path.parent.mkdir(parents=True)
     path.write_text("mine")
     with pytest.raises(InvalidArgumentError, match="is not empty"):
-        store.export(tmp_path / "to")
+        store.restore().export(tmp_path / "to")
     assert path.read_text() == "mine"
 
 
@@ -133,7 +133,7 @@ def test_files_created_during_the_export_are_kept(
 
     monkeypatch.setattr(command, "write_rows", meanwhile)
     with pytest.raises(StorageError, match="another process created it"):
-        store.export(tmp_path / "to")
+        store.restore().export(tmp_path / "to")
     assert tree(tmp_path / "to") == {name: b"mine"}
 
 
@@ -151,13 +151,13 @@ def test_an_export_works_on_a_disk_without_hard_links(
     store: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     """A store needs hard links, but exported files do not."""
-    store.export(tmp_path / "right", form=form)
+    store.restore().export(tmp_path / "right", format=form)
 
     def refused(*given: Any, **named: Any) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
     monkeypatch.setattr(os, "link", refused)
-    store.export(tmp_path / "to", form=form)
+    store.restore().export(tmp_path / "to", format=form)
     assert tree(tmp_path / "to") == tree(tmp_path / "right")
     with pytest.raises(StorageError, match="does not support hard links"):
         Catalog.open(LocalStorage(str(tmp_path / "new")), create=True)

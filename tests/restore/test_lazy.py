@@ -13,6 +13,7 @@ from statestore.format.state import TimeToLive
 from statestore.keys.groups import KeyGroupRange
 from statestore.parquet.writer import ParquetOptions
 from statestore.restore.restored import RestoredKeyedState
+from statestore.snapshot.write_options import Changes
 from statestore.testing.counting import CountingStorage
 from tests.support.damage import change_unread_byte
 
@@ -37,7 +38,7 @@ class Counted:
     def change(self) -> None:
         with self.store.snapshot(parallelism=2) as checkpoint:
             new = [{"k": "k1", "v": -1}, {"k": "new", "v": 7}]
-            checkpoint.write_changes("u", "s", new, [{"k": "k2"}], key="k")
+            checkpoint.write_changes("u", "s", Changes(new, [{"k": "k2"}]), key="k")
         self.rows |= {"k1": -1, "new": 7}
         del self.rows["k2"]
 

@@ -14,8 +14,10 @@ import pytest
 
 from statestore.errors import DamagedFileError, InvalidArgumentError, MissingFileError, NullKeyError
 from statestore.restore.restored import RestoredKeyedState
+from statestore.snapshot.write_options import Changes
 from statestore.store import StateStore
 from tests.support.forms import FORMS, Checkpoints, Form, entries_of, newest_file, users
+from tests.support.options import keyed_arguments
 
 NOON = datetime(2020, 1, 1, 12)
 NAN = float("nan")
@@ -29,7 +31,7 @@ def state(folder: Path, keys: pa.Array | pa.Table, **options: Any) -> RestoredKe
     options.setdefault("key", "k")
     options.setdefault("max_parallelism", 2)
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.write_keyed("u", "n", rows, **options)
+        checkpoint.write_keyed("u", "n", rows, **keyed_arguments(**options))
     return store.restore().keyed("u", "n")
 
 
@@ -236,8 +238,7 @@ def test_keys_of_changes_are_distinguished_as_in_a_full_state(tmp_path: Path) ->
         checkpoint.write_changes(
             "u",
             "s",
-            rows((-0.0, "x", 20), (NAN, "x", 30)),
-            rows((0.0, "x", 0), (1.0, None, 0)),
+            Changes(rows((-0.0, "x", 20), (NAN, "x", 30)), rows((0.0, "x", 0), (1.0, None, 0))),
             **options,
         )
     keyed = store.restore().keyed("u", "s")

@@ -29,6 +29,7 @@ from statestore.format.names import manifest_path
 from statestore.format.state import Layout
 from statestore.parquet.writer import ParquetOptions
 from statestore.rows.digests import rows_digest
+from statestore.snapshot.write_options import Changes
 from statestore.testing.counting import CountingStorage
 from tests.support.damage import change_unread_byte
 from tests.support.forms import Checkpoints, entries_of, in_both_layouts, newest_file
@@ -461,7 +462,7 @@ def test_a_query_over_changes_equals_a_query_of_a_full_state(tmp_path: Path) -> 
         checkpoint.write_keyed("u", "s", typed(0, 130), key="k", max_parallelism=16)
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_changes(
-            "u", "s", typed(100, 120, 1000), typed(0, 20).select(["k"]), key="k"
+            "u", "s", Changes(typed(100, 120, 1000), typed(0, 20).select(["k"])), key="k"
         )
     pieces = [typed(20, 100), typed(100, 120, 1000), typed(120, 130)]
     with store.snapshot(parallelism=2) as checkpoint:
@@ -500,7 +501,9 @@ def test_a_state_with_changes_reads_as_little_as_a_full_state(
         checkpoint.write_keyed("u", "s", ROWS, key="k", max_parallelism=4)
     coming = ROWS.slice(10, 20).set_column(1, "n", pa.array(range(-20, 0)))
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_changes("u", "s", coming, ROWS.slice(0, 10).select(["k"]), key="k")
+        checkpoint.write_changes(
+            "u", "s", Changes(coming, ROWS.slice(0, 10).select(["k"])), key="k"
+        )
 
     def read(sql: str, checkpoint: int) -> tuple[int, list[dict[str, Any]]]:
         before = storage.bytes_read

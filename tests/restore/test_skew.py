@@ -12,6 +12,7 @@ import pytest
 from statestore import StateStore, key_group_of
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.parquet.writer import ParquetOptions
+from statestore.snapshot.write_options import Changes, KeyedOptions
 from statestore.testing.counting import CountingStorage
 
 GROUPS = 16
@@ -92,7 +93,13 @@ def test_changes_are_merged_with_the_base(tmp_path: Path, layout: str) -> None:
     hottest = Counter(row["k"] for row in rows).most_common(1)[0][0]
     new = [{"k": "k7", "n": 5000 + i, "pad": ""} for i in range(900)]
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_changes("u", "m", new, [{"k": hottest}], kind="map", key="k", entry="n")
+        checkpoint.write_changes(
+            "u",
+            "m",
+            Changes(new, [{"k": hottest}]),
+            key="k",
+            options=KeyedOptions(kind="map", entry="n"),
+        )
         checkpoint.write_keyed("u", "v", [{"k": "a", "v": 1}], key="k")
         checkpoint.carry_rest()
     counts = Counter(row["k"] for row in [*rows, *new] if row["k"] != hottest)

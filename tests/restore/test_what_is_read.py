@@ -75,7 +75,7 @@ def test_an_export_opens_what_its_plan_names(
 ) -> None:
     """The first pass, which counts the rows, reads whole files, so the second opens none."""
     (plan,) = layered.store.plan(**target).operators
-    layered.store.export(tmp_path / "rows", **target)
+    layered.store.restore(**target).export(tmp_path / "rows")
     wanted = sum((named(plan, subtask) for subtask in range(len(plan.subtasks))), Counter[str]())
     for name in wanted:
         if "/changes/" in name:  # small layers are decoded once

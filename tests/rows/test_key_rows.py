@@ -21,6 +21,7 @@ from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import assignment_of, reads_of
 from statestore.restore.key_set_lookup import RowCache, WantedKeys, bytes_to_read, rows_of_keys
 from statestore.rows import equality
+from statestore.snapshot.write_options import Changes, KeyedOptions
 from statestore.storage import LocalStorage
 
 GROUPS = 16
@@ -72,12 +73,13 @@ def change(store: StateStore, chance: random.Random, state: Rows) -> Rows:
         checkpoint.write_changes(
             "u",
             "s",
-            [{"k": k, "m": m, "v": v} for (k, m), v in upserts.items()],
-            goes,
-            cleared=[{"k": k} for k in cleared],
-            kind="map",
+            Changes(
+                [{"k": k, "m": m, "v": v} for (k, m), v in upserts.items()],
+                goes,
+                cleared=[{"k": k} for k in cleared],
+            ),
             key="k",
-            entry="m",
+            options=KeyedOptions(kind="map", entry="m"),
         )
     left = {
         (k, m): v

@@ -33,8 +33,10 @@ from statestore.rows import sorting
 from statestore.rows.column_types import schema_of_arrow
 from statestore.rows.key_group_runs import check_and_sort
 from statestore.rows.sorting import key_group_pieces, slices_of, sorted_pieces
+from statestore.snapshot.write_options import Changes
 from statestore.spark.state_writer import frame_of
 from tests.support.examples import examples
+from tests.support.options import keyed_arguments
 
 IN_MEMORY = 2**28
 SCHEMA = pa.schema(
@@ -200,7 +202,7 @@ ROWS = pa.table(
         "v": ["x" * (number % 50) for number in range(200)],
     }
 ).take(np.random.default_rng(1).permutation(200))
-KEY: dict[str, Any] = {"key": "k", "kind": "map", "entry": "n", "max_parallelism": 4}
+KEY = keyed_arguments(key="k", kind="map", entry="n", max_parallelism=4)
 
 
 def opened(folder: Path, memory_bytes: int, **options: Any) -> StateStore:
@@ -233,7 +235,7 @@ def snapshots(store: StateStore, layout: str) -> Iterator[Any]:
         yield files_of(store)
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_changes(
-            "u", "s", stream(new), deletes=[{"k": "k2"}], cleared=[{"k": "k1"}]
+            "u", "s", Changes(stream(new), deletes=[{"k": "k2"}], cleared=[{"k": "k1"}])
         )
     yield files_of(store)
     with store.snapshot(parallelism=2) as checkpoint:
@@ -273,10 +275,10 @@ def test_an_upsert_and_delete_of_one_row_are_refused_across_pieces(
         pytest.raises(DuplicateKeyError, match="is both upserted and deleted in one checkpoint"),
         store.snapshot(parallelism=1) as checkpoint,
     ):
-        checkpoint.write_changes("u", "s", stream(), deletes=[{"k": "k1"}])
+        checkpoint.write_changes("u", "s", Changes(stream(), deletes=[{"k": "k1"}]))
     with store.snapshot(parallelism=1) as checkpoint:
         deletes, cleared = [{"k": "k9"}] * 50, [{"k": "k1"}] * 50
-        checkpoint.write_changes("u", "s", stream(), deletes=deletes, cleared=cleared)
+        checkpoint.write_changes("u", "s", Changes(stream(), deletes=deletes, cleared=cleared))
     assert sorted(rows_of(store, 0, 1).column("n").to_pylist()) == [*range(200)]
 
 
@@ -359,7 +361,7 @@ def test_spark_tasks_sort_on_disk(tmp_path: Path, spark: SparkSession, layout: s
             checkpoint.write_keyed("u", "s", frame_of(spark, ROWS), layout=layout, **KEY)
         files = [files_of(store)]
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.write_changes("u", "s", frame_of(spark, new), cleared=[{"k": "k1"}])
+            checkpoint.write_changes("u", "s", Changes(frame_of(spark, new), cleared=[{"k": "k1"}]))
         files.append(files_of(store))
         with store.snapshot(parallelism=2) as checkpoint:
             every = frame_of(spark, pa.concat_tables([changed, new]))

@@ -21,6 +21,7 @@ from statestore import StateStore
 from statestore.format.state import Layout
 from statestore.keys.hashing import key_group_of
 from tests.servers.s3 import S3Server
+from tests.support.options import changes_in, keyed_arguments
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -45,11 +46,11 @@ class Place:
 
     def take(self, rows: pa.Table, **options: Any) -> None:
         with self.store().snapshot(parallelism=2) as checkpoint:
-            checkpoint.write_keyed(UID, NAME, rows, key="user", **options)
+            checkpoint.write_keyed(UID, NAME, rows, key="user", **keyed_arguments(**options))
 
     def change(self, **changes: Any) -> None:
         with self.store().snapshot(parallelism=2) as checkpoint:
-            checkpoint.write_changes(UID, NAME, **changes)
+            checkpoint.write_changes(UID, NAME, changes_in(changes), **changes)
 
     def restored(self, checkpoint: int | str = "latest") -> Rows:
         state = self.store().restore(checkpoint=checkpoint, parallelism=3).keyed(UID, NAME)

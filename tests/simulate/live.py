@@ -73,7 +73,7 @@ def query(run: Run, actor: Actor) -> None:
         store=run.world.store(actor.store),
         uid=UID,
         key=KEY,
-        states={NAME: QueryState(COLUMNS, {"max_parallelism": 2})},
+        states={NAME: QueryState(COLUMNS, max_parallelism=2)},
         update=_update,
         parallelism=1,
         retain=actor.option("retain", None),

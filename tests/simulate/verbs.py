@@ -298,7 +298,7 @@ def export(run: Run, actor: Actor) -> None:
     mine = folder / UID / "mine.txt"
     there = mine.exists()
     try:
-        run.world.store(actor.store).export(folder, parallelism=1)
+        run.world.store(actor.store).restore(parallelism=1).export(folder)
     finally:
         if there and not mine.exists():
             run.world.checker.wrong("foreign", "restore --to deleted a file that is not its own")

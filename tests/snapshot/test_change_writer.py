@@ -30,7 +30,9 @@ from statestore.jobgraph import JobGraph
 from statestore.layers.compaction import Compactor
 from statestore.parquet.writer import ParquetOptions
 from statestore.rows.digests import rows_digest
+from statestore.snapshot.write_options import Changes, KeyedOptions
 from statestore.storage import LocalStorage
+from tests.support.options import changes_in, keyed_arguments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,12 +58,19 @@ def opened(tmp_path: Path, rule: CompactionRule | None = None) -> StateStore:
 
 def full(store: StateStore, rows: dict[str, Any] = ROWS, **options: Any) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_keyed("u", "s", table(rows), key="k", max_parallelism=16, **options)
+        checkpoint.write_keyed(
+            "u", "s", table(rows), key="k", max_parallelism=16, **keyed_arguments(**options)
+        )
 
 
-def change(store: StateStore, *given: Any, **options: Any) -> KeyedEntry:
+def change(
+    store: StateStore, upserts: Any = None, deletes: Any = None, **options: Any
+) -> KeyedEntry:
+    options |= {"upserts": upserts, "deletes": deletes}
+    changes = changes_in(options)
     with store.snapshot(parallelism=2) as checkpoint:
-        entry: KeyedEntry = checkpoint.write_changes("u", "s", *given, key="k", **options)
+        arguments = keyed_arguments(key="k", **options)
+        entry: KeyedEntry = checkpoint.write_changes("u", "s", changes, **arguments)
         checkpoint.carry_rest()
     return entry
 
@@ -137,7 +146,7 @@ def test_dictionaries_have_the_types_of_the_base(tmp_path: Path) -> None:
     nulls = {"m": None, "v": None}
     for upserts, deletes in (([], [{"k": "a", "m": None}]), ([{"k": "b", **nulls}], [])):
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.write_changes("u", "s", upserts, deletes)
+            checkpoint.write_changes("u", "s", Changes(upserts, deletes))
     found = store.restore(parallelism=1).keyed("u", "s")
     assert [row["m"] for row in found.get("a")] == ["x"]
     assert [(row["m"], row["v"]) for row in found.get("b")] == [(None, None)]
@@ -157,11 +166,9 @@ def test_a_cleared_key_can_get_new_entries(tmp_path: Path) -> None:
             checkpoint.write_changes(
                 "u",
                 "s",
-                [{"k": "a", "m": 3, "v": 9}],
-                cleared=keys("a"),
-                kind="map",
+                Changes([{"k": "a", "m": 3, "v": 9}], cleared=keys("a")),
                 key="k",
-                entry="m",
+                options=KeyedOptions(kind="map", entry="m"),
             )
     found = store.restore(parallelism=1).keyed("u", "s")
     assert [row["m"] for row in found.get("a")] == [3]
@@ -187,11 +194,11 @@ def test_deletes_by_key_by_namespace_and_by_entry(
         for k, n, e in [("a", "x", 1), ("a", "x", 2), ("a", "y", 1), ("b", "x", 1)]
     ]
     domain = {"time_domain": "event"} if kind == "timers" else {}
-    state: dict[str, Any] = {"key": "k", "namespace": "n", "kind": kind, "entry": "e", **domain}
+    state = keyed_arguments(key="k", namespace="n", kind=kind, entry="e", **domain)
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("u", "s", rows, max_parallelism=4, **state)
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.write_changes("u", "s", deletes=deletes, **state)
+        checkpoint.write_changes("u", "s", Changes(deletes=deletes), **state)
     found = store.restore(parallelism=1).keyed("u", "s").to_arrow(0).to_pylist()
     assert {(row["k"], row["n"], row["e"]) for row in found} == left
 
@@ -216,7 +223,9 @@ def test_a_retry_of_a_committed_id_writes_nothing(store: StateStore, tmp_path: P
             if compared:
                 entry = checkpoint.write_changes_against("u", "s", table({"u1": 5}), key="k")
             else:
-                entry = checkpoint.write_changes("u", "s", table({"u1": 5}), keys("u9"), key="k")
+                entry = checkpoint.write_changes(
+                    "u", "s", Changes(table({"u1": 5}), keys("u9")), key="k"
+                )
         assert entry == store.manifest(2).keyed[0]
     assert files(tmp_path) == before
     assert content(store) == ROWS | {"u1": 100}
@@ -258,7 +267,7 @@ def test_changes_with_other_key_groups_than_the_base_are_refused(
         pytest.raises((SchemaMismatchError, ParallelismError)),
         store.snapshot(parallelism=2) as checkpoint,
     ):
-        checkpoint.write_changes("u", "s", table({"a": 1}), key="k", **options)
+        checkpoint.write_changes("u", "s", table({"a": 1}), key="k", **keyed_arguments(**options))
     assert store.checkpoints() == (1,)
 
 
@@ -302,7 +311,7 @@ def test_properties_of_a_state_need_not_be_repeated(tmp_path: Path) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_map("u", "s", rows, key="k", map_key="m", max_parallelism=4)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_changes("u", "s", rows.slice(2), [{"k": "a", "m": 1}])
+        checkpoint.write_changes("u", "s", Changes(rows.slice(2), [{"k": "a", "m": 1}]))
     with store.snapshot(parallelism=2) as checkpoint:
         entry = checkpoint.write_changes_against("u", "s", rows.slice(1))
     assert [layer.checkpoint_id for layer in entry.layers] == [2]  # no other property has changed

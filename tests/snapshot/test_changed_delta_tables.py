@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from statestore import StateStore
+from statestore.snapshot.write_options import Changes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,7 +105,7 @@ def test_an_edit_is_a_new_version_of_the_table(url: Path, spark: SparkSession) -
     assert in_delta(url) == ["x", "y"] == in_spark(spark, url)
     layered = StateStore.open(str(url), spark=spark, compaction=None)
     with layered.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_changes("users", "totals", deletes=[{"user": "x"}])
+        checkpoint.write_changes("users", "totals", Changes(deletes=[{"user": "x"}]))
         checkpoint.carry_rest()
     assert in_delta(url) == ["x", "y"] == in_spark(spark, url)
     assert label_in_spark(spark, url) == 4

@@ -172,14 +172,16 @@ def test_an_export_that_differs_from_the_recorded_rows_is_refused(
 ) -> None:
     """The exported rows are compared with the writer's record, and not with the read rows."""
     against(store, table(ROWS | {"u1": 100}))
-    assert all(state.proof.holds for state in store.export(tmp_path / "out", parallelism=3).states)
+    assert all(
+        state.proof.holds for state in store.restore(parallelism=3).export(tmp_path / "out").states
+    )
     path = tmp_path / "store" / manifest_path(2)
     document = json.loads(path.read_bytes())
     del document["sha256"]
     document["operators"][0]["keyed"][0]["merged"]["rows"] += 1
     path.write_bytes(document_bytes(document))
     with pytest.raises(CorruptionError, match="contain other rows than the manifest says"):
-        store.export(tmp_path / "other", parallelism=3)
+        store.restore(parallelism=3).export(tmp_path / "other")
 
 
 def test_changes_without_a_comparison_leave_the_number_of_rows_unknown(store: StateStore) -> None:

@@ -16,6 +16,7 @@ from statestore.errors import MalformedManifestError, StorageError
 from statestore.format.listed import list_of
 from statestore.format.names import manifest_path
 from statestore.maintenance.expire import tombstone
+from statestore.snapshot.write_options import Changes
 from statestore.storage import LocalStorage, Storage
 from statestore.testing.counting import CountingStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
@@ -126,7 +127,9 @@ def test_a_short_list_stays_in_the_manifest(tmp_path: Path) -> None:
 def test_changes_have_a_separate_list(store: StateStore) -> None:
     """The base's list is referenced again, whichever layers are added."""
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_changes("a", "counts", [{"k": "key 3", "n": 77}], [{"k": "key 5"}])
+        checkpoint.write_changes(
+            "a", "counts", Changes([{"k": "key 3", "n": 77}], [{"k": "key 5"}])
+        )
         checkpoint.carry_rest()
     base, layer, b = lists_of(store)
     assert [base, b] == lists_of(store, 2)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from statestore import KeyGroupAssignment, StateStore, key_group_of
 from statestore.errors import InvalidArgumentError, StateStoreError
 from statestore.format.state import KeyedState
+from statestore.snapshot.write_options import Changes, KeyedOptions
 from tests.support.examples import examples
 
 GROUPS = 16
@@ -59,7 +60,7 @@ def put(store: StateStore, call: str, rows: pa.Table, form: Any) -> None:
             if call == "changes":
                 checkpoint.write_changes("u", "s", form(rows), key="k")
             elif call == "deletes":
-                checkpoint.write_changes("u", "s", deletes=form(rows), key="k")
+                checkpoint.write_changes("u", "s", Changes(deletes=form(rows)), key="k")
             else:
                 checkpoint.write_changes_against("u", "s", form(rows), key="k")
 
@@ -109,9 +110,7 @@ def test_some_of_the_changes_can_have_a_key_group(tmp_path: Path) -> None:
         checkpoint.write_changes(
             "u",
             "s",
-            pa.table({"k": ["c"], "v": [3]}),
-            kept.slice(0, 1),
-            cleared=[{"k": "b"}],
+            Changes(pa.table({"k": ["c"], "v": [3]}), kept.slice(0, 1), cleared=[{"k": "b"}]),
             key="k",
         )
     gone = kept.column("k")[0].as_py()
@@ -124,7 +123,9 @@ def test_key_groups_are_not_checked_with_regroup(tmp_path: Path) -> None:
     put(store, "keyed", pa.table({"k": [*"abcdef"], "v": range(6)}), FORMS["table"])
     rows = rows_of(store)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=64, regroup=True)
+        checkpoint.write_keyed(
+            "u", "s", rows, key="k", max_parallelism=64, options=KeyedOptions(regroup=True)
+        )
     assert store.manifest().keyed[0].state.max_parallelism == 64
     elsewhere = opened(tmp_path / "other")
     with (

@@ -123,7 +123,7 @@ def test_unclaimed_state_is_refused(store: StateStore, tmp_path: Path) -> None:
     with pytest.raises(StateNotFoundError, match="the job graph has no operator 'totals'"):
         allowed.keyed("totals", "sums")
     out = tmp_path / "out"
-    done = store.export(out, graph=job(GONE), allow_non_restored_state=True)
+    done = store.restore(graph=job(GONE), allow_non_restored_state=True).export(out)
     assert {state.uid for state in done.states} == {"clean", "source"}
 
 
@@ -240,11 +240,11 @@ def test_states_are_written_and_planned_under_the_new_names(
     found = store.restore(**given)
     counts = {uid: found.keyed(uid, "s").entry.rows for uid in ("a", "b", "new")}
     assert counts == {"a": 20, "b": 10, "new": 30}
-    done = store.export(tmp_path / "out", **given)
+    done = store.restore(**given).export(tmp_path / "out")
     assert {state.uid: state.rows for state in done.states} == counts
     assert {path.name for path in (tmp_path / "out").iterdir()} == set(counts)
     assert len(list((tmp_path / "out" / "b" / "s").iterdir())) == 3
-    one = store.export(tmp_path / "one", uid="new", name="s", **given)
+    one = store.restore(**given).export(tmp_path / "one", operator="new", state="s")
     assert [(state.uid, state.rows) for state in one.states] == [("new", 30)]
     plan = store.plan(graph=graph)
     rows = {of.uid: sum(s.rows for s in of.subtasks) for of in plan.operators}
@@ -252,7 +252,7 @@ def test_states_are_written_and_planned_under_the_new_names(
     assert [of.uid for of in store.plan(graph=graph, uid="new").operators] == ["new"]
     for gone in ("c", "d"):
         with pytest.raises(StateNotFoundError, match=f"the job graph has no operator '{gone}'"):
-            store.export(tmp_path / "none", uid=gone, **given)
+            store.restore(**given).export(tmp_path / "none", operator=gone)
         with pytest.raises(StateNotFoundError):
             store.plan(graph=graph, uid=gone)
 

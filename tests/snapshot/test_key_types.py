@@ -17,6 +17,8 @@ from statestore.errors import (
     StateStoreError,
     UnsupportedTypeError,
 )
+from statestore.snapshot.write_options import Changes, KeyedOptions
+from tests.support.options import keyed_arguments
 
 SQL: dict[str, Any] = {"hash_scheme": "flink-sql", "max_parallelism": 128}
 MOMENTS = [datetime(2026, 1, day, 12, 30, 15, 250_000) for day in range(1, 29)]
@@ -45,14 +47,14 @@ def test_a_timestamp_has_the_given_precision(tmp_path: Path, digits: int, zone: 
     name = f"{'TIMESTAMP' if zone is None else 'TIMESTAMP_LTZ'}({digits})"
     rows = pa.table({"k": moments, "v": range(28)})
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_keyed("u", "n", rows, key="k", key_types=name, **SQL)
+        checkpoint.write_keyed("u", "n", rows, key="k", **keyed_arguments(**SQL, key_types=name))
     assert store.manifest().keyed_entry("u", "n").state.key_types == (name,)
     groups_of(store, name, hash_scheme="flink-sql")
     again = store.restore(parallelism=1).keyed("u", "n").to_arrow(0)
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_keyed("u", "n", again.drop_columns(["key_group"]), key="k")
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_changes("u", "n", deletes=[{"k": moments[0]}], key="k")
+        checkpoint.write_changes("u", "n", Changes(deletes=[{"k": moments[0]}]), key="k")
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_changes("u", "n", [{"k": moments[1], "v": 99}], key="k")
     state = store.restore(parallelism=3).keyed("u", "n")
@@ -62,7 +64,9 @@ def test_a_timestamp_has_the_given_precision(tmp_path: Path, digits: int, zone: 
         pytest.raises(SchemaMismatchError, match="key types"),
         store.snapshot(parallelism=2) as checkpoint,
     ):
-        checkpoint.write_keyed("u", "n", rows, key="k", key_types=name.replace(str(digits), "2"))
+        checkpoint.write_keyed(
+            "u", "n", rows, key="k", options=KeyedOptions(key_types=name.replace(str(digits), "2"))
+        )
 
 
 @pytest.mark.parametrize("asked", ["int", "Integer", ["INTEGER"], {"k": "java.lang.Integer"}])
@@ -70,7 +74,9 @@ def test_a_type_has_one_stored_name(tmp_path: Path, asked: Any) -> None:
     store = opened(tmp_path)
     with store.snapshot(parallelism=2) as checkpoint:
         rows = pa.table({"k": range(-20, 20), "v": range(40)})
-        checkpoint.write_keyed("u", "n", rows, key="k", key_types=asked, max_parallelism=128)
+        checkpoint.write_keyed(
+            "u", "n", rows, key="k", max_parallelism=128, options=KeyedOptions(key_types=asked)
+        )
     assert store.manifest().keyed_entry("u", "n").state.key_types == ("Integer",)
     groups_of(store, "int")
 
@@ -86,7 +92,7 @@ def test_a_type_that_does_not_fit_the_key_is_refused(tmp_path: Path) -> None:
         ("Strung", StateStoreError, "Strung"),
     ):
         with pytest.raises(error, match=match), store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.write_keyed("u", "n", rows, key="k", key_types=asked)
+            checkpoint.write_keyed("u", "n", rows, key="k", options=KeyedOptions(key_types=asked))
     assert list(store.checkpoints()) == []
 
 
@@ -97,7 +103,9 @@ def test_a_value_that_the_type_cannot_hold_is_refused(tmp_path: Path) -> None:
         pytest.raises(InvalidArgumentError, match="precision 3"),
         store.snapshot(parallelism=1) as checkpoint,
     ):
-        checkpoint.write_keyed("u", "n", rows, key="k", key_types="TIMESTAMP(3)", **SQL)
+        checkpoint.write_keyed(
+            "u", "n", rows, key="k", **keyed_arguments(**SQL, key_types="TIMESTAMP(3)")
+        )
 
 
 IDS = [UUID(int=number * 3**75) for number in range(40)]
@@ -117,14 +125,16 @@ def test_a_uuid_can_be_a_key(tmp_path: Path, form: str) -> None:
     said = None if form == "uuid" else "UUID"
     with store.snapshot(parallelism=2) as checkpoint:
         rows = pa.table({"k": column, "v": range(40)})
-        checkpoint.write_keyed("u", "n", rows, key="k", key_types=said, max_parallelism=128)
+        checkpoint.write_keyed(
+            "u", "n", rows, key="k", max_parallelism=128, options=KeyedOptions(key_types=said)
+        )
     assert store.manifest().keyed_entry("u", "n").state.key_types == ("UUID",)
     groups_of(store, "UUID")
     state = store.restore(parallelism=2).keyed("u", "n")
     assert [state.get(one)[0]["v"] for one in IDS] == list(range(40))
     with store.snapshot(parallelism=2) as checkpoint:
         gone = pa.table({"k": state.to_arrow(0)["k"]})
-        checkpoint.write_changes("u", "n", deletes=gone, key="k")
+        checkpoint.write_changes("u", "n", Changes(deletes=gone), key="k")
     assert store.restore(parallelism=2).keyed("u", "n").to_arrow(0).num_rows == 0
 
 
@@ -146,13 +156,18 @@ def test_uuids_in_dictionaries_can_be_keys(tmp_path: Path, form: str) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         if form == "bytes":
             rows[:3] = [{"k": IDS[at], "v": at} for at in range(3)]
-        checkpoint.write_keyed("u", "n", rows, key="k", key_types="uuid", max_parallelism=128)
+        checkpoint.write_keyed(
+            "u", "n", rows, key="k", max_parallelism=128, options=KeyedOptions(key_types="uuid")
+        )
     check({0: 0, 1: 1, 2: 2, 3: 3})
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_keyed("u", "n", [{"k": IDS[at], "v": at} for at in range(6)], key="k")
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_changes(
-            "u", "n", [{"k": IDS[5], "v": 50}], [{"k": IDS[0]}], cleared=[{"k": IDS[1]}], key="k"
+            "u",
+            "n",
+            Changes([{"k": IDS[5], "v": 50}], [{"k": IDS[0]}], cleared=[{"k": IDS[1]}]),
+            key="k",
         )
     check({2: 2, 3: 3, 4: 4, 5: 50})
     state = store.restore(parallelism=1).keyed("u", "n")
@@ -171,7 +186,13 @@ def test_an_error_about_a_value_of_a_key_type_names_the_state(tmp_path: Path) ->
         ),
         opened(tmp_path).snapshot(parallelism=1) as checkpoint,
     ):
-        checkpoint.write_keyed("u", "n", [{"k": "a"}, {"k": "bb"}], key="k", key_types="Character")
+        checkpoint.write_keyed(
+            "u",
+            "n",
+            [{"k": "a"}, {"k": "bb"}],
+            key="k",
+            options=KeyedOptions(key_types="Character"),
+        )
 
 
 def test_a_uuid_in_another_column_is_refused(tmp_path: Path) -> None:
@@ -184,7 +205,9 @@ def test_a_uuid_in_another_column_is_refused(tmp_path: Path) -> None:
         checkpoint.write_keyed("u", "n", [{"k": IDS[0]}], key="k")
     rows = [{"k": IDS[0], "v": b"", "s": ""}]
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.write_keyed("u", "n", rows, key="k", key_types={"k": "java.util.UUID"})
+        checkpoint.write_keyed(
+            "u", "n", rows, key="k", options=KeyedOptions(key_types={"k": "java.util.UUID"})
+        )
     for column in "vs":
         row = {"k": IDS[1], "v": b"", "s": "", column: IDS[1]}
         with (
@@ -214,7 +237,12 @@ def test_a_column_can_contain_a_key_of_another_type(
     with store.snapshot(parallelism=2) as checkpoint:
         rows = pa.table({"k": pa.array(values, kind), "v": range(len(values))})
         checkpoint.write_keyed(
-            "u", "n", rows, key="k", key_types=key_type, hash_scheme=scheme, max_parallelism=128
+            "u",
+            "n",
+            rows,
+            key="k",
+            max_parallelism=128,
+            options=KeyedOptions(key_types=key_type, hash_scheme=scheme),
         )
     restored = store.restore(parallelism=1).keyed("u", "n")
     for row in restored.to_arrow(0).to_pylist():

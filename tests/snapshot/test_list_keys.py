@@ -19,6 +19,7 @@ from statestore.errors import (
 )
 from statestore.format.layers import CompactionRule
 from statestore.parquet.writer import ParquetOptions
+from statestore.snapshot.write_options import Changes
 from statestore.testing.reference import canonical
 
 NAN = float("nan")
@@ -113,7 +114,7 @@ def test_a_history_of_lists(tmp_path: Path, layout: str) -> None:
     came = without({i: row for i, row in some(3, 2).items() if i not in of_gone}, [["a", "b"]])
     deletes = [dict(zip("kne", one, strict=True)) for one in gone]
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_changes("u", "s", rows_of(came), [*deletes, {"k": [["a", "b"]]}])
+        checkpoint.write_changes("u", "s", Changes(rows_of(came), [*deletes, {"k": [["a", "b"]]}]))
     left = without({i: row for i, row in rows.items() if i not in of_gone}, [["a", "b"]]) | came
     check(store, left)
 
@@ -207,7 +208,7 @@ def test_spark_and_delta_read_the_lists(spark: SparkSession, tmp_path: Path, lay
 
     with store.snapshot(parallelism=2) as checkpoint:
         deleted = spark.createDataFrame([([[None]],)], "k array<array<string>>")
-        checkpoint.write_changes("u", "s", spark.createDataFrame(rows_of(came)), deleted)
+        checkpoint.write_changes("u", "s", Changes(spark.createDataFrame(rows_of(came)), deleted))
     left = without(rows, [[None]]) | came
     check(store, left)
     restored = store.restore(parallelism=2).keyed("u", "s")

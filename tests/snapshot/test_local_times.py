@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from statestore import StateStore
 from statestore.errors import UnsupportedTypeError
 from statestore.parquet.writer import ParquetOptions
+from statestore.snapshot.write_options import Changes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,7 +72,7 @@ def test_a_local_time_is_stored_unchanged_by_any_writer(
         with store.snapshot(parallelism=2) as checkpoint:
             checkpoint.write_keyed("u", "n", full, key="k", max_parallelism=4)
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.write_changes("u", "n", upserts=upserts, deletes=deletes, key="k")
+            checkpoint.write_changes("u", "n", Changes(upserts=upserts, deletes=deletes), key="k")
         found = store.restore(parallelism=2).keyed("u", "n")
         stored = [tuple(row) for row in found.to_spark().collect()]
         answers[name] = sorted(stored, key=lambda row: row[1])

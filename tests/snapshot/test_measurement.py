@@ -21,6 +21,7 @@ from statestore import (
 from statestore.errors import CommitConflictError, InvalidArgumentError, StorageError
 from statestore.format.layers import CompactionRule
 from statestore.format.metrics import Amount, CheckpointMetrics, StateMetrics
+from statestore.snapshot.write_options import Changes
 from statestore.storage import LocalStorage
 from tests.servers.slow import SlowStorage
 from tests.support.forms import Checkpoints, users
@@ -116,8 +117,7 @@ def test_written_changes_are_measured_separately_from_carried_files(store: State
         checkpoint.write_changes(
             "u",
             "s",
-            [{"k": "k1", "v": 5}, {"k": "new", "v": 5}],
-            [{"k": "k2"}],
+            Changes([{"k": "k1", "v": 5}, {"k": "new", "v": 5}], [{"k": "k2"}]),
             key="k",
             max_parallelism=16,
         )

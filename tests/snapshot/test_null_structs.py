@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from statestore import StateStore
 from statestore.errors import DuplicateKeyError
 from statestore.format.layers import CompactionRule
+from statestore.snapshot.write_options import Changes
 from statestore.testing.reference import canonical
 from tests.support.examples import examples
 
@@ -92,7 +93,7 @@ def test_histories_distinguish_them(
                     checkpoint.write_changes_against("u", "s", _table(upserts))
                 else:
                     rows = {at: row for at, row in rows.items() if at not in kept} | upserts
-                    checkpoint.write_changes("u", "s", _table(upserts), _table(kept))
+                    checkpoint.write_changes("u", "s", Changes(_table(upserts), _table(kept)))
             last = checkpoint.id
             joined = store.inspect.as_of(last - 1, last, "u", "s").read_all()["change"].to_pylist()
             assert joined.count("added") == len(rows.keys() - before.keys())

@@ -12,6 +12,7 @@ import pytest
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.state import Layout
 from statestore.store import StateStore
+from tests.support.options import keyed_arguments
 
 LAYOUTS = [layout.value for layout in Layout]
 
@@ -29,7 +30,9 @@ def store(tmp_path: Path) -> StateStore:
 def take(store: StateStore, columns: dict[str, Any], **options: Any) -> Any:
     rows = pa.table({"k": ["a", "b"]} | columns)
     with store.snapshot(parallelism=2) as checkpoint:
-        return checkpoint.write_keyed("u", "n", rows, key="k", max_parallelism=4, **options)
+        return checkpoint.write_keyed(
+            "u", "n", rows, key="k", max_parallelism=4, **keyed_arguments(**options)
+        )
 
 
 def read(store: StateStore, checkpoint: int | str = "latest") -> pa.Table:
@@ -137,14 +140,16 @@ def test_entry_columns_cannot_change(store: StateStore) -> None:
     base = {"m": pa.array([1, 2], pa.int32()), "v": pa.array([1, 2], pa.int32())}
     wide = pa.array([1, 2], pa.int64())
     states: dict[str, dict[str, Any]] = {
-        "map": {"kind": "map", "entry": "m"},
-        "list": {"kind": "list", "entry": "m"},
+        "map": keyed_arguments(kind="map", entry="m"),
+        "list": keyed_arguments(kind="list", entry="m"),
         "windows": {"namespace": "m"},
     }
     for name, options in states.items():
         rows = pa.table({"k": ["a", "b"]} | base)
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.write_keyed("u", name, rows, key="k", max_parallelism=4, **options)
+            checkpoint.write_keyed(
+                "u", name, rows, key="k", max_parallelism=4, **keyed_arguments(**options)
+            )
             checkpoint.carry_rest()
         with store.snapshot(parallelism=1) as checkpoint:
             with pytest.raises(SchemaMismatchError, match="the type of 'm' cannot change"):

@@ -11,6 +11,7 @@ import pytest
 from statestore import StateStore
 from statestore.errors import SchemaMismatchError
 from statestore.parquet.writer import ParquetOptions
+from statestore.snapshot.write_options import Changes
 from statestore.spark import state_reader as read
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def test_a_column_can_have_a_dot_in_its_name(
         checkpoint.write_keyed("u", "n", rows, key="k.x")
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_changes(
-            "u", "n", deletes=spark.createDataFrame([("y",)], "`k.x` string"), key="k.x"
+            "u", "n", Changes(deletes=spark.createDataFrame([("y",)], "`k.x` string")), key="k.x"
         )
     found = store.restore(parallelism=2).keyed("u", "n")
     wanted: list[Any] = [("x", 1, (1,))]
@@ -65,5 +66,5 @@ def test_a_delete_of_a_narrower_type_is_refused(
         ),
         store.snapshot(parallelism=1) as checkpoint,
     ):
-        checkpoint.write_changes("u", "n", deletes=gone, key="k")
+        checkpoint.write_changes("u", "n", Changes(deletes=gone), key="k")
     assert store.checkpoints() == (1,)

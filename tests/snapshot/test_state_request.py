@@ -22,7 +22,9 @@ from statestore.errors import (
 )
 from statestore.format.state import StateKind, TimeDomain
 from statestore.jobgraph.graph import Node
+from statestore.snapshot.write_options import KeyedOptions
 from statestore.store import StateStore
+from tests.support.options import keyed_arguments
 
 NAN = float("nan")
 MAP = pa.map_(pa.string(), pa.int64())
@@ -40,7 +42,7 @@ def files(store: StateStore) -> list[str]:
 
 def take(store: StateStore, rows: Any = ROWS, parallelism: int = 2, **options: Any) -> Any:
     with store.snapshot(parallelism=parallelism) as checkpoint:
-        return checkpoint.write_keyed("u", "n", rows, **({"key": "k"} | options))
+        return checkpoint.write_keyed("u", "n", rows, **keyed_arguments(**{"key": "k"} | options))
 
 
 # --- parallelism ----------------------------------------------------------------------------------
@@ -392,7 +394,11 @@ def test_a_time_domain_can_be_text_and_requires_timers(store: StateStore) -> Non
     rows = [{"k": "a", "at": 5}]
     with store.snapshot(parallelism=1) as checkpoint:
         entry = checkpoint.write_keyed(
-            "u", "t", rows, key="k", kind="timers", entry="at", time_domain="event"
+            "u",
+            "t",
+            rows,
+            key="k",
+            options=KeyedOptions(kind="timers", entry="at", time_domain="event"),
         )
         assert entry.state.time_domain is TimeDomain.EVENT
         for kind, domain in (("timers", None), ("value", "event"), ("timers", "lunar")):
@@ -402,9 +408,9 @@ def test_a_time_domain_can_be_text_and_requires_timers(store: StateStore) -> Non
                     "x",
                     rows,
                     key="k",
-                    kind=kind,
-                    entry="at" if kind == "timers" else (),
-                    time_domain=domain,
+                    options=KeyedOptions(
+                        kind=kind, entry="at" if kind == "timers" else (), time_domain=domain
+                    ),
                 )
 
 

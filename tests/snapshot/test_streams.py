@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from statestore import KeyedWriter, KeyGroupAssignment, StateStore, key_group_of
 from statestore.errors import InvalidArgumentError
 from statestore.format.state import TimeToLive
+from statestore.snapshot.write_options import Changes
 from statestore.snapshot.writer import CheckpointWriter
 from tests.support.examples import examples
 
@@ -103,7 +104,9 @@ def _run(store: StateStore, call: str, given_rows: list[Any], has_ttl: bool) -> 
             checkpoint.write_keyed("u", "s", given_rows[0], **options)
         elif call == "changes":
             upserts, deletes, cleared = given_rows
-            checkpoint.write_changes("u", "s", upserts, deletes, cleared=cleared, **options)
+            checkpoint.write_changes(
+                "u", "s", Changes(upserts, deletes, cleared=cleared), **options
+            )
         elif call == "against":
             checkpoint.write_changes_against("u", "s", given_rows[0], **options)
         elif call == "subtasks":

@@ -28,6 +28,7 @@ from statestore.errors import (
     SchemaMismatchError,
 )
 from statestore.parquet.writer import ParquetOptions
+from statestore.snapshot.write_options import KeyedOptions
 from tests.support.writers import opened, stored_files
 
 MAX_PARALLELISM = 16
@@ -172,10 +173,9 @@ def test_written_and_acknowledged_states_are_one_commit(store: StateStore) -> No
             declare(checkpoint)
         with pytest.raises(InvalidArgumentError, match="already in this checkpoint"):
             checkpoint.write_keyed("u", "n", ROWS, key="user")
-        timers = checkpoint.declare_keyed(
-            "u", "t", pa.schema([("user", "string"), ("timestamp", "int64")]),
-            key="user", kind="timers", entry="timestamp", time_domain="event",
-        )  # fmt: skip
+        columns = pa.schema([("user", "string"), ("timestamp", "int64")])
+        options = KeyedOptions(kind="timers", entry="timestamp", time_domain="event")
+        timers = checkpoint.declare_keyed("u", "t", columns, key="user", options=options)
         for subtask in range(2):
             checkpoint.acknowledge(writer.subtask(subtask).write(rows_of(writer, subtask)))
             checkpoint.acknowledge(timers.subtask(subtask).write([]))

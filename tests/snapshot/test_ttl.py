@@ -21,6 +21,8 @@ from statestore.layers.compaction import Compactor
 from statestore.parquet.reader import read_slices
 from statestore.parquet.writer import ParquetOptions
 from statestore.rows.digests import rows_digest
+from statestore.snapshot.write_options import Changes, KeyedOptions
+from tests.support.options import changes_in, keyed_arguments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,13 +41,14 @@ def store(tmp_path: Path) -> StateStore:
 
 def full(store: StateStore, rows: Any, now: int = 0, **options: Any) -> KeyedEntry:
     with store.snapshot(parallelism=2, now_ms=now) as checkpoint:
-        checkpoint.write_keyed("u", "n", rows, **KEYED, **options)
+        checkpoint.write_keyed("u", "n", rows, **KEYED, **keyed_arguments(**options))
     return checkpoint.manifest.keyed[0]
 
 
 def change(store: StateStore, now: int, ttl: Any = None, **changes: Any) -> KeyedEntry:
     with store.snapshot(parallelism=2, now_ms=now) as checkpoint:
-        checkpoint.write_changes("u", "n", **KEYED, ttl=ttl, **changes)
+        given = changes_in(changes)
+        checkpoint.write_changes("u", "n", given, **KEYED, ttl=ttl, **keyed_arguments(**changes))
     return checkpoint.manifest.keyed[0]
 
 
@@ -135,16 +138,20 @@ def test_list_elements_and_map_entries_expire_separately(store: StateStore) -> N
     with store.snapshot(parallelism=2, now_ms=115) as checkpoint:
         touched = [{"k": "a", "position": 1, "v": 7}]
         checkpoint.write_changes(
-            "u", "list", touched, kind="list", key="k", max_parallelism=8, entry="position"
+            "u",
+            "list",
+            touched,
+            key="k",
+            max_parallelism=8,
+            options=KeyedOptions(kind="list", entry="position"),
         )
         checkpoint.write_changes(
             "u",
             "map",
             [{"k": "a", "m": "m0", "v": 8}],
-            kind="map",
-            entry="m",
             key="k",
             max_parallelism=8,
+            options=KeyedOptions(kind="map", entry="m"),
         )
     restored = store.restore(now_ms=120)
     assert [row["v"] for row in restored.keyed("u", "list").get("a")] == [7, 3]
@@ -184,7 +191,7 @@ def test_any_history_restores_the_rows_that_have_not_expired(
     """Compared with a dictionary, whichever layers were merged or folded."""
     rng = random.Random(f"{kind} {rule}")
     store = StateStore.open(str(tmp_path), table_format="parquet", compaction=rule)
-    entry: dict[str, Any] = {"kind": "map", "entry": "m"} if kind == "map" else {}
+    entry = keyed_arguments(kind="map", entry="m") if kind == "map" else {}
     known: dict[tuple[str, int], dict[str, Any]] = {}
     for step in range(10):
         now = 20 * step
@@ -198,7 +205,7 @@ def test_any_history_restores_the_rows_that_have_not_expired(
             deletes = [{"k": name} for name in sorted(gone)] or None
             ttl = TTL if step == 0 else None
             checkpoint.write_changes(
-                "u", "n", list(upserts.values()), deletes, **KEYED, ttl=ttl, **entry
+                "u", "n", Changes(list(upserts.values()), deletes), **KEYED, ttl=ttl, **entry
             )
         known = {name: row for name, row in known.items() if name[0] not in gone} | upserts
         for parallelism, later in ((1, 0), (3, rng.randrange(100))):
@@ -365,7 +372,7 @@ def test_spark_sets_times_and_hides_the_same_rows(spark: SparkSession, tmp_path:
     full_again = spark.sql("SELECT id AS k FROM range(9)")
     with store.snapshot(parallelism=2, now_ms=50) as checkpoint:
         checkpoint.write_keyed("u", "longs", full_again, key="k", max_parallelism=8, ttl=TTL)
-        checkpoint.write_changes("u", "n", deletes=[{"k": "c"}])
+        checkpoint.write_changes("u", "n", Changes(deletes=[{"k": "c"}]))
     for now, left in ((92, ["a", "b"]), (93, ["b"]), (150, [])):
         assert keys(at(store, now)) == left
     restored = store.restore(now_ms=149)

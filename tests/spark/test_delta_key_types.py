@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from statestore import StateStore
 from statestore.format.state import Layout
+from statestore.snapshot.write_options import KeyedOptions
 
 pytestmark = pytest.mark.usefixtures("uncompiled")  # Spark only reads the tables
 
@@ -37,15 +39,14 @@ def test_every_type_can_identify_rows(spark: SparkSession, tmp_path: Path, layou
     store = StateStore.open(str(tmp_path / "store"), spark=spark)
     rows = pa.table({"k": ["x", "y"], **TYPES, "v": [1, 2]})
     with store.snapshot(parallelism=1) as checkpoint:
-        for role, kind in (("namespace", "value"), ("entry", "map")):
-            checkpoint.write_keyed(
-                "u", role, rows, key="k", kind=kind, max_parallelism=2, layout=layout,
-                **{role: list(TYPES)},  # type: ignore[arg-type]
-            )  # fmt: skip
+        told: dict[str, Any] = {"max_parallelism": 2, "layout": layout}
+        checkpoint.write_keyed("u", "namespace", rows, key="k", namespace=list(TYPES), **told)
+        options = KeyedOptions(kind="map", entry=list(TYPES))
+        checkpoint.write_keyed("u", "entry", rows, key="k", options=options, **told)
+        options = KeyedOptions(hash_scheme="flink-sql")
         checkpoint.write_keyed(
-            "v", "keys", rows, key=["boolean", "binary"], max_parallelism=2,
-            hash_scheme="flink-sql", layout=layout,
-        )  # fmt: skip
+            "v", "keys", rows, key=["boolean", "binary"], options=options, **told
+        )
         checkpoint.write_keyed("w", "flags", rows, key="boolean", max_parallelism=2, layout=layout)
     for uid, name in (("u", "namespace"), ("u", "entry"), ("v", "keys"), ("w", "flags")):
         stored = spark.read.format("delta").load(f"{store.url}/operators/{uid}/keyed/{name}")

@@ -23,6 +23,7 @@ from statestore.restore.placement import preferred_hosts, previous_allocations
 from statestore.restore.restored import RestoredKeyedState
 from statestore.spark import tasks
 from statestore.spark.tasks import executor_hosts, names_for_spark, numbers
+from statestore.storage.local_cache import CacheOptions
 
 ROWS = pa.table({"user": [f"u{i}" for i in range(300)], "n": [*range(300)]})
 MAX_PARALLELISM = 12
@@ -49,7 +50,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 def opened(folder: Path, spark: SparkSession | None, *, cache: bool = True) -> StateStore:
     local = folder / "cache" if cache else None
     url = str(folder / "store")
-    return StateStore.open(url, spark=spark, table_format="parquet", local_cache=local)
+    return StateStore.open(
+        url, spark=spark, table_format="parquet", cache=CacheOptions(local) if local else None
+    )
 
 
 def restored(

@@ -21,6 +21,7 @@ from statestore import StateStore, partition, spark_session
 from statestore.errors import MissingDependencyError
 from statestore.interop.spark_checkpoints import export_checkpoint, import_checkpoint, show_location
 from statestore.jobgraph.partitioners import KeyGroup
+from statestore.snapshot.write_options import Changes
 from statestore.spark.compat import INSTALLED, NEWEST_WITH_DELTA
 from statestore.streaming import MicroBatch, StatefulQuery, by_key
 from tests.interop.spark_checkpoints.queries import Query, events, run, session
@@ -58,7 +59,9 @@ def test_changes(store: StateStore, spark: SparkSession) -> None:
     """Incremental checkpoints from DataFrames, and lookups."""
     changed = spark.sql("SELECT '7' AS k, -1L AS n, timestamp '2026-01-01' AS at")
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_changes("u", "s", upserts=changed, deletes=spark.sql("SELECT '8' AS k"))
+        checkpoint.write_changes(
+            "u", "s", Changes(upserts=changed, deletes=spark.sql("SELECT '8' AS k"))
+        )
     keyed = store.restore(parallelism=3).keyed("u", "s")
     assert [row["n"] for row in keyed.get("7")] == [-1]
     assert keyed.get("8") == []

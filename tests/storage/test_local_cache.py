@@ -13,6 +13,7 @@ import pytest
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError, MissingFileError
 from statestore.storage import CachedStorage, LocalStorage, Storage
+from statestore.storage.local_cache import DEFAULT_LIMIT_BYTES, CacheOptions
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage
 from statestore.testing.suites import StorageSuite
 
@@ -29,9 +30,11 @@ class TestCachedStorage(StorageSuite):
         return CachedStorage(LocalStorage(str(tmp_path / "store")), tmp_path / "cache")
 
 
-def cached(tmp_path: Path, **options: Any) -> StateStore:
+def cached(tmp_path: Path, limit_bytes: Any = DEFAULT_LIMIT_BYTES) -> StateStore:
     return StateStore.open(
-        str(tmp_path / "store"), table_format="parquet", local_cache=tmp_path / "cache", **options
+        str(tmp_path / "store"),
+        table_format="parquet",
+        cache=CacheOptions(tmp_path / "cache", limit_bytes),
     )
 
 
@@ -129,15 +132,15 @@ def test_it_stays_within_its_limit_and_evicts_the_least_recently_used(tmp_path: 
     storage.sync([])
     assert files(tmp_path / "cache") == [first, *others[1:]]
     assert storage.fetch("statestore.json", total) is None
-    take(cached(tmp_path, local_cache_bytes=1))
+    take(cached(tmp_path, limit_bytes=1))
     assert files(tmp_path / "cache") == []
     with pytest.raises(InvalidArgumentError, match="cannot hold anything"):
-        cached(tmp_path, local_cache_bytes=0)
+        cached(tmp_path, limit_bytes=0)
 
 
 def test_a_process_that_only_restores_respects_the_limit(tmp_path: Path) -> None:
     take(plain(tmp_path))
-    assert rows(cached(tmp_path, local_cache_bytes=1)) == ROWS
+    assert rows(cached(tmp_path, limit_bytes=1)) == ROWS
     assert files(tmp_path / "cache") == []
 
 
@@ -147,8 +150,7 @@ def test_only_copies_are_ever_deleted(tmp_path: Path) -> None:
     store = StateStore.open(
         str(tmp_path / "store"),
         table_format="parquet",
-        local_cache=tmp_path,
-        local_cache_bytes=1,
+        cache=CacheOptions(tmp_path, 1),
     )
     for number in range(1, 4):
         take(store)
@@ -162,20 +164,20 @@ def test_only_copies_are_ever_deleted(tmp_path: Path) -> None:
 def test_a_cache_inside_the_store_is_refused(tmp_path: Path, inside: str) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "store")
     with pytest.raises(InvalidArgumentError, match="is inside the store"):
-        StateStore.open(str(tmp_path / "store"), local_cache=tmp_path / inside)
+        StateStore.open(str(tmp_path / "store"), cache=CacheOptions(tmp_path / inside))
 
 
 @pytest.mark.parametrize("folder", ["~no-such-user/x", "a\0b"])
 def test_an_invalid_folder_is_refused(tmp_path: Path, folder: str) -> None:
     with pytest.raises(InvalidArgumentError, match="cannot be used as the folder of a local cache"):
-        StateStore.open(str(tmp_path / "store"), local_cache=folder)
-    with pytest.raises(InvalidArgumentError, match="local_cache_bytes must be of type int"):
-        cached(tmp_path, local_cache_bytes="1GiB")
+        StateStore.open(str(tmp_path / "store"), cache=CacheOptions(folder))
+    with pytest.raises(InvalidArgumentError, match="CacheOptions: limit_bytes must be of type int"):
+        cached(tmp_path, limit_bytes="1GiB")
 
 
 def test_a_name_that_is_too_long_is_no_error(tmp_path: Path) -> None:
     take(plain(tmp_path))
-    store = StateStore.open(str(tmp_path / "store"), local_cache=tmp_path / ("x" * 300))
+    store = StateStore.open(str(tmp_path / "store"), cache=CacheOptions(tmp_path / ("x" * 300)))
     assert rows(store) == ROWS
     assert store.plan(parallelism=1).local_bytes == 0
 

@@ -116,7 +116,7 @@ def query_of(store: StateStore, parallelism: int, folder: Path, form: str) -> St
         store=store,
         uid="totals",
         key="key",
-        states={"by-key": QueryState(SCHEMA, {"max_parallelism": 32})},
+        states={"by-key": QueryState(SCHEMA, max_parallelism=32)},
         update=update,
         parallelism=parallelism,
         on_commit=say,

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from statestore import StateStore
+from statestore.snapshot.write_options import Changes
 from statestore.streaming import initial_state
 
 pytestmark = pytest.mark.spark
@@ -93,7 +94,9 @@ def test_it_is_available_with_the_first_events(
         checkpoint.write_keyed("totals", "per-user", rows, key="user", max_parallelism=8)
     with store.snapshot(parallelism=4) as checkpoint:
         changes = [{"user": "u1", "n": 100, "total": 1000}]
-        checkpoint.write_changes("totals", "per-user", changes, [{"user": "u2"}], key="user")
+        checkpoint.write_changes(
+            "totals", "per-user", Changes(changes, [{"user": "u2"}]), key="user"
+        )
     restored = store.restore(parallelism=3).keyed("totals", "per-user")
 
     events: Iterable[list[tuple[str, int]]] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,7 @@ from statestore.streaming import (
     Changes,
     MicroBatch,
     StatefulQuery,
+    Updated,
 )
 from statestore.streaming.stateful_query import SmallBatchProbe
 from tests.streaming.world import EVENTS, World, of_one, totals
@@ -254,12 +256,13 @@ def test_a_micro_batch_can_have_no_events_and_no_changes(world: World) -> None:
 def test_an_update_can_delete_rows(world: World) -> None:
     """In the first micro-batch, where there is nothing to delete, and later."""
 
-    def update(events: DataFrame, state: DataFrame) -> Changes:
-        all_of_it = totals(events, state)
+    def update(events: DataFrame, states: Mapping[str, DataFrame], batch: MicroBatch) -> Updated:
+        all_of_it = totals(events, states["per-user"])
         even = F.col("n") % 2 == 0
-        return Changes(all_of_it.where(~even), deletes=all_of_it.where(even), shared=all_of_it)
+        changes = Changes(all_of_it.where(~even), deletes=all_of_it.where(even))
+        return Updated({"per-user": changes}, shared=[all_of_it])
 
-    query = world.query(update=of_one(update))
+    query = world.query(update=update)
     for number, users in enumerate(("aab", "bc", "c", "c")):
         query.process(world.frame(*users), MicroBatch("q", number))
     assert world.state() == {"c": (1, 1)}
@@ -367,7 +370,9 @@ def test_other_states_are_unchanged(world: World) -> None:
     with store.snapshot(parallelism=3) as checkpoint:
         checkpoint.carry_rest()
         changes = [{"user": "u3", "n": 7, "total": 7}]
-        checkpoint.write_changes("totals", "layered", changes, [{"user": "u4"}], key="user")
+        checkpoint.write_changes(
+            "totals", "layered", Changes(changes, [{"user": "u4"}]), key="user"
+        )
         checkpoint.write_changes("totals", "other", changes, key="user")
     before = world.state("other"), world.state("layered")
     for number, parallelism in enumerate((2, 5)):

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.format.state import StateKind
+from statestore.snapshot.write_options import KeyedOptions
 from statestore.store import StateStore
 
 FLIPS = int(os.environ.get("STATESTORE_FLIPS", "100"))
@@ -29,7 +30,7 @@ def fill(path: Path, max_parallelism: int = 2) -> StateStore:
     with store.snapshot(parallelism=max_parallelism) as checkpoint:
         for part, kind in enumerate(("value", "reducing", "aggregating"), start=7):
             values = pa.table({"user": USERS, "x": [i / part for i in range(len(USERS))]})
-            checkpoint.write_keyed("job", kind, values, kind=kind, **options)
+            checkpoint.write_keyed("job", kind, values, **options, options=KeyedOptions(kind=kind))
         checkpoint.write_map("job", "map", rows, map_key="n", **options)
         checkpoint.write_list("job", "list", more, position="n", **options)
         checkpoint.write_timers(

@@ -27,6 +27,7 @@ from statestore.format.manifest import KeyedEntry
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.intact_key_groups import group_digests
 from statestore.parquet.writer import ParquetOptions
+from statestore.snapshot.write_options import Changes, KeyedOptions
 from statestore.store import StateStore
 from statestore.testing.counting import CountingStorage
 
@@ -109,13 +110,10 @@ class Checkpoints:
             checkpoint.write_changes(
                 "u",
                 "s",
-                table(upserts),
-                table(dict.fromkeys(entries, 0)),
-                cleared=keys,
-                kind="map",
+                Changes(table(upserts), table(dict.fromkeys(entries, 0)), cleared=keys),
                 key="k",
-                entry="m",
                 max_parallelism=GROUPS,
+                options=KeyedOptions(kind="map", entry="m"),
             )
         return self._take(checkpoint.id)
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from statestore.format.state import StateKind, TimeDomain
 from statestore.keys.hashing import DEFAULT_HASH_SCHEME, HASH_SCHEMES
+from statestore.snapshot.write_options import KeyedOptions
 from statestore.testing.reference import canonical
 
 if TYPE_CHECKING:
@@ -53,13 +54,15 @@ class KeyedCase:
             uid,
             name,
             self.rows if rows is None else rows,
-            kind=self.kind,
             key=self.key,
             namespace=self.namespace,
-            entry=self.entry,
             max_parallelism=self.max_parallelism,
-            hash_scheme=self.hash_scheme,
-            time_domain=TimeDomain.EVENT if self.kind is StateKind.TIMERS else None,
+            options=KeyedOptions(
+                kind=self.kind,
+                entry=self.entry,
+                hash_scheme=self.hash_scheme,
+                time_domain=TimeDomain.EVENT if self.kind is StateKind.TIMERS else None,
+            ),
         )
         return written
 

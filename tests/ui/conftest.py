@@ -16,6 +16,7 @@ from selenium.webdriver.chrome.service import Service
 
 from statestore import StateStore
 from statestore.jobgraph.graph import JobGraph
+from statestore.snapshot.write_options import KeyedOptions
 from statestore.ui.app import QueryLimits, application
 
 SCRIPT = "<script>window.owned = true</script>"
@@ -60,9 +61,8 @@ def take(store: StateStore, number: int) -> None:
             SCRIPT,
             items,
             key="user",
-            kind="list",
-            entry="position",
             max_parallelism=128,
+            options=KeyedOptions(kind="list", entry="position"),
         )
         checkpoint.write_union("source", "offsets", OFFSETS)
         checkpoint.write_split("source", "splits", OFFSETS)

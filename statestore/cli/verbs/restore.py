@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import click
@@ -106,20 +105,20 @@ def restore_checkpoint(
     settings = invocation.settings
     began = time.monotonic()
     with progress_bar("restoring") as progress:
-        exported = store.export(
-            Path(directory),
-            allow_non_restored_state=allow_non_restored_state,
-            uid=uid,
-            name=name,
-            form=form,
-            options=ParquetOptions(
+        restored = store.restore(
+            allow_non_restored_state=allow_non_restored_state, verify=verify, **target
+        )
+        exported = restored.export(
+            directory,
+            operator=uid,
+            state=name,
+            format=form,
+            parquet=ParquetOptions(
                 row_group_rows=settings.row_group_rows,
                 row_group_bytes=settings.row_group_bytes,
                 zstd_level=settings.zstd_level,
             ),
             progress=progress,
-            verify=verify,
-            **target,
         )
     seconds = time.monotonic() - began
     store_id = store.manifest(checkpoint).store_id

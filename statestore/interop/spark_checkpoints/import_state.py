@@ -29,6 +29,7 @@ from statestore.interop.spark_checkpoints.state_damage import refuse_damaged_sta
 from statestore.interop.spark_checkpoints.state_reader import prepared_session
 from statestore.keys.groups import MAX_PARALLELISM
 from statestore.restore.restored import RestoredCheckpoint
+from statestore.snapshot.write_options import KeyedOptions
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import open_storage
 from statestore.store import StateStore
@@ -170,11 +171,13 @@ def _write_state(
             name,
             rows,
             key=columns.key_columns,
-            entry=columns.entry_columns,
-            kind=part.kind(columns),
-            time_domain=part.time_domain,
-            hash_scheme="flink-sql",
             max_parallelism=max_parallelism,
+            options=KeyedOptions(
+                entry=columns.entry_columns,
+                kind=part.kind(columns),
+                time_domain=part.time_domain,
+                hash_scheme="flink-sql",
+            ),
         )
     contents = entry.contents
     assert contents is not None, "all rows of the state must be passed"

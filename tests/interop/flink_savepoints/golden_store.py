@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.format.state import StateKind, TimeToLive
+from statestore.snapshot.write_options import KeyedOptions
 from statestore.store import StateStore
 
 __all__ = ["TUPLES", "golden_rows", "write_golden_store"]
@@ -180,10 +181,11 @@ def write_golden_store(url: str, rows: Iterable[Row], *, max_parallelism: int = 
                 pa.Table.from_pylist(state.rows(own), pa.schema(fields)),
                 key=[name for name, _ in _KEYS[state.uid]],
                 namespace=[name for name, _ in window],
-                kind=StateKind(state.kind),
-                entry=[name for name, _ in state.entry],
                 max_parallelism=max_parallelism,
                 ttl=TimeToLive(36_500 * 86_400_000, "used") if state.lives else None,
+                options=KeyedOptions(
+                    kind=StateKind(state.kind), entry=[name for name, _ in state.entry]
+                ),
             )
         for uid in _KEYS:
             for domain in ("event", "processing"):

@@ -33,9 +33,11 @@ from statestore.interop.flink_savepoints.read.savepoint import SavepointRows, op
 from statestore.interop.flink_savepoints.write import entries
 from statestore.interop.flink_savepoints.write.canonical_writer import SavepointWriter
 from statestore.keys.groups import KeyGroupAssignment
+from statestore.snapshot.write_options import Changes
 from statestore.store import StateStore
 from tests.interop.flink_savepoints.golden_store import TUPLES, write_golden_store
 from tests.interop.flink_savepoints.goldens import Golden
+from tests.support.options import keyed_arguments
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +54,7 @@ def store_of(folder: Path, rows: pa.Table, **options: Any) -> StateStore:
     store = StateStore.open(str(folder), layout="ranged", table_format="parquet")
     given: dict[str, Any] = {"key": "key", "max_parallelism": MOST} | options
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_keyed("uid", "state", rows, **given)
+        checkpoint.write_keyed("uid", "state", rows, **keyed_arguments(**given))
     return store
 
 
@@ -228,7 +230,9 @@ def test_changes_of_a_state_are_exported(tmp_path: Path) -> None:
     store = store_of(tmp_path / "store", rows)
     with store.snapshot(parallelism=2) as checkpoint:
         upserts = pa.table({"key": [1, 200], "value": [7, 8]})
-        checkpoint.write_changes("uid", "state", upserts=upserts, deletes=pa.table({"key": [2]}))
+        checkpoint.write_changes(
+            "uid", "state", Changes(upserts=upserts, deletes=pa.table({"key": [2]}))
+        )
     export_savepoint(store, str(tmp_path / "to"), max_parallelism=77)
     found: dict[int, int] = {}
     for one in rows_in(tmp_path / "to"):

@@ -6,6 +6,7 @@ import io
 import json
 import lzma
 import tarfile
+from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -27,6 +28,7 @@ from statestore.interop.flink_savepoints.importing.import_record import (
 )
 from statestore.interop.flink_savepoints.types.named_columns import EntryForm
 from statestore.jobgraph.operators import operator_id
+from statestore.snapshot.write_options import KeyedOptions
 from statestore.store import StateStore
 from tests.interop.flink_savepoints.test_export_imported import entries
 from tests.servers.pyflink import run_pyflink
@@ -296,19 +298,26 @@ def own_store(folder: Path) -> tuple[StateStore, dict[int, dict[str, Any]]]:
     """
     held_by = {n: own_values(n) for n in range(-10, 10)}
     store = StateStore.open(str(folder / "own"), table_format="parquet", layout="ranged")
-    options: dict[str, Any] = {"key": "key", "hash_scheme": "pyflink", "max_parallelism": 128}
+    told: dict[str, Any] = {"key": "key", "max_parallelism": 128}
+    pyflink = KeyedOptions(hash_scheme="pyflink")
     with store.snapshot(parallelism=2) as checkpoint:
         for name, (kind, of) in OWN_VALUES.items():
             values = pa.array([of(one[name]) for one in held_by.values()], kind)
             rows = pa.table({"key": list(held_by), "value": values})
-            checkpoint.write_keyed("by_long", name, rows, **options)
+            checkpoint.write_keyed("by_long", name, rows, options=pyflink, **told)
         listed = [
             {"key": n, "at": at, "value": text}
             for n, one in held_by.items()
             for at, text in enumerate(one["list_string"])
         ]
         rows = pa.Table.from_pylist(listed)
-        checkpoint.write_keyed("by_long", "list_string", rows, kind="list", entry=["at"], **options)
+        checkpoint.write_keyed(
+            "by_long",
+            "list_string",
+            rows,
+            options=replace(pyflink, kind="list", entry=["at"]),
+            **told,
+        )
         mapped = [
             {"key": n, "name": name, "value": value}
             for n, one in held_by.items()
@@ -316,7 +325,11 @@ def own_store(folder: Path) -> tuple[StateStore, dict[int, dict[str, Any]]]:
         ]
         rows = pa.Table.from_pylist(mapped)
         checkpoint.write_keyed(
-            "by_long", "map_string_long", rows, kind="map", entry=["name"], **options
+            "by_long",
+            "map_string_long",
+            rows,
+            options=replace(pyflink, kind="map", entry=["name"]),
+            **told,
         )
     return store, held_by
 

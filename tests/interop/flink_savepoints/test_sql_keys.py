@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,6 +18,7 @@ from statestore.interop.flink_savepoints.metadata.java_binary import i32
 from statestore.interop.flink_savepoints.metadata.logical_types import key_logical_type
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import snapshot_bytes
 from statestore.interop.flink_savepoints.types.store_types import sql_key
+from statestore.snapshot.write_options import KeyedOptions
 from statestore.store import StateStore
 from tests.interop.flink_savepoints.goldens import serializers
 from tests.servers.flink import VERSIONS, Flink
@@ -64,21 +67,19 @@ def store_of(folder: Path) -> StateStore:
     texts = [key(n) | {"at_place": at, "text": f"{n}-{at}"} for n in range(100) for at in range(2)]
     schema = COLUMNS.append(pa.field("total", pa.int64()))
     listed = COLUMNS.append(pa.field("at_place", pa.int32())).append(pa.field("text", pa.string()))
-    options = {
-        "key": COLUMNS.names,
-        "hash_scheme": "flink-sql",
-        "key_types": [TYPES.get(name) for name in COLUMNS.names],
-        "max_parallelism": 128,
-    }
+    told: dict[str, Any] = {"key": COLUMNS.names, "max_parallelism": 128}
+    types = [TYPES.get(name) for name in COLUMNS.names]
+    options = KeyedOptions(hash_scheme="flink-sql", key_types=types)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_keyed("keyed", "total", pa.Table.from_pylist(totals, schema), **options)
+        checkpoint.write_keyed(
+            "keyed", "total", pa.Table.from_pylist(totals, schema), options=options, **told
+        )
         checkpoint.write_keyed(
             "keyed",
             "texts",
             pa.Table.from_pylist(texts, listed),
-            kind="list",
-            entry=["at_place"],
-            **options,
+            options=replace(options, kind="list", entry=["at_place"]),
+            **told,
         )
     return store
 

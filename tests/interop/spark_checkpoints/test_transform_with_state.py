@@ -18,6 +18,7 @@ from statestore.interop.spark_checkpoints.export_state import export_checkpoint
 from statestore.interop.spark_checkpoints.import_state import ImportedCheckpoint, import_checkpoint
 from statestore.interop.spark_checkpoints.show_location import show_location
 from statestore.interop.spark_checkpoints.variables import family_names, rebuild_families
+from statestore.snapshot.write_options import Changes
 from tests.interop.spark_checkpoints.processors import DAY
 from tests.interop.spark_checkpoints.queries import (
     NO_DATA_BATCHES,
@@ -144,7 +145,7 @@ class Taken(NamedTuple):
         """Edit a row of a state, and return the error of an export."""
         store, there = self.moves.store, self.moves.folder / "refused"
         with store.snapshot(parallelism=4) as checkpoint:
-            checkpoint.write_changes(UID, state, upserts=[row])
+            checkpoint.write_changes(UID, state, [row])
             checkpoint.carry_rest()
         with pytest.raises(UnsupportedTypeError) as raised:
             self.moves.give(there.name, 7)
@@ -257,12 +258,14 @@ def test_spark_continues_with_changed_variables(spark: SparkSession, tmp_path: P
     timers = [row for row in state["timers"] if row["k"] == early]
     store.maintenance.purge(UID, purged)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_changes(UID, "seen", upserts=[more])
+        checkpoint.write_changes(UID, "seen", [more])
         checkpoint.write_changes(
             UID,
             "timers",
-            upserts=[{"k": early, "expiration": 1}],
-            deletes=[{"k": early, "expiration": row["expiration"]} for row in timers],
+            Changes(
+                upserts=[{"k": early, "expiration": 1}],
+                deletes=[{"k": early, "expiration": row["expiration"]} for row in timers],
+            ),
         )
         checkpoint.carry_rest()
     moves.give("at-3", 3)

@@ -54,6 +54,7 @@ from statestore.jobgraph.graph import JobGraph, Node
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange, is_int
 from statestore.restore.restored import RestoredCheckpoint
+from statestore.snapshot.write_options import KeyedOptions
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import open_storage
 from statestore.store import StateStore
@@ -457,13 +458,15 @@ def _written(
         rows,
         key=columns.key.names,
         namespace=columns.namespace.names,
-        entry=columns.entry_columns,
-        kind=columns.kind,
-        time_domain=_time_domain(name) if columns.kind is StateKind.TIMERS else None,
-        hash_scheme=columns.hash_scheme,
-        key_types=columns.key_types,
         max_parallelism=operator.metadata.max_parallelism,
         ttl=ttl,
+        options=KeyedOptions(
+            entry=columns.entry_columns,
+            kind=columns.kind,
+            time_domain=_time_domain(name) if columns.kind is StateKind.TIMERS else None,
+            hash_scheme=columns.hash_scheme,
+            key_types=columns.key_types,
+        ),
     )
 
 
