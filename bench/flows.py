@@ -29,7 +29,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from statestore.spark.session import spark_session
 from statestore.store import StateStore
-from statestore.streaming import MicroBatch, StatefulQuery
+from statestore.streaming import MicroBatch, ProcessorOptions, StatefulQuery
 
 __all__ = ["FLOWS", "MICRO_BATCHES", "Passage", "main", "passage_of"]
 
@@ -152,7 +152,7 @@ def _query_of_function(store: StateStore) -> StatefulQuery:
     """Return a query whose update is a function."""
     return StatefulQuery(
         store=store,
-        uid="u",
+        operator="u",
         key="k",
         states={"n": "k string, v long"},
         update=latest,
@@ -164,12 +164,12 @@ def _query_of_processor(store: StateStore) -> StatefulQuery:
     """Return a query whose update is a processor."""
     return StatefulQuery.of_processor(
         store=store,
-        uid="u",
+        operator="u",
         processor=Total(),
+        processor_options=ProcessorOptions(
+            output_schema="k string", output_mode="Update", time_mode="None"
+        ),
         key="k",
-        output_schema="k string",
-        output_mode="Update",
-        time_mode="None",
         parallelism=2,
     )
 

@@ -33,7 +33,7 @@ from bench.streaming import (
     write,
 )
 from statestore import StateStore
-from statestore.streaming import StatefulQuery
+from statestore.streaming import ProcessorOptions, QueryOptions, StatefulQuery
 
 __all__ = ["figures"]
 
@@ -143,16 +143,18 @@ def _start_spark(
 def _start(spark: SparkSession, processor: Value, inputs: Path, state: Path) -> StreamingQuery:
     query = StatefulQuery.of_processor(
         store=StateStore.open(str(state), spark=spark, table_format="parquet", layout="auto"),
-        uid="bench",
+        operator="bench",
         processor=processor,
+        processor_options=ProcessorOptions(
+            output_schema=OUT,
+            output_mode="Update",
+            time_mode=processor.time_mode,
+            pandas=True,
+            max_parallelism=MAX_PARALLELISM,
+        ),
         key="user",
-        output_schema=OUT,
-        output_mode="Update",
-        time_mode=processor.time_mode,
         parallelism=PARALLELISM,
         output=lambda frame, batch: frame.write.format("noop").mode("append").save(),
-        pandas=True,
-        max_parallelism=MAX_PARALLELISM,
-        cache_bytes=2**30,
+        options=QueryOptions(cache_bytes=2**30),
     )
-    return query.start(_events(spark, inputs, processor), f"{inputs}-progress", availableNow=True)
+    return query.start(_events(spark, inputs, processor), f"{inputs}-progress", available_now=True)

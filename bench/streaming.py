@@ -26,7 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from bench.measure import Figure, counted, times
 from statestore import StateStore
 from statestore.spark.session import spark_session
-from statestore.streaming import MicroBatch, StatefulQuery
+from statestore.streaming import MicroBatch, QueryOptions, StatefulQuery
 
 __all__ = [
     "A_ROUND",
@@ -165,15 +165,14 @@ def _start(
 ) -> StreamingQuery:
     query = StatefulQuery(
         store=store,
-        uid="bench",
+        operator="bench",
         key="user",
         states={"totals": "user string, n long, total long"},
         update=_totals,
         parallelism=PARALLELISM,
-        succeeds=True,  # the store may have rows that no query wrote
-        cache_bytes=cache_bytes,
+        options=QueryOptions(succeeds=True, cache_bytes=cache_bytes),
     )
-    return query.start(read_events(spark, inputs), f"{inputs}-progress", availableNow=True)
+    return query.start(read_events(spark, inputs), f"{inputs}-progress", available_now=True)
 
 
 def read_events(spark: SparkSession, inputs: Path) -> DataFrame:

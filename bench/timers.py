@@ -27,7 +27,7 @@ from bench.measure import Figure, counted, times
 from bench.streaming import MAX_PARALLELISM, PARALLELISM, session
 from statestore import StateStore
 from statestore.snapshot.write_options import KeyedOptions
-from statestore.streaming import MicroBatch, StatefulQuery
+from statestore.streaming import MicroBatch, ProcessorOptions, QueryOptions, StatefulQuery
 from statestore.testing.counting import CountingStorage
 
 __all__ = ["figures"]
@@ -87,15 +87,16 @@ class Reminded:
         """Return the query, as at a start."""
         return StatefulQuery.of_processor(
             store=store,
-            uid=UID,
+            operator=UID,
             processor=Reminders(),
+            processor_options=ProcessorOptions(
+                output_schema="user string, n long",
+                output_mode="Update",
+                time_mode="ProcessingTime",
+            ),
             key="user",
-            output_schema="user string, n long",
-            output_mode="Update",
-            time_mode="ProcessingTime",
             parallelism=PARALLELISM,
-            succeeds=True,  # the first micro-batch finds rows that no query wrote
-            cache_bytes=cache_bytes,
+            options=QueryOptions(succeeds=True, cache_bytes=cache_bytes),
         )
 
     def preload(self) -> None:

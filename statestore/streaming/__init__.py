@@ -11,6 +11,11 @@ with needs_extra("spark", "a StatefulQuery"):
     from statestore.streaming.outputs import initial_state, to_delta, to_kafka
     from statestore.streaming.planned import MicroBatch
     from statestore.streaming.progress import Progress, starting_offsets
+    from statestore.streaming.query_options import (
+        ProcessorOptions,
+        QueryOptions,
+        RetentionPolicy,
+    )
     from statestore.streaming.query_states import QueryState
     from statestore.streaming.stateful_query import StatefulQuery
     from statestore.streaming.updates import Updated, by_key
@@ -18,8 +23,11 @@ with needs_extra("spark", "a StatefulQuery"):
 __all__ = [
     "Changes",
     "MicroBatch",
+    "ProcessorOptions",
     "Progress",
+    "QueryOptions",
     "QueryState",
+    "RetentionPolicy",
     "StatefulQuery",
     "Updated",
     "by_key",

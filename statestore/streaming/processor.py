@@ -27,8 +27,8 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.state import KeyedState
 from statestore.keys.groups import DEFAULT_LOWER_BOUND, default_max_parallelism
 from statestore.restore.restored import RestoredCheckpoint
-from statestore.spark.cached_rows import collect_if_small, compute
 from statestore.snapshot.write_options import Changes
+from statestore.spark.cached_rows import collect_if_small, compute
 from statestore.spark.compat import arrow_schema_of
 from statestore.spark.hashing import column_of
 from statestore.spark.state_writer import frame_of, spark_schema
@@ -55,6 +55,7 @@ from statestore.streaming.processor_task import (
     ProcessorTask,
 )
 from statestore.streaming.progress import Progress
+from statestore.streaming.query_options import ProcessorOptions
 from statestore.streaming.query_states import QueryState
 from statestore.streaming.timer_index import (
     due_keys,
@@ -243,43 +244,38 @@ def processing_of(
     uid: str,
     processor: StatefulProcessor,
     key: str | Sequence[str],
-    output_schema: str | T.StructType,
-    *,
-    output_mode: str,
-    time_mode: str,
-    pandas: bool,
-    max_parallelism: int | None,
-    initial_state: DataFrame | None,
+    options: ProcessorOptions,
 ) -> Processing:
     """Return the update for a processor; runs ``init`` on a copy to find out its states.
 
     Raises InvalidArgumentError for unknown modes, and for invalid declarations in ``init``.
     """
-    mode = time_mode.lower()
+    mode = options.time_mode.lower()
     if mode not in (NONE, PROCESSING, EVENT):
         raise InvalidArgumentError(
-            f'invalid time_mode={time_mode!r}: pass "None", "ProcessingTime" or "EventTime"'
+            f'invalid time_mode={options.time_mode!r}: pass "None", "ProcessingTime" or "EventTime"'
         )
-    if output_mode.lower() not in ("append", "update"):
+    if options.output_mode.lower() not in ("append", "update"):
         raise InvalidArgumentError(
-            f'invalid output_mode={output_mode!r}: pass "Append" or "Update"'
+            f'invalid output_mode={options.output_mode!r}: pass "Append" or "Update"'
         )
     names = (key,) if isinstance(key, str) else tuple(key)
     copy = cloudpickle.loads(cloudpickle.dumps(processor))  # type: ignore[no-untyped-call]
     variables, deleted = declared_by(copy.init, mode, _struct)
     copy.close()
-    output = _struct(output_schema) if isinstance(output_schema, str) else output_schema
+    schema = options.output_schema
+    output = _struct(schema) if isinstance(schema, str) else schema
     return Processing(
         uid,
         processor,
         names,
         output,
         mode,
-        pandas,
+        options.pandas,
         variables,
         deleted,
-        max_parallelism,
-        initial_state,
+        options.max_parallelism,
+        options.initial_state,
     )
 
 

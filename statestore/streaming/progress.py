@@ -145,7 +145,7 @@ class Progress:
                 f"{last_batch}, but this is query {batch.query}, which has another checkpoint "
                 f"location. Start it with the location of query {last}. Or let its sources "
                 f"begin where query {last} ended (statestore.streaming.starting_offsets "
-                "returns these offsets for Kafka), and pass StatefulQuery(…, succeeds=True)"
+                "returns these offsets for Kafka), and pass QueryOptions(succeeds=True)"
             )
         if last != batch.query:
             raise InvalidArgumentError(
@@ -231,7 +231,7 @@ def _refuse_unknown(batch: MicroBatch, subject: str, has_state: bool) -> None:
             f"unknown which events the state contains, and query {batch.query} would count "
             "them again. Carry the progress from a checkpoint that has it "
             f"(checkpoint.carry(…, {PROGRESS!r}, base=…)); or let the sources begin where the "
-            "state ends, and pass StatefulQuery(…, succeeds=True)"
+            "state ends, and pass QueryOptions(succeeds=True)"
         )
     if batch.number > 0:
         raise InvalidArgumentError(

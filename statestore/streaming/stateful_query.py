@@ -9,17 +9,18 @@ nothing. A query that was killed can continue at any parallelism.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict, Unpack
+from datetime import timedelta
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-from pyspark.sql.types import StructType
 
+from statestore.durations import milliseconds_of
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, NullKeyError
 from statestore.format.left_out import LeftOutState, refuse_left_out
 from statestore.format.manifest import Manifest
@@ -36,6 +37,7 @@ from statestore.store import StateStore
 from statestore.streaming.planned import MicroBatch, planned, source_folders
 from statestore.streaming.processor import Processing, processing_of, with_ticks
 from statestore.streaming.progress import Progress
+from statestore.streaming.query_options import DEFAULTS, ProcessorOptions, QueryOptions
 from statestore.streaming.query_states import QueryState, brought_over, options_of, to_evolve
 from statestore.streaming.timer_index import INDEX
 from statestore.streaming.updates import ByKey, Updated
@@ -44,18 +46,6 @@ from statestore.streaming.worker_errors import worker_errors
 __all__ = ["SmallBatchProbe", "StatefulQuery"]
 
 _log = logging.getLogger(__name__)
-
-
-class QueryOptions(TypedDict, total=False):
-    """Fields of a :class:`StatefulQuery` that a query of a processor also has."""
-
-    source: str
-    succeeds: bool
-    cache_bytes: int
-    retain: int | None
-    expire_every: int
-    on_commit: Callable[[Manifest], object] | None
-    leave_out: Collection[str]
 
 
 Update = Callable[
@@ -116,33 +106,22 @@ class StatefulQuery:
     ``batch.number``.
 
     The number of the micro-batch and the ends of the sources are stored as operator state of
-    ``source``. Other states of the newest checkpoint are carried into each new one. A query whose
-    checkpoint location differs from the last query's is refused unless ``succeeds`` is set.
-
-    Up to ``cache_bytes`` of decoded files are cached for the next micro-batch, in the driver or in
-    each Spark Python worker that looks rows up. With ``retain``, about that many checkpoints are
-    kept (savepoints and pins stay): every ``expire_every`` checkpoints, older ones expire.
-    ``on_commit`` is called with each manifest.
+    ``options.source``. Other states of the newest checkpoint are carried into each new one. A query
+    whose checkpoint location differs from the last query's is refused unless ``options.succeeds``
+    is set.
 
     If the store lacks the operator's state because an import left it out, the query is refused
-    (``LeftOutStateError``). ``leave_out`` names states to start without: ``operator`` or
-    ``operator/state``.
+    (``LeftOutStateError``), unless ``options.leave_out`` names the state.
     """
 
     store: StateStore
-    uid: str
+    operator: str
     key: str | Sequence[str]
     states: Mapping[str, str | QueryState]
     update: Update | Processing
     parallelism: int
-    source: str = "source"
-    succeeds: bool = False
-    cache_bytes: int = 256 * 2**20
-    retain: int | None = None
-    expire_every: int = 16
     output: Callable[[DataFrame, MicroBatch], object] | None = None
-    on_commit: Callable[[Manifest], object] | None = None
-    leave_out: Collection[str] = ()
+    options: QueryOptions = DEFAULTS
     _trials: SmallBatchProbe = field(
         default_factory=SmallBatchProbe, init=False, repr=False, compare=False
     )
@@ -153,18 +132,13 @@ class StatefulQuery:
         cls,
         *,
         store: StateStore,
-        uid: str,
+        operator: str,
         processor: StatefulProcessor,
+        processor_options: ProcessorOptions,
         key: str | Sequence[str],
-        output_schema: str | StructType,
-        output_mode: str,
-        time_mode: str,
         parallelism: int,
         output: Callable[[DataFrame, MicroBatch], object] | None = None,
-        initial_state: DataFrame | None = None,
-        pandas: bool = False,
-        max_parallelism: int | None = None,
-        **options: Unpack[QueryOptions],
+        options: QueryOptions = DEFAULTS,
     ) -> StatefulQuery:
         """Return a query of a processor that was written for Spark's ``transformWithState``.
 
@@ -174,20 +148,13 @@ class StatefulQuery:
 
         Args:
             store: the store of the states.
-            uid: the operator.
+            operator: the operator's uid.
             processor: the ``statefulProcessor`` of ``transformWithState``.
+            processor_options: the other arguments of ``transformWithState``.
             key: the columns that events are grouped by.
-            output_schema: the columns of the rows that it yields.
-            output_mode: ``Append`` or ``Update``.
-            time_mode: ``None``, ``ProcessingTime`` or ``EventTime``. ``EventTime`` requires events
-                with a watermark.
             parallelism: the number of tasks that call it, and of subtasks of the states.
             output: is called with the rows that each micro-batch yields.
-            initial_state: rows for ``handleInitialState``, with the columns ``key``.
-            pandas: True if it was written for ``transformWithStateInPandas``.
-            max_parallelism: the number of key groups. The default is the stored number, or Flink's
-                default for a new state.
-            **options: other fields of the query.
+            options: options of any query.
 
         Returns:
             The query.
@@ -196,26 +163,15 @@ class StatefulQuery:
             InvalidArgumentError: for unknown modes, two states with one name, and a TTL or a timer
                 that the time mode does not support.
         """
-        processing = processing_of(
-            uid,
-            processor,
-            key,
-            output_schema,
-            output_mode=output_mode,
-            time_mode=time_mode,
-            pandas=pandas,
-            max_parallelism=max_parallelism,
-            initial_state=initial_state,
-        )
         return cls(
             store=store,
-            uid=uid,
+            operator=operator,
             key=key,
             states={},
-            update=processing,
+            update=processing_of(operator, processor, key, processor_options),
             parallelism=parallelism,
             output=output,
-            **options,
+            options=options,
         )
 
     def start(
@@ -224,26 +180,42 @@ class StatefulQuery:
         checkpoint_location: str,
         *,
         storage_options: Mapping[str, Any] | None = None,
-        **trigger: Any,
+        available_now: bool = False,
+        processing_time: timedelta | str | None = None,
     ) -> StreamingQuery:
-        """Start the query over a streaming DataFrame; return Spark's handle of it.
+        """Start the query over a streaming DataFrame.
 
-        ``checkpoint_location`` is Spark's, a path or URL for this query alone. If the query is
-        started with it again, it continues. ``storage_options`` are the options for reading the
-        location, as for a store. ``trigger`` takes the arguments of ``DataStreamWriter.trigger``.
-        By default a processor with timers is triggered once a second, and any other query as soon
-        as possible.
+        If the query is started again with the same checkpoint location, it continues. An error ends
+        it; :meth:`process` lists the errors. It is logged in one line, because Spark's own
+        exception has it between the stack traces of two languages.
 
-        An error ends the query; :meth:`process` lists the errors. It is logged in one line, because
-        Spark's own exception has it between the stack traces of two languages.
+        Args:
+            events: the streaming DataFrame.
+            checkpoint_location: Spark's checkpoint location, a path or URL for this query alone.
+            storage_options: the options for reading the location, as for a store.
+            available_now: True if the query ends when it has processed the available events.
+            processing_time: the interval between micro-batches, such as ``"10s"``. By default a
+                processor with timers is triggered once a second, and any other query as soon as
+                possible.
+
+        Returns:
+            Spark's handle of the query.
+
+        Raises:
+            InvalidArgumentError: for both triggers, or an invalid interval.
         """
+        if available_now and processing_time is not None:
+            raise InvalidArgumentError(
+                "available_now and processing_time exclude each other; pass one of them"
+            )
+        interval = None if processing_time is None else milliseconds_of(processing_time)
         refuse_connect(events, "a StatefulQuery")
         location = open_storage(checkpoint_location, storage_options)
         configure_storage_access(events.sparkSession, location)
         ticks = isinstance(self.update, Processing) and self.update.has_timers
         if ticks:
             events = with_ticks(events)
-            trigger = trigger or {"processingTime": "1 second"}
+            interval = 1000 if interval is None and not available_now else interval
         folders = source_folders(events)
 
         def run(batch: DataFrame, number: int) -> None:
@@ -252,14 +224,18 @@ class StatefulQuery:
             except Exception as error:
                 _log.error(
                     "micro-batch %d of operator %r was not committed: %s",
-                    *(number, self.uid, brief(error)),
+                    *(number, self.operator, brief(error)),
                 )
                 raise
 
         writer = events.writeStream.foreachBatch(run)
         # A URL, because the JVM would resolve a relative path in its own working folder.
         writer = writer.option("checkpointLocation", location.spark_url("").rstrip("/"))
-        return (writer.trigger(**trigger) if trigger else writer).start()
+        if available_now:
+            writer = writer.trigger(availableNow=True)
+        elif interval is not None:
+            writer = writer.trigger(processingTime=f"{interval} milliseconds")
+        return writer.start()
 
     def process(self, events: DataFrame, batch: MicroBatch) -> Manifest | None:
         """Commit one micro-batch; return its manifest, or None if there is nothing to commit.
@@ -324,7 +300,7 @@ class StatefulQuery:
         states = self._states(events)
         self._refuse_left_out(restored, states)
         keys = self._keys(events, rows, batch, restored, states, done)
-        others = [] if restored is None else to_evolve(restored, self.uid, states)
+        others = [] if restored is None else to_evolve(restored, self.operator, states)
         if restored is not None and isinstance(self.update, Processing):
             others += [] if self.update.is_indexed(restored, done) else [INDEX]
         step = _Step(events, states, keys, restored, done, tuple(others))
@@ -345,23 +321,23 @@ class StatefulQuery:
         missing = [
             record
             for record in restored.manifest.left_out
-            if record.operator == self.uid
+            if record.operator == self.operator
             and (
                 record.state is None
                 or (record.state in states and not self._has(restored, record.state))
             )
         ]
-        refuse_left_out(missing, self.leave_out, restored.checkpoint_id, "the query")
+        refuse_left_out(missing, self.options.leave_out, restored.checkpoint_id, "the query")
         for record in restored.manifest.left_out:
             is_known = record in missing or record in self._logged
-            if not is_known and any(record.lacks(self.uid, name) for name in states):
+            if not is_known and any(record.lacks(self.operator, name) for name in states):
                 self._logged.add(record)
                 _log.warning(
                     (
                         "operator %r continues without rows of its source that checkpoint %d "
                         "lacks: %s"
                     ),
-                    *(self.uid, restored.checkpoint_id, record),
+                    *(self.operator, restored.checkpoint_id, record),
                 )
 
     def _evolve(self, step: _Step, batch: MicroBatch) -> None:
@@ -369,7 +345,7 @@ class StatefulQuery:
         assert step.restored is not None
         _log.info(
             "operator %r: rows of %s get the columns and the TTL of the query",
-            *(self.uid, ", ".join(step.in_other_form)),
+            *(self.operator, ", ".join(step.in_other_form)),
         )
         restored, update = step.restored, self.update
         now_ms = batch.planned_at_ms
@@ -379,12 +355,12 @@ class StatefulQuery:
                 if isinstance(update, Processing) and name == INDEX:
                     rows = update.index(restored, batch)
                 else:
-                    rows = brought_over(restored.keyed(self.uid, name), state)
+                    rows = brought_over(restored.keyed(self.operator, name), state)
                 options = state.options
                 if name != INDEX:
-                    options = options_of(restored.keyed(self.uid, name).entry.state, state)
+                    options = options_of(restored.keyed(self.operator, name).entry.state, state)
                 arguments = state.arguments(self._key, options)
-                checkpoint.write_keyed(self.uid, name, rows, **arguments)
+                checkpoint.write_keyed(self.operator, name, rows, **arguments)
             # Rows in another form do not restore rows that were missing before.
             checkpoint.record_left_out(restored.manifest.left_out)
             self._put(step.done, checkpoint)
@@ -394,7 +370,7 @@ class StatefulQuery:
         """Write the progress; for a processor with timers, record that they are indexed."""
         if isinstance(self.update, Processing) and self.update.has_timers:
             done = replace(done, indexed=checkpoint.planned[0])
-        done.write(checkpoint, self.source, self.parallelism)
+        done.write(checkpoint, self.options.source, self.parallelism)
 
     def _is_first(self, step: _Step) -> bool:
         """Return whether the store has none of the states."""
@@ -424,22 +400,22 @@ class StatefulQuery:
         Raises InvalidArgumentError for a micro-batch that cannot be the next one.
         """
         has_state = restored is not None and self._has_any(restored)
-        done = Progress() if restored is None else Progress.of(restored, self.source)
-        subject = f"operator {self.uid!r}"
-        done.check(batch, subject, has_state=has_state, succeeds=self.succeeds)
+        done = Progress() if restored is None else Progress.of(restored, self.options.source)
+        subject = f"operator {self.operator!r}"
+        done.check(batch, subject, has_state=has_state, succeeds=self.options.succeeds)
         return done
 
     def _has_any(self, restored: RestoredCheckpoint) -> bool:
         """Return whether a checkpoint has a state of the query (for a processor: any state)."""
         own = None if isinstance(self.update, Processing) else set(self.states)
         return any(
-            entry.state.uid == self.uid and (own is None or entry.state.name in own)
+            entry.state.uid == self.operator and (own is None or entry.state.name in own)
             for entry in restored.manifest.keyed
         )
 
     def _has(self, restored: RestoredCheckpoint | None, name: str) -> bool:
         return restored is not None and any(
-            (entry.state.uid, entry.state.name) == (self.uid, name)
+            (entry.state.uid, entry.state.name) == (self.operator, name)
             for entry in restored.manifest.keyed
         )
 
@@ -478,16 +454,18 @@ class StatefulQuery:
         """Return the hash scheme of a state, None for the default; some schemes allow nulls."""
         if restored is None or not self._has(restored, name):
             return state.options.hash_scheme
-        return restored.keyed(self.uid, name).entry.state.hash_scheme
+        return restored.keyed(self.operator, name).entry.state.hash_scheme
 
     def _touched(self, name: str, step: _Step) -> DataFrame:
         """Return the stored rows of the keys in a micro-batch, in the columns of the schema."""
         state, spark = step.states[name], step.events.sparkSession
         if step.restored is None or not step.keys.num_rows or not self._has(step.restored, name):
             return spark.createDataFrame([], state.struct)
-        stored = step.restored.keyed(self.uid, name)
+        stored = step.restored.keyed(self.operator, name)
         names = state.struct.names
-        return stored.lookup_in_spark(step.keys, names, cache_bytes=self.cache_bytes, spark=spark)
+        return stored.lookup_in_spark(
+            step.keys, names, cache_bytes=self.options.cache_bytes, spark=spark
+        )
 
     def _updated(
         self, step: _Step, batch: MicroBatch, keep: Callable[[DataFrame], DataFrame]
@@ -513,7 +491,7 @@ class StatefulQuery:
         held = {name: coalesce_small(one) or keep(one) for name, one in touched.items()}
         update = self.update
         if isinstance(update, ByKey):
-            update = replace(update, operator=self.uid)
+            update = replace(update, operator=self.operator)
         updated = update(step.events, held, batch)
         if isinstance(updated, Mapping):
             updated = Updated(updated)
@@ -554,11 +532,13 @@ class StatefulQuery:
         if restored is None or not self._has(restored, name):
             if upserts is None:
                 upserts = step.events.sparkSession.createDataFrame([], state.struct)
-            checkpoint.write_keyed(self.uid, name, upserts, **arguments)
+            checkpoint.write_keyed(self.operator, name, upserts, **arguments)
             return
         if upserts is None and changes.deletes is None and changes.cleared is None:
             return
-        checkpoint.write_changes(self.uid, name, changes, base=restored.checkpoint_id, **arguments)
+        checkpoint.write_changes(
+            self.operator, name, changes, base=restored.checkpoint_id, **arguments
+        )
 
     def _drop_deleted(self, checkpoint: CheckpointWriter, step: _Step) -> None:
         """Drop the states that the processor has deleted."""
@@ -566,13 +546,14 @@ class StatefulQuery:
             return
         for name in self.update.deleted:
             if name not in step.states and self._has(step.restored, name):
-                checkpoint.drop(self.uid, name)
+                checkpoint.drop(self.operator, name)
 
     def _after(self, manifest: Manifest) -> None:
-        if self.retain is not None and manifest.checkpoint_id % self.expire_every == 0:
-            self.store.maintenance.expire(retain=self.retain)
-        if self.on_commit is not None:
-            self.on_commit(manifest)
+        options = self.options
+        if options.retention and manifest.checkpoint_id % options.retention.every == 0:
+            self.store.maintenance.expire(retain=options.retention.keep)
+        if options.on_commit is not None:
+            options.on_commit(manifest)
 
 
 @contextmanager

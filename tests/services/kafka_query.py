@@ -92,7 +92,7 @@ def started(
 
     query = StatefulQuery(
         store=StateStore.open(str(folder / STORE), spark=spark, table_format="parquet"),
-        uid=UID,
+        operator=UID,
         key="word",
         states={STATE: "word string, n long"},
         update=counted,
@@ -107,7 +107,7 @@ def started(
     }
     source = spark.readStream.format("kafka").options(**options, **how["source"])
     words = source.load().selectExpr("CAST(value AS string) AS word")
-    return query.start(words, str(folder / "progress"), processingTime="200 milliseconds")
+    return query.start(words, str(folder / "progress"), processing_time="200ms")
 
 
 def ended(query: StreamingQuery) -> str | None:

@@ -63,7 +63,7 @@ def _goes_on(spark: SparkSession, url: str, options: dict[str, Any]) -> bool:
 
         query = StatefulQuery(
             store=store,
-            uid="live",
+            operator="live",
             key="k",
             states={"counts": "k string, n long"},
             update=counted,
@@ -73,7 +73,7 @@ def _goes_on(spark: SparkSession, url: str, options: dict[str, Any]) -> bool:
             events(Path(folder, "events"), first, first + 1)
             rows = stream(spark, Path(folder, "events")).where("k IS NOT NULL")
             started = query.start(
-                rows, f"{url}-progress", storage_options=options, availableNow=True
+                rows, f"{url}-progress", storage_options=options, available_now=True
             )
             started.awaitTermination()
         found = store.restore(parallelism=1).keyed("live", "counts").to_arrow(0)

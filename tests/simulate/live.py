@@ -18,7 +18,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from statestore.errors import StorageError
 from statestore.storage import LocalStorage
-from statestore.streaming import Changes, QueryState, StatefulQuery
+from statestore.streaming import Changes, QueryOptions, QueryState, RetentionPolicy, StatefulQuery
 from statestore.streaming.planned import planned
 from tests.simulate.actors import NAME, UID, Actor, Run
 from tests.simulate.documents import COUNT, KEY
@@ -69,14 +69,15 @@ def _update(events: Any, states: Any, batch: Any) -> Any:
 def query(run: Run, actor: Actor) -> None:
     """Process the available events, one micro-batch after another, from Spark's position on."""
     location = run.world.folder / f"location-{actor.store}"
+    retain = actor.option("retain", None)
     made = Query(
         store=run.world.store(actor.store),
-        uid=UID,
+        operator=UID,
         key=KEY,
         states={NAME: QueryState(COLUMNS, max_parallelism=2)},
         update=_update,
         parallelism=1,
-        retain=actor.option("retain", None),
+        options=QueryOptions(retention=RetentionPolicy(retain) if retain else None),
     )
     for folder in ("offsets", "commits"):
         (location / folder).mkdir(parents=True, exist_ok=True)

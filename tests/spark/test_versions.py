@@ -23,7 +23,7 @@ from statestore.interop.spark_checkpoints import export_checkpoint, import_check
 from statestore.jobgraph.partitioners import KeyGroup
 from statestore.snapshot.write_options import Changes
 from statestore.spark.compat import INSTALLED, NEWEST_WITH_DELTA
-from statestore.streaming import MicroBatch, StatefulQuery, by_key
+from statestore.streaming import MicroBatch, ProcessorOptions, StatefulQuery, by_key
 from tests.interop.spark_checkpoints.queries import Query, events, run, session
 from tests.streaming.processors import Base
 from tests.streaming.world import World
@@ -154,14 +154,16 @@ def test_a_processor(spark: SparkSession, tmp_path: Path) -> None:
     given: list[list[tuple[str, int]]] = []
     query = StatefulQuery.of_processor(
         store=world.store,
-        uid="totals",
+        operator="totals",
         processor=Total(pandas=False),
+        processor_options=ProcessorOptions(
+            output_schema="user string, total long",
+            output_mode="Update",
+            time_mode="ProcessingTime",
+            max_parallelism=8,
+        ),
         key="user",
-        output_schema="user string, total long",
-        output_mode="Update",
-        time_mode="ProcessingTime",
         parallelism=2,
-        max_parallelism=8,
         output=lambda rows, _: given.append(sorted(map(tuple, rows.collect()))),
     )
     first = MicroBatch("q", 0, planned_at_ms=1000)

@@ -21,7 +21,14 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from statestore import StateStore
 from statestore.format.manifest import Manifest
 from statestore.spark.session import spark_session
-from statestore.streaming import MicroBatch, QueryState, StatefulQuery, to_delta
+from statestore.streaming import (
+    MicroBatch,
+    ProcessorOptions,
+    QueryOptions,
+    QueryState,
+    StatefulQuery,
+    to_delta,
+)
 
 __all__ = ["COLUMNS", "DONE", "PROCESSOR", "READY", "UPDATE", "Totals", "add_file", "totals_of"]
 
@@ -101,25 +108,24 @@ def query_of(store: StateStore, parallelism: int, folder: Path, form: str) -> St
     if form == PROCESSOR:
         return StatefulQuery.of_processor(
             store=store,
-            uid="totals",
+            operator="totals",
             processor=Adding(),
+            processor_options=ProcessorOptions(
+                output_schema=SCHEMA, output_mode="Update", time_mode="None", max_parallelism=32
+            ),
             key="key",
-            output_schema=SCHEMA,
-            output_mode="Update",
-            time_mode="None",
             parallelism=parallelism,
             output=to_delta(str(folder / "out")),
-            max_parallelism=32,
-            on_commit=say,
+            options=QueryOptions(on_commit=say),
         )
     return StatefulQuery(
         store=store,
-        uid="totals",
+        operator="totals",
         key="key",
         states={"by-key": QueryState(SCHEMA, max_parallelism=32)},
         update=update,
         parallelism=parallelism,
-        on_commit=say,
+        options=QueryOptions(on_commit=say),
     )
 
 
@@ -142,7 +148,7 @@ def main() -> None:
     query = query_of(store, int(parallelism), folder, form)
     stream = spark.readStream.schema("id long, key string, amount long")
     events = stream.option("maxFilesPerTrigger", 1).json(str(folder / "in"))
-    query.start(events, str(folder / "progress"), availableNow=True).awaitTermination()
+    query.start(events, str(folder / "progress"), available_now=True).awaitTermination()
     print(DONE, flush=True)
 
 

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from statestore import StateStore
 from statestore.interop.spark_checkpoints import import_checkpoint
 from statestore.storage import open_storage
-from statestore.streaming import MicroBatch, StatefulQuery
+from statestore.streaming import MicroBatch, ProcessorOptions, StatefulQuery
 from statestore.streaming.planned import planned
 from tests.interop.spark_checkpoints.queries import (
     DELAY,
@@ -150,17 +150,19 @@ class Pair:
     def query(self, **options: Any) -> StatefulQuery:
         return StatefulQuery.of_processor(
             store=self.store,
-            uid="op",
+            operator="op",
             processor=self.kind(self.pandas),
+            processor_options=ProcessorOptions(
+                output_schema=OUT,
+                output_mode=self.output_mode,
+                time_mode=self.time_mode,
+                initial_state=_initial(self.spark, self.name),
+                pandas=self.pandas,
+                max_parallelism=8,
+            ),
             key="k",
-            output_schema=OUT,
-            output_mode=self.output_mode,
-            time_mode=self.time_mode,
             parallelism=2,
             output=self.keep,
-            initial_state=_initial(self.spark, self.name),
-            pandas=self.pandas,
-            max_parallelism=8,
             **options,
         )
 

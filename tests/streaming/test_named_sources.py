@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from statestore.streaming import Progress, StatefulQuery
+from statestore.streaming import ProcessorOptions, Progress, StatefulQuery
 from tests.streaming.world import EVENTS, World
 
 pytestmark = pytest.mark.spark
@@ -69,7 +69,7 @@ class Sources:
         """Process all events with a new query, and compare its state with the expected one."""
         stream = self.read(*names, named=named)
         place = str(self.world.folder / location)
-        self.world.query().start(stream, place, availableNow=True).awaitTermination()
+        self.world.query().start(stream, place, available_now=True).awaitTermination()
         assert self.world.state() == {user: (n, n) for user, n in self.counts.items()}
 
 
@@ -162,7 +162,7 @@ def test_a_stream_that_is_read_twice_has_one_folder(world: World) -> None:
         stream = sources.read("orders", named=False)
         twice = stream.unionByName(stream)
         place = str(world.folder / "progress")
-        world.query().start(twice, place, availableNow=True).awaitTermination()
+        world.query().start(twice, place, available_now=True).awaitTermination()
         assert world.state() == {user: (2 * n, 2 * n) for user, n in sources.counts.items()}
     assert progress(world).ends == ('{"logOffset":1}', '{"logOffset":1}')
 
@@ -193,18 +193,20 @@ def test_a_processor_with_timers_over_named_sources(world: World, evolution: Non
     for _ in range(2):
         query = StatefulQuery.of_processor(
             store=world.store,
-            uid="totals",
+            operator="totals",
             processor=Counts(),
+            processor_options=ProcessorOptions(
+                output_schema="user string",
+                output_mode="Update",
+                time_mode="ProcessingTime",
+                max_parallelism=8,
+            ),
             key="user",
-            output_schema="user string",
-            output_mode="Update",
-            time_mode="ProcessingTime",
             parallelism=2,
-            max_parallelism=8,
         )
         stream = sources.read("orders", "returns")
         place = str(world.folder / "progress")
-        query.start(stream, place, availableNow=True).awaitTermination()
+        query.start(stream, place, available_now=True).awaitTermination()
         assert sorted(progress(world).names) == ["orders", "returns"]
         state = world.store.restore(parallelism=1).keyed("totals", "n")
         found = {row["user"]: row["n"] for row in state.to_arrow(0).to_pylist()}

@@ -26,6 +26,7 @@ from statestore.keys.arrow import key_groups
 from statestore.streaming import (
     Changes,
     MicroBatch,
+    ProcessorOptions,
     QueryState,
     StatefulQuery,
     to_delta,
@@ -76,21 +77,22 @@ def made(
 ) -> StatefulQuery:
     """Return a query of a processor with these attributes."""
     processor = Totals(pandas=False)
-    output, retain = own.pop("output", None), own.pop("retain", None)
+    output = own.pop("output", None)
     for name, value in own.items():
         setattr(processor, name, value)
     return StatefulQuery.of_processor(
         store=world.store,
-        uid="totals",
+        operator="totals",
         processor=processor,
+        processor_options=ProcessorOptions(
+            output_schema="user string, total long",
+            output_mode="Update",
+            time_mode=time_mode,
+            max_parallelism=8,
+        ),
         key=key,
-        output_schema="user string, total long",
-        output_mode="Update",
-        time_mode=time_mode,
         parallelism=2,
         output=output,
-        max_parallelism=8,
-        retain=retain,
     )
 
 
@@ -228,12 +230,12 @@ def test_a_processor_can_emit_nothing(world: World) -> None:
     given: list[tuple[int, list[str]]] = []
     query = StatefulQuery.of_processor(
         store=world.store,
-        uid="totals",
+        operator="totals",
         processor=Silent(pandas=False),
+        processor_options=ProcessorOptions(
+            output_schema="user string, ids array<string>", output_mode="Append", time_mode="None"
+        ),
         key="user",
-        output_schema="user string, ids array<string>",
-        output_mode="Append",
-        time_mode="None",
         parallelism=2,
         output=lambda frame, _: given.append((frame.count(), frame.columns)),
     )
@@ -252,7 +254,7 @@ def test_timers_fire_without_events_through_ticks(world: World) -> None:
 
     query = made(world, "ProcessingTime", wait=15_000, output=output)
     stream = world.spark.readStream.schema(EVENTS).json(str(world.folder / "in"))
-    started = query.start(stream, str(world.folder / "progress"), processingTime="1 second")
+    started = query.start(stream, str(world.folder / "progress"), processing_time="1s")
     try:
         ends = time.monotonic() + 90
         while len(given) < 4 and started.isActive and time.monotonic() < ends:
@@ -412,7 +414,7 @@ def test_a_query_with_several_states(world: World) -> None:
 
     query = StatefulQuery(
         store=world.store,
-        uid="totals",
+        operator="totals",
         key="user",
         states={
             "counts": "user string, n long",

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from statestore.errors import ProcessorError
 from statestore.spark.state_writer import frame_of
-from statestore.streaming import MicroBatch, StatefulQuery
+from statestore.streaming import MicroBatch, ProcessorOptions, StatefulQuery
 from statestore.streaming.processor import Processing
 from tests.interop.spark_checkpoints.queries import settings
 from tests.streaming.every_type import IN_PYTHON, every_type, ints
@@ -36,16 +36,18 @@ def query_of(world: World, processor: Base, output_schema: Any, given: list[pa.T
     """Return a query of a processor whose output is appended to a list."""
     return StatefulQuery.of_processor(
         store=world.store,
-        uid="op",
+        operator="op",
         processor=processor,
+        processor_options=ProcessorOptions(
+            output_schema=output_schema,
+            output_mode="Update",
+            time_mode="None",
+            pandas=processor.pandas,
+            max_parallelism=8,
+        ),
         key="user",
-        output_schema=output_schema,
-        output_mode="Update",
-        time_mode="None",
         parallelism=2,
         output=lambda frame, _: given.append(frame.toArrow()),
-        pandas=processor.pandas,
-        max_parallelism=8,
     )
 
 

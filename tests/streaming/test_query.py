@@ -27,6 +27,7 @@ from statestore.spark import state_reader as read
 from statestore.streaming import (
     Changes,
     MicroBatch,
+    RetentionPolicy,
     StatefulQuery,
     Updated,
 )
@@ -170,7 +171,7 @@ def test_many_events_after_a_spark_state_occur_once(world: World, provider: str)
     reader = session.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1)
     stream = reader.json(str(world.folder / "in")).dropDuplicates(["id"])
     progress = str(world.folder / "progress")
-    world.query().start(stream, progress, availableNow=True).awaitTermination()
+    world.query().start(stream, progress, available_now=True).awaitTermination()
     assert world.store.manifest().checkpoint_id == 3
     assert world.state() == world.expected
 
@@ -453,7 +454,7 @@ def test_a_schema_change_does_not_hide_lost_rows(
 
 
 def test_a_query_retains_about_this_many_checkpoints(world: World) -> None:
-    query = world.query(retain=3, expire_every=4, cache_bytes=0)
+    query = world.query(retention=RetentionPolicy(3, every=4), cache_bytes=0)
     for number in range(5):
         query.process(world.frame("a"), MicroBatch("q", number))
     assert world.store.checkpoints() == (2, 3, 4, 5)

@@ -6,7 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from statestore import StateStore
-from statestore.streaming import MicroBatch, QueryState, StatefulQuery
+from statestore.streaming import MicroBatch, QueryOptions, QueryState, StatefulQuery
 from tests.support.options import keyed_arguments
 
 __all__ = ["EVENTS", "World", "of_one", "totals"]
@@ -64,7 +64,7 @@ class World:
         """Return the query of the totals, as a new driver creates it."""
         query = StatefulQuery(
             store=self.store,
-            uid="totals",
+            operator="totals",
             key="user",
             states={
                 "per-user": QueryState(
@@ -74,7 +74,9 @@ class World:
             update=of_one(totals),
             parallelism=2,
         )
-        return replace(query, **others)
+        names = {field.name for field in fields(QueryOptions)} & others.keys()
+        options_of_query = QueryOptions(**{name: others.pop(name) for name in names})
+        return replace(query, options=options_of_query, **others)
 
     def add(self, files: int = 1, events: int = 40) -> None:
         """Write files of events, each with its own time, so that their order is fixed."""
@@ -91,7 +93,7 @@ class World:
         """Process all available events with a query, by default one file per micro-batch."""
         reader = self.spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", files)
         stream = reader.json(str(self.folder / "in"))
-        query.start(stream, str(self.folder / location), availableNow=True).awaitTermination()
+        query.start(stream, str(self.folder / location), available_now=True).awaitTermination()
 
     def frame(self, *users: str | None) -> DataFrame:
         """Return events of some users, each with the amount 1."""

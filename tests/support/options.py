@@ -15,8 +15,8 @@ def keyed_arguments(**given: Any) -> dict[str, Any]:
     names = {field.name for field in fields(KeyedOptions)} & given.keys()
     if not names:
         return given
-    options = given.pop("options", KeyedOptions())
-    return {**given, "options": replace(options, **{name: given.pop(name) for name in names})}
+    moved = {name: given.pop(name) for name in names}
+    return {**given, "options": replace(given.get("options", KeyedOptions()), **moved)}
 
 
 def changes_in(given: dict[str, Any]) -> Changes:

@@ -19,7 +19,7 @@ from statestore.interop.spark_checkpoints import (
     export_progress,
     import_checkpoint,
 )
-from statestore.streaming import MicroBatch, StatefulQuery
+from statestore.streaming import MicroBatch, ProcessorOptions, QueryOptions, StatefulQuery
 from tests.interop.spark_checkpoints.processors import Living
 from tests.interop.spark_checkpoints.queries import (
     NO_DATA_BATCHES,
@@ -83,15 +83,15 @@ class Moves:
     def run_here(self, where: str, parallelism: int = 2) -> None:
         query = StatefulQuery(
             store=self.store,
-            uid=UID,
+            operator=UID,
             key=["k", "small"],
             states={"default": "k string, small short, count long, sum long"},
             update=of_one(added),
             parallelism=parallelism,
-            source="query",
+            options=QueryOptions(source="query"),
         )
         started = query.start(
-            stream(self.spark, self.folder / "events"), str(self.folder / where), availableNow=True
+            stream(self.spark, self.folder / "events"), str(self.folder / where), available_now=True
         )
         assert started.awaitTermination(300)
 
@@ -175,15 +175,15 @@ def test_a_processors_value_continues_here_and_returns(spark: SparkSession, tmp_
     events(source, 1, 2)
     here = StatefulQuery(
         store=store,
-        uid="transformWithStateInPandasExec-0",
+        operator="transformWithStateInPandasExec-0",
         key="k",
         states={"n": f"k string, n long, {TTL} long"},
         update=of_one(counted),
         parallelism=3,
-        source="query",
+        options=QueryOptions(source="query"),
     )
     keyed = stream(spark, source).selectExpr("concat(k, '-', id % 4) as k")
-    started = here.start(keyed, str(tmp_path / "progress"), availableNow=True)
+    started = here.start(keyed, str(tmp_path / "progress"), available_now=True)
     assert started.awaitTermination(300)
     export_checkpoint(
         spark, store, str(tmp_path / "back"), partitions=3, progress=str(tmp_path / "progress")
@@ -288,19 +288,21 @@ def test_a_processor_continues_here_and_returns(spark: SparkSession, tmp_path: P
     events(source, 1, 3)
     here = StatefulQuery.of_processor(
         store=store,
-        uid="transformWithStateInPandasExec-0",
+        operator="transformWithStateInPandasExec-0",
         processor=Living(),
+        processor_options=ProcessorOptions(
+            output_schema="k string, what string, has string",
+            output_mode="Update",
+            time_mode="ProcessingTime",
+            pandas=True,
+        ),
         key="k",
-        output_schema="k string, what string, has string",
-        output_mode="Update",
-        time_mode="ProcessingTime",
         parallelism=3,
         output=keep,
-        pandas=True,
-        source="query",
+        options=QueryOptions(source="query"),
     )
     keyed = stream(spark, source).selectExpr("concat(k, '-', id % 4) as k", "id", "v", "t")
-    started = here.start(keyed, str(tmp_path / "progress"), availableNow=True)
+    started = here.start(keyed, str(tmp_path / "progress"), available_now=True)
     assert started.awaitTermination(300)
     plain = in_spark("plain")
     assert {number: rows for number, rows in emitted.items() if rows} == plain

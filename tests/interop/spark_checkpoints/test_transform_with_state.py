@@ -259,13 +259,9 @@ def test_spark_continues_with_changed_variables(spark: SparkSession, tmp_path: P
     store.maintenance.purge(UID, purged)
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_changes(UID, "seen", [more])
+        gone = [{"k": early, "expiration": row["expiration"]} for row in timers]
         checkpoint.write_changes(
-            UID,
-            "timers",
-            Changes(
-                upserts=[{"k": early, "expiration": 1}],
-                deletes=[{"k": early, "expiration": row["expiration"]} for row in timers],
-            ),
+            UID, "timers", Changes([{"k": early, "expiration": 1}], deletes=gone)
         )
         checkpoint.carry_rest()
     moves.give("at-3", 3)
