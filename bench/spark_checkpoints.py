@@ -98,7 +98,7 @@ def _import(spark: SparkSession, location: Path, folder: Path) -> StateStore:
 
 def _export(spark: SparkSession, store: StateStore, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    export_checkpoint(spark, store, str(folder), partitions=AFTER)
+    export_checkpoint(store, str(folder), partitions=AFTER)
 
 
 def _restore(folder: Path) -> None:

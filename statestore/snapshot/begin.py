@@ -24,8 +24,7 @@ from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, Writer
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.names import GREATEST_GIVEN_ID, manifest_path
-from statestore.format.state import clock_ms
-from statestore.format.state import Layout, TimeToLive
+from statestore.format.state import Layout, TimeToLive, clock_ms
 from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.stored_operators import Operators
 from statestore.keys.groups import check_parallelism

@@ -24,6 +24,7 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     KeyGroupsHandle,
     OperatorHandles,
 )
+from statestore.interop.flink_savepoints.options import SavepointAccess
 from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator, open_savepoint
 from tests.interop.flink_savepoints.goldens import GOLDENS, Golden
 
@@ -67,7 +68,9 @@ class Case:
     @cached_property
     def operators(self) -> list[FlinkOperator]:
         """The snapshot's operators."""
-        return list(open_savepoint(str(self.place), moved=self.moved).operators)
+        return list(
+            open_savepoint(str(self.place), access=SavepointAccess(moved=self.moved)).operators
+        )
 
     @cached_property
     def unreadable(self) -> set[int]:
@@ -95,7 +98,7 @@ class Case:
 
     def _rows(self, file: Path | None) -> Iterator[tuple[str, Any]]:
         """Yield the rows of the operators that use a file. Other operators are unaffected."""
-        found = open_savepoint(str(self.place), moved=self.moved).operators
+        found = open_savepoint(str(self.place), access=SavepointAccess(moved=self.moved)).operators
         yield "operators", [one.metadata.id for one in found]
         for number, one in enumerate(found):
             before = self.operators[number].metadata if number < len(self.operators) else None
@@ -145,7 +148,7 @@ def _stored(column: pa.Array | None) -> bytes | None:
 
 
 def _shown(place: str, moved: dict[str, str]) -> Found:
-    shown = show_savepoint(place, moved=moved)
+    shown = show_savepoint(place, access=SavepointAccess(moved=moved))
     found: Found = {"about": replace(shown, operators=())}
     for number, one in enumerate(shown.operators):
         if one.problem is not None and _NO_END not in one.problem:
@@ -161,7 +164,9 @@ def _shown(place: str, moved: dict[str, str]) -> Found:
 
 
 def _repacked(place: str, moved: dict[str, str], work: Path) -> Found:
-    done = repack_savepoint(place, str(work / "repacked"), max_parallelism=256, moved=moved)
+    done = repack_savepoint(
+        place, str(work / "repacked"), max_parallelism=256, access=SavepointAccess(moved=moved)
+    )
     found: Found = {
         f"{operator.id} {state}": [count]
         for operator in done.operators
@@ -173,7 +178,7 @@ def _repacked(place: str, moved: dict[str, str], work: Path) -> Found:
 
 def _imported(place: str, moved: dict[str, str], work: Path) -> Found:
     store = StateStore.open(str(work / "store"))
-    record = import_savepoint(place, store, moved=moved).record
+    record = import_savepoint(place, store, access=SavepointAccess(moved=moved)).record
     for operator in record.operators:
         if operator.problem is not None and _NO_END not in operator.problem:
             raise IncompatibleStateError(

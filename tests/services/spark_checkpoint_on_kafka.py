@@ -56,7 +56,6 @@ def _do(spark: SparkSession, given: dict[str, Any], step: dict[str, Any]) -> Any
             return store.restore(parallelism=1).operator_state("query", "offsets").subtask(0)
         case "export":
             done = export_checkpoint(
-                spark,
                 store,
                 step["location"],
                 partitions=step["partitions"],

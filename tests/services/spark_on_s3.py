@@ -122,7 +122,6 @@ def _moved(
         import_checkpoint(spark, f"{url}/first", store, storage_options=options)
         for provider in providers:
             export_checkpoint(
-                spark,
                 store,
                 f"{url}/{provider}",
                 partitions=3,

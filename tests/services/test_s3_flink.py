@@ -19,6 +19,7 @@ from statestore.interop.flink_savepoints import (
     repack_savepoint,
     show_savepoint,
 )
+from statestore.interop.flink_savepoints.options import ExportSelection, SavepointAccess
 from statestore.storage import S3Storage
 from tests.interop.flink_savepoints.goldens import Golden
 from tests.servers.cluster_demo import s3_environment
@@ -46,7 +47,7 @@ def put(s3: S3Server, url: str, folder: Path) -> str:
 def rows(place: str, s3: S3Server | None, moved: dict[str, str] | None = None) -> Counter[str]:
     """Return the number of rows of each state, by key group."""
     options = None if s3 is None else s3.options
-    savepoint = open_savepoint(place, options=options, moved=moved)
+    savepoint = open_savepoint(place, access=SavepointAccess(storage_options=options, moved=moved))
     found: Counter[str] = Counter()
     for name in SOME:
         for row in savepoint.operator(name).rows():
@@ -57,21 +58,30 @@ def rows(place: str, s3: S3Server | None, moved: dict[str, str] | None = None) -
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3p"])
 def test_show(s3: S3Server, url: str, local: Path, scheme: str) -> None:
     place = f"{scheme}{put(s3, url, local).removeprefix('s3')}/_metadata"
-    found = show_savepoint(place, options=s3.options)
+    found = show_savepoint(place, access=SavepointAccess(storage_options=s3.options))
     assert found.operators == show_savepoint(str(local)).operators
 
 
 def test_import_export_and_repack(s3: S3Server, url: str, local: Path) -> None:
     place = put(s3, f"{url}/savepoint", local)
     store = StateStore.open(f"{url}/store", table_format="parquet", storage_options=s3.options)
-    done = import_savepoint(place, store, operators=SOME, options=s3.options)
+    done = import_savepoint(
+        place, store, operators=SOME, access=SavepointAccess(storage_options=s3.options)
+    )
     assert {one.operator for one in done.record.states} == set(SOME)
     others = {state.operator for state in done.left_out}
-    exported = export_savepoint(store, f"{url}/exported", leave_out=others, options=s3.options)
+    exported = export_savepoint(
+        store,
+        f"{url}/exported",
+        access=SavepointAccess(storage_options=s3.options),
+        selection=ExportSelection(leave_out=others),
+    )
     assert exported.savepoint.startswith(url)
     assert rows(f"{url}/exported", s3) == rows(str(local), None)
     made = f"{url}/repacked"
-    repack_savepoint(place, made, max_parallelism=720, options=s3.options)
+    repack_savepoint(
+        place, made, max_parallelism=720, access=SavepointAccess(storage_options=s3.options)
+    )
     assert rows(made, s3).total() == rows(str(local), None).total()
 
 
@@ -109,7 +119,12 @@ def test_a_missing_or_truncated_object_is_named(s3: S3Server, url: str, local: P
     files = S3Storage(url, s3.options)
     path = max(local.iterdir(), key=lambda one: one.stat().st_size if "_" not in one.name else 0)
     files.delete(path.name)
-    found = (operator.problem for operator in open_savepoint(place, options=s3.options).operators)
+    found = (
+        operator.problem
+        for operator in open_savepoint(
+            place, access=SavepointAccess(storage_options=s3.options)
+        ).operators
+    )
     (problem,) = (one for one in found if one is not None)
     assert problem.startswith(
         f"the file {url}/{path.name}, which the savepoint references, does not exist"

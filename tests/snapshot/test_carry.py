@@ -189,7 +189,7 @@ def test_a_state_that_cannot_be_carried_is_named(store: StateStore, tmp_path: Pa
             checkpoint.carry("a", "k1", base=7)
         wrong: Any = 7
         for call in (checkpoint.carry, checkpoint.drop):
-            with pytest.raises(InvalidArgumentError, match="uid must be of type str, not int"):
+            with pytest.raises(InvalidArgumentError, match="operator must be of type str, not int"):
                 call(wrong, "k1")
         checkpoint.carry("a", "k1")
         with pytest.raises(InvalidArgumentError, match="name it only once"):

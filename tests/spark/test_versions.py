@@ -205,7 +205,7 @@ class Moved:
 
     def export(self, store: StateStore) -> None:
         """Export the state for another number of partitions."""
-        export_checkpoint(self.spark, store, str(self.folder / "back"), partitions=5)
+        export_checkpoint(store, str(self.folder / "back"), partitions=5)
 
     def check_both_go_on(self) -> None:
         """Compare the output of the exported and the original query for further events."""

@@ -7,16 +7,22 @@ from typing import Any
 
 from statestore import Changes, KeyedOptions
 
-__all__ = ["changes_in", "keyed_arguments"]
+__all__ = ["changes_in", "grouped", "keyed_arguments"]
 
 
 def keyed_arguments(**given: Any) -> dict[str, Any]:
     """Return the arguments of a call that writes a keyed state."""
-    names = {field.name for field in fields(KeyedOptions)} & given.keys()
-    if not names:
-        return given
-    moved = {name: given.pop(name) for name in names}
-    return {**given, "options": replace(given.get("options", KeyedOptions()), **moved)}
+    return grouped(given, options=KeyedOptions)
+
+
+def grouped(given: dict[str, Any], **values: type[Any]) -> dict[str, Any]:
+    """Return arguments in which frozen values have their fields; they may already be there."""
+    for argument, value in values.items():
+        names = {field.name for field in fields(value)} & given.keys()
+        if names:
+            moved = {name: given.pop(name) for name in names}
+            given = {**given, argument: replace(given.get(argument, value()), **moved)}
+    return given
 
 
 def changes_in(given: dict[str, Any]) -> Changes:

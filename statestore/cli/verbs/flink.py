@@ -128,7 +128,9 @@ def show_state(
     module: Any = importlib.import_module("statestore.interop.flink_savepoints.read.show_savepoint")
     with progress_bar("reading") as progress:
         shown = module.show_savepoint(
-            savepoint, moved=dict(map(folder_pair, moved)), allow=allow, on_progress=progress
+            savepoint,
+            on_progress=progress,
+            access=module.SavepointAccess(moved=dict(map(folder_pair, moved)), allow=allow),
         )
     return ShownState(shown=shown)
 
@@ -186,10 +188,9 @@ def repack_state(
             target,
             max_parallelism=max_parallelism,
             parallelism=parallelism,
-            moved=dict(map(folder_pair, moved)),
-            allow=allow,
             drop=drop,
             on_progress=progress,
+            access=module.SavepointAccess(moved=dict(map(folder_pair, moved)), allow=allow),
         )
     return RepackedSavepoint(repacked=repacked)
 

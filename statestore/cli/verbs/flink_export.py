@@ -123,16 +123,15 @@ def export_state(
             invocation.store(),
             savepoint,
             checkpoint=checkpoint,
-            operators=operators or None,
             parallelism=parallelism,
             max_parallelism=max_parallelism,
-            leave_out=leave_out,
-            carry=carry,
-            moved=dict(map(folder_pair, moved)),
-            allow=allow,
             tuples=tuple(_state("--tuple", one) for one in tuples),
             dry_run=dry_run,
             on_progress=progress,
+            access=module.SavepointAccess(moved=dict(map(folder_pair, moved)), allow=allow),
+            selection=module.ExportSelection(
+                operators=operators or None, leave_out=leave_out, carry=carry
+            ),
         )
     return FlinkExportResult(exported=exported)
 

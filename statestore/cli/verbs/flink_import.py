@@ -16,10 +16,11 @@ from statestore.cli.documents import Document
 from statestore.cli.drawing import count
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
 from statestore.cli.verbs.flink import allowed_places, dropping
-from statestore.errors import IncompleteError
+from statestore.durations import milliseconds_of
+from statestore.errors import IncompleteError, InvalidArgumentError
 from statestore.format.left_out import left_out_text
 from statestore.jobgraph.operators import operator_id
-from statestore.parsing import parse_integer, parse_toml
+from statestore.parsing import parse_toml
 
 if TYPE_CHECKING:
     from statestore.interop.flink_savepoints.importing.import_record import ImportedState
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FlinkImportResult", "import_state"]
 
-_UNITS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -134,15 +134,18 @@ def import_state(
             savepoint,
             store,
             operators=operators,
-            uids=dict(map(_uid, uids)),
-            columns=None if columns is None else _tables(columns),
-            ttl={state: _milliseconds(time) for state, time in _pairs("--ttl", "STATE=TIME", ttl)},
             strict=strict,
-            moved=dict(_pairs("--moved", "OLD=NEW", moved)),
-            allow=allow,
             drop=drop,
             threads=threads,
             on_progress=progress,
+            access=module.SavepointAccess(
+                moved=dict(_pairs("--moved", "OLD=NEW", moved)), allow=allow
+            ),
+            hints=module.SavepointHints(
+                uids=dict(map(_uid, uids)),
+                columns=None if columns is None else _tables(columns),
+                ttl={state: _duration(time) for state, time in _pairs("--ttl", "STATE=TIME", ttl)},
+            ),
         )
     return FlinkImportResult(imported=imported, problem=_problem(imported))
 
@@ -174,13 +177,12 @@ def _uid(text: str) -> tuple[str, str]:
     return operator_id(text), text
 
 
-def _milliseconds(text: str) -> int:
-    found = re.fullmatch(r"([0-9]+) ?(ms|s|min|h|d)", text)
-    if found is None:
-        raise click.UsageError(
-            f"--ttl: {text!r} is not a duration; write it as 7d, 36h, 90min, 30s or 500ms"
-        )
-    return parse_integer(found[1]) * _UNITS[found[2]]
+def _duration(text: str) -> str:
+    try:
+        milliseconds_of(text)
+    except InvalidArgumentError as error:
+        raise click.UsageError(f"--ttl: {error}") from error
+    return text
 
 
 def _tables(file: Path) -> dict[str, Any]:

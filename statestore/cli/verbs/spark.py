@@ -254,7 +254,6 @@ def export_state(
     store = invocation.store(spark=session)
     with progress_bar("exporting") as on_progress:
         exported = _module("export_state").export_checkpoint(
-            session,
             store,
             location,
             partitions=partitions,

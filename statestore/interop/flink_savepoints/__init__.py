@@ -26,6 +26,11 @@ from statestore.interop.flink_savepoints.importing.import_state import (
     import_savepoint,
 )
 from statestore.interop.flink_savepoints.importing.refusals import Refused
+from statestore.interop.flink_savepoints.options import (
+    ExportSelection,
+    SavepointAccess,
+    SavepointHints,
+)
 from statestore.interop.flink_savepoints.read.savepoint import (
     FlinkOperator,
     FlinkSavepoint,
@@ -47,6 +52,7 @@ from statestore.interop.flink_savepoints.write.repack import (
 )
 
 __all__ = [
+    "ExportSelection",
     "ExportedFlinkState",
     "ExportedOperator",
     "ExportedSavepoint",
@@ -59,6 +65,8 @@ __all__ = [
     "Refused",
     "RepackResult",
     "RepackedOperator",
+    "SavepointAccess",
+    "SavepointHints",
     "SavepointRecord",
     "SavepointRows",
     "ShownKeyedState",

@@ -91,7 +91,6 @@ class ExportedLocation:
 
 
 def export_checkpoint(
-    spark: SparkSession,
     store: StateStore,
     location: str,
     *,
@@ -116,8 +115,7 @@ def export_checkpoint(
     finished, and import again.
 
     Args:
-        spark: a session of Spark Classic.
-        store: the store; it was opened with the same session.
+        store: the store; it was opened with a session of Spark Classic.
         location: a new path or URL.
         partitions: the new ``spark.sql.shuffle.partitions`` of the query.
         provider: ``hdfs`` or ``rocksdb``; by default the provider of the imported query.
@@ -137,9 +135,10 @@ def export_checkpoint(
         values.
 
     Raises:
-        InvalidArgumentError: if the checkpoint was not imported, or ``partitions`` or ``provider``
-            is invalid. Also if the location is not empty, or is inside of another location or a
-            store. Also if ``progress`` does not belong to the state.
+        InvalidArgumentError: if the store was opened without Spark, the checkpoint was not
+            imported, or ``partitions`` or ``provider`` is invalid. Also if the location is not
+            empty, or is inside of another location or a store. Also if ``progress`` does not belong
+            to the state.
         LeftOutStateError: for such missing state that ``leave_out`` does not name.
         StateNotFoundError: for a name in ``leave_out`` that matches no such state.
         CommitConflictError: if another export to the location is running or did not finish.
@@ -155,6 +154,11 @@ def export_checkpoint(
         )
     if provider is not None and provider not in PROVIDERS:
         raise InvalidArgumentError(f"a provider must be {' or '.join(PROVIDERS)}, not {provider!r}")
+    spark = store.parts.spark
+    if spark is None:
+        raise InvalidArgumentError(
+            "the export writes with Spark: open the store with StateStore.open(url, spark=spark)"
+        )
     refuse_connect(spark, "writing the state of a query")
     restored = store.restore(checkpoint=checkpoint)
     record = QueryRecord.from_checkpoint(restored)

@@ -34,6 +34,7 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     read_metadata,
 )
 from statestore.interop.flink_savepoints.metadata.writer import metadata_v3
+from statestore.interop.flink_savepoints.options import ExportSelection, SavepointAccess
 from statestore.interop.flink_savepoints.read.savepoint_files import Places, open_source
 from statestore.jobgraph.operators import operator_id
 from statestore.storage import open_storage
@@ -117,7 +118,9 @@ def store(source: Path, tmp_path_factory: pytest.TempPathFactory) -> StateStore:
 def test_an_operator_is_copied_with_its_entry(
     store: StateStore, source: Path, tmp_path: Path, name: str
 ) -> None:
-    done = export_savepoint(store, str(tmp_path / "to"), carry=[name], parallelism=3)
+    done = export_savepoint(
+        store, str(tmp_path / "to"), parallelism=3, selection=ExportSelection(carry=[name])
+    )
     assert (done.carried, done.left_out, done.is_complete) == (("kinds",), (), True)
     before, after = operator_of(source), operator_of(tmp_path / "to")
     assert unplaced(after) == unplaced(before)
@@ -130,10 +133,12 @@ def test_an_operator_is_copied_with_its_entry(
 
 
 def test_a_carried_operator_survives_the_next_import(store: StateStore, tmp_path: Path) -> None:
-    place = export_savepoint(store, str(tmp_path / "to"), carry=["kinds"]).savepoint
+    place = export_savepoint(
+        store, str(tmp_path / "to"), selection=ExportSelection(carry=["kinds"])
+    ).savepoint
     again = StateStore.open(str(tmp_path / "again"), table_format="parquet")
     assert [one.operator for one in import_savepoint(place, again).left_out] == [KINDS]
-    export_savepoint(again, str(tmp_path / "twice"), carry=["kinds"])
+    export_savepoint(again, str(tmp_path / "twice"), selection=ExportSelection(carry=["kinds"]))
     first, second = operator_of(tmp_path / "to"), operator_of(tmp_path / "twice")
     assert unplaced(first) == unplaced(second)
     assert contents(first, tmp_path / "to", {}) == contents(second, tmp_path / "twice", {})
@@ -145,12 +150,19 @@ def test_the_files_of_an_incremental_checkpoint_are_copied(tmp_path: Path) -> No
     source = golden.unpack(tmp_path / "from")
     moved = {golden.about["written_at"]: str(tmp_path / "from")}
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
-    import_savepoint(str(source), store, operators=["by_long"], moved=moved)
+    import_savepoint(str(source), store, operators=["by_long"], access=SavepointAccess(moved=moved))
     others = {one.operator for one in store.manifest().left_out} - {"kinds"}
     with pytest.raises(InvalidArgumentError, match=r"--allow.*--moved"):
-        export_savepoint(store, str(tmp_path / "to"), carry=["kinds"], leave_out=others)
+        export_savepoint(
+            store,
+            str(tmp_path / "to"),
+            selection=ExportSelection(carry=["kinds"], leave_out=others),
+        )
     done = export_savepoint(
-        store, str(tmp_path / "to"), carry=["kinds"], leave_out=others, moved=moved
+        store,
+        str(tmp_path / "to"),
+        access=SavepointAccess(moved=moved),
+        selection=ExportSelection(carry=["kinds"], leave_out=others),
     )
     assert done.carried == ("kinds",)
     before, after = operator_of(source), operator_of(tmp_path / "to")
@@ -183,7 +195,7 @@ def test_raw_state_and_shared_files_are_copied_once(tmp_path: Path) -> None:
     operators = tuple(changed if operator is kinds else operator for operator in metadata.operators)
     (source / "_metadata").write_bytes(metadata_v3(SavepointMetadata(3, 7, operators)))
     store = imported(source, tmp_path)
-    export_savepoint(store, str(tmp_path / "to"), carry=["kinds"])
+    export_savepoint(store, str(tmp_path / "to"), selection=ExportSelection(carry=["kinds"]))
     after = operator_of(tmp_path / "to")
     assert contents(after, tmp_path / "to", {}) == contents(changed, source, {})
     copy = after.subtasks[0]
@@ -194,22 +206,31 @@ def test_raw_state_and_shared_files_are_copied_once(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_copies_nothing(store: StateStore, tmp_path: Path) -> None:
-    done = export_savepoint(store, str(tmp_path / "to"), carry=["kinds"], dry_run=True)
+    done = export_savepoint(
+        store, str(tmp_path / "to"), dry_run=True, selection=ExportSelection(carry=["kinds"])
+    )
     assert done.carried == ("kinds",)
     assert not (tmp_path / "to").exists()
 
 
 def test_another_number_of_key_groups_is_refused(store: StateStore, tmp_path: Path) -> None:
     with pytest.raises(ParallelismError, match=r"'kinds' has 128 key groups .* to 720"):
-        export_savepoint(store, str(tmp_path / "to"), carry=["kinds"], max_parallelism=720)
-    export_savepoint(store, str(tmp_path / "to"), carry=["kinds"], max_parallelism=128)
+        export_savepoint(
+            store,
+            str(tmp_path / "to"),
+            max_parallelism=720,
+            selection=ExportSelection(carry=["kinds"]),
+        )
+    export_savepoint(
+        store, str(tmp_path / "to"), max_parallelism=128, selection=ExportSelection(carry=["kinds"])
+    )
 
 
 def test_operators_that_are_not_missing_are_refused(store: StateStore, tmp_path: Path) -> None:
     with pytest.raises(
         StateNotFoundError, match=r"no operator 'by_long' .* whole operators: kinds \("
     ):
-        export_savepoint(store, str(tmp_path / "to"), carry=["by_long"])
+        export_savepoint(store, str(tmp_path / "to"), selection=ExportSelection(carry=["by_long"]))
 
 
 def test_a_changed_or_missing_savepoint_is_refused(tmp_path: Path) -> None:
@@ -222,18 +243,18 @@ def test_a_changed_or_missing_savepoint_is_refused(tmp_path: Path) -> None:
     whole = file.read_bytes()
     file.write_bytes(whole[:-1])
     with pytest.raises(DamagedFileError, match="bytes, but the savepoint says"):
-        export_savepoint(store, str(tmp_path / "to"), carry=["kinds"])
+        export_savepoint(store, str(tmp_path / "to"), selection=ExportSelection(carry=["kinds"]))
     file.unlink()
     with pytest.raises(MissingFileError, match="does not exist"):
-        export_savepoint(store, str(tmp_path / "to"), carry=["kinds"])
+        export_savepoint(store, str(tmp_path / "to"), selection=ExportSelection(carry=["kinds"]))
     file.write_bytes(whole)
     metadata = (source / "_metadata").read_bytes()
     (source / "_metadata").write_bytes(metadata + b"\0")
     with pytest.raises(InvalidArgumentError, match="has changed since the import"):
-        export_savepoint(store, str(tmp_path / "to"), carry=["kinds"])
+        export_savepoint(store, str(tmp_path / "to"), selection=ExportSelection(carry=["kinds"]))
     (source / "_metadata").unlink()
     with pytest.raises(MissingFileError, match="no longer has _metadata"):
-        export_savepoint(store, str(tmp_path / "to"), carry=["kinds"])
+        export_savepoint(store, str(tmp_path / "to"), selection=ExportSelection(carry=["kinds"]))
     assert not any((tmp_path / "to").glob("*"))
     with pytest.raises(LeftOutStateError, match="--carry copies a whole operator unchanged"):
         export_savepoint(store, str(tmp_path / "to"))
@@ -251,4 +272,4 @@ def test_operators_that_no_savepoint_can_contain_are_refused(
         operator="sums", state=None, reason="r", command="flink import", id="0" * 32
     )
     with pytest.raises(IncompatibleStateError, match="'sums' cannot be carried: subtask 0 has"):
-        select_carried_operators([record], savepoint, None, moved=None, allow=(), options=None)
+        select_carried_operators([record], savepoint, None, SavepointAccess())

@@ -38,6 +38,7 @@ from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
     snapshot_bytes,
 )
 from statestore.interop.flink_savepoints.metadata.writer import metadata_v3
+from statestore.interop.flink_savepoints.options import SavepointAccess
 from statestore.interop.flink_savepoints.read.canonical import (
     KeyedHeader,
     StateInfo,
@@ -116,7 +117,9 @@ def test_absolute_paths_are_read_from_their_new_location(tmp_path: Path) -> None
     golden = Golden("2.3_rocksdb_incremental")
     place = str(golden.unpack(tmp_path))
     moved = {golden.about["written_at"]: str(tmp_path)}
-    assert list(open_savepoint(place, moved=moved).operator("by_long").rows("last"))
+    assert list(
+        open_savepoint(place, access=SavepointAccess(moved=moved)).operator("by_long").rows("last")
+    )
     written_at = re.escape(golden.about["written_at"])
     problem = open_savepoint(place).operator("by_long").problem
     assert problem is not None
@@ -147,7 +150,7 @@ def written(
     (one,) = (operator for operator in found.operators if operator.uid == "by_long")
     data = metadata_v3(SavepointMetadata(3, 1, (change(one),)))
     (golden / "_metadata").write_bytes(data)
-    return open_savepoint(str(golden), allow=allow)
+    return open_savepoint(str(golden), access=SavepointAccess(allow=allow))
 
 
 def keyed(operator: OperatorHandles) -> KeyGroupsHandle:

@@ -28,6 +28,7 @@ from statestore.interop.flink_savepoints import export_savepoint
 from statestore.interop.flink_savepoints.exporting import export_keyed
 from statestore.interop.flink_savepoints.exporting.export_keyed import ExportedKeyedStates
 from statestore.interop.flink_savepoints.exporting.export_rows import encode_rows
+from statestore.interop.flink_savepoints.options import ExportSelection
 from statestore.interop.flink_savepoints.read import group_bytes
 from statestore.interop.flink_savepoints.read.savepoint import SavepointRows, open_savepoint
 from statestore.interop.flink_savepoints.write import entries
@@ -37,7 +38,7 @@ from statestore.snapshot.write_options import Changes
 from statestore.store import StateStore
 from tests.interop.flink_savepoints.golden_store import TUPLES, write_golden_store
 from tests.interop.flink_savepoints.goldens import Golden
-from tests.support.options import keyed_arguments
+from tests.support.options import grouped, keyed_arguments
 
 pytestmark = pytest.mark.slow
 
@@ -213,16 +214,24 @@ def test_a_dry_run_reports_the_same_and_writes_nothing(golden: StateStore, tmp_p
 
 def test_selected_operators_and_states(golden: StateStore, tmp_path: Path) -> None:
     done = export_savepoint(
-        golden, str(tmp_path / "to"), operators=["by_long"], leave_out=[("by_long", "texts")]
+        golden,
+        str(tmp_path / "to"),
+        selection=ExportSelection(operators=["by_long"], leave_out=[("by_long", "texts")]),
     )
     assert [operator.uid for operator in done.operators] == ["by_long"]
     reasons = {one.state: one.reason for one in done.left_out if one.operator == "by_long"}
     assert reasons == {"texts": "as requested"}
     assert {one.reason for one in done.left_out if one.operator != "by_long"} == {"not selected"}
     with pytest.raises(StateNotFoundError, match="no operator 'nobody'"):
-        export_savepoint(golden, str(tmp_path / "no"), operators=["nobody"])
+        export_savepoint(
+            golden, str(tmp_path / "no"), selection=ExportSelection(operators=["nobody"])
+        )
     with pytest.raises(StateNotFoundError, match="'by_long/nothing' cannot be left out"):
-        export_savepoint(golden, str(tmp_path / "no"), leave_out=[("by_long", "nothing")])
+        export_savepoint(
+            golden,
+            str(tmp_path / "no"),
+            selection=ExportSelection(leave_out=[("by_long", "nothing")]),
+        )
 
 
 def test_changes_of_a_state_are_exported(tmp_path: Path) -> None:
@@ -346,7 +355,7 @@ def test_any_state_is_read_back(
 
 def refused(store: StateStore, folder: Path, **options: Any) -> UnsupportedTypeError:
     with pytest.raises(UnsupportedTypeError) as caught:
-        export_savepoint(store, str(folder / "to"), **options)
+        export_savepoint(store, str(folder / "to"), **grouped(options, selection=ExportSelection))
     assert not any((folder / "to").glob("*"))
     return caught.value
 
@@ -400,7 +409,7 @@ def test_states_that_cannot_share_an_operator_are_refused(tmp_path: Path) -> Non
     error = refused(store, tmp_path, operators=["source"])
     assert "state 'offsets' of operator 'source' has Kafka offsets" in str(error)
     left = [("uid", "a"), ("timers", "c"), ("source", "offsets")]
-    done = export_savepoint(store, str(tmp_path / "to"), leave_out=left)
+    done = export_savepoint(store, str(tmp_path / "to"), selection=ExportSelection(leave_out=left))
     assert [operator.uid for operator in done.operators] == ["timers", "uid"]
 
 
@@ -416,7 +425,7 @@ def test_an_invalid_target_is_refused(golden: StateStore, tmp_path: Path) -> Non
     with pytest.raises(ParallelismError):
         export_savepoint(golden, str(tmp_path / "to"), parallelism=5, max_parallelism=4)
     with pytest.raises(InvalidArgumentError, match="no state is left"):
-        export_savepoint(golden, str(tmp_path / "to"), operators=[])
+        export_savepoint(golden, str(tmp_path / "to"), selection=ExportSelection(operators=[]))
 
 
 def test_a_crash_leaves_no_savepoint(

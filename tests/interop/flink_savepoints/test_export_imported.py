@@ -14,11 +14,13 @@ from statestore.interop.flink_savepoints import (
     export_savepoint,
     import_savepoint,
 )
+from statestore.interop.flink_savepoints.options import ExportSelection, SavepointAccess
 from statestore.interop.flink_savepoints.read.canonical import prefix_bytes
 from statestore.interop.flink_savepoints.read.operator_state import kafka_splits
 from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator, open_savepoint
 from statestore.store import StateStore
 from tests.interop.flink_savepoints.goldens import GOLDENS, Golden, few
+from tests.support.options import grouped
 
 pytestmark = pytest.mark.slow
 
@@ -56,8 +58,10 @@ def there_and_back(golden: Golden, folder: Path, **options: Any) -> tuple[Path, 
     source = golden.unpack(folder / "from")
     moved = {golden.about["written_at"]: str(folder / "from")}
     store = StateStore.open(str(folder / "store"), layout="ranged")
-    import_savepoint(str(source), store, moved=moved)
-    return source, export_savepoint(store, str(folder / "to"), **options)
+    import_savepoint(str(source), store, access=SavepointAccess(moved=moved))
+    return source, export_savepoint(
+        store, str(folder / "to"), **grouped(options, selection=ExportSelection)
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,7 +70,10 @@ def there_and_back(golden: Golden, folder: Path, **options: Any) -> tuple[Path, 
 def test_every_byte_survives_a_round_trip(golden: Golden, tmp_path: Path) -> None:
     source, done = there_and_back(golden, tmp_path)
     moved = {golden.about["written_at"]: str(tmp_path / "from")}
-    before, after = open_savepoint(str(source), moved=moved), open_savepoint(done.savepoint)
+    before, after = (
+        open_savepoint(str(source), access=SavepointAccess(moved=moved)),
+        open_savepoint(done.savepoint),
+    )
     made = {one.metadata.id: one for one in after.operators}
     assert set(made) == {one.metadata.id for one in before.operators}
     for operator in before.operators:

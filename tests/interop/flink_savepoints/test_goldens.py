@@ -14,6 +14,7 @@ import pytest
 from statestore.errors import IncompatibleStateError, UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.reader import read_metadata
 from statestore.interop.flink_savepoints.metadata.writer import metadata_v3
+from statestore.interop.flink_savepoints.options import SavepointAccess
 from statestore.interop.flink_savepoints.read.operator_state import (
     SOURCE_READER_STATE,
     kafka_splits,
@@ -44,7 +45,9 @@ AS_BYTES = ("opaque", "person", "list_person")
 
 def opened(golden: Golden, folder: Path) -> FlinkSavepoint:
     place = golden.unpack(folder)
-    return open_savepoint(str(place), moved={golden.about["written_at"]: str(folder)})
+    return open_savepoint(
+        str(place), access=SavepointAccess(moved={golden.about["written_at"]: str(folder)})
+    )
 
 
 @pytest.mark.parametrize("golden", few(JOBS))

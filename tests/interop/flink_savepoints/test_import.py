@@ -28,6 +28,7 @@ from statestore.interop.flink_savepoints.importing.import_record import (
     ImportedState,
     SavepointRecord,
 )
+from statestore.interop.flink_savepoints.options import SavepointAccess, SavepointHints
 from statestore.interop.flink_savepoints.read.savepoint import SavepointRows
 from statestore.interop.flink_savepoints.types.flink_types import TupleType
 from statestore.interop.flink_savepoints.types.named_columns import EntryForm
@@ -36,6 +37,7 @@ from statestore.restore.restored import RestoredCheckpoint
 from tests.interop.flink_savepoints.goldens import GOLDENS, Golden, few
 from tests.interop.flink_savepoints.shown import as_text, shown
 from tests.interop.flink_savepoints.test_goldens import shown_rows
+from tests.support.options import grouped
 
 JOBS = [one for one in GOLDENS if "sql" not in one.name and "kafka" not in one.name]
 QUERIES = [one for one in GOLDENS if "sql" in one.name]
@@ -54,7 +56,9 @@ def imported(
     known = {operator.metadata.id for operator in open_savepoint(str(place)).operators}
     uids = {operator_id(uid): uid for uid in UIDS if operator_id(uid) in known}
     moved = {golden.about["written_at"]: str(folder / golden.name)}
-    done = import_savepoint(str(place), store, uids=uids, moved=moved, **options)
+    hints = SavepointHints(uids=uids)
+    arguments = grouped({"hints": hints, **options}, hints=SavepointHints)
+    done = import_savepoint(str(place), store, access=SavepointAccess(moved=moved), **arguments)
     return store, done
 
 
@@ -184,7 +188,7 @@ def test_state_of_sql_is_in_the_store(golden: Golden, tmp_path: Path) -> None:
     store, done = imported(golden, tmp_path)
     restored = store.restore()
     moved = {golden.about["written_at"]: str(tmp_path / golden.name)}
-    savepoint = open_savepoint(done.place, moved=moved)
+    savepoint = open_savepoint(done.place, access=SavepointAccess(moved=moved))
     ids = {one.operator: one.id for one in done.record.operators}
     in_bytes = []
     for state in done.record.states:
@@ -330,7 +334,7 @@ def test_an_unreadable_operator_is_an_error_if_it_is_requested(tmp_path: Path) -
 
 def test_ttls_of_unknown_states_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StateNotFoundError, match="kinds/ttl_value"):
-        imported(CANONICAL, tmp_path, ttl={"long": 5})
+        imported(CANONICAL, tmp_path, ttl={"long": "5ms"})
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.interop.flink_savepoints import ImportedSavepoint, import_savepoint
+from statestore.interop.flink_savepoints.options import SavepointHints
 from statestore.interop.flink_savepoints.types.arrow_types import arrow_type
 from statestore.interop.flink_savepoints.types.flink_types import (
     EnumType,
@@ -51,7 +52,9 @@ def stored(
     array = pa.array(keys, arrow_type(key))
     place = written_savepoint(folder / "s", key, array, list(range(len(keys))), **options)
     store = store or StateStore.open(str(folder / "store"), table_format="parquet")
-    return store, import_savepoint(str(place), store, uids={operator_id("big"): "big"})
+    return store, import_savepoint(
+        str(place), store, hints=SavepointHints(uids={operator_id("big"): "big"})
+    )
 
 
 @pytest.mark.parametrize(
@@ -149,8 +152,12 @@ def test_keys_that_no_column_type_hashes_are_bytes(
     place = written_savepoint(tmp_path / "s", key, array, [1, 2], groups=[5, 99])
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     with pytest.raises(UnsupportedTypeError, match="state 'count' of operator big"):
-        import_savepoint(str(place), store, uids={operator_id("big"): "big"}, strict=True)
-    done = import_savepoint(str(place), store, uids={operator_id("big"): "big"})
+        import_savepoint(
+            str(place), store, strict=True, hints=SavepointHints(uids={operator_id("big"): "big"})
+        )
+    done = import_savepoint(
+        str(place), store, hints=SavepointHints(uids={operator_id("big"): "big"})
+    )
     (one,) = done.record.states
     assert one.form is EntryForm.BYTES
     assert one.why is not None
@@ -191,7 +198,7 @@ def test_a_later_savepoint_is_a_layer_of_changes(tmp_path: Path) -> None:
     for number in (1, 2):
         values = [*range(1999), 7 * number]
         place = written_savepoint(tmp_path / f"s{number}", LONG, keys, values, number=number)
-        done = import_savepoint(str(place), store, uids=uids)
+        done = import_savepoint(str(place), store, hints=SavepointHints(uids=uids))
     assert (done.is_incremental, done.record.checkpoint) == (True, 2)
     entry = store.restore().keyed("big", "count").entry
     assert [layer.entry.rows for layer in entry.layers] == [1]
@@ -224,7 +231,9 @@ def test_any_flipped_byte_gives_a_typed_error_or_a_complete_checkpoint(
         target = tmp_path / f"store-{attempt}"
         store = StateStore.open(str(target), table_format="parquet")
         try:
-            import_savepoint(str(place), store, uids={operator_id("big"): "big"})
+            import_savepoint(
+                str(place), store, hints=SavepointHints(uids={operator_id("big"): "big"})
+            )
         except StateStoreError:
             refused += 1
             assert not list(target.glob("checkpoints/*.json"))
@@ -242,7 +251,9 @@ def test_a_text_that_no_column_can_hold_is_bytes(tmp_path: Path) -> None:
     (file,) = files
     file.write_bytes(file.read_bytes().replace(b"b\xff\xff\x03", b"b\x81\xb0\x03"))  # U+D801
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
-    done = import_savepoint(str(place), store, uids={operator_id("big"): "big"})
+    done = import_savepoint(
+        str(place), store, hints=SavepointHints(uids={operator_id("big"): "big"})
+    )
     (one,) = done.record.states
     assert (one.form, one.rows) == (EntryForm.BYTES, 2)
     assert one.why is not None

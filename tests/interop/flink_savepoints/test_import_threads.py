@@ -11,6 +11,7 @@ import pytest
 from statestore import StateStore
 from statestore.errors import DamagedFileError, InvalidArgumentError
 from statestore.interop.flink_savepoints import ImportedSavepoint, import_savepoint
+from statestore.interop.flink_savepoints.options import SavepointHints
 from statestore.interop.flink_savepoints.types.flink_types import Scalar
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.hashing import key_group_of
@@ -84,7 +85,7 @@ def test_an_error_in_any_range_leaves_no_checkpoint(wrong: list[int], tmp_path: 
     for threads in (1, 2, 3):
         store = StateStore.open(str(tmp_path / str(threads)), table_format="parquet")
         with pytest.raises(DamagedFileError, match="are in the wrong key group") as caught:
-            import_savepoint(str(place), store, uids=UIDS, threads=threads)
+            import_savepoint(str(place), store, threads=threads, hints=SavepointHints(uids=UIDS))
         said.add(str(caught.value).partition("the first in")[2])
         assert not list((tmp_path / str(threads)).rglob("*.parquet"))
         assert not list((tmp_path / str(threads)).rglob("checkpoints/*.json"))

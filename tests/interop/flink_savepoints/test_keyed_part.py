@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from statestore.errors import DamagedFileError
 from statestore.interop.flink_savepoints import open_savepoint
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32
+from statestore.interop.flink_savepoints.options import SavepointAccess
 from statestore.interop.flink_savepoints.read.group_bytes import GroupBytes
 from statestore.interop.flink_savepoints.read.heap import walk_entries
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo, StateForm
@@ -111,7 +112,7 @@ def test_a_range_reads_no_files_of_other_subtasks(
 
     (operator,) = (
         one
-        for one in open_savepoint(str(place), moved=moved).operators
+        for one in open_savepoint(str(place), access=SavepointAccess(moved=moved)).operators
         if one.metadata.id == operator_id("by_long")
     )
     monkeypatch.setattr(LocalStorage, "read_range", noted)

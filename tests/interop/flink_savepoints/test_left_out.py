@@ -21,6 +21,7 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     read_metadata,
 )
 from statestore.interop.flink_savepoints.metadata.writer import metadata_v3
+from statestore.interop.flink_savepoints.options import ExportSelection
 from statestore.jobgraph.operators import operator_id
 from tests.interop.flink_savepoints.goldens import Golden
 
@@ -65,7 +66,9 @@ def test_the_manifest_records_it_and_an_export_is_refused(
 def test_an_export_succeeds_if_the_missing_operator_is_named(
     partial: StateStore, tmp_path: Path, name: str
 ) -> None:
-    done = export_savepoint(partial, str(tmp_path / "to"), leave_out=[name])
+    done = export_savepoint(
+        partial, str(tmp_path / "to"), selection=ExportSelection(leave_out=[name])
+    )
     assert not done.is_complete
     assert ("kinds", "") in {(one.operator, one.state) for one in done.left_out}
     ids = {operator.metadata.id for operator in open_savepoint(done.savepoint).operators}
@@ -77,11 +80,15 @@ def test_an_unknown_name_is_refused_with_the_missing_ones(
     partial: StateStore, tmp_path: Path
 ) -> None:
     with pytest.raises(StateNotFoundError, match=r"'kind' cannot be left out.*lacks kinds \("):
-        export_savepoint(partial, str(tmp_path / "to"), leave_out=["kind"])
+        export_savepoint(
+            partial, str(tmp_path / "to"), selection=ExportSelection(leave_out=["kind"])
+        )
 
 
 def test_selected_other_operators_are_exported(partial: StateStore, tmp_path: Path) -> None:
-    done = export_savepoint(partial, str(tmp_path / "to"), operators=["by_long"])
+    done = export_savepoint(
+        partial, str(tmp_path / "to"), selection=ExportSelection(operators=["by_long"])
+    )
     assert [operator.uid for operator in done.operators] == ["by_long"]
     assert not done.is_complete
 
@@ -139,7 +146,9 @@ def test_an_import_of_an_older_release_is_compared_with_its_operators(partial: S
     older = replace(restored.manifest, left_out=())
     with pytest.raises(LeftOutStateError, match="kinds"):
         plan_export(older, SavepointRecord.of(restored))
-    named = plan_export(older, SavepointRecord.of(restored), leave_out=["kinds"])
+    named = plan_export(
+        older, SavepointRecord.of(restored), selection=ExportSelection(leave_out=["kinds"])
+    )
     assert ("kinds", "") in {(one.operator, one.state) for one in named.left_out}
 
 
@@ -154,7 +163,9 @@ def test_the_state_of_a_jobs_hook_is_recorded(tmp_path: Path) -> None:
     assert [one.label for one in store.manifest().left_out] == ["hook/master-state"]
     with pytest.raises(LeftOutStateError, match="--leave-out 'hook/master-state'"):
         export_savepoint(store, str(tmp_path / "to"))
-    done = export_savepoint(store, str(tmp_path / "to"), leave_out=["hook"])
+    done = export_savepoint(
+        store, str(tmp_path / "to"), selection=ExportSelection(leave_out=["hook"])
+    )
     assert [(one.operator, one.state) for one in done.left_out] == [("hook", "master-state")]
 
 
@@ -167,6 +178,8 @@ def test_imported_state_that_was_dropped_later_is_recorded(tmp_path: Path) -> No
     refused = r"by_long/texts \(imported, but dropped later\).*--leave-out 'by_long/texts'"
     with pytest.raises(LeftOutStateError, match=refused):
         export_savepoint(store, str(tmp_path / "to"))
-    done = export_savepoint(store, str(tmp_path / "to"), leave_out=["by_long/texts"])
+    done = export_savepoint(
+        store, str(tmp_path / "to"), selection=ExportSelection(leave_out=["by_long/texts"])
+    )
     assert [(one.operator, one.state) for one in done.left_out] == [("by_long", "texts")]
     assert not done.is_complete

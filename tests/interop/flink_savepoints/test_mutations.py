@@ -26,6 +26,7 @@ from statestore.interop.flink_savepoints import (
     repack_savepoint,
     show_savepoint,
 )
+from statestore.interop.flink_savepoints.options import ExportSelection
 from statestore.interop.flink_savepoints.read.savepoint import FlinkSavepoint, open_savepoint
 from tests.interop.flink_savepoints.goldens import Golden
 from tests.interop.flink_savepoints.limits import in_time
@@ -134,7 +135,9 @@ def check_round_trip(place: str, folder: Path) -> None:
     store = StateStore.open(str(folder / "store"), table_format="parquet")
     done = import_savepoint(place, store, threads=1)
     out = export_savepoint(
-        store, str(folder / "out"), leave_out=[one.operator for one in done.left_out]
+        store,
+        str(folder / "out"),
+        selection=ExportSelection(leave_out=[one.operator for one in done.left_out]),
     )
     before, after = columns(open_savepoint(place)), columns(open_savepoint(out.savepoint))
     assert after == {key: count for key, count in before.items() if key in after}

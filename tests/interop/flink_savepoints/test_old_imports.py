@@ -8,6 +8,7 @@ import pytest
 
 from statestore import StateStore
 from statestore.interop.flink_savepoints import export_savepoint, open_savepoint
+from statestore.interop.flink_savepoints.options import ExportSelection
 from tests.golden.make_flink_import import OPERATORS
 from tests.interop.flink_savepoints.goldens import Golden
 from tests.interop.flink_savepoints.test_export_imported import elements, entries
@@ -26,7 +27,9 @@ def test_there_is_an_old_import() -> None:
 def test_an_old_import_is_exported(tmp_path: Path, path: Path) -> None:
     before = open_savepoint(str(Golden("2.3_heap_canonical").unpack(tmp_path / "from")))
     done = export_savepoint(
-        StateStore.open(str(path)), str(tmp_path / "to"), leave_out=NOT_IMPORTED
+        StateStore.open(str(path)),
+        str(tmp_path / "to"),
+        selection=ExportSelection(leave_out=NOT_IMPORTED),
     )
     after = open_savepoint(done.savepoint)
     for uid in OPERATORS:

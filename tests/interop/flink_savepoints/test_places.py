@@ -22,6 +22,7 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     read_metadata,
 )
 from statestore.interop.flink_savepoints.metadata.writer import metadata_v3
+from statestore.interop.flink_savepoints.options import SavepointAccess
 from statestore.interop.flink_savepoints.read.savepoint import FlinkSavepoint, open_savepoint
 from statestore.interop.flink_savepoints.read.savepoint_files import Places
 from statestore.interop.flink_savepoints.types.flink_types import Scalar
@@ -66,9 +67,12 @@ def test_a_file_elsewhere_is_read_only_with_permission(tmp_path: Path) -> None:
     assert f"references {tmp_path}/else/state-0, which is outside of its folder" in operator.problem
     assert "--allow" in operator.problem
     for allowed in (f"{tmp_path}/else", f"{tmp_path}/else/state-0", f"file:{tmp_path}/else/"):
-        assert rows(open_savepoint(str(place), allow=[allowed])) == 8
+        assert rows(open_savepoint(str(place), access=SavepointAccess(allow=[allowed]))) == 8
     for allowed in (f"{tmp_path}/els", f"{tmp_path}/else/state", f"{tmp_path}/savepoint"):
-        assert open_savepoint(str(place), allow=[allowed]).operators[0].problem is not None
+        assert (
+            open_savepoint(str(place), access=SavepointAccess(allow=[allowed])).operators[0].problem
+            is not None
+        )
 
 
 def test_commands_accept_allowed_locations(tmp_path: Path) -> None:
@@ -80,10 +84,14 @@ def test_commands_accept_allowed_locations(tmp_path: Path) -> None:
     assert import_savepoint(str(place), store).not_read
     with pytest.raises(IncompatibleStateError, match="--allow"):
         repack_savepoint(str(place), str(tmp_path / "to"), max_parallelism=9)
-    repack_savepoint(str(place), str(tmp_path / "to"), max_parallelism=9, allow=allow)
-    assert show_savepoint(str(place), allow=allow).operators[0].problem is None
+    repack_savepoint(
+        str(place), str(tmp_path / "to"), max_parallelism=9, access=SavepointAccess(allow=allow)
+    )
+    assert (
+        show_savepoint(str(place), access=SavepointAccess(allow=allow)).operators[0].problem is None
+    )
     other = StateStore.open(str(tmp_path / "other"))
-    assert not import_savepoint(str(place), other, allow=allow).not_read
+    assert not import_savepoint(str(place), other, access=SavepointAccess(allow=allow)).not_read
 
 
 def test_a_link_counts_as_its_target(tmp_path: Path) -> None:
@@ -93,7 +101,10 @@ def test_a_link_counts_as_its_target(tmp_path: Path) -> None:
     problem = open_savepoint(str(place)).operators[0].problem
     assert problem is not None
     assert f"state-0, a link to {tmp_path}/secret, which is outside" in problem
-    assert rows(open_savepoint(str(place), allow=[str(tmp_path / "secret")])) == 8
+    assert (
+        rows(open_savepoint(str(place), access=SavepointAccess(allow=[str(tmp_path / "secret")])))
+        == 8
+    )
     (place / "state-0").unlink()
     (tmp_path / "secret").rename(place / "other")
     (place / "state-0").symlink_to("other")  # a link that stays within the folder
@@ -127,7 +138,10 @@ def test_a_shared_folder_that_is_a_link_is_not_a_sibling(tmp_path: Path) -> None
     (tmp_path / "job" / "shared").symlink_to(tmp_path / "else")
     named(place, f"{tmp_path}/job/shared/state-0")
     assert open_savepoint(str(place)).operators[0].problem is not None
-    assert rows(open_savepoint(str(place), allow=[f"{tmp_path}/job/shared"])) == 8
+    assert (
+        rows(open_savepoint(str(place), access=SavepointAccess(allow=[f"{tmp_path}/job/shared"])))
+        == 8
+    )
 
 
 def test_a_path_with_dots_counts_as_its_target(tmp_path: Path) -> None:

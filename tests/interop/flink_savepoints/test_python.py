@@ -26,6 +26,7 @@ from statestore.interop.flink_savepoints.importing.import_record import (
     ImportedState,
     SavepointRecord,
 )
+from statestore.interop.flink_savepoints.options import ExportSelection, SavepointHints
 from statestore.interop.flink_savepoints.types.named_columns import EntryForm
 from statestore.jobgraph.operators import operator_id
 from statestore.snapshot.write_options import KeyedOptions
@@ -95,7 +96,9 @@ def imported(
 ) -> tuple[StateStore, ImportedSavepoint]:
     store = StateStore.open(str(folder / "store"), table_format="parquet", layout="ranged")
     columns = {one: {"states": tables} for one in options.get("operators", OPERATORS)}
-    return store, import_savepoint(str(savepoint), store, columns=columns, **options)
+    return store, import_savepoint(
+        str(savepoint), store, hints=SavepointHints(columns=columns), **options
+    )
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +197,11 @@ def test_every_byte_survives_a_round_trip(
 ) -> None:
     """This includes the pieces in which PyFlink appended to a list. The key groups differ."""
     done = export_savepoint(
-        store, str(tmp_path / "to"), operators=operators, max_parallelism=most, parallelism=3
+        store,
+        str(tmp_path / "to"),
+        max_parallelism=most,
+        parallelism=3,
+        selection=ExportSelection(operators=operators),
     )
     before, after = open_savepoint(str(savepoint)), open_savepoint(done.savepoint)
     for uid in operators:
@@ -221,7 +228,9 @@ def test_undeclared_types_are_bytes_and_survive_a_round_trip(
     }
     others = ["by_tuple", "by_string", "by_decimal", "by_row", "by_bytes"]
     again = open_savepoint(
-        export_savepoint(store, str(tmp_path / "to"), leave_out=others).savepoint
+        export_savepoint(
+            store, str(tmp_path / "to"), selection=ExportSelection(leave_out=others)
+        ).savepoint
     )
     before = open_savepoint(str(savepoint))
     assert entries(again.operator("by_long")) == entries(before.operator("by_long"))
@@ -340,7 +349,9 @@ def test_a_store_written_without_flink_becomes_a_pyflink_savepoint(tmp_path: Pat
     columns = {"by_long": {"states": {k: v for k, v in TABLES.items() if k in OWN}}}
     again = StateStore.open(str(tmp_path / "again"), table_format="parquet", layout="ranged")
     uids = {operator_id("by_long"): "by_long"}
-    import_savepoint(done.savepoint, again, columns=columns, uids=uids, strict=True)
+    import_savepoint(
+        done.savepoint, again, strict=True, hints=SavepointHints(columns=columns, uids=uids)
+    )
     for name in next(iter(held_by.values())):
         found = held(again, "by_long", name)
         assert found == {json.dumps(n): one[name] for n, one in held_by.items()}, name

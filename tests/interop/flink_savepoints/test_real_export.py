@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from statestore.interop.flink_savepoints import export_savepoint, import_savepoint
+from statestore.interop.flink_savepoints.options import ExportSelection, SavepointAccess
 from statestore.store import StateStore
 from tests.interop.flink_savepoints.golden_store import TUPLES, golden_rows, write_golden_store
 from tests.interop.flink_savepoints.goldens import Golden
@@ -59,7 +60,7 @@ def test_flink_restores_a_carried_operator(tmp_path: Path) -> None:
     done = import_savepoint(str(golden.unpack(tmp_path / "from")), store)
     assert [one.operator for one in done.left_out] == ["kinds"]
     place = str(tmp_path / "savepoint")
-    export_savepoint(store, place, carry=["kinds"], parallelism=5)
+    export_savepoint(store, place, parallelism=5, selection=ExportSelection(carry=["kinds"]))
     found = dumped(Flink(NEWEST), tmp_path, place, HEAP, parallelism=3, most=128)
     assert "kinds" in {one["operator"] for one in found}
     assert comparable(found) == comparable(golden.rows())
@@ -73,7 +74,7 @@ def test_flink_restores_everything_that_was_imported(name: str, tmp_path: Path) 
     source = golden.unpack(tmp_path / "from")
     store = StateStore.open(str(tmp_path / "store"), layout="ranged")
     moved = {golden.about["written_at"]: str(tmp_path / "from")}
-    import_savepoint(str(source), store, moved=moved)
+    import_savepoint(str(source), store, access=SavepointAccess(moved=moved))
     place = str(tmp_path / "savepoint")
     export_savepoint(store, place, parallelism=5, max_parallelism=720)
     found = dumped(Flink(NEWEST), tmp_path, place, ROCKSDB, parallelism=3, most=720)

@@ -12,6 +12,7 @@ import pytest
 
 from statestore.errors import StorageError
 from statestore.interop.flink_savepoints import repack_savepoint
+from statestore.interop.flink_savepoints.options import SavepointAccess
 from statestore.interop.flink_savepoints.read.savepoint import open_savepoint
 from tests.interop.flink_savepoints import made
 from tests.interop.flink_savepoints.goldens import Golden
@@ -92,7 +93,9 @@ def test_other_versions_and_backends(
     golden = Golden(name)
     source = golden.unpack(tmp_path / "from")
     moved = {golden.about["written_at"]: str(tmp_path / "from")}
-    done = repack_savepoint(str(source), str(tmp_path / "to"), max_parallelism=most, moved=moved)
+    done = repack_savepoint(
+        str(source), str(tmp_path / "to"), max_parallelism=most, access=SavepointAccess(moved=moved)
+    )
     found = dumped(
         Flink(version), tmp_path, done.target, backend, parallelism=parallelism, most=most
     )

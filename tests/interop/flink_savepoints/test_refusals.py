@@ -42,6 +42,11 @@ from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
     snapshot_bytes,
 )
 from statestore.interop.flink_savepoints.metadata.writer import metadata_v3
+from statestore.interop.flink_savepoints.options import (
+    ExportSelection,
+    SavepointAccess,
+    SavepointHints,
+)
 from statestore.interop.flink_savepoints.read.canonical import (
     KeyedHeader,
     StateInfo,
@@ -196,9 +201,11 @@ def test_asynchronous_states_are_refused_and_others_read_after_a_drop(
     dropped = [one for one in store.manifest().left_out if one.operator == number]
     assert [(one.state, one.reason) for one in dropped] == [("texts", "dropped with --drop async")]
     with pytest.raises(LeftOutStateError, match=f"--leave-out '{number}/texts'"):
-        export_savepoint(store, str(tmp_path / "no"), operators=[number])
+        export_savepoint(store, str(tmp_path / "no"), selection=ExportSelection(operators=[number]))
     named = [f"{number}/texts"]
-    exported = export_savepoint(store, str(tmp_path / "yes"), operators=[number], leave_out=named)
+    exported = export_savepoint(
+        store, str(tmp_path / "yes"), selection=ExportSelection(operators=[number], leave_out=named)
+    )
     assert {state.name for state in exported.operators[0].states} == {"last", "sums", *TIMERS}
     made = str(tmp_path / "to")
     repack_savepoint(place, made, max_parallelism=720, drop=["async"])
@@ -286,7 +293,8 @@ def test_windows_without_timers_are_reported_and_checkpoints_lose_none(tmp_path:
         golden = Golden(name)
         place = golden.unpack(tmp_path / name)
         savepoint = open_savepoint(
-            str(place), moved={golden.about["written_at"]: str(tmp_path / name)}
+            str(place),
+            access=SavepointAccess(moved={golden.about["written_at"]: str(tmp_path / name)}),
         )
         sums = savepoint.operator("sums")
         assert lost_timers(savepoint, sums) is None
@@ -313,17 +321,19 @@ def test_a_later_import_keeps_the_stores_state(tmp_path: Path) -> None:
 
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     uids = {operator_id(uid): uid for uid in ("by_long", "by_tuple")}
-    import_savepoint(place(1), store, uids=uids)
+    import_savepoint(place(1), store, hints=SavepointHints(uids=uids))
     with pytest.raises(
         LeftOutStateError,
         match="the store has state of by_tuple, which the new checkpoint would lack",
     ):
-        import_savepoint(place(2), store, uids=uids, operators=["by_long"])
+        import_savepoint(place(2), store, operators=["by_long"], hints=SavepointHints(uids=uids))
     assert store.restore().checkpoint_id == 1
-    assert import_savepoint(place(2), store, uids=uids).checkpoint_id == 2
+    assert import_savepoint(place(2), store, hints=SavepointHints(uids=uids)).checkpoint_id == 2
     alone = StateStore.open(str(tmp_path / "alone"), table_format="parquet")
     for number in (1, 2):
-        done = import_savepoint(place(number), alone, uids=uids, operators=["by_long"])
+        done = import_savepoint(
+            place(number), alone, operators=["by_long"], hints=SavepointHints(uids=uids)
+        )
         assert done.checkpoint_id == number
 
 

@@ -17,6 +17,7 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.interop.flink_savepoints import RepackResult, repack_savepoint
+from statestore.interop.flink_savepoints.options import SavepointAccess
 from statestore.interop.flink_savepoints.read.savepoint import open_savepoint
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.storage import LocalStorage
@@ -31,7 +32,9 @@ def repacked(golden: Golden, folder: Path, most: int, **options: Any) -> RepackR
     source = golden.unpack(folder / "from")
     moved = {golden.about["written_at"]: str(folder / "from")}
     target = str(folder / "to")
-    return repack_savepoint(str(source), target, max_parallelism=most, moved=moved, **options)
+    return repack_savepoint(
+        str(source), target, max_parallelism=most, access=SavepointAccess(moved=moved), **options
+    )
 
 
 def entries(place: str | Path, prefix_of: dict[str, int]) -> dict[str, Counter[Entry]]:

@@ -40,7 +40,7 @@ def main(url: str, folder: str, scratch: str) -> None:
     for number in range(1000):
         provider: Provider = "hdfs" if number % 2 else "rocksdb"
         target = Path(folder) / f"target-{number}"
-        export_checkpoint(spark, store, str(target), partitions=3, provider=provider)
+        export_checkpoint(store, str(target), partitions=3, provider=provider)
         print(target, flush=True)
 
 

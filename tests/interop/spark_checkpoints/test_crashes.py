@@ -95,7 +95,6 @@ class Kept:
         **options: Any,
     ) -> None:
         export_checkpoint(
-            self.spark,
             self.store(store),
             str(target),
             partitions=partitions,

@@ -79,7 +79,6 @@ def locations(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
     for name, (provider, conf) in LOCATIONS.items():
         if conf is None:
             export_checkpoint(
-                spark,
                 StateStore.open(str(folder / "store"), spark=spark, layout="auto"),
                 str(folder / name),
                 partitions=2,

@@ -73,7 +73,6 @@ class Moves:
 
     def give(self, where: str, progress: str | None) -> None:
         export_checkpoint(
-            self.spark,
             self.store,
             str(self.folder / where),
             partitions=7,
@@ -186,7 +185,7 @@ def test_a_processors_value_continues_here_and_returns(spark: SparkSession, tmp_
     started = here.start(keyed, str(tmp_path / "progress"), available_now=True)
     assert started.awaitTermination(300)
     export_checkpoint(
-        spark, store, str(tmp_path / "back"), partitions=3, progress=str(tmp_path / "progress")
+        store, str(tmp_path / "back"), partitions=3, progress=str(tmp_path / "progress")
     )
 
     events(source, 2, 3)
@@ -284,7 +283,8 @@ def test_a_processor_continues_here_and_returns(spark: SparkSession, tmp_path: P
     in_spark("spark")
     copy_location(tmp_path / "spark", tmp_path / "plain")
     import_checkpoint(spark, str(tmp_path / "spark"), store)
-    export_progress(store, str(tmp_path / "progress"), ticks=True)
+    progress = str(tmp_path / "progress")
+    export_progress(store, progress, ticks=True)
     events(source, 1, 3)
     here = StatefulQuery.of_processor(
         store=store,
@@ -302,12 +302,10 @@ def test_a_processor_continues_here_and_returns(spark: SparkSession, tmp_path: P
         options=QueryOptions(source="query"),
     )
     keyed = stream(spark, source).selectExpr("concat(k, '-', id % 4) as k", "id", "v", "t")
-    started = here.start(keyed, str(tmp_path / "progress"), available_now=True)
+    started = here.start(keyed, progress, available_now=True)
     assert started.awaitTermination(300)
     plain = in_spark("plain")
     assert {number: rows for number, rows in emitted.items() if rows} == plain
-    export_checkpoint(
-        spark, store, str(tmp_path / "back"), partitions=3, progress=str(tmp_path / "progress")
-    )
+    export_checkpoint(store, str(tmp_path / "back"), partitions=3, progress=progress)
     events(source, 3, 4)
     assert list(in_spark("back", 3).values()) == list(in_spark("plain").values())

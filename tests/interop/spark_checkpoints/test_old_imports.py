@@ -23,7 +23,7 @@ def test_there_is_an_old_import() -> None:
 @pytest.mark.parametrize("path", STORES, ids=lambda path: path.name)
 def test_an_old_import_is_exported(spark: SparkSession, tmp_path: Path, path: Path) -> None:
     store = StateStore.open(str(path), spark=spark)
-    export_checkpoint(spark, store, str(tmp_path / "new"), partitions=3)
+    export_checkpoint(store, str(tmp_path / "new"), partitions=3)
     found = state_rows(spark, tmp_path / "new")
     assert found == json.loads((path / "rows.txt").read_text())
     assert all(found.values())

@@ -305,8 +305,7 @@ def exports(
     **options: Any,
 ) -> None:
     export_checkpoint(
-        spark or kept.spark,
-        kept.new_store(store or kept.store),
+        StateStore.open(str(store or kept.store), spark=spark or kept.spark, layout="auto"),
         str(target),
         partitions=partitions,
         provider=provider,
@@ -435,7 +434,7 @@ def test_states_outside_the_query_are_not_lost_silently(kept: Kept, tmp_path: Pa
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_keyed("mine", "notes", [{"k": 1, "v": 2}], key="k")
         checkpoint.carry_rest()
-    arguments = (kept.spark, store, str(tmp_path / "to"))
+    arguments = (store, str(tmp_path / "to"))
     with pytest.raises(LeftOutStateError, match=r"mine/notes .*--leave-out 'mine/notes'"):
         export_checkpoint(*arguments, partitions=3)
     with pytest.raises(StateNotFoundError, match=r"'mine/note' cannot be left out.*mine/notes"):
@@ -454,9 +453,8 @@ def test_state_lost_by_a_salvage_is_not_lost_silently(kept: Kept, tmp_path: Path
     store.maintenance.salvage("latest")
     assert store.manifest().left_out
     with pytest.raises(LeftOutStateError, match=r"stateStoreSave-0/default:\d+-\d+ \("):
-        export_checkpoint(kept.spark, store, str(tmp_path / "to"), partitions=3)
+        export_checkpoint(store, str(tmp_path / "to"), partitions=3)
     done = export_checkpoint(
-        kept.spark,
         store,
         str(tmp_path / "to"),
         partitions=3,

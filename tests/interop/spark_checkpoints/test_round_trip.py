@@ -74,7 +74,7 @@ class World:
         """Import a location, and export it."""
         import_checkpoint(self.spark, str(self.folder / here), self.store)
         target = str(self.folder / there)
-        export_checkpoint(self.spark, self.store, target, partitions=partitions, provider=provider)
+        export_checkpoint(self.store, target, partitions=partitions, provider=provider)
 
 
 @pytest.mark.parametrize(

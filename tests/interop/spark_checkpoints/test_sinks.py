@@ -65,7 +65,7 @@ def test_sinks_have_each_row_once_over_an_export_and_restarts(
     start(spark, source, tmp_path / "first", sink, form)
     before, after = rows_of(spark, sink, form), list[str]()
     import_checkpoint(spark, str(tmp_path / "first"), store)
-    export_checkpoint(spark, store, str(tmp_path / "second"), partitions=3, provider=provider)
+    export_checkpoint(store, str(tmp_path / "second"), partitions=3, provider=provider)
     for last in steps:
         events(source, last - 1, last)
         start(spark, source, tmp_path / "second", sink, form)
@@ -89,7 +89,7 @@ def test_a_sink_that_skips_a_planned_micro_batch(spark: SparkSession, tmp_path: 
     start(spark, source, first, sink, "parquet")
     before, last = rows_of(spark, sink, "parquet"), planned_only(first)
     import_checkpoint(spark, str(first), store)
-    export_checkpoint(spark, store, str(tmp_path / "second"), partitions=3)
+    export_checkpoint(store, str(tmp_path / "second"), partitions=3)
     events(source, 2, 3)
     with pytest.raises(StreamingQueryException, match=f"{last + 1}.delta does not exist"):
         start(spark, source, tmp_path / "second", sink, "parquet")
@@ -97,7 +97,7 @@ def test_a_sink_that_skips_a_planned_micro_batch(spark: SparkSession, tmp_path: 
     (source / "00002.json").rename(tmp_path / "aside")
     start(spark, source, first, sink, "parquet")
     import_checkpoint(spark, str(first), store)
-    export_checkpoint(spark, store, str(tmp_path / "third"), partitions=3)
+    export_checkpoint(store, str(tmp_path / "third"), partitions=3)
     (tmp_path / "aside").rename(source / "00002.json")
     start(spark, source, tmp_path / "third", sink, "parquet")
     after = start(spark, source, first, None, "")

@@ -64,7 +64,7 @@ class Moves:
 
     def give(self, where: str, partitions: int) -> None:
         location = str(self.folder / where)
-        export_checkpoint(self.spark, self.store, location, partitions=partitions)
+        export_checkpoint(self.store, location, partitions=partitions)
 
     def rows(self, where: str) -> Mapping[str, list[str]]:
         return state_rows(self.spark, self.folder / where)
@@ -316,7 +316,6 @@ def test_changed_variables_in_avro_are_refused(spark: SparkSession, tmp_path: Pa
 def test_another_provider_is_refused(taken: Taken, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedTypeError, match="only with provider rocksdb"):
         export_checkpoint(
-            taken.moves.spark,
             taken.moves.store,
             str(tmp_path / "there"),
             partitions=7,

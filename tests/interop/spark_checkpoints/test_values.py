@@ -84,7 +84,6 @@ def test_random_values_keep_their_bytes(spark: SparkSession, tmp_path: Path, see
     assert len(rows) > 0
     provider = "hdfs" if seed % 2 else "rocksdb"
     export_checkpoint(
-        spark,
         opened,
         str(tmp_path / "target"),
         partitions=3,

@@ -8,9 +8,8 @@ works only with the same max parallelism, because another one requires the state
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from statestore.errors import (
     IncompatibleStateError,
@@ -36,6 +35,7 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     Subtask,
     read_metadata,
 )
+from statestore.interop.flink_savepoints.options import SavepointAccess
 from statestore.interop.flink_savepoints.read.savepoint_files import (
     METADATA,
     ByteSource,
@@ -83,10 +83,7 @@ def select_carried_operators(
     records: Sequence[LeftOutState],
     savepoint: SavepointRecord,
     max_parallelism: int | None,
-    *,
-    moved: Mapping[str, str] | None,
-    allow: Collection[str],
-    options: Mapping[str, Any] | None,
+    access: SavepointAccess,
 ) -> CarriedOperators:
     """Return the operators to copy, after the checks that need no file of their state.
 
@@ -94,9 +91,7 @@ def select_carried_operators(
         records: the checkpoint's records of operators that were left out.
         savepoint: the savepoint that was imported.
         max_parallelism: the number of key groups of the export, None for the stored ones.
-        moved: the current locations of folders that were moved since the savepoint was written.
-        allow: other folders and files that the savepoint may refer to, as paths or URLs.
-        options: options for fsspec, to access the savepoint.
+        access: how the savepoint's files are found and read.
 
     Raises:
         MissingFileError: if the savepoint was deleted.
@@ -107,7 +102,9 @@ def select_carried_operators(
             changelogs.
         StateNotFoundError: for an operator that the savepoint does not have.
     """
-    places = Places(open_storage(savepoint.place, options), options, moved, tuple(allow))
+    options = access.storage_options
+    storage = open_storage(savepoint.place, options)
+    places = Places(storage, options, access.moved, tuple(access.allow))
     known = {operator.id: operator for operator in _read_unchanged(savepoint, places).operators}
     operators = tuple(
         _find_operator(record, known, savepoint, max_parallelism) for record in records

@@ -40,6 +40,7 @@ from statestore.interop.flink_savepoints.importing.import_record import (
 )
 from statestore.interop.flink_savepoints.importing.left_out_state import checkpoint_left_out
 from statestore.interop.flink_savepoints.metadata.reader import Mode
+from statestore.interop.flink_savepoints.options import EVERYTHING, ExportSelection
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo as FlinkState
 from statestore.interop.flink_savepoints.read.operator_state import SOURCE_READER_STATE
 from statestore.interop.flink_savepoints.types.arrow_types import WINDOW
@@ -87,11 +88,9 @@ def plan_export(
     manifest: Manifest,
     record: SavepointRecord | None = None,
     *,
-    operators: Collection[str] | None = None,
+    selection: ExportSelection = EVERYTHING,
     parallelism: int | None = None,
     max_parallelism: int | None = None,
-    leave_out: Collection[str | tuple[str, str]] = (),
-    carry: Collection[str] = (),
     tuples: Collection[tuple[str, str]] = (),
 ) -> ExportPlan:
     """Plan the export of a checkpoint; see ``export_savepoint`` for the parameters.
@@ -99,22 +98,23 @@ def plan_export(
     Raises:
         StateNotFoundError: for an operator or a state that the checkpoint does not have.
         LeftOutStateError: for state of its source that the checkpoint does not have, unless it is
-            named in ``leave_out`` or ``carry``.
+            named in the selection.
         UnsupportedTypeError: for a type that Flink does not support, with the operator, state and
             column.
         InvalidArgumentError: if no state is left to write.
         ParallelismError: for an invalid parallelism.
     """
-    known = {(entry.state.uid, entry.state.name) for entry in manifest.entries}
-    known = {state for state in known if record is None or state[0] != RECORD}
+    operators = selection.operators
+    states = ((entry.state.uid, entry.state.name) for entry in manifest.entries)
+    known = {state for state in states if record is None or state[0] != RECORD}
     uids = sorted({uid for uid, _ in known})
     _refuse_unknown(known, uids, operators, tuples)
     lacking = checkpoint_left_out(manifest, record)
     # Without an import record it is unknown from which savepoint operators could be copied.
     operators_lacking = [state for state in lacking if state.state is None and record is not None]
-    carried = _select_carried(operators_lacking, carry, manifest.checkpoint_id)
+    carried = _select_carried(operators_lacking, selection.carry, manifest.checkpoint_id)
     missing = [state for state in lacking if state not in carried]
-    named = {name if isinstance(name, str) else "/".join(name) for name in leave_out}
+    named = {name if isinstance(name, str) else "/".join(name) for name in selection.leave_out}
     unwanted = _select_unwanted(manifest, known, missing, named)
     selected = set(uids if operators is None else operators)
     # If the user selected operators, only missing state of these operators matters.
@@ -132,8 +132,7 @@ def plan_export(
         if (uid, name) in unwanted or uid not in selected
     ]
     views = [] if record is None else _find_views(known, record)
-    if record is not None:
-        left += views
+    left += views
     left += [
         LeftOut(state.operator, state.part, state.reason)
         for state in missing
@@ -144,10 +143,9 @@ def plan_export(
     for uid in uids:
         names = {name for owner, name in known if owner == uid and (uid, name) not in skipped}
         if names:
-            selection = _OperatorSelection(
-                names, {name for owner, name in tuples if owner == uid}, record
-            )
-            operator_plan = _plan_operator(manifest, uid, selection, parallelism, max_parallelism)
+            tupled = {name for owner, name in tuples if owner == uid}
+            own = _OperatorSelection(names, tupled, record)
+            operator_plan = _plan_operator(manifest, uid, own, parallelism, max_parallelism)
             offsets = next((view.state for view in views if view.operator == uid), None)
             plans.append(replace(operator_plan, offsets=offsets))
     if not plans:

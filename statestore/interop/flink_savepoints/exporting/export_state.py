@@ -11,11 +11,10 @@ The memory that it needs does not depend on the size of a key group or state
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 from statestore.errors import InvalidArgumentError
 from statestore.format.digest import RowSet
@@ -47,6 +46,12 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     Subtask,
 )
 from statestore.interop.flink_savepoints.metadata.writer import metadata_v3
+from statestore.interop.flink_savepoints.options import (
+    ACCESS,
+    EVERYTHING,
+    ExportSelection,
+    SavepointAccess,
+)
 from statestore.interop.flink_savepoints.read.savepoint import parse_savepoint
 from statestore.interop.flink_savepoints.read.savepoint_files import Places
 from statestore.interop.flink_savepoints.types.flink_types import java_type_name
@@ -123,16 +128,12 @@ def export_savepoint(
     place: str,
     *,
     checkpoint: int | str = "latest",
-    operators: Collection[str] | None = None,
+    selection: ExportSelection = EVERYTHING,
     parallelism: int | None = None,
     max_parallelism: int | None = None,
-    leave_out: Collection[str | tuple[str, str]] = (),
-    carry: Collection[str] = (),
-    moved: Mapping[str, str] | None = None,
-    allow: Collection[str] = (),
     tuples: Collection[tuple[str, str]] = (),
+    access: SavepointAccess = ACCESS,
     dry_run: bool = False,
-    options: Mapping[str, Any] | None = None,
     on_progress: Progress | None = None,
 ) -> ExportedSavepoint:
     """Write a checkpoint as a canonical savepoint, from which Flink restores.
@@ -144,22 +145,16 @@ def export_savepoint(
         store: the store.
         place: an empty or new folder, as a path or URL.
         checkpoint: the id, ``latest``, or a savepoint's name.
-        operators: the uids of the operators to write; by default all.
+        selection: which state is written; by default all.
         parallelism: the number of subtasks that share the state; by default as stored. Flink can
             restore the savepoint with any other.
         max_parallelism: the number of key groups, 1 to 32768; by default as stored. An operator
             that was imported with one key group keeps it, because its job allows no other.
-        leave_out: state to leave out of the savepoint: an operator, ``operator/state``, or a pair
-            of these. State of the source that the checkpoint does not have must be named here.
-            Operators are identified by uid, name or operator id.
-        carry: operators that the import left out, by uid, name or operator id. Their state is
-            copied unchanged from the imported savepoint, which must still exist.
-        moved: the current locations of folders of this savepoint, as for the import.
-        allow: other folders and files that this savepoint may refer to, as for the import.
         tuples: states, as pairs of operator and state, whose values of several columns are a tuple
             in the job; by default they are a ``Row``.
+        access: how the files of a savepoint to carry from are found and read. The storage options
+            also apply to the written savepoint.
         dry_run: report what each subtask would get, without writing anything.
-        options: options for the savepoint's file system, as in ``open_storage``.
         on_progress: a callback that receives the number of written rows, and the total.
 
     Returns:
@@ -171,7 +166,7 @@ def export_savepoint(
         InvalidArgumentError: if the place is not empty or is inside of the store, or if another
             savepoint is now in the place of the savepoint to carry from.
         LeftOutStateError: for state of the source that the checkpoint does not have, because its
-            import or a salvage left it out, unless ``leave_out`` or ``carry`` names it.
+            import or a salvage left it out, unless ``selection`` names it.
         StateNotFoundError: for an operator or a state that does not exist.
         ParallelismError: for an invalid parallelism, or if an operator to carry has another number
             of key groups than ``max_parallelism``.
@@ -187,23 +182,19 @@ def export_savepoint(
     plan = plan_export(
         restored.manifest,
         record,
-        operators=operators,
+        selection=selection,
         parallelism=parallelism,
         max_parallelism=max_parallelism,
-        leave_out=leave_out,
-        carry=carry,
         tuples=tuples,
     )
-    target = open_storage(place, options)
+    target = open_storage(place, access.storage_options)
     if f"{target.url}/".startswith(f"{store.url.rstrip('/')}/"):
         raise InvalidArgumentError(
             f"{target.url} is inside the store {store.url}; choose a folder outside the store"
         )
     carried = None
     if plan.carried and record is not None:
-        carried = select_carried_operators(
-            plan.carried, record, max_parallelism, moved=moved, allow=allow, options=options
-        )
+        carried = select_carried_operators(plan.carried, record, max_parallelism, access)
     writer = _DryRunWriter(target) if dry_run else SavepointWriter(target)
     reporter = _ProgressReporter(on_progress, restored, plan)
     try:
@@ -218,7 +209,7 @@ def export_savepoint(
         number = restored.checkpoint_id if carried is None else carried.checkpoint
         metadata = SavepointMetadata(3, number, handles)
         if not dry_run:
-            _verify(metadata, written, Places(target, options))
+            _verify(metadata, written, Places(target, access.storage_options))
             writer.finish(metadata)
     except BaseException:
         writer.discard()

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from statestore.durations import Duration, milliseconds_of
 from statestore.engines.grouped_engine import GroupedRows, RowRange
 from statestore.errors import (
     CheckpointNotFoundError,
@@ -43,6 +44,12 @@ from statestore.interop.flink_savepoints.importing.left_out_state import (
 )
 from statestore.interop.flink_savepoints.importing.losses import lost_timers
 from statestore.interop.flink_savepoints.importing.refusals import refused_kinds
+from statestore.interop.flink_savepoints.options import (
+    ACCESS,
+    HINTS,
+    SavepointAccess,
+    SavepointHints,
+)
 from statestore.interop.flink_savepoints.read.canonical import prefix_bytes
 from statestore.interop.flink_savepoints.read.savepoint import (
     FlinkOperator,
@@ -106,7 +113,7 @@ class _Import:
 
     checkpoint: CheckpointWriter
     restored: RestoredCheckpoint | None
-    ttl: Mapping[str, int]
+    ttl: Mapping[str, Duration]
     is_strict: bool
     threads: int | None
 
@@ -123,13 +130,9 @@ def import_savepoint(
     store: StateStore,
     *,
     operators: Collection[str] = (),
-    uids: Mapping[str, str] | None = None,
-    columns: Mapping[str, Any] | None = None,
-    ttl: Mapping[str, int] | None = None,
+    hints: SavepointHints = HINTS,
     strict: bool = False,
-    moved: Mapping[str, str] | None = None,
-    allow: Collection[str] = (),
-    options: Mapping[str, Any] | None = None,
+    access: SavepointAccess = ACCESS,
     drop: Collection[str] = (),
     threads: int | None = None,
     on_progress: _OnProgress | None = None,
@@ -149,17 +152,9 @@ def import_savepoint(
         place: the savepoint's folder or its ``_metadata`` file, as a path or URL.
         store: a new store, or a store with an earlier savepoint of this job.
         operators: the operators to import, by uid, name or id; by default all readable ones.
-        uids: uids by operator id, for operators whose uid is not in the savepoint.
-        columns: column names by operator. An operator has ``key`` and ``namespace``. Under
-            ``states`` each state can have these and ``map_key`` and ``value``. Each is a name or a
-            list of names. A PyFlink state also has ``type``, such as ``ValueState<LONG>``. States
-            that are already in the store keep their names.
-        ttl: TTLs in milliseconds, by state or ``operator/state``. A savepoint has the time of a
-            row's last access, but not the TTL.
+        hints: what the savepoint does not contain: uids, column names and TTLs.
         strict: refuses state that would be stored as bytes, and operators that cannot be read.
-        moved: the current locations of folders that were moved since the savepoint was written.
-        allow: other folders and files that the savepoint may refer to, as paths or URLs.
-        options: options for fsspec, to access the savepoint.
+        access: how the savepoint's files are found and read.
         drop: the kinds of unsupported state to leave out instead of an error, as the names of
             :class:`Refused`.
         threads: the maximum number of threads. The default is the number of the process's cores, at
@@ -184,8 +179,9 @@ def import_savepoint(
     """
     told = refused_kinds(drop)
     _check_threads(threads)
-    savepoint = open_savepoint(place, moved=moved, allow=allow, options=options, drop=told)
-    digest = hashlib.sha256(open_storage(savepoint.url, options).read(_METADATA)).hexdigest()
+    savepoint = open_savepoint(place, access=access, drop=told)
+    metadata = open_storage(savepoint.url, access.storage_options).read(_METADATA)
+    digest = hashlib.sha256(metadata).hexdigest()
     number = savepoint.metadata.checkpoint_id
     places = savepoint.url, store.url
     warnings = tuple(_warnings(savepoint))
@@ -202,18 +198,18 @@ def import_savepoint(
     planned = plan_import(
         savepoint,
         operators=operators,
-        uids=uids or {},
-        columns=columns or {},
+        uids=hints.uids or {},
+        columns=hints.columns or {},
         before=before,
         drop=told,
     )
-    _check_ttl(ttl or {}, planned)
+    _check_ttl(hints.ttl or {}, planned)
     if strict:
         _refuse_bytes(planned, savepoint.url)
     graph = JobGraph(tuple(_nodes(planned)))
     left_out = tuple(left_out_of(savepoint, planned))
     with store.snapshot(graph=graph) as checkpoint:
-        run = _Import(checkpoint, restored, ttl or {}, strict, threads)
+        run = _Import(checkpoint, restored, hints.ttl or {}, strict, threads)
         states = tuple(_states(run, planned, on_progress))
         record = SavepointRecord(
             savepoint.url,
@@ -270,7 +266,7 @@ def _check_threads(threads: int | None) -> None:
         raise InvalidArgumentError(f"threads must be in 1..{_MOST_THREADS}, not {threads!r}")
 
 
-def _check_ttl(ttl: Mapping[str, int], planned: tuple[PlannedOperator, ...]) -> None:
+def _check_ttl(ttl: Mapping[str, Duration], planned: tuple[PlannedOperator, ...]) -> None:
     known = {
         name
         for operator in planned
@@ -278,7 +274,8 @@ def _check_ttl(ttl: Mapping[str, int], planned: tuple[PlannedOperator, ...]) -> 
         if any(form.last_access for form in state.forms)
         for name in (state.info.name, f"{operator.name}/{state.info.name}")
     }
-    for name in ttl:
+    for name, duration in ttl.items():
+        milliseconds_of(duration)  # refuses an invalid one before anything is written
         if name not in known:
             raise StateNotFoundError(
                 f"no state {name!r} has last-access times, which a TTL requires; the states "
@@ -449,7 +446,7 @@ def _written(
     lives = run.ttl.get(f"{planned.name}/{name}", run.ttl.get(name))
     ttl = None
     if lives is not None and columns.last_access is not None:
-        ttl = TimeToLive(lives, columns.last_access)
+        ttl = TimeToLive(milliseconds_of(lives), columns.last_access)
     if run.knows(planned.name, name):
         return run.checkpoint.write_changes_against(planned.name, name, rows, ttl=ttl)
     return run.checkpoint.write_keyed(

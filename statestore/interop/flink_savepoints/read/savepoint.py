@@ -6,11 +6,10 @@ block of a canonical key group is in memory at a time, or one native key group.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +38,7 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     StreamHandle,
     read_metadata,
 )
+from statestore.interop.flink_savepoints.options import ACCESS, SavepointAccess
 from statestore.interop.flink_savepoints.read.canonical import (
     KeyedHeader,
     merge_headers,
@@ -390,19 +390,14 @@ class FlinkSavepoint:
 def open_savepoint(
     place: str,
     *,
-    moved: Mapping[str, str] | None = None,
-    allow: Collection[str] = (),
-    options: Mapping[str, Any] | None = None,
+    access: SavepointAccess = ACCESS,
     drop: Collection[Refused] = (),
 ) -> FlinkSavepoint:
     """Open a savepoint or checkpoint.
 
     Args:
         place: its folder or its ``_metadata`` file, as a path or URL.
-        moved: the current locations of folders that were moved. Checkpoints refer to files by
-            absolute paths.
-        allow: other folders and files that the savepoint may refer to, as paths or URLs.
-        options: options for the file system, as in ``open_storage``.
+        access: how the savepoint's files are found and read.
         drop: the kinds of state to ignore, as if the savepoint did not contain them.
 
     Returns:
@@ -415,14 +410,15 @@ def open_savepoint(
         StorageError: if it cannot be read, or needs more memory than there is.
     """
     folder = place.rstrip("/").removesuffix(f"/{METADATA}")
-    storage = open_location("." if folder == METADATA else folder, options)
+    storage = open_location("." if folder == METADATA else folder, access.storage_options)
     try:
         data = read_metadata_file(storage)
     except FileNotFoundError:
         raise InvalidArgumentError(
             f"{storage.url} is not a Flink savepoint or checkpoint: it has no file '{METADATA}'"
         ) from None
-    return parse_savepoint(data, Places(storage, options, moved, tuple(allow)), drop)
+    places = Places(storage, access.storage_options, access.moved, tuple(access.allow))
+    return parse_savepoint(data, places, drop)
 
 
 def parse_savepoint(data: bytes, places: Places, drop: Collection[Refused] = ()) -> FlinkSavepoint:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from statestore.errors import IncompatibleStateError, MissingFileError, UnsupportedTypeError
 from statestore.interop.flink_savepoints.importing.losses import (
@@ -13,6 +12,7 @@ from statestore.interop.flink_savepoints.importing.losses import (
     transactions,
     transactions_said,
 )
+from statestore.interop.flink_savepoints.options import ACCESS, SavepointAccess
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo, StateForm
 from statestore.interop.flink_savepoints.read.operator_state import (
     SOURCE_READER_STATE,
@@ -105,18 +105,14 @@ class ShownSavepoint:
 def show_savepoint(
     place: str,
     *,
-    moved: Mapping[str, str] | None = None,
-    allow: Collection[str] = (),
-    options: Mapping[str, Any] | None = None,
+    access: SavepointAccess = ACCESS,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> ShownSavepoint:
     """Return the contents of a savepoint or checkpoint of a Flink job.
 
     Args:
         place: its folder or its ``_metadata`` file, as a path or URL.
-        moved: the current locations of folders that were moved since it was written.
-        allow: other folders and files that the savepoint may refer to, as paths or URLs.
-        options: options for the file system, as in ``open_storage``.
+        access: how the savepoint's files are found and read.
         on_progress: a callback that receives the number of finished operators, the total, and the
             next operator.
 
@@ -128,7 +124,7 @@ def show_savepoint(
         DamagedFileError: if a file does not follow Flink's format.
         FormatVersionError: for an unsupported version.
     """
-    savepoint = open_savepoint(place, moved=moved, allow=allow, options=options)
+    savepoint = open_savepoint(place, access=access)
     shown = []
     for number, operator in enumerate(savepoint.operators):
         if on_progress is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     SavepointMetadata,
     Subtask,
 )
+from statestore.interop.flink_savepoints.options import ACCESS, SavepointAccess
 from statestore.interop.flink_savepoints.read.canonical import prefix_bytes
 from statestore.interop.flink_savepoints.read.key_group_check import key_groups_at
 from statestore.interop.flink_savepoints.read.savepoint import (
@@ -80,9 +81,7 @@ def repack_savepoint(
     *,
     max_parallelism: int,
     parallelism: int | None = None,
-    moved: Mapping[str, str] | None = None,
-    allow: Collection[str] = (),
-    options: Mapping[str, Any] | None = None,
+    access: SavepointAccess = ACCESS,
     drop: Collection[str] = (),
     on_progress: Progress | None = None,
 ) -> RepackResult:
@@ -99,9 +98,8 @@ def repack_savepoint(
         max_parallelism: the new number of key groups, 1 to 32768.
         parallelism: the number of subtasks that share keyed state; by default unchanged. Flink can
             restore the savepoint with any other.
-        moved: the current locations of folders that were moved since the source was written.
-        allow: other folders and files that the source may refer to, as paths or URLs.
-        options: options for both file systems, as in ``open_storage``.
+        access: how the source's files are found and read. The storage options also apply to the
+            target.
         drop: the kinds of unsupported state to leave out instead of an error, as the names of
             :class:`Refused`.
         on_progress: a callback that receives the number of finished operators, and the total.
@@ -117,14 +115,12 @@ def repack_savepoint(
         CorruptionError: if the savepoint is damaged, or a key is in a wrong key group.
     """
     dropped_kinds = refused_kinds(drop)
-    savepoint = open_savepoint(
-        source, moved=moved, allow=allow, options=options, drop=dropped_kinds
-    )
+    savepoint = open_savepoint(source, access=access, drop=dropped_kinds)
     shares = [
         _assign_key_groups(operator, max_parallelism, parallelism)
         for operator in savepoint.operators
     ]
-    writer = SavepointWriter(open_storage(target, options))
+    writer = SavepointWriter(open_storage(target, access.storage_options))
     done: list[RepackedOperator] = []
     operators: list[OperatorHandles] = []
     every = zip(savepoint.metadata.operators, savepoint.operators, shares, strict=True)

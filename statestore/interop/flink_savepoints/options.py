@@ -1,0 +1,82 @@
+"""Arguments of imports and exports that belong together, as frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from statestore.arguments import checked_fields
+from statestore.durations import Duration
+
+__all__ = ["ACCESS", "EVERYTHING", "HINTS", "ExportSelection", "SavepointAccess", "SavepointHints"]
+
+
+@checked_fields
+@dataclass(frozen=True, kw_only=True)
+class SavepointAccess:
+    """How the files of a savepoint are found and read.
+
+    Attributes:
+        moved: the current locations of folders that were moved since the savepoint was written.
+            Checkpoints refer to files by absolute paths.
+        allow: other folders and files that the savepoint may refer to, as paths or URLs.
+        storage_options: options for the file system, as in ``open_storage``.
+
+    Raises:
+        InvalidArgumentError: for a value of another type.
+    """
+
+    moved: Mapping[str, str] | None = None
+    allow: Collection[str] = ()
+    storage_options: Mapping[str, Any] | None = None
+
+
+@checked_fields
+@dataclass(frozen=True, kw_only=True)
+class SavepointHints:
+    """What an import needs to know and a savepoint does not contain.
+
+    Attributes:
+        uids: uids by operator id, for operators whose uid is not in the savepoint.
+        columns: column names by operator. An operator has ``key`` and ``namespace``. Under
+            ``states`` each state can have these and ``map_key`` and ``value``. Each is a name or a
+            list of names. A PyFlink state also has ``type``, such as ``ValueState<LONG>``. States
+            that are already in the store keep their names.
+        ttl: TTLs such as ``7d``, by state or ``operator/state``. A savepoint has the time of a
+            row's last access, but not the TTL.
+
+    Raises:
+        InvalidArgumentError: for a value of another type.
+    """
+
+    uids: Mapping[str, str] | None = None
+    columns: Mapping[str, Any] | None = None
+    ttl: Mapping[str, Duration] | None = None
+
+
+@checked_fields
+@dataclass(frozen=True, kw_only=True)
+class ExportSelection:
+    """Which state an export writes.
+
+    Attributes:
+        operators: the uids of the operators to write; by default all.
+        leave_out: state to leave out of the savepoint: an operator, ``operator/state``, or a pair
+            of these. State of the source that the checkpoint does not have must be named here.
+            Operators are identified by uid, name or operator id.
+        carry: operators that the import left out, by uid, name or operator id. Their state is
+            copied unchanged from the imported savepoint, which must still exist.
+
+    Raises:
+        InvalidArgumentError: for a value of another type.
+    """
+
+    operators: Collection[str] | None = None
+    leave_out: Collection[str | tuple[str, str]] = ()
+    carry: Collection[str] = ()
+
+
+ACCESS = SavepointAccess()
+HINTS = SavepointHints()
+EVERYTHING = ExportSelection()

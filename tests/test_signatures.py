@@ -1,0 +1,84 @@
+"""Public calls can be read at their call: few arguments, each with a name and a type."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from enum import Enum
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from statestore.api.inspection import StoreInspection
+from statestore.api.maintenance import StoreMaintenance
+from statestore.restore.lazy_subtask import LazySubtask
+from statestore.restore.restored import RestoredKeyedState, RestoredOperatorState
+
+MOST_ARGUMENTS = 10
+MODULES = (
+    "statestore",
+    "statestore.interop.flink_savepoints",
+    "statestore.interop.spark_checkpoints",
+    "statestore.jobgraph",
+    "statestore.streaming",
+)
+INNER = (StoreInspection, StoreMaintenance, LazySubtask, RestoredKeyedState, RestoredOperatorState)
+# Only the project itself makes objects of these classes.
+RESULTS = {"ImportedOperator", "ImportedState", "Manifest", "ShownLocation", "ShownOperator"}
+
+
+def calls() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the public functions, constructors and methods, with their names."""
+    exported = [
+        (f"{module}.{name}", getattr(import_module(module), name))
+        for module in MODULES
+        for name in import_module(module).__all__
+    ]
+    for name, value in (*exported, *((one.__name__, one) for one in INNER)):
+        if inspect.isfunction(value):
+            yield name, value
+        if not inspect.isclass(value):
+            continue
+        if is_made_by_users(value):
+            yield name, value.__init__
+        for attribute in vars(value):
+            member = getattr(value, attribute)
+            if not attribute.startswith("_") and (
+                inspect.isfunction(member) or inspect.ismethod(member)
+            ):
+                yield f"{name}.{attribute}", member
+
+
+def is_made_by_users(value: type[Any]) -> bool:
+    """Return whether users call the constructor of a class."""
+    is_type_only = issubclass(value, Enum) or getattr(value, "_is_protocol", False)
+    return not is_type_only and value.__name__ not in RESULTS and value not in INNER
+
+
+CALLS = dict(calls())
+
+
+def arguments(call: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters that a caller passes."""
+    return [one for one in inspect.signature(call).parameters.values() if one.name != "self"]
+
+
+def test_the_calls_are_those_of_users() -> None:
+    """Among them are classmethods, and methods that are checked when they are called."""
+    assert {
+        "statestore.StateStore.open",
+        "statestore.StateStore.restore",
+        "statestore.CheckpointWriter.write_keyed",
+        "statestore.KeyedOptions",
+        "statestore.streaming.StatefulQuery",
+        "statestore.streaming.StatefulQuery.of_processor",
+        "RestoredKeyedState.to_arrow",
+    } <= CALLS.keys()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_has_few_arguments_with_names(name: str) -> None:
+    given = arguments(CALLS[name])
+    assert len(given) <= MOST_ARGUMENTS
+    assert [one.name for one in given if one.kind is one.VAR_KEYWORD] == []
