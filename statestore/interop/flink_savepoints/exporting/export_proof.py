@@ -53,9 +53,9 @@ def verify_keyed(written: FlinkOperator, plan: OperatorExport, expected: Sequenc
     """Compare the written keyed states of an operator with the rows of the store.
 
     Args:
-        found: the operator, as it was read back.
+        written: the operator, as it was read back.
         plan: its export plan.
-        wanted: the expected number and digest of the rows of each keyed state of ``plan``.
+        expected: the expected number and digest of the rows of each keyed state of ``plan``.
 
     Raises:
         CorruptionError: if the rows differ, or rows are in wrong key groups.
@@ -207,8 +207,8 @@ def verify_operator(written: FlinkOperator, expected: Sequence[SubtaskLists]) ->
     """Compare the written operator states of an operator with the elements of the store.
 
     Args:
-        found: the operator, as it was read back.
-        wanted: the expected elements of each subtask.
+        written: the operator, as it was read back.
+        expected: the expected elements of each subtask.
 
     Raises:
         CorruptionError: if the elements of a subtask differ.

@@ -63,26 +63,26 @@ def operator_states(
         DamagedFileError or MissingFileError: if a file is damaged or missing.
     """
     names = list(taken)
-    found = sorted(operator.operator_state(dropped), key=lambda one: one.info.name)
-    for _, some in groupby(found, key=lambda one: one.info.name):
-        parts = list(some)
+    elements = sorted(operator.operator_state(dropped), key=lambda element: element.info.name)
+    for _, group in groupby(elements, key=lambda element: element.info.name):
+        parts = list(group)
         info = parts[0].info
         state = first_free(info.name, names)
         names.append(state)
         try:
-            parts_of, table = _typed(parts)
+            columns, table = _build_typed_table(parts)
             form, why = EntryForm.COLUMNS, None
         except UnsupportedTypeError as error:
             if is_strict:
                 error.add_note(f"state {info.name!r} of operator {uid}")
                 raise
-            parts_of, table = _bytes(parts)
+            columns, table = _build_bytes_table(parts)
             form, why = EntryForm.BYTES, str(error)
-        entry = _write(checkpoint, uid, state, info.mode, table)
-        yield _imported(uid, state, info, entry, form, why, parts_of)
+        entry = _write_state(checkpoint, uid, state, info.mode, table)
+        yield _build_record(uid, state, info, entry, form, why, columns)
         if info.name == SOURCE_READER_STATE:
             offsets = first_free(_OFFSETS, names)
-            _kafka(checkpoint, uid, offsets, operator, parts)
+            _write_kafka_offsets(checkpoint, uid, offsets, operator, parts)
 
 
 def element_columns(
@@ -104,7 +104,7 @@ def element_columns(
     parts = {} if key is None else {"map_key": part_columns(key)}
     parts["value"] = part_columns(value, flat=key is None)
     taken = list(_RESERVED)
-    found = {}
+    named_columns = {}
     for part, columns in parts.items():
         if not columns.fields:
             raise UnsupportedTypeError("a type without columns cannot be an element")
@@ -115,46 +115,46 @@ def element_columns(
             wanted = f"{prefix}{field.name}" if columns.is_flat else default
             named.append(first_free(wanted, taken))
             taken.append(named[-1])
-        given = tuple(named) if names is None else names[part]
-        found[part] = PartColumns(
-            columns.kind, columns.fields, columns.stored, columns.is_flat, given
+        part_names = tuple(named) if names is None else names[part]
+        named_columns[part] = PartColumns(
+            columns.kind, columns.fields, columns.stored, columns.is_flat, part_names
         )
-    return found
+    return named_columns
 
 
-def _typed(parts: list[SubtaskElements]) -> tuple[dict[str, PartColumns], pa.Table]:
+def _build_typed_table(parts: list[SubtaskElements]) -> tuple[dict[str, PartColumns], pa.Table]:
     info = parts[0].info
     columns = element_columns(info.value, info.key)
     tables = []
-    for one in parts[:1] if info.mode == "broadcast" else parts:
-        values = one.values()
+    for part in parts[:1] if info.mode == "broadcast" else parts:
+        values = part.values()
         if info.key is None:
             arrays = columns["value"].columns(values)
         else:
             arrays = columns["map_key"].columns(values.field(0))
             arrays += columns["value"].columns(values.field(1))
-        tables.append(_table(columns, arrays, one, len(values)))
+        tables.append(_build_table(columns, arrays, part, len(values)))
     return columns, pa.concat_tables(tables)
 
 
-def _bytes(parts: list[SubtaskElements]) -> tuple[dict[str, PartColumns], pa.Table]:
+def _build_bytes_table(parts: list[SubtaskElements]) -> tuple[dict[str, PartColumns], pa.Table]:
     columns = element_columns(None, None)
-    some = parts[:1] if parts[0].info.mode == "broadcast" else parts
-    tables = [_table(columns, [one.raw.arrow()], one, len(one.raw)) for one in some]
+    selected = parts[:1] if parts[0].info.mode == "broadcast" else parts
+    tables = [_build_table(columns, [part.raw.arrow()], part, len(part.raw)) for part in selected]
     return columns, pa.concat_tables(tables)
 
 
-def _table(
-    columns: dict[str, PartColumns], arrays: list[pa.Array], one: SubtaskElements, count: int
+def _build_table(
+    columns: dict[str, PartColumns], arrays: list[pa.Array], elements: SubtaskElements, count: int
 ) -> pa.Table:
     names = [name for part in columns.values() for name in part.names]
-    if one.info.mode != "broadcast":
-        arrays = [*arrays, pa.array(np.full(count, one.subtask, np.int64))]
+    if elements.info.mode != "broadcast":
+        arrays = [*arrays, pa.array(np.full(count, elements.subtask, np.int64))]
         names = [*names, "subtask"]
     return pa.Table.from_arrays(arrays, names)
 
 
-def _write(
+def _write_state(
     checkpoint: CheckpointWriter, uid: str, name: str, mode: Mode, table: pa.Table
 ) -> OperatorEntry:
     match mode:
@@ -166,7 +166,7 @@ def _write(
             return checkpoint.write_broadcast(uid, name, table)
 
 
-def _imported(
+def _build_record(
     uid: str,
     state: str,
     info: OperatorStateInfo,
@@ -184,7 +184,7 @@ def _imported(
         kind="",
         form=form,
         why=why,
-        names={part: one.names for part, one in columns.items()},
+        names={part: mapped.names for part, mapped in columns.items()},
         options=dict(info.header.options),
         key_serializer=raw.get("KEY_SERIALIZER"),
         namespace_serializer=None,
@@ -194,7 +194,7 @@ def _imported(
     )
 
 
-def _kafka(
+def _write_kafka_offsets(
     checkpoint: CheckpointWriter,
     uid: str,
     name: str,
@@ -218,7 +218,7 @@ def _kafka(
             for split in splits
             if split.offset >= 0  # a negative number is a starting position, such as the earliest
         ]
-    kinds = {"topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
-    schema = pa.schema(kinds | {"subtask": pa.int64()})
+    types = {"topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
+    schema = pa.schema(types | {"subtask": pa.int64()})
     if rows:
         checkpoint.write_union(uid, name, pa.Table.from_pylist(rows, schema))

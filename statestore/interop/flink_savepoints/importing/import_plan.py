@@ -19,7 +19,7 @@ from statestore.interop.flink_savepoints.importing.import_record import (
     ImportedState,
     SavepointRecord,
 )
-from statestore.interop.flink_savepoints.importing.losses import transactions, transactions_said
+from statestore.interop.flink_savepoints.importing.losses import transactions, transactions_reason
 from statestore.interop.flink_savepoints.importing.refusals import Refused
 from statestore.interop.flink_savepoints.metadata.reader import KeyGroupsHandle
 from statestore.interop.flink_savepoints.read.canonical import KeyedHeader, StateInfo
@@ -172,7 +172,7 @@ def _find_transactions(
             {part.name for handle in handles if handle is not None for part in handle.parts}
         )
     if names and Refused.TRANSACTIONS not in drop:
-        return (), transactions_said(f"operator state {', '.join(map(repr, names))}")
+        return (), transactions_reason(f"operator state {', '.join(map(repr, names))}")
     return names, None
 
 
@@ -284,7 +284,7 @@ def _match_stored_columns(
     before = stored.columns(max_parallelism)
     now = None
     with suppress(InvalidArgumentError, UnsupportedTypeError):
-        now = stored.columns_of(state, max_parallelism)
+        now = stored.map_columns(state, max_parallelism)
     if now is None or now.schema != before.schema:
         raise SchemaMismatchError(
             f"state {stored.name!r} of operator {stored.operator} has other types than in the "

@@ -133,8 +133,8 @@ class ImportedState:
     @property
     def info(self) -> StateInfo:
         """The description of the state in the header of a canonical savepoint."""
-        found = {
-            flink: self._snapshot(name)
+        serializers = {
+            flink: self._read_snapshot(name)
             for name, flink in _SERIALIZERS.items()
             if getattr(self, name) is not None and (name != "key_serializer" or not self.is_keyed)
         }
@@ -143,7 +143,7 @@ class ImportedState:
             kind: FlinkKind = "broadcast" if is_broadcast else "operator"
         else:
             kind = "timers" if self.namespace_serializer is None else "keyed"
-        return StateInfo(self.name, kind, self.options, found)
+        return StateInfo(self.name, kind, self.options, serializers)
 
     @property
     def is_keyed(self) -> bool:
@@ -153,21 +153,21 @@ class ImportedState:
     @property
     def key(self) -> SerializerSnapshot:
         """The serializer of the keys of keyed state."""
-        return self._snapshot("key_serializer")
+        return self._read_snapshot("key_serializer")
 
     def columns(self, max_parallelism: int) -> StateColumns:
         """Return the mapping of a keyed state's rows to columns."""
         state = keyed_state(self.info, self.key.kind, f"state {self.name!r} of {self.operator}")
-        return self.columns_of(state, max_parallelism)
+        return self.map_columns(state, max_parallelism)
 
-    def columns_of(self, state: KeyedStateInfo, max_parallelism: int) -> StateColumns:
+    def map_columns(self, state: KeyedStateInfo, max_parallelism: int) -> StateColumns:
         """Return the mapping for the same state of another savepoint, with the same columns."""
         if self.python:
             state = declared_state(state, self.python)
         is_python = self.python is not None
         return state_columns(state, self.form, max_parallelism, self.names, is_python=is_python)
 
-    def _snapshot(self, name: str) -> SerializerSnapshot:
+    def _read_snapshot(self, name: str) -> SerializerSnapshot:
         raw: bytes = getattr(self, name)
         return read_snapshot(Reader(i32(_PROXY_VERSION) + raw, f"the {name} of {self.name!r}"))
 
@@ -189,9 +189,9 @@ class SavepointRecord:
     def write(self, checkpoint: CheckpointWriter) -> None:
         """Write the record into a checkpoint."""
         savepoint = {name: getattr(self, name) for name in _SAVEPOINT_FIELDS.names}
-        _broadcast(checkpoint, _SAVEPOINT, [savepoint], _SAVEPOINT_FIELDS)
+        _write_broadcast(checkpoint, _SAVEPOINT, [savepoint], _SAVEPOINT_FIELDS)
         operators = [vars(operator) for operator in self.operators]
-        _broadcast(checkpoint, _OPERATORS, operators, _OPERATOR_FIELDS)
+        _write_broadcast(checkpoint, _OPERATORS, operators, _OPERATOR_FIELDS)
         states = [
             vars(state)
             | {
@@ -202,7 +202,7 @@ class SavepointRecord:
             }
             for state in self.states
         ]
-        _broadcast(checkpoint, _STATES, states, _STATE_FIELDS)
+        _write_broadcast(checkpoint, _STATES, states, _STATE_FIELDS)
 
     @classmethod
     def of(cls, restored: RestoredCheckpoint) -> SavepointRecord:
@@ -212,7 +212,7 @@ class SavepointRecord:
             InvalidArgumentError: if the checkpoint was not imported from a savepoint.
         """
         try:
-            (savepoint,) = _elements(restored, _SAVEPOINT)
+            (savepoint,) = _read_elements(restored, _SAVEPOINT)
         except StateNotFoundError:
             raise InvalidArgumentError(
                 f"checkpoint {restored.checkpoint_id} was not imported from a Flink "
@@ -220,17 +220,19 @@ class SavepointRecord:
                 "such a checkpoint with 'statestore flink import'"
             ) from None
         operators = tuple(
-            ImportedOperator(**one | {"finished_subtasks": tuple(one["finished_subtasks"])})
-            for one in map(_own(ImportedOperator), _elements(restored, _OPERATORS))
+            ImportedOperator(**element | {"finished_subtasks": tuple(element["finished_subtasks"])})
+            for element in map(
+                _make_selector(ImportedOperator), _read_elements(restored, _OPERATORS)
+            )
         )
-        states = tuple(map(_state, _elements(restored, _STATES)))
+        states = tuple(map(_parse_state, _read_elements(restored, _STATES)))
         which = {name: savepoint[name] for name in _SAVEPOINT_FIELDS.names}
         return cls(**which, operators=operators, states=states)
 
 
-def _state(element: dict[str, Any]) -> ImportedState:
-    names = {part: tuple(some) for part, some in json.loads(element["names"]).items()}
-    plain = _own(ImportedState)(element) | {
+def _parse_state(element: dict[str, Any]) -> ImportedState:
+    names = {part: tuple(columns) for part, columns in json.loads(element["names"]).items()}
+    plain = _make_selector(ImportedState)(element) | {
         "form": EntryForm(element["form"]),
         "names": names,
         "options": json.loads(element["options"]),
@@ -239,20 +241,20 @@ def _state(element: dict[str, Any]) -> ImportedState:
     return ImportedState(**plain)
 
 
-def _own(kind: Any) -> Any:
-    names = [field.name for field in fields(kind)]
+def _make_selector(record_type: Any) -> Any:
+    names = [field.name for field in fields(record_type)]
     return lambda element: {name: element[name] for name in names if name in element}
 
 
-def _broadcast(
+def _write_broadcast(
     checkpoint: CheckpointWriter,
     name: str,
     elements: Iterable[Mapping[str, Any]],
     schema: pa.Schema,
 ) -> None:
-    rows = [{one: element[one] for one in schema.names} for element in elements]
+    rows = [{column: element[column] for column in schema.names} for element in elements]
     checkpoint.write_broadcast(RECORD, name, pa.Table.from_pylist(rows, schema))
 
 
-def _elements(restored: RestoredCheckpoint, name: str) -> list[dict[str, Any]]:
+def _read_elements(restored: RestoredCheckpoint, name: str) -> list[dict[str, Any]]:
     return restored.operator_state(RECORD, name).subtask(0)

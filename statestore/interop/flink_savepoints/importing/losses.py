@@ -9,7 +9,7 @@ from statestore.interop.flink_savepoints.metadata.reader import IncrementalHandl
 from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator, FlinkSavepoint
 from statestore.interop.flink_savepoints.types.flink_types import Scalar
 
-__all__ = ["lost_timers", "transactions", "transactions_said"]
+__all__ = ["lost_timers", "transactions", "transactions_reason"]
 
 _CHECKPOINT = b"org.apache.flink.runtime.checkpoint.CheckpointType"
 _WINDOWS = (Scalar("TimeWindow"), Scalar("SqlTimeWindow"))
@@ -50,7 +50,7 @@ def transactions(operator: OperatorHandles) -> Iterator[str]:
                 yield part.name
 
 
-def transactions_said(names: str) -> str:
+def transactions_reason(names: str) -> str:
     """Return the reason why these states are refused."""
     return (
         f"{names} has open sink transactions, which a copy would commit again or miss: stop "

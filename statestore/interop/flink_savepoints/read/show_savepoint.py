@@ -10,7 +10,7 @@ from statestore.errors import IncompatibleStateError, MissingFileError, Unsuppor
 from statestore.interop.flink_savepoints.importing.losses import (
     lost_timers,
     transactions,
-    transactions_said,
+    transactions_reason,
 )
 from statestore.interop.flink_savepoints.options import ACCESS, SavepointAccess
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo, StateForm
@@ -178,7 +178,7 @@ def _list_warnings(savepoint: FlinkSavepoint, operator: FlinkOperator) -> Iterat
     if lost is not None:
         yield lost
     for name in dict.fromkeys(transactions(operator.metadata)):
-        yield transactions_said(name)
+        yield transactions_reason(name)
 
 
 def _show_keyed(

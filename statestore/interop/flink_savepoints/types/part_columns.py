@@ -256,7 +256,7 @@ def part_columns(
     """Return the columns of a part, without names; None means undecoded bytes.
 
     Args:
-        kind: the part's type.
+        flink_type: the part's type.
         is_key: whether the part is the hashed key, which needs the column types of the hash.
         flat: whether its fields become separate columns.
 
