@@ -270,8 +270,8 @@ def _refuse_other_keys(target: Catalog, manifest: Manifest) -> None:
     """Refuse a state with another max parallelism or key; these never change in a store (I3)."""
     history = PriorCheckpoints(target, manifest.operators)
     for entry in manifest.keyed:
-        state, stored = entry.state, history.keyed(entry.state.uid, entry.state.name)
-        groups = history.max_parallelism(state.uid)
+        state, known = entry.state, history.stored(entry.state.uid, entry.state.name)
+        stored, groups = known.state, known.max_parallelism
         if groups is not None and groups != state.max_parallelism:
             raise ParallelismError(
                 f"operator {state.uid!r} has max parallelism {groups} in {target.storage.url}, but "

@@ -15,7 +15,6 @@ from statestore.engines.choice import Engine, engine_of, reread, spark_module
 from statestore.errors import (
     CheckpointNotFoundError,
     InvalidArgumentError,
-    SchemaMismatchError,
     StateNotFoundError,
 )
 from statestore.format.digest import RowSet
@@ -24,7 +23,6 @@ from statestore.format.layers import change_state
 from statestore.format.listed import read_all
 from statestore.format.manifest import KeyedEntry, Layer, TableRef
 from statestore.format.names import changes_table
-from statestore.format.schema import same_columns
 from statestore.format.state import KeyedState, Layout
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
@@ -34,24 +32,19 @@ from statestore.rows.change_rows import (
     change_stream,
     change_table,
     typed_deletes,
-    typed_rows,
     width_of,
 )
-from statestore.rows.column_types import arrow_schema
 from statestore.rows.delete_markers import Deletion, named_columns
 from statestore.rows.input_rows import StreamedRows
 from statestore.snapshot.carry import LATEST
-from statestore.snapshot.checkpoint_context import CheckpointContext
-from statestore.snapshot.full_writer import checked_state, write_full
+from statestore.snapshot.checkpoint_context import CheckpointContext, StoredFacts
+from statestore.snapshot.full_writer import write_prepared
 from statestore.snapshot.pending_checkpoint import PendingCheckpoint
+from statestore.snapshot.prepare import prepare, prepare_changes
 from statestore.snapshot.state_request import (
     KeyedRequest,
     TtlAsked,
-    changed_ttl,
-    kept_ttl,
     keyed_request,
-    refuse_new_times,
-    stamped,
 )
 from statestore.snapshot.write_options import Changes, Columns, KeyedOptions
 
@@ -87,7 +80,7 @@ def changed_request(
         )
     if key is None:
         stored = latest_or(attempt, uid, name, base)
-        state = attempt.history.keyed(uid, name) if stored is None else stored.state
+        state = attempt.history.stored(uid, name).state if stored is None else stored.state
         if state is None:
             raise InvalidArgumentError(
                 f"the store has no state {name!r} of operator {uid!r}: pass key= (and for "
@@ -137,7 +130,6 @@ class _ChangeWriter:
     def __init__(self, collected: PendingCheckpoint, request: KeyedRequest) -> None:
         self._collected, self._attempt = collected, collected.attempt
         self._request, self._uid, self._name = request, request.uid, request.name
-        self._ttl = request.ttl
 
     def __str__(self) -> str:
         """Return the state's name for messages."""
@@ -153,17 +145,17 @@ class _ChangeWriter:
         upserts, deletes, cleared = (
             reread(rows, str(self), most) for rows in (given.upserts, given.deletes, given.cleared)
         )
-        old = latest_or(self._attempt, self._uid, self._name, base)
-        if old is not None:
-            upserts = typed_rows(upserts, old.state)
-        upserts = self._stamped(upserts, None if old is None else old.state)
+        old, stored = self._base(base), self._stored()
         if old is None:
-            return self._in_full(upserts)
-        entry = self._like(old, upserts)
+            return self._in_full(upserts, stored, fills_times=True)
+        prepared = prepare_changes(
+            self._collected, self._request, upserts, old, stored, fills_times=True
+        )
+        entry = replace(old, state=prepared.state)
         changes = change_state(entry.state)
         marked: list[tuple[Engine, Any, Deletion | None]] = []
         if upserts is not None:
-            marked.append((*engine_of(upserts), None))
+            marked.append((prepared.engine, prepared.rows, None))
         marked += self._deletes(deletes, entry.state, "deletes")
         marked += self._deletes(cleared, entry.state, "cleared")
         engine, rows = self._rows(marked, entry.state, changes)
@@ -177,13 +169,13 @@ class _ChangeWriter:
                 f"no rows of {self} were passed; pass all of its current rows, or an empty table"
             )
         rows = reread(rows, str(self), self._attempt.parquet.stream_bytes)
-        old = latest_or(self._attempt, self._uid, self._name, base)
+        old, stored = self._base(base), self._stored()
         if old is None:
-            return self._in_full(rows)
-        engine, rows = engine_of(typed_rows(rows, old.state))
-        ttl = changed_ttl(self._ttl, old.state)
-        refuse_new_times(ttl, old.state, engine.schema_of(rows).names)
-        entry = self._like(old, rows)
+            return self._in_full(rows, stored, fills_times=False)
+        prepared = prepare_changes(
+            self._collected, self._request, rows, old, stored, fills_times=False
+        )
+        engine, rows, entry = prepared.engine, prepared.rows, replace(old, state=prepared.state)
         # Here, and not in Spark's job submission, where it would be wrapped in another error.
         read_all(part.handles for part in entry.parts)
         options = self._attempt.parquet
@@ -207,49 +199,21 @@ class _ChangeWriter:
             marked.append((engine, rows, Deletion(width, cleared=what == "cleared")))
         return marked
 
-    def _stamped(self, upserts: Any, base: KeyedState | None) -> Any:
-        """Return the upserts; if they have no times, they are stamped with the clock."""
-        if upserts is None:
-            return None
-        stored = base or self._attempt.history.keyed(self._uid, self._name)
-        if base is None:
-            ttl = kept_ttl(self._ttl, None if stored is None else stored.ttl, {})
-        else:
-            ttl = changed_ttl(self._ttl, base)
-        _, rows = engine_of(upserts, str(self))
-        return stamped(rows, ttl, stored, self._attempt.now_ms)
+    def _base(self, base: int | str) -> KeyedEntry | None:
+        return latest_or(self._attempt, self._uid, self._name, base)
 
-    def _in_full(self, upserts: Any) -> KeyedEntry:
-        if upserts is None:
+    def _stored(self) -> StoredFacts:
+        return self._attempt.history.stored(self._uid, self._name)
+
+    def _in_full(self, rows: Any, stored: StoredFacts, *, fills_times: bool) -> KeyedEntry:
+        if rows is None:
             raise InvalidArgumentError(
                 f"the newest checkpoint has no {self}, so there is nothing to delete; pass "
                 "its rows as upserts"
             )
         _log.warning("the newest checkpoint has no %s, so its rows are written in full", self)
-        return write_full(self._collected, self._request, upserts)
-
-    def _like(self, old: KeyedEntry, upserts: Any) -> KeyedEntry:
-        """Return the entry to build on, after checking it against the request."""
-        engine, rows = engine_of(arrow_schema(old.state.schema) if upserts is None else upserts)
-        state = checked_state(self._collected, engine, rows, self._request)
-        if not same_columns(state.schema, old.state.schema):
-            raise SchemaMismatchError(
-                f"{self} is stored with the columns ({old.state.schema}), but its changes "
-                f"have ({state.schema}); changes must have the stored columns. Take a full "
-                "snapshot to change the columns"
-            )
-        if (state.max_parallelism, state.hash_scheme) != (
-            old.state.max_parallelism,
-            old.state.hash_scheme,
-        ):
-            raise SchemaMismatchError(
-                f"{self} is stored with max parallelism {old.state.max_parallelism} and hash "
-                f"scheme {old.state.hash_scheme} in the checkpoint that the changes are based "
-                f"on, but with {state.max_parallelism} and {state.hash_scheme} in the newest; "
-                "take a full snapshot"
-            )
-        ttl = changed_ttl(self._ttl, old.state)
-        return replace(old, state=replace(old.state, uid=self._uid, ttl=ttl))
+        prepared = prepare(self._collected, self._request, rows, stored, fills_times=fills_times)
+        return write_prepared(self._collected, prepared)
 
     def _rows(
         self,

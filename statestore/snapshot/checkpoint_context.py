@@ -29,6 +29,7 @@ from statestore.snapshot.subtask_writer import AttemptId
 __all__ = [
     "CheckpointContext",
     "PriorCheckpoints",
+    "StoredFacts",
 ]
 
 
@@ -37,6 +38,28 @@ __all__ = [
 # This is nearly always the newest checkpoint. A state that it lacks may have been left out for a
 # while, so older checkpoints are searched too, but only if the operator has files in the store. So
 # a new state costs one listing.
+
+
+@dataclass(frozen=True)
+class StoredFacts:
+    """What the prior checkpoints know of a keyed state, from the newest one that has it.
+
+    ``entry`` is None for a new state. ``max_parallelism`` is the operator's, and None if no
+    checkpoint has a keyed state of the operator.
+    """
+
+    entry: KeyedEntry | None
+    max_parallelism: int | None
+
+    @property
+    def state(self) -> KeyedState | None:
+        """The state as it is stored."""
+        return None if self.entry is None else self.entry.state
+
+    @property
+    def base_rows(self) -> int | None:
+        """The number of rows of its base, without the rows of its changes."""
+        return None if self.entry is None else self.entry.rows - self.entry.changed_rows
 
 
 class PriorCheckpoints:
@@ -70,12 +93,17 @@ class PriorCheckpoints:
         """Return the newest readable checkpoint, or None."""
         return next(self._manifests(), None)
 
-    def keyed(self, uid: str, name: str) -> KeyedState | None:
-        """Return a keyed state as it is stored in the newest checkpoint that has it."""
+    def stored(self, uid: str, name: str) -> StoredFacts:
+        """Return what the newest checkpoint that has a keyed state knows of it."""
+        max_parallelism = None
         for entry in self._entries(uid):
-            if entry.state.name == name and isinstance(entry.state, KeyedState):
-                return entry.state
-        return None
+            if not isinstance(entry, KeyedEntry):
+                continue
+            if max_parallelism is None:
+                max_parallelism = entry.state.max_parallelism
+            if entry.state.name == name:
+                return StoredFacts(entry, max_parallelism)
+        return StoredFacts(None, max_parallelism)
 
     def newest_keyed(self, uid: str, name: str) -> KeyedEntry | None:
         """Return a keyed state of the newest checkpoint, or None.
@@ -98,28 +126,11 @@ class PriorCheckpoints:
                 return entry
         return None
 
-    def rows(self, uid: str, name: str) -> int | None:
-        """Return the number of rows of a keyed state in the newest checkpoint that has it.
-
-        In a state with changes, this counts the base only.
-        """
-        for entry in self._entries(uid):
-            if entry.state.name == name and isinstance(entry, KeyedEntry):
-                return entry.rows - entry.changed_rows
-        return None
-
     def operator(self, uid: str, name: str) -> OperatorState | None:
         """Return an operator state as it is stored in the newest checkpoint that has it."""
         for entry in self._entries(uid):
             if entry.state.name == name and isinstance(entry.state, OperatorState):
                 return entry.state
-        return None
-
-    def max_parallelism(self, uid: str) -> int | None:
-        """Return the max parallelism of an operator; None if it has no keyed state."""
-        for entry in self._entries(uid):
-            if isinstance(entry.state, KeyedState):
-                return entry.state.max_parallelism
         return None
 
     def _entries(self, uid: str) -> Iterator[Entry]:

@@ -7,12 +7,12 @@ is written, with an error that shows both sides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from statestore.engines.choice import engine_of, is_frame, rows_on_driver
+from statestore.engines.choice import Engine, is_frame, rows_on_driver
 from statestore.errors import (
     InvalidArgumentError,
     ParallelismError,
@@ -26,19 +26,16 @@ from statestore.format.schema import (
     names_with_nul,
     refuse_too_deep,
     same_columns,
-    type_text,
 )
 from statestore.format.state import (
     AUTO_LAYOUT,
     SUBTASK,
-    TIME_TYPES,
     KeyedState,
     Layout,
     OperatorState,
     StateKind,
     TimeDomain,
     TimeToLive,
-    check_instant,
 )
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.groups import default_max_parallelism, effective_max_parallelism
@@ -50,7 +47,7 @@ from statestore.parquet.operator_elements import (
     schema_of_elements,
 )
 from statestore.rows.uuids import is_uuid, uuid_columns
-from statestore.snapshot.checkpoint_context import CheckpointContext, PriorCheckpoints
+from statestore.snapshot.checkpoint_context import CheckpointContext, PriorCheckpoints, StoredFacts
 from statestore.snapshot.write_options import Columns, KeyedOptions, KeyTypes
 
 if TYPE_CHECKING:
@@ -66,13 +63,11 @@ __all__ = [
     "keyed_request",
     "keyed_state",
     "operator_state",
-    "refuse_new_times",
-    "stamped",
     "uuid_columns_of",
 ]
 
 
-# TTL in a checkpoint: which TTL a state has, and times for rows without one.
+# The TTL that a state has in a checkpoint.
 #
 # A state keeps its stored TTL until another one, or ``"off"``, is given. Flink calls turning it on
 # or off a migration; here it is a full snapshot.
@@ -121,39 +116,6 @@ def changed_ttl(asked: TtlAsked, base: KeyedState) -> TimeToLive | None:
     )
 
 
-def refuse_new_times(
-    ttl: TimeToLive | None, stored: KeyedState | None, names: Sequence[str]
-) -> None:
-    """Refuse rows without timestamps for a state that already has a TTL."""
-    if ttl is None or stored is None or stored.ttl is None or ttl.column in names:
-        return
-    raise InvalidArgumentError(
-        f"{stored} has a TTL, but its rows lack the column {ttl.column!r}, so the lifetime of "
-        "all rows would restart. Add the timestamps, write only changes with "
-        f"checkpoint.write_changes(…), which can omit the column, or end the TTL with ttl={OFF!r}"
-    )
-
-
-def stamped(rows: Any, ttl: TimeToLive | None, stored: KeyedState | None, now_ms: int) -> Any:
-    """Add the clock as time column to rows that lack it; return other rows unchanged.
-
-    The column has its stored type, or long if it is new.
-    """
-    if ttl is None:
-        return rows
-    engine, rows = engine_of(rows)
-    if ttl.column in engine.schema_of(rows).names:
-        return rows
-    kind = "long"
-    if stored is not None and ttl.column in stored.schema.names:
-        kind = type_text(stored.schema.type_of(ttl.column))
-    if kind not in TIME_TYPES:
-        return rows  # the check of the state refuses the column, with its type
-    if kind != "long":
-        check_instant(now_ms)
-    return engine.with_time(rows, ttl.column, kind, now_ms)
-
-
 def _ttl_text(ttl: TimeToLive | None) -> str:
     return "no TTL" if ttl is None else f"a TTL on {ttl.column!r}"
 
@@ -161,9 +123,6 @@ def _ttl_text(ttl: TimeToLive | None) -> str:
 DEFAULT_HASH_SCHEME = "java"
 ROWS_WORTH_A_FILE = 2048
 """Rows of a key group from which a file of its own costs little in comparison."""
-
-
-TypesOf = Callable[[tuple[str, ...], str, Sequence[str | None]], tuple[str, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,19 +192,21 @@ def _names(columns: Columns) -> tuple[str, ...]:
 
 def keyed_state(
     request: KeyedRequest,
+    engine: Engine,
+    rows: Any,
     *,
-    schema: Schema,
-    key_types: TypesOf,
     parallelism: int,
-    history: PriorCheckpoints,
+    stored: StoredFacts,
     so_far: Sequence[KeyedEntry],
 ) -> KeyedState:
     """Return the state to write, with its columns in the order key, namespace, entry, values.
 
+    ``rows`` have its columns, and ``so_far`` are the keyed states of the new checkpoint.
+
     Raises InvalidArgumentError, UnsupportedTypeError, ParallelismError or SchemaMismatchError.
     """
-    stored = history.keyed(request.uid, request.name)
-    scheme = request.hash_scheme or (stored.hash_scheme if stored else DEFAULT_HASH_SCHEME)
+    schema, old = engine.schema_of(rows), stored.state
+    scheme = request.hash_scheme or (old.hash_scheme if old else DEFAULT_HASH_SCHEME)
     if scheme not in HASH_SCHEMES:
         raise InvalidArgumentError(
             f"unknown hash scheme {scheme!r}; the hash schemes are {', '.join(HASH_SCHEMES)}"
@@ -265,20 +226,20 @@ def keyed_state(
         key=request.key,
         namespace=request.namespace,
         entry=request.entry,
-        key_types=_key_types(request, scheme, stored, key_types),
-        max_parallelism=_max_parallelism(request, parallelism, history, so_far),
+        key_types=_key_types(request, engine, rows, scheme, old),
+        max_parallelism=_max_parallelism(request, parallelism, stored, so_far),
         hash_scheme=scheme,
         time_domain=request.time_domain,
         layout=Layout.RANGED,
-        ttl=kept_ttl(request.ttl, stored.ttl if stored else None, request.renamed),
+        ttl=kept_ttl(request.ttl, old.ttl if old else None, request.renamed),
     )
     _refuse_unreadable(state.schema, str(state))
-    state = replace(state, layout=_layout(request, state.max_parallelism, history))
-    return state if stored is None else _as_stored(state, stored, request)
+    state = replace(state, layout=_layout(request, state.max_parallelism, stored))
+    return state if old is None else _as_stored(state, old, request)
 
 
 def _key_types(
-    request: KeyedRequest, scheme: str, stored: KeyedState | None, types_of: TypesOf
+    request: KeyedRequest, engine: Engine, rows: Any, scheme: str, stored: KeyedState | None
 ) -> tuple[str, ...]:
     """Return the type that each key column is hashed as.
 
@@ -289,8 +250,8 @@ def _key_types(
     if stored is not None and (stored.key, stored.hash_scheme) == (request.key, scheme):
         kept = [one or other for one, other in zip(asked, stored.key_types, strict=True)]
         with suppress(UnsupportedTypeError):  # the columns have changed, which is reported below
-            return types_of(request.key, scheme, kept)
-    return types_of(request.key, scheme, asked)
+            return engine.key_types(rows, request.key, scheme, kept)
+    return engine.key_types(rows, request.key, scheme, asked)
 
 
 def _asked_types(request: KeyedRequest) -> list[str | None]:
@@ -325,7 +286,7 @@ def uuid_columns_of(request: KeyedRequest, stored: KeyedState | None) -> dict[st
     return said if stored is None else said | uuid_columns(stored)
 
 
-def _layout(request: KeyedRequest, max_parallelism: int, history: PriorCheckpoints) -> Layout:
+def _layout(request: KeyedRequest, max_parallelism: int, stored: StoredFacts) -> Layout:
     """Return the requested layout; the default ``auto`` depends on the number of rows.
 
     This is the number of the given rows if it is known, or the number in the newest checkpoint that
@@ -334,7 +295,7 @@ def _layout(request: KeyedRequest, max_parallelism: int, history: PriorCheckpoin
     """
     if request.layout not in (None, AUTO_LAYOUT):
         return Layout(request.layout)
-    rows = history.rows(request.uid, request.name) if request.rows is None else request.rows
+    rows = stored.base_rows if request.rows is None else request.rows
     is_large = rows is not None and rows >= ROWS_WORTH_A_FILE * max_parallelism
     return Layout.PARTITIONED if is_large else Layout.RANGED
 
@@ -399,7 +360,7 @@ def _refuse_unreadable(schema: Schema, subject: str) -> None:
 def _max_parallelism(
     request: KeyedRequest,
     parallelism: int,
-    history: PriorCheckpoints,
+    stored: StoredFacts,
     so_far: Sequence[KeyedEntry],
 ) -> int:
     """Return the operator's max parallelism.
@@ -411,7 +372,7 @@ def _max_parallelism(
     siblings = (entry.state.max_parallelism for entry in so_far if entry.state.uid == uid)
     known = next(siblings, None)
     if known is None and not request.regroup:
-        known = history.max_parallelism(uid)
+        known = stored.max_parallelism
     try:
         if known is None and asked is None:
             return default_max_parallelism(parallelism)

@@ -90,7 +90,7 @@ def test_the_layout_of_the_next_snapshot_depends_on_the_rows_of_the_base(
 ) -> None:
     catalog = Catalog.open(state.storage, create=False)
     history = PriorCheckpoints(catalog, Operators(2, None))
-    assert history.rows("u", "s") == 200
+    assert history.stored("u", "s").base_rows == 200
 
 
 def test_the_bytes_of_key_groups_add_up_to_the_file(state: Checkpoints) -> None:

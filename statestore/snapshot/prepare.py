@@ -1,0 +1,193 @@
+"""Prepare a keyed state to be written: its rows, their engine, and the checked state.
+
+The prior checkpoints are searched once for the state, and the engine of its rows is chosen once.
+:class:`Prepared` passes both on to the writers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from statestore.engines.choice import Engine, engine_of, reread
+from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.format.manifest import KeyedEntry
+from statestore.format.schema import same_columns, type_text
+from statestore.format.state import TIME_TYPES, KeyedState, TimeToLive, check_instant
+from statestore.rows.change_rows import typed_rows
+from statestore.rows.column_types import arrow_schema
+from statestore.rows.input_rows import is_dicts
+from statestore.rows.python_values import table_like
+from statestore.rows.uuids import with_uuids
+from statestore.snapshot.checkpoint_context import StoredFacts
+from statestore.snapshot.pending_checkpoint import PendingCheckpoint
+from statestore.snapshot.state_request import (
+    OFF,
+    KeyedRequest,
+    changed_ttl,
+    kept_ttl,
+    keyed_state,
+    uuid_columns_of,
+)
+
+__all__ = ["Prepared", "prepare", "prepare_changes", "prepare_declared"]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Rows in the form that their engine takes, and the state that they are written as."""
+
+    engine: Engine
+    rows: Any
+    state: KeyedState
+
+
+def prepare(
+    collected: PendingCheckpoint,
+    request: KeyedRequest,
+    rows: Any,
+    stored: StoredFacts,
+    *,
+    fills_times: bool = False,
+) -> Prepared:
+    """Prepare all rows of a state.
+
+    If its TTL is turned on, rows without times get the checkpoint's clock. With ``fills_times``
+    they also get it for a state that already has a TTL.
+
+    Raises the errors of :func:`statestore.snapshot.state_request.keyed_state`, and
+    InvalidArgumentError for rows without times.
+    """
+    attempt, old, subject = collected.attempt, stored.state, str(request)
+    rows = reread(rows, subject, attempt.parquet.stream_bytes)
+    if is_dicts(rows):
+        rows = _as_stored(rows, request, old)
+    engine, rows = engine_of(rows, subject)
+    ttl = kept_ttl(request.ttl, old.ttl if old else None, request.renamed)
+    if not fills_times:
+        _refuse_new_times(engine, rows, ttl, old)
+    rows = _stamped(engine, rows, ttl, old, attempt.now_ms)
+    if request.regroup:
+        rows = engine.ungrouped(rows)  # they still have their old key groups
+    request = replace(request, rows=engine.rows_known(rows))
+    return _checked(collected, request, engine, rows, stored)
+
+
+def prepare_declared(collected: PendingCheckpoint, request: KeyedRequest, schema: Any) -> Prepared:
+    """Prepare a state whose rows, which have an Arrow schema, are written by its subtasks.
+
+    Raises the errors of :func:`prepare`.
+    """
+    engine, rows = engine_of(schema, str(request))
+    stored = collected.attempt.history.stored(request.uid, request.name)
+    return _checked(collected, request, engine, rows, stored)
+
+
+def prepare_changes(
+    collected: PendingCheckpoint,
+    request: KeyedRequest,
+    rows: Any,
+    base: KeyedEntry,
+    stored: StoredFacts,
+    *,
+    fills_times: bool,
+) -> Prepared:
+    """Prepare upserts, or all rows, of a state whose changes are based on ``base``.
+
+    None stands for no rows. With ``fills_times`` rows without times get the checkpoint's clock;
+    otherwise they are refused.
+
+    Raises the errors of :func:`prepare`, and SchemaMismatchError if the columns, the hash scheme or
+    the max parallelism differ from the base.
+    """
+    old = base.state
+    ttl = changed_ttl(request.ttl, old)
+    if rows is None:
+        engine, rows = engine_of(arrow_schema(old.schema))
+    else:
+        engine, rows = engine_of(typed_rows(rows, old), str(request))
+        if fills_times:
+            rows = _stamped(engine, rows, ttl, old, collected.attempt.now_ms)
+        else:
+            _refuse_new_times(engine, rows, ttl, old)
+    prepared = _checked(collected, request, engine, rows, stored)
+    _refuse_other_form(request, prepared.state, old)
+    return replace(prepared, state=replace(old, uid=request.uid, ttl=ttl))
+
+
+def _checked(
+    collected: PendingCheckpoint,
+    request: KeyedRequest,
+    engine: Engine,
+    rows: Any,
+    stored: StoredFacts,
+) -> Prepared:
+    """Return the rows with the requested state, checked against the stored state."""
+    state = keyed_state(
+        request,
+        engine,
+        rows,
+        parallelism=collected.attempt.operators.parallelism_of(request.uid),
+        stored=stored,
+        so_far=collected.keyed,
+    )
+    return Prepared(engine, rows, state)
+
+
+def _as_stored(rows: Any, request: KeyedRequest, stored: KeyedState | None) -> Any:
+    """Convert dictionaries to a table with the stored types, as far as these fit the values."""
+    rows = with_uuids(rows, uuid_columns_of(request, stored))
+    if stored is None:
+        return rows
+    return table_like(rows, stored.schema.renamed(request.renamed), subject=str(request))
+
+
+def _refuse_other_form(request: KeyedRequest, state: KeyedState, old: KeyedState) -> None:
+    """Refuse changes that differ from their base in columns, hash scheme or max parallelism."""
+    if not same_columns(state.schema, old.schema):
+        raise SchemaMismatchError(
+            f"{request} is stored with the columns ({old.schema}), but its changes "
+            f"have ({state.schema}); changes must have the stored columns. Take a full "
+            "snapshot to change the columns"
+        )
+    if (state.max_parallelism, state.hash_scheme) != (old.max_parallelism, old.hash_scheme):
+        raise SchemaMismatchError(
+            f"{request} is stored with max parallelism {old.max_parallelism} and hash "
+            f"scheme {old.hash_scheme} in the checkpoint that the changes are based "
+            f"on, but with {state.max_parallelism} and {state.hash_scheme} in the newest; "
+            "take a full snapshot"
+        )
+
+
+def _refuse_new_times(
+    engine: Engine, rows: Any, ttl: TimeToLive | None, stored: KeyedState | None
+) -> None:
+    """Refuse rows without timestamps for a state that already has a TTL."""
+    if ttl is None or stored is None or stored.ttl is None:
+        return
+    if ttl.column in engine.schema_of(rows).names:
+        return
+    raise InvalidArgumentError(
+        f"{stored} has a TTL, but its rows lack the column {ttl.column!r}, so the lifetime of "
+        "all rows would restart. Add the timestamps, write only changes with "
+        f"checkpoint.write_changes(…), which can omit the column, or end the TTL with ttl={OFF!r}"
+    )
+
+
+def _stamped(
+    engine: Engine, rows: Any, ttl: TimeToLive | None, stored: KeyedState | None, now_ms: int
+) -> Any:
+    """Add the clock as time column to rows that lack it; return other rows unchanged.
+
+    The column has its stored type, or long if it is new.
+    """
+    if ttl is None or ttl.column in engine.schema_of(rows).names:
+        return rows
+    kind = "long"
+    if stored is not None and ttl.column in stored.schema.names:
+        kind = type_text(stored.schema.type_of(ttl.column))
+    if kind not in TIME_TYPES:
+        return rows  # the check of the state refuses the column, with its type
+    if kind != "long":
+        check_instant(now_ms)
+    return engine.with_time(rows, ttl.column, kind, now_ms)
