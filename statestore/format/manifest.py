@@ -123,7 +123,7 @@ class KeyedEntry:
         if not self.layers:
             return RowSet(self.rows, self.digest)
         known = self.merged
-        return known.rows if known is not None and known.of == self.digest else None
+        return known.rows if known is not None and known.file_digest == self.digest else None
 
     def recording(self, rows: RowSet | None) -> KeyedEntry:
         """Return the state with the rows that its layers and base result in; None for unknown."""
@@ -172,11 +172,12 @@ class KeyedEntry:
 class Merged:
     """The rows that result from the layers and the base.
 
-    ``of`` is the digest of all their files together. The figures are valid only for these files.
+    ``file_digest`` is the digest of all their files together. The figures are valid only for these
+    files.
     """
 
     rows: RowSet
-    of: int
+    file_digest: int
 
 
 @dataclass(frozen=True)

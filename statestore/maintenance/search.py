@@ -213,7 +213,7 @@ def search_store(
         files=len(listing),
         size_bytes=total,
         searched=dict(search.searched),
-        found=tuple(search.found),
+        found=tuple(search.traces),
         unsearched=tuple(search.unsearched),
         others=subject.others,
     )
@@ -305,7 +305,7 @@ class _Search:
     subject: Subject
     manifests: Sequence[Manifest]
     searched: Counter[str] = field(default_factory=Counter)
-    found: list[SubjectTrace] = field(default_factory=list)
+    traces: list[SubjectTrace] = field(default_factory=list)
     unsearched: list[UnsearchedFile] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -368,7 +368,7 @@ class _Search:
             return
         self.searched[DATA_FILES] += 1
         if file_rows.rows:
-            self.found.append(SubjectTrace(name, "rows of the key", file_rows.rows))
+            self.traces.append(SubjectTrace(name, "rows of the key", file_rows.rows))
         else:
             self._clean.add(name)
 
@@ -385,7 +385,7 @@ class _Search:
             return
         self.searched[LOG_FILES] += 1
         if shows:
-            self.found.append(SubjectTrace(name, "statistics of a Delta log", None))
+            self.traces.append(SubjectTrace(name, "statistics of a Delta log", None))
 
     def _add_document(self, name: str) -> None:
         try:
@@ -399,7 +399,7 @@ class _Search:
             return
         self.searched[DOCUMENTS] += 1
         if self._text.in_text(_free_text(name, document), but=_COMMAND_WORDS):
-            self.found.append(SubjectTrace(name, "text of a document", None))
+            self.traces.append(SubjectTrace(name, "text of a document", None))
 
     def _is_checksum(self, name: str) -> bool:
         """Return whether a file is one of Hadoop's checksums, which hold no values."""

@@ -47,14 +47,14 @@ _MOST_EXPONENT = 400
 class UnfitError(Exception):
     """A value that a type cannot hold; ``path`` is its position within the column's value."""
 
-    def __init__(self, value: Any, kind: str, reason: str, path: str = "") -> None:
+    def __init__(self, value: Any, type_text: str, reason: str, path: str = "") -> None:
         """Keep the value, the type that cannot hold it, and the reason."""
         super().__init__(reason)
-        self.value, self.kind, self.reason, self.path = value, kind, reason, path
+        self.value, self.type_text, self.reason, self.path = value, type_text, reason, path
 
     def within(self, step: str) -> UnfitError:
         """Return the error with a path that starts one level further out."""
-        return UnfitError(self.value, self.kind, self.reason, step + self.path)
+        return UnfitError(self.value, self.type_text, self.reason, step + self.path)
 
 
 def is_missing(value: Any) -> bool:

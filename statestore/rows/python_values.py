@@ -83,7 +83,7 @@ def column_of(
         except UnfitError as error:
             raise InvalidArgumentError(
                 f"{place(index)} of {subject} has {brief_text(error.value)} in the column "
-                f"{name + error.path!r} of type {error.kind}: {error.reason}"
+                f"{name + error.path!r} of type {error.type_text}: {error.reason}"
             ) from None
     try:
         return pa.array(converted, data_type)
@@ -119,7 +119,7 @@ def guess_column(
         raise InvalidArgumentError(
             f"the values of {name!r} do not have one type: {place(index)} of {subject} has "
             f"{brief_text(error.value)} in {name + error.path!r}, where other values are "
-            f"{error.kind}: {error.reason}"
+            f"{error.type_text}: {error.reason}"
         ) from None
     try:
         return column_of(values, data_type, name=name, subject=subject, place=place)

@@ -111,13 +111,13 @@ class _TaskResults:
     """The combined result of some tasks.
 
     It has the files that they wrote, their errors, the subtasks whose key groups were all compared,
-    and the rows that each of these has ``seen``.
+    and the rows that each of these has observed.
     """
 
     handles: list[KeyedStateHandle]
     errors: list[StateStoreError | _OutOfOrderError]
     compared: list[int | None]
-    seen: list[RowSet]
+    observed: list[RowSet]
 
     @classmethod
     def collect(cls, written: DataFrame, state: KeyedState) -> _TaskResults:
@@ -294,7 +294,7 @@ class SparkEngine:
             outcome.handles.extend(rest.handles)
             outcome.errors.extend(rest.errors)
         observed = ObservedRows()
-        observed.add((rows.rows, rows.digest) for rows in outcome.seen)
+        observed.add((rows.rows, rows.digest) for rows in outcome.observed)
         return _handles(outcome, target), RowSet(observed.rows, observed.digest)
 
 
