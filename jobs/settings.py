@@ -22,7 +22,8 @@ from jobs.places import (
 from statestore.errors import InvalidArgumentError
 from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.restart import NoRestart
-from statestore.restore.target import AUTO, RestoreTarget, bytes_of
+from statestore.restore.byte_sizes import AUTO, bytes_of
+from statestore.restore.target import RestoreTarget
 from statestore.settings import setting
 from statestore.sources.discovery import Policies
 from statestore.sources.kafka import DEFAULT_SECONDS

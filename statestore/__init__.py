@@ -12,9 +12,10 @@ from statestore._version import __version__
 if TYPE_CHECKING:
     from statestore import errors
     from statestore.engines.choice import partition
-    from statestore.format.layers import CompactionRule
+    from statestore.format.compaction_policy import CompactionRule
     from statestore.format.manifest import Manifest
-    from statestore.format.state import StateKind, TimeToLive
+    from statestore.format.state import StateKind
+    from statestore.format.ttl import TimeToLive
     from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
     from statestore.keys.hashing import key_group_of
     from statestore.listeners import (

@@ -37,6 +37,8 @@ because Spark carries errors from its workers to the driver.
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 __all__ = [
     "CheckpointNotFoundError",
     "CommitConflictError",
@@ -65,6 +67,7 @@ __all__ = [
     "StoreNotFoundError",
     "UnclaimedStateError",
     "UnsupportedTypeError",
+    "unknown_choice",
 ]
 
 
@@ -263,3 +266,9 @@ class QueryStoppedError(StateStoreError):
 
     kind = "query-stopped"
     exit_code = 19
+
+
+def unknown_choice(what: str, value: object, among: type[StrEnum]) -> InvalidArgumentError:
+    """Return the error for a value that is not in an enumeration; it lists the members."""
+    known = ", ".join(repr(member.value) for member in among)
+    return InvalidArgumentError(f"unknown {what} {value!r}: use one of {known}")

@@ -27,7 +27,7 @@ from statestore.display import (
 )
 from statestore.engines.choice import spark_module
 from statestore.errors import InvalidArgumentError, StateStoreError, StoreNotFoundError
-from statestore.format.layers import CompactionRule
+from statestore.format.compaction_policy import CompactionRule
 from statestore.format.manifest import Manifest
 from statestore.format.state import LAYOUT_CHOICES
 from statestore.jobgraph.graph import JobGraph
@@ -35,9 +35,10 @@ from statestore.keys.ranges import RangeAssignment
 from statestore.listeners import CheckpointListener
 from statestore.parquet.writer import ParquetOptions
 from statestore.restore import restored as restore_command
+from statestore.restore import selection as plan_command
 from statestore.restore import sql_query as query_command
-from statestore.restore import target as plan_command
-from statestore.restore.plan import RestorePlan, Weight
+from statestore.restore.key_group_weights import Weight
+from statestore.restore.plan import RestorePlan
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.restore.sql_query import View
 from statestore.restore.target import RestoreTarget

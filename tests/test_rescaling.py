@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from statestore.restore.target import bytes_of
+from statestore.restore.byte_sizes import bytes_of
 from tests.rescaling import drawings, facts, more_drawings
 from tests.rescaling.layout import table
 from tests.rescaling.page import TEMPLATE, UNRUN, page

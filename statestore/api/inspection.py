@@ -12,16 +12,20 @@ from statestore.maintenance import diff as diff_command
 from statestore.maintenance.diff import DEFAULT_EXAMPLES
 from statestore.maintenance.diff_report import CheckpointDifference
 from statestore.restore import compare_plans as compare_command
+from statestore.restore import hot_keys
 from statestore.restore import key_history as as_of_command
-from statestore.restore import key_history as key_command
+from statestore.restore import key_states as key_command
 from statestore.restore import skew as skew_command
 from statestore.restore.compare_plans import Comparison, Prices
-from statestore.restore.key_history import KeyHistory, KeyStates
+from statestore.restore.key_group_weights import Weight
+from statestore.restore.key_history import KeyHistory
+from statestore.restore.key_states import KeyStates
 from statestore.restore.placement import LOCALITY, OperatorPlacement, place_operators
-from statestore.restore.plan import Weight
+from statestore.restore.range_skew import RangeSkew, skews_of
 from statestore.restore.row_files import Progress
-from statestore.restore.skew import FACTOR, RangeSkew, SkewReport, skews_of
-from statestore.restore.target import RestoreTarget, plan, plan_target
+from statestore.restore.selection import plan
+from statestore.restore.skew import FACTOR, SkewReport
+from statestore.restore.target import RestoreTarget, plan_target
 from statestore.rows.dataframes import RowStream
 
 __all__ = ["StoreInspection"]
@@ -174,11 +178,11 @@ class StoreInspection:
         uid: str | None = None,
         name: str | None = None,
         *,
-        keys: int = skew_command.KEYS,
+        keys: int = hot_keys.KEYS,
         checkpoint: int | str = "latest",
         by: Weight | str = Weight.BYTES,
         factor: float = FACTOR,
-        read_groups: int = skew_command.READ_GROUPS,
+        read_groups: int = hot_keys.READ_GROUPS,
     ) -> SkewReport:
         """Return skewed key groups, and the keys with the most rows.
 

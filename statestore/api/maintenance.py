@@ -14,8 +14,8 @@ from statestore._version import __version__
 from statestore.api.context import HasContext, StoreContext
 from statestore.arguments import checked_methods
 from statestore.errors import InvalidArgumentError
+from statestore.format.compaction_policy import CompactionRule
 from statestore.format.hold_documents import Pin, Savepoint
-from statestore.format.layers import CompactionRule
 from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
 from statestore.maintenance import compact as compact_command

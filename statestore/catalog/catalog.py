@@ -28,7 +28,7 @@ from statestore.errors import (
     StoreNotFoundError,
 )
 from statestore.format.documents import document_bytes, parse_document
-from statestore.format.files_json import file_list_to_json
+from statestore.format.file_lists import file_list_to_json
 from statestore.format.hold_documents import is_savepoint_name
 from statestore.format.listed import FileList, ListedFiles, list_of, read_all, totals_of
 from statestore.format.manifest import KeyedEntry, Manifest, TableFormat

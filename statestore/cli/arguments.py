@@ -32,8 +32,8 @@ from statestore.parsing import (
     parse_number,
     whole_number,
 )
-from statestore.restore.plan import Weight
-from statestore.restore.target import AUTO, bytes_of
+from statestore.restore.byte_sizes import AUTO, bytes_of
+from statestore.restore.key_group_weights import Weight
 from statestore.settings import read_text
 
 __all__ = [

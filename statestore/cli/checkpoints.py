@@ -23,20 +23,17 @@ from statestore.cli.drawing import (
 )
 from statestore.cli.output import Page, cell, table_of
 from statestore.errors import StateStoreError
-from statestore.format.digest import RowSet, digest_text
+from statestore.format.digest import digest_text
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
-from statestore.format.metrics import CheckpointMetrics, metrics_to_json
+from statestore.format.metrics import CheckpointMetrics
+from statestore.format.metrics_json import metrics_to_json
+from statestore.format.rescale_proof import RowSet
 from statestore.keys.ranges import RangeAssignment
+from statestore.restore.key_group_weights import Weight
 from statestore.restore.placement import OperatorPlacement
-from statestore.restore.plan import (
-    OperatorPlan,
-    ParallelismChoice,
-    RestorePlan,
-    SubtaskPlan,
-    Weight,
-)
-from statestore.restore.skew import RangeSkew
+from statestore.restore.plan import OperatorPlan, ParallelismChoice, RestorePlan, SubtaskPlan
+from statestore.restore.range_skew import RangeSkew
 
 __all__ = [
     "ChoiceDocument",

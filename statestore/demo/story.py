@@ -11,271 +11,49 @@ temporary directory on this machine while the demo runs.
 from __future__ import annotations
 
 import itertools
-import json
 import shlex
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.text import Text
 
-from statestore.cli.drawing import ASCII, UNICODE, key_group_bars, range_text
+from statestore.cli.drawing import range_text
 from statestore.demo.flights import MONTHS, FlightLog, read_flights, write_log
 from statestore.demo.job import (
     AIRCRAFT,
     KEY,
     MAX_PARALLELISM,
-    SOURCE,
-    FlightBatch,
     Job,
     consume,
-    elements,
     fold,
-    micro_batches,
-    partitions_by_subtask,
     restore,
     snapshot,
     start,
 )
-from statestore.errors import InvalidArgumentError, StorageError
+from statestore.demo.micro_batches import FlightBatch, micro_batches, partitions_by_subtask
+from statestore.demo.story_comparison import (
+    NEW_PARALLELISM,
+    OLD_PARALLELISM,
+    OTHER_STEPS,
+    TABLE_FORMAT,
+    StoryComparison,
+    compare,
+)
+from statestore.demo.teller import Teller
+from statestore.errors import StorageError
 from statestore.spark.session import spark_session
 from statestore.storage import open_storage
 from statestore.store import StateStore
 
-__all__ = [
-    "StoryComparison",
-    "Teller",
-    "compare",
-    "differing_rows",
-    "run",
-]
-
-
-# The output of the demo: results on stdout, progress on stderr.
-#
-# On a terminal the progress is a temporary bar. Otherwise it is a line per step, so that a log
-# shows all steps and their durations. With ``output="json"`` the result is one document at the end.
-
-
-Cell = int | float | str
-DRAWING_WIDTH = 100
-INDENT = "   "
-OUTPUTS = ("text", "json")
-
-
-class Teller:
-    """Prints the output; as a context manager it removes the bar after an error.
-
-    ``pen`` has the characters that stdout can show.
-
-    Raises InvalidArgumentError for an output other than text and json.
-    """
-
-    def __init__(self, output: str = "text") -> None:
-        if output not in OUTPUTS:
-            raise InvalidArgumentError(f"output must be {' or '.join(OUTPUTS)}, not {output!r}")
-        self._json = output == "json"
-        self._steps, self._done = 0, 0
-        self._out = Console(highlight=False, markup=False, soft_wrap=True)
-        self.pen = UNICODE if (sys.stdout.encoding or "").lower().startswith("utf") else ASCII
-        stderr = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=stderr,
-            transient=True,
-            # By default Rich would redirect stdout to the bar's console, which is stderr.
-            redirect_stdout=False,
-            redirect_stderr=False,
-            disable=not stderr.is_interactive,
-        )
-        self._task = self._bar.add_task("", total=None)
-
-    def __enter__(self) -> Teller:
-        self._show(True)
-        return self
-
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._show(False)
-
-    def expect(self, steps: int) -> None:
-        """Set the total number of steps, including the finished ones."""
-        self._steps = steps
-        self._bar.update(self._task, total=steps)
-
-    @contextmanager
-    def step(self, what: str) -> Iterator[None]:
-        """Show ``what`` as the current step, and count it when the block ends."""
-        began = time.monotonic()
-        self._bar.update(self._task, description=what)
-        yield
-        self._done += 1
-        self._bar.advance(self._task)
-        if self._bar.disable:
-            count = f"[{self._done}/{self._steps}]" if self._steps else f"[{self._done}]"
-            print(f"{count} {what}: {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
-
-    def say(self, text: str) -> None:
-        """Print a paragraph."""
-        self._print(Text(text), Text())
-
-    def table(self, columns: Sequence[str], rows: Iterable[Iterable[Cell]]) -> None:
-        """Print a table: words on the left, numbers on the right with thousands separators."""
-        # Rich's table would wrap rows that are wider than the terminal, and pad lines with blanks.
-        lines = [list(row) for row in rows]
-        cells = [list(columns), *([_text(cell) for cell in line] for line in lines)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        right = [isinstance(cell, int | float) for cell in lines[0]]
-        texts = [
-            "  ".join(
-                cell.rjust(width) if number else cell.ljust(width)
-                for cell, width, number in zip(line, widths, right, strict=True)
-            )
-            for line in cells
-        ]
-        head, *body = (Text(INDENT + text.rstrip()) for text in texts)
-        head.stylize("bold")
-        self._print(head, *body, Text())
-
-    def key_groups(self, max_parallelism: int, *parallelisms: int) -> None:
-        """Draw the key groups of each subtask, with a line for each parallelism."""
-        width = min(self._out.width, DRAWING_WIDTH) - len(INDENT)
-        lines = key_group_bars(max_parallelism, parallelisms, width=width, pen=self.pen)
-        self._print(*(Text(INDENT + line) for line in lines), Text())
-
-    def document(self, content: Mapping[str, Any]) -> None:
-        """Print the results as a JSON document, if this is the chosen output."""
-        if self._json:
-            print(json.dumps(content, indent=2))
-
-    def _print(self, *lines: Text) -> None:
-        if self._json:
-            return
-        self._show(False)
-        for line in lines:
-            self._out.print(line)
-        self._show(True)
-
-    def _show(self, wanted: bool) -> None:
-        # In some releases of Rich, even a disabled bar prints an empty line at its end.
-        if not self._bar.disable:
-            (self._bar.start if wanted else self._bar.stop)()
-
-
-def _text(cell: Cell) -> str:
-    match cell:
-        case int():
-            return f"{cell:,}"
-        case float():
-            return f"{cell:.1f}"
-        case _:
-            return cell
-
-
-# The verification compares the states of the interrupted job with a run that was never interrupted.
-#
-# Every state is compared twice: row by row, and by the digests in the two manifests. The rows are
-# the proof. The digests show that the manifests alone are sufficient for a comparison.
-
-
-Elements = Sequence[Sequence[Mapping[str, object]]]
-
-
-@dataclass(frozen=True)
-class StoryComparison:
-    """The comparison of one state: its rows, the rows of one side only, and both hex digests."""
-
-    state: str
-    rows: int
-    differing_rows: int
-    digest: str
-    uninterrupted_digest: str
-
-    @property
-    def equal(self) -> bool:
-        """Whether the rows and the digests are equal."""
-        return self.differing_rows == 0 and self.digest == self.uninterrupted_digest
-
-
-def compare(
-    store: StateStore, checkpoint: int, reference: StateStore, uninterrupted: Job
-) -> list[StoryComparison]:
-    """Return one comparison per state of the checkpoint.
-
-    The rows of the checkpoint in ``store`` are compared with the rows that ``uninterrupted``
-    computed. ``reference`` has the snapshot of this job; only its digests are used.
-    """
-    assert uninterrupted.states is not None
-    restored = store.restore(checkpoint=checkpoint, parallelism=uninterrupted.parallelism)
-    differing = {}
-    for name, expected in uninterrupted.states.by_name().items():
-        rows = restored.keyed(AIRCRAFT, name).to_spark().drop("key_group")
-        differing[AIRCRAFT, name] = differing_rows(rows, expected)
-    for name, per_subtask in elements(uninterrupted).items():
-        stored = restored.operator_state(SOURCE, name).per_old_subtask()
-        differing[SOURCE, name] = _differing_elements(stored, per_subtask)
-    other = reference.manifest()
-    return [
-        StoryComparison(
-            state=entry.state.name,
-            rows=entry.rows,
-            differing_rows=differing[entry.state.uid, entry.state.name],
-            digest=f"{entry.digest:016x}",
-            uninterrupted_digest=f"{other.find(entry.state.uid, entry.state.name).digest:016x}",
-        )
-        for entry in restored.manifest.entries
-    ]
-
-
-def differing_rows(left: DataFrame, right: DataFrame) -> int:
-    """Return how many rows only one of two DataFrames has, counting duplicates."""
-    side = "side"
-    both = left.withColumn(side, F.lit(1)).unionByName(right.withColumn(side, F.lit(-1)))
-    surplus = both.groupBy(*left.columns).agg(F.sum(side).alias(side)).where(F.col(side) != 0)
-    total: int | None = surplus.agg(F.sum(F.abs(side))).collect()[0][0]
-    return total or 0
-
-
-def _differing_elements(left: Elements, right: Elements) -> int:
-    """Return at how many places (subtask and position) two operator states differ."""
-    elements = {
-        (subtask, position): e
-        for subtask, mine in enumerate(left)
-        for position, e in enumerate(mine)
-    }
-    wanted = {
-        (subtask, position): e
-        for subtask, mine in enumerate(right)
-        for position, e in enumerate(mine)
-    }
-    return sum(
-        elements.get(place) != wanted.get(place) for place in elements.keys() | wanted.keys()
-    )
-
-
-OLD_PARALLELISM = 4
-NEW_PARALLELISM = 7
-TABLE_FORMAT = "delta"
-# Besides micro-batches: flights, Spark, writing, 3 snapshots, plan, restore, reference, proof.
-OTHER_STEPS = 10
+__all__ = ["run"]
 
 
 @dataclass(frozen=True)

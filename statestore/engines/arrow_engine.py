@@ -13,16 +13,16 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
-from statestore.format.digest import RowSet
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.names import KEY_GROUP
+from statestore.format.rescale_proof import RowSet
 from statestore.format.schema import Schema, same_columns
 from statestore.format.state import KeyedState
 from statestore.keys.arrow import check_key_types
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
 from statestore.layers.base_comparison import BaseComparison, ObservedRows
-from statestore.layers.merge import time_column
+from statestore.layers.expiry import time_column
 from statestore.parquet.keyed_writer import KeyedTarget, write_grouped, write_pieces
 from statestore.parquet.writer import ParquetOptions
 from statestore.rows.column_types import schema_of_arrow

@@ -20,8 +20,8 @@ from statestore.engines.arrow_engine import (
 )
 from statestore.engines.grouped_engine import GroupedEngine, GroupedRows
 from statestore.extras import needs_extra
-from statestore.format.digest import RowSet
 from statestore.format.handles import KeyedStateHandle
+from statestore.format.rescale_proof import RowSet
 from statestore.format.schema import Schema
 from statestore.format.state import KeyedState
 from statestore.jobgraph.partitioners import Partitioner

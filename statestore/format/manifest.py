@@ -18,7 +18,7 @@ from msgspec import Meta
 from statestore.display import NotebookBar, amount, bars, counted, figure, size, table, text, when
 from statestore.errors import StateNotFoundError
 from statestore.format.batches import BatchRecord
-from statestore.format.digest import RowSet, combine
+from statestore.format.digest import combine
 from statestore.format.documents import Count
 from statestore.format.handles import (
     FileRanges,
@@ -30,6 +30,7 @@ from statestore.format.handles import (
 from statestore.format.left_out import LeftOutState
 from statestore.format.listed import Totals, read_all, totals_of
 from statestore.format.metrics import CheckpointMetrics
+from statestore.format.rescale_proof import RowSet
 from statestore.format.state import KeyedState, OperatorState
 from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.stored_operators import Operators

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct, structs
 
 from statestore.errors import InvalidArgumentError
 from statestore.format.batches import BatchRecord
-from statestore.format.digest import RowSet, digest_text
+from statestore.format.digest import digest_text
 from statestore.format.documents import (
     CheckpointId,
     Count,
@@ -28,25 +28,11 @@ from statestore.format.documents import (
     prefix_place,
     report_place,
 )
-from statestore.format.files_json import (
-    Digest,
-    FileListDocument,
-    Files,
-    KeyedFiles,
-    LayerDocument,
-    Lists,
-    Sort,
-    duplicate_problem,
-    files_json,
-    files_member,
-    layers_json,
-    layers_of,
-    listed_files,
-    refuse_foreign_folder,
-    refuse_other_totals,
-)
+from statestore.format.file_lists import FileListDocument, Lists, files_member, listed_files
+from statestore.format.files_json import Digest, Files, KeyedFiles, files_json
+from statestore.format.foreign_names import Sort, duplicate_problem, refuse_foreign_folder
 from statestore.format.graph_json import GraphDocument, graph_from_json, graph_to_json
-from statestore.format.hold_documents import is_savepoint_name
+from statestore.format.layers_json import LayerDocument, layers_json, layers_of, refuse_other_totals
 from statestore.format.left_out import LeftOutState
 from statestore.format.listed import list_of
 from statestore.format.manifest import (
@@ -57,18 +43,12 @@ from statestore.format.manifest import (
     TableRef,
     Writer,
 )
-from statestore.format.metrics import MetricsDocument, metrics_from_json, metrics_to_json
+from statestore.format.metrics_json import MetricsDocument, metrics_from_json, metrics_to_json
+from statestore.format.origin_json import origin_from_json
+from statestore.format.rescale_proof import RowSet
 from statestore.format.schema import Schema
-from statestore.format.state import (
-    KeyedState,
-    Layout,
-    OperatorState,
-    StateKind,
-    TimeDomain,
-    TimeToLive,
-    TtlUpdate,
-    TtlVisibility,
-)
+from statestore.format.state import KeyedState, Layout, OperatorState, StateKind, TimeDomain
+from statestore.format.ttl import TimeToLive, TtlUpdate, TtlVisibility
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.groups import MAX_PARALLELISM
 from statestore.keys.ranges import RangeAssignment
@@ -76,68 +56,32 @@ from statestore.keys.ranges import RangeAssignment
 __all__ = [
     "FORMAT",
     "FORMAT_VERSION",
+    "E",
     "keyed_from_json",
     "keyed_to_json",
     "left_out_to_json",
     "manifest_from_json",
     "manifest_to_json",
-    "origin_from_json",
 ]
 
 
-# The origin: a manifest's record of the command that made its checkpoint, with checks.
-#
-# The checks matter because ``purge`` acts on the record to finish an interrupted run: it moves
-# savepoints and expires a checkpoint.
-
-
-_FROM_ELSEWHERE = ("copy", "fork")
-
-
-class _Moved(Struct, frozen=True):
-    name: str
-    created_at_ms: Moment
-
-    def __post_init__(self) -> None:
-        if not is_savepoint_name(self.name):
-            raise ValueError(f"no savepoint is called {self.name!r}")
-
-
-class _Origin(Struct, frozen=True):
-    command: str
-    checkpoint: Any
-    savepoints: tuple[_Moved, ...] | None = None
-    expired: bool | None = None
-
-
-def origin_from_json(value: dict[str, Any], checkpoint_id: int, name: str) -> dict[str, Any]:
-    """Return the origin of checkpoint ``checkpoint_id``.
-
-    Raises MalformedManifestError with the place for an origin that no command writes. Members that
-    no command uses are not checked.
-    """
-    origin = convert_json(value, _Origin, name, ".origin")
-    old = origin.checkpoint
-    is_derived = origin.command in _FROM_ELSEWHERE or (type(old) is int and 0 < old < checkpoint_id)
-    with report_place(name, ".origin.checkpoint"):
-        if not is_derived:
-            raise ValueError(
-                f"the source of checkpoint {checkpoint_id} cannot be checkpoint {old!r}"
-            )
-    return value
-
-
 FORMAT = "statestore-checkpoint"
+
+
 FORMAT_VERSION = 3
 """The newest version that this release reads.
 
 A manifest has the lowest version that supports its contents. Version 2 added changes of a state,
 which a reader must apply, and TTLs, which it must respect. Version 3 added separate file lists."""
 
+
 # The limit for all operators together, because a plan has an entry for each subtask.
 _MOST_SUBTASKS = 2**20
 
+
 E = TypeVar("E", KeyedEntry, OperatorEntry)
+
+
 _Groups = Annotated[int, Meta(ge=1, le=MAX_PARALLELISM)]
 
 
@@ -211,7 +155,7 @@ class _Keyed(_Stored, frozen=True, kw_only=True):
     def entry_of(self, uid: str, lists: Lists, *, relabelled: bool = False) -> KeyedEntry:
         """Return the state of operator ``uid``.
 
-        ``relabelled`` is as in :func:`statestore.format.files_json.refuse_foreign_folder`.
+        ``relabelled`` is as in :func:`statestore.format.foreign_names.refuse_foreign_folder`.
         """
         ttl = None if self.ttl is None else TimeToLive(**structs.asdict(self.ttl))
         members = {name: getattr(self, name) for name in _STATE_MEMBERS}

@@ -1,4 +1,11 @@
-"""Key-group ranges that differ from Flink's even ones: balanced, or of another max parallelism."""
+"""Key-group ranges that differ from Flink's even ones: balanced, or of another max parallelism.
+
+Contiguous key-group ranges that are balanced by bytes or rows instead of by count.
+
+This is an alternative to Flink's even ranges (``KeyGroupRangeAssignment``) for state whose key
+groups differ in size. It cuts the key groups into contiguous, nonempty ranges such that the
+largest range is as small as possible.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +19,6 @@ from statestore.errors import InvalidArgumentError, ParallelismError
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 
 __all__ = ["Assignment", "RangeAssignment", "balance_ranges"]
-
-
-# Contiguous key-group ranges that are balanced by bytes or rows instead of by count.
-#
-# This is an alternative to Flink's even ranges (``KeyGroupRangeAssignment``) for state whose key
-# groups differ in size. It cuts the key groups into contiguous, nonempty ranges such that the
-# largest range is as small as possible.
 
 
 @dataclass(frozen=True)

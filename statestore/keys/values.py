@@ -1,4 +1,13 @@
-"""The values that a key can consist of, and the Java types that they are hashed as."""
+"""The values that a key can consist of, and the Java types that they are hashed as.
+
+Key values and their exact integer forms.
+
+A plain Python value implies the Java or SQL type it stands for. If it cannot, it is wrapped:
+:class:`Typed` names the type at any depth, :class:`Row` is Flink's ``Row`` with its kind,
+:class:`RawBits` is a float given by its bits. Python's dates and times are limited to
+microseconds and the years 1..9999. An int in their place covers Java's full range, in days or
+nanoseconds as the functions say.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +36,6 @@ __all__ = [
     "nanos_of_day",
     "wrong_value",
 ]
-
-
-# Key values and their exact integer forms.
-#
-# A plain Python value implies the Java or SQL type it stands for. If it cannot, it is wrapped:
-# :class:`Typed` names the type at any depth, :class:`Row` is Flink's ``Row`` with its kind,
-# :class:`RawBits` is a float given by its bits. Python's dates and times are limited to
-# microseconds and the years 1..9999. An int in their place covers Java's full range, in days or
-# nanoseconds as the functions say.
 
 
 KeyType: TypeAlias = "str | Sequence[KeyType] | None"

@@ -24,10 +24,10 @@ from statestore.format.names import KEY_GROUP
 from statestore.format.slices import reads_of
 from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
-from statestore.layers.aligned_streams import sorted_tables
-from statestore.layers.intact_key_groups import group_parts
+from statestore.layers.key_group_contents import group_parts
 from statestore.layers.merge import read_state
-from statestore.parquet.reader import restored_schema
+from statestore.layers.ordered_streams import sorted_tables
+from statestore.parquet.keyed_reader import restored_schema
 from statestore.rows.change_rows import change_table
 from statestore.rows.delete_markers import Deletion
 from statestore.rows.digests import row_hashes

@@ -1,4 +1,11 @@
-"""Compact a state: merge layers of changes into one, and fold changes into the base."""
+"""Compact a state: merge layers of changes into one, and fold changes into the base.
+
+Merging and folding layers leaves less to read, with the same rows.
+
+The compacted files are new; the old ones stay for the checkpoints that name them. The SHA-256 of
+each file is checked before it is read, so that damage is not copied. Memory holds as much as
+during a restore of the same key groups.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +14,22 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from statestore.format.handles import KeyedStateHandle
-from statestore.format.layers import (
+from statestore.format.compaction_policy import (
     CompactionRule,
     layers_to_merge,
-    live_without,
     overdue_layers,
     overdue_spans,
     spans_to_fold,
 )
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.layers import live_without
 from statestore.format.manifest import KeyedEntry, Layer
 from statestore.format.names import KEY_GROUP
 from statestore.format.slices import reads_of
 from statestore.format.state import Layout
 from statestore.keys.groups import KeyGroupRange, merge_ranges
-from statestore.layers.merge import (
-    MERGED_BYTES,
-    merged_changes,
-    read_pieces,
-    replace_expired,
-    rows_to_keep,
-)
+from statestore.layers.expiry import MERGED_BYTES, replace_expired, rows_to_keep
+from statestore.layers.merge import merged_changes, read_pieces
 from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
 from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.parquet.writer import ParquetOptions
@@ -36,12 +38,6 @@ from statestore.storage import Storage
 __all__ = [
     "Compactor",
 ]
-
-# Merging and folding layers leaves less to read, with the same rows.
-#
-# The compacted files are new; the old ones stay for the checkpoints that name them. The SHA-256 of
-# each file is checked before it is read, so that damage is not copied. Memory holds as much as
-# during a restore of the same key groups.
 
 
 @dataclass

@@ -13,15 +13,14 @@ from itertools import count
 from typing import Any
 
 from statestore.errors import InvalidArgumentError, StateNotFoundError
-from statestore.format.layers import (
+from statestore.format.compaction_policy import (
     CompactionRule,
     LayeredSpan,
     layers_to_merge,
-    live_rows,
-    live_without,
     spans_of,
     spans_to_fold,
 )
+from statestore.format.layers import live_rows, live_without
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Layer, Manifest
 from statestore.keys.groups import KeyGroupRange

@@ -27,7 +27,7 @@ from statestore.format.manifest import Manifest
 from statestore.maintenance.file_names import StoredFileIndex, new_name
 from statestore.storage import Storage
 from statestore.storage.base import report_os_errors
-from statestore.storage.local import can_link, link
+from statestore.storage.hard_links import can_link, link
 
 __all__ = ["CopiedFile", "FileCopy", "Progress", "data_files"]
 

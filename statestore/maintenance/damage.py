@@ -8,11 +8,8 @@ from dataclasses import dataclass, field
 
 from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
-from statestore.layers.intact_key_groups import (
-    group_digests,
-    group_rows,
-    live_parts,
-)
+from statestore.layers.intact_key_groups import group_digests
+from statestore.layers.key_group_contents import group_rows, live_parts
 from statestore.maintenance.older_checkpoints import ElementsCopy, GroupCopies, OlderCheckpoints
 from statestore.maintenance.readable_parts import (
     are_elements_intact,

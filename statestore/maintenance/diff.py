@@ -15,9 +15,9 @@ from dataclasses import replace
 
 from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StateNotFoundError
+from statestore.format.common_type import digests_compare
 from statestore.format.left_out import left_out_of
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
-from statestore.format.schema import digests_compare
 from statestore.maintenance.diff_elements import Pair, compare_elements
 from statestore.maintenance.diff_graphs import graph_others
 from statestore.maintenance.diff_report import (

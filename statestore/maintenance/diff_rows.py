@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from statestore.format.common_type import digests_compare
 from statestore.format.manifest import KeyedEntry
-from statestore.format.schema import Schema, digests_compare
-from statestore.layers.intact_key_groups import Parts, aligned_groups, group_parts, read_groups
+from statestore.format.schema import Schema
+from statestore.layers.key_group_contents import Parts, aligned_groups, group_parts, read_groups
 from statestore.maintenance.diff_report import (
     ROWS_AT_ONCE,
     Example,

@@ -18,19 +18,17 @@ from statestore.errors import (
 )
 from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.format.manifest import KeyedEntry, OperatorEntry
-from statestore.layers.intact_key_groups import (
-    Rows,
+from statestore.layers.intact_key_groups import Rows, group_digests, intact_elements
+from statestore.layers.key_group_contents import (
     exact_groups,
-    group_digests,
     group_rows,
-    intact_elements,
     intact_groups,
     read_groups,
 )
 from statestore.maintenance.verify_file import FileCheck, check_file
+from statestore.parquet.keyed_reader import add_key_group, restored_schema
 from statestore.parquet.keyed_writer import KeyedTarget, write_grouped
 from statestore.parquet.operator_elements import write_elements
-from statestore.parquet.reader import add_key_group, restored_schema
 from statestore.rows.matching import first_of_equals
 from statestore.rows.python_values import display_rows
 from statestore.storage import Storage

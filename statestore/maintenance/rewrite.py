@@ -28,8 +28,8 @@ from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.aligned_streams import align_streams
 from statestore.layers.merge import read_pieces
+from statestore.parquet.keyed_reader import restored_schema
 from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
-from statestore.parquet.reader import restored_schema
 from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.restore.lookup import key_batch, key_group_of
 from statestore.rows.delete_markers import clear_deletes

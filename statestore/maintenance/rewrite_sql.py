@@ -22,8 +22,8 @@ from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.merge import read_state
 from statestore.maintenance.rewrite import sort_memory_bytes
+from statestore.parquet.keyed_reader import restored_schema
 from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
-from statestore.parquet.reader import restored_schema
 from statestore.restore.duck import copy_slices, duckdb, error_text, sandbox
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.equality import leaf_columns

@@ -22,7 +22,8 @@ from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.format.state import Layout
-from statestore.layers.intact_key_groups import exact_groups, group_digests
+from statestore.layers.intact_key_groups import group_digests
+from statestore.layers.key_group_contents import exact_groups
 from statestore.maintenance.damage import (
     Damage,
     DamagedElements,

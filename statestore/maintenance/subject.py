@@ -20,9 +20,10 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, StateNotFoundError
+from statestore.format.common_type import common_type
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.names import table_of
-from statestore.format.schema import DataType, Schema, common_type, type_text
+from statestore.format.schema import DataType, Schema, type_text
 from statestore.format.state import KeyedState
 from statestore.jobgraph.operators import operator_id
 from statestore.restore.lookup import key_batch

@@ -23,9 +23,10 @@ from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP, partition_file, ranged_file
 from statestore.format.state import KeyedState, Layout
 from statestore.keys.groups import KeyGroupRange
+from statestore.parquet.encodings import Encodings
 from statestore.parquet.statistics import statistics_columns
 from statestore.parquet.uncommitted_files import UncommittedFiles
-from statestore.parquet.writer import Encodings, FileWriter, ParquetOptions
+from statestore.parquet.writer import FileWriter, ParquetOptions
 from statestore.rows.change_rows import merge_deletes
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.digests import row_hashes

@@ -18,8 +18,9 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.manifest import Manifest
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.ranges import Assignment
+from statestore.restore.key_group_weights import Weight, weights_of
 from statestore.restore.placement import LOCALITY, place_operators
-from statestore.restore.plan import OperatorPlan, RestorePlan, Weight, weights_of
+from statestore.restore.plan import OperatorPlan, RestorePlan
 from statestore.restore.target import RestoreTarget, plan_target
 from statestore.rows.dataframes import as_pandas, as_polars, table_of
 
@@ -332,9 +333,6 @@ def _best_option(
     best = min(alike, key=lambda option: (option.moved_bytes, option.parallelism))
     more = f" ({len(alike)} are about equal; this one moves the fewest bytes)"
     return best, more if len(alike) > 1 else ""
-
-
-# Compare several parallelisms before a checkpoint is restored at one of them.
 
 
 def compare(

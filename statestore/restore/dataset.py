@@ -32,9 +32,11 @@ from statestore.format.names import KEY_GROUP
 from statestore.format.slices import reads_of
 from statestore.format.state import Layout
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
-from statestore.layers.merge import Wanted, hides_expired, read_state
-from statestore.parquet.fetch import PrefetchQueue
-from statestore.parquet.reader import DataFile, add_key_group, open_data
+from statestore.layers.expiry import hides_expired
+from statestore.layers.merge import Wanted, read_state
+from statestore.parquet.file_sources import PrefetchQueue
+from statestore.parquet.keyed_reader import add_key_group
+from statestore.parquet.reader import DataFile, open_data
 from statestore.restore.duck import copy_slices
 from statestore.storage import Storage
 

@@ -22,17 +22,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from statestore.errors import DamagedFileError, InvalidArgumentError, StateStoreError
-from statestore.format.digest import RescaleProof, RowSet
 from statestore.format.left_out import LeftOutState, left_out_of
 from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.format.names import escape
+from statestore.format.rescale_proof import RescaleProof, RowSet
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.parquet.operator_elements import element_digests
 from statestore.parquet.writer import ParquetOptions
 from statestore.restore.output_folder import Contents, publish_folder
 from statestore.restore.plan import OperatorPlan
 from statestore.restore.row_files import EXPORT_FORMATS, Progress, elements_reader, write_rows
-from statestore.restore.target import select_operators
+from statestore.restore.selection import select_operators
 
 if TYPE_CHECKING:
     from statestore.restore.restored import RestoredCheckpoint

@@ -22,12 +22,9 @@ from statestore.format.handles import KeyedStateSlice
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import ReadSlices
 from statestore.format.state import KeyedState
-from statestore.layers.merge import (
-    live_rows_of,
-    merged_rows,
-    rows_in_kept_groups,
-)
-from statestore.parquet.reader import read_slices, restored_schema
+from statestore.layers.merge import live_rows_of, merged_rows
+from statestore.layers.regrouped_rows import rows_in_kept_groups
+from statestore.parquet.keyed_reader import read_slices, restored_schema
 from statestore.restore.lookup import has_exact_bounds
 from statestore.rows.equality import hashes_of
 from statestore.rows.fit_columns import fit_table

@@ -19,7 +19,7 @@ from statestore.keys.groups import KeyGroupRange
 from statestore.layers.merge import (
     read_state,
 )
-from statestore.parquet.reader import restored_schema
+from statestore.parquet.keyed_reader import restored_schema
 from statestore.restore.key_set_lookup import Indexed, WantedKeys
 from statestore.restore.lookup import key_batch, key_group_of, rows_of_key
 from statestore.rows.key_group_runs import combine_chunks

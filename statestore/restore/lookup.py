@@ -13,11 +13,10 @@ from statestore.format.schema import type_text
 from statestore.format.slices import Slices, reads_of
 from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
-from statestore.layers.merge import (
-    drop_expired,
-    merged_rows,
-)
-from statestore.parquet.reader import add_key_group, open_data, restored_schema, row_groups_of
+from statestore.layers.expiry import drop_expired
+from statestore.layers.merge import merged_rows
+from statestore.parquet.keyed_reader import add_key_group, restored_schema
+from statestore.parquet.reader import open_data, row_groups_of
 from statestore.parquet.statistics import positions_of
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.key_group_runs import key_groups_of

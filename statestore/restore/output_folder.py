@@ -24,7 +24,7 @@ from typing import Any
 
 from statestore.catalog.catalog import refuse_inside_store
 from statestore.errors import InvalidArgumentError, StorageError
-from statestore.format.digest import RowSet
+from statestore.format.rescale_proof import RowSet
 from statestore.storage import LocalStorage
 from statestore.storage.base import report_os_errors
 

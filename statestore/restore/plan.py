@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import lru_cache
-from operator import add
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -28,13 +26,11 @@ from statestore.display import (
     table,
 )
 from statestore.errors import StateNotFoundError
-from statestore.format.handles import KeyedStateHandle
 from statestore.format.lazy import LazySequence
 from statestore.format.left_out import LeftOutState
 from statestore.format.listed import read_all, totals_of
 from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.format.slices import KeyedPlan, assignment_of
-from statestore.format.state import unknown_choice
 from statestore.jobgraph.matching import Matching
 from statestore.jobgraph.parallelism import KeyGroupDecision
 from statestore.jobgraph.redistribution import (
@@ -45,6 +41,7 @@ from statestore.jobgraph.redistribution import (
 from statestore.jobgraph.stored_operators import label_of
 from statestore.keys.groups import KeyGroupRange, check_parallelism
 from statestore.keys.ranges import Assignment, RangeAssignment, balance_ranges
+from statestore.restore.key_group_weights import Weight, weights_of
 from statestore.rows.dataframes import as_pandas, as_polars, table_of
 
 if TYPE_CHECKING:
@@ -55,49 +52,10 @@ __all__ = [
     "ParallelismChoice",
     "RestorePlan",
     "SubtaskPlan",
-    "Weight",
     "owners_of",
     "plan_restore",
     "redistribution_of",
-    "weights_of",
 ]
-
-
-# The weight of each key group of an operator: bytes or rows, summed over all its keyed states.
-#
-# Changes that a restore reads are added.
-
-
-class Weight(StrEnum):
-    """The measure by which key-group ranges are balanced."""
-
-    BYTES = "bytes"
-    ROWS = "rows"
-
-    @classmethod
-    def _missing_(cls, value: object) -> Weight:
-        raise unknown_choice("weight of ranges", value, cls)
-
-
-def weights_of(entries: Sequence[KeyedEntry], by: Weight = Weight.BYTES) -> list[int]:
-    """Return the weight of each key group, for one or more states of the same operator."""
-    weights = [0] * entries[0].state.max_parallelism
-    for entry in entries:
-        for handle in entry.handles:
-            _add(weights, handle, by)
-        for layer in entry.layers:
-            changed = [0] * len(weights)
-            for handle in layer.entry.handles:
-                _add(changed, handle, by)
-            for group in {group for span in layer.live for group in span}:
-                weights[group] += changed[group]
-    return weights
-
-
-def _add(weights: list[int], handle: KeyedStateHandle, by: Weight) -> None:
-    own = slice(handle.key_groups.first, handle.key_groups.last + 1)
-    added = handle.group_bytes() if by is Weight.BYTES else handle.group_rows()
-    weights[own] = map(add, weights[own], added)
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False, match_args=False)

@@ -20,26 +20,28 @@ from statestore.catalog.catalog import Catalog
 from statestore.display import figure
 from statestore.engines.choice import spark_module
 from statestore.errors import InvalidArgumentError, ParallelismError, StateStoreError
-from statestore.format.digest import RowSet, combine
+from statestore.format.digest import combine
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import Manifest, OperatorEntry
+from statestore.format.rescale_proof import RowSet
 from statestore.format.slices import KeyedPlan
-from statestore.format.state import clock_ms
+from statestore.format.ttl import clock_ms
 from statestore.jobgraph.matching import Matching
 from statestore.jobgraph.redistribution import ElementRun
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import RangeAssignment
+from statestore.layers.expiry import drop_expired, hides_expired
 from statestore.layers.layer_cache import LayerCache
-from statestore.layers.merge import drop_expired, hides_expired, record_batch_reader
+from statestore.layers.merge import record_batch_reader
 from statestore.listeners import CheckpointRestored, Listeners
 from statestore.parquet.operator_elements import elements_of, read_elements
 from statestore.parquet.writer import ParquetOptions
 from statestore.restore.export import ExportedCheckpoint
 from statestore.restore.export import export as export_checkpoint
+from statestore.restore.host_choice import preferred_hosts
 from statestore.restore.key_set_lookup import WantedKeys, rows_of_keys
 from statestore.restore.lazy_subtask import LazySubtask
 from statestore.restore.lookup import rows_of_key
-from statestore.restore.placement import preferred_hosts
 from statestore.restore.plan import RestorePlan, redistribution_of
 from statestore.restore.row_files import Progress
 from statestore.restore.target import RestoreTarget, plan_target

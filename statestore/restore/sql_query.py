@@ -27,9 +27,10 @@ from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, QueryStoppedError, StateStoreError
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.schema import names_with_nul
-from statestore.format.state import clock_ms
+from statestore.format.ttl import clock_ms
+from statestore.parquet.keyed_reader import restored_schema
 from statestore.parquet.operator_elements import stored_schema
-from statestore.parquet.reader import restored_schema
+from statestore.restore.byte_sizes import bytes_of
 from statestore.restore.duck import (
     QueryWatch,
     duckdb,
@@ -38,7 +39,6 @@ from statestore.restore.duck import (
     sandbox,
     with_arrow_types,
 )
-from statestore.restore.target import bytes_of
 from statestore.rows.dataframes import RowStream
 from statestore.storage import Storage
 
@@ -257,9 +257,6 @@ def _unused_name(name: str, taken: set[str]) -> str:
         number += 1
         free = f"{name}_{number}"
     return free
-
-
-# Query: SQL over the states of one checkpoint, without Spark.
 
 
 def query(

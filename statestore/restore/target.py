@@ -2,73 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from typing import Final, Literal
+from typing import Literal
 
-from statestore.errors import InvalidArgumentError, StateNotFoundError
-from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry
+from statestore.errors import InvalidArgumentError
+from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.jobgraph.adaptive import BYTES_PER_TASK
 from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.matching import Matching, StoredOperator, check_parallelism, match
 from statestore.jobgraph.parallelism import KeyGroupDecision, decide_for_key_groups
 from statestore.jobgraph.stored_operators import label_of
-from statestore.keys.ranges import RangeAssignment
-from statestore.restore.plan import (
-    OperatorPlan,
-    ParallelismChoice,
-    RestorePlan,
-    Weight,
-    plan_restore,
-    redistribution_of,
-    weights_of,
-)
+from statestore.restore.byte_sizes import AUTO, bytes_of
+from statestore.restore.key_group_weights import Weight, weights_of
+from statestore.restore.plan import ParallelismChoice, RestorePlan, plan_restore
 
-__all__ = [
-    "AUTO",
-    "RestoreTarget",
-    "bytes_of",
-    "matching_of",
-    "plan",
-    "plan_target",
-    "select",
-    "select_operators",
-]
-
-
-# Byte sizes as users write them: ``256MiB``, ``1.5 GB``, ``4096``.
-
-
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
-_DECIMAL: Final = {f"{prefix}b": 1000**power for power, prefix in enumerate(" kmgtpe") if power}
-_BINARY: Final = {f"{prefix}ib": 1024**power for power, prefix in enumerate(" kmgtpe") if power}
-_UNITS: Final = {"": 1, "b": 1, "bytes": 1} | _DECIMAL | _BINARY
-
-
-def bytes_of(text: str | int) -> int:
-    """Parse a number of bytes from a text; an int is returned unchanged.
-
-    Units of 1000 are kB, MB, GB, TB, PB, EB; units of 1024 are KiB, MiB, …; the case is ignored.
-    (Flink's MemorySize reads both as 1024.) Raises InvalidArgumentError for anything else, for a
-    fraction of a byte, and for less than one byte.
-    """
-    match = _SIZE.fullmatch(text.strip()) if isinstance(text, str) and len(text) < 400 else None
-    if isinstance(text, int) and not isinstance(text, bool):
-        size = Fraction(text)
-    elif match is not None and match[2].lower() in _UNITS:
-        size = Fraction(match[1]) * _UNITS[match[2].lower()]
-    else:
-        raise InvalidArgumentError(
-            f"{text!r:.80} is not a number of bytes; write it for example as 256MiB, 1.5GB or 4096"
-        )
-    if size < 1 or size.denominator != 1:
-        raise InvalidArgumentError(f"{text!r} is not a whole number of at least 1 byte")
-    return int(size)
-
-
-AUTO: Literal["auto"] = "auto"
+__all__ = ["RestoreTarget", "matching_of", "plan_target"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,97 +183,3 @@ def _plan_graph(manifest: Manifest, graph: JobGraph, local: Collection[str]) -> 
     )
     most = max((node.parallelism for node in graph.nodes), default=1)
     return replace(plan, parallelism=most, operators=operators, matching=matching)
-
-
-# Plan: the reads of a restore, for a whole checkpoint or the selected states.
-
-
-def plan(
-    manifest: Manifest,
-    target: RestoreTarget,
-    uid: str | None = None,
-    name: str | None = None,
-    local: Collection[str] = frozenset(),
-) -> RestorePlan:
-    """Return the plan of restoring the selected states; raises the errors of :func:`select`.
-
-    A parallelism is chosen, and a job graph is matched, for the whole checkpoint.
-    """
-    whole = plan_target(manifest, target, local)
-    if uid is None and name is None:
-        return whole
-    operators = select_operators(whole, manifest, uid, name, local)
-    return replace(whole, operators=operators)
-
-
-def select_operators(
-    whole: RestorePlan,
-    manifest: Manifest,
-    uid: str | None,
-    name: str | None,
-    local: Collection[str] = frozenset(),
-) -> tuple[OperatorPlan, ...]:
-    """Return the selected operators of a plan, by their names in that plan.
-
-    Raises StateNotFoundError, which lists the existing ones; InvalidArgumentError for a state
-    without a uid.
-    """
-    if uid is None:
-        select(manifest, uid, name)
-        return whole.operators
-    planned = whole.operator(uid)
-    part = select(manifest, planned.stored_uid, name)
-    wanted = {planned.stored_uid: len(planned.subtasks)}
-    own = planned.assignment
-    ranges = {planned.stored_uid: own} if isinstance(own, RangeAssignment) else None
-    most = planned.max_parallelism if part.keyed else None
-    (operator,) = plan_restore(part, wanted, most, ranges=ranges, local=local).operators
-    if name is not None and part.operator:
-        # All states of the operator determine who gets a remainder, so all are redistributed
-        # together.
-        operator = _select_subtasks(manifest, operator, name)
-    return (replace(operator, uid=uid),)
-
-
-def select(manifest: Manifest, uid: str | None, name: str | None) -> Manifest:
-    """Return a manifest with only the states of one operator, or only one of its states.
-
-    Raises StateNotFoundError, which lists the existing ones; InvalidArgumentError for a state
-    without a uid.
-    """
-    if uid is None:
-        if name is not None:
-            raise InvalidArgumentError(
-                f"state {name!r} requires its operator, because states of two operators can "
-                "have the same name"
-            )
-        return manifest
-    if name is not None:
-        entry = manifest.find(uid, name)
-        keyed = (entry,) if isinstance(entry, KeyedEntry) else ()
-        operator = (entry,) if isinstance(entry, OperatorEntry) else ()
-        return replace(manifest, keyed=keyed, operator=operator)
-    if uid not in manifest.uids:
-        raise StateNotFoundError(
-            f"no operator {uid!r} in checkpoint {manifest.checkpoint_id}; it has "
-            f"{', '.join(map(repr, manifest.uids)) or 'none'}"
-        )
-    return replace(
-        manifest,
-        keyed=tuple(entry for entry in manifest.keyed if entry.state.uid == uid),
-        operator=tuple(entry for entry in manifest.operator if entry.state.uid == uid),
-    )
-
-
-def _select_subtasks(manifest: Manifest, plan: OperatorPlan, name: str) -> OperatorPlan:
-    dealt = redistribution_of(manifest, plan.stored_uid, len(plan.subtasks))
-    return replace(
-        plan,
-        subtasks=tuple(
-            replace(
-                subtask,
-                elements=sum(run.stop - run.first for run in dealt.runs(subtask.subtask)[name]),
-            )
-            for subtask in plan.subtasks
-        ),
-    )

@@ -21,7 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.format.schema import Schema, common_columns, common_type
+from statestore.format.common_type import common_columns, common_type
+from statestore.format.schema import Schema
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.digests import row_hashes
 from statestore.rows.list_order import Flags, U64Array, as_bytes

@@ -37,7 +37,12 @@ from dataclasses import dataclass, replace
 from threading import Thread
 
 from statestore.errors import StateStoreError, StorageError
-from statestore.format.layers import CompactionRule, is_overdue, needs_compaction, spans_of
+from statestore.format.compaction_policy import (
+    CompactionRule,
+    is_overdue,
+    needs_compaction,
+    spans_of,
+)
 from statestore.format.listed import list_of
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.layers.compaction import Compactor

@@ -17,14 +17,15 @@ from statestore.delta.state_table import StateTable
 from statestore.errors import CommitConflictError, InvalidArgumentError
 from statestore.format.batches import Batch, BatchRecord, batch_of
 from statestore.format.claim_documents import Claim
+from statestore.format.compaction_policy import CompactionRule
 from statestore.format.documents import document_bytes
 from statestore.format.graph_json import graph_to_json
-from statestore.format.layers import CompactionRule
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, Writer
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.names import GREATEST_GIVEN_ID, manifest_path
-from statestore.format.state import Layout, TimeToLive, clock_ms
+from statestore.format.state import Layout
+from statestore.format.ttl import TimeToLive, clock_ms
 from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.stored_operators import Operators
 from statestore.keys.groups import check_parallelism

@@ -12,7 +12,7 @@ from statestore.catalog.fence import Fence
 from statestore.delta.state_table import StateTable
 from statestore.errors import CheckpointNotFoundError, MalformedManifestError, ParallelismError
 from statestore.format.batches import Batch, BatchRecord
-from statestore.format.layers import CompactionRule
+from statestore.format.compaction_policy import CompactionRule
 from statestore.format.listed import list_of
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, TableRef, Writer
 from statestore.format.names import data_file_id, keyed_table, operator_folder

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from itertools import chain
 
 from statestore.errors import InvalidArgumentError, ParallelismError, StorageError
+from statestore.format.compaction_policy import CompactionRule
 from statestore.format.handles import Handle
-from statestore.format.layers import CompactionRule
 from statestore.format.listed import ListedFiles
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.format.names import folder_of

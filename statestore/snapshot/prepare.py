@@ -13,7 +13,8 @@ from statestore.engines.choice import Engine, engine_of, reread
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.manifest import KeyedEntry
 from statestore.format.schema import same_columns, type_text
-from statestore.format.state import TIME_TYPES, KeyedState, TimeToLive, check_instant
+from statestore.format.state import KeyedState
+from statestore.format.ttl import TIME_TYPES, TimeToLive, check_instant
 from statestore.rows.change_rows import typed_rows
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.input_rows import is_dicts

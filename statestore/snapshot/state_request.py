@@ -20,13 +20,8 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.format.manifest import KeyedEntry
-from statestore.format.schema import (
-    Schema,
-    changed_columns,
-    names_with_nul,
-    refuse_too_deep,
-    same_columns,
-)
+from statestore.format.schema import Schema, names_with_nul, refuse_too_deep, same_columns
+from statestore.format.schema_evolution import changed_columns
 from statestore.format.state import (
     AUTO_LAYOUT,
     SUBTASK,
@@ -35,8 +30,8 @@ from statestore.format.state import (
     OperatorState,
     StateKind,
     TimeDomain,
-    TimeToLive,
 )
+from statestore.format.ttl import TimeToLive
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.groups import default_max_parallelism, effective_max_parallelism
 from statestore.keys.hashing import HASH_SCHEMES

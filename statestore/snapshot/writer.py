@@ -21,7 +21,8 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, Writer
 from statestore.format.metrics import CheckpointMetrics
-from statestore.format.state import Layout, StateKind, TimeDomain, TimeToLive
+from statestore.format.state import Layout, StateKind, TimeDomain
+from statestore.format.ttl import TimeToLive
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.snapshot.carry import LATEST, Carrying
 from statestore.snapshot.change_writer import changed_request, write_against, write_changes

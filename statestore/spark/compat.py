@@ -3,6 +3,9 @@
 Spark 4.0 to 4.3 are supported. The type ``TIME`` and ``repartitionById`` need 4.1, and names of
 streaming sources need 4.2. The functions that convert a schema have other parameters since 4.2, and
 the internal ``LogicalRDD`` has another parameter since 4.3.
+
+Schemas: conversions between Arrow's and Spark's types. Timestamps with a zone are stored in UTC;
+timestamps without a zone stay unchanged.
 """
 
 from __future__ import annotations
@@ -103,9 +106,6 @@ def refuse_connect(owner: Any, what: str) -> None:
         )
 
 
-# Schemas: conversions between Arrow's and Spark's types. Timestamps with a zone are stored in UTC;
-# timestamps without a zone stay unchanged.
-
 _IN_UTC: Final[dict[str, Any]] = (
     {"timezone": "UTC"} if INSTALLED >= (4, 2) else {"timestamp_utc": True}
 )
@@ -125,9 +125,6 @@ def schema_of_arrow(schema: pa.Schema) -> T.StructType:
     """Return the Spark schema of an Arrow schema."""
     spark_schema: T.StructType = from_arrow_schema(schema, prefer_timestamp_ntz=True)
     return spark_schema
-
-
-# Rows in chosen Spark partitions.
 
 
 def in_partitions(rows: DataFrame, partitions: int, number: Column) -> DataFrame:

@@ -4,6 +4,9 @@ Every expression is a bigint that holds a signed 32-bit value. Spark's int arith
 overflow in ANSI mode and wraps around otherwise; these values never overflow a bigint. An
 expression uses a value at most twice, so that nested expressions do not grow exponentially. Strings
 and floats use ``java_method``, which calls Java's own methods.
+
+Hashes of Java types that are stored in Spark columns of another type, such as a UUID in text, or
+nanoseconds in a long. A value that the type cannot hold fails the query when it runs.
 """
 
 from __future__ import annotations
@@ -48,10 +51,6 @@ __all__ = [
     "uuid",
     "whole_text",
 ]
-
-
-# Hashes of Java types that are stored in Spark columns of another type, such as a UUID in text, or
-# nanoseconds in a long. A value that the type cannot hold fails the query when it runs.
 
 
 _NANOS_PER_DAY: Final = 86_400 * 10**9

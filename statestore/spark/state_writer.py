@@ -38,10 +38,10 @@ from statestore.errors import (
     SchemaMismatchError,
     StateStoreError,
 )
-from statestore.format.digest import RowSet
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.layers import MARK
 from statestore.format.names import KEY_GROUP
+from statestore.format.rescale_proof import RowSet
 from statestore.format.schema import Schema, schema_from_json, type_text
 from statestore.format.state import KeyedState, Layout
 from statestore.keys.ranges import Assignment
@@ -54,6 +54,7 @@ from statestore.rows.fit_columns import fits_by_type
 from statestore.rows.key_group_column import check_groups, with_key_group, without_groups
 from statestore.rows.key_group_runs import key_groups_of, null_key_error, null_keys
 from statestore.spark.arithmetic import problem_of
+from statestore.spark.arrow_functions import Task, map_in_arrow
 from statestore.spark.cached_rows import (
     cached_row_count,
     collect_if_small,
@@ -62,7 +63,6 @@ from statestore.spark.cached_rows import (
 )
 from statestore.spark.compat import arrow_schema_of, in_partitions, schema_of_arrow
 from statestore.spark.hashing import check_spark_key, column_of, key_group_column
-from statestore.spark.tasks import Task, map_in_arrow
 from statestore.spark.workers import warm_up_worker
 
 __all__ = [

@@ -1,48 +1,39 @@
-"""The store's tasks in Spark: their preferred hosts, and Arrow functions for them."""
+"""The store's tasks in Spark: their preferred hosts, and Arrow functions for them.
+
+The numbers of the subtasks as a DataFrame, one Spark partition each, on hosts with local copies.
+
+PySpark has no API for preferred locations, so the RDD is created in the JVM.
+``SparkContext.makeRDD`` takes locations, and a plan of narrow steps on top of it keeps them, down
+to ``DAGScheduler.getPreferredLocs``.
+
+A location is only a preference. Spark waits ``spark.locality.wait`` (3 s) for a free core on that
+host. Then it uses another host, which reads from the store. A host without an executor is
+requested too, because an executor may start there later. In local mode, which has only one host,
+it is not requested.
+
+Preferred locations are not supported by:
+
+- Spark Connect, which has no JVM in this process;
+- the data source ``keyed_state``, since PySpark's ``InputPartition`` has no locations;
+- a Spark that refuses these calls.
+
+Files record hosts as ``socket.gethostname()`` does. Spark identifies an executor by the name that
+it registered with, often an address. :func:`numbers` uses Spark's names.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 import logging
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
-__all__ = [
-    "Task",
-    "executor_hosts",
-    "map_in_arrow",
-    "names_for_spark",
-    "number_columns",
-    "numbers",
-]
-
-
-# The numbers of the subtasks as a DataFrame, one Spark partition each, on hosts with local copies.
-#
-# PySpark has no API for preferred locations, so the RDD is created in the JVM.
-# ``SparkContext.makeRDD`` takes locations, and a plan of narrow steps on top of it keeps them, down
-# to ``DAGScheduler.getPreferredLocs``.
-#
-# A location is only a preference. Spark waits ``spark.locality.wait`` (3 s) for a free core on that
-# host. Then it uses another host, which reads from the store. A host without an executor is
-# requested too, because an executor may start there later. In local mode, which has only one host,
-# it is not requested.
-#
-# Preferred locations are not supported by:
-#
-# - Spark Connect, which has no JVM in this process;
-# - the data source ``keyed_state``, since PySpark's ``InputPartition`` has no locations;
-# - a Spark that refuses these calls.
-#
-# Files record hosts as ``socket.gethostname()`` does. Spark identifies an executor by the name that
-# it registered with, often an address. :func:`numbers` uses Spark's names.
+__all__ = ["executor_hosts", "names_for_spark", "numbers"]
 
 
 _AT_ONCE: Final = 32
@@ -181,28 +172,3 @@ def _is_local(spark: SparkSession) -> bool:
 
 def _driver_host(spark: SparkSession) -> str:
     return spark.sparkContext.getConf().get("spark.driver.host") or ""
-
-
-# Arrow functions over DataFrames with any column names.
-#
-# Spark resolves the columns that it passes by name, and interprets a dot in a name as access to a
-# struct field. The columns are therefore numbered for Spark, and get their names back before the
-# function sees them.
-
-
-Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
-
-def map_in_arrow(df: DataFrame, task: Task, schema: StructType | str) -> DataFrame:
-    """Apply a function to the Arrow batches of each Spark partition."""
-    names = list(df.columns)
-
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return task(batch.rename_columns(names) for batch in batches)
-
-    return number_columns(df).mapInArrow(run, schema)
-
-
-def number_columns(df: DataFrame) -> DataFrame:
-    """Return a DataFrame whose columns are named by their numbers: ``c0``, ``c1``, …"""
-    return df.toDF(*(f"c{index}" for index in range(len(df.columns))))

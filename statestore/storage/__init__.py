@@ -15,7 +15,8 @@ from fsspec.utils import get_protocol
 
 from statestore.errors import InvalidArgumentError
 from statestore.storage.azure import AzureStorage
-from statestore.storage.base import Listed, Storage, refuse_credentials
+from statestore.storage.base import Listed, Storage
+from statestore.storage.credentials import refuse_credentials
 from statestore.storage.google import GoogleStorage
 from statestore.storage.hdfs import HdfsStorage
 from statestore.storage.local import LocalStorage

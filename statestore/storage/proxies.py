@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from statestore.storage.base import without_credentials
+from statestore.storage.credentials import without_credentials
 
 __all__ = ["GATEWAY_CODES", "delta_proxy_advice", "proxy_advice"]
 

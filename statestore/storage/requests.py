@@ -1,6 +1,8 @@
 """Requests to an object store: retries, error messages, and file objects for reading and writing.
 
 The module of each service knows what its answers mean. This module has the code that they share.
+
+Timeouts and retries: every wait ends within seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from fsspec.caching import ReadAheadCache
 
 from statestore.display import duration
 from statestore.errors import InvalidArgumentError, StorageError
-from statestore.storage.base import without_credentials
+from statestore.storage.credentials import without_credentials
 
 __all__ = [
     "ATTEMPTS",
@@ -39,8 +41,6 @@ __all__ = [
 Answer = TypeVar("Answer")
 Errors = Callable[[str], AbstractContextManager[None]]
 """Converts the errors of an action to this package's errors."""
-
-# Timeouts and retries: every wait ends within seconds.
 
 # Four attempts in total, with random waits of up to 1, 2 and 4 s between them. The randomness keeps
 # writers that were throttled together from retrying together. With more attempts it would take too

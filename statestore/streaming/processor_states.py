@@ -20,7 +20,8 @@ from functools import cached_property
 from pyspark.sql import types as T
 
 from statestore.errors import UnsupportedTypeError
-from statestore.format.state import StateKind, TimeDomain, TimeToLive
+from statestore.format.state import StateKind, TimeDomain
+from statestore.format.ttl import TimeToLive
 from statestore.snapshot.write_options import KeyedOptions
 from statestore.spark.structs import (
     TAKEN,

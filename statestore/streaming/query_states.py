@@ -16,7 +16,8 @@ import pyarrow as pa
 from pyspark.sql.types import DataType, StructType
 
 from statestore.format.schema import schema_from_json
-from statestore.format.state import KeyedState, Layout, TimeToLive
+from statestore.format.state import KeyedState, Layout
+from statestore.format.ttl import TimeToLive
 from statestore.keys.groups import KeyGroupRange
 from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
 from statestore.rows.column_types import arrow_schema

@@ -28,10 +28,10 @@ from statestore.restarts import brief
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.write_options import Changes
 from statestore.snapshot.writer import CheckpointWriter
+from statestore.spark.bucket_access import configure_storage_access
 from statestore.spark.cached_rows import coalesce_small, compute
 from statestore.spark.compat import refuse_connect
-from statestore.spark.session import configure_storage_access
-from statestore.spark.state_reader import collect_if_few, keys_in_use
+from statestore.spark.state_lookup import collect_if_few, keys_in_use
 from statestore.storage import open_storage
 from statestore.store import StateStore
 from statestore.streaming.planned import MicroBatch, planned, source_folders

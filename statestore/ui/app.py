@@ -29,7 +29,7 @@ from statestore.errors import (
 )
 from statestore.extras import needs_extra
 from statestore.parsing import parse_integer
-from statestore.restore.plan import Weight
+from statestore.restore.key_group_weights import Weight
 from statestore.store import StateStore
 from statestore.ui.checkpoint import checkpoint, hot_keys, state
 from statestore.ui.pages import PageView, render, static

@@ -12,7 +12,7 @@ from statestore.format.schema import type_text
 from statestore.jobgraph.chaining import chainable_edges
 from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.stored_operators import label_of
-from statestore.restore.plan import Weight, weights_of
+from statestore.restore.key_group_weights import Weight, weights_of
 from statestore.store import StateStore
 from statestore.ui.charts import HEAT_COLUMNS, heat
 from statestore.ui.pages import PageView

@@ -14,7 +14,8 @@ from statestore.cli.drawing import UNICODE, counted, range_text, size
 from statestore.format.manifest import Manifest
 from statestore.jobgraph.redistribution import ElementRun
 from statestore.keys.groups import KeyGroupRange
-from statestore.restore.plan import RestorePlan, Weight, owners_of, redistribution_of, weights_of
+from statestore.restore.key_group_weights import Weight, weights_of
+from statestore.restore.plan import RestorePlan, owners_of, redistribution_of
 from statestore.store import StateStore
 from statestore.ui.charts import flow
 from statestore.ui.pages import PageView

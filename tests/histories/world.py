@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from statestore.catalog.catalog import Catalog
-from statestore.format.layers import CompactionRule
+from statestore.format.compaction_policy import CompactionRule
 from statestore.format.names import (
     KEY_GROUP,
     STORE_FILE,

@@ -18,7 +18,8 @@ from statestore.errors import DamagedFileError
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import KeyedEntry
 from statestore.format.state import Layout
-from statestore.layers.intact_key_groups import Rows, group_digests, read_groups, rows_and_digest
+from statestore.layers.intact_key_groups import Rows, group_digests, rows_and_digest
+from statestore.layers.key_group_contents import read_groups
 from statestore.parquet.writer import ParquetOptions
 from statestore.storage import LocalStorage
 from statestore.store import StateStore

@@ -20,7 +20,7 @@ from statestore.errors import (
 )
 from statestore.snapshot.write_options import Changes
 from statestore.storage import LocalStorage, MeteredStorage
-from statestore.storage.local import can_link, link
+from statestore.storage.hard_links import can_link, link
 from tests.support.damage import fill
 
 pytestmark = pytest.mark.slow

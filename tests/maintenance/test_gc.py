@@ -18,7 +18,7 @@ from statestore.errors import (
     StateStoreError,
     StorageError,
 )
-from statestore.format.layers import CompactionRule
+from statestore.format.compaction_policy import CompactionRule
 from statestore.format.listed import list_of
 from statestore.format.names import manifest_path, savepoint_path, tombstone_path
 from statestore.storage import Listed, LocalStorage, Storage

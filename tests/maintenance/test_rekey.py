@@ -22,7 +22,8 @@ from statestore.errors import (
     StateStoreError,
     UnsupportedTypeError,
 )
-from statestore.format.state import StateKind, TimeToLive
+from statestore.format.state import StateKind
+from statestore.format.ttl import TimeToLive
 from statestore.jobgraph.graph import JobGraph
 from statestore.parquet.writer import ParquetOptions
 from statestore.snapshot.write_options import Changes

@@ -145,7 +145,7 @@ def test_bytes_are_checked_in_files_of_any_length(
     storage: LocalStorage, keyed: KeyedEntry, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I5: a long file is hashed while it is streamed, and a short one is read once."""
-    monkeypatch.setattr("statestore.parquet.fetch._AT_ONCE_BYTES", at_once)
+    monkeypatch.setattr("statestore.parquet.file_sources._AT_ONCE_BYTES", at_once)
     handle = keyed.handles[0]
     assert check_file(FileCheck(storage, keyed, handle, 0, deep=True)) is None
     other = replace(handle, sha256="0" * 64)

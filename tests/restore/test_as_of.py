@@ -17,7 +17,7 @@ from statestore.errors import (
     MissingFileError,
     StateNotFoundError,
 )
-from statestore.format.state import TimeToLive
+from statestore.format.ttl import TimeToLive
 from statestore.testing.counting import CountingStorage
 from tests.support.forms import Checkpoints, users
 from tests.support.options import keyed_arguments

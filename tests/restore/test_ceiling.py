@@ -13,7 +13,7 @@ from statestore import StateStore, TimeToLive, key_group_of
 from statestore.errors import InvalidArgumentError, ParallelismError, SchemaMismatchError
 from statestore.format.slices import KeptGroups
 from statestore.keys.groups import KeyGroupAssignment
-from statestore.layers.merge import rows_in_kept_groups
+from statestore.layers.regrouped_rows import rows_in_kept_groups
 from statestore.parquet.writer import ParquetOptions
 from statestore.snapshot.write_options import Changes, KeyedOptions
 from statestore.testing.counting import CountingStorage

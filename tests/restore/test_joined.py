@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from statestore import StateStore, key_group_of
-from statestore.restore import key_history as module
-from statestore.restore.key_history import CHANGE, CHANGES, join_checkpoints
+from statestore.restore import outer_join as module
+from statestore.restore.outer_join import CHANGE, CHANGES, join_checkpoints
 from statestore.storage import LocalStorage
 
 MOST = 16

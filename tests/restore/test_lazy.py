@@ -9,7 +9,7 @@ import pytest
 
 from statestore import StateStore, key_group_of
 from statestore.errors import DamagedFileError, InvalidArgumentError
-from statestore.format.state import TimeToLive
+from statestore.format.ttl import TimeToLive
 from statestore.keys.groups import KeyGroupRange
 from statestore.parquet.writer import ParquetOptions
 from statestore.restore.restored import RestoredKeyedState

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from statestore.errors import InvalidArgumentError
-from statestore.restore.target import bytes_of
+from statestore.restore.byte_sizes import bytes_of
 
 
 @pytest.mark.parametrize(

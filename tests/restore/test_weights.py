@@ -11,7 +11,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.handles import GroupIndex, KeyedStateHandle
 from statestore.format.manifest import Layer
 from statestore.keys.groups import KeyGroupRange
-from statestore.restore.plan import Weight, weights_of
+from statestore.restore.key_group_weights import Weight, weights_of
 from statestore.restore.skew import SkewedGroup, heaviest_groups, skewed_groups
 from tests.restore.test_plan import handle, keyed
 

@@ -12,7 +12,7 @@ from statestore import StateStore
 from statestore.errors import SchemaMismatchError
 from statestore.parquet.writer import ParquetOptions
 from statestore.snapshot.write_options import Changes
-from statestore.spark import state_reader as read
+from statestore.spark import state_lookup as read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

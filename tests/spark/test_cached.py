@@ -22,7 +22,7 @@ from statestore.spark.cached_rows import (
     compute,
     is_known_large,
 )
-from statestore.spark.state_reader import collect_if_few
+from statestore.spark.state_lookup import collect_if_few
 from statestore.spark.state_writer import frame_of
 
 MANY = 2**20

@@ -18,7 +18,8 @@ from statestore.cli.drawing import count, when
 from statestore.cli.output import Page, Result, cell, table_of, value_text, write_rows
 from statestore.format.left_out import LeftOutState, left_out_of
 from statestore.format.state import KeyedState
-from statestore.restore.key_history import CHANGE, CHANGES, KeyAt
+from statestore.restore.key_history import KeyAt
+from statestore.restore.outer_join import CHANGE, CHANGES
 from statestore.rows.python_values import display_rows
 
 __all__ = ["Joined", "KeyHistoryResult", "join_checkpoints", "show_history"]

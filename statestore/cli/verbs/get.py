@@ -22,7 +22,7 @@ from statestore.cli.documents import Document, LeftOutDocument
 from statestore.cli.output import Page, Result, cell, json_text, table_of, value_text
 from statestore.format.left_out import LeftOutState, left_out_of
 from statestore.format.manifest import KeyedEntry
-from statestore.restore.key_history import KeyStates
+from statestore.restore.key_states import KeyStates
 from statestore.restore.lookup import key_batch, key_group_of
 
 __all__ = ["FoundRows", "KeyFound", "get_rows"]

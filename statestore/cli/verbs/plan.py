@@ -45,11 +45,11 @@ from statestore.cli.verbs.plan_documents import (
 )
 from statestore.errors import InvalidArgumentError, SettingsError
 from statestore.parsing import parse_integer
+from statestore.restore.byte_sizes import bytes_of
 from statestore.restore.compare_plans import Compared, Comparison, Prices
 from statestore.restore.placement import LOCALITY, STRATEGIES, OperatorPlacement
 from statestore.restore.plan import RestorePlan
-from statestore.restore.skew import RangeSkew
-from statestore.restore.target import bytes_of
+from statestore.restore.range_skew import RangeSkew
 from statestore.settings import read_toml
 from statestore.store import StateStore
 

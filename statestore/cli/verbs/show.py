@@ -42,7 +42,7 @@ from statestore.format.digest import digest_text
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.schema import Schema, type_text
 from statestore.restore.plan import RestorePlan
-from statestore.restore.target import select
+from statestore.restore.selection import select
 
 __all__ = ["ShownCheckpoint", "ShownGraph", "show_checkpoint"]
 

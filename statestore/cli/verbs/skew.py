@@ -20,8 +20,9 @@ from statestore.cli.command import (
 from statestore.cli.documents import Document, LeftOutDocument
 from statestore.cli.drawing import bar, count, counted, size
 from statestore.cli.output import Page, Result, cell, table_of, value_text
-from statestore.restore.plan import Weight
-from statestore.restore.skew import FACTOR, KEYS, READ_GROUPS, HotKeys, SkewedOperator, SkewReport
+from statestore.restore.hot_keys import KEYS, READ_GROUPS
+from statestore.restore.key_group_weights import Weight
+from statestore.restore.skew import FACTOR, HotKeys, SkewedOperator, SkewReport
 
 __all__ = ["FoundSkew", "find_skew"]
 

@@ -48,8 +48,8 @@ from statestore.interop.spark_checkpoints.state_reader import (
 )
 from statestore.interop.spark_checkpoints.stores import StoreStates, needs_rewriter, select_stores
 from statestore.interop.spark_checkpoints.target import Target
+from statestore.spark.bucket_access import configure_storage_access
 from statestore.spark.compat import refuse_connect
-from statestore.spark.session import configure_storage_access
 from statestore.storage import open_storage
 from statestore.store import StateStore
 from statestore.streaming.timer_index import INDEX

@@ -29,6 +29,7 @@ from statestore.interop.spark_checkpoints.columns import (
     SHUFFLE_HASH,
     VALUE_BYTES,
 )
+from statestore.spark.arrow_functions import map_in_arrow
 from statestore.spark.compat import in_partitions
 from statestore.spark.structs import (
     Leaf,
@@ -42,7 +43,6 @@ from statestore.spark.structs import (
     owner_of,
     rebuild_fields,
 )
-from statestore.spark.tasks import map_in_arrow
 from statestore.spark.workers import warm_up_worker
 
 __all__ = ["FAMILY", "GROUPING_KEY", "OWNER", "POSITION", "FamilyColumns"]

@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from statestore.errors import InvalidArgumentError, StateNotFoundError
-from statestore.format.digest import RowSet
+from statestore.format.rescale_proof import RowSet
 from statestore.interop.spark_checkpoints.columns import StoreColumns
 from statestore.interop.spark_checkpoints.families import FamilyColumns
 from statestore.interop.spark_checkpoints.parts import Columns, PartForm, StatePart

@@ -14,13 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from statestore.errors import DamagedFileError, InvalidArgumentError
-from statestore.format.digest import RowSet, combine
+from statestore.format.digest import combine
+from statestore.format.rescale_proof import RowSet
 from statestore.interop.spark_checkpoints.location import FORMAT_VERSION, CheckpointLocation
 from statestore.interop.spark_checkpoints.parts import Columns, first_error_line
 from statestore.rows.digests import rows_digest
+from statestore.spark.arrow_functions import map_in_arrow
+from statestore.spark.bucket_access import configure_storage_access
 from statestore.spark.compat import refuse_connect
-from statestore.spark.session import configure_storage_access
-from statestore.spark.tasks import map_in_arrow
 from statestore.spark.workers import warm_up_worker
 
 __all__ = [

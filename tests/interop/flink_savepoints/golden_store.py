@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from statestore.format.state import StateKind, TimeToLive
+from statestore.format.state import StateKind
+from statestore.format.ttl import TimeToLive
 from statestore.snapshot.write_options import KeyedOptions
 from statestore.store import StateStore
 

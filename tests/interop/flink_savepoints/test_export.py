@@ -23,7 +23,7 @@ from statestore.errors import (
     StorageError,
     UnsupportedTypeError,
 )
-from statestore.format.state import TimeToLive
+from statestore.format.ttl import TimeToLive
 from statestore.interop.flink_savepoints import export_savepoint
 from statestore.interop.flink_savepoints.exporting import export_keyed
 from statestore.interop.flink_savepoints.exporting.export_keyed import ExportedKeyedStates

@@ -17,8 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import CorruptionError
-from statestore.format.digest import RowSet, combine
+from statestore.format.digest import combine
 from statestore.format.names import KEY_GROUP
+from statestore.format.rescale_proof import RowSet
 from statestore.format.state import StateKind
 from statestore.interop.flink_savepoints.exporting.export_rows import (
     compute_flink_groups,
@@ -35,8 +36,8 @@ from statestore.interop.flink_savepoints.write.entries import (
     split_runs,
 )
 from statestore.keys.groups import KeyGroupRange
-from statestore.layers.aligned_streams import sorted_tables
-from statestore.layers.merge import hides_expired
+from statestore.layers.expiry import hides_expired
+from statestore.layers.ordered_streams import sorted_tables
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.rows.sorting import last_difference, slices_of
 

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
-from statestore.format.digest import RowSet
+from statestore.format.rescale_proof import RowSet
 from statestore.interop.flink_savepoints.exporting.export_types import (
     OperatorExport,
     OperatorStatePlan,

@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import CorruptionError
-from statestore.format.digest import RowSet, combine
+from statestore.format.digest import combine
+from statestore.format.rescale_proof import RowSet
 from statestore.interop.flink_savepoints.exporting.export_operator import (
     SubtaskLists,
     element_set,

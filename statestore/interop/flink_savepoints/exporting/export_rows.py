@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
-from statestore.format.digest import RowSet
 from statestore.format.names import KEY_GROUP
+from statestore.format.rescale_proof import RowSet
 from statestore.interop.flink_savepoints.exporting.export_types import KeyedExport
 from statestore.interop.flink_savepoints.read.composite import KeyLayout, length_marks
 from statestore.interop.flink_savepoints.read.key_group_check import key_groups_at

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from statestore.errors import InvalidArgumentError
-from statestore.format.digest import RowSet
+from statestore.format.rescale_proof import RowSet
 from statestore.interop.flink_savepoints.exporting.carry import select_carried_operators
 from statestore.interop.flink_savepoints.exporting.export_keyed import ExportedKeyedStates
 from statestore.interop.flink_savepoints.exporting.export_operator import (

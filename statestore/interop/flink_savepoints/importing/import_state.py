@@ -23,7 +23,8 @@ from statestore.errors import (
 )
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry
-from statestore.format.state import StateKind, TimeDomain, TimeToLive
+from statestore.format.state import StateKind, TimeDomain
+from statestore.format.ttl import TimeToLive
 from statestore.interop.flink_savepoints.importing.import_operators import operator_states
 from statestore.interop.flink_savepoints.importing.import_plan import (
     PlannedOperator,

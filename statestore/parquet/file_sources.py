@@ -1,0 +1,241 @@
+"""Sources of a data file's bytes: a local copy, a file, or ranges of an object.
+
+The source checks the file's length, and on request its SHA-256. A small file that is needed as a
+whole is read with one request. Of other files, first the footer is read and then the requested
+ranges, every byte once (I8).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from statestore.errors import DamagedFileError
+from statestore.format.handles import Handle
+from statestore.parquet.fetch import PIECE_BYTES, ByteRange, Fetch, RangedFile, streams_of
+from statestore.parquet.file_checks import END_BYTES, MAGIC, check_length, footer_bytes
+from statestore.storage import CachedStorage, Storage
+
+__all__ = ["PrefetchQueue", "Source", "source_of"]
+
+
+Source: TypeAlias = RangedFile | Any  # or pa.BufferReader, which has no types
+
+# Up to this size, a file that is needed as a whole is read with one call, like a row group.
+_AT_ONCE_BYTES = 32 * 2**20
+_CHUNK_BYTES = 2**20
+# The guessed footer length of files whose manifest does not state it. It is generous, because a
+# second request costs a round trip.
+_FOOTER_BYTES, _FOOTER_BYTES_OF_ROW_GROUP = 64 * 2**10, 2**10
+
+# Copies in the local cache that this process has verified, as identified at that time.
+_VERIFIED: set[tuple[object, ...]] = set()
+
+
+class PrefetchQueue:
+    """A prefetch queue: requests the next files while the rows of one are read."""
+
+    def __init__(
+        self, storage: Storage, folder: str, files: Sequence[tuple[Handle, bool]], verify: bool
+    ) -> None:
+        """Take the files in reading order, each with whether it is read as a whole."""
+        self._storage, self._folder = storage, folder
+        self._waiting = deque(() if verify or storage.streams == 1 else files)
+        self._begun: deque[RangedFile | None] = deque()
+
+    def next(self) -> RangedFile | None:
+        """Return the next file, if it was requested, and request those after it."""
+        while self._waiting and len(self._begun) <= self._storage.streams:
+            handle, whole = self._waiting.popleft()
+            name = f"{self._folder}/{handle.path}"
+            self._begun.append(_begin_prefetch(self._storage, name, handle, whole=whole))
+        return self._begun.popleft() if self._begun else None
+
+    def __enter__(self) -> PrefetchQueue:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Cancel all requests."""
+        for file in self._begun:
+            if file is not None:
+                file.close()
+
+
+def _begin_prefetch(
+    storage: Storage, name: str, handle: Handle, *, whole: bool
+) -> RangedFile | None:
+    """Prefetch a file from an object store; None if prefetch has no advantage.
+
+    Its tail is requested, or with ``whole`` all of it, within the prefetch limit.
+    """
+    streams = streams_of(storage.streams)
+    if streams is None or isinstance(storage, CachedStorage):
+        return None
+    return _open_ranged(storage, name, handle, whole)
+
+
+@contextmanager
+def source_of(
+    storage: Storage,
+    name: str,
+    handle: Handle,
+    *,
+    verify: bool = False,
+    whole: bool = False,
+    copy: bool = False,
+    begun: RangedFile | None = None,
+) -> Iterator[Source]:
+    """Open the source that Arrow reads a file from; check its length and, with ``verify``, SHA-256.
+
+    ``whole`` means that all of the file will be read, ``copy`` that a local cache keeps it.
+    ``begun`` is a file that :class:`PrefetchQueue` returned. Raises DamagedFileError, or the
+    storage's errors.
+    """
+    where = f"{storage.url}/{name}"
+    kept = _local_copy(storage, name, handle, copy) if isinstance(storage, CachedStorage) else None
+    if kept is None and verify:
+        raw = _check_sha256(storage, name, handle)
+        if raw is not None:
+            yield pa.BufferReader(raw)
+            return
+    if kept is None and storage.streams > 1:
+        file = begun or _open_ranged(storage, name, handle, whole)
+        try:
+            _complete_tail(file, storage, name, handle)
+            yield file
+        finally:
+            file.close()
+        return
+    path = storage.native_path(name)
+    with kept or (pa.OSFile(path) if path is not None else storage.open_read(name)) as opened:
+        check_length(where, opened.seek(0, 2), handle)
+        fetch = _fetch_of(opened)
+        if whole and handle.size_bytes <= _AT_ONCE_BYTES:
+            yield pa.BufferReader(fetch(0, handle.size_bytes))
+            return
+        size = handle.size_bytes
+        end = b"" if handle.footer else memoryview(fetch(max(size - END_BYTES, 0), size))
+        start = _footer_start(handle, end)
+        tail = b"".join((memoryview(fetch(start, size - len(end))), end))
+        yield RangedFile(fetch, ByteRange(start, size, lambda *_: tail, None), size, None)
+
+
+def _fetch_of(file: Any) -> Fetch:
+    """Return a function that reads a range of an open file; Arrow's files use Arrow's memory."""
+    read = file.read_buffer if isinstance(file, pa.NativeFile) else file.read
+
+    def fetch(start: int, stop: int) -> Any:
+        file.seek(start)
+        return read(stop - start)
+
+    return fetch
+
+
+def _open_ranged(storage: Storage, name: str, handle: Handle, whole: bool) -> RangedFile:
+    """Start to read an object: request its tail, and with ``whole`` also all earlier bytes."""
+    streams, size = streams_of(storage.streams), handle.size_bytes
+
+    def fetch(start: int, stop: int) -> bytes:
+        return storage.read_range(name, start, stop)
+
+    guess = (
+        handle.footer.size_bytes
+        if handle.footer
+        else _FOOTER_BYTES + _FOOTER_BYTES_OF_ROW_GROUP * handle.row_groups
+    )
+    start = 0 if whole and size <= PIECE_BYTES else max(size - guess, 0)
+    # Request one byte too many: a file that is too long is then detected without another request.
+    file = RangedFile(fetch, ByteRange(start, size + 1, fetch, streams), size, streams)
+    file.begin()
+    if whole:
+        file.want([range(len(MAGIC), start)])
+    return file
+
+
+def _complete_tail(file: RangedFile, storage: Storage, name: str, handle: Handle) -> None:
+    """Wait for the tail of an object; check that it has the whole footer and ends the file."""
+    tail, size = file.tail, handle.size_bytes
+    received = tail.data()
+    if len(received) != size - tail.start:
+        check_length(f"{storage.url}/{name}", storage.size(name), handle)
+        raise ValueError(f"it ends at byte {tail.start + len(received)}, but its length is {size}")
+    start = _footer_start(handle, received[-END_BYTES:])
+    if start < tail.start:
+        rest = storage.read_range(name, start, tail.start)
+        whole = b"".join((rest, received))
+        tail = ByteRange(start, size, lambda *_: whole, None)
+    file.keep_tail(tail)
+
+
+def _footer_start(handle: Handle, end: bytes | memoryview) -> int:
+    """Return where the footer begins, according to the manifest or to the end of the file.
+
+    Raises ValueError if the file is not Parquet.
+    """
+    length = handle.footer.size_bytes if handle.footer else footer_bytes(end)
+    start = handle.size_bytes - length
+    if start < len(MAGIC):
+        raise ValueError("it does not end like a Parquet file")
+    return start
+
+
+def _check_sha256(storage: Storage, name: str, handle: Handle) -> bytes | None:
+    """Check a file's SHA-256; return its bytes, or None when it is too large to be held."""
+    check_length(f"{storage.url}/{name}", storage.size(name), handle)
+    raw = storage.read(name) if handle.size_bytes <= _AT_ONCE_BYTES else None
+    if raw is not None:
+        digest = hashlib.sha256(raw).hexdigest()
+    else:
+        with storage.open_read(name) as file:
+            digest = _sha256(file)
+    if digest != handle.sha256:
+        raise DamagedFileError(
+            f"{storage.url}/{name} has changed since it was written: its SHA-256 is "
+            f"{digest[:16]}…, "
+            f"but the manifest says {handle.sha256[:16]}…; restore an older checkpoint, or "
+            "recover the file from a backup"
+        )
+    return raw
+
+
+def _local_copy(
+    storage: CachedStorage, name: str, handle: Handle, make: bool
+) -> pa.NativeFile | None:
+    """Return the open local copy of a file if it has the handle's bytes, or None."""
+    path = storage.copy_of(name)
+    if path is None and make:
+        path = storage.fetch(name, handle.size_bytes)
+    if path is None:
+        return None
+    try:
+        file = pa.OSFile(str(path))
+        if _identity(path, handle) in _VERIFIED:
+            return file
+        if file.size() == handle.size_bytes and _sha256(file) == handle.sha256:
+            storage.touch(name)
+            _VERIFIED.add(_identity(path, handle))
+            return file
+        file.close()
+    except OSError:  # another process has evicted the copy, or the disk fails: use the store
+        return None
+    storage.drop(name)
+    return None
+
+
+def _identity(path: Path, handle: Handle) -> tuple[object, ...]:
+    """Return the properties of a copy that stay the same as long as nobody writes to it."""
+    stat = path.stat()
+    return path, stat.st_ino, stat.st_mtime_ns, stat.st_size, handle.sha256
+
+
+def _sha256(file: Any) -> str:
+    sha256 = hashlib.sha256()
+    while chunk := file.read(_CHUNK_BYTES):
+        sha256.update(chunk)
+    return sha256.hexdigest()

@@ -1,0 +1,158 @@
+"""Key: look one key up in all states of all operators; at most one file of each base is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from statestore.catalog.catalog import Catalog
+from statestore.display import NotebookBar, bars, counted, figure, text
+from statestore.display import table as html_table
+from statestore.errors import (
+    InvalidArgumentError,
+    StateNotFoundError,
+    StateStoreError,
+)
+from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.format.schema import Schema
+from statestore.format.state import KeyedState
+from statestore.format.ttl import clock_ms
+from statestore.restore.lookup import table_of_key
+from statestore.rows.dataframes import as_pandas, as_polars
+from statestore.rows.python_values import display_rows, rows_to_dicts
+
+__all__ = ["KeyStates", "KeyedRows", "SkippedState", "key_states"]
+
+
+_MOST_NAMED = 10
+
+
+@dataclass(frozen=True)
+class KeyedRows:
+    """The rows of a key in one state, in stored order; empty if the state lacks the key."""
+
+    entry: KeyedEntry
+    rows: tuple[dict[str, Any], ...]
+    table: pa.Table = field(repr=False, compare=False)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows as a table."""
+        return self.table
+
+    to_pandas, to_polars = as_pandas, as_polars
+
+
+@dataclass(frozen=True)
+class SkippedState:
+    """A state whose key has another type, and the reason why the key does not fit."""
+
+    entry: KeyedEntry
+    reason: str
+
+    @property
+    def key(self) -> Schema:
+        """The key columns of the state."""
+        return self.entry.state.schema.select(self.entry.state.key)
+
+
+@dataclass(frozen=True)
+class KeyStates:
+    """A key's rows in a checkpoint: states are sorted by operator, then in stored order."""
+
+    checkpoint_id: int
+    states: tuple[KeyedRows, ...]
+    skipped: tuple[SkippedState, ...]
+
+    @property
+    def rows(self) -> int:
+        """The number of rows in all states."""
+        return sum(len(state.rows) for state in self.states)
+
+    def __repr__(self) -> str:
+        return f"KeyStates({self._summary()})"
+
+    def _repr_html_(self) -> str:
+        """Return the notebook view: the number of rows of the key in each state, and the rows."""
+        drawn = [
+            NotebookBar(
+                f"{state.entry.state.uid} · {state.entry.state.name}",
+                ((len(state.rows), "plain"),),
+                counted(len(state.rows), "row"),
+            )
+            for state in self.states
+        ]
+        tables = (
+            text(str(state.entry.state))
+            + html_table(
+                state.table.schema.names, map(tuple, map(dict.values, display_rows(state.table)))
+            )
+            for state in self.states
+            if state.rows
+        )
+        return figure(self._summary(), bars(drawn), *tables)
+
+    def _summary(self) -> str:
+        return (
+            f"checkpoint {self.checkpoint_id}: {counted(self.rows, 'row')} of the key in "
+            f"{counted(len(self.states), 'state')}"
+        )
+
+
+def key_states(
+    catalog: Catalog,
+    key_of: Callable[[KeyedState], Any],
+    *,
+    checkpoint: int | str,
+    uid: str | None = None,
+    name: str | None = None,
+    now_ms: int | None = None,
+) -> KeyStates:
+    """Return a key's rows in every keyed state, filtered by operator ``uid`` and state ``name``.
+
+    Rows that expired by ``now_ms`` (default: this machine's clock) are omitted. ``key_of`` returns
+    the key in the form of a state. An InvalidArgumentError from it, or a value that does not fit,
+    skips the state. Raises CheckpointNotFoundError, StateNotFoundError if no such keyed state
+    exists, InvalidArgumentError if the key fits none of the states, MissingFileError or
+    DamagedFileError.
+    """
+    manifest, now_ms = catalog.load(checkpoint), clock_ms(now_ms)
+    states, skipped = [], []
+    for entry in _select_entries(manifest, uid, name):
+        try:
+            table = table_of_key(catalog.storage, entry, key_of(entry.state), now_ms=now_ms)
+            rows = tuple(rows_to_dicts(table, str(entry.state)))
+        except InvalidArgumentError as error:
+            skipped.append(SkippedState(entry, str(error)))
+        except StateStoreError as error:
+            error.add_note(f"while looking the key up in {entry.state}")
+            raise
+        else:
+            states.append(KeyedRows(entry, rows, table))
+    if skipped and not states:
+        raise InvalidArgumentError(
+            f"the key does not fit any state of checkpoint {manifest.checkpoint_id}: "
+            f"{'; '.join(state.reason for state in skipped[:_MOST_NAMED])}"
+        )
+    return KeyStates(manifest.checkpoint_id, tuple(states), tuple(skipped))
+
+
+def _select_entries(
+    manifest: Manifest, uid: str | None, name: str | None
+) -> tuple[KeyedEntry, ...]:
+    if uid is not None and name is not None:
+        return (manifest.keyed_entry(uid, name),)
+    entries = tuple(
+        entry
+        for entry in manifest.keyed
+        if uid in (None, entry.state.uid) and name in (None, entry.state.name)
+    )
+    if entries or (uid is None and name is None):
+        return entries
+    known = ", ".join(sorted({e.state.uid if uid else e.state.name for e in manifest.keyed}))
+    what = f"operator {uid!r} has no keyed state" if uid else f"no keyed state {name!r}"
+    raise StateNotFoundError(
+        f"{what} in checkpoint {manifest.checkpoint_id}; the checkpoint has {known or 'none'}"
+    )
