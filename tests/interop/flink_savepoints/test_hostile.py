@@ -188,7 +188,7 @@ def test_nested_types_are_limited() -> None:
     kind: FlinkType = Scalar("Long")
     for _ in range(MAX_DEPTH - 1):
         kind = ListType(kind)
-    assert read_snapshot(snapshot_of(kind)).kind == kind
+    assert read_snapshot(snapshot_of(kind)).flink_type == kind
     with pytest.raises(DamagedFileError, match="serializer snapshots are nested more than"):
         read_snapshot(snapshot_of(ListType(kind)))
 

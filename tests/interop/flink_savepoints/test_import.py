@@ -155,8 +155,8 @@ def test_every_element_of_operator_state_is_in_the_store(golden: Golden, tmp_pat
         one = by_name[row["operator"], row["state"]]
         assert one.sort == row["mode"]
         key = one.info.serializers.get("KEY_SERIALIZER")
-        value = one.info.serializers["VALUE_SERIALIZER"].kind
-        columns = element_columns(value, None if key is None else key.kind, dict(one.names))
+        value = one.info.serializers["VALUE_SERIALIZER"].flink_type
+        columns = element_columns(value, None if key is None else key.flink_type, dict(one.names))
         state = restored.operator_state("parts", one.state)
         elements = state.per_old_subtask()
         at = {"broadcast": 0}.get(one.sort, row["subtask"])
@@ -175,7 +175,7 @@ def test_every_element_of_operator_state_is_in_the_store(golden: Golden, tmp_pat
             values = shown(arrays["value"], value)
         else:
             pairs = pa.StructArray.from_arrays([*arrays.values()], ["f0", "f1"])
-            values = sorted(shown(pairs, TupleType("", (key.kind, value))), key=as_text)
+            values = sorted(shown(pairs, TupleType("", (key.flink_type, value))), key=as_text)
         if one.sort == "union":
             assert sorted({*map(as_text, values)}) == sorted(map(as_text, row["values"]))
         else:

@@ -29,7 +29,7 @@ def test_a_generated_snapshot_survives_a_round_trip(kind: FlinkType) -> None:
     raw = snapshot_bytes(kind)
     reader = Reader(i32(2) + raw + b"more", "state")
     found = read_snapshot(reader)
-    assert (found.kind, found.raw, reader.remaining) == (kind, raw, 4)
+    assert (found.flink_type, found.raw, reader.remaining) == (kind, raw, 4)
     assert java_type_name(kind)
 
 
@@ -52,7 +52,7 @@ def test_a_flipped_byte_gives_another_type_or_a_typed_error(
         found = read_snapshot(Reader(bytes(raw), "state"))
     except (DamagedFileError, UnsupportedTypeError):
         return
-    assert java_type_name(found.kind)
+    assert java_type_name(found.flink_type)
 
 
 def test_an_unknown_class_is_named() -> None:
@@ -71,7 +71,7 @@ def test_kryo_is_skipped() -> None:
     one = bytes.fromhex("000004f2c69a3d70") + i32(1) + utf("a") + b"\1" + i32(2) + b"xy" + b"\0"
     kind = KryoType("a.B", empty + one + empty)
     reader = Reader(i32(2) + snapshot_bytes(kind), "state")
-    assert read_snapshot(reader).kind == kind
+    assert read_snapshot(reader).flink_type == kind
     assert reader.remaining == 0
 
 

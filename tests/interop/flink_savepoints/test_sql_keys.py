@@ -109,7 +109,7 @@ def test_types_equal_those_that_java_serializes(about: dict[str, str]) -> None:
     name = about["name"].removeprefix("row_data ")
     if name.endswith(" WITH LOCAL TIME ZONE"):
         name = name.split()[0].replace("TIMESTAMP", "TIMESTAMP_LTZ")
-    kind = sql_key(["key"], [pa.int64()], [name]).kind
+    kind = sql_key(["key"], [pa.int64()], [name]).flink_type
     assert i32(2) + snapshot_bytes(kind) == bytes.fromhex(about["snapshot"])
 
 

@@ -146,7 +146,7 @@ def test_every_byte_survives_a_round_trip(
     ids=str,
 )
 def test_values_survive_a_round_trip(kind: FlinkType, values: list[Any]) -> None:
-    assert read_snapshot(Reader(i32(2) + snapshot_bytes(kind), "a snapshot")).kind == kind
+    assert read_snapshot(Reader(i32(2) + snapshot_bytes(kind), "a snapshot")).flink_type == kind
     raw = encode_values(pa.array(values, arrow_type(kind)), kind).to_pylist()
     assert decode_values(kind, Spans.from_values(raw, "values")).to_pylist() == values
     for one in raw:
@@ -173,12 +173,12 @@ def test_an_unknown_class_hides_nothing_if_other_metadata_describes_it() -> None
     raw = utf("a.b.OwnSnapshot") + i32(3) + i32(911108) + i32(7) + inner
     reader = Reader(i32(2) + raw + b"more", "a snapshot")
     found = read_snapshot(reader)
-    assert found.raw == raw == snapshot_bytes(found.kind)
-    assert isinstance(found.kind, UnknownType)
+    assert found.raw == raw == snapshot_bytes(found.flink_type)
+    assert isinstance(found.flink_type, UnknownType)
     with pytest.raises(
         UnsupportedTypeError, match="values of OwnSnapshot can only be read as bytes"
     ):
-        arrow_type(found.kind)
+        arrow_type(found.flink_type)
     wrong = utf("a.b.OwnSnapshot") + i32(3) + i32(911108) + i32(7) + utf("more") + inner
     with pytest.raises(UnsupportedTypeError, match=r"'a.b.OwnSnapshot' at byte"):
         read_snapshot(Reader(i32(2) + wrong, "a snapshot"))

@@ -54,7 +54,7 @@ def kind_of(case: dict[str, Any]) -> FlinkType:
     reader = Reader(bytes.fromhex(case["snapshot"]), case["name"])
     found = read_snapshot(reader)
     reader.end("the snapshot")
-    return found.kind
+    return found.flink_type
 
 
 def is_column(kind: FlinkType) -> bool:
@@ -94,7 +94,7 @@ def test_changed_bytes_give_a_valid_column_or_a_typed_error(
     if data.draw(st.booleans()):
         snapshot = mutated(snapshot, types)
     with suppress(StateStoreError):
-        kind = read_snapshot(Reader(snapshot, "s")).kind
+        kind = read_snapshot(Reader(snapshot, "s")).flink_type
         spans = Spans.from_values([raw], "v")
         for read in (decode_values, decode_list, decode_map_values):
             with suppress(StateStoreError):

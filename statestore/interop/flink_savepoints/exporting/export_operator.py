@@ -195,10 +195,10 @@ def _encode_elements(plan: OperatorStatePlan, rows: pa.Table) -> list[bytes]:
     if plan.is_bytes:
         return list(rows.column(plan.value.names[0]).to_pylist())
     try:
-        values = encode_values(plan.value.to_flink(rows), plan.value.kind).to_pylist()
+        values = encode_values(plan.value.to_flink(rows), plan.value.flink_type).to_pylist()
         if plan.key is None:
             return list(values)
-        keys = encode_values(plan.key.to_flink(rows), plan.key.kind).to_pylist()
+        keys = encode_values(plan.key.to_flink(rows), plan.key.flink_type).to_pylist()
     except InvalidArgumentError as error:
         raise UnsupportedTypeError(
             f"the elements of {plan.state} cannot be written as {plan.type_name}: {error}"

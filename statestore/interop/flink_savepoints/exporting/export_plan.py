@@ -331,8 +331,8 @@ def _plan_imported_operator_state(state: OperatorState, known: ImportedState) ->
         value = ImportedPart.from_columns(element_columns(None, None, names)["value"])
         return OperatorStatePlan(state, mode, value, None, known)
     serializers = known.info.serializers
-    key = serializers["KEY_SERIALIZER"].kind if mode == "broadcast" else None
-    parts = element_columns(serializers["VALUE_SERIALIZER"].kind, key, names)
+    key = serializers["KEY_SERIALIZER"].flink_type if mode == "broadcast" else None
+    parts = element_columns(serializers["VALUE_SERIALIZER"].flink_type, key, names)
     map_key = ImportedPart.from_columns(parts["map_key"]) if key is not None else None
     return OperatorStatePlan(state, mode, ImportedPart.from_columns(parts["value"]), map_key, known)
 
@@ -364,7 +364,7 @@ def _plan_keyed(state: KeyedState, *, as_tuple: bool) -> KeyedExport:
         entry = _find_columns(state, state.entry, state.schema)
         map_key = _build_part(state.entry, entry, as_tuple=as_tuple)
     if state.kind is StateKind.TIMERS:
-        name = _timer_name(state, namespace.kind)
+        name = _timer_name(state, namespace.flink_type)
     elif state.hash_scheme == "pyflink":
         if state.namespace:
             raise UnsupportedTypeError(
@@ -374,15 +374,17 @@ def _plan_keyed(state: KeyedState, *, as_tuple: bool) -> KeyedExport:
         name = python_name(state.name)
         map_key = _to_python_part(state, map_key) if state.kind is StateKind.MAP else map_key
         value = _to_python_part(state, value)
-    flink_value = _build_value_type(state, key.kind, namespace.kind, map_key.kind, value.kind)
-    flink = FlinkState(name, state.kind.value, key.kind, namespace.kind, flink_value)
+    flink_value = _build_value_type(
+        state, key.flink_type, namespace.flink_type, map_key.flink_type, value.flink_type
+    )
+    flink = FlinkState(name, state.kind.value, key.flink_type, namespace.flink_type, flink_value)
     return KeyedExport(state, flink, key, namespace, map_key, value)
 
 
 def _to_python_part(state: KeyedState, part: ExportPart) -> ExportPart:
     """Return columns as the bytes that PyFlink's coders write."""
     with _column_in_errors(state, ", ".join(part.names)):
-        return replace(part, kind=PythonType(to_python_type(part.kind)))
+        return replace(part, flink_type=PythonType(to_python_type(part.flink_type)))
 
 
 def _plan_key(state: KeyedState) -> ExportPart:
@@ -394,7 +396,7 @@ def _plan_key(state: KeyedState) -> ExportPart:
     if state.hash_scheme == "flink-sql":
         stored = [types.field(column).type for column in state.key]
         row = sql_key(state.key, stored, state.key_types)
-        return ExportPart(state.key, row.kind, row)
+        return ExportPart(state.key, row.flink_type, row)
     keys = []
     for column, java in zip(state.key, state.key_types, strict=True):
         with _column_in_errors(state, column):
@@ -403,7 +405,7 @@ def _plan_key(state: KeyedState) -> ExportPart:
     if state.hash_scheme != "pyflink" or part.column is None:
         return part
     row = python_key(part.column)
-    return ExportPart(state.key, row.kind, row)
+    return ExportPart(state.key, row.flink_type, row)
 
 
 def _build_value_type(
@@ -449,7 +451,7 @@ def _build_part(
     if not columns:
         return ExportPart((), NO_VALUE)
     column = columns[0] if len(columns) == 1 else combine_columns(columns, names, as_tuple=as_tuple)
-    return ExportPart(tuple(names), column.kind, column)
+    return ExportPart(tuple(names), column.flink_type, column)
 
 
 def _plan_value(state: KeyedState, *, as_tuple: bool) -> ExportPart:
@@ -471,10 +473,10 @@ def _plan_namespace(state: KeyedState) -> ExportPart:
         return ExportPart((), _NO_NAMESPACE)
     if len(names) == 2 and all(map(_is_time, column_types)):
         window = _build_window(names, column_types)
-        return ExportPart(names, window.kind, window)
+        return ExportPart(names, window.flink_type, window)
     if len(names) == 1 and column_types[0] == WINDOW:
         window = _build_window(("start", "end"), [pa.int64(), pa.int64()])
-        return ExportPart(names, window.kind, window)
+        return ExportPart(names, window.flink_type, window)
     return _build_part(names, _find_columns(state, names, state.schema), as_tuple=True)
 
 

@@ -365,8 +365,8 @@ def _describe_states(
             name=state.plan.state.name,
             flink_name=state.plan.name,
             kind=state.plan.mode,
-            key_type=None if state.plan.key is None else java_type_name(state.plan.key.kind),
-            value_type=java_type_name(state.plan.value.kind),
+            key_type=None if state.plan.key is None else java_type_name(state.plan.key.flink_type),
+            value_type=java_type_name(state.plan.value.flink_type),
             columns=state.plan.value.names,
             rows=state.contents.rows,
         )

@@ -76,7 +76,7 @@ class ExportPart:
     """Columns of a state that are one value in Flink; without columns it is the ``Void`` value."""
 
     names: tuple[str, ...]
-    kind: FlinkType
+    flink_type: FlinkType
     column: FlinkColumn | None = None
 
     def to_flink(self, rows: pa.Table) -> pa.Array:
@@ -100,14 +100,14 @@ class ExportPart:
 
 @dataclass(frozen=True)
 class ImportedPart(ExportPart):
-    """Columns that an import made from a Flink value; for bytes, ``kind`` is not used."""
+    """Columns that an import made from a Flink value; for bytes, ``flink_type`` is not used."""
 
     imported: PartColumns | None = None
 
     @staticmethod
     def from_columns(columns: PartColumns) -> ImportedPart:
         """Return a part for columns that already have names."""
-        return ImportedPart(columns.names, columns.kind or NO_VALUE, None, columns)
+        return ImportedPart(columns.names, columns.flink_type or NO_VALUE, None, columns)
 
     def to_flink(self, rows: pa.Table) -> pa.Array:
         """Convert the columns to values of Flink."""
@@ -208,18 +208,18 @@ class OperatorStatePlan:
         if self.imported is not None:
             return self.imported.info
         options = {"OPERATOR_STATE_DISTRIBUTION_MODE": _DISTRIBUTIONS[self.mode]}
-        serializers = {"VALUE_SERIALIZER": _make_snapshot(self.value.kind)}
+        serializers = {"VALUE_SERIALIZER": _make_snapshot(self.value.flink_type)}
         if self.key is None:
             return StateInfo(self.state.name, "operator", options, serializers)
-        serializers["KEY_SERIALIZER"] = _make_snapshot(self.key.kind)
+        serializers["KEY_SERIALIZER"] = _make_snapshot(self.key.flink_type)
         return StateInfo(self.state.name, "broadcast", options, serializers)
 
     @property
     def type_name(self) -> str:
         """The name of the element type in Flink."""
         if self.key is None:
-            return java_type_name(self.value.kind)
-        return f"{java_type_name(self.key.kind)} to {java_type_name(self.value.kind)}"
+            return java_type_name(self.value.flink_type)
+        return f"{java_type_name(self.key.flink_type)} to {java_type_name(self.value.flink_type)}"
 
 
 @dataclass(frozen=True)

@@ -110,14 +110,14 @@ def element_columns(
             raise UnsupportedTypeError("a type without columns cannot be an element")
         named: list[str] = []
         prefix = "" if part == "value" else f"{part}_"
-        default = "value_bytes" if columns.kind is None else part
+        default = "value_bytes" if columns.flink_type is None else part
         for field in columns.fields:
             wanted = f"{prefix}{field.name}" if columns.is_flat else default
             named.append(first_free(wanted, taken))
             taken.append(named[-1])
         part_names = tuple(named) if names is None else names[part]
         named_columns[part] = PartColumns(
-            columns.kind, columns.fields, columns.stored, columns.is_flat, part_names
+            columns.flink_type, columns.fields, columns.stored, columns.is_flat, part_names
         )
     return named_columns
 

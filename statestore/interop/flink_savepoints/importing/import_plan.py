@@ -233,7 +233,7 @@ def _plan_state(
     before: SavepointRecord | None,
 ) -> PlannedState:
     data = operator.metadata
-    state = keyed_state(info, header.key.kind, f"operator {operator.title}")
+    state = keyed_state(info, header.key.flink_type, f"operator {operator.title}")
     stored = () if before is None else before.states
     for stored_state in stored:
         if (stored_state.operator, stored_state.name, stored_state.sort) == (

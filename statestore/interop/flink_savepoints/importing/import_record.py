@@ -157,7 +157,9 @@ class ImportedState:
 
     def columns(self, max_parallelism: int) -> StateColumns:
         """Return the mapping of a keyed state's rows to columns."""
-        state = keyed_state(self.info, self.key.kind, f"state {self.name!r} of {self.operator}")
+        state = keyed_state(
+            self.info, self.key.flink_type, f"state {self.name!r} of {self.operator}"
+        )
         return self.map_columns(state, max_parallelism)
 
     def map_columns(self, state: KeyedStateInfo, max_parallelism: int) -> StateColumns:

@@ -144,7 +144,7 @@ _SQL_SCALARS = {
 class SerializerSnapshot:
     """A type, and the snapshot bytes that describe it, starting with the class's name."""
 
-    kind: FlinkType
+    flink_type: FlinkType
     raw: bytes
 
 

@@ -76,7 +76,7 @@ def keyed_states(
     return tuple(
         None
         if info.kind == "asynchronous" and Refused.ASYNC in drop
-        else keyed_state(info, header.key.kind, name)
+        else keyed_state(info, header.key.flink_type, name)
         for info in header.states
     )
 
@@ -94,8 +94,8 @@ def keyed_state(info: StateInfo, key: FlinkType, name: str) -> KeyedStateInfo:
     value = info.serializers.get(_VALUE)
     if isinstance(key, RowDataType):
         key = replace(key, is_key=True)
-    if info.kind == "timers" and value is not None and isinstance(value.kind, TimerType):
-        timer = TimerType(key, value.kind.namespace)
+    if info.kind == "timers" and value is not None and isinstance(value.flink_type, TimerType):
+        timer = TimerType(key, value.flink_type.namespace)
         return KeyedStateInfo(info.name, "timers", key, timer.namespace, timer)
     namespace = info.serializers.get(_NAMESPACE)
     form = _FORMS.get(info.options.get(_OPTION, "UNKNOWN"))
@@ -105,10 +105,10 @@ def keyed_state(info: StateInfo, key: FlinkType, name: str) -> KeyedStateInfo:
         or value is None
         or namespace is None
         or form is None
-        or (shape is not None and not isinstance(value.kind, shape))
+        or (shape is not None and not isinstance(value.flink_type, shape))
     ):
         raise UnsupportedTypeError(
             f"{name} has the state {info.name!r} of the unsupported kind "
             f"{info.options.get(_OPTION, info.kind)}"
         )
-    return KeyedStateInfo(info.name, form, key, namespace.kind, value.kind)
+    return KeyedStateInfo(info.name, form, key, namespace.flink_type, value.flink_type)

@@ -185,8 +185,8 @@ def _build_info(header: StateInfo | None, part: OperatorPart, reader: Reader) ->
     return OperatorStateInfo(
         part.name,
         part.mode,
-        header.serializers[_VALUE].kind,
-        None if part.mode != "broadcast" or key is None else key.kind,
+        header.serializers[_VALUE].flink_type,
+        None if part.mode != "broadcast" or key is None else key.flink_type,
         header,
     )
 

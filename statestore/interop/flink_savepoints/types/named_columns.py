@@ -186,8 +186,8 @@ class StateColumns:
             key = key.field("f0")
             if key.null_count:
                 raise UnsupportedTypeError("a PyFlink key is null, which has no key group")
-        if isinstance(self.key.kind, RowType):
-            fields = list(key.type)[-len(self.key.kind.fields) :]
+        if isinstance(self.key.flink_type, RowType):
+            fields = list(key.type)[-len(self.key.flink_type.fields) :]
             arrays = [key.field(field.name) for field in fields]
             key = pa.StructArray.from_arrays(arrays, fields=fields)
         return self.key.columns(key)
@@ -226,8 +226,8 @@ class StateColumns:
             kinds = pa.array(np.zeros(batch.num_rows, np.int8))
             return pa.StructArray.from_arrays([kinds], [_ROW_KIND])
         key = self.key.array(batch)
-        if isinstance(self.key.kind, RowType):
-            key = _build_insert_rows(key.flatten(), self.key.kind)
+        if isinstance(self.key.flink_type, RowType):
+            key = _build_insert_rows(key.flatten(), self.key.flink_type)
         wrapped = self.state.key
         if self.hash_scheme == _PYFLINK and isinstance(wrapped, RowType):
             return _build_insert_rows([key], wrapped)
@@ -354,7 +354,7 @@ def _set_names(columns: StateColumns, names: Names) -> StateColumns:
                 f"has {len(unnamed.fields)} columns"
             )
         return PartColumns(
-            unnamed.kind, unnamed.fields, unnamed.stored, unnamed.is_flat, tuple(part_names)
+            unnamed.flink_type, unnamed.fields, unnamed.stored, unnamed.is_flat, tuple(part_names)
         )
 
     def name_single(role: str, preferred: str | None) -> str | None:
@@ -385,13 +385,13 @@ def _set_names(columns: StateColumns, names: Names) -> StateColumns:
 
 
 def _default_names(role: str, part: PartColumns) -> list[str]:
-    if part.kind is None:
+    if part.flink_type is None:
         return [_KEY_BYTES if role == "key" else _VALUE_BYTES]
-    if role == "key" and isinstance(part.kind, RowDataType) and not part.is_flat:
+    if role == "key" and isinstance(part.flink_type, RowDataType) and not part.is_flat:
         return [_NO_KEY]
     if not part.is_flat:
         return [role] * len(part.fields)
-    if isinstance(part.kind, Scalar):
+    if isinstance(part.flink_type, Scalar):
         prefix = "" if role == "namespace" else f"{role}_"
         return [f"{prefix}{name}" for name in _WINDOW]
     prefix = "" if role == "value" else f"{role}_"

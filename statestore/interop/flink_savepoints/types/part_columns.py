@@ -56,9 +56,9 @@ _MOST_SECONDS = (1 << 63) // _NANOS
 
 @dataclass(frozen=True)
 class PartColumns:
-    """The columns of one part of a row; if ``kind`` is None, the part is undecoded bytes."""
+    """The columns of one part of a row; if ``flink_type`` is None, the part is undecoded bytes."""
 
-    kind: FlinkType | None
+    flink_type: FlinkType | None
     fields: tuple[pa.Field, ...]
     stored: tuple[pa.DataType, ...]
     is_flat: bool
@@ -82,8 +82,8 @@ class PartColumns:
             index = array.type.get_field_index(field.name)
             if index >= 0:
                 column = array.field(index)
-            elif field.name == _CLASS and isinstance(self.kind, PojoType):
-                column = pa.repeat(pa.scalar(self.kind.class_name), len(array))
+            elif field.name == _CLASS and isinstance(self.flink_type, PojoType):
+                column = pa.repeat(pa.scalar(self.flink_type.class_name), len(array))
             else:
                 column = pa.nulls(len(array), stored)
             columns.append(_to_stored(column, stored))
@@ -95,17 +95,17 @@ class PartColumns:
             _from_stored(rows.column(name), field.type)
             for name, field in zip(self.names, self.fields, strict=True)
         ]
-        if self.kind is None or not self.is_flat:
+        if self.flink_type is None or not self.is_flat:
             return columns[0] if columns else pa.nulls(rows.num_rows)
-        whole = arrow_type(self.kind)
-        if not isinstance(self.kind, Scalar) and len(self.fields) < whole.num_fields:
+        whole = arrow_type(self.flink_type)
+        if not isinstance(self.flink_type, Scalar) and len(self.fields) < whole.num_fields:
             insert = pa.array(np.zeros(rows.num_rows, np.int8))  # the row kind of keys is INSERT
             columns = [insert, *columns]
         return pa.StructArray.from_arrays(columns, fields=list(whole))
 
     @property
     def _title(self) -> str:
-        return "bytes" if self.kind is None else java_type_name(self.kind)
+        return "bytes" if self.flink_type is None else java_type_name(self.flink_type)
 
 
 def _to_stored(array: pa.Array, stored: pa.DataType) -> pa.Array:

@@ -65,7 +65,7 @@ class FlinkColumn:
     """A store column as a type of Flink, with the conversions ``to_flink`` and ``from_flink``."""
 
     stored: pa.DataType
-    kind: FlinkType
+    flink_type: FlinkType
     to_flink: Conversion
     from_flink: Conversion
 
@@ -181,7 +181,10 @@ def python_key(key: FlinkColumn) -> FlinkColumn:
         return pa.StructArray.from_arrays([insert, key.to_flink(array)], ["row_kind", "f0"])
 
     return FlinkColumn(
-        key.stored, RowType((key.kind,)), to_flink, lambda array: key.from_flink(array.field("f0"))
+        key.stored,
+        RowType((key.flink_type,)),
+        to_flink,
+        lambda array: key.from_flink(array.field("f0")),
     )
 
 
@@ -371,7 +374,7 @@ def _join_micros(array: pa.Array, stored: pa.DataType) -> pa.Array:
 def _tuple_column(stored: pa.DataType, parts: Sequence[FlinkColumn]) -> FlinkColumn:
     if not 1 <= len(parts) <= _MOST_FIELDS:
         raise UnsupportedTypeError(f"Flink has no tuple of {len(parts)} fields")
-    tuple_type = TupleType(f"{_TUPLE}{len(parts)}", tuple(part.kind for part in parts))
+    tuple_type = TupleType(f"{_TUPLE}{len(parts)}", tuple(part.flink_type for part in parts))
     return FlinkColumn(
         stored,
         tuple_type,
@@ -381,7 +384,7 @@ def _tuple_column(stored: pa.DataType, parts: Sequence[FlinkColumn]) -> FlinkCol
 
 
 def _row_column(stored: pa.DataType, parts: Sequence[FlinkColumn]) -> FlinkColumn:
-    row_type = RowType(tuple(part.kind for part in parts))
+    row_type = RowType(tuple(part.flink_type for part in parts))
 
     def to_flink(array: pa.Array) -> pa.Array:
         insert = pa.array(np.zeros(len(array), np.int8))
@@ -430,7 +433,7 @@ def _list_column(stored: pa.DataType, element: FlinkColumn) -> FlinkColumn:
             _list_offsets(array), values, type=stored, mask=_null_mask(array)
         )
 
-    return FlinkColumn(stored, ListType(element.kind), to_flink, from_flink)
+    return FlinkColumn(stored, ListType(element.flink_type), to_flink, from_flink)
 
 
 def _map_column(stored: pa.DataType, key: FlinkColumn, value: FlinkColumn) -> FlinkColumn:
@@ -444,7 +447,7 @@ def _map_column(stored: pa.DataType, key: FlinkColumn, value: FlinkColumn) -> Fl
 
     return FlinkColumn(
         stored,
-        MapType(key.kind, value.kind),
+        MapType(key.flink_type, value.flink_type),
         lambda array: convert(array, key.to_flink, value.to_flink, None),
         lambda array: convert(array, key.from_flink, value.from_flink, stored),
     )
