@@ -20,7 +20,8 @@ from typing import Any, BinaryIO, Self
 
 from statestore.arguments import checked_fields
 from statestore.errors import InvalidArgumentError, StorageError
-from statestore.storage.base import Listed, NewFile, Storage, check_inside
+from statestore.storage.base import NewFile, Storage, check_inside
+from statestore.storage.forwarding import ForwardingStorage
 
 __all__ = ["DEFAULT_LIMIT_BYTES", "CacheOptions", "CachedStorage"]
 
@@ -51,7 +52,7 @@ class CacheOptions:
     limit_bytes: int = DEFAULT_LIMIT_BYTES
 
 
-class CachedStorage:
+class CachedStorage(ForwardingStorage):
     """Another storage, and a folder of this host with copies of its data files.
 
     Any number of processes and stores may share the folder. The copies are in its subfolder
@@ -72,13 +73,13 @@ class CachedStorage:
                 f"a local cache of {limit_bytes!r} bytes cannot hold anything; pass at least "
                 "1, or none"
             )
-        self._storage, self._limit_bytes = storage, limit_bytes
+        super().__init__(storage)
+        self._limit_bytes = limit_bytes
         self._root = _outside(folder, storage) / _FOLDER
         # Two stores, such as a copy and its original, may have files of the same name.
         self._folder = self._root / hashlib.sha256(storage.url.encode()).hexdigest()[:16]
         # The first copy in a process trims the folder: another process may have left too much.
         self._until_trim = 0
-        self.url, self.streams = storage.url, storage.streams
 
     # --- the copies -------------------------------------------------------------------------------
 
@@ -155,76 +156,20 @@ class CachedStorage:
 
     # --- the storage ------------------------------------------------------------------------------
 
-    def read(self, name: str) -> bytes:
-        """Return the bytes of a file of the store."""
-        return self._storage.read(name)
-
-    def read_range(self, name: str, start: int, stop: int) -> bytes:
-        """Return a part of a file of the store."""
-        return self._storage.read_range(name, start, stop)
-
-    def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Put a file into the store if its name is free."""
-        return self._storage.put_if_absent(name, data)
-
-    def list(self, folder: str) -> tuple[str, ...]:
-        """Return the names of all files below a folder of the store."""
-        return self._storage.list(folder)
-
-    def listed(self, folder: str) -> tuple[Listed, ...]:
-        """Return all files below a folder of the store, with length and time."""
-        return self._storage.listed(folder)
-
-    def is_empty(self) -> bool:
-        """Return whether the store has no files yet."""
-        return self._storage.is_empty()
-
-    def folder_above(self, name: str) -> str | None:
-        """Delegate to the wrapped storage."""
-        return self._storage.folder_above(name)
-
     def delete(self, name: str) -> None:
         """Remove a file from the store, and its copy."""
         self.drop(name)
         self._storage.delete(name)
-
-    def size(self, name: str) -> int:
-        """Return the length of a file of the store."""
-        return self._storage.size(name)
-
-    def renew(self, old: str, new: str) -> bool:
-        """Give a file of the store a second name; the second name has no local copy."""
-        return self._storage.renew(old, new)
 
     def open_write(self, name: str) -> NewFile:
         """Return a file of the store to write; closing it also creates its local copy."""
         file = self._storage.open_write(name)
         return _Tee(file, _Copy.begin(self._copy(name)), self)
 
-    def open_read(self, name: str) -> BinaryIO:
-        """Return a file of the store to read."""
-        return self._storage.open_read(name)
-
     def sync(self, names: Iterable[str]) -> None:
         """Make files of the store durable; copies need not be."""
         self._storage.sync(names)
         self.trim()
-
-    def native_path(self, name: str) -> str | None:
-        """Delegate to the wrapped storage."""
-        return self._storage.native_path(name)
-
-    def spark_url(self, name: str) -> str:
-        """Return the URL of the file or folder in the store."""
-        return self._storage.spark_url(name)
-
-    def hadoop_settings(self) -> dict[str, str]:
-        """Delegate to the wrapped storage."""
-        return self._storage.hadoop_settings()
-
-    def delta_options(self) -> dict[str, str]:
-        """Delegate to the wrapped storage."""
-        return self._storage.delta_options()
 
 
 def _outside(folder: str | Path, storage: Storage) -> Path:

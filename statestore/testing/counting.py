@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 from statestore.storage import LocalStorage
+from statestore.storage.forwarding import ForwardingFile
 
 __all__ = ["CountingStorage"]
 
@@ -49,23 +50,15 @@ class CountingStorage(LocalStorage):
         return self.files[-1]
 
 
-class _CountedFile:
-    """An open file that counts reads; it forwards all other methods to the wrapped file."""
+class _CountedFile(ForwardingFile):
+    """An open file that counts reads."""
 
     def __init__(self, file: BinaryIO, storage: CountingStorage, name: str) -> None:
-        self._file, self._storage, self._name = file, storage, name
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def __enter__(self) -> _CountedFile:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._file.close()
+        super().__init__(file)
+        self._storage, self._name = storage, name
 
     def read(self, size: int = -1) -> bytes:
         start = self._file.tell()
-        data = self._file.read(size)
+        data: bytes = self._file.read(size)
         self._storage.count(self._name, start, data)
         return data

@@ -33,6 +33,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 from statestore.errors import StorageError
 from statestore.storage import Storage
 from statestore.storage.base import Listed, NewFile, report_os_errors
+from statestore.storage.forwarding import ForwardingFile, ForwardingStorage
 
 __all__ = ["Call", "Fault", "FaultKind", "FaultyStorage", "calls_of"]
 
@@ -110,15 +111,18 @@ def calls_of(storage: Storage, run: Callable[[Storage], Any]) -> tuple[Call, ...
     return watched.calls
 
 
-class FaultyStorage:
-    """A wrapper of another storage, with at most one fault; picklable if the other storage is."""
+class FaultyStorage(ForwardingStorage):
+    """A wrapper of another storage, with at most one fault; picklable if the other storage is.
+
+    Calls of Spark and of delta-rs are not counted.
+    """
 
     def __init__(self, storage: Storage, fault: Fault | None = None) -> None:
         """Wrap a storage; without a fault, calls are only counted."""
-        self._storage, self._fault = storage, fault
+        super().__init__(storage)
+        self._fault = fault
         self._calls: list[Call] = []
         self._lock = threading.Lock()
-        self.url, self.streams = storage.url, storage.streams
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -199,18 +203,6 @@ class FaultyStorage:
         """Return None, so that all files are opened here, where their calls are counted."""
         return None
 
-    def spark_url(self, name: str) -> str:
-        """Return the other storage's URL; Spark's calls with it are not counted."""
-        return self._storage.spark_url(name)
-
-    def hadoop_settings(self) -> dict[str, str]:
-        """Return the other storage's settings."""
-        return self._storage.hadoop_settings()
-
-    def delta_options(self) -> dict[str, str]:
-        """Return the other storage's options; calls of delta-rs are not counted."""
-        return self._storage.delta_options()
-
     def _call(self, operation: str, name: str, do: Callable[[], T], wrong: Any = None) -> T:
         with report_os_errors(_ACTIONS.get(operation, operation), f"{self.url}/{name}"):
             return cast(T, self.meet(operation, name, do, wrong))
@@ -260,27 +252,22 @@ class _Truncated(Exception):
     """Raised in a write whose second half, and all later data, do not reach the file."""
 
 
-class _FaultyFile:
-    """An open file with counted calls; it forwards all other methods to the wrapped file."""
+class _FaultyFile(ForwardingFile):
+    """An open file with counted calls."""
 
     def __init__(self, raw: Any, name: str, storage: FaultyStorage) -> None:
-        self._raw, self._name, self._storage = raw, name, storage
+        super().__init__(raw)
+        self._name, self._storage = name, storage
         self._lost_tail = False
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._raw, name)
-
-    def __enter__(self) -> _FaultyFile:
-        return self
-
     def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
-        if error_type is None or not hasattr(self._raw, "abandon"):
+        if error_type is None or not hasattr(self._file, "abandon"):
             self.close()
         else:
-            self._raw.abandon()
+            self._file.abandon()
 
     def read(self, size: int = -1) -> bytes:
-        data: bytes = self._storage.meet("read", self._name, lambda: self._raw.read(size))
+        data: bytes = self._storage.meet("read", self._name, lambda: self._file.read(size))
         return data
 
     def write(self, data: Any) -> int:
@@ -289,20 +276,20 @@ class _FaultyFile:
         if self._lost_tail:
             return self._storage.meet("write", self._name, lambda: length, length) or length
         if self._storage.kills:
-            self._raw.write(half)
-            self._raw.flush()
+            self._file.write(half)
+            self._file.flush()
         try:
-            self._storage.meet("write", self._name, lambda: self._raw.write(data), length)
+            self._storage.meet("write", self._name, lambda: self._file.write(data), length)
         except _Truncated:
-            self._raw.write(half)
+            self._file.write(half)
             self._lost_tail = True
         return length
 
     def close(self) -> None:
         """Close the file; even if this fails, it is closed, as with the operating system."""
-        if self._raw.closed:
+        if self._file.closed:
             return
         try:
-            self._storage.meet("close", self._name, self._raw.close)
+            self._storage.meet("close", self._name, self._file.close)
         finally:
-            _drop(self._raw)
+            _drop(self._file)

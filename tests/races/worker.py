@@ -16,6 +16,7 @@ from statestore import StateStore
 from statestore.errors import CommitConflictError, InvalidArgumentError, LateCommitError
 from statestore.format.names import CHECKPOINTS
 from statestore.storage import Storage, open_storage
+from statestore.storage.forwarding import ForwardingStorage
 from tests.races.plan import Part, Try
 
 __all__ = ["Task", "rows_of", "run_worker", "write"]
@@ -36,14 +37,12 @@ class Task:
     table_format: str
 
 
-class Stalling:
+class Stalling(ForwardingStorage):
     """A storage that stalls just before it puts a manifest, after every check."""
 
     def __init__(self, storage: Storage, seconds: float) -> None:
-        self._storage, self._seconds = storage, seconds
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._storage, name)
+        super().__init__(storage)
+        self._seconds = seconds
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         if name.startswith(CHECKPOINTS):

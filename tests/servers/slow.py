@@ -14,9 +14,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import BoundedSemaphore, Lock
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 from statestore.storage import LocalStorage
+from statestore.storage.forwarding import ForwardingFile
 
 __all__ = ["SlowStorage"]
 
@@ -89,28 +90,21 @@ class SlowStorage(LocalStorage):
                     self._under_way -= 1
 
 
-class _SlowFile:
-    """An open file; all other calls go to the underlying file."""
+class _SlowFile(ForwardingFile):
+    """An open file whose reads are requests."""
 
     def __init__(self, file: BinaryIO, storage: SlowStorage) -> None:
-        self._file, self._storage = file, storage
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def __enter__(self) -> _SlowFile:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._file.close()
+        super().__init__(file)
+        self._storage = storage
 
     def read(self, size: int = -1) -> bytes:
         left = self._storage_size() - self._file.tell()
         with self._storage._request(left if size < 0 else min(size, left)):
-            return self._file.read(size)
+            data: bytes = self._file.read(size)
+        return data
 
     def _storage_size(self) -> int:
         position = self._file.tell()
-        end = self._file.seek(0, 2)
+        end: int = self._file.seek(0, 2)
         self._file.seek(position)
         return end

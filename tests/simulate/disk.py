@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 from statestore.storage import Listed, LocalStorage
 from statestore.storage.base import NewFile
+from statestore.storage.forwarding import ForwardingFile
 from tests.simulate.scheduler import Killed, Scheduler
 
 __all__ = ["Disk", "SimulatedLocal"]
@@ -281,20 +282,15 @@ class SimulatedLocal(LocalStorage):
             os.utime(self._root / name, ns=(time_ns, time_ns))
 
 
-class _Written:
+class _Written(ForwardingFile):
     """A file being written; a dead actor's file never appears, and it removes nothing."""
 
     def __init__(self, file: Any, storage: SimulatedLocal, name: str) -> None:
-        self._file, self._storage, self._name = file, storage, name
+        super().__init__(file)
+        self._storage, self._name = storage, name
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def __enter__(self) -> _Written:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        self.close() if kind is None else self.abandon()
+    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
+        self.close() if error_type is None else self.abandon()
 
     def write(self, data: Any) -> int:
         self._alive()
