@@ -139,7 +139,7 @@ CORE = (
     STORE
     + """
 with store.snapshot(parallelism=2) as checkpoint:
-    checkpoint.write_changes("op", "state", upserts=pa.table({"k": [2, 3], "v": [5, 6]}))
+    checkpoint.write_changes("op", "state", pa.table({"k": [2, 3], "v": [5, 6]}))
 restored = store.restore(parallelism=3)
 batches = [restored.keyed("op", "state").to_arrow(subtask) for subtask in range(3)]
 assert sorted(pa.concat_tables(batches)["v"].to_pylist()) == [3, 5, 6]
