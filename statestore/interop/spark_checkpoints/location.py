@@ -281,7 +281,7 @@ class CheckpointLocation:
         version, *lines = self._read_lines(name)
         if version not in ("v1", "v2"):
             raise FormatVersionError(_unsupported_version(self, name, version))
-        commit = self._decode(name, "".join(lines[:1]).encode() or b"{}", _Commit)
+        commit = self._decode(name, "\n".join(lines).encode(), _Commit)
         return BatchCommit(number, int(version[1:]), commit.nextBatchWatermarkMs)
 
     def operators(self, batch: int) -> tuple[Operator, ...]:

@@ -52,9 +52,9 @@ def refuse_damaged_source_log(storage: Storage, name: str, content: bytes) -> No
     Raises:
         DamagedFileError: if the file is empty, or has other lines.
     """
-    if content.strip(b"\0") and not content.removeprefix(b"\0").startswith((b"v1\n", b"\0")):
-        return
     lines = content.removeprefix(b"\0").splitlines()
+    if content.strip(b"\0") and lines[0] != b"v1" and not lines[0].startswith(b"\0"):
+        return
     try:
         if lines[:1] != [b"v1"] or len(lines) == 1:
             raise ValueError("a line is missing")
