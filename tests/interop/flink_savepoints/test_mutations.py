@@ -154,7 +154,7 @@ def test_changed_bytes_give_the_same_rows_in_every_copy(
 
 
 @pytest.mark.long
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=75, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 @pytest.mark.parametrize("name", NAMES)
 def test_many_changed_bytes_give_the_same_rows_in_every_copy(
