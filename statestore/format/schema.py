@@ -261,4 +261,5 @@ def _without_nullability(data_type: DataType) -> Any:
 
 
 def struct_types(struct: Mapping[str, Any]) -> dict[str, DataType]:
+    """Return the types of a struct's fields, by name."""
     return {field["name"]: field["type"] for field in struct["fields"]}
