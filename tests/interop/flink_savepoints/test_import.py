@@ -6,6 +6,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -267,8 +268,9 @@ def test_names_and_ttls_can_be_declared(tmp_path: Path) -> None:
         "by_tuple": {"key": ["user", "item"], "states": {"last": {"value": "amount"}}},
         "kinds": {"states": {"tuple": {"value": ["a", "A2", "b"]}}},
     }
+    lifetime = timedelta(milliseconds=10**15)
     store, done = imported(
-        CANONICAL, tmp_path, columns=columns, ttl={"ttl_value": 10**15, "kinds/ttl_map": 10**15}
+        CANONICAL, tmp_path, columns=columns, ttl={"ttl_value": lifetime, "kinds/ttl_map": lifetime}
     )
     restored = store.restore()
     last = restored.keyed("by_tuple", "last").entry.state
