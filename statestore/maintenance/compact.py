@@ -1,7 +1,7 @@
 """Compact a checkpoint offline: fold changes into the base files, as a new checkpoint.
 
-A job does the same between its own snapshots (``background.py``). The compacted files are new. The
-old files stay, because older checkpoints still name them.
+A job does the same between its own snapshots (``snapshot/background_compaction.py``). The compacted
+files are new. The old files stay, because older checkpoints still name them.
 """
 
 from __future__ import annotations

@@ -35,9 +35,10 @@ that it reads nothing more, and starts to delete.
 collection. With a greater one, this holds for a snapshot that takes longer than the minimum age,
 and for a reader without a pin that takes longer and whose checkpoint expires meanwhile. A
 background compaction counts as part of the snapshot that adopts its result: its files may be six
-hours old by then (``background.py``). The same limit holds for a command that derives a checkpoint
-from one that only a savepoint keeps, if this savepoint is deleted meanwhile. Ages compare two
-clocks, this machine's and the file system's, so the minimum age must be far above their difference.
+hours old by then (``snapshot/background_compaction.py``). The same limit holds for a command that
+derives a checkpoint from one that only a savepoint keeps, if this savepoint is deleted meanwhile.
+Ages compare two clocks, this machine's and the file system's, so the minimum age must be far above
+their difference.
 
 **Why a crash leaves every kept checkpoint readable.** No kept checkpoint names a deleted file. A
 manifest is deleted after the last of its own files, so that the owner of a file can always be

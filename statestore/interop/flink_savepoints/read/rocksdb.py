@@ -97,6 +97,12 @@ class RocksTable:
                 return
 
 
+def _tombstones_of(block: Spans, expansion: Expansion) -> tuple[Tombstone, ...]:
+    deletes = decode_versions(block, expansion)
+    columns = (deletes.keys.to_pylist(), deletes.values.to_pylist(), deletes.sequences.tolist())
+    return tuple(map(Tombstone, *columns))
+
+
 def open_table(source: ByteSource) -> RocksTable:
     """Read the index, the properties and the range deletes of a table file.
 
@@ -146,13 +152,7 @@ def open_table(source: ByteSource) -> RocksTable:
     tombstones: tuple[Tombstone, ...] = ()
     if b"rocksdb.range_del" in handles:
         deletes = _read_block(source, handles[b"rocksdb.range_del"], checksum, expansion)
-        range_deletes = decode_versions(deletes, expansion)
-        parts = (
-            range_deletes.keys.to_pylist(),
-            range_deletes.values.to_pylist(),
-            range_deletes.sequences.tolist(),
-        )
-        tombstones = tuple(map(Tombstone, *parts))
+        tombstones = _tombstones_of(deletes, expansion)
     family = properties.get(b"rocksdb.column.family.name", b"").decode(errors="replace")
     is_delta = properties.get(b"rocksdb.index.value.is.delta.encoded", b"\0") not in (b"\0", b"")
     entries = _read_block(source, index, checksum, expansion)

@@ -110,9 +110,7 @@ def decode_at(flink_type: FlinkType, cursor: Cursor) -> pa.Array:
         case EitherType(left, right, either_form):
             return _decode_either(left, right, cursor, is_tagged=either_form == "TaggedUnion")
         case TtlType(value):
-            stamp = pa.array(cursor.numbers(">i8"))
-            inner_values = decode_at(value, cursor)
-            return pa.StructArray.from_arrays([stamp, inner_values], ["last_access", "value"])
+            return _decode_ttl(value, cursor)
         case TtlAwareType(value) | ExternalType(_, value):
             return decode_at(value, cursor)
         case RawType():
@@ -123,17 +121,27 @@ def decode_at(flink_type: FlinkType, cursor: Cursor) -> pa.Array:
             return _decode_timer(key, namespace, cursor)
         case PojoType():
             return _decode_pojo(flink_type, cursor)
-        case EnumType(class_name, constants):
-            numbers = cursor.numbers(">i4")
-            wrong = (numbers < 0) | (numbers >= len(constants))
-            cursor.refuse(wrong, f"{class_name} has no such constant")
-            return pa.array(constants, pa.string()).take(pa.array(numbers))
+        case EnumType():
+            return _decode_enum(flink_type, cursor)
         case RowDataType(columns):
             return decode_rows(columns, cursor)
         case _:
             raise UnsupportedTypeError(
                 f"values of {java_type_name(flink_type)} can only be read as bytes"
             )
+
+
+def _decode_ttl(value: FlinkType, cursor: Cursor) -> pa.Array:
+    stamp = pa.array(cursor.numbers(">i8"))
+    inner_values = decode_at(value, cursor)
+    return pa.StructArray.from_arrays([stamp, inner_values], ["last_access", "value"])
+
+
+def _decode_enum(enum: EnumType, cursor: Cursor) -> pa.Array:
+    numbers = cursor.numbers(">i4")
+    wrong = (numbers < 0) | (numbers >= len(enum.constants))
+    cursor.refuse(wrong, f"{enum.class_name} has no such constant")
+    return pa.array(enum.constants, pa.string()).take(pa.array(numbers))
 
 
 @lru_cache(maxsize=512)

@@ -103,12 +103,7 @@ def encode_values(array: pa.Array, flink_type: FlinkType) -> pa.Array:
         case RawType():
             return _encode_sized(array)
         case PythonType(value, many):
-            if not many:
-                return _encode_sized(encode_values(array, value))
-            _refuse_nulls(array)
-            return _encode_sized(
-                _join_runs(encode_values(array.flatten(), value), _list_lengths(array))
-            )
+            return _encode_python(array, value, many)
         case TimerType(key, namespace):
             return _encode_timer(array, key, namespace)
         case PojoType():
@@ -123,6 +118,13 @@ def encode_values(array: pa.Array, flink_type: FlinkType) -> pa.Array:
             raise UnsupportedTypeError(
                 f"values of {java_type_name(flink_type)} can only be written as bytes"
             )
+
+
+def _encode_python(array: pa.Array, value: FlinkType, many: bool) -> pa.Array:
+    if not many:
+        return _encode_sized(encode_values(array, value))
+    _refuse_nulls(array)
+    return _encode_sized(_join_runs(encode_values(array.flatten(), value), _list_lengths(array)))
 
 
 def encode_list(array: pa.Array, element: FlinkType) -> pa.Array:

@@ -325,17 +325,21 @@ def _typed_columns(
     )
 
 
-def _set_names(columns: StateColumns, names: Names) -> StateColumns:
-    """Set the column names: the given names, and unique default names for the rest."""
-    given_names = [name for part_names in names.values() for name in part_names]
-    taken = [*_RESERVED, *given_names]
+def _refuse_taken_names(columns: StateColumns, names: list[str], taken: list[str]) -> None:
     lower = [name.lower() for name in taken]
-    for name in given_names:
+    for name in names:
         if lower.count(name.lower()) > 1:
             raise InvalidArgumentError(
                 f"state {columns.state.name!r}: the column name {name!r} occurs twice "
                 "(ignoring case), or is reserved for the store"
             )
+
+
+def _set_names(columns: StateColumns, names: Names) -> StateColumns:
+    """Set the column names: the given names, and unique default names for the rest."""
+    given_names = [name for part_names in names.values() for name in part_names]
+    taken = [*_RESERVED, *given_names]
+    _refuse_taken_names(columns, given_names, taken)
 
     def claim_name(preferred: str) -> str:
         name = first_free(preferred, taken)
