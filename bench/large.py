@@ -45,7 +45,7 @@ store.restore(parallelism=1000).keyed("operator-00", "state-00").entry.handles[0
     "plan": "store.plan(parallelism=1000).size_bytes",
     "list": "[CheckpointRow.of(store.manifest(one), 0) for one in store.checkpoints()]",
     "expire": "store.maintenance.expire(retain=1)",
-    "gc": "store.maintenance.gc(minimum_age_s=0)",
+    "gc": "store.maintenance.gc(minimum_age='0')",
 }
 EACH = ("list", "expire", "gc")
 """Steps that read all checkpoints."""

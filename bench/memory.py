@@ -102,7 +102,7 @@ COPIES = {"copy": ("copied",), "Flink repack": ("savepoint", "imported", "repack
 """Steps after which folders outside the store are deleted."""
 _SHRINK = """
 store.maintenance.expire(retain=1)
-store.maintenance.gc(minimum_age_s=0)"""
+store.maintenance.gc(minimum_age='0')"""
 
 _STEP = """
 import json, sys, time

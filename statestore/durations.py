@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from decimal import Decimal
+from fractions import Fraction
 from typing import Final
 
 from statestore.errors import InvalidArgumentError
@@ -38,33 +38,38 @@ def milliseconds_of(duration: Duration) -> int:
     is not a whole number of milliseconds or has more than 2**63 - 1 of them.
     """
     if isinstance(duration, timedelta):
-        exact = Decimal(duration // timedelta(microseconds=1)) / 1000
+        exact = Fraction(duration // timedelta(microseconds=1), 1000)
     else:
         exact = _parsed(duration)
     if exact < 0:
         raise InvalidArgumentError(f"the duration {duration} is negative; pass a positive one")
     if exact > _MOST_MS:
-        raise InvalidArgumentError(
-            f"the duration {str(duration)[:_MOST_CHARACTERS]!r} is too long: the longest is "
-            f"{_MOST_MS}ms"
-        )
-    if exact != int(exact):
+        raise _too_long(str(duration))
+    if exact.denominator != 1:
         raise InvalidArgumentError(
             f"the duration {duration!r} is not a whole number of milliseconds; round it"
         )
     return int(exact)
 
 
-def _parsed(text: str) -> Decimal:
+def _parsed(text: str) -> Fraction:
     if text == "0":
-        return Decimal(0)
+        return Fraction(0)
     match = _TEXT.fullmatch(text)
     if match is None:
         raise InvalidArgumentError(
             f"{text[:_MOST_CHARACTERS]!r} is not a duration; write it as 500ms, 90s, 15m, 36h, 7d "
             "or 0, or pass a timedelta"
         )
-    return Decimal(match[1]) * _UNITS[match[2]]
+    if len(text) > _MOST_CHARACTERS:
+        raise _too_long(text)
+    return Fraction(match[1]) * _UNITS[match[2]]
+
+
+def _too_long(text: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"the duration {text[:_MOST_CHARACTERS]!r} is too long: the longest is {_MOST_MS}ms"
+    )
 
 
 def duration_text(milliseconds: int) -> str:

@@ -25,6 +25,7 @@ from statestore.display import (
     text,
     when,
 )
+from statestore.durations import Duration, milliseconds_of
 from statestore.engines.choice import spark_module
 from statestore.errors import InvalidArgumentError, StateStoreError, StoreNotFoundError
 from statestore.format.compaction_policy import CompactionRule
@@ -451,7 +452,7 @@ class StateStore:
         *,
         now_ms: int | None = None,
         verify: bool = False,
-        time_limit_s: float | None = None,
+        time_limit: Duration | None = None,
         memory_limit: int | str | None = None,
         cancelled: threading.Event | None = None,
     ) -> RowStream:
@@ -467,7 +468,8 @@ class StateStore:
             checkpoint: as in :meth:`restore`.
             now_ms: as in :meth:`restore`.
             verify: as in :meth:`restore`.
-            time_limit_s: seconds from this call to the last row; None for no limit.
+            time_limit: the longest time from this call to the last row, such as ``90s``; None for
+                no limit.
             memory_limit: DuckDB's memory limit, as bytes or text such as ``1GiB``; None for its
                 default, 80 % of the machine's memory.
             cancelled: another thread sets this event to stop the query.
@@ -491,7 +493,7 @@ class StateStore:
             checkpoint=checkpoint,
             now_ms=now_ms,
             verify=verify,
-            time_limit_s=time_limit_s,
+            time_limit_s=None if time_limit is None else milliseconds_of(time_limit) / 1000,
             memory_limit=memory_limit,
             cancelled=cancelled,
         )

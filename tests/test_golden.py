@@ -115,7 +115,7 @@ def test_what_a_newer_release_wrote_is_refused_by_name(what: str, tmp_path: Path
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     write(store)
     store.maintenance.savepoint("kept")
-    token = store.maintenance.pin(lease_s=60).token
+    token = store.maintenance.pin(lease="1m").token
     names = {
         "manifest": manifest_path(1),
         "savepoint": savepoint_path("kept"),

@@ -37,7 +37,7 @@ LAYERS = (
     ("statestore.format",),
     ("statestore.jobgraph", "statestore.display"),
     ("statestore.keys",),
-    ("statestore.arguments", "statestore.extras", "statestore.parsing"),
+    ("statestore.arguments", "statestore.durations", "statestore.extras", "statestore.parsing"),
     ("statestore.errors", "statestore._version"),
 )
 DEPTH = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}

@@ -5,7 +5,6 @@ Each method is one call into ``maintenance/``. None needs a job, and few need Sp
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from statestore._version import __version__
 from statestore.api.context import HasContext, StoreContext
 from statestore.arguments import checked_methods
+from statestore.durations import Duration, milliseconds_of
 from statestore.errors import InvalidArgumentError
 from statestore.format.compaction_policy import CompactionRule
 from statestore.format.hold_documents import Pin, Savepoint
@@ -35,7 +35,7 @@ from statestore.maintenance.copy import CopiedCheckpoint
 from statestore.maintenance.edit import Edit, EditedState
 from statestore.maintenance.expire import ExpiredCheckpoints
 from statestore.maintenance.forget import ForgottenSubject
-from statestore.maintenance.gc import DEFAULT_MINIMUM_AGE_S, CollectedGarbage, collect_garbage
+from statestore.maintenance.gc import DEFAULT_MINIMUM_AGE, CollectedGarbage, collect_garbage
 from statestore.maintenance.hold import PinnedCheckpoint, make_savepoint
 from statestore.maintenance.purge import PurgedKey, PurgeRequest
 from statestore.maintenance.rekey import RekeyReport
@@ -104,11 +104,11 @@ class StoreMaintenance:
         return self._store.catalog().holds.savepoints()
 
     def pin(
-        self, checkpoint: int | str = "latest", *, lease_s: float, holder: str | None = None
+        self, checkpoint: int | str = "latest", *, lease: Duration, holder: str | None = None
     ) -> PinnedCheckpoint:
-        """Keep a checkpoint while it is being read, at most for ``lease_s`` seconds::
+        """Keep a checkpoint while it is being read, at most for ``lease``::
 
-            with store.maintenance.pin(lease_s=3600) as pinned:
+            with store.maintenance.pin(lease="1h") as pinned:
                 restored = store.restore(checkpoint=pinned.checkpoint_id, parallelism=4)
 
         It is released at the end of the block, by :meth:`unpin` with its ``token``, or when the
@@ -116,7 +116,7 @@ class StoreMaintenance:
 
         Args:
             checkpoint: as in :meth:`savepoint`.
-            lease_s: the lease, in seconds.
+            lease: the longest time for which it is kept, such as ``1h`` or a ``timedelta``.
             holder: the reader; by default host and process.
 
         Returns:
@@ -130,7 +130,7 @@ class StoreMaintenance:
         return pin_command.pin(
             self._store.catalog(),
             checkpoint,
-            lease_s=lease_s,
+            lease_ms=milliseconds_of(lease),
             holder=holder,
             now_ms=self._store.now_ms(),
         )
@@ -158,7 +158,7 @@ class StoreMaintenance:
         self,
         *,
         retain: int | None = None,
-        older_than_s: float | None = None,
+        older_than: Duration | None = None,
         dry_run: bool = False,
     ) -> ExpiredCheckpoints:
         """Expire checkpoints, which makes them invisible.
@@ -169,7 +169,7 @@ class StoreMaintenance:
         Args:
             retain: how many of the newest checkpoints stay. With both options, a checkpoint expires
                 if it is neither among the newest nor young.
-            older_than_s: the age in seconds above which checkpoints expire.
+            older_than: the age above which checkpoints expire, such as ``7d``.
             dry_run: reports what would expire, and changes nothing.
 
         Returns:
@@ -181,14 +181,14 @@ class StoreMaintenance:
             MalformedManifestError: for a damaged savepoint or pin.
             StorageError: if the store cannot be read or written.
         """
-        if retain is None and older_than_s is None:
+        if retain is None and older_than is None:
             raise InvalidArgumentError(
                 "pass the number of checkpoints to retain, or their maximum age"
             )
         return expire_command.expire(
             self._store.catalog(),
             retain=retain,
-            older_than_ms=None if older_than_s is None else _milliseconds(older_than_s),
+            older_than_ms=None if older_than is None else milliseconds_of(older_than),
             release=__version__,
             now_ms=self._store.now_ms(),
             dry_run=dry_run,
@@ -197,7 +197,7 @@ class StoreMaintenance:
     def gc(
         self,
         *,
-        minimum_age_s: float = DEFAULT_MINIMUM_AGE_S,
+        minimum_age: Duration = DEFAULT_MINIMUM_AGE,
         dry_run: bool = False,
         on_progress: Progress | None = None,
     ) -> CollectedGarbage:
@@ -206,9 +206,9 @@ class StoreMaintenance:
         Files that crashed writers left are deleted too.
 
         Args:
-            minimum_age_s: only files above this age, in seconds, are deleted; by default 24 hours.
-                Files of checkpoints that expired more recently stay as well. A snapshot that takes
-                longer must not run at the same time; with 0, no snapshot at all.
+            minimum_age: only files above this age are deleted; by default 24 hours. Files of
+                checkpoints that expired more recently stay as well. A snapshot that takes longer
+                must not run at the same time; with 0, no snapshot at all.
             dry_run: reports what would be deleted, and changes nothing.
             on_progress: called with the number of deleted files and the total.
 
@@ -222,7 +222,7 @@ class StoreMaintenance:
         """
         return collect_garbage(
             self._store.catalog(),
-            minimum_age_ms=_milliseconds(minimum_age_s),
+            minimum_age_ms=milliseconds_of(minimum_age),
             now_ms=self._store.now_ms(),
             dry_run=dry_run,
             progress=on_progress or (lambda done, total: None),
@@ -730,14 +730,6 @@ class StoreMaintenance:
     def _beside(self, storage: Storage) -> StoreContext:
         """Return another store that writes files with this one's options."""
         return StoreContext.on(storage, parquet=self._store.parquet)
-
-
-def _milliseconds(seconds: float) -> int:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise InvalidArgumentError(f"an age must be a number of seconds, not {seconds!r}")
-    if not (math.isfinite(seconds) and seconds >= 0):
-        raise InvalidArgumentError(f"an age must be 0 or more seconds, not {seconds}")
-    return round(seconds * 1000)
 
 
 def _key_of(key: Any) -> Callable[[KeyedState], Any]:

@@ -10,7 +10,6 @@ accepts. A duration is ``90s``, ``15min``, ``2h`` or ``7d``.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -20,6 +19,7 @@ from typing import Any, Literal, TypeVar
 
 import click
 
+from statestore.durations import milliseconds_of
 from statestore.errors import InvalidArgumentError, SettingsError
 from statestore.format.schema import DataType, type_text
 from statestore.format.state import KeyedState
@@ -48,13 +48,10 @@ __all__ = [
     "parse_row",
     "parse_value",
     "query_limit_options",
-    "span_seconds",
     "target_options",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
-_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_SPAN = re.compile(rf"([0-9]+(?:\.[0-9]+)?) ?({'|'.join(_SECONDS)})")
 _MOST_ROWS = 1000
 
 
@@ -97,19 +94,21 @@ def limit_option(function: F) -> F:
     return option(function)
 
 
-def query_limit_options(*, seconds: float | None, memory: str | None) -> Callable[[F], F]:
+def query_limit_options(*, duration: str | None, memory: str | None) -> Callable[[F], F]:
     """Return a decorator that adds ``--time-limit`` and ``--memory-limit`` for SQL.
 
     Args:
-        seconds: The default time limit; None for no limit.
+        duration: The default time limit; None for no limit.
         memory: The default memory limit, such as ``1GiB``; None for DuckDB's own default.
     """
-    time_text = "none" if seconds is None else f"{seconds:g}s"
     time_limit = click.option(
         "--time-limit",
         type=SPAN,
-        default=seconds or 0,
-        help=f"Stop a query after this time, such as 90s or 5min; 0 for no limit. [{time_text}]",
+        default=duration or "0",
+        help=(
+            "Stop a query after this time, such as 90s or 5min; 0 for no limit. "
+            f"[{duration or 'none'}]"
+        ),
     )
     memory_limit = click.option(
         "--memory-limit",
@@ -256,31 +255,19 @@ def parse_row(text: str, state: KeyedState) -> dict[str, Any]:
         ) from error
 
 
-def span_seconds(text: str) -> float:
-    """Return a duration in seconds. Raises ValueError, which lists the accepted forms."""
-    if text == "0":
-        return 0
-    match = _SPAN.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a duration; write it as 90s, 15min, 2h, 7d or 0")
-    seconds = float(match[1]) * _SECONDS[match[2]]
-    if not math.isfinite(seconds):
-        raise ValueError(f"{text!r:.80} is not a valid duration: it is too long")
-    return seconds
-
-
 class _Span(click.ParamType):  # type: ignore[type-arg]
     name = "span"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            return value if isinstance(value, int | float) else span_seconds(value)
-        except ValueError as error:
+            milliseconds_of(value)
+        except InvalidArgumentError as error:
             self.fail(str(error), param, ctx)
+        return value
 
 
 SPAN = _Span()
-"""The type of an option that takes a span; its value is in seconds."""
+"""The type of an option that takes a duration; its value is text."""
 
 
 def _key_columns(value: Any, names: Sequence[str]) -> Mapping[str, Any]:

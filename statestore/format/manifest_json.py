@@ -98,6 +98,10 @@ class _Ttl(Struct, frozen=True):
     update: TtlUpdate
     visibility: TtlVisibility
 
+    def time_to_live(self) -> TimeToLive:
+        """Return the TTL as a value."""
+        return TimeToLive(f"{self.duration_ms}ms", self.column, self.update, self.visibility)
+
 
 class _Merged(Struct, frozen=True):
     rows: Count
@@ -157,7 +161,7 @@ class _Keyed(_Stored, frozen=True, kw_only=True):
 
         ``relabelled`` is as in :func:`statestore.format.foreign_names.refuse_foreign_folder`.
         """
-        ttl = None if self.ttl is None else TimeToLive(**structs.asdict(self.ttl))
+        ttl = None if self.ttl is None else self.ttl.time_to_live()
         members = {name: getattr(self, name) for name in _STATE_MEMBERS}
         state = KeyedState(uid=uid, ttl=ttl, **members)
         handles = listed_files(self.files, self.file_list, state, self.table.path, lists)
@@ -366,7 +370,11 @@ def _merged_json(entry: KeyedEntry) -> dict[str, Any]:
 
 
 def _ttl_json(state: KeyedState) -> dict[str, Any]:
-    return {} if state.ttl is None else {"ttl": asdict(state.ttl)}
+    ttl = state.ttl
+    if ttl is None:
+        return {}
+    members = {"column": ttl.column, "update": ttl.update, "visibility": ttl.visibility}
+    return {"ttl": {"duration_ms": ttl.duration_ms, **members}}
 
 
 def _operator_json(entry: OperatorEntry) -> dict[str, Any]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 
+from statestore.durations import Duration, duration_text, milliseconds_of
 from statestore.errors import InvalidArgumentError, unknown_choice
 
 __all__ = [
@@ -55,17 +57,18 @@ class TtlVisibility(StrEnum):
 
 @dataclass(frozen=True)
 class TimeToLive:
-    """The TTL of a keyed state's rows, in milliseconds after the time in their ``column``.
+    """The TTL of a keyed state's rows: how long they live after the time in their ``column``.
 
-    The column is one of the state's values, a long (milliseconds since 1970, UTC) or a timestamp.
-    With ``update="on_create_and_write"`` it is the time of the last write. With
+    The ``duration`` is a ``timedelta`` or text such as ``36h``, from 1 ms to 2**63 - 1 ms. The
+    column is one of the state's values, a long (milliseconds since 1970, UTC) or a timestamp. With
+    ``update="on_create_and_write"`` it is the time of the last write. With
     ``"on_read_and_write"`` it is the time of the last read or write. The store does not see the
     job's reads, so the job must upsert the rows that it read, with their values, in the next
     checkpoint. With the default ``visibility`` expired rows are never restored. With
     ``"return_expired_if_not_cleaned_up"`` they are restored until compaction drops them.
     """
 
-    duration_ms: int
+    duration: Duration
     column: str
     update: TtlUpdate | str = TtlUpdate.ON_CREATE_AND_WRITE
     visibility: TtlVisibility | str = TtlVisibility.NEVER_RETURN_EXPIRED
@@ -74,22 +77,24 @@ class TimeToLive:
         """Accept strings for enumeration members; InvalidArgumentError for other invalid values."""
         object.__setattr__(self, "update", TtlUpdate(self.update))
         object.__setattr__(self, "visibility", TtlVisibility(self.visibility))
-        duration: object = self.duration_ms
-        if (
-            isinstance(duration, bool)
-            or not isinstance(duration, int)
-            or not 0 < duration <= _LONG_MAX
-        ):
+        duration: object = self.duration
+        if not isinstance(duration, timedelta | str) or milliseconds_of(duration) == 0:
             raise InvalidArgumentError(
-                f"invalid TTL duration {duration!r}: give an integer number of milliseconds from "
-                f"1 to {_LONG_MAX}"
+                f"invalid TTL duration {duration!r}: pass a timedelta, or text such as '36h', of "
+                "at least 1 ms"
             )
+        object.__setattr__(self, "duration", duration_text(milliseconds_of(duration)))
         column: object = self.column
         if not isinstance(column, str) or not column:
             raise InvalidArgumentError(
                 f"invalid TTL column {self.column!r}; name the column with the timestamps of "
                 "the rows"
             )
+
+    @property
+    def duration_ms(self) -> int:
+        """The duration in milliseconds."""
+        return milliseconds_of(self.duration)
 
     @property
     def hides(self) -> bool:

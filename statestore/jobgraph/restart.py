@@ -22,8 +22,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Final, NamedTuple
 
+from statestore.durations import Duration, duration_text, milliseconds_of
 from statestore.errors import InvalidArgumentError
 
 __all__ = [
@@ -116,42 +118,42 @@ class NoRestart(RestartStrategy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedDelay(RestartStrategy):
-    """Restarts up to ``attempts`` times in the life of the job, each after ``delay_ms``.
+    """Restarts up to ``attempts`` times in the life of the job, each after ``delay``.
 
     The count is never reset. Raises InvalidArgumentError if one of the values is negative.
     """
 
     attempts: int = 1
-    delay_ms: int = 1_000
+    delay: Duration = "1s"
 
     def __post_init__(self) -> None:
         _check_int("attempts", self.attempts, 0)
-        _check_int("delay_ms", self.delay_ms, 0)
+        _normalize(self, "delay", 0)
 
     def _allows_restart(self, state: RestartState, now_ms: int) -> bool:
         return state.attempts <= self.attempts
 
     def _wait_ms(self, state: RestartState, now_ms: int) -> int:
-        return self.delay_ms
+        return milliseconds_of(self.delay)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRate(RestartStrategy):
-    """Restarts after ``delay_ms`` while at most ``max_failures`` occur within ``interval_ms``.
+    """Restarts after ``delay`` while at most ``max_failures`` occur within ``interval``.
 
     One more failure is fatal unless more than the interval has passed since the first of them;
     exactly the interval is still fatal. Raises InvalidArgumentError if ``max_failures`` or
-    ``interval_ms`` is not positive, or the delay is negative.
+    ``interval`` is not positive, or the delay is negative.
     """
 
     max_failures: int = 1
-    interval_ms: int = 60_000
-    delay_ms: int = 1_000
+    interval: Duration = "1m"
+    delay: Duration = "1s"
 
     def __post_init__(self) -> None:
         _check_int("max_failures", self.max_failures, 1)
-        _check_int("interval_ms", self.interval_ms, 1)
-        _check_int("delay_ms", self.delay_ms, 0)
+        _normalize(self, "interval", 1)
+        _normalize(self, "delay", 0)
 
     def _state_after(self, state: RestartState, now_ms: int, between: Between | None) -> Notified:
         failures = (*state.failures_ms[-self.max_failures :], now_ms)
@@ -159,20 +161,21 @@ class FailureRate(RestartStrategy):
 
     def _allows_restart(self, state: RestartState, now_ms: int) -> bool:
         failures = state.failures_ms
-        return len(failures) <= self.max_failures or now_ms - failures[0] > self.interval_ms
+        interval_ms = milliseconds_of(self.interval)
+        return len(failures) <= self.max_failures or now_ms - failures[0] > interval_ms
 
     def _wait_ms(self, state: RestartState, now_ms: int) -> int:
-        return self.delay_ms
+        return milliseconds_of(self.delay)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExponentialDelay(RestartStrategy):
     """Restarts after a delay that grows by ``multiplier`` with each attempt.
 
-    The n-th delay is ``initial_backoff_ms * multiplier ** (n - 1)``, truncated to milliseconds,
-    plus or minus up to ``jitter`` of it, then limited to ``initial_backoff_ms .. max_backoff_ms``.
+    The n-th delay is ``initial_backoff * multiplier ** (n - 1)``, truncated to milliseconds,
+    plus or minus up to ``jitter`` of it, then limited to ``initial_backoff .. max_backoff``.
     Failures up to the planned restart belong to the attempt that planned it. A failure
-    ``reset_after_ms`` or more after the planned restart resets both delay and attempts.
+    ``reset_after`` or more after the planned restart resets both delay and attempts.
     ``attempts`` None means unlimited.
 
     Raises InvalidArgumentError if the initial backoff, the reset time or ``attempts`` is below 1,
@@ -180,17 +183,17 @@ class ExponentialDelay(RestartStrategy):
     1, or jitter is not in 0..1.
     """
 
-    initial_backoff_ms: int = 1_000
-    max_backoff_ms: int = 60_000
+    initial_backoff: Duration = "1s"
+    max_backoff: Duration = "1m"
     multiplier: float = 1.5
-    reset_after_ms: int = 3_600_000
+    reset_after: Duration = "1h"
     jitter: float = 0.1
     attempts: int | None = None
 
     def __post_init__(self) -> None:
-        _check_int("initial_backoff_ms", self.initial_backoff_ms, 1)
-        _check_int("max_backoff_ms", self.max_backoff_ms, self.initial_backoff_ms)
-        _check_int("reset_after_ms", self.reset_after_ms, 1)
+        _normalize(self, "initial_backoff", 1)
+        _normalize(self, "max_backoff", milliseconds_of(self.initial_backoff))
+        _normalize(self, "reset_after", 1)
         if not _finite_number("multiplier", self.multiplier) > 1:
             raise InvalidArgumentError(f"multiplier must be above 1, not {self.multiplier}")
         if not 0 <= _finite_number("jitter", self.jitter) <= 1:
@@ -202,7 +205,7 @@ class ExponentialDelay(RestartStrategy):
         planned = state.restart_at_ms
         if planned is not None and now_ms <= planned:
             return Notified(state, is_new_attempt=False)
-        quiet = planned is None or now_ms - planned >= self.reset_after_ms
+        quiet = planned is None or now_ms - planned >= milliseconds_of(self.reset_after)
         before = 0 if quiet else state.attempts
         restart_at = now_ms + self._backoff_ms(before, between)
         return Notified(replace(state, attempts=before + 1, restart_at_ms=restart_at), True)
@@ -219,7 +222,7 @@ class ExponentialDelay(RestartStrategy):
 
     def _backoff_ms(self, before: int, between: Between | None) -> int:
         try:
-            grown = self.initial_backoff_ms * self.multiplier**before
+            grown = milliseconds_of(self.initial_backoff) * self.multiplier**before
         except OverflowError:  # Java's pow returns infinity, and the maximum applies
             grown = math.inf
         backoff = int(grown) if grown < LONGEST_MS else LONGEST_MS
@@ -231,7 +234,21 @@ class ExponentialDelay(RestartStrategy):
                 )
             offset = int(backoff * self.jitter)
             backoff += between(-offset, offset)
-        return max(self.initial_backoff_ms, min(backoff, self.max_backoff_ms))
+        lowest, highest = map(milliseconds_of, (self.initial_backoff, self.max_backoff))
+        return max(lowest, min(backoff, highest))
+
+
+def _normalize(strategy: RestartStrategy, field: str, low: int) -> None:
+    """Store a duration in its shortest form, so that equal strategies compare equal."""
+    duration: object = getattr(strategy, field)
+    if not isinstance(duration, timedelta | str):
+        raise InvalidArgumentError(
+            f"{field} must be a timedelta or text such as '10s', not {duration!r}"
+        )
+    milliseconds = milliseconds_of(duration)
+    if milliseconds < low:
+        raise InvalidArgumentError(f"{field} must be at least {low}ms, not {milliseconds}ms")
+    object.__setattr__(strategy, field, duration_text(milliseconds))
 
 
 def _int(name: str, value: object) -> int:

@@ -31,29 +31,30 @@ _TYPE_KEYS: Final = (f"{_PREFIX}.type", _PREFIX)  # the second is the name in ol
 # Per strategy: its names with Flink's own first, and the field that each option sets.
 _STRATEGIES: Final[tuple[tuple[Callable[..., RestartStrategy], str, dict[str, str]], ...]] = (
     (NoRestart, "disable none off", {}),
-    (FixedDelay, "fixed-delay fixeddelay", {"attempts": "attempts", "delay": "delay_ms"}),
+    (FixedDelay, "fixed-delay fixeddelay", {"attempts": "attempts", "delay": "delay"}),
     (
         FailureRate,
         "failure-rate failurerate",
         {
             "max-failures-per-interval": "max_failures",
-            "failure-rate-interval": "interval_ms",
-            "delay": "delay_ms",
+            "failure-rate-interval": "interval",
+            "delay": "delay",
         },
     ),
     (
         ExponentialDelay,
         "exponential-delay exponentialdelay",
         {
-            "initial-backoff": "initial_backoff_ms",
-            "max-backoff": "max_backoff_ms",
+            "initial-backoff": "initial_backoff",
+            "max-backoff": "max_backoff",
             "backoff-multiplier": "multiplier",
-            "reset-backoff-threshold": "reset_after_ms",
+            "reset-backoff-threshold": "reset_after",
             "jitter-factor": "jitter",
             "attempts-before-reset-backoff": "attempts",
         },
     ),
 )
+_DURATIONS: Final = ("delay", "interval", "initial_backoff", "max_backoff", "reset_after")
 _NAMED: Final = {name: row for row in _STRATEGIES for name in row[1].split()}
 OPTIONS: Final = (
     *_TYPE_KEYS,
@@ -116,9 +117,9 @@ def _hint(name: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"known names are {', '.join(known)}"
 
 
-def _value(field: str, text: str) -> float:
-    if field.endswith("_ms"):
-        return duration_ms(text)
+def _value(field: str, text: str) -> float | str:
+    if field in _DURATIONS:
+        return f"{duration_ms(text)}ms"
     try:
         return float(text) if field in ("multiplier", "jitter") else int(text)
     except ValueError:

@@ -88,10 +88,10 @@ from statestore.format.names import (
 from statestore.maintenance.gc_mark import Marks, is_old, mark, named_files_if_readable
 from statestore.storage import Listed, Storage
 
-__all__ = ["DEFAULT_MINIMUM_AGE_S", "CollectedGarbage", "FileAmount", "collect_garbage"]
+__all__ = ["DEFAULT_MINIMUM_AGE", "CollectedGarbage", "FileAmount", "collect_garbage"]
 
 
-DEFAULT_MINIMUM_AGE_S = 24 * 3600
+DEFAULT_MINIMUM_AGE = "24h"
 _DELETERS = 8
 _BATCH = 256  # how many deletions are still attempted after one has failed
 

@@ -9,6 +9,7 @@ from types import TracebackType
 
 from statestore.catalog.catalog import Catalog
 from statestore.catalog.holds import Holds
+from statestore.durations import duration_text
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, StorageError
 from statestore.format.hold_documents import Pin, Savepoint, check_savepoint_name
 
@@ -66,7 +67,7 @@ def check_holdable(catalog: Catalog, checkpoint: int | str, checkpoint_id: int) 
 # time must take another pin first.
 
 
-_LONGEST_S = 3_000_000_000
+_LONGEST_MS = 1000 * 3_000_000_000
 
 
 class PinnedCheckpoint:
@@ -104,21 +105,19 @@ class PinnedCheckpoint:
 
 
 def pin(
-    catalog: Catalog, checkpoint: int | str, *, lease_s: float, holder: str | None, now_ms: int
+    catalog: Catalog, checkpoint: int | str, *, lease_ms: int, holder: str | None, now_ms: int
 ) -> PinnedCheckpoint:
-    """Keep a checkpoint for ``lease_s`` seconds.
+    """Keep a checkpoint for ``lease_ms`` milliseconds.
 
     ``holder`` names the holder, by default host and pid.
 
     Raises CheckpointNotFoundError, MalformedManifestError for an unreadable checkpoint, or
     InvalidArgumentError for an invalid lease.
     """
-    if isinstance(lease_s, bool) or not isinstance(lease_s, int | float):
-        raise InvalidArgumentError(f"a lease must be a number of seconds, not {lease_s!r}")
-    if not 0.001 <= lease_s <= _LONGEST_S:
+    if not 1 <= lease_ms <= _LONGEST_MS:
         raise InvalidArgumentError(
-            f"a lease must last between a millisecond and {_LONGEST_S:,} seconds, not "
-            f"{lease_s}; to keep a checkpoint longer, use a savepoint"
+            f"a lease must last between 1ms and {duration_text(_LONGEST_MS)}, not "
+            f"{duration_text(lease_ms)}; to keep a checkpoint longer, use a savepoint"
         )
     checkpoint_id = catalog.resolve(checkpoint)
     check_holdable(catalog, checkpoint, checkpoint_id)
@@ -126,7 +125,7 @@ def pin(
         token=uuid.uuid4().hex,
         checkpoint_id=checkpoint_id,
         holder=f"{socket.gethostname()}:{os.getpid()}" if holder is None else holder,
-        until_ms=now_ms + int(lease_s * 1000),
+        until_ms=now_ms + lease_ms,
     )
     catalog.holds.put_pin(wanted, visible=lambda: catalog.check_visible(checkpoint_id))
     return PinnedCheckpoint(catalog.holds, wanted)

@@ -87,13 +87,13 @@ def kept_ttl(
         return None
     if asked is not None:
         raise InvalidArgumentError(
-            f"invalid ttl={asked!r}: pass ttl=TimeToLive(duration_ms, column), or ttl={OFF!r} "
+            f"invalid ttl={asked!r}: pass ttl=TimeToLive('36h', column), or ttl={OFF!r} "
             "to end the TTL"
         )
     if stored is None or stored.column not in renamed:
         return stored
     column = renamed[stored.column]
-    return TimeToLive(stored.duration_ms, column, stored.update, stored.visibility)
+    return TimeToLive(stored.duration, column, stored.update, stored.visibility)
 
 
 def changed_ttl(asked: TtlAsked, base: KeyedState) -> TimeToLive | None:

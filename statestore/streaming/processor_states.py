@@ -74,7 +74,7 @@ class ProcessorState:
             key=self.key,
             # The column has the row's expiration time: the store keeps the row for the shortest
             # possible time after it. The processor itself no longer sees the row.
-            ttl="off" if self.ttl_ms is None else TimeToLive(1, TTL),
+            ttl="off" if self.ttl_ms is None else TimeToLive("1ms", TTL),
             options=KeyedOptions(
                 kind=self.kind,
                 entry=self.entry,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from statestore.cli.arguments import key_of
+from statestore.durations import Duration
 from statestore.errors import InvalidArgumentError
 from statestore.rows.python_values import display_values
 from statestore.store import StateStore
@@ -24,12 +25,12 @@ class QueryLimits:
     """Limits for the SQL on the pages.
 
     Attributes:
-        time_limit_s: Seconds that a query may take; None for no limit.
+        time_limit: The longest time of a query; None for no limit.
             memory_bytes: DuckDB's memory limit for a query, in bytes.
             concurrent: The maximum number of concurrent queries.
     """
 
-    time_limit_s: float | None
+    time_limit: Duration | None
     memory_bytes: int
     concurrent: int
 
@@ -125,7 +126,7 @@ def sql_answer(
     with store.query(
         text,
         which,
-        time_limit_s=limits.time_limit_s,
+        time_limit=limits.time_limit,
         memory_limit=limits.memory_bytes,
         cancelled=cancelled,
     ) as answer:

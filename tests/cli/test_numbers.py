@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from jobs.command import load_settings
 from statestore import StateStore
-from statestore.cli.arguments import parse_key, parse_row, span_seconds
+from statestore.cli.arguments import parse_key, parse_row
+from statestore.durations import milliseconds_of
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, SettingsError
 from statestore.format.state import KeyedState
 from statestore.jobgraph.graph import JobGraph
@@ -246,8 +247,8 @@ class TestSettings:
             done = run(*arguments, "--store", numbers)
             assert done.exit_code in (2, 10), done.stderr
             assert done.stderr.startswith(("error: ", "Usage"))
-        with pytest.raises(ValueError, match="too long"):
-            span_seconds(f"{digits}d")
+        with pytest.raises(InvalidArgumentError, match="too long"):
+            milliseconds_of(f"{digits}d")
         with pytest.raises((InvalidArgumentError, CheckpointNotFoundError)):
             StateStore.open(str(numbers)).manifest(digits)
         with pytest.raises(InvalidArgumentError):

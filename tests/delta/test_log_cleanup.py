@@ -101,13 +101,13 @@ def test_gc_deletes_the_entries_that_no_kept_checkpoint_needs(store: StateStore)
     snapshots(store, 3 * INTERVAL + 2)
     store.maintenance.savepoint("old", INTERVAL + 5)
     store.maintenance.expire(retain=3)
-    done = store.maintenance.gc(minimum_age_s=0)
+    done = store.maintenance.gc(minimum_age="0")
     # The savepoint names version INTERVAL + 4.
     assert versions(store, "json") == list(range(INTERVAL, 3 * INTERVAL + 2))
     assert done.log_files.files == INTERVAL
     store.maintenance.delete_savepoint("old")
     store.maintenance.expire(retain=3)
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     # The oldest kept checkpoint names version 3 * INTERVAL - 1.
     assert versions(store, "json") == list(range(2 * INTERVAL, 3 * INTERVAL + 2))
     assert versions(store, "checkpoint.parquet") == [2 * INTERVAL, 3 * INTERVAL]
@@ -115,14 +115,14 @@ def test_gc_deletes_the_entries_that_no_kept_checkpoint_needs(store: StateStore)
     assert store.maintenance.verify().is_intact
     snapshots(store, INTERVAL)
     assert shown(store) == {INTERVAL}
-    assert store.maintenance.gc(minimum_age_s=0).log_files.files == 0
+    assert store.maintenance.gc(minimum_age="0").log_files.files == 0
 
 
 def test_readers_skip_an_outdated_hint(store: StateStore, spark: SparkSession) -> None:
     """A writer that stalls for a day between its two PUTs leaves an outdated hint."""
     snapshots(store, 2 * INTERVAL + 2)
     store.maintenance.expire(retain=1)
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     assert versions(store, "checkpoint.parquet") == [2 * INTERVAL]
     for hint in (f'{{"version": {INTERVAL}, "size": 9}}', None):
         last = log(store)["_last_checkpoint"]
@@ -141,7 +141,7 @@ def test_recent_entries_stay(store: StateStore) -> None:
     store.maintenance.expire(retain=1)
     before = sorted(log(store))
     assert store.maintenance.gc().log_files.files == 0
-    assert store.maintenance.gc(minimum_age_s=0, dry_run=True).log_files.files > 0
+    assert store.maintenance.gc(minimum_age="0", dry_run=True).log_files.files > 0
     assert sorted(log(store)) == before
     entries = [path for name, path in log(store).items() if name < f"{INTERVAL:020}.checkpoint"]
     aged(*entries)
@@ -161,16 +161,16 @@ def test_nothing_is_deleted_if_readers_get_no_hint_to_a_checkpoint(store: StateS
     last = log(store)["_last_checkpoint"]
     for text in ('{"version": 3}', "{", "[]"):
         last.write_text(text)
-        assert store.maintenance.gc(minimum_age_s=0).log_files.files == 0
+        assert store.maintenance.gc(minimum_age="0").log_files.files == 0
     last.unlink()
-    assert store.maintenance.gc(minimum_age_s=0).log_files.files == 0
+    assert store.maintenance.gc(minimum_age="0").log_files.files == 0
 
 
 def test_vacuum_with_default_settings_deletes_no_kept_file(store: StateStore) -> None:
     """VACUUM succeeds although no checkpoint of the log names the removed files."""
     snapshots(store, INTERVAL + 3)
     store.maintenance.expire(retain=INTERVAL)
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     table = DeltaTable(str(Path(store.url, FOLDER)))
     assert table.vacuum(dry_run=False) == []
     assert table.vacuum(dry_run=False, full=True) == []
@@ -185,7 +185,7 @@ def test_a_foreign_table_below_the_store_is_left_alone(store: StateStore) -> Non
         if number == 10:
             DeltaTable(theirs).create_checkpoint()
     before = sorted(theirs.rglob("*"))
-    assert store.maintenance.gc(minimum_age_s=0).log_files.files == 0
+    assert store.maintenance.gc(minimum_age="0").log_files.files == 0
     assert sorted(theirs.rglob("*")) == before
 
 

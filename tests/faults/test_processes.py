@@ -122,7 +122,7 @@ def expire_and_die(folder: Path, at: int) -> None:
 
 def collect_and_die(folder: Path, at: int) -> None:
     fault = Fault(at, FaultKind.KILLED)
-    over(FaultyStorage(LocalStorage(str(folder)), fault)).maintenance.gc(minimum_age_s=0)
+    over(FaultyStorage(LocalStorage(str(folder)), fault)).maintenance.gc(minimum_age="0")
 
 
 def begun(base: Path, folder: Path, number: int) -> Path:
@@ -238,7 +238,7 @@ def test_a_collection_killed_at_any_call_is_run_again(
     store.maintenance.savepoint("audit", 2)
     store.maintenance.expire(retain=1)
     counted = copy_of(full, fast_path / "counted")
-    calls = calls_of(LocalStorage(str(counted)), lambda s: over(s).maintenance.gc(minimum_age_s=0))
+    calls = calls_of(LocalStorage(str(counted)), lambda s: over(s).maintenance.gc(minimum_age="0"))
     calls = steps(calls, every_call)
     folders = [copy_of(full, fast_path / str(call.number)) for call in calls]
     runs = [(folder, call.number) for folder, call in zip(folders, calls, strict=True)]
@@ -248,7 +248,7 @@ def test_a_collection_killed_at_any_call_is_run_again(
         assert store.checkpoints() == (2, 3)
         whole(store, 2)
         whole(store, 3)
-        store.maintenance.gc(minimum_age_s=0)
+        store.maintenance.gc(minimum_age="0")
         assert data_files(folder) == data_files(counted)
 
 

@@ -48,7 +48,7 @@ def test_a_hold_under_another_name_blocks_deletion(store: StateStore, name: byte
         file.write(SAVEPOINT if name.startswith(b"s") else pin_to_json(Pin("u", 1, "h", 10**14)))
     before = set(Path(store.url).rglob("*.parquet"))
     commands: tuple[Callable[[], object], ...] = (
-        lambda: store.maintenance.gc(minimum_age_s=0),
+        lambda: store.maintenance.gc(minimum_age="0"),
         lambda: store.maintenance.expire(retain=1),
     )
     for command in commands:

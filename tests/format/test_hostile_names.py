@@ -210,7 +210,7 @@ def test_no_command_uses_the_target_of_a_hostile_name(tmp_path: Path) -> None:
             lambda: store.maintenance.rekey("u", "part", max_parallelism=4),
             lambda: store.maintenance.edit("u", "part", delete=["1"]),
             lambda: store.maintenance.compact(),
-            lambda: store.maintenance.gc(minimum_age_s=0),
+            lambda: store.maintenance.gc(minimum_age="0"),
         )
         for command in commands:
             with pytest.raises(CorruptionError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -75,22 +76,39 @@ def test_an_expired_row_stays_expired(at: int, duration: int, now: int, later: i
 
 def test_a_ttl_accepts_strings_and_has_flinks_defaults() -> None:
     """It updates on create and write, and never returns expired rows."""
-    plain = TimeToLive(5, "at")
+    plain = TimeToLive("5ms", "at")
     assert plain.update is TtlUpdate.ON_CREATE_AND_WRITE
     assert plain.visibility is TtlVisibility.NEVER_RETURN_EXPIRED
     assert plain.hides
     given_strings: Any = ("on_read_and_write", "return_expired_if_not_cleaned_up")
-    other = TimeToLive(5, "at", *given_strings)
+    other = TimeToLive("5ms", "at", *given_strings)
     assert other.update is TtlUpdate.ON_READ_AND_WRITE
     assert not other.hides
     assert str(plain) == "5 ms after at, on_create_and_write, never_return_expired"
 
 
-@pytest.mark.parametrize("duration", [0, -1, 2**63, 1.5, True, None, "1"])
-def test_a_duration_is_in_milliseconds(duration: Any) -> None:
-    """It is at least 1 and fits into 64 bits."""
-    with pytest.raises(InvalidArgumentError, match="integer number of milliseconds from 1"):
+@pytest.mark.parametrize(
+    ("duration", "problem"),
+    [
+        ("0", "invalid TTL duration '0'"),
+        (timedelta(0), "of at least 1 ms"),
+        (timedelta(-1), "is negative"),
+        (f"{2**63}ms", "is too long"),
+        ("1.5ms", "not a whole number of milliseconds"),
+        ("1", "'1' is not a duration"),
+        *((value, "pass a timedelta, or text such as '36h'") for value in (1, 1.5, True, None)),
+    ],
+)
+def test_an_invalid_duration_is_refused(duration: Any, problem: str) -> None:
+    """It has at least 1 millisecond, and their number fits into 64 bits."""
+    with pytest.raises(InvalidArgumentError, match=problem):
         TimeToLive(duration, "at")
+
+
+def test_equal_durations_are_equal_in_any_form() -> None:
+    forms = ("36h", "1.5d", "129600s", timedelta(days=1, hours=12))
+    assert {TimeToLive(form, "at") for form in forms} == {TimeToLive("36h", "at")}
+    assert TimeToLive("36h", "at").duration_ms == 129_600_000
 
 
 @pytest.mark.parametrize(
@@ -99,7 +117,7 @@ def test_a_duration_is_in_milliseconds(duration: Any) -> None:
 def test_other_values_are_refused_by_name(bad: dict[str, Any]) -> None:
     """The message lists the valid values."""
     with pytest.raises(InvalidArgumentError, match="TTL"):
-        TimeToLive(**({"duration_ms": 1, "column": "at"} | bad))  # type: ignore[arg-type]
+        TimeToLive(**({"duration": "1ms", "column": "at"} | bad))
 
 
 @pytest.mark.parametrize("now", [2**63, -(2**63) - 1, 1.0, True, "1"])
@@ -117,7 +135,7 @@ def test_a_clock_can_be_any_long() -> None:
 @pytest.mark.parametrize("column", ["at", "when"])
 def test_the_ttl_column_is_a_long_or_timestamp_among_the_values(column: str) -> None:
     """It must be a value, because the identity of a row never changes."""
-    assert replace(STATE, ttl=TimeToLive(1, column)).ttl == TimeToLive(1, column)
+    assert replace(STATE, ttl=TimeToLive("1ms", column)).ttl == TimeToLive("1ms", column)
 
 
 @pytest.mark.parametrize(
@@ -133,19 +151,19 @@ def test_the_ttl_column_is_a_long_or_timestamp_among_the_values(column: str) -> 
 def test_no_other_column_can_be_the_ttl_column(column: str, error: type[Exception]) -> None:
     """Keys, entries, missing columns and other types are refused."""
     with pytest.raises(error, match=f"'n' of operator 'u'.*{column!r}"):
-        replace(STATE, ttl=TimeToLive(1, column))
+        replace(STATE, ttl=TimeToLive("1ms", column))
 
 
 def test_layers_of_changes_have_no_ttl_of_their_own() -> None:
     """An expired row of a layer still hides an older row."""
-    assert change_state(replace(STATE, ttl=TimeToLive(1, "at"))) == change_state(STATE)
+    assert change_state(replace(STATE, ttl=TimeToLive("1ms", "at"))) == change_state(STATE)
 
 
 @pytest.mark.parametrize("update", TtlUpdate)
 @pytest.mark.parametrize("visibility", TtlVisibility)
 def test_a_manifest_keeps_the_ttl(update: TtlUpdate, visibility: TtlVisibility) -> None:
     """It also has a version that readers without TTL support refuse."""
-    ttl = TimeToLive(LONG_MAX, "when", update, visibility)
+    ttl = TimeToLive(f"{LONG_MAX}ms", "when", update, visibility)
     new, old = manifest_of(replace(STATE, ttl=ttl)), manifest_of(STATE)
     raw = manifest_to_json(new)
     assert manifest_from_json(raw, name="m") == new
@@ -167,7 +185,7 @@ def test_a_manifest_keeps_the_ttl(update: TtlUpdate, visibility: TtlVisibility) 
 )
 def test_a_damaged_ttl_has_its_position_named(bad: dict[str, Any]) -> None:
     """Every other member of a manifest has such an error."""
-    document = keyed_to_json(entry_of(replace(STATE, ttl=TimeToLive(1, "at"))))
+    document = keyed_to_json(entry_of(replace(STATE, ttl=TimeToLive("1ms", "at"))))
     document["ttl"] = document["ttl"] | bad
     for name in ("key", "key_types", "namespace", "entry"):
         document[name] = list(document[name])

@@ -110,7 +110,7 @@ class World:
         from statestore import TimeToLive
 
         assert self.shape.ttl_ms is not None
-        return TimeToLive(self.shape.ttl_ms, "t")
+        return TimeToLive(f"{self.shape.ttl_ms}ms", "t")
 
     def parallelism(self, step: Step) -> int:
         return min(step.parallelism, self.max_parallelism)

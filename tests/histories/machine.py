@@ -16,6 +16,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import patch
@@ -355,7 +356,7 @@ class Histories(RuleBasedStateMachine):
             case "pin":
                 pinned = {(number, now_ms + care.hours * HOUR)}
                 return May(pin=pinned), lambda s: s.maintenance.pin(
-                    number, lease_s=care.hours * 3600
+                    number, lease=timedelta(hours=care.hours)
                 )
             case "unpin":
                 tokens = sorted(reference.pins)
@@ -364,15 +365,17 @@ class Histories(RuleBasedStateMachine):
             case "expire":
                 old = world.older_than(care.hours) if care.by_age else set(reference.visible)
                 surplus = reference.surplus(care.retain) & old if alone else set(reference.visible)
-                age = care.hours * 3600 if care.by_age else None
+                age = timedelta(hours=care.hours) if care.by_age else None
                 # Another command can release these holds in between.
                 held = reference.held(now_ms) if alone else set()
                 expired = May(expire=surplus - held)
-                return expired, lambda s: s.maintenance.expire(retain=care.retain, older_than_s=age)
+                return expired, lambda s: s.maintenance.expire(retain=care.retain, older_than=age)
             case "gc":
                 now = care.at_once and at_once and not self.under_way
                 age_s = 0 if now else MINIMUM_AGE // 1000
-                return May(), lambda store: store.maintenance.gc(minimum_age_s=age_s)
+                return May(), lambda store: store.maintenance.gc(
+                    minimum_age=timedelta(seconds=age_s)
+                )
         known, parallelism = reference.visible[number], 1 + care.hours % 2
         return May(), lambda store: same(store, number, known, parallelism)
 

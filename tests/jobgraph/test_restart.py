@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -23,25 +24,29 @@ from tests.support.vectors import cases
 CASES = cases("restart", "restart")
 
 
+def ms(milliseconds: int) -> str:
+    return f"{milliseconds}ms"
+
+
 def strategy_in(case: dict[str, Any]) -> RestartStrategy:
     given = case["in"]
     match given["strategy"]:
         case "disable":
             return NoRestart()
         case "fixed-delay":
-            return FixedDelay(attempts=given["attempts"], delay_ms=given["delay"])
+            return FixedDelay(attempts=given["attempts"], delay=ms(given["delay"]))
         case "failure-rate":
             return FailureRate(
                 max_failures=given["max_failures"],
-                interval_ms=given["interval"],
-                delay_ms=given["delay"],
+                interval=ms(given["interval"]),
+                delay=ms(given["delay"]),
             )
         case "exponential-delay":
             return ExponentialDelay(
-                initial_backoff_ms=given["initial"],
-                max_backoff_ms=given["max"],
+                initial_backoff=ms(given["initial"]),
+                max_backoff=ms(given["max"]),
                 multiplier=given["multiplier"],
-                reset_after_ms=given["reset"],
+                reset_after=ms(given["reset"]),
                 jitter=given["jitter"],
                 attempts=given.get("attempts"),
             )
@@ -115,8 +120,8 @@ def test_a_wait_is_between_the_initial_and_the_largest_one(
     initial: int, more: int, multiplier: float, jitter: float, failures: int, seed: int
 ) -> None:
     strategy = ExponentialDelay(
-        initial_backoff_ms=initial,
-        max_backoff_ms=initial + more,
+        initial_backoff=ms(initial),
+        max_backoff=ms(initial + more),
         multiplier=multiplier,
         jitter=jitter,
     )
@@ -138,7 +143,7 @@ def test_jitter_is_drawn_from_both_sides_of_the_backoff_before_it_is_capped() ->
         asked.append((low, high))
         return high
 
-    state = ExponentialDelay(max_backoff_ms=1_600, jitter=0.1).begin().notify(0, most).state
+    state = ExponentialDelay(max_backoff="1600ms", jitter=0.1).begin().notify(0, most).state
     assert state.backoff_ms(0) == 1_100
     assert state.notify(2_000, most).state.backoff_ms(2_000) == 1_600
     assert state.notify(2_000, lambda low, _: low).state.backoff_ms(2_000) == 1_350
@@ -153,7 +158,7 @@ def test_jitter_without_a_source_of_chance_is_refused() -> None:
 
 
 def test_a_backoff_past_all_floats_is_the_largest_one() -> None:
-    state, now = ExponentialDelay(jitter=0, multiplier=1e300, max_backoff_ms=5_000).begin(), 0
+    state, now = ExponentialDelay(jitter=0, multiplier=1e300, max_backoff="5s").begin(), 0
     for _ in range(3):
         state, now = state.notify(now).state, now + 5_001
     assert state.backoff_ms(now - 5_001) == 5_000
@@ -162,7 +167,10 @@ def test_a_backoff_past_all_floats_is_the_largest_one() -> None:
 def test_a_backoff_is_capped_where_a_long_would_overflow() -> None:
     longest = 2**63 - 1
     strategy = ExponentialDelay(
-        initial_backoff_ms=longest, max_backoff_ms=longest, reset_after_ms=longest, jitter=1
+        initial_backoff=ms(longest),
+        max_backoff=ms(longest),
+        reset_after=ms(longest),
+        jitter=1,
     )
     state = strategy.begin().notify(longest, lambda _, high: high).state
     assert state.backoff_ms(longest) == longest
@@ -172,16 +180,17 @@ def test_a_backoff_is_capped_where_a_long_would_overflow() -> None:
     ("kind", "fields", "message"),
     [
         (FixedDelay, {"attempts": -1}, r"attempts must be in 0\.\."),
-        (FixedDelay, {"delay_ms": -1}, r"delay_ms must be in 0\.\."),
-        (FixedDelay, {"delay_ms": 1.5}, "delay_ms must be an int, not 1.5"),
+        (FixedDelay, {"delay": timedelta(-1)}, "the duration -1 day, 0:00:00 is negative"),
+        (FixedDelay, {"delay": "-1s"}, "'-1s' is not a duration"),
+        (FixedDelay, {"delay": 1.5}, "delay must be a timedelta or text such as '10s', not 1.5"),
         (FixedDelay, {"attempts": True}, "attempts must be an int, not True"),
         (FailureRate, {"max_failures": 0}, r"max_failures must be in 1\.\."),
-        (FailureRate, {"interval_ms": 0}, r"interval_ms must be in 1\.\."),
-        (FailureRate, {"delay_ms": -1}, r"delay_ms must be in 0\.\."),
-        (ExponentialDelay, {"initial_backoff_ms": 0}, r"initial_backoff_ms must be in 1\.\."),
-        (ExponentialDelay, {"max_backoff_ms": 999}, r"max_backoff_ms must be in 1000\.\."),
-        (ExponentialDelay, {"max_backoff_ms": 2**63}, "max_backoff_ms must be in"),
-        (ExponentialDelay, {"reset_after_ms": 0}, r"reset_after_ms must be in 1\.\."),
+        (FailureRate, {"interval": "0"}, "interval must be at least 1ms, not 0ms"),
+        (FailureRate, {"delay": True}, "delay must be a timedelta or text such as '10s'"),
+        (ExponentialDelay, {"initial_backoff": "0"}, "initial_backoff must be at least 1ms"),
+        (ExponentialDelay, {"max_backoff": "999ms"}, "max_backoff must be at least 1000ms"),
+        (ExponentialDelay, {"max_backoff": f"{2**63}ms"}, "is too long"),
+        (ExponentialDelay, {"reset_after": "0s"}, "reset_after must be at least 1ms"),
         (ExponentialDelay, {"multiplier": 1}, "multiplier must be above 1, not 1"),
         (ExponentialDelay, {"multiplier": float("nan")}, "multiplier must be a finite number"),
         (ExponentialDelay, {"multiplier": float("inf")}, "multiplier must be a finite number"),

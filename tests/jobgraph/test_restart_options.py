@@ -21,18 +21,18 @@ from statestore.jobgraph.restart_options import duration_ms, strategy_of
     ("names", "strategy"),
     [
         ("disable none off OFF", NoRestart()),
-        ("fixed-delay fixeddelay Fixed-Delay", FixedDelay(attempts=1, delay_ms=1_000)),
+        ("fixed-delay fixeddelay Fixed-Delay", FixedDelay(attempts=1, delay="1s")),
         (
             "failure-rate failurerate FAILURERATE",
-            FailureRate(max_failures=1, interval_ms=60_000, delay_ms=1_000),
+            FailureRate(max_failures=1, interval="1m", delay="1s"),
         ),
         (
             "exponential-delay exponentialdelay ExponentialDelay",
             ExponentialDelay(
-                initial_backoff_ms=1_000,
-                max_backoff_ms=60_000,
+                initial_backoff="1s",
+                max_backoff="1m",
                 multiplier=1.5,
-                reset_after_ms=3_600_000,
+                reset_after="1h",
                 jitter=0.1,
                 attempts=None,
             ),
@@ -61,16 +61,16 @@ def test_every_option_is_read() -> None:
         f"{p}.exponential-delay.attempts-before-reset-backoff": "9",
     }
     assert strategy_of({f"{p}.type": "fixed-delay", **settings}) == FixedDelay(
-        attempts=7, delay_ms=2_000
+        attempts=7, delay="2s"
     )
     assert strategy_of({f"{p}.type": "failure-rate", **settings}) == FailureRate(
-        max_failures=3, interval_ms=300_000, delay_ms=10_000
+        max_failures=3, interval="5m", delay="10s"
     )
     assert strategy_of({f"{p}.type": "exponential-delay", **settings}) == ExponentialDelay(
-        initial_backoff_ms=10,
-        max_backoff_ms=7_200_000,
+        initial_backoff="10ms",
+        max_backoff="2h",
         multiplier=2.5,
-        reset_after_ms=86_400_000,
+        reset_after="1d",
         jitter=0,
         attempts=9,
     )
@@ -90,7 +90,7 @@ def test_the_newer_name_of_the_type_wins() -> None:
 def test_only_the_first_settings_with_a_type_apply() -> None:
     job = {"restart-strategy.fixed-delay.attempts": "9"}
     cluster = {"restart-strategy": "fixed-delay", "restart-strategy.fixed-delay.delay": "3 s"}
-    assert strategy_of(job, cluster) == FixedDelay(delay_ms=3_000)
+    assert strategy_of(job, cluster) == FixedDelay(delay="3s")
     assert strategy_of({"restart-strategy.type": "off"}, cluster) == NoRestart()
 
 
@@ -121,7 +121,7 @@ def test_an_unknown_name_is_refused_with_one_that_is_close(settings: Any, messag
         ("fixed-delay.delay", "-1 s", "restart-strategy.fixed-delay.delay: '-1 s'"),
         ("fixed-delay.delay", "1 week", "'1 week' has an unknown unit"),
         ("failure-rate.max-failures-per-interval", "0", "max_failures must be in 1"),
-        ("failure-rate.failure-rate-interval", "0", "interval_ms must be in 1"),
+        ("failure-rate.failure-rate-interval", "0", "interval must be at least 1ms"),
         ("exponential-delay.backoff-multiplier", "1", "multiplier must be above 1"),
         ("exponential-delay.backoff-multiplier", "two", "backoff-multiplier: 'two'"),
         ("exponential-delay.jitter-factor", "1.1", r"jitter must be in 0\.\.1"),

@@ -96,10 +96,10 @@ def test_a_successful_job_has_one_attempt() -> None:
 
 
 def test_fixed_delay() -> None:
-    fake = Fake(FixedDelay(attempts=2, delay_ms=5_000), failures=2)
+    fake = Fake(FixedDelay(attempts=2, delay="5s"), failures=2)
     assert fake.run() == (3, 3)
     assert fake.started_ms == fake.loaded_ms == [0, 5_100, 10_200]
-    fake = Fake(FixedDelay(attempts=2, delay_ms=5_000), failures=3)
+    fake = Fake(FixedDelay(attempts=2, delay="5s"), failures=3)
     with pytest.raises(StorageError) as failed:
         fake.run()
     assert failed.value.__notes__ == [
@@ -109,7 +109,7 @@ def test_fixed_delay() -> None:
 
 
 def test_failure_rate() -> None:
-    strategy = FailureRate(max_failures=2, interval_ms=1_000, delay_ms=400)
+    strategy = FailureRate(max_failures=2, interval="1s", delay="400ms")
     slow = Fake(strategy, failures=20, work_ms=200)  # failures at 200, 800, 1400, …
     assert slow.run() == (21, 21)
     assert slow.started_ms[:4] == [0, 600, 1_200, 1_800]
@@ -121,11 +121,11 @@ def test_failure_rate() -> None:
 
 def test_exponential_delay_grows_and_resets_after_a_long_attempt() -> None:
     strategy = ExponentialDelay(
-        initial_backoff_ms=1_000,
-        max_backoff_ms=3_000,
+        initial_backoff="1s",
+        max_backoff="3s",
         multiplier=2,
         jitter=0,
-        reset_after_ms=60_000,
+        reset_after="1m",
         attempts=3,
     )
     fake = Fake(strategy, failures=3)
@@ -159,7 +159,7 @@ def test_an_attempt_that_fails_immediately_is_counted() -> None:
 
 
 def test_a_sleep_that_ends_early_is_continued_and_a_long_one_is_split() -> None:
-    fake = Fake(FixedDelay(delay_ms=2**63 - 1), failures=1)
+    fake = Fake(FixedDelay(delay=f"{2**63 - 1}ms"), failures=1)
     naps: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -177,7 +177,7 @@ def test_a_sleep_that_ends_early_is_continued_and_a_long_one_is_split() -> None:
 
 
 def test_the_first_strategy_stays_and_each_attempt_reads_new_settings() -> None:
-    kinds = iter([FixedDelay(attempts=2, delay_ms=10), NoRestart(), NoRestart()])
+    kinds = iter([FixedDelay(attempts=2, delay="10ms"), NoRestart(), NoRestart()])
     numbers: list[int] = []
 
     def load() -> Settings:
@@ -196,7 +196,7 @@ def test_the_first_strategy_stays_and_each_attempt_reads_new_settings() -> None:
 
 
 def test_settings_that_became_invalid_end_the_job() -> None:
-    loads = iter([Settings(restart_strategy=FixedDelay(delay_ms=0))])
+    loads = iter([Settings(restart_strategy=FixedDelay(delay="0"))])
 
     def load() -> Settings:
         for settings in loads:
@@ -211,7 +211,7 @@ def test_settings_that_became_invalid_end_the_job() -> None:
 
 
 def test_a_restart_reports_the_failure_and_the_next_attempt() -> None:
-    fake = Fake(FixedDelay(delay_ms=1_500), 1, error=lambda: StorageError("no answer\nat all"))
+    fake = Fake(FixedDelay(delay="1500ms"), 1, error=lambda: StorageError("no answer\nat all"))
     fake.run()
     assert "".join(fake.said).splitlines() == [
         "attempt 1 failed: StorageError: no answer",
@@ -326,7 +326,7 @@ type = "Fixed-Delay"
     ],
 )
 def test_the_options_are_flinks_for_any_toml_nesting(text: str, tmp_path: Path) -> None:
-    assert load(tmp_path, text) == FixedDelay(attempts=3, delay_ms=2_000)
+    assert load(tmp_path, text) == FixedDelay(attempts=3, delay="2s")
 
 
 def test_a_strategy_by_default_and_from_the_command_line(tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_a_strategy_by_default_and_from_the_command_line(tmp_path: Path) -> None
     assert load(tmp_path, 'restart-strategy = "exponential-delay"') == ExponentialDelay()
     changes = ("type=failure-rate", "failure-rate.delay=3 s", "exponential-delay.jitter-factor=0.5")
     overrides = [f"restart-strategy.{change}" for change in changes]
-    assert load(tmp_path, "", *overrides) == FailureRate(delay_ms=3_000)
+    assert load(tmp_path, "", *overrides) == FailureRate(delay="3s")
 
 
 @pytest.mark.parametrize(
@@ -419,7 +419,7 @@ def test_the_last_error_keeps_its_exit_code_and_names_the_attempt(
 
 
 def test_a_custom_run_is_restarted(caplog: pytest.LogCaptureFixture) -> None:
-    fake = Fake(FixedDelay(attempts=2, delay_ms=5_000), failures=2)
+    fake = Fake(FixedDelay(attempts=2, delay="5s"), failures=2)
     clock = RestartClock(lambda: fake.now, fake.sleep)
     assert (
         statestore.run_with_restarts(fake.strategy, lambda: fake.work(Settings(), ()), clock=clock)
@@ -436,7 +436,7 @@ def test_flinks_options_name_a_strategy() -> None:
         "restart-strategy.failure-rate.delay": "2 s",
     }
     assert statestore.jobgraph.restart_strategy_of(options) == statestore.jobgraph.FailureRate(
-        delay_ms=2_000
+        delay="2s"
     )
 
 

@@ -47,7 +47,7 @@ def state(duration: int, kind: str = "long", **options: Any) -> KeyedState:
         key_types=("Long",),
         max_parallelism=8,
         hash_scheme="java",
-        ttl=TimeToLive(duration, "at", **options),
+        ttl=TimeToLive(f"{duration}ms", "at", **options),
     )
 
 

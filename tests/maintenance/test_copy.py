@@ -353,7 +353,7 @@ def whole_one(target: StateStore, number: int | None) -> None:
     """Assert that the copy of checkpoint 2 is intact, under another number."""
     assert target.checkpoints() == (number,)
     assert target.maintenance.verify("all", deep=True).is_intact
-    target.maintenance.gc(minimum_age_s=0)
+    target.maintenance.gc(minimum_age="0")
     assert target.maintenance.verify("all", deep=True).is_intact
     assert data_in(target.url) == named(target.manifest())
 

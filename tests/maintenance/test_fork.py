@@ -62,7 +62,7 @@ def names(store: StateStore, checkpoint: int | str = "latest") -> set[str]:
 
 def collect(store: StateStore) -> None:
     store.maintenance.expire(retain=1)
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_deleting_one_store_leaves_the_other_intact(
 def test_a_purged_key_stays_in_the_other_store(source: StateStore, tmp_path: Path) -> None:
     source.maintenance.fork(str(tmp_path / "fork"))
     source.maintenance.purge("u", "k5")
-    source.maintenance.gc(minimum_age_s=0)
+    source.maintenance.gc(minimum_age="0")
     assert not source.maintenance.find_key("u", "k5").found
     fork = opened(tmp_path / "fork")
     assert fork.restore().keyed("u", "s").get("k5") == [{"k": "k5", "v": 5}]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,9 +66,9 @@ def test_expired_files_are_deleted_and_the_rest_stays(folder: Path) -> None:
     kept = store.manifest(3)
     gone = [store.manifest(number) for number in (1, 2)]
     store.maintenance.expire(retain=1)
-    planned = store.maintenance.gc(minimum_age_s=0, dry_run=True)
+    planned = store.maintenance.gc(minimum_age="0", dry_run=True)
     before = files_in(folder)
-    done = store.maintenance.gc(minimum_age_s=0)
+    done = store.maintenance.gc(minimum_age="0")
     assert (planned.removed, planned.manifests) == (done.removed, done.manifests)
     assert done.manifests == (1, 2)
     assert done.removed.files == sum(manifest.files for manifest in gone)
@@ -86,11 +88,13 @@ def test_a_tombstone_is_deleted_long_after_its_manifest(folder: Path) -> None:
     store, month = store_in(folder), 30 * DAY
     store.maintenance.expire(retain=1)
     (folder / tombstone_path(9)).write_bytes((folder / tombstone_path(1)).read_bytes())
-    with_them = store_in(folder, later_s=month + 60).maintenance.gc(minimum_age_s=0)
+    with_them = store_in(folder, later_s=month + 60).maintenance.gc(minimum_age="0")
     assert (with_them.manifests, with_them.tombstones) == ((1, 2), ())
-    assert store_in(folder, later_s=month - 60).maintenance.gc(minimum_age_s=0).tombstones == ()
+    assert store_in(folder, later_s=month - 60).maintenance.gc(minimum_age="0").tombstones == ()
     assert (
-        store_in(folder, later_s=month + 60).maintenance.gc(minimum_age_s=month + 90).tombstones
+        store_in(folder, later_s=month + 60)
+        .maintenance.gc(minimum_age=timedelta(seconds=month + 90))
+        .tombstones
         == ()
     )
     before = files_in(folder)
@@ -108,7 +112,9 @@ def test_a_tombstone_stays_if_a_listing_lacks_its_manifest(folder: Path) -> None
     store_in(folder).maintenance.expire(retain=1)
     storage = Short(str(folder))
     storage.lacks = manifest_path(1)
-    done = store_in(folder, storage, later_s=31 * DAY).maintenance.gc(minimum_age_s=60 * DAY)
+    done = store_in(folder, storage, later_s=31 * DAY).maintenance.gc(
+        minimum_age=timedelta(seconds=60 * DAY)
+    )
     assert (done.manifests, done.tombstones) == ((), ())
     done = store_in(folder, storage, later_s=31 * DAY).maintenance.gc()
     assert (done.manifests, done.tombstones) == ((2,), ())
@@ -146,7 +152,7 @@ def test_a_savepoint_keeps_its_checkpoint(folder: Path) -> None:
     done = store.maintenance.expire(retain=1)
     assert (done.expired, done.kept) == ((2,), (1, 3))
     assert [(one.checkpoint_id, one.by) for one in done.held] == [(1, "savepoint 'before-upgrade'")]
-    assert store.maintenance.gc(minimum_age_s=0).manifests == (2,)
+    assert store.maintenance.gc(minimum_age="0").manifests == (2,)
     whole(store, 1)
     for word in ("befor-upgrade", "before"):
         with pytest.raises(CheckpointNotFoundError, match="existing savepoints: 'before-upgrade'"):
@@ -160,7 +166,7 @@ def test_a_savepoint_that_expired_meanwhile_is_read_by_name(folder: Path) -> Non
     store = store_in(folder)
     store.maintenance.savepoint("audit", 1)
     store.parts.catalog().expire(1, b"tombstone")
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     assert store.manifest("audit").checkpoint_id == 1
     assert store.restore(checkpoint="audit", parallelism=1).checkpoint_id == 1
     assert store.plan(checkpoint="audit", parallelism=2).checkpoint_id == 1
@@ -169,37 +175,38 @@ def test_a_savepoint_that_expired_meanwhile_is_read_by_name(folder: Path) -> Non
         store.manifest(1)
     for hold in (
         lambda: store.maintenance.savepoint("again", "audit"),
-        lambda: store.maintenance.pin("audit", lease_s=9),
+        lambda: store.maintenance.pin("audit", lease="9s"),
     ):
         with pytest.raises(InvalidArgumentError, match="is kept only by savepoint 'audit'"):
             hold()
     store.maintenance.delete_savepoint("audit")
-    assert store.maintenance.gc(minimum_age_s=0).manifests == (1,)
+    assert store.maintenance.gc(minimum_age="0").manifests == (1,)
 
 
 def test_a_pin_keeps_its_checkpoint_until_the_lease_ends(folder: Path) -> None:
     store = store_in(folder)
-    with store.maintenance.pin(1, lease_s=60) as pinned:
+    with store.maintenance.pin(1, lease="1m") as pinned:
         assert store.maintenance.expire(retain=1).expired == (2,)
-        assert store.maintenance.gc(minimum_age_s=0).removed.files > 0
+        assert store.maintenance.gc(minimum_age="0").removed.files > 0
         whole(store, pinned.checkpoint_id)
     assert store.maintenance.pins() == ()
-    token = store.maintenance.pin(1, lease_s=60, holder="me").token
+    token = store.maintenance.pin(1, lease="1m", holder="me").token
     with pytest.raises(CheckpointNotFoundError, match=f"existing pins: '{token}'"):
         store.maintenance.unpin("x")
     assert store_in(folder, later_s=59).maintenance.expire(retain=1).held[0].by == "a pin of me"
     assert store_in(folder, later_s=61).maintenance.expire(retain=1).expired == (1,)
-    assert store_in(folder, later_s=61).maintenance.gc(minimum_age_s=0).pins == (token,)
-    for lease in (0, -1, float("inf"), True):
-        with pytest.raises(InvalidArgumentError, match="lease"):
-            store.maintenance.pin(lease_s=lease)
+    assert store_in(folder, later_s=61).maintenance.gc(minimum_age="0").pins == (token,)
+    leases: tuple[Any, ...] = ("0", "-1s", timedelta(-1), "3000000001s", 60, True)
+    for lease in leases:
+        with pytest.raises(InvalidArgumentError, match=r"lease|duration"):
+            store.maintenance.pin(lease=lease)
 
 
 def test_checkpoints_also_expire_by_age(folder: Path) -> None:
-    assert store_in(folder).maintenance.expire(older_than_s=3600).expired == ()
+    assert store_in(folder).maintenance.expire(older_than="1h").expired == ()
     later = store_in(folder, later_s=3601)
-    assert later.maintenance.expire(older_than_s=3600, retain=2, dry_run=True).expired == (1,)
-    assert later.maintenance.expire(older_than_s=3600).expired == (1, 2)
+    assert later.maintenance.expire(older_than="1h", retain=2, dry_run=True).expired == (1,)
+    assert later.maintenance.expire(older_than="1h").expired == (1, 2)
     assert later.checkpoints() == (3,)
     with pytest.raises(InvalidArgumentError, match="maximum age"):
         later.maintenance.expire()
@@ -220,7 +227,7 @@ def test_an_incomplete_listing_is_refused(folder: Path, lacks: str) -> None:
     storage.lacks = lacks
     before = files_in(folder)
     with pytest.raises(StorageError, match=r"nothing was collected: .* listing lacks it"):
-        store_in(folder, storage).maintenance.gc(minimum_age_s=0)
+        store_in(folder, storage).maintenance.gc(minimum_age="0")
     assert files_in(folder) == before
 
 
@@ -246,7 +253,10 @@ def test_a_checkpoint_committed_at_that_moment_is_no_error(folder: Path) -> None
     checkpoint.carry_rest()
     storage = Busy(str(folder))
     storage.acts = [lambda: None, lambda: None, lambda: under_way.__exit__(None, None, None)]
-    assert store_in(folder, storage).maintenance.gc(minimum_age_s=DAY).removed.files == 0
+    assert (
+        store_in(folder, storage).maintenance.gc(minimum_age=timedelta(seconds=DAY)).removed.files
+        == 0
+    )
     assert store_in(folder).maintenance.verify().is_intact
     assert not storage.acts
 
@@ -256,11 +266,11 @@ def test_a_concurrent_collection_is_no_error(folder: Path) -> None:
 
     def abandon() -> None:
         store_in(folder).maintenance.expire(retain=1)
-        store_in(folder).maintenance.gc(minimum_age_s=0)
+        store_in(folder).maintenance.gc(minimum_age="0")
 
     storage = Busy(str(folder))
     storage.acts = [lambda: None, lambda: None, abandon]
-    assert store_in(folder, storage).maintenance.gc(minimum_age_s=0).manifests == ()
+    assert store_in(folder, storage).maintenance.gc(minimum_age="0").manifests == ()
     assert store_in(folder).checkpoints() == (3,)
     assert store_in(folder).maintenance.verify().is_intact
 
@@ -308,7 +318,7 @@ def test_damaged_documents_are_refused(
         (folder / name).write_text("{")
     before = files_in(folder)
     with pytest.raises(kind, match=f"nothing was collected: .*{advice}"):
-        store.maintenance.gc(minimum_age_s=0)
+        store.maintenance.gc(minimum_age="0")
     assert files_in(folder) == before
 
 
@@ -321,16 +331,16 @@ def test_a_collection_that_failed_at_any_call_can_be_run_again(
     store.maintenance.savepoint("audit", 1)
     store.maintenance.expire(retain=1)
     counted = copy_of(folder, tmp_path / "counted")
-    calls = calls_of(LocalStorage(str(counted)), lambda s: over(s).maintenance.gc(minimum_age_s=0))
+    calls = calls_of(LocalStorage(str(counted)), lambda s: over(s).maintenance.gc(minimum_age="0"))
     assert {"listed", "read", "delete"} <= {call.operation for call in calls}
     for call in calls:
         copy = copy_of(folder, tmp_path / "copy")
         faulty = FaultyStorage(LocalStorage(str(copy)), Fault(call.number, kind))
         with pytest.raises(StorageError):
-            over(faulty).maintenance.gc(minimum_age_s=0)
+            over(faulty).maintenance.gc(minimum_age="0")
         for number in (1, 3):
             whole(store_in(copy), number)
-        store_in(copy).maintenance.gc(minimum_age_s=0)
+        store_in(copy).maintenance.gc(minimum_age="0")
         assert files_in(copy) == files_in(counted)
 
 
@@ -341,7 +351,7 @@ def test_exactly_the_files_of_kept_checkpoints_stay(taken: Checkpoints) -> None:
     store = taken.store
     for retain in (4, 2, 1):
         store.maintenance.expire(retain=retain)
-        store.maintenance.gc(minimum_age_s=0)
+        store.maintenance.gc(minimum_age="0")
         kept = store.checkpoints()
         assert len(kept) == retain
         assert data_in(store.url) == set().union(*(names_of(store, number) for number in kept))
@@ -352,7 +362,7 @@ def test_exactly_the_files_of_kept_checkpoints_stay(taken: Checkpoints) -> None:
     taken.full(taken.rows)
     expired = store.maintenance.expire(retain=1)
     assert expired.files == len(left)
-    assert store.maintenance.gc(minimum_age_s=0).removed.files == expired.files
+    assert store.maintenance.gc(minimum_age="0").removed.files == expired.files
     assert data_in(store.url) == names_of(store)
 
 
@@ -363,13 +373,13 @@ def test_a_base_stays_until_the_last_of_ten_checkpoints_with_it_expires(tmp_path
     assert base
     for retain in (8, 4, 1):
         store.maintenance.expire(retain=retain)
-        store.maintenance.gc(minimum_age_s=0)
+        store.maintenance.gc(minimum_age="0")
         named = set().union(*(names_of(store, number) for number in store.checkpoints()))
         assert base <= named == data_in(store.url)
     assert rows_of(store) == taken.rows
     taken.full(taken.rows)
     store.maintenance.expire(retain=1)
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     assert not base & data_in(store.url)
 
 
@@ -383,7 +393,7 @@ def test_a_merged_layer_is_deleted_with_its_last_checkpoint(tmp_path: Path) -> N
     store.maintenance.expire(retain=1)
     released = data_in(store.url) - after
     assert before - after <= released
-    collected = store.maintenance.gc(minimum_age_s=0)
+    collected = store.maintenance.gc(minimum_age="0")
     assert collected.removed.files == len(released)
     assert data_in(store.url) == after
     assert rows_of(store) == taken.rows
@@ -396,7 +406,7 @@ def test_a_savepoint_is_sufficient(taken: Checkpoints) -> None:
     change(taken, 9, random.Random(3))
     taken.full({("x", 0): 1})
     store.maintenance.expire(retain=1)
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     assert names_of(store, "kept") <= data_in(store.url)
     assert digest_of(store, "kept") == digest
     assert rows_of(store, "kept") == taken.taken[number]

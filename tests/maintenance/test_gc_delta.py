@@ -41,7 +41,7 @@ def change(store: StateStore, rows: Rows, deletes: list[str] | None = None) -> N
 
 def expire_and_collect(store: StateStore) -> None:
     store.maintenance.expire(retain=1)
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
 
 
 def shown(path: Path) -> tuple[int, Rows]:
@@ -95,7 +95,7 @@ def test_after_any_sequence_the_table_shows_its_checkpoint(tmp_path: Path, seed:
             contents[store.checkpoints()[-1]] = rows
         elif done == "collect":
             store.maintenance.expire(retain=random.randint(1, 2))
-            store.maintenance.gc(minimum_age_s=0)
+            store.maintenance.gc(minimum_age="0")
         else:
             store = opened(tmp_path, rule)
         number, found = shown(tmp_path)
@@ -129,7 +129,7 @@ def test_a_purge_drops_a_version_with_the_key(tmp_path: Path) -> None:
     other = opened(tmp_path)
     done = other.maintenance.purge("u", "somebody@example.org")
     assert done.logs == ("operators/u/keyed/s",)
-    other.maintenance.gc(minimum_age_s=0)
+    other.maintenance.gc(minimum_age="0")
     assert other.maintenance.find_key("u", "somebody@example.org").found == ()
     full(other, rows)
     assert shown(tmp_path)[1] == rows

@@ -143,7 +143,7 @@ def test_after_a_collection_no_byte_of_the_key_is_left(store: StateStore) -> Non
     assert {one.file for one in store.maintenance.find_key("users", KEY).found} == {
         one.file for one in before.found
     }
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     after = store.maintenance.find_key("users", KEY)
     assert (after.found, after.problem, after.is_gone) == ((), None, True)
     for path in Path(store.url).rglob("*"):
@@ -188,7 +188,7 @@ def test_a_dry_run_reports_the_same_and_changes_nothing(store: StateStore) -> No
 
 
 def test_pins_block_a_purge_and_are_named(store: StateStore) -> None:
-    pinned = store.maintenance.pin(3, lease_s=3600, holder="an export")
+    pinned = store.maintenance.pin(3, lease="1h", holder="an export")
     with pytest.raises(InvalidArgumentError, match="checkpoint 3 by an export"):
         store.maintenance.purge("users", KEY)
     assert store.checkpoints() == (1, 2, 3, 4)
@@ -197,7 +197,7 @@ def test_pins_block_a_purge_and_are_named(store: StateStore) -> None:
 
 
 def test_a_pin_of_an_unaffected_checkpoint_is_ignored(store: StateStore) -> None:
-    store.maintenance.pin(1, lease_s=3600)
+    store.maintenance.pin(1, lease="1h")
     store.maintenance.purge("users", KEY)
     is_purged(store)
 
@@ -212,7 +212,7 @@ def test_an_expired_savepoint_is_purged_and_stays_expired(store: StateStore) -> 
     assert store.checkpoints() == (7, 8)
     assert users_of(store, "two") == sorted(USERS)
     assert number_of(store, "two") == 2
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     assert users_of(store, "two") == sorted(USERS)
     assert store.maintenance.find_key("users", KEY).found == ()
     assert store.maintenance.purge("users", KEY).finished == ()
@@ -330,7 +330,7 @@ def test_a_search_finds_orphan_files(store: StateStore, tmp_path: Path) -> None:
     name = store.maintenance.find_key("users", KEY).found[0].file
     raw = Path(store.url, name).read_bytes()
     store.maintenance.purge("users", KEY)
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     folder = Path(store.url, name).parent
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "0000000099-00000-00.parquet").write_bytes(raw)
@@ -458,7 +458,7 @@ def test_an_expiry_at_any_moment_of_a_purge_loses_no_savepoint(tmp_path: Path) -
             assert users_of(opened(copy), name) == sorted(USERS)
         assert number_of(opened(copy), "latest") == 4
         assert opened(copy).maintenance.pins() == ()
-        opened(copy).maintenance.gc(minimum_age_s=0)
+        opened(copy).maintenance.gc(minimum_age="0")
         assert opened(copy).maintenance.find_key("users", KEY).found == ()
         assert [number_of(opened(copy), name) for name in ("two", "three")] == [2, 3]
         if left > 0:
@@ -518,6 +518,6 @@ def test_a_purge_interrupted_anywhere_can_be_run_again(
         assert left.maintenance.verify("all", deep=True).is_intact
         left.maintenance.purge("users", KEY)
         is_purged(opened(copy))
-        left.maintenance.gc(minimum_age_s=0)
+        left.maintenance.gc(minimum_age="0")
         assert left.maintenance.find_key("users", KEY).found == ()
         is_purged(opened(copy))

@@ -35,7 +35,7 @@ def test_the_log_of_a_layered_state_is_deleted_and_restarted(
 
     done = store.maintenance.purge("job", 3)
     assert [one.states[0].rows for one in done.replaced] == [1, 2]
-    assert store.maintenance.gc(minimum_age_s=0).removed.files
+    assert store.maintenance.gc(minimum_age="0").removed.files
     entry = store.manifest().keyed_entry("job", "totals")
     assert (len(entry.layers), entry.table.version) == (1, None)
     assert not [file for file in log.rglob("*") if file.is_file()]
@@ -66,7 +66,7 @@ def test_spark_reads_a_log_without_its_old_entries(spark: SparkSession, tmp_path
     assert len(reader.load(folder).collect()) == 2  # Spark caches the table at this version
     store.maintenance.expire(retain=1)
     assert store.maintenance.purge("u", 7).cut_logs == ("operators/u/keyed/s",)
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     assert store.maintenance.find_key("u", 7).is_gone
     for state in (reader.load(folder), reader.option("versionAsOf", 2).load(folder)):
         assert sorted(row.k for row in state.collect()) == [8, 9]

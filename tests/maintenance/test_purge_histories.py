@@ -83,7 +83,7 @@ def test_after_a_collection_no_file_contains_the_key(taken: Checkpoints) -> None
     if taken.form == "layered":
         assert len([file for file in found if "/changes/" in file]) == 4
     store.maintenance.purge("u", KEY)
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     assert store.maintenance.find_key("u", KEY).found == ()
     assert all(
         KEY.encode() not in f.read_bytes() for f in Path(store.url).rglob("*") if f.is_file()
@@ -128,7 +128,7 @@ def test_a_key_of_the_first_checkpoint_is_removed_from_all_later_ones(
     for one in done.replaced:
         left = {e: v for e, v in taken.taken[one.old_id].items() if e[0] != gone}
         assert rows_of(taken.store, one.new_id or 0) == left
-    assert taken.store.maintenance.gc(minimum_age_s=0).removed.files
+    assert taken.store.maintenance.gc(minimum_age="0").removed.files
     assert taken.store.maintenance.find_key("u", gone).found == ()
 
 
@@ -177,7 +177,7 @@ def test_a_failure_anywhere_leaves_no_checkpoint_without_files(
         store = StateStore.open(str(folder), table_format="parquet")
         assert store.maintenance.verify("all").is_intact
         store.maintenance.purge("u", KEY)
-        store.maintenance.gc(minimum_age_s=0)
+        store.maintenance.gc(minimum_age="0")
         assert store.maintenance.verify("all").strays == ()
         assert rows_of(store) == without(taken.rows)
         assert store.maintenance.find_key("u", KEY).found == ()

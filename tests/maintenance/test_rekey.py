@@ -187,10 +187,10 @@ def test_the_hashed_type_is_kept(store: StateStore) -> None:
 def test_rows_keep_their_ttl(store: StateStore) -> None:
     """Expired rows are kept, because the clock of a restore decides which rows have expired."""
     rows = [{"k": f"k{i}", "at": 10 * i} for i in range(20)]
-    put(store, rows, ttl=TimeToLive(100, "at"))
+    put(store, rows, ttl=TimeToLive("100ms", "at"))
     store.maintenance.rekey("u", max_parallelism=13)
     entry = store.manifest().keyed[0]
-    assert (entry.rows, entry.state.ttl) == (20, TimeToLive(100, "at"))
+    assert (entry.rows, entry.state.ttl) == (20, TimeToLive("100ms", "at"))
     assert plain(rows_of(store, now_ms=150)) == plain(rows[6:])
     with pytest.raises(InvalidArgumentError, match="the TTL column 'at' is an identity column"):
         store.maintenance.rekey("u", "s", key="at")

@@ -116,7 +116,7 @@ def test_an_interrupted_run_continues(
     assert list(work.iterdir()) == []
     assert store.checkpoints() == (1, done.new_checkpoint_id)
     assert plain(rows_of(store)) == plain(rows)
-    store.maintenance.gc(minimum_age_s=0)  # deletes the names of interrupted runs
+    store.maintenance.gc(minimum_age="0")  # deletes the names of interrupted runs
     report = store.maintenance.verify("all", deep=True)
     assert (report.is_intact, report.strays) == (True, ())
 
@@ -289,7 +289,7 @@ def test_files_that_were_collected_meanwhile_are_rewritten(
     ending(3)
     with pytest.raises(Ended):
         store.maintenance.rekey("u", max_parallelism=40, work=tmp_path / "work")
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     ending(100)
     store.maintenance.rekey("u", max_parallelism=40, work=tmp_path / "work")
     assert plain(rows_of(store)) == plain(rows)

@@ -71,7 +71,7 @@ def test_a_renamed_operator_is_purged_under_both_labels(tmp_path: Path, form: st
     assert len(store.maintenance.find_key("y", 4711).found) == (2 if form == "full" else 1)
     done = store.maintenance.purge("y", 4711)
     assert [one.old_id for one in done.replaced] == [1, 2]
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     assert store.maintenance.find_key("y", 4711).is_gone
     first, second = store.checkpoints()
     assert rows_of(store, first, "x") == rows_of(store, second, "y") == [{"k": 12, "v": 2}]
@@ -122,7 +122,7 @@ def test_a_search_uses_every_former_key_of_the_state(tmp_path: Path) -> None:
         (1, (("customer",), ("account",)))
     ] * 2
     store.maintenance.purge("o", 4711)
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     assert store.maintenance.find_key("o", 4711).is_gone
     for number in store.checkpoints():
         assert [row["customer"] for row in rows_of(store, number)] == [12, 5]
@@ -167,7 +167,7 @@ def test_a_key_in_the_bounds_of_expired_entries_is_removed(tmp_path: Path, keys:
     for kept in (keys, keys.slice(1), keys.slice(1)):
         keep(store, pa.table({"k": kept, "v": [1] * len(kept)}))
     store.maintenance.expire(retain=1)
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     assert {one.what for one in store.maintenance.find_key("o", gone).found} == {
         "statistics of a Delta log"
     }
@@ -212,7 +212,7 @@ def test_versions_of_kept_checkpoints_stay_if_possible(
     if 0 not in gone_in:
         store.maintenance.savepoint("first", 1)
     store.maintenance.expire(retain=2 if gone_in == (1,) else 3)
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     assert not store.maintenance.find_key("o", MAIL).is_gone
     store.maintenance.purge("o", MAIL)
     assert store.maintenance.find_key("o", MAIL).is_gone
@@ -229,7 +229,7 @@ def test_a_purge_of_a_log_can_be_run_again(tmp_path: Path, kind: FaultKind) -> N
     for keys in ([MAIL, "bob"], ["bob"], ["bob"]):
         keep(store, pa.table({"k": keys, "v": [1] * len(keys)}))
     store.maintenance.expire(retain=1)
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
 
     def purge(storage: Any) -> None:
         StateStore.from_storage(storage).maintenance.purge("o", MAIL)
@@ -261,7 +261,7 @@ def test_the_log_of_a_state_without_a_checkpoint_is_deleted(tmp_path: Path) -> N
     store.maintenance.expire(retain=1)
     done = store.maintenance.purge("o", MAIL)
     assert done.logs == ("operators/o/keyed/s",)
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     assert store.maintenance.find_key("o", MAIL).is_gone
 
 
@@ -273,7 +273,7 @@ def test_a_number_in_bounds_of_other_columns_is_not_a_match(tmp_path: Path) -> N
     assert max(handle.key_groups.last for handle in store.manifest().keyed[0].handles) == 127
     assert not store.maintenance.find_key("o", 127).is_gone
     store.maintenance.purge("o", 127)
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     assert store.maintenance.find_key("o", 127).is_gone
 
 
@@ -284,7 +284,7 @@ def test_bounds_match_only_for_all_columns_of_the_key(tmp_path: Path) -> None:
     keep(store, pa.table({"a": [1, 2], "b": [1, 8]}), key=key, max_parallelism=1)
     keep(store, pa.table({"a": [1, 2], "b": [3, 8]}), key=key, max_parallelism=1)
     store.maintenance.expire(retain=1)
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     found = {pair: store.maintenance.find_key("o", pair).is_gone for pair in [(1, 1), (3, 1)]}
     assert found == {(1, 1): False, (3, 1): True}
     assert store.maintenance.find_key("o", (1, 8)).is_gone is False
@@ -305,7 +305,7 @@ def test_a_folder_under_a_link_is_refused_or_searched(tmp_path: Path) -> None:
     store = opened(tmp_path, storage_options={"follow_links": True})
     assert [one.rows for one in store.maintenance.find_key("o", "ann").found] == [1]
     store.maintenance.purge("o", "ann")
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     assert store.maintenance.find_key("o", "ann").is_gone
 
 
@@ -331,7 +331,7 @@ def test_rows_of_orphan_files_are_searched(tmp_path: Path) -> None:
     raw = next(path.read_bytes() for path in files)
     assert handle.rows == 3
     store.maintenance.purge("o", 4711)
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     (table / "0000000099-00000-0123456789abcdef.parquet").write_bytes(raw)
     found = store.maintenance.find_key("o", 4711).found
     assert [(Path(one.file).name[:10], one.rows) for one in found] == [("0000000099", 1)]
@@ -343,9 +343,9 @@ def test_text_in_documents_is_found_and_names_are_not(tmp_path: Path) -> None:
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("orders", "s", pa.table({"k": ["bob"], "v": [1]}), key="k")
     store.maintenance.savepoint(f"before {MAIL}")
-    store.maintenance.pin("latest", lease_s=3600, holder="export for ann")
+    store.maintenance.pin("latest", lease="1h", holder="export for ann")
     store.maintenance.expire(retain=1)
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     for key in ("s", "orders"):  # names of the state and of the operator
         assert store.maintenance.find_key("orders", key).is_gone
     (found,) = store.maintenance.find_key("orders", MAIL).found
@@ -358,7 +358,7 @@ def test_a_predicate_of_another_writer_is_found(tmp_path: Path) -> None:
     DeltaTable(Path(store.url, "operators/o/keyed/s")).delete("k = 7")
     keep(store, pa.table({"k": [8], "v": [2]}))
     store.maintenance.expire(retain=1)
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     found = [one.file for one in store.maintenance.find_key("o", 7).found]
     assert any(name.endswith("1.json") for name in found)
     store.maintenance.purge("o", 7)
@@ -459,7 +459,7 @@ def test_without_a_collection_the_old_files_are_reported(shop: StateStore) -> No
     assert done.search is not None
     assert len(done.search.found) >= 3
     assert "collect garbage" in str(done.problem)
-    shop.maintenance.gc(minimum_age_s=0)
+    shop.maintenance.gc(minimum_age="0")
     assert shop.maintenance.find_subject({"customer": 312}).is_gone
 
 

@@ -71,7 +71,7 @@ def problems(race: Race, tries: Sequence[Try], url: str, options: dict[str, Any]
     left = {data_file_id(name) for name in {*_data_files(storage)} - named}
     if not left <= at_their_put:
         found.append(f"files are left of {sorted(left, key=str)}, and {at_their_put} lost at a put")
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     there, shown = {*_data_files(storage)}, _shown(manifests, storage)
     if orphans := sorted(there - named - shown):
         found.append(f"a garbage collection left {orphans}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from jobs.places import JobSettings
 from statestore import StateStore
 from statestore.cli.drawing import duration, size
+from statestore.durations import milliseconds_of
 from statestore.errors import StateStoreError
 from statestore.jobgraph import JobGraph
 from statestore.jobgraph.adaptive import BYTES_PER_TASK
@@ -25,7 +26,8 @@ from statestore.restore.host_choice import preferred_hosts
 from tests.rescaling.job import ELEMENT_BYTES, NEW, OLD, ROW_BYTES, STORE, Job
 
 PER_TASK = 8_000_000
-RATE = FailureRate(max_failures=3, interval_ms=60_000, delay_ms=5_000)
+RATE = FailureRate(max_failures=3, interval="1m", delay="5s")
+RATE_SECONDS = milliseconds_of(RATE.interval) // 1000
 
 CONSTANTS = {
     "row_size": size(ROW_BYTES),
@@ -34,8 +36,8 @@ CONSTANTS = {
     "default_per_task": f"{BYTES_PER_TASK >> 20} MiB",
     "default_2022": f"{BYTES_PER_TASK_2022 >> 30} GiB",
     "highest": str(MAX_PARALLELISM),
-    "rate": f"more than {RATE.max_failures} failures within {RATE.interval_ms // 1000} s",
-    "reset": duration(ExponentialDelay().reset_after_ms),
+    "rate": f"more than {RATE.max_failures} failures within {RATE_SECONDS} s",
+    "reset": duration(milliseconds_of(ExponentialDelay().reset_after)),
     "default_restart": type(JobSettings().restart_strategy).__name__,
 }
 

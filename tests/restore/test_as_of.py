@@ -125,7 +125,7 @@ def test_rows_expired_by_now_are_hidden_without_now_ms(
     for value in (1, 2):
         with store.snapshot(parallelism=1, now_ms=0) as checkpoint:
             rows = pa.table({"k": ["a"], "v": [value], "at": [0]})
-            checkpoint.write_keyed("u", "s", rows, key="k", ttl=TimeToLive(100, "at"))
+            checkpoint.write_keyed("u", "s", rows, key="k", ttl=TimeToLive("100ms", "at"))
     assert store.restore().keyed("u", "s").get("a") == []
     assert store.inspect.as_of(1, 2, "u", "s").read_all().num_rows == 0
     assert [one.rows for one in store.inspect.history("a", "u", "s")] == [(), ()]
@@ -135,7 +135,7 @@ def test_rows_expired_by_now_are_hidden_without_now_ms(
 
 
 def test_expired_rows_are_absent_on_both_sides(store: StateStore) -> None:
-    put(store, [{"k": "a", "at": 0}, {"k": "b", "at": 100}], ttl=TimeToLive(100, "at"))
+    put(store, [{"k": "a", "at": 0}, {"k": "b", "at": 100}], ttl=TimeToLive("100ms", "at"))
     put(store, [{"k": "a", "at": 150}, {"k": "b", "at": 100}])
     found = store.inspect.as_of(1, 2, "u", "s", now_ms=120).read_all().to_pylist()
     assert {row["k"]: row["change"] for row in found} == {"a": "added", "b": "same"}

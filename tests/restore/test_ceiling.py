@@ -59,7 +59,7 @@ class Made:
             if self.kind in ("list", "map"):
                 more |= {"kind": self.kind, "entry": "e"}
             if self.kind == "ttl":
-                more["ttl"] = TimeToLive(60_000, "v")
+                more["ttl"] = TimeToLive("1m", "v")
             checkpoint.write_keyed(
                 "u", "s", rows, key="k", max_parallelism=groups, **keyed_arguments(**more)
             )

@@ -181,6 +181,8 @@ def test_expired_rows_are_not_found(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path), table_format="parquet")
     rows = [{"k": "a", "at": 0}, {"k": "b", "at": 100}]
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=4, ttl=TimeToLive(50, "at"))
+        checkpoint.write_keyed(
+            "u", "s", rows, key="k", max_parallelism=4, ttl=TimeToLive("50ms", "at")
+        )
     lazy = store.restore(parallelism=1, now_ms=120).keyed("u", "s").lazy(0)
     assert (lazy.get("a"), lazy.get("b")) == ([], [rows[1]])

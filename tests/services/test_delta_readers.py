@@ -131,7 +131,7 @@ def test_layers_and_changes_of_kept_checkpoints(place: Place, layout: Layout) ->
     copy = place.beside("copy")
     place.store().maintenance.copy("latest", copy.store())
     assert copy.shown() == copy.restored() == place.restored()
-    place.store().maintenance.gc(minimum_age_s=0)
+    place.store().maintenance.gc(minimum_age="0")
     assert place.shown() == place.restored()
 
 

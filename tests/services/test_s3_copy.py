@@ -72,7 +72,7 @@ def test_purge_and_edit_in_a_bucket(tmp_path: Path, bucket: StateStore) -> None:
     assert bucket.maintenance.find_key("job", "user-3").found
     bucket.maintenance.edit("job", "value", delete=["user-4"])
     bucket.maintenance.purge("job", "user-3")
-    bucket.maintenance.gc(minimum_age_s=0)
+    bucket.maintenance.gc(minimum_age="0")
     assert bucket.maintenance.find_key("job", "user-3").found == ()
     assert bucket.maintenance.verify("all", deep=True).is_intact
     values = bucket.restore(parallelism=1).keyed("job", "value")

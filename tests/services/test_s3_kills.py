@@ -32,7 +32,7 @@ ROWS = 200
 
 
 def collect(store: StateStore) -> None:
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
 
 
 def purge(store: StateStore) -> None:
@@ -132,7 +132,7 @@ class Killing:
         if command is compact:
             assert maintenance.compact(everything=True, dry_run=True).states == ()
         if command is collect:
-            left = maintenance.gc(minimum_age_s=0, dry_run=True)
+            left = maintenance.gc(minimum_age="0", dry_run=True)
             assert (left.removed.files, left.leftovers, left.manifests) == (0, 0, ())
         if command is purge:
             collect(self.store)

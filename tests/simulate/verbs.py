@@ -152,7 +152,7 @@ def unsave(run: Run, actor: Actor) -> None:
 def reader(run: Run, actor: Actor) -> None:
     """Pin a checkpoint, wait, and read all of it; the rows must not have changed."""
     store, checker = run.world.store(actor.store), run.world.checker
-    pinned = store.maintenance.pin(_which(run, actor), lease_s=100 * 3600)
+    pinned = store.maintenance.pin(_which(run, actor), lease="100h")
     path = pin_path(pinned.token)
     checker.holding(actor.store, path, pinned.checkpoint_id)
     run.world.scheduler.wait(60 * actor.option("pause", 30))

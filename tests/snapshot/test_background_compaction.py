@@ -399,5 +399,5 @@ def test_exit_does_not_wait_and_leaves_no_permanent_files(tmp_path: Path) -> Non
     assert store.maintenance.verify().is_intact
     restored = store.restore(parallelism=1).keyed("u", "s").to_arrow(0)
     assert (restored.num_rows, sum(restored.column("v").to_pylist())) == (400_000, 1000)
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     assert dead(store, tmp_path) == set()

@@ -86,7 +86,7 @@ def test_a_purge_starts_a_new_log(url: Path, spark: SparkSession) -> None:
     version = store.manifest().keyed_entry("users", "totals").table.version
     assert in_delta(url, version=version) == sorted(USERS)
     store.maintenance.purge("other", KEY)
-    store.maintenance.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age="0")
     assert store.maintenance.find_key("users", KEY).found == ()
     assert store.maintenance.find_key("other", KEY).found == ()
     take(store, spark, [*USERS, "new"])

@@ -513,7 +513,7 @@ def test_a_writer_that_loses_at_its_put_deletes_nothing(url: str) -> None:
         take(late)
     files = stored_files(url)
     store = opened(url)
-    assert store.maintenance.gc(minimum_age_s=0).removed.files == len(files - stored_files(url)) > 0
+    assert store.maintenance.gc(minimum_age="0").removed.files == len(files - stored_files(url)) > 0
     assert store.maintenance.verify().is_intact
 
 

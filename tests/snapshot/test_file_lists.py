@@ -148,7 +148,7 @@ def test_lists_are_collected_with_the_last_checkpoint_that_references_them(
     """I9: lists that a kept checkpoint references stay."""
     (a, b), (_, other) = lists_of(store, 1), lists_of(store, 2)
     expired = store.maintenance.expire(retain=1)
-    collected = store.maintenance.gc(minimum_age_s=0)
+    collected = store.maintenance.gc(minimum_age="0")
     assert (expired.files, expired.size_bytes) == (
         collected.removed.files,
         collected.removed.size_bytes,
@@ -189,7 +189,7 @@ def test_a_missing_or_damaged_list_is_named(store: StateStore) -> None:
         ]
         assert (found.rows, found.strays) == (40, ())  # of the other state
         with pytest.raises(MalformedManifestError, match=list_a):
-            store.maintenance.gc(minimum_age_s=0)
+            store.maintenance.gc(minimum_age="0")
         path.write_bytes(raw)
     assert store.maintenance.verify("all", deep=True).is_intact
     assert list_b in on_disk(store)
@@ -268,7 +268,7 @@ def test_a_state_with_a_lost_list_can_be_written_again(store: StateStore) -> Non
     write(store, 300, "b")
     assert rows_of(store, "b") == [*range(300, 320)]
     store.maintenance.expire(retain=1)
-    assert store.maintenance.gc(minimum_age_s=0).removed.files > 0
+    assert store.maintenance.gc(minimum_age="0").removed.files > 0
     assert rows_of(store, "a") == [*range(20)]
     assert store.maintenance.verify("all", deep=True).is_intact
 
@@ -290,7 +290,7 @@ def test_a_recently_expired_checkpoint_protects_its_files_whichever_list_is_lost
         checkpoint.carry("a", "counts", base=1)
         checkpoint.write_keyed("b", "counts", [{"k": "x", "n": 1}], key="k", max_parallelism=8)
         store.maintenance.expire(retain=1)
-        assert store.maintenance.gc(minimum_age_s=24 * 3600).removed.files == 0
+        assert store.maintenance.gc(minimum_age="1d").removed.files == 0
     assert rows_of(store, "a") == [*range(20)]
     assert store.maintenance.verify(deep=True).is_intact
 
@@ -315,7 +315,7 @@ def test_files_that_move_into_a_list_do_not_count_as_released(tmp_path: Path) ->
     store = opened(tmp_path / "store")
     write(store, 100, "b")
     expired = store.maintenance.expire(retain=1)
-    removed = store.maintenance.gc(minimum_age_s=0).removed
+    removed = store.maintenance.gc(minimum_age="0").removed
     assert (expired.files, expired.size_bytes) == (removed.files, removed.size_bytes)
 
 

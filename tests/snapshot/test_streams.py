@@ -95,7 +95,7 @@ def _is_frame(form: str) -> bool:
 
 def _run(store: StateStore, call: str, given_rows: list[Any], has_ttl: bool) -> None:
     options: dict[str, Any] = {"key": "k", "max_parallelism": GROUPS}
-    options["ttl"] = TimeToLive(10**6, "t") if has_ttl else None
+    options["ttl"] = TimeToLive("1000s", "t") if has_ttl else None
     if call == "edit":
         store.maintenance.edit("u", "s", rows=given_rows[0])
         return

@@ -27,8 +27,8 @@ from tests.support.options import changes_in, keyed_arguments
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TTL = TimeToLive(100, "at")
-SHOWN = TimeToLive(100, "at", visibility=TtlVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP)
+TTL = TimeToLive("100ms", "at")
+SHOWN = TimeToLive("100ms", "at", visibility=TtlVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP)
 LONG_MAX = 2**63 - 1
 EVERYTHING = KeyGroupRange(0, 7)
 KEYED: dict[str, Any] = {"key": "k", "max_parallelism": 8}
@@ -97,7 +97,7 @@ def test_every_read_hides_expired_rows(store: StateStore) -> None:
 
 def test_the_default_clock_is_the_machines(store: StateStore) -> None:
     """One row is from 1970, and one is new."""
-    full(store, [{"k": "a", "at": 0}], ttl=TimeToLive(3_600_000, "at"))
+    full(store, [{"k": "a", "at": 0}], ttl=TimeToLive("1h", "at"))
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_changes("u", "n", [{"k": "b"}])
     restored = store.restore(parallelism=1)
@@ -242,7 +242,7 @@ def test_turning_ttl_on_sets_all_times_to_the_clock(store: StateStore) -> None:
 def test_full_rows_of_a_state_with_ttl_need_times(store: StateStore) -> None:
     """Otherwise all rows would start a new TTL. Changes differ, because they are written now."""
     full(store, ROWS, ttl=TTL)
-    for ttl in (None, TTL, TimeToLive(100, "other")):
+    for ttl in (None, TTL, TimeToLive("100ms", "other")):
         with pytest.raises(
             InvalidArgumentError, match=r"lifetime of all rows would restart.*changes.*ttl='off'"
         ):
@@ -287,23 +287,23 @@ def test_a_null_time_is_refused(store: StateStore) -> None:
 def test_a_ttl_is_kept_changed_and_turned_off(store: StateStore) -> None:
     """For changes only the column is fixed; a full snapshot can change everything."""
     full(store, ROWS, ttl=TTL)
-    longer = TimeToLive(1000, "at", visibility=TtlVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP)
+    longer = TimeToLive("1s", "at", visibility=TtlVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP)
     assert change(store, now=0, upserts=ROWS[:1]).state.ttl == TTL
     assert change(store, now=0, ttl=longer, deletes=[{"k": "c"}]).state.ttl == longer
     assert store.manifest().keyed[0].state.ttl == longer
     assert full(store, ROWS).state.ttl == longer
     moved = [{"k": "a", "v": 1, "seen": 40}]
     renamed = full(store, moved, renamed={"at": "seen"})
-    assert renamed.state.ttl == TimeToLive(1000, "seen", visibility=longer.visibility)
+    assert renamed.state.ttl == TimeToLive("1s", "seen", visibility=longer.visibility)
     assert full(store, moved, ttl="off").state.ttl is None
     assert at(store, LONG_MAX) == moved
-    assert full(store, moved, ttl=TimeToLive(1, "seen")).state.ttl == TimeToLive(1, "seen")
+    assert full(store, moved, ttl=TimeToLive("1ms", "seen")).state.ttl == TimeToLive("1ms", "seen")
     assert keys(at(store, 40)) == ["a"]
     assert keys(at(store, 41)) == []
 
 
 @pytest.mark.parametrize("first", [None, TTL], ids=["without", "with"])
-@pytest.mark.parametrize("asked", [TTL, TimeToLive(100, "v"), "off"], ids=["at", "v", "off"])
+@pytest.mark.parametrize("asked", [TTL, TimeToLive("100ms", "v"), "off"], ids=["at", "v", "off"])
 def test_changes_use_the_ttl_column_of_their_base(
     store: StateStore, first: TimeToLive | None, asked: Any
 ) -> None:
@@ -391,7 +391,7 @@ def test_compact_all_drops_expired_rows_of_key_groups_without_changes(tmp_path: 
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     rows = [{"k": number, "seen": number * 10} for number in range(100)]
     with store.snapshot(parallelism=1, now_ms=0) as checkpoint:
-        checkpoint.write_keyed("u", "s", rows, key="k", ttl=TimeToLive(500, "seen"))
+        checkpoint.write_keyed("u", "s", rows, key="k", ttl=TimeToLive("500ms", "seen"))
     report = store.maintenance.compact(everything=True, now_ms=1000)
     assert report.new_checkpoint_id == 2
     assert store.manifest(2).keyed[0].rows == 49  # visible after 500

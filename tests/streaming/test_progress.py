@@ -149,7 +149,7 @@ def test_a_concurrent_snapshot_cannot_lose_the_progress(world: World) -> None:
 
 def test_the_ttl_uses_the_time_of_the_micro_batch(world: World) -> None:
     """The machine's clock is not used, so that a repeated micro-batch has the same result."""
-    ttl = TimeToLive(1000, "used")
+    ttl = TimeToLive("1s", "used")
     query = world.query(options={"max_parallelism": 8, "ttl": ttl})
     for number, (users, now_ms) in enumerate((("ab", 5000), ("a", 5600), ("ab", 6100))):
         query.process(world.frame(*users), MicroBatch("q", number, planned_at_ms=now_ms))
@@ -164,7 +164,7 @@ def test_the_ttl_uses_the_time_of_the_micro_batch(world: World) -> None:
 def test_the_plan_is_read_from_sparks_checkpoint_location(world: World) -> None:
     """This includes the time of the rows, which is in Spark's file."""
     world.add()
-    ttl = TimeToLive(10**9, "used")
+    ttl = TimeToLive("1000000s", "used")
     world.run(world.query(options={"max_parallelism": 8, "ttl": ttl}))
     metadata = (world.folder / "progress" / "offsets" / "0").read_text().splitlines()[1]
     (used,) = {

@@ -39,7 +39,7 @@ name = "out"
 uid = "out"
 inputs = [{ from = "Totals by user", partitioner = "forward" }]
 """
-LIMITS = QueryLimits(time_limit_s=60, memory_bytes=2**30, concurrent=2)
+LIMITS = QueryLimits(time_limit="1m", memory_bytes=2**30, concurrent=2)
 OFFSETS = [[{"topic": "t", "partition": n, "offset": 10 * n}] for n in range(3)]
 
 

@@ -163,7 +163,7 @@ def test_another_host_name_is_refused(pages: Pages, store: StateStore, name: str
 
 
 def test_a_time_limit_stops_a_query(pages: Pages, store: StateStore) -> None:
-    limits = QueryLimits(time_limit_s=0.5, memory_bytes=2**30, concurrent=1)
+    limits = QueryLimits(time_limit="500ms", memory_bytes=2**30, concurrent=1)
     address = pages(store, limits=limits)
     status, body, _ = ask(address, ENDLESS)
     assert status == 400
@@ -172,7 +172,7 @@ def test_a_time_limit_stops_a_query(pages: Pages, store: StateStore) -> None:
 
 
 def test_a_memory_limit_stops_a_query(pages: Pages, store: StateStore) -> None:
-    limits = QueryLimits(time_limit_s=300, memory_bytes=100_000_000, concurrent=1)
+    limits = QueryLimits(time_limit="5m", memory_bytes=100_000_000, concurrent=1)
     sql = "SELECT count(DISTINCT (a.range, b.range)) FROM range(100000) a, range(100000) b"
     status, body, _ = ask(pages(store, limits=limits), sql)
     assert status == 400
@@ -183,7 +183,7 @@ def test_queries_above_the_limit_are_refused_and_a_disconnect_ends_a_query(
     pages: Pages, store: StateStore
 ) -> None:
     """The time limit is long: these queries end only because their clients disconnect."""
-    limits = QueryLimits(time_limit_s=3600, memory_bytes=2**30, concurrent=2)
+    limits = QueryLimits(time_limit="1h", memory_bytes=2**30, concurrent=2)
     address = pages(store, limits=limits)
     clients = [begin(address, ENDLESS) for _ in range(2)]
     _, body, headers = until_status(address, 503)

@@ -48,14 +48,14 @@ __all__ = ["Collected", "Expired", "collect", "expire_checkpoints"]
 @click.option("--dry-run", is_flag=True, help="Report what would expire, and change nothing.")
 @pass_invocation
 def expire_checkpoints(
-    invocation: Invocation, retain: int | None, older_than: float | None, dry_run: bool
+    invocation: Invocation, retain: int | None, older_than: str | None, dry_run: bool
 ) -> Expired:
     """Expire all but the newest checkpoints."""
     if retain is None and older_than is None:
         raise click.UsageError("pass --retain N, --older-than SPAN, or both")
     store = invocation.store()
     return Expired(
-        expired=store.maintenance.expire(retain=retain, older_than_s=older_than, dry_run=dry_run)
+        expired=store.maintenance.expire(retain=retain, older_than=older_than, dry_run=dry_run)
     )
 
 
@@ -133,13 +133,11 @@ class Expired(Result):
 )
 @click.option("--dry-run", is_flag=True, help="Report what would be removed, and change nothing.")
 @pass_invocation
-def collect(invocation: Invocation, minimum_age: float, dry_run: bool) -> Collected:
+def collect(invocation: Invocation, minimum_age: str, dry_run: bool) -> Collected:
     """Delete the files that no kept checkpoint needs."""
     store = invocation.store()
     with progress_bar("deleting") as progress:
-        done = store.maintenance.gc(
-            minimum_age_s=minimum_age, dry_run=dry_run, on_progress=progress
-        )
+        done = store.maintenance.gc(minimum_age=minimum_age, dry_run=dry_run, on_progress=progress)
     return Collected(collected=done)
 
 

@@ -116,11 +116,11 @@ class Saved(Result):
 @click.option("--holder", metavar="TEXT", help="The name of the reader. [this host and process]")
 @pass_invocation
 def pin_checkpoint(
-    invocation: Invocation, checkpoint: str, lease: float, holder: str | None
+    invocation: Invocation, checkpoint: str, lease: str, holder: str | None
 ) -> Pinned:
     """Keep a checkpoint while it is being read."""
     store = invocation.store()
-    made = store.maintenance.pin(checkpoint, lease_s=lease, holder=holder)
+    made = store.maintenance.pin(checkpoint, lease=lease, holder=holder)
     pin = Pin(made.token, made.checkpoint_id, made.holder, made.until_ms)
     return Pinned(store=store.url, pin=pin)
 

@@ -18,6 +18,7 @@ from statestore.cli.completion import complete_checkpoint
 from statestore.cli.documents import ColumnDocument, Document, LeftOutDocument
 from statestore.cli.drawing import count
 from statestore.cli.output import Page, Result, cell, table_of, value_text, write_rows
+from statestore.durations import milliseconds_of
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry
 from statestore.restore.sql_query import View
@@ -54,7 +55,7 @@ T = TypeVar("T")
 )
 @click.option("--tables", is_flag=True, help="List the views with their columns and rows instead.")
 @limit_option
-@query_limit_options(seconds=None, memory=None)
+@query_limit_options(duration=None, memory=None)
 @click.option(
     "--verify",
     is_flag=True,
@@ -67,7 +68,7 @@ def query_states(
     checkpoint: str,
     tables: bool,
     limit: int,
-    time_limit: float,
+    time_limit: str,
     memory_limit: int | None,
     verify: bool,
 ) -> Answered | ListedViews:
@@ -88,7 +89,7 @@ def query_states(
             sql,
             asked,
             verify=verify,
-            time_limit_s=time_limit or None,
+            time_limit=time_limit if milliseconds_of(time_limit) else None,
             memory_limit=memory_limit,
             cancelled=cancelled,
         ) as answer:

@@ -19,6 +19,7 @@ from statestore.cli.completion import complete_checkpoint
 from statestore.cli.documents import Document
 from statestore.cli.drawing import size
 from statestore.cli.output import Page, Result, progress_bar
+from statestore.durations import milliseconds_of
 
 __all__ = ["Reported", "serve_store", "write_store_report"]
 
@@ -51,7 +52,7 @@ __all__ = ["Reported", "serve_store", "write_store_report"]
     "--token",
     help="The token that each request must contain. [none for localhost, otherwise a random one]",
 )
-@query_limit_options(seconds=30, memory="1GiB")
+@query_limit_options(duration="30s", memory="1GiB")
 @click.option(
     "--queries",
     type=click.IntRange(min=1),
@@ -65,14 +66,15 @@ def serve_store(
     host: str,
     port: int,
     token: str | None,
-    time_limit: float,
+    time_limit: str,
     memory_limit: int,
     queries: int,
 ) -> int:
     """Serve the store in a browser."""
     app = import_module("statestore.ui.app")
     store = invocation.store()
-    limits = app.QueryLimits(time_limit or None, memory_limit, queries)
+    limited = time_limit if milliseconds_of(time_limit) else None
+    limits = app.QueryLimits(limited, memory_limit, queries)
     if token is None and not app.is_local(host):
         token = secrets.token_urlsafe(24)
     app.serve(

@@ -38,6 +38,7 @@ from statestore.cli.documents import (
 )
 from statestore.cli.drawing import count, counted, duration, size, when
 from statestore.cli.output import Page, cell, document_text, page, pause, printable, table_of
+from statestore.durations import milliseconds_of
 from statestore.errors import (
     CheckpointNotFoundError,
     CorruptionError,
@@ -80,7 +81,7 @@ SHOWN = 12
 @click.option(
     "--interval",
     type=SPAN,
-    default=2,
+    default="2s",
     metavar="SPAN",
     help="The polling interval: 500ms, 1min. [2s]",
 )
@@ -92,7 +93,7 @@ SHOWN = 12
     help="Exit after N new checkpoints.",
 )
 @pass_invocation
-def watch_checkpoints(invocation: Invocation, interval: float, stop_after: int | None) -> int:
+def watch_checkpoints(invocation: Invocation, interval: str, stop_after: int | None) -> int:
     """Follow a store: show each new checkpoint."""
     paper = page()
     screen: JsonLines = JsonLines()
@@ -102,7 +103,11 @@ def watch_checkpoints(invocation: Invocation, interval: float, stop_after: int |
             screen = LiveScreen(paper, store.url) if paper.terminal else TextLines()
         with screen.opened():
             found = followed(
-                store, interval_s=interval, stop_after=stop_after, say=_say, wait=pause
+                store,
+                interval_s=milliseconds_of(interval) / 1000,
+                stop_after=stop_after,
+                say=_say,
+                wait=pause,
             )
             for watched in found:
                 screen.show(watched)

@@ -183,7 +183,7 @@ def write_golden_store(url: str, rows: Iterable[Row], *, max_parallelism: int = 
                 key=[name for name, _ in _KEYS[state.uid]],
                 namespace=[name for name, _ in window],
                 max_parallelism=max_parallelism,
-                ttl=TimeToLive(36_500 * 86_400_000, "used") if state.lives else None,
+                ttl=TimeToLive("36500d", "used") if state.lives else None,
                 options=KeyedOptions(
                     kind=StateKind(state.kind), entry=[name for name, _ in state.entry]
                 ),

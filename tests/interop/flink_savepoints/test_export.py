@@ -191,7 +191,7 @@ def test_a_set_and_a_key_without_value_columns_have_no_values(tmp_path: Path) ->
 def test_a_ttl_becomes_the_time_of_last_access(tmp_path: Path) -> None:
     used = dt.datetime(2126, 1, 1, 0, 0, 0, 1999, dt.UTC)
     rows = pa.table({"key": [1], "used": pa.array([used], pa.timestamp("us", "UTC")), "v": [2]})
-    ttl = TimeToLive(10**9, "used")
+    ttl = TimeToLive("1000000s", "used")
     store = store_of(tmp_path / "store", rows, ttl=ttl)
     export_savepoint(store, str(tmp_path / "to"))
     (found,) = rows_in(tmp_path / "to")

@@ -447,7 +447,7 @@ def _written(
     lives = run.ttl.get(f"{planned.name}/{name}", run.ttl.get(name))
     ttl = None
     if lives is not None and columns.last_access is not None:
-        ttl = TimeToLive(milliseconds_of(lives), columns.last_access)
+        ttl = TimeToLive(lives, columns.last_access)
     if run.knows(planned.name, name):
         return run.checkpoint.write_changes_against(planned.name, name, rows, ttl=ttl)
     return run.checkpoint.write_keyed(
