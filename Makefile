@@ -68,8 +68,9 @@ test-spark: build/spark-$(SPARK)/.ready ## test each feature that uses Spark wit
 		-W ignore::ResourceWarning --junitxml build/spark-$(SPARK)/tests.xml \
 		$(or $(ARGS),tests/spark/test_versions.py)
 
-compatibility: $(READY) ## run test-spark with each supported version and write docs/compatibility.md anew
+compatibility: $(READY) ## run test-spark with each version, also with other Pythons, and write docs/compatibility.md anew
 	@for version in $(SPARKS); do $(MAKE) --no-print-directory test-spark SPARK=$$version || exit 1; done
+	@$(WITH_JAVA) $(PY) -m tests.spark.environments $(SPARKS)
 	@$(PY) -m tests.spark.compatibility $(SPARKS)
 
 quick: $(READY) ## run the tests that need no JVM, no server and no long histories

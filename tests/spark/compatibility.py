@@ -1,7 +1,8 @@
 """``python -m tests.spark.compatibility VERSION...`` writes docs/compatibility.md.
 
 ``make test-spark`` must have run the tests of each version. Their results are read from
-``build/spark-VERSION/tests.xml``.
+``build/spark-VERSION/tests.xml``. The results with other Pythons are those that
+``tests/spark/environments.py`` has left. A combination without a result was not tried.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from tests.spark import test_versions
+from tests.spark.environments import ENVIRONMENTS, PANDAS, PythonEnvironment
 from tests.syntax import ROOT
 
 PAGE = ROOT / "docs" / "compatibility.md"
 MARK = "<!-- the table of the last run -->\n"
+ENVIRONMENTS_MARK = "<!-- the environments of the last run -->\n"
 WORKS, REFUSED, FAILS = "works", "refused", "fails"
 
 
@@ -59,14 +62,53 @@ def table(versions: Mapping[str, Mapping[str, str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def environments_table(
+    versions: Mapping[str, Mapping[str, str]], environments: Sequence[PythonEnvironment]
+) -> str:
+    """Return the table of environments by version, whose results are compared with ``versions``."""
+    lines = [
+        "| Python | pandas | " + " | ".join(f"Spark {version}" for version in versions) + " |",
+        "| --- | --- |" + " --- |" * len(versions),
+    ]
+    for environment in environments:
+        cells = [
+            _compare(environment.report(version), expected)
+            for version, expected in versions.items()
+        ]
+        lines.append(
+            f"| {environment.python} | {PANDAS[environment.pandas]} | " + " | ".join(cells) + " |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _compare(report: Path, expected: Mapping[str, str]) -> str:
+    """Return ``same``, the features with other results, or ``not tried`` without a report."""
+    if not report.exists():
+        return "not tried"
+    found = results(report)
+    different = [
+        f"{title}: {found.get(name, 'not run')}"
+        for name, title in features().items()
+        if found.get(name) != expected.get(name)
+    ]
+    return "; ".join(different) or "same"
+
+
+def write_table(page: str, mark: str, text: str) -> str:
+    """Return the page with another table after a mark."""
+    head, _, rest = page.partition(mark)
+    _, _, tail = rest.partition("\n\n")
+    return f"{head}{mark}{text}\n{tail}"
+
+
 def main(versions: Sequence[str]) -> int:
     """Write the table of these versions into the page; return the exit code."""
     found = {
         version: results(ROOT / "build" / f"spark-{version}" / "tests.xml") for version in versions
     }
-    head, _, rest = PAGE.read_text().partition(MARK)
-    _, _, tail = rest.partition("\n\n")
-    PAGE.write_text(f"{head}{MARK}{table(found)}\n{tail}")
+    page = write_table(PAGE.read_text(), MARK, table(found))
+    text = environments_table(found, ENVIRONMENTS)
+    PAGE.write_text(write_table(page, ENVIRONMENTS_MARK, text))
     return 0 if all(FAILS not in one.values() for one in found.values()) else 1
 
 
