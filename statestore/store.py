@@ -182,7 +182,7 @@ class StateStore:
             )
         if spark is not None:
             data_source.register(spark)
-            spark_module("session").configure_storage_access(spark, storage)
+            spark_module("bucket_access").configure_storage_access(spark, storage)
         return cls(
             StoreContext.on(
                 storage,

@@ -451,7 +451,7 @@ class RestoredKeyedState:
             InvalidArgumentError: without Spark, or if the columns are not a key of the state.
             MissingFileError, DamagedFileError: if a lookup in the driver fails.
         """
-        frame: DataFrame = spark_module("state_reader").dataframe_of_keys(
+        frame: DataFrame = spark_module("state_lookup").dataframe_of_keys(
             spark or self._session(),
             self._catalog.storage,
             self.entry,
