@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         CompactionFailed,
         CompactionListener,
     )
-    from statestore.maintenance.decide import decide
+    from statestore.maintenance.batch_parallelism import choose_batch_parallelism
     from statestore.parquet.writer import ParquetOptions
     from statestore.restarts import run_with_restarts
     from statestore.restore.plan import RestorePlan
@@ -63,7 +63,7 @@ __all__ = [
     "SubtaskWriter",
     "TimeToLive",
     "__version__",
-    "decide",
+    "choose_batch_parallelism",
     "errors",
     "key_group_of",
     "partition",
@@ -96,7 +96,7 @@ _PLACES = {
     "StateStore": "store",
     "SubtaskWriter": "snapshot.subtask_writer",
     "TimeToLive": "format.ttl",
-    "decide": "maintenance.decide",
+    "choose_batch_parallelism": "maintenance.batch_parallelism",
     "key_group_of": "keys.hashing",
     "partition": "engines.choice",
     "run_with_restarts": "restarts",

@@ -61,8 +61,8 @@ class Command(Root):
                 "restore:restore_checkpoint",
                 "Write the restored rows to files, one directory per subtask",
             ),
-            "decide": LazyVerb(
-                "decide:decide_parallelism",
+            "batch-parallelism": LazyVerb(
+                "batch_parallelism:choose_parallelism",
                 "Choose a batch job's parallelism from the bytes of its inputs",
             ),
         },

@@ -63,9 +63,9 @@ def every_error(kind: type[StateStoreError] = StateStoreError) -> Iterator[type[
 
 def test_the_verbs() -> None:
     wanted = (
-        "as-of compact config copy decide demo diff edit expire flink forget fork gc get history "
-        "list pin plan purge query rekey repair report restore salvage savepoint show skew spark "
-        "ui unpin verify watch"
+        "as-of batch-parallelism compact config copy demo diff edit expire flink forget fork gc "
+        "get history list pin plan purge query rekey repair report restore salvage savepoint show "
+        "skew spark ui unpin verify watch"
     )
     assert wanted.split() == [name for name in VERBS if " " not in name]
     within = [
@@ -170,7 +170,7 @@ def test_every_error_leaves_with_its_code(
     ("arguments", "code", "message"),
     [
         (["lst"], 2, "unknown command 'lst'; did you mean 'list'?\nTry: statestore --help"),
-        (["xyz"], 2, "unknown command 'xyz'; the commands are as-of, compact, config, copy, "),
+        (["xyz"], 2, "unknown command 'xyz'; the commands are as-of, batch-parallelism, compact"),
         (["list"], 2, "no store is named: pass --store URL, or set STATESTORE_URI\nTry: "),
         (["list", "--sture", "x"], 2, "no such option '--sture'"),
         (["list", "x", "--store", "fraud"], 2, "got unexpected extra argument (x)\nTry: "),

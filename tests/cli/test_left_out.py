@@ -193,7 +193,7 @@ def test_skew_names_the_missing_state_of_the_states_that_it_measures(
     assert "kinds" not in sums.stdout
 
 
-def test_decide_repeats_the_missing_state_from_a_table_description(
+def test_batch_parallelism_repeats_the_missing_state_from_a_table_description(
     partial: StateStore, run: Run
 ) -> None:
     """It needs no store, because the Delta log of the table contains the description."""
@@ -202,9 +202,9 @@ def test_decide_repeats_the_missing_state_from_a_table_description(
         checkpoint.write_keyed("totals", "sums", [{"k": "u9", "n": 1}], key="k", max_parallelism=8)
         checkpoint.carry_rest()
     sums, others = (f"{partial.url}/operators/totals/keyed/{name}" for name in ("sums", "others"))
-    said = run("decide", sums, others)
+    said = run("batch-parallelism", sums, others)
     assert said.exit_code == 0
     assert said.stdout.count("left out  totals/sums:0-3 (9 rows were damaged)\n") == 1
-    document = json.loads(run("decide", sums, others, "--output", "json").stdout)
+    document = json.loads(run("batch-parallelism", sums, others, "--output", "json").stdout)
     missing = [one["missing"] for one in document["inputs"]]
     assert missing == ["totals/sums:0-3 (9 rows were damaged)", None]

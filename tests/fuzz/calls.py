@@ -127,7 +127,13 @@ def _public(target: Any) -> list[str]:
 
 
 def _functions() -> list[Callable[..., Any]]:
-    names = ("key_group_of", "KeyGroupAssignment", "KeyGroupRange", "TimeToLive", "decide")
+    names = (
+        "key_group_of",
+        "KeyGroupAssignment",
+        "KeyGroupRange",
+        "TimeToLive",
+        "choose_batch_parallelism",
+    )
     found: list[Callable[..., Any]] = [getattr(statestore, name) for name in names]
     found += [jobgraph.operator_id, jobgraph.redistribute, jobgraph.JobGraph.from_toml]
     return [*found, default_max_parallelism, effective_max_parallelism, StateStore.open]

@@ -27,7 +27,7 @@ from statestore.jobgraph.parallelism import check_bounds, check_positive
 from statestore.jobgraph.parallelism_1_15 import BYTES_PER_TASK_2022, Input2022, decide_2022
 from statestore.sources.batch_inputs import input_files
 
-__all__ = ["BatchInput", "DecidedParallelism", "decide"]
+__all__ = ["BatchInput", "BatchParallelism", "choose_batch_parallelism"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class BatchInput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecidedParallelism:
+class BatchParallelism:
     """The chosen parallelism, and the values that it was computed from.
 
     ``first_guess`` is the total of all bytes divided by the bytes per task, before files are
@@ -76,7 +76,7 @@ class DecidedParallelism:
 
 
 @checked
-def decide(
+def choose_batch_parallelism(
     inputs: Sequence[str | ConsumedInput],
     *,
     broadcast: Sequence[str] = (),
@@ -87,7 +87,7 @@ def decide(
     skewed_threshold: int = 256 << 20,
     algorithm: Literal["2.3", "1.16"] = "2.3",
     storage_options: Mapping[str, Any] | None = None,
-) -> DecidedParallelism:
+) -> BatchParallelism:
     """Return the parallelism for inputs, from their bytes alone.
 
     The default algorithm is Flink 2.3's. It assigns whole files in order: the i-th share of each
@@ -117,7 +117,9 @@ def decide(
         StateStoreError: the errors of :func:`~statestore.sources.batch_inputs.input_files`.
     """
     if not inputs:
-        raise InvalidArgumentError("decide requires a list with at least one input")
+        raise InvalidArgumentError(
+            "choose_batch_parallelism requires a list with at least one input"
+        )
     default = BYTES_PER_TASK if algorithm == "2.3" else BYTES_PER_TASK_2022
     per_task = default if bytes_per_task is None else bytes_per_task
     check_positive("bytes_per_task", per_task)
@@ -137,7 +139,7 @@ def decide(
     if algorithm == "1.16":
         sizes = [Input2022(batch.sizes, batch.broadcast) for batch in batches]
         chosen = decide_2022(sizes, **bounds)
-        return DecidedParallelism(
+        return BatchParallelism(
             parallelism=chosen,
             algorithm=algorithm,
             inputs=batches,
@@ -148,7 +150,7 @@ def decide(
     _check_files(known, min_parallelism)
     options = Options(skewed_factor=skewed_factor, skewed_threshold=skewed_threshold, **bounds)
     decision = adaptive.decide(consumed, options)
-    return DecidedParallelism(
+    return BatchParallelism(
         parallelism=decision.parallelism,
         algorithm=algorithm,
         inputs=batches,

@@ -14,10 +14,10 @@ from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statestore import decide
+from statestore import choose_batch_parallelism
 from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError
 from statestore.jobgraph import ConsumedInput
-from statestore.maintenance.decide import DecidedParallelism
+from statestore.maintenance.batch_parallelism import BatchParallelism
 from statestore.sources.batch_inputs import InputFiles
 from tests.support.vectors import cases
 
@@ -40,21 +40,27 @@ def size(folder: Path) -> int:
 
 
 def test_there_are_as_many_tasks_as_the_bytes_fill(folder: Path) -> None:
-    decided = decide([str(folder)], bytes_per_task=size(folder) // 2 + 1)
+    decided = choose_batch_parallelism([str(folder)], bytes_per_task=size(folder) // 2 + 1)
     assert (decided.parallelism, decided.first_guess) == (3, 2)  # two files exceed half a task
     assert [(one.size_bytes, len(one.sizes)) for one in decided.inputs] == [(size(folder), 3)]
     assert decided.task_bytes == decided.inputs[0].sizes
-    assert decide([str(folder)]).parallelism == 1
-    assert decide([str(folder)], bytes_per_task=1, max_parallelism=2).parallelism == 2
-    assert decide([str(folder)], min_parallelism=3).parallelism == 3
+    assert choose_batch_parallelism([str(folder)]).parallelism == 1
+    assert (
+        choose_batch_parallelism([str(folder)], bytes_per_task=1, max_parallelism=2).parallelism
+        == 2
+    )
+    assert choose_batch_parallelism([str(folder)], min_parallelism=3).parallelism == 3
 
 
 def test_there_are_no_more_tasks_than_files(folder: Path) -> None:
-    decided = decide([str(folder)], bytes_per_task=1)
+    decided = choose_batch_parallelism([str(folder)], bytes_per_task=1)
     assert (decided.parallelism, decided.first_guess) == (3, 128)
     with pytest.raises(InvalidArgumentError, match=r"plain has 3 file\(s\), too few for .* of 4"):
-        decide([str(folder)], min_parallelism=4)
-    assert decide([str(folder)], min_parallelism=4, algorithm="1.16").task_bytes is None
+        choose_batch_parallelism([str(folder)], min_parallelism=4)
+    assert (
+        choose_batch_parallelism([str(folder)], min_parallelism=4, algorithm="1.16").task_bytes
+        is None
+    )
 
 
 @given(
@@ -77,11 +83,12 @@ def test_whole_files_are_distributed_as_flink_distributes_partitions(
     names = [name for name in known if name.startswith("in")]
     dealt = [known[name] for name in names if known[name]]
 
-    def run() -> DecidedParallelism:
+    def run() -> BatchParallelism:
         with patch(
-            "statestore.maintenance.decide.input_files", lambda url, _: InputFiles(known[url])
+            "statestore.maintenance.batch_parallelism.input_files",
+            lambda url, _: InputFiles(known[url]),
         ):
-            return decide(
+            return choose_batch_parallelism(
                 names,
                 broadcast=[name for name in known if name.startswith("all")],
                 bytes_per_task=per_task,
@@ -152,11 +159,12 @@ def test_one_folder_gives_flinks_decision() -> None:
         given_ = case["in"]
         (sizes,) = given_["inputs"][0]["bytes"]
 
-        def run(given_: Any = given_, sizes: Any = sizes) -> DecidedParallelism:
+        def run(given_: Any = given_, sizes: Any = sizes) -> BatchParallelism:
             with patch(
-                "statestore.maintenance.decide.input_files", lambda *_: InputFiles(tuple(sizes))
+                "statestore.maintenance.batch_parallelism.input_files",
+                lambda *_: InputFiles(tuple(sizes)),
             ):
-                return decide(
+                return choose_batch_parallelism(
                     ["x"],
                     bytes_per_task=given_["per_task"],
                     min_parallelism=given_["min"],
@@ -176,46 +184,54 @@ def test_one_folder_gives_flinks_decision() -> None:
 def test_known_sizes_of_a_shuffle_are_supported(folder: Path) -> None:
     """The bytes of each subpartition of a join, whose equal keys must meet."""
     joined = [ConsumedInput([[10, 20, 30, 40]], type_number=side) for side in (0, 1)]
-    got = decide(joined, bytes_per_task=60)
+    got = choose_batch_parallelism(joined, bytes_per_task=60)
     assert (got.parallelism, got.task_bytes) == (3, (60, 60, 80))
     assert [one.url for one in got.inputs] == ["input 0", "input 1"]
     skewed = ConsumedInput([[10, 500, 10, 5]] * 3, intra_correlated=False)
-    split = decide([skewed], bytes_per_task=200, max_parallelism=4, skewed_threshold=100)
+    split = choose_batch_parallelism(
+        [skewed], bytes_per_task=200, max_parallelism=4, skewed_threshold=100
+    )
     assert split.parallelism == 4
     assert sum(split.task_bytes or ()) == skewed.size_bytes
-    assert decide([skewed], algorithm="1.16").inputs[0].size_bytes == skewed.size_bytes
+    assert (
+        choose_batch_parallelism([skewed], algorithm="1.16").inputs[0].size_bytes
+        == skewed.size_bytes
+    )
 
 
 def test_only_the_newest_version_of_a_delta_table_counts(folder: Path, tmp_path: Path) -> None:
     table = tmp_path / "delta"
     write_deltalake(table, ROWS)
     write_deltalake(table, ROWS.slice(0, 10), mode="overwrite")
-    (newest,) = decide([str(table)]).inputs
+    (newest,) = choose_batch_parallelism([str(table)]).inputs
     assert newest.size_bytes < size(table)
-    both = decide([str(folder), str(table)], bytes_per_task=size(folder) // 5)
+    both = choose_batch_parallelism([str(folder), str(table)], bytes_per_task=size(folder) // 5)
     assert len(both.inputs) == 2
 
 
 def test_the_older_rule_uses_powers_of_two_and_counts_broadcast_bytes(folder: Path) -> None:
     per_task = size(folder) // 5
-    old = decide([str(folder)], bytes_per_task=per_task, algorithm="1.16")
+    old = choose_batch_parallelism([str(folder)], bytes_per_task=per_task, algorithm="1.16")
     assert old.parallelism == 4
-    beside = decide(
+    beside = choose_batch_parallelism(
         [str(folder)], broadcast=[str(folder)], bytes_per_task=per_task, algorithm="1.16"
     )
     assert beside.parallelism == 8  # half of each task's capacity is used
-    new = decide([str(folder)], broadcast=[str(folder)], bytes_per_task=per_task)
-    assert new.parallelism == decide([str(folder)], bytes_per_task=per_task).parallelism
+    new = choose_batch_parallelism([str(folder)], broadcast=[str(folder)], bytes_per_task=per_task)
+    assert (
+        new.parallelism
+        == choose_batch_parallelism([str(folder)], bytes_per_task=per_task).parallelism
+    )
 
 
 def test_invalid_inputs(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(NotFoundError):
-        decide([str(tmp_path / "none")])
+        choose_batch_parallelism([str(tmp_path / "none")])
     (tmp_path / "empty").mkdir()
     with pytest.raises(InvalidArgumentError):
-        decide([str(tmp_path / "empty")])
+        choose_batch_parallelism([str(tmp_path / "empty")])
     with pytest.raises(InvalidArgumentError, match="bytes"):
-        decide([str(folder)], bytes_per_task=0)
+        choose_batch_parallelism([str(folder)], bytes_per_task=0)
 
 
 @pytest.mark.parametrize(
@@ -223,13 +239,13 @@ def test_invalid_inputs(tmp_path: Path, folder: Path) -> None:
 )
 def test_inputs_are_a_list(urls: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
-        decide(urls)
+        choose_batch_parallelism(urls)
 
 
 def test_an_unknown_algorithm(folder: Path) -> None:
     wrong: Any = "9.9"
     with pytest.raises(InvalidArgumentError, match=r"algorithm must be of type '2\.3' \| '1\.16'"):
-        decide([str(folder)], algorithm=wrong)
+        choose_batch_parallelism([str(folder)], algorithm=wrong)
 
 
 @pytest.mark.parametrize(
@@ -241,4 +257,4 @@ def test_a_malformed_delta_log_is_named(tmp_path: Path, line: str) -> None:
     log.mkdir()
     (log / "00000000000000000000.json").write_text(line)
     with pytest.raises(CorruptionError, match=f"cannot read the Delta log of {tmp_path}"):
-        decide([str(tmp_path)])
+        choose_batch_parallelism([str(tmp_path)])

@@ -1,4 +1,4 @@
-"""``statestore decide``: compute the number of tasks of a batch job from its inputs."""
+"""``statestore batch-parallelism``: compute the number of tasks of a batch job from its inputs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from statestore.cli.command import Verb
 from statestore.cli.documents import Document
 from statestore.cli.drawing import counted, size
 from statestore.cli.output import Page, Result
-from statestore.maintenance.decide import DecidedParallelism, decide
+from statestore.maintenance.batch_parallelism import (
+    BatchParallelism,
+    choose_batch_parallelism,
+)
 
-__all__ = ["Decided", "decide_parallelism"]
+__all__ = ["ChosenBatchParallelism", "choose_parallelism"]
 
 
 @click.command(
-    "decide",
+    "batch-parallelism",
     cls=Verb,
     prints=(
         "The parallelism that Flink's adaptive batch scheduler would choose for a batch job "
@@ -30,8 +33,8 @@ __all__ = ["Decided", "decide_parallelism"]
         "missing, that part is named. The command needs no store."
     ),
     examples=(
-        "statestore decide ./fraud/operators/totals-by-user/keyed/totals",
-        "statestore decide ./fraud/operators --bytes-per-task 1MiB --max 64 --output json",
+        "statestore batch-parallelism ./fraud/operators/totals-by-user/keyed/totals",
+        "statestore batch-parallelism ./fraud/operators --bytes-per-task 1MiB --output json",
     ),
 )
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
@@ -55,16 +58,16 @@ __all__ = ["Decided", "decide_parallelism"]
     default="2.3",
     help="Use the algorithm of this Flink release. [2.3]",
 )
-def decide_parallelism(
+def choose_parallelism(
     inputs: tuple[str, ...],
     broadcast: tuple[str, ...],
     bytes_per_task: int | None,
     least: int,
     most: int,
     algorithm: Literal["2.3", "1.16"],
-) -> Decided:
+) -> ChosenBatchParallelism:
     """Choose a batch job's parallelism from the bytes of its inputs."""
-    decided = decide(
+    chosen = choose_batch_parallelism(
         inputs,
         broadcast=broadcast,
         bytes_per_task=bytes_per_task,
@@ -72,7 +75,7 @@ def decide_parallelism(
         max_parallelism=most,
         algorithm=algorithm,
     )
-    return Decided(decided=decided)
+    return ChosenBatchParallelism(chosen=chosen)
 
 
 class BatchInputDocument(Document):
@@ -103,18 +106,18 @@ class BatchParallelismDocument(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decided(Result):
+class ChosenBatchParallelism(Result):
     """A parallelism, and the values that it was computed from."""
 
-    decided: DecidedParallelism
+    chosen: BatchParallelism
 
     def document(self) -> BatchParallelismDocument:
         """Return it for ``--output json``."""
-        return BatchParallelismDocument.of(self.decided)
+        return BatchParallelismDocument.of(self.chosen)
 
     def write(self, page: Page) -> None:
         """Write it as text."""
-        done = self.decided
+        done = self.chosen
         page.line(f"parallelism {done.parallelism}", "bold")
         page.line(
             f"  {size(done.bytes_per_task)} per task, between {done.min_parallelism} and "
