@@ -410,8 +410,8 @@ class StateStore:
         graph: JobGraph | None = None,
         max_parallelism: int | None = None,
         balance: Weight | str | None = None,
-        uid: str | None = None,
-        name: str | None = None,
+        operator: str | None = None,
+        state: str | None = None,
     ) -> RestorePlan:
         """Return which subtask would read which files, before anything is read.
 
@@ -425,8 +425,8 @@ class StateStore:
             graph: as in :meth:`restore`.
             max_parallelism: as in :meth:`restore`.
             balance: as in :meth:`restore`.
-            uid: plans only the states of this operator.
-            name: plans only the state of this name, of operator ``uid``.
+            operator: plans only the states of this operator.
+            state: plans only the state of this name, of operator ``operator``.
 
         Returns:
             The plan.
@@ -443,7 +443,7 @@ class StateStore:
             graph=graph,
             balance=balance,
         )
-        return plan_command.plan(self.manifest(checkpoint), target, uid, name, local)
+        return plan_command.plan(self.manifest(checkpoint), target, operator, state, local)
 
     def query(
         self,

@@ -61,7 +61,7 @@ VALUES: dict[str, Ask] = {
     "plan": lambda store: store.plan(parallelism=3),
     "comparison": lambda store: store.inspect.compare([2, 3, 5]),
     "diff": lambda store: store.inspect.diff(1, 2),
-    "key": lambda store: store.inspect.key(EVIL, uid=EVIL),
+    "key": lambda store: store.inspect.key(EVIL, operator=EVIL),
     "skew": lambda store: store.inspect.skew(factor=1),
     "verified": lambda store: store.maintenance.verify("all"),
 }
@@ -144,7 +144,7 @@ def test_a_store_that_is_not_there_is_shown(tmp_path: Path) -> None:
 
 
 def test_a_plan_draws_the_key_groups_before_and_now(store: StateStore) -> None:
-    plan = store.plan(parallelism=3, uid="plain")
+    plan = store.plan(parallelism=3, operator="plain")
     [operator] = plan.operators
     cut = widths(plan._repr_html_())[: 2 + 3]
     each = 290 / 128
@@ -155,7 +155,7 @@ def test_a_plan_draws_the_key_groups_before_and_now(store: StateStore) -> None:
 
 
 def test_many_subtasks_are_drawn_together_by_the_largest_of_them(store: StateStore) -> None:
-    plan = store.plan(parallelism=100, uid="plain")
+    plan = store.plan(parallelism=100, operator="plain")
     assert "largest of 0–4" in words(plan)
     assert len(widths(plan._repr_html_())) == 2 + 100 + MOST_BARS
 

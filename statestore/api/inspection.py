@@ -47,8 +47,8 @@ class StoreInspection:
         key: Any,
         checkpoint: int | str = "latest",
         *,
-        uid: str | None = None,
-        name: str | None = None,
+        operator: str | None = None,
+        state: str | None = None,
         now_ms: int | None = None,
     ) -> KeyStates:
         """Return a key's rows in all states.
@@ -59,9 +59,9 @@ class StoreInspection:
             key: a key as for :meth:`RestoredKeyedState.get`, or a function that returns it for a
                 state.
             checkpoint: as in :meth:`StateStore.restore`.
-            uid: restricts the search to this operator's states; by default all operators are
+            operator: restricts the search to this operator's states; by default all operators are
                 searched.
-            name: restricts the search to states of this name.
+            state: restricts the search to states of this name.
             now_ms: as in :meth:`StateStore.restore`.
 
         Returns:
@@ -75,17 +75,24 @@ class StoreInspection:
         """
         of = key if callable(key) else lambda state: key
         return key_command.key_states(
-            self._store.catalog(), of, checkpoint=checkpoint, uid=uid, name=name, now_ms=now_ms
+            self._store.catalog(),
+            of,
+            checkpoint=checkpoint,
+            uid=operator,
+            name=state,
+            now_ms=now_ms,
         )
 
-    def history(self, key: Any, uid: str, name: str, *, now_ms: int | None = None) -> KeyHistory:
+    def history(
+        self, key: Any, operator: str, state: str, *, now_ms: int | None = None
+    ) -> KeyHistory:
         """Return a key's rows at each kept checkpoint, oldest first.
 
         Args:
             key: a key as for :meth:`RestoredKeyedState.get`, or a function that returns it for the
                 state in the newest checkpoint.
-            uid: the operator.
-            name: the state.
+            operator: the operator.
+            state: the state.
             now_ms: as in :meth:`StateStore.restore`.
 
         Returns:
@@ -98,11 +105,11 @@ class StoreInspection:
             MissingFileError or DamagedFileError: for a damaged file.
         """
         of = key if callable(key) else lambda state: key
-        found = as_of_command.key_history(self._store.catalog(), of, uid, name, now_ms=now_ms)
+        found = as_of_command.key_history(self._store.catalog(), of, operator, state, now_ms=now_ms)
         return KeyHistory(found)
 
     def as_of(
-        self, a: int | str, b: int | str, uid: str, name: str, *, now_ms: int | None = None
+        self, a: int | str, b: int | str, operator: str, state: str, *, now_ms: int | None = None
     ) -> RowStream:
         """Join a keyed state at checkpoint ``a`` with the same state at ``b``, row by row.
 
@@ -111,8 +118,8 @@ class StoreInspection:
         Args:
             a: the first checkpoint.
             b: the second checkpoint.
-            uid: the operator.
-            name: the state.
+            operator: the operator.
+            state: the state.
             now_ms: as in :meth:`StateStore.restore`.
 
         Returns:
@@ -127,7 +134,7 @@ class StoreInspection:
             InvalidArgumentError: if the two cannot be joined.
             MissingFileError or DamagedFileError: while the rows are read.
         """
-        return as_of_command.as_of(self._store.catalog(), a, b, uid, name, now_ms=now_ms)
+        return as_of_command.as_of(self._store.catalog(), a, b, operator, state, now_ms=now_ms)
 
     def diff(
         self,
@@ -135,8 +142,8 @@ class StoreInspection:
         b: int | str = "latest",
         *,
         other: HasContext | None = None,
-        uid: str | None = None,
-        name: str | None = None,
+        operator: str | None = None,
+        state: str | None = None,
         keys: int = DEFAULT_EXAMPLES,
         on_progress: Progress | None = None,
     ) -> CheckpointDifference:
@@ -151,8 +158,8 @@ class StoreInspection:
             a: the first checkpoint.
             b: the second checkpoint.
             other: the store of ``b``; by default this one.
-            uid: restricts the comparison to this operator.
-            name: restricts the comparison to the state of this name.
+            operator: restricts the comparison to this operator.
+            state: restricts the comparison to the state of this name.
             keys: the maximum number of examples per state; by default 10.
             on_progress: called with the number of done key groups and the total.
 
@@ -167,16 +174,16 @@ class StoreInspection:
         return diff_command.diff(
             (self._store.storage, a),
             ((self._store if other is None else other.parts).storage, b),
-            uid=uid,
-            name=name,
+            uid=operator,
+            name=state,
             keys=keys,
             progress=on_progress or (lambda done, total: None),
         )
 
     def skew(
         self,
-        uid: str | None = None,
-        name: str | None = None,
+        operator: str | None = None,
+        state: str | None = None,
         *,
         keys: int = hot_keys.KEYS,
         checkpoint: int | str = "latest",
@@ -191,9 +198,9 @@ class StoreInspection:
         may have several rows. In states without changes, only the key columns are read.
 
         Args:
-            uid: restricts the search to this operator's keyed states; by default all keyed states
-                are searched.
-            name: restricts the search to the state of this name, of operator ``uid``.
+            operator: restricts the search to this operator's keyed states; by default all keyed
+                states are searched.
+            state: restricts the search to the state of this name, of operator ``operator``.
             keys: the maximum number of keys per state; by default 10. 0 reads nothing.
             checkpoint: as in :meth:`StateStore.restore`.
             by: the weight, ``bytes`` or ``rows``.
@@ -213,8 +220,8 @@ class StoreInspection:
         """
         return skew_command.skew(
             self._store.catalog(),
-            uid,
-            name,
+            operator,
+            state,
             checkpoint=checkpoint,
             by=Weight(by),
             factor=factor,

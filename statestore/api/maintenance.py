@@ -232,8 +232,8 @@ class StoreMaintenance:
         self,
         checkpoint: int | str = "latest",
         *,
-        uid: str | None = None,
-        name: str | None = None,
+        operator: str | None = None,
+        state: str | None = None,
         key_groups: KeyGroupRange | str | None = None,
         everything: bool = False,
         rule: CompactionRule | None = None,
@@ -252,8 +252,8 @@ class StoreMaintenance:
 
         Args:
             checkpoint: as in :meth:`savepoint`.
-            uid: compacts only the states of this operator.
-            name: compacts only the state of this name.
+            operator: compacts only the states of this operator.
+            state: compacts only the state of this name.
             key_groups: a KeyGroupRange or a text such as ``0-31``. Only base files with some of
                 these key groups are selected, and no layers are merged.
             everything: merges all changes into their base, so that no layers are left.
@@ -275,8 +275,8 @@ class StoreMaintenance:
             StorageError: if the store cannot be read or written.
         """
         wanted = CompactRequest(
-            uid=uid,
-            name=name,
+            uid=operator,
+            name=state,
             key_groups=key_groups,
             everything=everything,
             rule=rule or self._store.compaction or CompactionRule(),
@@ -386,8 +386,8 @@ class StoreMaintenance:
 
     def edit(
         self,
-        uid: str,
-        name: str,
+        operator: str,
+        state: str,
         *,
         delete: Sequence[Any] = (),
         put: Sequence[Mapping[str, Any]] = (),
@@ -401,8 +401,8 @@ class StoreMaintenance:
         Either ``delete`` and ``put`` change single keys, or ``rows`` or ``sql`` gives all rows.
 
         Args:
-            uid: the operator.
-            name: the state.
+            operator: the operator.
+            state: the state.
             delete: keys whose rows are all deleted. They are deleted before ``put`` is applied.
             put: rows that replace rows with the same key, namespace and entry columns.
             rows: all rows of the state, as a DataFrame, an Arrow table, or a list of dictionaries.
@@ -424,13 +424,13 @@ class StoreMaintenance:
         """
         wanted = Edit(delete=tuple(delete), put=tuple(put), rows=rows, sql=sql)
         return edit_command.edit(
-            self._store.deriver(), uid, name, wanted, checkpoint=checkpoint, dry_run=dry_run
+            self._store.deriver(), operator, state, wanted, checkpoint=checkpoint, dry_run=dry_run
         )
 
     def rekey(
         self,
-        uid: str,
-        name: str | None = None,
+        operator: str,
+        state: str | None = None,
         *,
         max_parallelism: int | None = None,
         key: str | Sequence[str] | None = None,
@@ -445,10 +445,10 @@ class StoreMaintenance:
         Rows do not change, as their digest proves. A running job can no longer commit.
 
         Args:
-            uid: the operator.
-            name: the state; by default all keyed states of the operator.
+            operator: the operator.
+            state: the state; by default all keyed states of the operator.
             max_parallelism: the new number of key groups; any is possible.
-            key: the new key columns of the state ``name``, chosen from its columns. Former key
+            key: the new key columns of the state ``state``, chosen from its columns. Former key
                 columns become value columns.
             hash_scheme: the new hash scheme.
             checkpoint: as in :meth:`savepoint`.
@@ -469,8 +469,8 @@ class StoreMaintenance:
             StorageError: if the store cannot be read or written.
         """
         wanted = RekeyRequest(
-            uid=uid,
-            name=name,
+            uid=operator,
+            name=state,
             max_parallelism=max_parallelism,
             key=(key,) if isinstance(key, str) else None if key is None else tuple(key),
             hash_scheme=hash_scheme,
@@ -486,9 +486,9 @@ class StoreMaintenance:
 
     def purge(
         self,
-        uid: str,
+        operator: str,
         key: Any,
-        name: str | None = None,
+        state: str | None = None,
         *,
         checkpoint: int | str | None = None,
         ignore_pins: bool = False,
@@ -506,10 +506,10 @@ class StoreMaintenance:
         still has the key. An interrupted purge can be run again, and then finishes.
 
         Args:
-            uid: the operator.
+            operator: the operator.
             key: a key as for :meth:`RestoredKeyedState.get`, or a function that returns it for a
                 state.
-            name: the state; by default all keyed states of the operator.
+            state: the state; by default all keyed states of the operator.
             checkpoint: the checkpoint; by default every kept one.
             ignore_pins: purges pinned checkpoints too.
             dry_run: reports what would be removed, and changes nothing.
@@ -527,7 +527,7 @@ class StoreMaintenance:
             StorageError: if the store cannot be read or written.
         """
         wanted = PurgeRequest(
-            subject_of=lambda manifests: KeySubject(uid, _key_of(key), name, manifests),
+            subject_of=lambda manifests: KeySubject(operator, _key_of(key), state, manifests),
             checkpoint=checkpoint,
         )
         return purge_command.purge(
@@ -539,7 +539,12 @@ class StoreMaintenance:
         )
 
     def find_key(
-        self, uid: str, key: Any, name: str | None = None, *, on_progress: Progress | None = None
+        self,
+        operator: str,
+        key: Any,
+        state: str | None = None,
+        *,
+        on_progress: Progress | None = None,
     ) -> KeySearch:
         """Search all files of the store for a key, whether or not a checkpoint names them.
 
@@ -548,9 +553,9 @@ class StoreMaintenance:
         count as gone.
 
         Args:
-            uid: as in :meth:`purge`.
+            operator: as in :meth:`purge`.
             key: as in :meth:`purge`.
-            name: as in :meth:`purge`.
+            state: as in :meth:`purge`.
             on_progress: called with the number of searched bytes and the total.
 
         Returns:
@@ -563,7 +568,7 @@ class StoreMaintenance:
         """
         return search_store(
             self._store.catalog(),
-            lambda manifests: KeySubject(uid, _key_of(key), name, manifests),
+            lambda manifests: KeySubject(operator, _key_of(key), state, manifests),
             on_progress or (lambda done, total: None),
         )
 

@@ -151,17 +151,17 @@ class RestoredCheckpoint:
     def _summary(self) -> str:
         return f"checkpoint {self.checkpoint_id} at parallelism {self.parallelism}"
 
-    def parallelism_of(self, uid: str) -> int:
+    def parallelism_of(self, operator: str) -> int:
         """Return the parallelism of an operator; raises the errors of :meth:`keyed`."""
-        return len(self.plan.operator(uid).subtasks)
+        return len(self.plan.operator(operator).subtasks)
 
-    def keyed(self, uid: str, name: str) -> RestoredKeyedState:
+    def keyed(self, operator: str, state: str) -> RestoredKeyedState:
         """Return a keyed state.
 
         Args:
-            uid: the operator. With a job graph this is an operator of the graph: its uid, or its
-                name if it has none.
-            name: the state.
+            operator: the operator's uid. With a job graph this is an operator of the graph: its
+                uid, or its name if it has none.
+            state: the state.
 
         Returns:
             The state, by subtask, as a DataFrame, or by key.
@@ -169,19 +169,19 @@ class RestoredCheckpoint:
         Raises:
             StateNotFoundError: if it does not exist; it lists the existing states.
         """
-        planned = self.plan.operator(uid)
-        self.manifest.keyed_entry(planned.stored_uid, name)
-        plan = planned.keyed_state(name)
+        planned = self.plan.operator(operator)
+        self.manifest.keyed_entry(planned.stored_uid, state)
+        plan = planned.keyed_state(state)
         return RestoredKeyedState(
             self._catalog, self._spark, plan, verify=self._verify, now_ms=self.now_ms
         )
 
-    def operator_state(self, uid: str, name: str) -> RestoredOperatorState:
+    def operator_state(self, operator: str, state: str) -> RestoredOperatorState:
         """Return an operator state.
 
         Args:
-            uid: the operator, as in :meth:`keyed`.
-            name: the state.
+            operator: the operator, as in :meth:`keyed`.
+            state: the state.
 
         Returns:
             The state; each new subtask gets its part.
@@ -189,9 +189,9 @@ class RestoredCheckpoint:
         Raises:
             StateNotFoundError: if it does not exist; it lists the existing states.
         """
-        entry = self.manifest.operator_entry(self.plan.operator(uid).stored_uid, name)
+        entry = self.manifest.operator_entry(self.plan.operator(operator).stored_uid, state)
         return RestoredOperatorState(
-            self._catalog, self.manifest, entry, self.parallelism_of(uid), verify=self._verify
+            self._catalog, self.manifest, entry, self.parallelism_of(operator), verify=self._verify
         )
 
     def export(

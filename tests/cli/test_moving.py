@@ -204,7 +204,7 @@ def test_purge_names_the_columns_if_the_key_had_others(tmp_path: Path, run: Run)
         store.url,
     )
     assert "had other key columns before" not in run(*words).stdout
-    store.maintenance.rekey("o", name="s", key="account")
+    store.maintenance.rekey("o", state="s", key="account")
     said = run(*words).stdout
     assert (
         said.count("o/s had other key columns before: the key is compared with customer or ") == 1

@@ -51,8 +51,8 @@ class Call:
 
 # Valid arguments by parameter name.
 GOOD: dict[str, Any] = {
-    "uid": "op",
-    "name": "totals",
+    "operator": "op",
+    "state": "totals",
     "key": "ann",
     "keys": pa.table({"user": ["ann"]}),
     "checkpoint": "latest",

@@ -46,7 +46,7 @@ def diff(world: World, number: int, draw: Random) -> None:
     other, a, b = _two(world, number, draw)
     if world.shape.ttl_ms is not None:  # compaction may have dropped rows that the model keeps
         return
-    found = world.store.inspect.diff(other, number, uid=UID, name=NAME, keys=3)
+    found = world.store.inspect.diff(other, number, operator=UID, state=NAME, keys=3)
     (state,) = found.states
     wanted = [*changes_between(a, b, a.rows, b.rows).values()]
     counts = {what: wanted.count(what) for what in ("added", "removed", "changed")}

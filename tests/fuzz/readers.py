@@ -219,7 +219,9 @@ def key_of_store(world: World, number: int, draw: Random) -> None:
     """``store.key`` finds one key in all states."""
     known = world.model.known[number]
     for key, _, rows in some_keys(world, known, draw)[:2]:
-        states = world.store.inspect.key(key, number, uid=UID, name=NAME, now_ms=world.model.now_ms)
+        states = world.store.inspect.key(
+            key, number, operator=UID, state=NAME, now_ms=world.model.now_ms
+        )
         (state,) = states.states
         same(looked_up(state.rows, known), rows, known.columns, f"key({key!r})")
 

@@ -140,13 +140,17 @@ def test_no_work_makes_no_checkpoint_and_replaces_no_writer(tmp_path: Path) -> N
 def test_states_are_selected_by_operator_and_name(store: StateStore) -> None:
     for uid in (None, "u"):
         assert (
-            store.maintenance.compact(everything=True, uid=uid, name="other").new_checkpoint_id
+            store.maintenance.compact(
+                everything=True, operator=uid, state="other"
+            ).new_checkpoint_id
             is None
         )
     for uid, name in (("nobody", None), (None, "none"), ("u", "none")):
         with pytest.raises(StateNotFoundError, match="other"):
-            store.maintenance.compact(everything=True, uid=uid, name=name)
-    assert store.maintenance.compact(everything=True, uid="u", name="s").new_checkpoint_id == 5
+            store.maintenance.compact(everything=True, operator=uid, state=name)
+    assert (
+        store.maintenance.compact(everything=True, operator="u", state="s").new_checkpoint_id == 5
+    )
 
 
 def test_invalid_arguments(store: StateStore) -> None:
@@ -178,7 +182,7 @@ def test_the_later_of_two_concurrent_compactions_commits(
         if done == total:
             successor = opened(tmp_path)
             if other == "compaction":
-                successor.maintenance.compact(everything=True, uid="u")
+                successor.maintenance.compact(everything=True, operator="u")
             else:
                 change(successor, table({"new": 1}))
             left.append(files(tmp_path))

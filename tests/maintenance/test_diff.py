@@ -316,9 +316,9 @@ def test_missing_names_are_reported_with_the_existing_ones(tmp_path: Path) -> No
     store = over(tmp_path / "store")
     take(store, users(0, 9))
     take(store, users(0, 10))
-    assert counts(one(store.inspect.diff(1, uid="users", name="totals"))) == (1, 0, 0)
+    assert counts(one(store.inspect.diff(1, operator="users", state="totals"))) == (1, 0, 0)
     with pytest.raises(StateNotFoundError, match=r"'total' of operator 'users'.*'users' 'totals'"):
-        store.inspect.diff(1, 2, uid="users", name="total")
+        store.inspect.diff(1, 2, operator="users", state="total")
     with pytest.raises(CheckpointNotFoundError, match="the store has the checkpoints 1, 2"):
         store.inspect.diff(1, 7)
     with pytest.raises(InvalidArgumentError, match="keys"):

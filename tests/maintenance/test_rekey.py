@@ -222,12 +222,12 @@ def test_a_failed_run_leaves_no_files(store: StateStore) -> None:
     [
         ({}, InvalidArgumentError, "pass what to change"),
         ({"key": "v"}, InvalidArgumentError, "a new key applies to only one state: pass the name"),
-        ({"name": "s", "key": "x"}, InvalidArgumentError, "state 's' of operator 'u' has no col"),
-        ({"name": "s", "key": ()}, InvalidArgumentError, "name at least one key column"),
-        ({"name": "s", "key": ("k", "k")}, InvalidArgumentError, "'k' has two roles"),
-        ({"name": "m", "key": "n"}, InvalidArgumentError, "'n' has two roles"),
-        ({"name": "s", "key": "l"}, UnsupportedTypeError, "'l' has type map"),
-        ({"name": "s", "key": "b"}, UnsupportedTypeError, "binary"),
+        ({"state": "s", "key": "x"}, InvalidArgumentError, "state 's' of operator 'u' has no col"),
+        ({"state": "s", "key": ()}, InvalidArgumentError, "name at least one key column"),
+        ({"state": "s", "key": ("k", "k")}, InvalidArgumentError, "'k' has two roles"),
+        ({"state": "m", "key": "n"}, InvalidArgumentError, "'n' has two roles"),
+        ({"state": "s", "key": "l"}, UnsupportedTypeError, "'l' has type map"),
+        ({"state": "s", "key": "b"}, UnsupportedTypeError, "binary"),
         (
             {"hash_scheme": "md5"},
             InvalidArgumentError,
@@ -236,9 +236,13 @@ def test_a_failed_run_leaves_no_files(store: StateStore) -> None:
         ({"max_parallelism": 0}, InvalidArgumentError, "max parallelism 0"),
         ({"max_parallelism": 32769}, InvalidArgumentError, "32769"),
         ({"max_parallelism": 1}, ParallelismError, "parallelism 2 is above"),
-        ({"name": "s", "max_parallelism": 9}, InvalidArgumentError, "state 'm'.*omit the name"),
-        ({"name": "x", "max_parallelism": 9}, StateNotFoundError, "no state 'x'"),
-        ({"uid": "x", "max_parallelism": 9}, StateNotFoundError, "no keyed state of operator 'x'"),
+        ({"state": "s", "max_parallelism": 9}, InvalidArgumentError, "state 'm'.*omit the name"),
+        ({"state": "x", "max_parallelism": 9}, StateNotFoundError, "no state 'x'"),
+        (
+            {"operator": "x", "max_parallelism": 9},
+            StateNotFoundError,
+            "no keyed state of operator 'x'",
+        ),
     ],
 )
 def test_invalid_arguments_are_refused(
@@ -253,9 +257,9 @@ def test_invalid_arguments_are_refused(
     for dry_run in (True, False):
         with pytest.raises(kind, match=message):
             store.maintenance.rekey(
-                wanted.get("uid", "u"),
+                wanted.get("operator", "u"),
                 dry_run=dry_run,
-                **{k: v for k, v in wanted.items() if k != "uid"},
+                **{k: v for k, v in wanted.items() if k != "operator"},
             )
     assert (store.checkpoints(), data(store)) == ((1,), files)
 

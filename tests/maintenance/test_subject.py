@@ -109,7 +109,7 @@ def rekeyed(path: Path, **options: Any) -> StateStore:
     rows = pa.table({"customer": [4711, 12, 5], "account": [1, 2, 3], "v": [1, 2, 3]})
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("o", "s", rows, key="customer", layout="ranged")
-    store.maintenance.rekey("o", name="s", key="account")
+    store.maintenance.rekey("o", state="s", key="account")
     return store
 
 

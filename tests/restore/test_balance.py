@@ -92,7 +92,10 @@ def test_plan_and_restore_agree(store: StateStore) -> None:
     plan = store.plan(parallelism=5, balance="rows")
     restored = store.restore(parallelism=5, balance="rows")
     assert [subtask.rows for subtask in plan.operators[0].subtasks] == loads(restored)
-    assert store.plan(parallelism=5, balance="rows", uid="u", name="s").operators == plan.operators
+    assert (
+        store.plan(parallelism=5, balance="rows", operator="u", state="s").operators
+        == plan.operators
+    )
 
 
 def test_the_manifest_stores_them(store: StateStore) -> None:

@@ -234,4 +234,4 @@ def test_the_parallelism_is_limited_by_the_new_max_parallelism(tmp_path: Path) -
 def test_a_plan_of_one_operator_equals_the_plan_of_all(tmp_path: Path) -> None:
     store = Made(tmp_path, "value", "ranged").store
     whole = store.plan(parallelism=5, max_parallelism=36)
-    assert store.plan(parallelism=5, max_parallelism=36, uid="u").operators == whole.operators
+    assert store.plan(parallelism=5, max_parallelism=36, operator="u").operators == whole.operators

@@ -62,18 +62,20 @@ def test_an_absent_key_has_an_empty_result(folder: Path) -> None:
 
 def test_states_can_be_chosen(folder: Path) -> None:
     store = StateStore.open(str(folder))
-    assert [s.entry.state.uid for s in store.inspect.key("u7", uid="users").states] == ["users"]
-    assert [s.entry.state.uid for s in store.inspect.key("u7", name="totals").states] == [
+    assert [s.entry.state.uid for s in store.inspect.key("u7", operator="users").states] == [
+        "users"
+    ]
+    assert [s.entry.state.uid for s in store.inspect.key("u7", state="totals").states] == [
         "shops",
         "users",
     ]
-    assert store.inspect.key("u7", uid="users", name="totals").skipped == ()
+    assert store.inspect.key("u7", operator="users", state="totals").skipped == ()
     assert [s.entry.state.uid for s in store.inspect.key(lambda state: 14).states] == ["cards"]
     wrong: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"uid": "user"}, "operator 'user' has no keyed state .* cards, shops, users"),
-        ({"uid": "source"}, "operator 'source' has no keyed state .* cards, shops, users"),
-        ({"name": "total"}, "no keyed state 'total' .* owners, totals"),
-        ({"uid": "users", "name": "total"}, "no state 'total' .* 'totals'"),
+        ({"operator": "user"}, "operator 'user' has no keyed state .* cards, shops, users"),
+        ({"operator": "source"}, "operator 'source' has no keyed state .* cards, shops, users"),
+        ({"state": "total"}, "no keyed state 'total' .* owners, totals"),
+        ({"operator": "users", "state": "total"}, "no state 'total' .* 'totals'"),
     )
     for options, message in wrong:
         with pytest.raises(StateNotFoundError, match=message):

@@ -249,12 +249,12 @@ def test_states_are_written_and_planned_under_the_new_names(
     plan = store.plan(graph=graph)
     rows = {of.uid: sum(s.rows for s in of.subtasks) for of in plan.operators}
     assert rows == counts
-    assert [of.uid for of in store.plan(graph=graph, uid="new").operators] == ["new"]
+    assert [of.uid for of in store.plan(graph=graph, operator="new").operators] == ["new"]
     for gone in ("c", "d"):
         with pytest.raises(StateNotFoundError, match=f"the job graph has no operator '{gone}'"):
             store.restore(**given).export(tmp_path / "none", operator=gone)
         with pytest.raises(StateNotFoundError):
-            store.plan(graph=graph, uid=gone)
+            store.plan(graph=graph, operator=gone)
 
 
 def test_an_operator_keeps_its_state_through_a_change_of_uid(store: StateStore) -> None:

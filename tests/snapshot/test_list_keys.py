@@ -89,7 +89,7 @@ def check(store: StateStore, rows: Rows) -> None:
         assert row["key_group"] == key_group_of(row["k"], max_parallelism=8)
     for key in KEYS:
         assert taken(state.get(key)) == wanted(rows, key)
-        (shown,) = store.inspect.key(key, uid="u").states
+        (shown,) = store.inspect.key(key, operator="u").states
         assert taken(list(shown.rows)) == wanted(rows, key)
     asked = pa.table({"k": pa.array(KEYS, SCHEMA.field("k").type)})
     assert taken(state.lookup(asked).to_pylist()) == wanted(rows)

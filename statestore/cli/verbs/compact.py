@@ -72,8 +72,8 @@ def compact_checkpoint(
     with progress_bar("compacting") as progress:
         report = store.maintenance.compact(
             checkpoint,
-            uid=uid,
-            name=name,
+            operator=uid,
+            state=name,
             key_groups=key_groups,
             everything=everything,
             dry_run=dry_run,

@@ -84,7 +84,7 @@ def compare_checkpoints(
         second = StateStore.open(other, parallel_streams=streams)
     with progress_bar("comparing") as progress:
         found = store.inspect.diff(
-            a, b, other=second, uid=uid, name=name, keys=keys, on_progress=progress
+            a, b, other=second, operator=uid, state=name, keys=keys, on_progress=progress
         )
     return Differed(difference=found, status=1 if exit_code and found.differs else 0)
 

@@ -57,7 +57,7 @@ def get_rows(
     """Look up one key, in one keyed state or in all."""
     store = invocation.store()
     if uid is None or name is None:
-        found = store.inspect.key(key_of(key), checkpoint, uid=uid, name=name)
+        found = store.inspect.key(key_of(key), checkpoint, operator=uid, state=name)
         manifest = store.manifest(found.checkpoint_id if checkpoint == "latest" else checkpoint)
         lacking = left_out_of(manifest.left_out, uid, name)
         return KeyFound(store=store.url, key=key, found=found, left_out=lacking)

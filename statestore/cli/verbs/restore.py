@@ -97,7 +97,7 @@ def restore_checkpoint(
         "max_parallelism": max_parallelism,
         "balance": balance,
     }
-    plan = store.plan(uid=uid, name=name, **target)
+    plan = store.plan(operator=uid, state=name, **target)
     if dry_run:
         return PlannedRestore(store=store.url, plan=plan)
     if directory is None:

@@ -84,7 +84,7 @@ def show_checkpoint(
         store=store.url,
         now_ms=time.time_ns() // 1_000_000,
         manifest=select(manifest, uid, name),
-        plan=store.plan(checkpoint=manifest.checkpoint_id, uid=uid, name=name),
+        plan=store.plan(checkpoint=manifest.checkpoint_id, operator=uid, state=name),
     )
 
 
