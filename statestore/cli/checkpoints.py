@@ -285,7 +285,9 @@ def write_subtasks(page: Page, operator: OperatorPlan) -> None:
     ]
     room = page.width - sum(width + GAP for width in widths)
     width = _bar_width(room)
-    weights = [_weight(part, keyed) for part in summed]
+    weights = [
+        sum(subtask.rows if keyed else subtask.elements for subtask in part) for part in summed
+    ]
     most = max(weights)
     drawn = [bar(weight, most, width=width, pen=page.pen) for weight in weights]
     at = names.index("rows" if keyed else "elements") + 1
@@ -323,10 +325,6 @@ def _line(cells: Sequence[str], widths: Sequence[int], at: int, drawing: str) ->
     parts = [f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)]
     parts.insert(at, drawing)
     return (" " * GAP).join(parts)
-
-
-def _weight(part: Sequence[SubtaskPlan], keyed: bool) -> int:
-    return sum(subtask.rows if keyed else subtask.elements for subtask in part)
 
 
 def _columns(part: Sequence[SubtaskPlan], page: Page) -> dict[str, str]:

@@ -212,7 +212,8 @@ class _CompactionPlan:
             merged = layers_to_merge(replace(entry, layers=tuple(left)), wanted.rule)
         merging = left[len(left) - merged :]
         rows = sum(span.rows + span.changed_rows for span in spans)
-        rows += sum(_live_rows(layer) for layer in merging)
+        every = KeyGroupRange.every(entry.state.max_parallelism)
+        rows += sum(live_rows(layer, every) for layer in merging)
         if merged:
             left = [*left[:-merged], left[-1]]
         return cls(entry, tuple(spans), merged, tuple(left), rows)
@@ -236,10 +237,6 @@ class _CompactionPlan:
             spans=tuple(span.key_groups for span in self.spans),
             merged_layers=self.merged,
         )
-
-
-def _live_rows(layer: Layer) -> int:
-    return live_rows(layer, KeyGroupRange.every(layer.entry.state.max_parallelism))
 
 
 def _compact_states(

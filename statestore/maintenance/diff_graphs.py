@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 
 from statestore.jobgraph.graph import Edge, JobGraph, Node
@@ -22,15 +22,12 @@ def graph_others(a: JobGraph | None, b: JobGraph | None) -> tuple[Other, ...]:
     """
     if a is None or b is None:
         return others([("job graph", a and _size(a), b and _size(b))])
-    return (*_options(a, b), *_nodes(a, b), *_edges(a, b))
+    options = others((name, getattr(a, name), getattr(b, name)) for name in _OPTIONS)
+    return (*options, *_nodes(a, b), *_edges(a, b))
 
 
 def _size(graph: JobGraph) -> str:
     return f"{len(graph.nodes)} operators"
-
-
-def _options(a: JobGraph, b: JobGraph) -> Iterable[Other]:
-    return others((name, getattr(a, name), getattr(b, name)) for name in _OPTIONS)
 
 
 def _nodes(a: JobGraph, b: JobGraph) -> Iterator[Other]:

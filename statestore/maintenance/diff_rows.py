@@ -280,10 +280,6 @@ def _add_examples(
         )
 
 
-def _hash(rows: pa.RecordBatch, side: ComparedSide) -> Hashes:
-    return hashes_of(rows, side.identity_columns), hashes_of(rows, side.columns)
-
-
 def _join(a: Hashes, b: Hashes) -> tuple[Places, Places, tuple[Places, Places]]:
     """Return the positions of rows only in a, only in b, and in both with different values."""
     _, old, new = np.intersect1d(a[0], b[0], assume_unique=True, return_indices=True)
@@ -299,7 +295,8 @@ def _select_hashes(side: ComparedSide, number: int, passes: int) -> Hashes:
     """Return the hashes of the rows that belong to one of several passes."""
     pieces: list[Hashes] = []
     for _, rows in side.groups(range(side.entry.state.max_parallelism)):
-        identity, values = _hash(rows, side)
+        identity = hashes_of(rows, side.identity_columns)
+        values = hashes_of(rows, side.columns)
         own = identity % np.uint64(passes) == number
         pieces.append((identity[own], values[own]))
     if not pieces:

@@ -40,7 +40,7 @@ from statestore.cli.output import Page, Result
 from statestore.errors import InvalidArgumentError
 from statestore.format.digest import digest_text
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
-from statestore.format.schema import Schema, type_text
+from statestore.format.schema import type_text
 from statestore.restore.plan import RestorePlan
 from statestore.restore.selection import select
 
@@ -359,15 +359,11 @@ def _state_pairs(entry: Entry) -> list[tuple[str, str]]:
     )
     return [
         ("kind", f"{state.kind.value} state{domain}"),
-        *((role, _columns(state.schema, names)) for role, names in roles if names),
+        *((role, str(state.schema.select(names))) for role, names in roles if names),
         ("hash scheme", hashed),
         *([("TTL", str(state.ttl))] if state.ttl else []),
         *last,
     ]
-
-
-def _columns(schema: Schema, names: tuple[str, ...]) -> str:
-    return str(schema.select(names))
 
 
 def _write_pairs(page: Page, *pairs: tuple[str, str], indent: str = "  ") -> None:

@@ -151,11 +151,8 @@ def with_progress(
         raise InvalidArgumentError(
             f"the query of {location.url} also has state in Spark, which an export would lose"
         )
-    return replace(record, logs=(*_select_descriptions(record), *_convert_logs(record, location)))
-
-
-def _select_descriptions(record: QueryRecord) -> Iterator[tuple[str, bytes]]:
-    return ((name, content) for name, content in record.logs if name.startswith("state/"))
+    descriptions = (log for log in record.logs if log[0].startswith("state/"))
+    return replace(record, logs=(*descriptions, *_convert_logs(record, location)))
 
 
 def _convert_logs(record: QueryRecord, location: CheckpointLocation) -> Iterator[tuple[str, bytes]]:

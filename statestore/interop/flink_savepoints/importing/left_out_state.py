@@ -50,7 +50,7 @@ def left_out_of(
             continue
         for part, dropped_reason in (
             *dropped_parts(data, planned_operator.operator),
-            *_dropped_transactions(planned_operator.dropped),
+            *((name, "dropped with --drop transactions") for name in planned_operator.dropped),
         ):
             yield _build_record(planned_operator.name, data, part, dropped_reason)
     for master in savepoint.metadata.master_states:
@@ -149,10 +149,6 @@ def _find_dropped_later(
             command="snapshot",
             id=operator_id,
         )
-
-
-def _dropped_transactions(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    return ((name, "dropped with --drop transactions") for name in names)
 
 
 def _build_record(name: str, data: OperatorHandles, state: str | None, reason: str) -> LeftOutState:
