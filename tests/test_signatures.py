@@ -82,3 +82,12 @@ def test_a_call_has_few_arguments_with_names(name: str) -> None:
     given = arguments(CALLS[name])
     assert len(given) <= MOST_ARGUMENTS
     assert [one.name for one in given if one.kind is one.VAR_KEYWORD] == []
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_duration_has_no_unit_in_its_name(name: str) -> None:
+    """Instants are milliseconds since 1970. An event also reports how long something took."""
+    instants = {"now_ms", "planned_at_ms", "watermark_ms", "timestamp_ms", "at_ms"}
+    units = ("_ms", "_s", "_seconds", "_minutes", "_hours", "_days")
+    given = {one.name for one in arguments(CALLS[name])} - instants
+    assert [one for one in given if one.endswith(units)] == []

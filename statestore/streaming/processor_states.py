@@ -82,7 +82,7 @@ class ProcessorState:
                 hash_scheme=HASH_SCHEME,
             ),
             is_derived=self.is_derived,
-            life_ms=self.ttl_ms or 0,
+            life=f"{self.ttl_ms or 0}ms",
         )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import DataType, StructType
 
+from statestore.durations import Duration, milliseconds_of
 from statestore.format.schema import schema_from_json
 from statestore.format.state import KeyedState, Layout
 from statestore.format.ttl import TimeToLive
@@ -33,7 +34,7 @@ class QueryState:
     The fields ``key`` to ``options`` are arguments of ``checkpoint.write_keyed``; the default of
     ``key`` is the query's. A state that ``is_derived`` is computed from the others, and an update
     does not get its rows. When a TTL is turned on, its time column is filled with the current time
-    plus ``life_ms``.
+    plus ``life``.
     """
 
     schema: str | StructType
@@ -45,7 +46,7 @@ class QueryState:
     ttl: TimeToLive | str | None = None
     options: KeyedOptions = DEFAULTS
     is_derived: bool = False
-    life_ms: int = 0
+    life: Duration = "0"
 
     def arguments(self, key: Columns, options: KeyedOptions) -> dict[str, Any]:
         """Return the arguments of ``write_keyed`` for a query with this key."""
@@ -124,7 +125,7 @@ def brought_over(stored: RestoredKeyedState, state: QueryState) -> pa.RecordBatc
     """
     wanted, ttl = _wanted(state), state.ttl
     clock = time.time_ns() // 1_000_000 if stored.now_ms is None else stored.now_ms
-    ends = pa.scalar(clock + state.life_ms, pa.int64())
+    ends = pa.scalar(clock + milliseconds_of(state.life), pa.int64())
     renamed = state.options.renamed or {}
     before = {new: old for old, new in renamed.items()}
     groups = KeyGroupRange.every(stored.assignment.max_parallelism)
