@@ -44,20 +44,20 @@ from statestore.streaming.handle import (
 from statestore.streaming.planned import TICKS, MicroBatch
 from statestore.streaming.processor_states import TIMERS, ProcessorState, states_of, timers_of
 from statestore.streaming.processor_task import (
-    CLEARED,
-    DELETED,
     EVENTS,
     INITIAL,
-    OUT,
+    OUTPUT,
     STATES,
-    UPSERTED,
     WHAT,
+    Change,
     ProcessorTask,
+    RowTag,
 )
 from statestore.streaming.progress import Progress
 from statestore.streaming.query_options import ProcessorOptions
 from statestore.streaming.query_states import QueryState
 from statestore.streaming.timer_index import (
+    INDEX,
     due_keys,
     index_of,
     index_rows,
@@ -89,6 +89,8 @@ class Processing:
     max_parallelism: int | None = None
     initial: DataFrame | None = None
 
+    needs_keys = True
+
     @property
     def has_timers(self) -> bool:
         """Whether the passage of time alone can require a call of the processor."""
@@ -107,10 +109,27 @@ class Processing:
             for name, state in states.items()
         }
 
-    def keys(self, keys: pa.Table) -> pa.Table:
-        """Return the events' keys, normalized like the keys of stored rows."""
+    def owns(self, name: str) -> bool:
+        """Return True: all keyed states of the operator are the processor's."""
+        return True
+
+    def keys(
+        self,
+        keys: pa.Table,
+        restored: RestoredCheckpoint | None,
+        batch: MicroBatch,
+        done: Progress,
+    ) -> pa.Table:
+        """Return the keys of the events, and the keys that have due timers.
+
+        They are normalized like the keys of stored rows, if there are any.
+        """
+        if restored is None:
+            return keys
         columns = [_one_of_each(column) for column in keys.columns]
-        return pa.Table.from_arrays(columns, schema=keys.schema)
+        own = pa.Table.from_arrays(columns, schema=keys.schema)
+        due = self.due(restored, batch, done)
+        return own if due is None else pa.concat_tables([own, due.cast(own.schema)])
 
     def due(
         self, restored: RestoredCheckpoint, batch: MicroBatch, done: Progress
@@ -129,8 +148,19 @@ class Processing:
             return True
         return done.indexed == restored.checkpoint_id
 
-    def index(self, restored: RestoredCheckpoint, batch: MicroBatch) -> pa.RecordBatchReader:
-        """Build the index of a checkpoint's timers; due timers are indexed as overdue."""
+    def outdated(self, restored: RestoredCheckpoint, done: Progress) -> list[str]:
+        """Return the timer index, if it does not match the stored timers."""
+        return [] if self.is_indexed(restored, done) else [INDEX]
+
+    def rebuild(
+        self, name: str, restored: RestoredCheckpoint, batch: MicroBatch
+    ) -> pa.RecordBatchReader | None:
+        """Build the index of a checkpoint's timers; due timers are indexed as overdue.
+
+        Return None for any other state.
+        """
+        if name != INDEX:
+            return None
         due_ms = self._clock(batch).due_ms
         assert due_ms is not None
         stored = restored.keyed(self.uid, TIMERS)
@@ -184,7 +214,7 @@ class Processing:
             few = collect_if_small(made, _FEW_BYTES)
         changes = {
             one.name: Changes(
-                *(_part(task, few, made, 1 + at, 1 + 3 * at + how, one) for how in _HOW)
+                *(_part(task, few, made, RowTag.of_state(at, change), one) for change in Change)
             )
             for at, one in enumerate(task.written)
         }
@@ -354,30 +384,29 @@ def _part(
     task: ProcessorTask,
     few: pa.Table | None,
     made: DataFrame,
-    table: int,
-    what: int,
+    tag: RowTag,
     state: ProcessorState,
 ) -> Any:
     """Return the rows of one kind of change to a state; None if collected and empty."""
-    how = (what - 1) % 3
-    width = {UPSERTED: len(state.schema.fields), DELETED: len(state.key) + len(state.entry)}
-    names = state.schema.names[: width.get(how, len(state.key))]
+    width = {
+        Change.UPSERTED: len(state.schema.fields),
+        Change.DELETED: len(state.key) + len(state.entry),
+        Change.CLEARED: len(state.key),
+    }
+    names = state.schema.names[: width[tag.change]]
     if few is not None:
-        found = few.filter(pc.equal(few.column(WHAT), what)).select(task.given.of(table))
+        found = few.filter(pc.equal(few.column(WHAT), tag.number)).select(task.given.of(tag.table))
         found = found.select(range(len(names))).rename_columns(names)
         return found if found.num_rows else None
-    columns = zip(task.given.of(table), names, strict=False)
-    return made.where(F.col(WHAT) == what).select(*(F.col(a).alias(b) for a, b in columns))
+    columns = zip(task.given.of(tag.table), names, strict=False)
+    return made.where(F.col(WHAT) == tag.number).select(*(F.col(a).alias(b) for a, b in columns))
 
 
 def _output(task: ProcessorTask, few: pa.Table | None, made: DataFrame) -> DataFrame:
     columns, names = task.given.of(0), task.output.names
     if few is None:
-        return made.where(F.col(WHAT) == OUT).select(*columns).toDF(*names)
-    found = few.filter(pc.equal(few.column(WHAT), OUT)).select(columns)
+        return made.where(F.col(WHAT) == OUTPUT.number).select(*columns).toDF(*names)
+    found = few.filter(pc.equal(few.column(WHAT), OUTPUT.number)).select(columns)
     if not found.num_rows:  # Spark's conversion from Arrow fails for lists without rows
         return made.sparkSession.createDataFrame([], task.output)
     return frame_of(made.sparkSession, found.rename_columns(names), task.output)
-
-
-_HOW = (UPSERTED, DELETED, CLEARED)

@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cached_property, partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,16 +46,45 @@ from statestore.streaming.timer_index import index_of, index_rows
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["CLEARED", "DELETED", "OUT", "UPSERTED", "WHAT", "Columns", "ProcessorTask"]
+__all__ = ["OUTPUT", "WHAT", "Change", "Columns", "ProcessorTask", "RowTag"]
 
 WHAT = "what"
-OUT = 0
-UPSERTED, DELETED, CLEARED = range(3)
 EVENTS, INITIAL, STATES = 0, 1, 2
 _AT_ONCE = 4096
 """The number of rows that are converted to Arrow together."""
 
 Values = tuple[Any, ...]
+
+
+class Change(IntEnum):
+    """The kinds of changes to a state that a task returns."""
+
+    UPSERTED = 0
+    DELETED = 1
+    CLEARED = 2
+
+
+class RowTag(NamedTuple):
+    """The table of a row that a task returns, and for a state's table the kind of change.
+
+    Table 0 is the output. The tables of the states follow in their order.
+    """
+
+    table: int
+    change: Change = Change.UPSERTED
+
+    @classmethod
+    def of_state(cls, number: int, change: Change) -> RowTag:
+        """Return the tag of changes to the state with this number."""
+        return cls(1 + number, change)
+
+    @property
+    def number(self) -> int:
+        """The tag as a value of the column ``what``."""
+        return len(Change) * self.table + self.change
+
+
+OUTPUT = RowTag(0)
 
 
 @dataclass(frozen=True)
@@ -86,11 +116,11 @@ class Columns:
         first = 1 + sum(len(one.fields) for one in self.tables[:table])
         return self.schema.names[first : first + len(self.tables[table].fields)]
 
-    def rows(self, what: int, table: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def rows(self, tag: RowTag, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return a table's rows in the columns of all; narrow rows fill the first columns."""
-        names = self.of(table)[: rows.num_columns]
+        names = self.of(tag.table)[: rows.num_columns]
         own = dict(zip(names, rows.columns, strict=True))
-        own[WHAT] = pa.array([what], pa.int32()).take(
+        own[WHAT] = pa.array([tag.number], pa.int32()).take(
             pa.nulls(rows.num_rows, pa.int32()).fill_null(0)
         )
         arrays = [
@@ -381,7 +411,7 @@ class _Given:
         self._frames: list[pa.RecordBatch] = []
         self._out: list[tuple[Values, T.Row]] = []
         self._out_rows = 0
-        self._rows: dict[tuple[int, int], list[Values]] = {}
+        self._rows: dict[tuple[int, Change], list[Values]] = {}
         self._waiting = 0
 
     def add(self, key: Values, yielded: Iterable[Any] | None) -> None:
@@ -408,9 +438,9 @@ class _Given:
     def change(self, state: int, key: Values, changed: Changed) -> None:
         """Take the changes of a key."""
         for how, rows in (
-            (UPSERTED, changed.upserts),
-            (DELETED, changed.deletes),
-            (CLEARED, ((),) if changed.cleared else ()),
+            (Change.UPSERTED, changed.upserts),
+            (Change.DELETED, changed.deletes),
+            (Change.CLEARED, ((),) if changed.cleared else ()),
         ):
             if rows:
                 self._rows.setdefault((state, how), []).extend((*key, *row) for row in rows)
@@ -425,10 +455,10 @@ class _Given:
         """Yield all buffered rows."""
         if self._frames:
             for part in pa.Table.from_batches(self._frames).combine_chunks().to_batches():
-                yield self._columns.rows(OUT, 0, part)
+                yield self._columns.rows(OUTPUT, part)
         if self._out:
             for part in self._of_rows().combine_chunks().to_batches():
-                yield self._columns.rows(OUT, 0, part)
+                yield self._columns.rows(OUTPUT, part)
         for (state, how), rows in self._rows.items():
             own = self._task.stored[state]
             narrow = T.StructType(own.schema.fields[: len(rows[0])])
@@ -437,7 +467,7 @@ class _Given:
                 places = _places([row[:width] for row in rows])
                 table = _table(rows, narrow, f"state {own.name!r}", places).combine_chunks()
             for part in table.to_batches():
-                yield self._columns.rows(1 + 3 * state + how, 1 + state, part)
+                yield self._columns.rows(RowTag.of_state(state, how), part)
                 if state == len(self._task.states):
                     yield self._indexed(how, part)
         self._frames, self._out, self._out_rows = [], [], 0
@@ -453,13 +483,13 @@ class _Given:
                 f"{self._task.subject} {what} that do not fit ({_text(schema)}): {error}"
             ) from error
 
-    def _indexed(self, how: int, timers: pa.RecordBatch) -> pa.RecordBatch:
+    def _indexed(self, how: Change, timers: pa.RecordBatch) -> pa.RecordBatch:
         """Return the index rows that belong to rows of the timers."""
         due, number = self._task.clock.due_ms, len(self._task.states) + 1
         assert due is not None
-        rows = index_rows(timers, due, gone=how == DELETED)
-        rows = rows.select(range(3)) if how == DELETED else rows
-        return self._columns.rows(1 + 3 * number + how, 1 + number, rows)
+        rows = index_rows(timers, due, gone=how is Change.DELETED)
+        rows = rows.select(range(3)) if how is Change.DELETED else rows
+        return self._columns.rows(RowTag.of_state(number, how), rows)
 
     def _of_frame(self, frame: Any) -> pa.RecordBatch:
         """Return a DataFrame that the processor yields as rows of the output."""

@@ -29,7 +29,7 @@ from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.write_options import Changes
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.spark.bucket_access import configure_storage_access
-from statestore.spark.cached_rows import coalesce_small, compute
+from statestore.spark.cached_rows import compute
 from statestore.spark.compat import refuse_connect
 from statestore.spark.state_lookup import collect_if_few, keys_in_use
 from statestore.storage import open_storage
@@ -39,19 +39,13 @@ from statestore.streaming.processor import Processing, processing_of, with_ticks
 from statestore.streaming.progress import Progress
 from statestore.streaming.query_options import DEFAULTS, ProcessorOptions, QueryOptions
 from statestore.streaming.query_states import QueryState, brought_over, options_of, to_evolve
-from statestore.streaming.timer_index import INDEX
-from statestore.streaming.updates import ByKey, Updated
+from statestore.streaming.strategy import FunctionUpdate, Update, UpdateStrategy
+from statestore.streaming.updates import Updated
 from statestore.streaming.worker_errors import worker_errors
 
 __all__ = ["SmallBatchProbe", "StatefulQuery"]
 
 _log = logging.getLogger(__name__)
-
-
-Update = Callable[
-    [DataFrame, Mapping[str, DataFrame], MicroBatch],
-    "Mapping[str, DataFrame | Changes] | Updated",
-]
 
 
 @dataclass(frozen=True)
@@ -212,7 +206,7 @@ class StatefulQuery:
         refuse_connect(events, "a StatefulQuery")
         location = open_storage(checkpoint_location, storage_options)
         configure_storage_access(events.sparkSession, location)
-        ticks = isinstance(self.update, Processing) and self.update.has_timers
+        ticks = self._strategy.has_timers
         if ticks:
             events = with_ticks(events)
             interval = 1000 if interval is None and not available_now else interval
@@ -297,14 +291,13 @@ class StatefulQuery:
             # A cached DataFrame has a known size: few rows then need no Python worker.
             events = keep(events)
             compute(events)
-        states = self._states(events)
+        states = self._strategy.states(events.schema)
         self._refuse_left_out(restored, states)
         keys = self._keys(events, rows, batch, restored, states, done)
         others = [] if restored is None else to_evolve(restored, self.operator, states)
-        if restored is not None and isinstance(self.update, Processing):
-            others += [] if self.update.is_indexed(restored, done) else [INDEX]
+        others += [] if restored is None else self._strategy.outdated(restored, done)
         step = _Step(events, states, keys, restored, done, tuple(others))
-        is_tick = isinstance(self.update, Processing) and batch.before is not None
+        is_tick = self._strategy.needs_keys and batch.before is not None
         is_idle = not keys.num_rows and is_tick and done.ends_like(batch)
         return None if is_idle and not self._is_first(step) else step
 
@@ -347,18 +340,18 @@ class StatefulQuery:
             "operator %r: rows of %s get the columns and the TTL of the query",
             *(self.operator, ", ".join(step.in_other_form)),
         )
-        restored, update = step.restored, self.update
+        restored = step.restored
         now_ms = batch.planned_at_ms
         with self.store.snapshot(parallelism=self.parallelism, now_ms=now_ms) as checkpoint:
             for name in step.in_other_form:
                 state = step.states[name]
-                if isinstance(update, Processing) and name == INDEX:
-                    rows = update.index(restored, batch)
-                else:
-                    rows = brought_over(restored.keyed(self.operator, name), state)
-                options = state.options
-                if name != INDEX:
-                    options = options_of(restored.keyed(self.operator, name).entry.state, state)
+                rows, options = self._strategy.rebuild(name, restored, batch), state.options
+                if rows is None:
+                    stored = restored.keyed(self.operator, name)
+                    rows, options = (
+                        brought_over(stored, state),
+                        options_of(stored.entry.state, state),
+                    )
                 arguments = state.arguments(self._key, options)
                 checkpoint.write_keyed(self.operator, name, rows, **arguments)
             # Rows in another form do not restore rows that were missing before.
@@ -368,7 +361,7 @@ class StatefulQuery:
 
     def _put(self, done: Progress, checkpoint: CheckpointWriter) -> None:
         """Write the progress; for a processor with timers, record that they are indexed."""
-        if isinstance(self.update, Processing) and self.update.has_timers:
+        if self._strategy.has_timers:
             done = replace(done, indexed=checkpoint.planned[0])
         done.write(checkpoint, self.options.source, self.parallelism)
 
@@ -380,13 +373,11 @@ class StatefulQuery:
     def _key(self) -> list[str]:
         return [self.key] if isinstance(self.key, str) else list(self.key)
 
-    def _states(self, events: DataFrame) -> dict[str, QueryState]:
+    @property
+    def _strategy(self) -> UpdateStrategy:
         if isinstance(self.update, Processing):
-            return self.update.states(events.schema)
-        return {
-            name: one if isinstance(one, QueryState) else QueryState(one)
-            for name, one in self.states.items()
-        }
+            return self.update
+        return FunctionUpdate(self.operator, self.states, self.update)
 
     def _newest(self, batch: MicroBatch) -> RestoredCheckpoint | None:
         try:
@@ -406,10 +397,9 @@ class StatefulQuery:
         return done
 
     def _has_any(self, restored: RestoredCheckpoint) -> bool:
-        """Return whether a checkpoint has a state of the query (for a processor: any state)."""
-        own = None if isinstance(self.update, Processing) else set(self.states)
+        """Return whether a checkpoint has a state of the query."""
         return any(
-            entry.state.uid == self.operator and (own is None or entry.state.name in own)
+            entry.state.uid == self.operator and self._strategy.owns(entry.state.name)
             for entry in restored.manifest.keyed
         )
 
@@ -443,10 +433,7 @@ class StatefulQuery:
                 ),
                 keys.null_keys,
             )
-        if restored is None or not isinstance(self.update, Processing):
-            return keys.rows
-        own, due = self.update.keys(keys.rows), self.update.due(restored, batch, done)
-        return own if due is None else pa.concat_tables([own, due.cast(own.schema)])
+        return self._strategy.keys(keys.rows, restored, batch, done)
 
     def _hash_scheme(
         self, name: str, state: QueryState, restored: RestoredCheckpoint | None
@@ -471,41 +458,22 @@ class StatefulQuery:
         self, step: _Step, batch: MicroBatch, keep: Callable[[DataFrame], DataFrame]
     ) -> Updated:
         is_first = self._is_first(step)
-        if isinstance(self.update, Processing) and not (step.keys.num_rows or is_first):
+        if self._strategy.needs_keys and not (step.keys.num_rows or is_first):
             return Updated({})
         touched = {
             name: self._touched(name, step)
             for name, one in step.states.items()
             if not one.is_derived
         }
-        if isinstance(self.update, Processing):
-            return self.update.run(
-                step.events,
-                touched,
-                batch,
-                keep,
-                restored=step.restored,
-                parallelism=self.parallelism,
-                is_first=is_first,
-            )
-        held = {name: coalesce_small(one) or keep(one) for name, one in touched.items()}
-        update = self.update
-        if isinstance(update, ByKey):
-            update = replace(update, operator=self.operator)
-        updated = update(step.events, held, batch)
-        if isinstance(updated, Mapping):
-            updated = Updated(updated)
-        if not isinstance(updated, Updated):
-            raise InvalidArgumentError(
-                f"update must return rows by state name, or Updated, not {type(updated).__name__}"
-            )
-        unknown = sorted(updated.changes.keys() - touched.keys())
-        if unknown:
-            raise InvalidArgumentError(
-                f"update returned rows of {unknown[0]!r}, but the query has the states "
-                f"({', '.join(touched)})"
-            )
-        return updated
+        return self._strategy.run(
+            step.events,
+            touched,
+            batch,
+            keep,
+            restored=step.restored,
+            parallelism=self.parallelism,
+            is_first=is_first,
+        )
 
     def _changes(self, name: str, updated: Updated) -> Changes:
         changes = updated.changes.get(name, Changes())
@@ -542,9 +510,7 @@ class StatefulQuery:
 
     def _drop_deleted(self, checkpoint: CheckpointWriter, step: _Step) -> None:
         """Drop the states that the processor has deleted."""
-        if not isinstance(self.update, Processing):
-            return
-        for name in self.update.deleted:
+        for name in self._strategy.deleted:
             if name not in step.states and self._has(step.restored, name):
                 checkpoint.drop(self.operator, name)
 
