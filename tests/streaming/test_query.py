@@ -23,7 +23,7 @@ from statestore.errors import (
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Manifest
 from statestore.parquet.writer import ParquetOptions
-from statestore.spark import state_reader as read
+from statestore.spark import state_lookup as read
 from statestore.streaming import (
     Changes,
     MicroBatch,
