@@ -67,7 +67,6 @@ __all__ = [
     "StoreNotFoundError",
     "UnclaimedStateError",
     "UnsupportedTypeError",
-    "unknown_choice",
 ]
 
 
