@@ -33,6 +33,7 @@ from statestore.errors import (
     StateStoreError,
 )
 from statestore.format.handles import Handle
+from statestore.format.listed import list_of, read_all
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.names import (
     CHECKPOINTS,
@@ -162,17 +163,52 @@ def readable_manifests(
 ) -> tuple[Manifest, ...]:
     """Return every readable manifest, including expired checkpoints, oldest first.
 
-    Manifests in ``known`` are not read again.
+    Manifests in ``known`` are not read again. The manifest of an expired checkpoint may name file
+    lists that a collection has already deleted.
     """
     known = known or {}
     identities = filter(None, map(checkpoint_id_of, catalog.storage.list(CHECKPOINTS)))
-    manifests = []
-    for number in sorted(number for number, is_tombstone in identities if not is_tombstone):
-        try:
-            manifests.append(known[number] if number in known else catalog.manifest(number))
-        except (CheckpointNotFoundError, MalformedManifestError, FormatVersionError):
-            continue  # a search reports the document as unsearched
-    return tuple(manifests)
+    numbers = sorted(number for number, is_tombstone in identities if not is_tombstone)
+    manifests = (known.get(number) or _load_if_readable(catalog, number) for number in numbers)
+    return tuple(manifest for manifest in manifests if manifest is not None)
+
+
+def _load_if_readable(catalog: Catalog, number: int) -> Manifest | None:
+    """Return a manifest, also if file lists of an expired checkpoint were collected before it."""
+    try:
+        manifest = catalog.load_header(number)
+        read_all(part.handles for part in manifest.parts)
+    except (CheckpointNotFoundError, FormatVersionError):
+        return None  # a search reports the document as unsearched
+    except MalformedManifestError:
+        return _load_without_lists(catalog, number) if catalog.is_expired(number) else None
+    return manifest
+
+
+def _load_without_lists(catalog: Catalog, number: int) -> Manifest | None:
+    try:
+        manifest = catalog.load_header(number)
+        left = [p for p in manifest.parts if not _is_list_deleted(catalog.storage, p)]
+        read_all(part.handles for part in left)
+    except (CheckpointNotFoundError, MalformedManifestError):
+        return None
+    return manifest
+
+
+def _is_list_deleted(storage: Storage, part: Entry) -> bool:
+    """Return whether the files are in a separate list that no longer exists.
+
+    A collection deletes the file lists of an expired checkpoint before its manifest. The data files
+    that are left are searched by their folders.
+    """
+    name = list_of(part.handles)
+    if name is None:
+        return False
+    try:
+        storage.size(name)
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def search_store(
@@ -328,7 +364,11 @@ class _Search:
         if isinstance(entry, KeyedEntry):
             selections = self.subject.selections(manifest, entry.state)
         for part in entry.parts:
-            for handle in part.handles:
+            try:
+                handles: tuple[Handle, ...] = tuple(part.handles)
+            except MalformedManifestError:
+                continue  # the list was deleted; the files that are left belong to no checkpoint
+            for handle in handles:
                 self._named[part.table.name_of(handle)] = handle, selections
 
     def add(self, item: Listed) -> None:

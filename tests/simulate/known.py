@@ -297,4 +297,26 @@ KNOWN = (
         ),
         near=2,
     ),
+    Known(
+        "a search cannot read expired manifests whose file lists were collected",
+        "search",
+        "a collection deletes the lists first, and keeps manifests while files of theirs are left",
+        Plan(
+            "s3",
+            3,
+            (
+                _of("compact", 1, 26.0),
+                _of("expire", 1, 26.0),
+                _of("purge", 1),
+                _of("gc", 1, 26.0),
+            ),
+            (
+                Event("purge1", 25, "wait"),
+                Event("purge1", 57, "wait", 1),
+                Event("gc1", 5, "wait", 1500),
+            ),
+            "u",
+        ),
+        near=1,
+    ),
 )
