@@ -22,7 +22,7 @@ from statestore.maintenance.copy_files import FileCopy
 from statestore.maintenance.subject import ColumnSubject, KeySubject
 from statestore.snapshot import begin
 from statestore.snapshot.checkpoint_context import PriorCheckpoints
-from statestore.storage import LocalStorage, local
+from statestore.storage import LocalStorage, hard_links, local
 from tests.simulate.bucket import SimulatedS3
 from tests.simulate.disk import Disk
 from tests.simulate.known import KNOWN, Known, shown_by
@@ -154,7 +154,8 @@ def broken_youth(patch: pytest.MonkeyPatch) -> None:
         os.link(old, new)
         return True
 
-    patch.setattr(local, "young_link", linked)
+    for module in (local, hard_links):
+        patch.setattr(module, "young_link", linked)
 
 
 def broken_names(patch: pytest.MonkeyPatch) -> None:

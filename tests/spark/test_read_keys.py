@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from statestore import StateStore
 from statestore.errors import MissingFileError
 from statestore.restore.restored import RestoredKeyedState
-from statestore.spark import state_reader as read
+from statestore.spark import state_lookup as read
 from statestore.spark.cached_rows import coalesce_small
 
 COLUMNS = {
