@@ -35,6 +35,7 @@ class Frame:
     """The part of a DataFrame that the query uses."""
 
     rows: pa.Table
+    schema: StructType = COLUMNS
 
     def persist(self) -> Frame:
         """Return the frame, which is already computed."""
