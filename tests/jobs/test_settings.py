@@ -15,6 +15,7 @@ from statestore.jobgraph.graph import JobGraph, Node
 from statestore.parquet.writer import ParquetOptions
 from statestore.restore.target import RestoreTarget
 from statestore.settings import from_table
+from statestore.storage.local_cache import CacheOptions
 
 pytestmark = pytest.mark.spark
 
@@ -287,14 +288,13 @@ def test_the_local_cache() -> None:
     store = snapshot(SNAPSHOT.replace('url = "s"', 'url = "s"\nlocal_cache = "c"')).store
     assert store.options == {
         "storage_options": {},
-        "local_cache": "c",
-        "local_cache_bytes": 10 * 2**30,
+        "cache": CacheOptions("c", 10 * 2**30),
         "parallel_streams": 16,
         "table_format": None,
         "layout": None,
         "parquet": ParquetOptions(),
     }
-    assert restore().store.options["local_cache"] is None
+    assert restore().store.options["cache"] is None
     with pytest.raises(SettingsError, match=r"store\.local_cache_bytes must be at least 1, not 0"):
         snapshot(SNAPSHOT.replace('url = "s"', 'url = "s"\nlocal_cache_bytes = 0'))
 

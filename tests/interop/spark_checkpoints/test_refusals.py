@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -283,7 +284,9 @@ def test_a_join_with_a_store_that_is_not_known(kept: Kept, tmp_path: Path) -> No
 
 
 def test_a_session_of_spark_connect(kept: Kept, tmp_path: Path) -> None:
-    made = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    sources = SimpleNamespace(register=lambda source: None)
+    members = {"__module__": "pyspark.sql.connect.session", "dataSource": sources}
+    made = type("SparkSession", (), members)()
     target = tmp_path / "target"
     with pytest.raises(InvalidArgumentError, match="Spark Connect"):
         import_checkpoint(made, str(kept.hdfs), kept.new_store(tmp_path / "store"))
