@@ -153,7 +153,13 @@ def peak_kilobytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-@pytest.mark.parametrize("keeps", [True, False], ids=["zeros after its bytes", "zeros"])
+@pytest.mark.parametrize(
+    "keeps",
+    [
+        pytest.param(True, id="zeros after its bytes"),
+        pytest.param(False, id="zeros", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize("name", ["2.3_heap_native", "2.3_rocksdb_native"])
 def test_a_large_state_file_is_not_read_as_a_whole(tmp_path: Path, name: str, keeps: bool) -> None:
     """The savepoint declares 5 GB, and its file has this size, but is sparse."""

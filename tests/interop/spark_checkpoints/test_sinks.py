@@ -51,7 +51,6 @@ def start(
 @pytest.mark.parametrize(
     ("form", "provider", "steps"),
     [
-        ("parquet", "hdfs", (4, 5)),
         pytest.param("parquet", "hdfs", (4, 5, 6), marks=pytest.mark.long),
         ("delta", "rocksdb", (4,)),
     ],

@@ -25,9 +25,9 @@ from tests.faults.test_snapshot import commit_in
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
-# These faults are injected above the storage, which other tests check on each service. The kills
-# are real, so each service handles an upload that is never completed.
-injected = pytest.mark.parametrize(
+# The faults are injected above the storage, which other tests check on each service. The kills are
+# real, so test-long has them on each service, which handles an upload that is never completed.
+on_s3_in_each_run = pytest.mark.parametrize(
     "server",
     ["s3", *(pytest.param(name, marks=pytest.mark.long) for name in ("azure", "gcs", "hdfs"))],
     indirect=True,
@@ -59,7 +59,7 @@ def check(storage: Storage, newest: int) -> None:
     whole(store, newest)
 
 
-@injected
+@on_s3_in_each_run
 @pytest.mark.parametrize(
     "kind", [FaultKind.ERROR, pytest.param(FaultKind.ANSWER_LOST, marks=pytest.mark.long)]
 )
@@ -80,7 +80,7 @@ def test_a_failing_call_never_leaves_a_partial_checkpoint(
     check(storage, newest + 1)
 
 
-@injected
+@on_s3_in_each_run
 @pytest.mark.parametrize(
     "kind", [FaultKind.TRUNCATED, pytest.param(FaultKind.ANSWER_WRONG, marks=pytest.mark.long)]
 )
@@ -102,6 +102,7 @@ def take_and_die(url: str, options: dict[str, Any], at: int, newest: int) -> Non
     take(over(FaultyStorage(storage, Fault(at, FaultKind.KILLED))), newest + 1)
 
 
+@on_s3_in_each_run
 @pytest.mark.parametrize("each_file", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_kill_at_any_call_leaves_complete_checkpoints(
     storage: ObjectStorage, server: Any, calls: tuple[Call, ...], each_file: bool
@@ -121,7 +122,7 @@ def test_a_kill_at_any_call_leaves_complete_checkpoints(
     check(storage, 3 + len(late))
 
 
-@injected
+@on_s3_in_each_run
 @pytest.mark.parametrize(
     "command",
     [
