@@ -2,7 +2,7 @@
 
 Each supported file system is one module, which implements ``base.Storage``. Other file systems are
 refused when a store is opened. The contents of files do not belong here: documents are in
-``format``, and rows are in ``files``.
+``format``, and rows are in ``rows`` and ``parquet``.
 """
 
 from __future__ import annotations
