@@ -81,7 +81,7 @@ def test_the_read_amplification_is_shown(run: Run, fraud: Path) -> None:
 
 
 def test_compare_shows_every_option_and_the_best(run: Run, fraud: Path) -> None:
-    given = ("plan", "--to", "7", "--compare", "2,4", "--store", fraud)
+    given = ("plan", "--parallelism", "7", "--compare", "2,4", "--store", fraud)
     found = document(run(*given, "--rate", "1MB/s", "--output", "json"))
     known = StateStore.open(str(fraud)).inspect.compare([2, 4, 7], rate=1_000_000)
     assert [one["parallelism"] for one in found["options"]] == [2, 4, 7]
@@ -182,12 +182,12 @@ def test_a_user_without_a_home_is_not_an_error(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--to", "2", "--parallelism", "3"], "--to is another name for --parallelism"),
+        (["--to", "2"], "no such option '--to'"),
         (["--compare", "2,x"], "invalid value for '--compare'"),
         (["--compare", "2", "--rate", "fast"], "invalid value for '--rate': 'fast' is not a rate"),
         (["--rate", "1MB/s"], "--rate and --prices require --compare"),
         (["--compare", "2", "--prices", "nowhere.toml"], "the price file nowhere.toml"),
-        (["--compare", "2", "--to", "auto"], "--compare requires numbers"),
+        (["--compare", "2", "--parallelism", "auto"], "--compare requires numbers"),
         (
             ["--compare", "2", "--max-parallelism", "256"],
             "--compare cannot be combined with --max-par",

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import click
 
-from statestore.cli.arguments import Parallelism, graph_of, target_options
+from statestore.cli.arguments import graph_of, target_options
 from statestore.cli.checkpoints import (
     amplification_of,
     choices_document,
@@ -130,18 +130,17 @@ class _Rate(click.ParamType[Any]):
         "statestore plan --parallelism 3 --hosts a=2,b=1 --placement evenly --store ./fraud",
         "statestore plan --parallelism 5 --balance bytes --store ./fraud",
         "statestore plan --parallelism 5 --max-parallelism 256 --store ./fraud",
-        "statestore plan --to 7 --compare 2,4,8 --rate 200MB/s --store ./fraud",
+        "statestore plan --parallelism 7 --compare 2,4,8 --rate 200MB/s --store ./fraud",
         "statestore plan --graph new-job.toml 1 --store ./fraud --output json",
     ),
 )
 @target_options
-@click.option("--to", type=Parallelism(), metavar="N|auto", help="Another name for --parallelism.")
 @click.option(
     "--compare",
     "compared",
     type=_Numbers(),
     metavar="N,N,…",
-    help="Compare these parallelisms, including --to, instead.",
+    help="Compare these parallelisms and --parallelism instead.",
 )
 @click.option(
     "--rate",
@@ -168,7 +167,6 @@ def plan_restore(
     invocation: Invocation,
     /,
     parallelism: int | Literal["auto"] | None,
-    to: int | Literal["auto"] | None,
     hosts: dict[str, int] | None,
     placement: str,
     checkpoint: str,
@@ -178,10 +176,8 @@ def plan_restore(
     **given: Any,
 ) -> PlannedRestore | ComparedPlans:
     """Show what a restore for another parallelism or job would read."""
-    if to is not None and parallelism is not None:
-        raise click.UsageError("--to is another name for --parallelism; pass only one of them")
     target: dict[str, Any] = given | {
-        "parallelism": parallelism if to is None else to,
+        "parallelism": parallelism,
         "checkpoint": checkpoint,
         "graph": graph_of(given["graph"]),
     }
