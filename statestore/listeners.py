@@ -78,7 +78,7 @@ class CompactionFailed:
 
     store: str
     checkpoint_id: int
-    uid: str
+    operator: str
     state: str
     error: BaseException
 
@@ -178,7 +178,7 @@ class Listeners:
                 "after the next checkpoint: %s"
             ),
             event.state,
-            event.uid,
+            event.operator,
             event.store,
             event.error,
             # The text of an error of ours says what happened; any other one needs its traceback.

@@ -64,6 +64,18 @@ def arguments(call: Callable[..., Any]) -> list[inspect.Parameter]:
     return [one for one in inspect.signature(call).parameters.values() if one.name != "self"]
 
 
+def test_an_operator_and_a_state_are_called_so() -> None:
+    """A uid is the text that identifies an operator of a job graph."""
+    of_graphs = ("statestore.jobgraph.", "statestore.interop.flink_savepoints.ExportedOperator")
+    named = {
+        name: {argument.name for argument in arguments(call)}
+        for name, call in CALLS.items()
+        if not name.startswith(of_graphs)
+    }
+    assert [name for name, names in named.items() if "uid" in names] == []
+    assert [name for name, names in named.items() if {"operator", "name"} <= names] == []
+
+
 def test_the_calls_are_those_of_users() -> None:
     """Among them are classmethods, and methods that are checked when they are called."""
     assert {

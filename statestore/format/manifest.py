@@ -340,12 +340,12 @@ class Manifest:
             + ("; part of its source is left out" if self.left_out else "")
         )
 
-    def keyed_entry(self, uid: str, name: str) -> KeyedEntry:
+    def keyed_entry(self, operator: str, state: str) -> KeyedEntry:
         """Return a keyed state.
 
         Args:
-            uid: the operator.
-            name: the state.
+            operator: the operator's uid.
+            state: the state's name.
 
         Returns:
             The state with its files.
@@ -353,14 +353,14 @@ class Manifest:
         Raises:
             StateNotFoundError: if it does not exist; it lists the existing states.
         """
-        return _find(self, uid, name, self.keyed)
+        return _find(self, operator, state, self.keyed)
 
-    def operator_entry(self, uid: str, name: str) -> OperatorEntry:
+    def operator_entry(self, operator: str, state: str) -> OperatorEntry:
         """Return an operator state.
 
         Args:
-            uid: the operator.
-            name: the state.
+            operator: the operator's uid.
+            state: the state's name.
 
         Returns:
             The state with its files.
@@ -368,14 +368,14 @@ class Manifest:
         Raises:
             StateNotFoundError: if it does not exist; it lists the existing states.
         """
-        return _find(self, uid, name, self.operator)
+        return _find(self, operator, state, self.operator)
 
-    def find(self, uid: str, name: str) -> Entry:
+    def find(self, operator: str, state: str) -> Entry:
         """Return a state, keyed or operator.
 
         Args:
-            uid: the operator.
-            name: the state.
+            operator: the operator's uid.
+            state: the state's name.
 
         Returns:
             The state with its files.
@@ -383,7 +383,7 @@ class Manifest:
         Raises:
             StateNotFoundError: if it does not exist; it lists the existing states.
         """
-        return _find(self, uid, name, self.entries)
+        return _find(self, operator, state, self.entries)
 
 
 def _kind_and_key(entry: Entry) -> tuple[str, str]:

@@ -164,11 +164,11 @@ class RestorePlan:
     matching: Matching | None = None
     left_out: tuple[LeftOutState, ...] = ()
 
-    def operator(self, uid: str) -> OperatorPlan:
+    def operator(self, operator: str) -> OperatorPlan:
         """Return the plan of an operator.
 
         Args:
-            uid: the operator; with a job graph, an operator of the graph.
+            operator: the operator's uid; with a job graph, an operator of the graph.
 
         Returns:
             The plan.
@@ -176,21 +176,21 @@ class RestorePlan:
         Raises:
             StateNotFoundError: if the operator is not in the plan; it lists the existing ones.
         """
-        for operator in self.operators:
-            if operator.uid == uid:
-                return operator
+        for plan in self.operators:
+            if plan.uid == operator:
+                return plan
         where = f"checkpoint {self.checkpoint_id}"
-        known = ", ".join(repr(operator.uid) for operator in self.operators) or "none"
+        known = ", ".join(repr(plan.uid) for plan in self.operators) or "none"
         if self.matching is None:
-            raise StateNotFoundError(f"no operator {uid!r} in {where}; it has {known}")
+            raise StateNotFoundError(f"no operator {operator!r} in {where}; it has {known}")
         labels = [label_of(node.node) for node in self.matching.nodes]
-        if uid in labels:
+        if operator in labels:
             raise StateNotFoundError(
-                f"operator {uid!r} has no state in {where} and starts empty; "
+                f"operator {operator!r} has no state in {where} and starts empty; "
                 "restored.matching gives the reason"
             )
         raise StateNotFoundError(
-            f"the job graph has no operator {uid!r}; it has {', '.join(map(repr, labels))}"
+            f"the job graph has no operator {operator!r}; it has {', '.join(map(repr, labels))}"
         )
 
     @property

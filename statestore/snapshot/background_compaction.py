@@ -339,7 +339,7 @@ class BackgroundCompaction:
                         CompactionFailed(
                             store=self._listeners.url,
                             checkpoint_id=task.compactor.checkpoint_id,
-                            uid=task.source.state.uid,
+                            operator=task.source.state.uid,
                             state=task.source.state.name,
                             error=error,
                         )

@@ -53,13 +53,13 @@ class Progress:
     names: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, restored: RestoredCheckpoint, uid: str) -> Progress:
+    def of(cls, restored: RestoredCheckpoint, operator: str) -> Progress:
         """Return the progress that a checkpoint records; it is empty if there is no record."""
-        queries = _stored(restored, uid, PROGRESS) or []
-        ends = _stored(restored, uid, POSITIONS) or []
-        files = _stored(restored, uid, FILES)
-        indexed = _stored(restored, uid, INDEXED)
-        names = _stored(restored, uid, NAMES) or []
+        queries = _stored(restored, operator, PROGRESS) or []
+        ends = _stored(restored, operator, POSITIONS) or []
+        files = _stored(restored, operator, FILES)
+        indexed = _stored(restored, operator, INDEXED)
+        names = _stored(restored, operator, NAMES) or []
         if len(names) != len(ends):  # a salvage has lost one of the two
             names = []
         return cls(
@@ -70,26 +70,26 @@ class Progress:
             tuple(element["name"] for element in names),
         )
 
-    def write(self, checkpoint: CheckpointWriter, uid: str, parallelism: int) -> None:
+    def write(self, checkpoint: CheckpointWriter, operator: str, parallelism: int) -> None:
         """Write the progress into a checkpoint; drop records that no current source needs."""
         elements = [{"query": query, "batch": batch} for query, batch in self.queries]
-        checkpoint.write_broadcast(uid, PROGRESS, elements)
+        checkpoint.write_broadcast(operator, PROGRESS, elements)
         ends = [{"source": number, "ends_at": text} for number, text in enumerate(self.ends)]
-        checkpoint.write_broadcast(uid, POSITIONS, ends)
+        checkpoint.write_broadcast(operator, POSITIONS, ends)
         files = [{"source": number, "digest": digest} for number, digest in self.files or ()]
         names = [{"source": number, "name": name} for number, name in enumerate(self.names)]
         for state, elements in ((FILES, files), (NAMES, names)):
             if elements:
-                checkpoint.write_broadcast(uid, state, elements)
+                checkpoint.write_broadcast(operator, state, elements)
             else:
-                checkpoint.drop(uid, state)
+                checkpoint.drop(operator, state)
         if self.indexed is not None:
-            checkpoint.write_broadcast(uid, INDEXED, [{"checkpoint": self.indexed}])
+            checkpoint.write_broadcast(operator, INDEXED, [{"checkpoint": self.indexed}])
         if offsets := kafka_offsets(self.ends):
             none: list[list[dict[str, Any]]] = [[] for _ in range(parallelism - 1)]
-            checkpoint.write_union(uid, OFFSETS, [offsets, *none])
+            checkpoint.write_union(operator, OFFSETS, [offsets, *none])
         else:
-            checkpoint.drop(uid, OFFSETS)
+            checkpoint.drop(operator, OFFSETS)
 
     def with_done(self, batch: MicroBatch) -> Progress:
         """Return the progress after a micro-batch."""
@@ -196,9 +196,9 @@ def _shown(names: tuple[str, ...], ends: tuple[str, ...]) -> str:
     return " and ".join(ends) or "nowhere"
 
 
-def _stored(restored: RestoredCheckpoint, uid: str, name: str) -> list[dict[str, Any]] | None:
+def _stored(restored: RestoredCheckpoint, operator: str, name: str) -> list[dict[str, Any]] | None:
     try:
-        (elements,) = restored.operator_state(uid, name).per_old_subtask()
+        (elements,) = restored.operator_state(operator, name).per_old_subtask()
     except StateNotFoundError:
         return None
     return elements

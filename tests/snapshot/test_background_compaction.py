@@ -250,7 +250,7 @@ def test_a_failure_is_logged_and_the_compaction_is_retried(
         change(store, {"u1": 100})
         store.parts.background.wait()
     [event] = heard
-    assert (event.uid, event.state, event.checkpoint_id) == ("u", "s", 2)
+    assert (event.operator, event.state, event.checkpoint_id) == ("u", "s", 2)
     assert event.store == str(tmp_path / "store")
     assert str(event.error) == "the disk is full"
     assert "the compaction of state 's' of operator 'u'" in caplog.text
