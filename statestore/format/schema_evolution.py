@@ -175,8 +175,8 @@ class _Change:
                     raise self.refusal(
                         (
                             f"{old.name!r} is missing and {new.name!r} is new. Pass "
-                            f"renamed={{{old.name!r}: {new.name!r}}} if it is the same column, or "
-                            f"dropped=[{old.name!r}] if it is not"
+                            f"KeyedOptions(renamed={{{old.name!r}: {new.name!r}}}) if it is the "
+                            f"same column, or KeyedOptions(dropped=[{old.name!r}]) if it is not"
                         ),
                         advice="",
                     )

@@ -106,14 +106,15 @@ def _advice(data_type: pa.DataType) -> str:
             pa.types.is_time,
             (
                 "cast it to nanoseconds of the day (long); for a key column also pass "
-                "key_types='LocalTime' ('TIME(3)' in flink-sql), which keeps its key groups"
+                "KeyedOptions(key_types='LocalTime') ('TIME(3)' in flink-sql), which keeps its "
+                "key groups"
             ),
         ),
         (
             pa.types.is_duration,
             (
                 "cast it to nanoseconds (long); for a key column also pass "
-                "key_types='Duration', which keeps its key groups"
+                "KeyedOptions(key_types='Duration'), which keeps its key groups"
             ),
         ),
         (pa.types.is_null, "the column has only nulls; give it a type"),

@@ -504,7 +504,8 @@ def _refuse_foreign(key_group: int, target: KeyedTarget, owners: Assignment) -> 
         raise _hash_mismatch_error(target.state)
     raise InvalidArgumentError(
         f"{target.state} was declared co-located, but Spark partition {here} has a row of a key "
-        f"group that belongs to subtask {subtask} of {owners.parallelism}; remove co_located=True"
+        f"group that belongs to subtask {subtask} of {owners.parallelism}; remove "
+        "KeyedOptions(co_located=True)"
     )
 
 

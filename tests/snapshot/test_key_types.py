@@ -199,7 +199,7 @@ def test_a_uuid_in_another_column_is_refused(tmp_path: Path) -> None:
     """It would be returned as bytes or text."""
     store = opened(tmp_path)
     with (
-        pytest.raises(InvalidArgumentError, match="if it is a key, pass key_types='UUID'"),
+        pytest.raises(InvalidArgumentError, match=r"a key, pass KeyedOptions\(key_types='UUID'\)"),
         store.snapshot(parallelism=1) as checkpoint,
     ):
         checkpoint.write_keyed("u", "n", [{"k": IDS[0]}], key="k")

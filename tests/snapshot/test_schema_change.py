@@ -94,7 +94,7 @@ def test_a_narrower_type_is_refused_before_any_write(
 def test_a_rename_is_declared(store: StateStore) -> None:
     """It stays valid: the next checkpoint of the same job declares it again."""
     take(store, {"old": [1, 2], "x": [1, 2]})
-    with pytest.raises(SchemaMismatchError, match=r"renamed=\{'old': 'new'\} if it is the same"):
+    with pytest.raises(SchemaMismatchError, match=r"renamed=\{'old': 'new'\}\) if it is the same"):
         take(store, {"new": [1, 2], "x": [1, 2]})
     for _ in range(2):
         take(store, {"new": [1, 2], "x": [1, 2]}, renamed={"old": "new"})
@@ -105,7 +105,7 @@ def test_a_rename_is_declared(store: StateStore) -> None:
 
 def test_a_removed_and_an_added_column_are_declared(store: StateStore) -> None:
     take(store, {"old": [1, 2]})
-    with pytest.raises(SchemaMismatchError, match=r"dropped=\['old'\] if it is not"):
+    with pytest.raises(SchemaMismatchError, match=r"dropped=\['old'\]\) if it is not"):
         take(store, {"new": [1, 2]})
     for _ in range(2):
         take(store, {"new": [1, 2]}, dropped="old")
