@@ -243,6 +243,6 @@ def _broken(location: Storage, name: str) -> InvalidArgumentError:
         f"{location.url}/{name} is missing or not in Spark's format: the query's checkpoint "
         "location has lost a planned micro-batch, for example in a power failure, or named "
         f"sources have another order, {NEEDS_NAMES}. Restore the location, or start the query "
-        "with a new checkpoint location, succeeds=True, and sources that begin where the "
-        "state ends; its newest checkpoint has the positions"
+        "with a new checkpoint location, QueryOptions(succeeds=True), and sources that begin "
+        "where the state ends; its newest checkpoint has the positions"
     )

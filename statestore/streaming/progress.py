@@ -160,7 +160,8 @@ class Progress:
                 f"the newest checkpoint ends with micro-batch {stored} of query "
                 f"{batch.query}, but Spark continues with {batch.number}: the micro-batches "
                 "between them are missing in the store. Start the query with a new "
-                "checkpoint location, succeeds=True, and from the positions of the checkpoint"
+                "checkpoint location, QueryOptions(succeeds=True), and from the positions of the "
+                "checkpoint"
             )
         if batch.number < stored:
             raise _behind(batch, stored, f"but Spark runs micro-batch {batch.number} again")
@@ -217,8 +218,8 @@ def _behind(batch: MicroBatch, stored: int, how: str) -> InvalidArgumentError:
         "The location has changed since the store was written (a power failure, or an older "
         f"copy), or named sources have another order, {NEEDS_NAMES}; events would be lost or "
         "counted twice. Restore the location. Or start the query with a new checkpoint "
-        "location, succeeds=True, and sources that begin at the checkpoint's positions. Or "
-        "reset the state to the checkpoint at which the location ends "
+        "location, QueryOptions(succeeds=True), and sources that begin at the checkpoint's "
+        "positions. Or reset the state to the checkpoint at which the location ends "
         "(checkpoint.carry_rest(base=…)), from which Spark sends all events again"
     )
 
