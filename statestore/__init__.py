@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from statestore.restarts import run_with_restarts
     from statestore.restore.plan import RestorePlan
     from statestore.restore.restored import RestoredCheckpoint
-    from statestore.snapshot.subtask_writer import Acknowledgement, KeyedWriter, SubtaskWriter
+    from statestore.snapshot.acknowledgement import Acknowledgement
+    from statestore.snapshot.subtask_writer import KeyedWriter, SubtaskWriter
     from statestore.snapshot.write_options import Changes, KeyedOptions
     from statestore.snapshot.writer import CheckpointWriter
     from statestore.spark.session import spark_session
@@ -73,7 +74,7 @@ __all__ = [
 
 
 _PLACES = {
-    "Acknowledgement": "snapshot.subtask_writer",
+    "Acknowledgement": "snapshot.acknowledgement",
     "CacheOptions": "storage.local_cache",
     "Changes": "snapshot.write_options",
     "CheckpointCommitted": "listeners",

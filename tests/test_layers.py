@@ -95,7 +95,7 @@ HOMES = {
         "statestore.cli",
         "statestore.format",
         "statestore.catalog",
-        "statestore.snapshot.subtask_writer",
+        "statestore.snapshot.acknowledgement",
         "statestore.settings",
         "statestore.interop.spark_checkpoints.location",
         "statestore.restore.plan",  # what subtasks read: values by the hundred thousand

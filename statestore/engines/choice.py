@@ -162,9 +162,6 @@ def _is_spark(rows: Any) -> bool:
     return type(rows).__module__.startswith("pyspark.")
 
 
-# A partitioner for a DataFrame; Spark is loaded only when it is called.
-
-
 def partition(df: DataFrame, partitioner: Partitioner, *, parallelism: int) -> DataFrame:
     """Return ``df`` in exactly ``parallelism`` Spark partitions.
 

@@ -34,7 +34,7 @@ from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, TableRef
 from statestore.maintenance.copy_files import FileCopy, Progress, data_files
 from statestore.maintenance.derive import Deriver
-from statestore.snapshot.checkpoint_context import PriorCheckpoints
+from statestore.snapshot.prior_checkpoints import PriorCheckpoints
 from statestore.storage import Storage
 
 __all__ = ["CopiedCheckpoint", "copy"]

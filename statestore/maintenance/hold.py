@@ -1,4 +1,12 @@
-"""Hold a checkpoint: by name as a savepoint, or while it is being read as a pin (I9)."""
+"""Hold a checkpoint: by name as a savepoint, or while it is being read as a pin (I9).
+
+A savepoint is a small document stored next to the checkpoints. Its checkpoint is neither expired
+nor collected. If it expired at the same moment, it still exists under the savepoint's name.
+
+A reader that dies leaves its pin behind. When the lease has ended, the pin no longer holds the
+checkpoint, and the next collection removes it. A pin cannot be extended: a reader that needs more
+time must take another pin first.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +28,6 @@ __all__ = [
     "pin",
     "unpin",
 ]
-
-
-# Savepoint: keep a checkpoint under a name until the savepoint is deleted (I9).
-#
-# A savepoint is a small document stored next to the checkpoints. Its checkpoint is neither expired
-# nor collected. If it expired at the same moment, it still exists under the savepoint's name.
 
 
 def make_savepoint(catalog: Catalog, name: str, checkpoint: int | str, *, now_ms: int) -> Savepoint:
@@ -58,13 +60,6 @@ def check_holdable(catalog: Catalog, checkpoint: int | str, checkpoint_id: int) 
             "so no other hold can be added; it stays until that savepoint is deleted"
         ) from error
     catalog.manifest(checkpoint_id)
-
-
-# Pin: keep a checkpoint while it is being read, at most until the lease ends (I9).
-#
-# A reader that dies leaves its pin behind. When the lease has ended, the pin no longer holds the
-# checkpoint, and the next collection removes it. A pin cannot be extended: a reader that needs more
-# time must take another pin first.
 
 
 _LONGEST_MS = 1000 * 3_000_000_000

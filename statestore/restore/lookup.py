@@ -29,9 +29,6 @@ from statestore.storage import Storage
 __all__ = ["has_exact_bounds", "key_batch", "key_group_of", "rows_of_key", "table_of_key"]
 
 
-# The rows of one key, from at most one data file: a point lookup without a scan of the state.
-
-
 def rows_of_key(
     storage: Storage,
     entry: KeyedEntry,

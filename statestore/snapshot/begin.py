@@ -32,12 +32,14 @@ from statestore.keys.groups import check_parallelism
 from statestore.keys.ranges import RangeAssignment
 from statestore.parquet.writer import ParquetOptions
 from statestore.restore.plan import owners_of
+from statestore.snapshot.acknowledgement import Acknowledgement, AttemptId
 from statestore.snapshot.background_compaction import BackgroundCompaction
 from statestore.snapshot.carry import LATEST
-from statestore.snapshot.checkpoint_context import CheckpointContext, PriorCheckpoints
+from statestore.snapshot.checkpoint_context import CheckpointContext
 from statestore.snapshot.measurement import Measuring
 from statestore.snapshot.pending_checkpoint import USED
-from statestore.snapshot.subtask_writer import Acknowledgement, AttemptId, KeyedWriter
+from statestore.snapshot.prior_checkpoints import PriorCheckpoints
+from statestore.snapshot.subtask_writer import KeyedWriter
 from statestore.snapshot.write_options import DEFAULTS, Columns, KeyedOptions
 from statestore.snapshot.writer import CheckpointWriter
 

@@ -37,15 +37,13 @@ from statestore.rows.change_rows import (
 from statestore.rows.delete_markers import Deletion, named_columns
 from statestore.rows.input_rows import StreamedRows
 from statestore.snapshot.carry import LATEST
-from statestore.snapshot.checkpoint_context import CheckpointContext, StoredFacts
+from statestore.snapshot.checkpoint_context import CheckpointContext
 from statestore.snapshot.full_writer import write_prepared
 from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 from statestore.snapshot.prepare import prepare, prepare_changes
-from statestore.snapshot.state_request import (
-    KeyedRequest,
-    TtlAsked,
-    keyed_request,
-)
+from statestore.snapshot.prior_checkpoints import StoredFacts
+from statestore.snapshot.state_request import KeyedRequest, keyed_request
+from statestore.snapshot.state_ttl import TtlAsked
 from statestore.snapshot.write_options import Changes, Columns, KeyedOptions
 
 __all__ = ["changed_request", "latest_or", "write_against", "write_changes"]

@@ -2,169 +2,31 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Fence
 from statestore.delta.state_table import StateTable
-from statestore.errors import CheckpointNotFoundError, MalformedManifestError, ParallelismError
+from statestore.errors import MalformedManifestError, ParallelismError
 from statestore.format.batches import Batch, BatchRecord
 from statestore.format.compaction_policy import CompactionRule
 from statestore.format.listed import list_of
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, TableRef, Writer
-from statestore.format.names import data_file_id, keyed_table, operator_folder
-from statestore.format.state import KeyedState, OperatorState
+from statestore.format.names import data_file_id, keyed_table
+from statestore.format.state import KeyedState
 from statestore.jobgraph.stored_operators import Operators
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.ranges import Assignment, RangeAssignment
 from statestore.parquet.keyed_writer import KeyedTarget
 from statestore.parquet.writer import ParquetOptions
+from statestore.snapshot.acknowledgement import AttemptId
 from statestore.snapshot.background_compaction import BackgroundCompaction
 from statestore.snapshot.measurement import Measuring
-from statestore.snapshot.subtask_writer import AttemptId
+from statestore.snapshot.prior_checkpoints import PriorCheckpoints
 
-__all__ = [
-    "CheckpointContext",
-    "PriorCheckpoints",
-    "StoredFacts",
-]
-
-
-# The prior checkpoints' knowledge of a state, from the newest checkpoint that has it (I3).
-#
-# This is nearly always the newest checkpoint. A state that it lacks may have been left out for a
-# while, so older checkpoints are searched too, but only if the operator has files in the store. So
-# a new state costs one listing.
-
-
-@dataclass(frozen=True)
-class StoredFacts:
-    """What the prior checkpoints know of a keyed state, from the newest one that has it.
-
-    ``entry`` is None for a new state. ``max_parallelism`` is the operator's, and None if no
-    checkpoint has a keyed state of the operator.
-    """
-
-    entry: KeyedEntry | None
-    max_parallelism: int | None
-
-    @property
-    def state(self) -> KeyedState | None:
-        """The state as it is stored."""
-        return None if self.entry is None else self.entry.state
-
-    @property
-    def base_rows(self) -> int | None:
-        """The number of rows of its base, without the rows of its changes."""
-        return None if self.entry is None else self.entry.rows - self.entry.changed_rows
-
-
-class PriorCheckpoints:
-    """The checkpoints of a store when a snapshot began; manifests are read on demand."""
-
-    def __init__(self, catalog: Catalog, operators: Operators) -> None:
-        """List the existing checkpoints; ``operators`` are the calling job's operators."""
-        self._catalog, self._operators = catalog, operators
-        visible, self.newest_id = catalog.visible_and_newest()
-        self._unread = list(visible)
-        self._newest = self._unread[-1] if self._unread else None
-        self._read: list[Manifest] = []
-        self._loaded: dict[int, Manifest] = {}
-
-    def load(self, checkpoint: int | str) -> Manifest:
-        """Return a checkpoint as :meth:`Catalog.load` does; one given by number is cached."""
-        known = self._loaded.get(checkpoint) if type(checkpoint) is int else None
-        if known is not None:
-            return known
-        manifest = self._catalog.load(checkpoint)
-        return self._loaded.setdefault(manifest.checkpoint_id, manifest)
-
-    def newest(self) -> Manifest | None:
-        """Return the newest checkpoint, or None.
-
-        Raises MalformedManifestError if it cannot be read.
-        """
-        return None if self._newest is None else self.load(self._newest)
-
-    def before(self) -> Manifest | None:
-        """Return the newest readable checkpoint, or None."""
-        return next(self._manifests(), None)
-
-    def stored(self, uid: str, name: str) -> StoredFacts:
-        """Return what the newest checkpoint that has a keyed state knows of it."""
-        max_parallelism = None
-        for entry in self._entries(uid):
-            if not isinstance(entry, KeyedEntry):
-                continue
-            if max_parallelism is None:
-                max_parallelism = entry.state.max_parallelism
-            if entry.state.name == name:
-                return StoredFacts(entry, max_parallelism)
-        return StoredFacts(None, max_parallelism)
-
-    def newest_keyed(self, uid: str, name: str) -> KeyedEntry | None:
-        """Return a keyed state of the newest checkpoint, or None.
-
-        Raises MalformedManifestError if the newest manifest cannot be read.
-        """
-        manifest = self.newest()
-        return None if manifest is None else self.keyed_in(manifest, uid, name)
-
-    def keyed_in(self, manifest: Manifest, uid: str, name: str) -> KeyedEntry | None:
-        """Return a keyed state of a checkpoint, or None.
-
-        States are matched by operator id, because labels can move: the operator may have had
-        another label then, and another operator may have had this one.
-        """
-        ids = self._operators.ids_of(uid)
-        for entry in manifest.keyed:
-            known = manifest.operators.id_of(entry.state.uid) in ids
-            if known and entry.state.name == name:
-                return entry
-        return None
-
-    def operator(self, uid: str, name: str) -> OperatorState | None:
-        """Return an operator state as it is stored in the newest checkpoint that has it."""
-        for entry in self._entries(uid):
-            if entry.state.name == name and isinstance(entry.state, OperatorState):
-                return entry.state
-        return None
-
-    def _entries(self, uid: str) -> Iterator[Entry]:
-        """Yield an operator's states, newest checkpoint first, matched by operator id."""
-        ids = self._operators.ids_of(uid)
-        for number, manifest in enumerate(self._manifests()):
-            for entry in manifest.entries:
-                if manifest.operators.id_of(entry.state.uid) in ids:
-                    yield entry
-            if number or self._operators.graph is not None:
-                continue  # in a job graph, an operator can have a new label
-            if not self._catalog.storage.list(operator_folder(uid)):
-                return
-
-    def _manifests(self) -> Iterator[Manifest]:
-        yield from self._read
-        while self._unread:
-            manifest = self._load(self._unread.pop())
-            if manifest is not None:
-                self._read.append(manifest)
-                yield manifest
-
-    def _load(self, checkpoint_id: int) -> Manifest | None:
-        """Return a manifest, or None if it is damaged or just expired.
-
-        Neither must keep a job from taking its next checkpoint.
-        """
-        try:
-            return self.load(checkpoint_id)
-        except CheckpointNotFoundError:
-            return None
-        except MalformedManifestError as error:
-            warnings.warn(f"{error}; using the previous checkpoint instead", stacklevel=8)
-            return None
+__all__ = ["CheckpointContext"]
 
 
 @dataclass(frozen=True)

@@ -20,16 +20,10 @@ from statestore.rows.column_types import arrow_schema
 from statestore.rows.input_rows import is_dicts
 from statestore.rows.python_values import table_like
 from statestore.rows.uuids import with_uuids
-from statestore.snapshot.checkpoint_context import StoredFacts
 from statestore.snapshot.pending_checkpoint import PendingCheckpoint
-from statestore.snapshot.state_request import (
-    OFF,
-    KeyedRequest,
-    changed_ttl,
-    kept_ttl,
-    keyed_state,
-    uuid_columns_of,
-)
+from statestore.snapshot.prior_checkpoints import StoredFacts
+from statestore.snapshot.state_request import KeyedRequest, keyed_state, uuid_columns_of
+from statestore.snapshot.state_ttl import OFF, changed_ttl, kept_ttl
 
 __all__ = ["Prepared", "prepare", "prepare_changes", "prepare_declared"]
 

@@ -31,7 +31,6 @@ from statestore.format.state import (
     StateKind,
     TimeDomain,
 )
-from statestore.format.ttl import TimeToLive
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.groups import default_max_parallelism, effective_max_parallelism
 from statestore.keys.hashing import HASH_SCHEMES
@@ -42,19 +41,21 @@ from statestore.parquet.operator_elements import (
     schema_of_elements,
 )
 from statestore.rows.uuids import is_uuid, uuid_columns
-from statestore.snapshot.checkpoint_context import CheckpointContext, PriorCheckpoints, StoredFacts
+from statestore.snapshot.checkpoint_context import CheckpointContext
+from statestore.snapshot.prior_checkpoints import PriorCheckpoints, StoredFacts
+from statestore.snapshot.state_ttl import TtlAsked, kept_ttl
 from statestore.snapshot.write_options import Columns, KeyedOptions, KeyTypes
+
+if TYPE_CHECKING:
+    pass
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
-    "OFF",
+    "DEFAULT_HASH_SCHEME",
     "ROWS_WORTH_A_FILE",
     "KeyedRequest",
-    "TtlAsked",
-    "changed_ttl",
-    "kept_ttl",
     "keyed_request",
     "keyed_state",
     "operator_state",
@@ -62,60 +63,9 @@ __all__ = [
 ]
 
 
-# The TTL that a state has in a checkpoint.
-#
-# A state keeps its stored TTL until another one, or ``"off"``, is given. Flink calls turning it on
-# or off a migration; here it is a full snapshot.
-
-
-OFF = "off"
-"""What turns the time to live of a stored state off; its column is an ordinary one from then on."""
-
-TtlAsked = TimeToLive | str | None
-
-
-def kept_ttl(
-    asked: TtlAsked, stored: TimeToLive | None, renamed: Mapping[str, str]
-) -> TimeToLive | None:
-    """Return the TTL of a state: the requested one, or the stored one under its column's new name.
-
-    Raises InvalidArgumentError for a value that is neither a TimeToLive nor "off".
-    """
-    if isinstance(asked, TimeToLive):
-        return asked
-    if asked == OFF:
-        return None
-    if asked is not None:
-        raise InvalidArgumentError(
-            f"invalid ttl={asked!r}: pass ttl=TimeToLive('36h', column), or ttl={OFF!r} "
-            "to end the TTL"
-        )
-    if stored is None or stored.column not in renamed:
-        return stored
-    column = renamed[stored.column]
-    return TimeToLive(stored.duration, column, stored.update, stored.visibility)
-
-
-def changed_ttl(asked: TtlAsked, base: KeyedState) -> TimeToLive | None:
-    """Return the TTL of a state with changes: its base's, or another one on the same column.
-
-    Raises SchemaMismatchError for another column, or if only one of the two has a TTL.
-    """
-    ttl = kept_ttl(asked, base.ttl, {})
-    if (ttl and ttl.column) == (base.ttl and base.ttl.column):
-        return ttl
-    raise SchemaMismatchError(
-        f"{base} has {_ttl_text(base.ttl)} in the checkpoint that its changes are based on, "
-        f"but {_ttl_text(ttl)} is requested; take a full snapshot to enable or disable the "
-        "TTL, or to use another column"
-    )
-
-
-def _ttl_text(ttl: TimeToLive | None) -> str:
-    return "no TTL" if ttl is None else f"a TTL on {ttl.column!r}"
-
-
 DEFAULT_HASH_SCHEME = "java"
+
+
 ROWS_WORTH_A_FILE = 2048
 """Rows of a key group from which a file of its own costs little in comparison."""
 

@@ -24,6 +24,7 @@ from statestore.format.metrics import CheckpointMetrics
 from statestore.format.state import Layout, StateKind, TimeDomain
 from statestore.format.ttl import TimeToLive
 from statestore.jobgraph.redistribution import RedistributionMode
+from statestore.snapshot.acknowledgement import Acknowledgement
 from statestore.snapshot.carry import LATEST, Carrying
 from statestore.snapshot.change_writer import changed_request, write_against, write_changes
 from statestore.snapshot.checkpoint_context import CheckpointContext
@@ -31,7 +32,7 @@ from statestore.snapshot.commit import Commit
 from statestore.snapshot.full_writer import declare, write_full, write_operator
 from statestore.snapshot.pending_checkpoint import NOT_ENTERED, USED, PendingCheckpoint
 from statestore.snapshot.state_request import KeyedRequest, keyed_request
-from statestore.snapshot.subtask_writer import Acknowledgement, KeyedWriter
+from statestore.snapshot.subtask_writer import KeyedWriter
 from statestore.snapshot.write_options import DEFAULTS, Changes, Columns, KeyedOptions
 
 __all__ = ["CheckpointWriter"]

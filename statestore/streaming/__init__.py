@@ -8,6 +8,7 @@ from statestore.extras import needs_extra
 
 with needs_extra("spark", "a StatefulQuery"):
     from statestore.snapshot.write_options import Changes
+    from statestore.streaming.keyed_update import by_key
     from statestore.streaming.outputs import initial_state, to_delta, to_kafka
     from statestore.streaming.planned import MicroBatch
     from statestore.streaming.progress import Progress, starting_offsets
@@ -18,7 +19,7 @@ with needs_extra("spark", "a StatefulQuery"):
     )
     from statestore.streaming.query_states import QueryState
     from statestore.streaming.stateful_query import StatefulQuery
-    from statestore.streaming.updates import Updated, by_key
+    from statestore.streaming.updates import Updated
 
 __all__ = [
     "Changes",

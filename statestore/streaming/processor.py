@@ -361,11 +361,12 @@ def _placed(task: ProcessorTask, table: int, rows: DataFrame) -> DataFrame:
     return number_columns(rows).select(*columns)
 
 
-# All zeros are one key, and all NaNs are one key, whatever their bits, as in Spark's aggregations
-# (NormalizeFloatingNumbers).
-
-
 def _one_of_each(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return floats whose zeros all have the same bits, and whose NaNs do.
+
+    All zeros are one key, and all NaNs are one key, as in Spark's aggregations
+    (``NormalizeFloatingNumbers``).
+    """
     if not pa.types.is_floating(column.type):
         return column
     zero, nan = (pa.scalar(one, column.type) for one in (0.0, math.nan))

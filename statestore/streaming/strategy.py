@@ -18,10 +18,11 @@ from statestore.errors import InvalidArgumentError
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.write_options import Changes
 from statestore.spark.cached_rows import coalesce_small
+from statestore.streaming.keyed_update import ByKey
 from statestore.streaming.planned import MicroBatch
 from statestore.streaming.progress import Progress
 from statestore.streaming.query_states import QueryState
-from statestore.streaming.updates import ByKey, Updated
+from statestore.streaming.updates import Updated
 
 __all__ = ["FunctionUpdate", "Update", "UpdateStrategy"]
 

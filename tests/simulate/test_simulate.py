@@ -21,7 +21,7 @@ from statestore.maintenance import gc, rekey, search
 from statestore.maintenance.copy_files import FileCopy
 from statestore.maintenance.subject import ColumnSubject, KeySubject
 from statestore.snapshot import begin
-from statestore.snapshot.checkpoint_context import PriorCheckpoints
+from statestore.snapshot.prior_checkpoints import PriorCheckpoints
 from statestore.storage import LocalStorage, hard_links, local
 from tests.simulate.bucket import SimulatedS3
 from tests.simulate.disk import Disk

@@ -213,9 +213,6 @@ def _read_tail(storage: Storage, name: str, count: int) -> bytes:
     return storage.read_range(name, size - count, size)
 
 
-# Each walk leaves the file after the last frame, or behind the file's end if a frame is cut off.
-
-
 def _walk_zstd(file: BinaryIO) -> None:
     """Skip frames: a header, blocks with their lengths, and a checksum if the header says so."""
     while (magic := file.read(4)) == _ZSTD:
