@@ -206,6 +206,18 @@ def all_imports() -> tuple[tuple[Module, Import], ...]:
     return tuple((module, one) for module in modules(*SOURCES) for one in imports(module))
 
 
+def test_every_module_is_imported() -> None:
+    """A module that nothing imports is a leftover, unless it is started or loaded by its name."""
+    by_name = (
+        *("statestore.cli.verbs", "statestore.demo.cluster", "statestore.testing", "jobs"),
+        *("statestore.spark.daemon", "statestore.spark.partition"),
+    )
+    names = {m.name for m in modules(*SOURCES) if not lies_in(m.name, by_name)}
+    packages = {name.rpartition(".")[0] for name in names}
+    used = {part for _, one in all_imports() for part in (one.name, one.name.rpartition(".")[0])}
+    assert names - packages - used - {"statestore.__main__"} == set()
+
+
 def test_every_module_lies_in_a_layer() -> None:
     assert [m.name for m in modules(*SOURCES) if part_of(m.name) is None] == []
 
