@@ -77,7 +77,7 @@ _THREADS_UNASKED = 4
 _BYTES_WORTH_A_THREAD = 8 * 2**20  # an estimate; for less data, starting a thread does not pay off
 _OnProgress: TypeAlias = Callable[[float, float, str], None]
 _Groups: TypeAlias = Iterator[tuple[int, pa.Table]]
-_EVENT, _PROCESSING = "event", "processing"
+_EVENT = "event"
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,9 @@ class ImportedSavepoint:
     def not_read(self) -> tuple[LeftOutState, ...]:
         """The operators that were left out only because they cannot be read."""
         return tuple(
-            one for one in self.left_out if one.state is None and one.reason != NOT_ASKED_FOR
+            record
+            for record in self.left_out
+            if record.state is None and record.reason != NOT_ASKED_FOR
         )
 
 
@@ -123,7 +125,7 @@ class _Import:
         if self.restored is None:
             return False
         keyed = self.restored.manifest.keyed
-        return any((one.state.uid, one.state.name) == (uid, state) for one in keyed)
+        return any((entry.state.uid, entry.state.name) == (uid, state) for entry in keyed)
 
 
 def import_savepoint(
@@ -178,22 +180,22 @@ def import_savepoint(
         DamagedFileError or MissingFileError: if a file of the savepoint is damaged or missing.
         StateStoreError: as ``store.snapshot`` and ``checkpoint.write_keyed``.
     """
-    told = refused_kinds(drop)
+    dropped = refused_kinds(drop)
     _check_threads(threads)
-    savepoint = open_savepoint(place, access=access, drop=told)
+    savepoint = open_savepoint(place, access=access, drop=dropped)
     metadata = open_storage(savepoint.url, access.storage_options).read(_METADATA)
     digest = hashlib.sha256(metadata).hexdigest()
     number = savepoint.metadata.checkpoint_id
     places = savepoint.url, store.url
     warnings = tuple(_warnings(savepoint))
-    restored = _stored(store)
+    restored = _newest_checkpoint(store)
     before = None if restored is None else SavepointRecord.of(restored)
     if restored is not None and before is not None:
         if before.digest == digest:
             left_out = checkpoint_left_out(restored.manifest, before)
             newest = restored.checkpoint_id
             return ImportedSavepoint(*places, newest, True, False, before, warnings, left_out)
-        _refuse_other(
+        _refuse_other_job(
             before, {operator.metadata.id for operator in savepoint.operators}, number, store
         )
     planned = plan_import(
@@ -202,7 +204,7 @@ def import_savepoint(
         uids=hints.uids or {},
         columns=hints.columns or {},
         before=before,
-        drop=told,
+        drop=dropped,
     )
     _check_ttl(hints.ttl or {}, planned)
     if strict:
@@ -211,13 +213,13 @@ def import_savepoint(
     left_out = tuple(left_out_of(savepoint, planned))
     with store.snapshot(graph=graph) as checkpoint:
         run = _Import(checkpoint, restored, hints.ttl or {}, strict, threads)
-        states = tuple(_states(run, planned, on_progress))
+        states = tuple(_import_states(run, planned, on_progress))
         record = SavepointRecord(
             savepoint.url,
             number,
             savepoint.metadata.version,
             digest,
-            tuple(map(_operator, planned)),
+            tuple(map(_imported_operator, planned)),
             states,
         )
         record.write(checkpoint)
@@ -233,12 +235,12 @@ def import_savepoint(
 def _warnings(savepoint: FlinkSavepoint) -> Iterator[str]:
     """Yield warnings about state that the savepoint itself may have lost, by operator."""
     for operator in savepoint.operators:
-        said = lost_timers(savepoint, operator)
-        if said is not None:
-            yield f"{operator.title}: {said}"
+        warning = lost_timers(savepoint, operator)
+        if warning is not None:
+            yield f"{operator.title}: {warning}"
 
 
-def _stored(store: StateStore) -> RestoredCheckpoint | None:
+def _newest_checkpoint(store: StateStore) -> RestoredCheckpoint | None:
     """Return the newest checkpoint of a store; None if the store or a checkpoint is missing."""
     try:
         return store.restore()
@@ -246,7 +248,7 @@ def _stored(store: StateStore) -> RestoredCheckpoint | None:
         return None
 
 
-def _refuse_other(
+def _refuse_other_job(
     before: SavepointRecord, operators: Collection[str], number: int, store: StateStore
 ) -> None:
     """Refuse a store whose newest checkpoint is from another job or from a later savepoint."""
@@ -285,31 +287,31 @@ def _check_ttl(ttl: Mapping[str, Duration], planned: tuple[PlannedOperator, ...]
 
 
 def _refuse_bytes(planned: tuple[PlannedOperator, ...], url: str) -> None:
-    found = [
-        f"operator {one.operator.title}: {one.problem}"
-        for one in planned
-        if one.is_wanted and one.problem is not None
+    problems = [
+        f"operator {operator.operator.title}: {operator.problem}"
+        for operator in planned
+        if operator.is_wanted and operator.problem is not None
     ]
-    found += [
+    problems += [
         f"state {state.info.name!r} of operator {operator.name}: {state.why}"
         for operator in planned
         for state in operator.states
         if state.forms[0].form is not EntryForm.COLUMNS
     ]
-    if found:
+    if problems:
         raise UnsupportedTypeError(
-            f"{url} has state without a column form, which was to be refused: {'; '.join(found)}"
+            f"{url} has state without a column form, which was to be refused: {'; '.join(problems)}"
         )
 
 
 def _nodes(planned: tuple[PlannedOperator, ...]) -> Iterator[Node]:
     """Yield the job graph's operators, with which a restore finds their state."""
-    for one in planned:
-        data = one.operator.metadata
-        number = None if operator_id(one.name) == data.id else data.id
+    for operator in planned:
+        data = operator.operator.metadata
+        number = None if operator_id(operator.name) == data.id else data.id
         yield Node(
-            one.name,
-            uid=one.name,
+            operator.name,
+            uid=operator.name,
             uid_hash=number,
             parallelism=data.parallelism,
             max_parallelism=data.max_parallelism,
@@ -317,23 +319,25 @@ def _nodes(planned: tuple[PlannedOperator, ...]) -> Iterator[Node]:
     yield Node(RECORD, uid=RECORD)
 
 
-def _states(
+def _import_states(
     run: _Import,
     planned: tuple[PlannedOperator, ...],
     on_progress: _OnProgress | None,
 ) -> Iterator[ImportedState]:
-    wanted = [one for one in planned if one.is_wanted and one.problem is None]
-    total = sum(len(one.states) for one in wanted)
+    wanted = [operator for operator in planned if operator.is_wanted and operator.problem is None]
+    total = sum(len(operator.states) for operator in wanted)
     done = 0
-    for one in wanted:
-        for state in one.states:
-            what = f"{state.info.name} of {one.name}"
-            most = one.operator.metadata.max_parallelism
-            yield _keyed(run, one, state, _Progress(on_progress, done, total, what, most))
+    for operator in wanted:
+        for state in operator.states:
+            what = f"{state.info.name} of {operator.name}"
+            most = operator.operator.metadata.max_parallelism
+            yield _import_keyed(
+                run, operator, state, _Progress(on_progress, done, total, what, most)
+            )
             done += 1
-        taken = [state.info.name for state in one.states]
+        taken = [state.info.name for state in operator.states]
         yield from operator_states(
-            run.checkpoint, one.name, one.operator, taken, one.dropped, run.is_strict
+            run.checkpoint, operator.name, operator.operator, taken, operator.dropped, run.is_strict
         )
 
 
@@ -375,72 +379,74 @@ class _Progress:
                 self._listener(self._done + share, self._total, self._what)
 
 
-def _keyed(
-    run: _Import, planned: PlannedOperator, one: PlannedState, progress: _Progress
+def _import_keyed(
+    run: _Import, planned: PlannedOperator, state: PlannedState, progress: _Progress
 ) -> ImportedState:
     """Write a keyed state in the first form that can represent all of its rows."""
-    why = one.why
-    for columns in one.forms:
+    why = state.why
+    for columns in state.forms:
         try:
-            entry = _written(run, planned, one, columns, progress)
+            entry = _write_entry(run, planned, state, columns, progress)
         except UnsupportedTypeError as error:
-            if run.is_strict or columns is one.forms[-1]:
-                error.add_note(f"state {one.info.name!r} of operator {planned.name}")
+            if run.is_strict or columns is state.forms[-1]:
+                error.add_note(f"state {state.info.name!r} of operator {planned.name}")
                 raise
             why = why or str(error)
             continue
         except DamagedFileError as error:
-            if one.python:
+            if state.python:
                 raise InvalidArgumentError(
-                    f"state {one.info.name!r} of operator {planned.name} is not of the "
-                    f"declared type {one.python}; declare the type that the job uses, or none "
+                    f"state {state.info.name!r} of operator {planned.name} is not of the "
+                    f"declared type {state.python}; declare the type that the job uses, or none "
                     f"to import bytes ({error})"
                 ) from error
             raise
         contents = entry.contents
         assert contents is not None, "all rows of the state must be passed"
         assert planned.header is not None, "an operator with states must have a header"
-        raw = {name: snapshot.raw for name, snapshot in one.info.serializers.items()}
+        raw = {name: snapshot.raw for name, snapshot in state.info.serializers.items()}
         return ImportedState(
             operator=planned.name,
-            state=one.info.name,
-            name=one.info.name,
+            state=state.info.name,
+            name=state.info.name,
             sort="keyed",
             kind=columns.kind.value,
             form=columns.form,
             why=None if columns.form is EntryForm.COLUMNS else why,
             names=columns.names,
-            options=dict(one.info.options),
+            options=dict(state.info.options),
             key_serializer=planned.header.key.raw,
             namespace_serializer=raw.get("NAMESPACE_SERIALIZER"),
             value_serializer=raw["VALUE_SERIALIZER"],
             rows=contents.rows,
             digest=contents.digest,
-            python=one.python,
+            python=state.python,
         )
     raise AssertionError("a state must have a form")
 
 
-def _written(
+def _write_entry(
     run: _Import,
     planned: PlannedOperator,
-    one: PlannedState,
+    state: PlannedState,
     columns: StateColumns,
     progress: _Progress,
 ) -> KeyedEntry:
-    name, operator = one.info.name, planned.operator
+    name, operator = state.info.name, planned.operator
     most = operator.metadata.max_parallelism
     # The store's key groups of bytes differ from Flink's, as does the order: one range, to sort.
     is_sorted = columns.form is not EntryForm.BYTES
-    threads = min(_threads(run, planned), most) if is_sorted else 1
+    threads = min(_thread_count(run, planned), most) if is_sorted else 1
     share = KeyGroupAssignment(max_parallelism=most, parallelism=threads)
     progress.begin()
     ranges = [
-        RowRange(own, progress.through(_tables(operator, columns, own), own))
+        RowRange(own, progress.through(_decode_tables(operator, columns, own), own))
         for own in map(share.range_of, range(threads))
     ]
     if is_sorted:
-        rows: Any = GroupedRows(columns.schema, tuple(ranges), _bytes(planned) // _ROW_BYTES)
+        rows: Any = GroupedRows(
+            columns.schema, tuple(ranges), _bytes_per_state(planned) // _ROW_BYTES
+        )
     else:
         batches = (batch for _, table in ranges[0].groups for batch in table.to_batches())
         rows = pa.RecordBatchReader.from_batches(columns.schema, batches)
@@ -474,11 +480,11 @@ def _time_domain(name: str) -> TimeDomain:
     return TimeDomain.EVENT if is_event else TimeDomain.PROCESSING
 
 
-def _threads(run: _Import, planned: PlannedOperator) -> int:
+def _thread_count(run: _Import, planned: PlannedOperator) -> int:
     """Return the number of threads that write a state."""
     if run.threads is not None:
         return run.threads
-    worth = max(_bytes(planned) // _BYTES_WORTH_A_THREAD, 1)
+    worth = max(_bytes_per_state(planned) // _BYTES_WORTH_A_THREAD, 1)
     return min(worth, _cores(), _THREADS_UNASKED)
 
 
@@ -490,15 +496,17 @@ def _cores() -> int:
         return os.cpu_count() or 1
 
 
-def _bytes(planned: PlannedOperator) -> int:
+def _bytes_per_state(planned: PlannedOperator) -> int:
     """Return the average size of the operator's states in bytes."""
     return planned.operator.size_bytes // len(planned.states)
 
 
-def _tables(operator: FlinkOperator, columns: StateColumns, key_groups: KeyGroupRange) -> _Groups:
+def _decode_tables(
+    operator: FlinkOperator, columns: StateColumns, key_groups: KeyGroupRange
+) -> _Groups:
     """Yield the rows of a state in some key groups; a large key group comes in several parts."""
     ordered = replace(
-        operator, parts=tuple(sorted(operator.parts, key=lambda one: one.handle.first))
+        operator, parts=tuple(sorted(operator.parts, key=lambda part: part.handle.first))
     )
     name = columns.state.name
     if columns.form is EntryForm.BYTES:
@@ -520,7 +528,7 @@ def _tables(operator: FlinkOperator, columns: StateColumns, key_groups: KeyGroup
         yield rows.key_group, columns.table(rows)
 
 
-def _operator(planned: PlannedOperator) -> ImportedOperator:
+def _imported_operator(planned: PlannedOperator) -> ImportedOperator:
     data = planned.operator.metadata
     header = planned.header
     return ImportedOperator(
