@@ -33,7 +33,7 @@ from statestore.format.state import (
 )
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.groups import default_max_parallelism, effective_max_parallelism
-from statestore.keys.hashing import HASH_SCHEMES
+from statestore.keys.hashing import DEFAULT_HASH_SCHEME, HASH_SCHEMES
 from statestore.parquet.operator_elements import (
     elements_table,
     place_elements,
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
-    "DEFAULT_HASH_SCHEME",
     "ROWS_WORTH_A_FILE",
     "KeyedRequest",
     "keyed_request",
@@ -61,9 +60,6 @@ __all__ = [
     "operator_state",
     "uuid_columns_of",
 ]
-
-
-DEFAULT_HASH_SCHEME = "java"
 
 
 ROWS_WORTH_A_FILE = 2048
