@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -121,6 +122,22 @@ def test_without_a_base_upserts_are_written_in_full_with_a_log_message(
     assert "in full" in caplog.text
     assert entry.layers == ()
     assert content(store) == ROWS
+
+
+def test_upserts_in_full_take_the_stored_types(tmp_path: Path) -> None:
+    """As with ``write_keyed``: an older checkpoint has the state, the newest one lacks it."""
+    store, key = opened(tmp_path), uuid.uuid4()
+    rows = pa.table({"k": pa.array([key.bytes], pa.binary()), "v": pa.array([1], pa.int32())})
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.write_keyed("u", "s", rows, key="k", options=KeyedOptions(key_types="UUID"))
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.drop("u", "s")
+    with store.snapshot(parallelism=1) as checkpoint:
+        entry = checkpoint.write_changes("u", "s", [{"k": key, "v": 2}], key="k")
+    assert entry.layers == ()
+    again = store.restore().keyed("u", "s").to_arrow().select(["k", "v"])
+    assert again.schema.types == [pa.binary(), pa.int32()]
+    assert again.to_pylist() == [{"k": key.bytes, "v": 2}]
 
 
 def test_without_a_base_deletes_are_refused(tmp_path: Path) -> None:
