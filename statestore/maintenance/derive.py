@@ -119,7 +119,7 @@ class Deriver:
             measuring=Measuring(self.listeners),
             ranges=manifest.ranges,
             made_of=manifest,
-            seen=newest_id,
+            newest_id=newest_id,
         )
 
 

@@ -103,7 +103,9 @@ def _same_files(left: KeyedEntry, right: KeyedEntry) -> bool:
     if (file_list := list_of(left.handles)) and file_list == list_of(right.handles):
         return True
     pairs = zip(left.handles, right.handles, strict=True)
-    return all((one.path, one.sha256) == (other.path, other.sha256) for one, other in pairs)
+    return all(
+        (before.path, before.sha256) == (after.path, after.sha256) for before, after in pairs
+    )
 
 
 class _CancelledError(Exception):
@@ -297,7 +299,7 @@ class BackgroundCompaction:
             if entry.table.path in self._tasks or is_overdue(entry, policy):
                 continue  # the following checkpoints fold overdue changes themselves
             if needs_compaction(entry, policy):
-                is_urgent = any(one.share > policy.most_share for one in spans_of(entry))
+                is_urgent = any(span.share > policy.most_share for span in spans_of(entry))
                 new.append(self._task_of(entry, manifest.checkpoint_id, now_ms, is_urgent))
         if new:
             self._tasks |= {task.source.table.path: task for task in new}

@@ -133,15 +133,16 @@ class _ChangeWriter:
         """Return the state's name for messages."""
         return str(self._request)
 
-    def changes(self, given: Changes, base: int | str) -> KeyedEntry:
-        if all(rows is None for rows in (given.upserts, given.deletes, given.cleared)):
+    def changes(self, requested: Changes, base: int | str) -> KeyedEntry:
+        if all(rows is None for rows in (requested.upserts, requested.deletes, requested.cleared)):
             raise InvalidArgumentError(
                 f"no changes of {self} were passed; pass Changes(upserts=, deletes= or cleared=), "
                 "or an empty table if nothing changed"
             )
         most = self._attempt.parquet.stream_bytes
         upserts, deletes, cleared = (
-            reread(rows, str(self), most) for rows in (given.upserts, given.deletes, given.cleared)
+            reread(rows, str(self), most)
+            for rows in (requested.upserts, requested.deletes, requested.cleared)
         )
         old, stored = self._base(base), self._stored()
         if old is None:
@@ -186,11 +187,11 @@ class _ChangeWriter:
         )
 
     def _deletes(
-        self, given: Any, state: KeyedState, what: str
+        self, deletes: Any, state: KeyedState, what: str
     ) -> list[tuple[Engine, Any, Deletion | None]]:
         """Return the deletes, each part with its engine and its kind of deletion."""
         marked: list[tuple[Engine, Any, Deletion | None]] = []
-        for rows in [] if given is None else typed_deletes(given, state, what):
+        for rows in [] if deletes is None else typed_deletes(deletes, state, what):
             engine, rows = engine_of(rows)
             width = width_of(engine.schema_of(rows).names, state)
             engine.refuse_narrowing(rows, state.identity[:width], state)
@@ -215,29 +216,29 @@ class _ChangeWriter:
 
     def _rows(
         self,
-        given: list[tuple[Engine, Any, Deletion | None]],
+        parts: list[tuple[Engine, Any, Deletion | None]],
         state: KeyedState,
         changes: KeyedState,
     ) -> tuple[Engine, Any]:
         """Return all changes as a local table or stream, or as a DataFrame if there are many."""
         most = self._attempt.parquet.driver_bytes
-        here = [
-            (engine.on_driver(rows, named_columns(how, state), most), how)
-            for engine, rows, how in given
+        collected = [
+            (engine.on_driver(rows, named_columns(deletion, state), most), deletion)
+            for engine, rows, deletion in parts
         ]
-        if all(rows is not None for rows, _ in here):
-            if any(isinstance(rows, StreamedRows) for rows, _ in here):
-                return engine_of(change_stream(here, state, changes))
-            return engine_of(change_table(here, state, changes))
-        parts = [
-            (rows if few is None else few, how)
-            for (few, how), (_, rows, _) in zip(here, given, strict=True)
+        if all(rows is not None for rows, _ in collected):
+            if any(isinstance(rows, StreamedRows) for rows, _ in collected):
+                return engine_of(change_stream(collected, state, changes))
+            return engine_of(change_table(collected, state, changes))
+        frames = [
+            (rows if few is None else few, deletion)
+            for (few, deletion), (_, rows, _) in zip(collected, parts, strict=True)
         ]
-        parts = [
-            (rows.read_all() if isinstance(rows, StreamedRows) else rows, how)
-            for rows, how in parts
+        frames = [
+            (rows.read_all() if isinstance(rows, StreamedRows) else rows, deletion)
+            for rows, deletion in frames
         ]
-        return engine_of(spark_module("state_writer").change_frame(parts, state, changes))
+        return engine_of(spark_module("state_writer").change_frame(frames, state, changes))
 
     def _layered(self, entry: KeyedEntry, engine: Engine, write: Write) -> KeyedEntry:
         attempt, changes = self._attempt, change_state(entry.state)

@@ -117,7 +117,7 @@ class CheckpointContext:
             for part in parts
             if list_of(part.handles) not in known
             # The previous checkpoint cannot have files that this one has written.
-            and any(data_file_id(one.path) != self.checkpoint_id for one in part.handles)
+            and any(data_file_id(handle.path) != self.checkpoint_id for handle in part.handles)
         }
         for part in before.parts:
             if part.table.path in tables:
@@ -142,13 +142,13 @@ class CheckpointContext:
 
         Use the ranges given for this checkpoint if they fit, or Flink's even ranges.
         """
-        given = self.ranges.get(state.uid)
+        assignment = self.ranges.get(state.uid)
         parallelism = self.operators.parallelism_of(state.uid)
-        if given and (given.parallelism, given.max_parallelism) == (
+        if assignment and (assignment.parallelism, assignment.max_parallelism) == (
             parallelism,
             state.max_parallelism,
         ):
-            return given
+            return assignment
         return KeyGroupAssignment(max_parallelism=state.max_parallelism, parallelism=parallelism)
 
     def target_of(self, state: KeyedState, *, co_located: bool) -> KeyedTarget:

@@ -108,8 +108,8 @@ class Commit:
         with attempt.measuring.phase("check"):
             # A log needs every file, so an unreadable list must fail before the first table is
             # published.
-            logged = [one for one in entries if one.table.format == "delta"]
-            read_all([one.handles for one in logged if len(one.parts) == 1])
+            logged = [entry for entry in entries if entry.table.format == "delta"]
+            read_all([entry.handles for entry in logged if len(entry.parts) == 1])
             check_sizes(attempt.catalog.storage, entries, but=attempt.kept_files(entries))
         with attempt.measuring.phase("publish"):
             left_out = self._left_out()

@@ -192,7 +192,7 @@ class PendingCheckpoint:
 
     def _with_less_backlog(self, entry: KeyedEntry, policy: CompactionRule) -> KeyedEntry:
         attempt = self.attempt
-        own = (one for one in entry.layers if one.checkpoint_id == attempt.checkpoint_id)
+        own = (layer for layer in entry.layers if layer.checkpoint_id == attempt.checkpoint_id)
         compactor = Compactor(
             attempt.catalog.storage, attempt.checkpoint_id, attempt.parquet, attempt.now_ms
         )

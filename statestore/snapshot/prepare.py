@@ -178,11 +178,11 @@ def _stamped(
     """
     if ttl is None or ttl.column in engine.schema_of(rows).names:
         return rows
-    kind = "long"
+    time_type = "long"
     if stored is not None and ttl.column in stored.schema.names:
-        kind = type_text(stored.schema.type_of(ttl.column))
-    if kind not in TIME_TYPES:
+        time_type = type_text(stored.schema.type_of(ttl.column))
+    if time_type not in TIME_TYPES:
         return rows  # the check of the state refuses the column, with its type
-    if kind != "long":
+    if time_type != "long":
         check_instant(now_ms)
-    return engine.with_time(rows, ttl.column, kind, now_ms)
+    return engine.with_time(rows, ttl.column, time_type, now_ms)

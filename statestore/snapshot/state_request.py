@@ -187,34 +187,37 @@ def _key_types(
     This is the requested type, or the stored one if the column can carry it, or the column's own
     type.
     """
-    asked = _asked_types(request)
+    requested_types = _requested_types(request)
     if stored is not None and (stored.key, stored.hash_scheme) == (request.key, scheme):
-        kept = [one or other for one, other in zip(asked, stored.key_types, strict=True)]
+        kept = [
+            requested or stored_type
+            for requested, stored_type in zip(requested_types, stored.key_types, strict=True)
+        ]
         with suppress(UnsupportedTypeError):  # the columns have changed, which is reported below
             return engine.key_types(rows, request.key, scheme, kept)
-    return engine.key_types(rows, request.key, scheme, asked)
+    return engine.key_types(rows, request.key, scheme, requested_types)
 
 
-def _asked_types(request: KeyedRequest) -> list[str | None]:
-    asked, key = request.key_types, request.key
-    if asked is None:
+def _requested_types(request: KeyedRequest) -> list[str | None]:
+    types, key = request.key_types, request.key
+    if types is None:
         return [None] * len(key)
-    if isinstance(asked, Mapping):
-        for name in asked:
+    if isinstance(types, Mapping):
+        for name in types:
             if name not in key:
                 raise InvalidArgumentError(
                     f"key_types names {name!r}, which is not a key column of state "
                     f"{request.name!r} of operator {request.uid!r}; the key is ({', '.join(key)})"
                 )
-        return [asked.get(name) for name in key]
-    types: list[str | None] = [asked] if isinstance(asked, str) else list(asked)
-    if len(types) != len(key):
+        return [types.get(name) for name in key]
+    by_column: list[str | None] = [types] if isinstance(types, str) else list(types)
+    if len(by_column) != len(key):
         raise InvalidArgumentError(
             f"state {request.name!r} of operator {request.uid!r} has {len(key)} key columns "
-            f"({', '.join(key)}) but {len(types)} key types; pass one for each column, or a "
+            f"({', '.join(key)}) but {len(by_column)} key types; pass one for each column, or a "
             "mapping by column"
         )
-    return types
+    return by_column
 
 
 def uuid_columns_of(request: KeyedRequest, stored: KeyedState | None) -> dict[str, bool]:
@@ -222,9 +225,9 @@ def uuid_columns_of(request: KeyedRequest, stored: KeyedState | None) -> dict[st
 
     These are the stored state's, and the newly requested ones, which are bytes.
     """
-    asked = zip(request.key, _asked_types(request), strict=True)
-    said = {name: False for name, kind in asked if is_uuid(kind)}
-    return said if stored is None else said | uuid_columns(stored)
+    typed_key = zip(request.key, _requested_types(request), strict=True)
+    is_text = {name: False for name, key_type in typed_key if is_uuid(key_type)}
+    return is_text if stored is None else is_text | uuid_columns(stored)
 
 
 def _layout(request: KeyedRequest, max_parallelism: int, stored: StoredFacts) -> Layout:
@@ -309,15 +312,15 @@ def _max_parallelism(
     In order of precedence: the one of its other states, the stored one, the requested one, Flink's
     default.
     """
-    uid, asked = request.uid, request.max_parallelism
+    uid, requested = request.uid, request.max_parallelism
     siblings = (entry.state.max_parallelism for entry in so_far if entry.state.uid == uid)
     known = next(siblings, None)
     if known is None and not request.regroup:
         known = stored.max_parallelism
     try:
-        if known is None and asked is None:
+        if known is None and requested is None:
             return default_max_parallelism(parallelism)
-        return effective_max_parallelism(known, parallelism, asked)
+        return effective_max_parallelism(known, parallelism, requested)
     except (InvalidArgumentError, ParallelismError) as error:
         error.add_note(f"for state {request.name!r} of operator {uid!r}")
         if known is not None and parallelism > known:

@@ -31,19 +31,19 @@ TtlAsked = TimeToLive | str | None
 
 
 def kept_ttl(
-    asked: TtlAsked, stored: TimeToLive | None, renamed: Mapping[str, str]
+    requested: TtlAsked, stored: TimeToLive | None, renamed: Mapping[str, str]
 ) -> TimeToLive | None:
     """Return the TTL of a state: the requested one, or the stored one under its column's new name.
 
     Raises InvalidArgumentError for a value that is neither a TimeToLive nor "off".
     """
-    if isinstance(asked, TimeToLive):
-        return asked
-    if asked == OFF:
+    if isinstance(requested, TimeToLive):
+        return requested
+    if requested == OFF:
         return None
-    if asked is not None:
+    if requested is not None:
         raise InvalidArgumentError(
-            f"invalid ttl={asked!r}: pass ttl=TimeToLive('36h', column), or ttl={OFF!r} "
+            f"invalid ttl={requested!r}: pass ttl=TimeToLive('36h', column), or ttl={OFF!r} "
             "to end the TTL"
         )
     if stored is None or stored.column not in renamed:
@@ -52,12 +52,12 @@ def kept_ttl(
     return TimeToLive(stored.duration, column, stored.update, stored.visibility)
 
 
-def changed_ttl(asked: TtlAsked, base: KeyedState) -> TimeToLive | None:
+def changed_ttl(requested: TtlAsked, base: KeyedState) -> TimeToLive | None:
     """Return the TTL of a state with changes: its base's, or another one on the same column.
 
     Raises SchemaMismatchError for another column, or if only one of the two has a TTL.
     """
-    ttl = kept_ttl(asked, base.ttl, {})
+    ttl = kept_ttl(requested, base.ttl, {})
     if (ttl and ttl.column) == (base.ttl and base.ttl.column):
         return ttl
     raise SchemaMismatchError(

@@ -120,7 +120,9 @@ class PendingSubtasks:
     def entry(self) -> KeyedEntry:
         """The state with the files acknowledged so far, ordered by key group."""
         known = sorted(self._by_subtask.items())
-        handles = tuple(handle for _, found in known for handle in found.entry.handles)
+        handles = tuple(
+            handle for _, acknowledgement in known for handle in acknowledgement.entry.handles
+        )
         return replace(self.writer.entry, handles=handles)
 
     @property
@@ -128,19 +130,19 @@ class PendingSubtasks:
         """The subtasks that have not answered."""
         return [i for i in range(self.writer.parallelism) if i not in self._by_subtask]
 
-    def add(self, found: Acknowledgement) -> bool:
+    def add(self, acknowledgement: Acknowledgement) -> bool:
         """Add an answer; return whether the checkpoint takes its files.
 
         The first answer of a subtask counts. A repetition of it changes nothing. If a subtask was
         run twice, the files of its second answer are deleted.
         """
-        self._check(found)
+        self._check(acknowledgement)
         with self._lock:
-            first = self._by_subtask.setdefault(found.subtask, found)
-        if first == found:
+            first = self._by_subtask.setdefault(acknowledgement.subtask, acknowledgement)
+        if first == acknowledgement:
             return True
         kept = {handle.path for handle in first.entry.handles}
-        for handle in found.entry.handles:
+        for handle in acknowledgement.entry.handles:
             if handle.path not in kept:
                 self.storage.delete(self.writer.entry.table.name_of(handle))
         return False
@@ -156,28 +158,28 @@ class PendingSubtasks:
                 "block ends"
             )
 
-    def _check(self, found: Acknowledgement) -> None:
+    def _check(self, acknowledgement: Acknowledgement) -> None:
         """Refuse an answer that this state's subtask cannot have written.
 
         Its files would be lost, or other files deleted.
         """
         known = self.writer
-        if replace(found.entry, handles=()) != known.entry:
+        if replace(acknowledgement.entry, handles=()) != known.entry:
             raise InvalidArgumentError(
-                f"the acknowledgement is for another {found.entry.state} than this "
+                f"the acknowledgement is for another {acknowledgement.entry.state} than this "
                 "checkpoint's: its columns, key, layout or table differ"
             )
-        own = known.assignment.range_of(found.subtask)
+        own = known.assignment.range_of(acknowledgement.subtask)
         ranged = known.entry.state.layout is Layout.RANGED
         name = ranged_file if ranged else partition_file
-        for handle in found.entry.handles:
+        for handle in acknowledgement.entry.handles:
             token = _TOKEN.search(handle.path)
             first = handle.key_groups.first
             expected = token and name(known.attempt.checkpoint_id, first, token[1])
             if handle.path != expected or own.intersect(handle.key_groups) != handle.key_groups:
                 raise InvalidArgumentError(
-                    f"the acknowledgement of subtask {found.subtask}, which owns key groups "
-                    f"{own} of {known.entry.state}, lists the file {handle.path} with key "
+                    f"the acknowledgement of subtask {acknowledgement.subtask}, which owns key "
+                    f"groups {own} of {known.entry.state}, lists the file {handle.path} with key "
                     f"groups {handle.key_groups}; no subtask with this range wrote that file "
                     "for this checkpoint"
                 )

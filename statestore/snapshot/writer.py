@@ -822,7 +822,7 @@ class CheckpointWriter:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:

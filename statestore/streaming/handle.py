@@ -135,15 +135,15 @@ class ListState:
         in_order = sorted(rows, key=lambda row: row[0])
         self._next = in_order[-1][0] + 1 if in_order else 0
         alive = (_alive(row[1:], self._variable, self._clock) for row in in_order)
-        self._elements = [one for one in alive if one is not None]
+        self._elements = [element for element in alive if element is not None]
         self._added: list[Values] = []
         self._is_cleared = False
 
     def changed(self) -> Changed:
         """Return the changes since :meth:`begin`."""
         first = 0 if self._is_cleared else self._next
-        lasting = (_lasting(one, self._variable, self._clock) for one in self._added)
-        rows = tuple((first + at, *one) for at, one in enumerate(lasting))
+        lasting = (_lasting(element, self._variable, self._clock) for element in self._added)
+        rows = tuple((first + offset, *element) for offset, element in enumerate(lasting))
         return Changed(upserts=rows, cleared=self._is_cleared and self._stored)
 
     def exists(self) -> bool:
@@ -173,13 +173,13 @@ class ListState:
         self._elements, self._added, self._is_cleared = [], [], True
 
     def _checked(self, elements: Iterable[Values]) -> list[Values]:
-        found = [_checked(element, self._variable, "element") for element in elements]
-        if not found:
+        values = [_checked(element, self._variable, "element") for element in elements]
+        if not values:
             raise InvalidArgumentError(
                 f"{self._variable} is updated with an empty list; call clear() to remove the "
                 "elements"
             )
-        return found
+        return values
 
 
 class MapState:
@@ -193,12 +193,14 @@ class MapState:
 
     def begin(self, rows: Sequence[Values]) -> None:
         """Take the stored rows of a key: the columns of an entry, and its values."""
-        self._stored = {self._told(row[: self._width]) for row in rows}
+        self._stored = {self._comparable(row[: self._width]) for row in rows}
         alive = (
             (row[: self._width], _alive(row[self._width :], self._variable, self._clock))
             for row in rows
         )
-        self._entries = {self._told(key): (key, one) for key, one in alive if one is not None}
+        self._entries = {
+            self._comparable(key): (key, value) for key, value in alive if value is not None
+        }
         self._changed: dict[Any, Values] = {}
         self._is_cleared = False
 
@@ -206,11 +208,11 @@ class MapState:
         """Return the changes since :meth:`begin`."""
         upserts: list[Values] = []
         deletes: list[Values] = []
-        for found, own in self._changed.items():
-            if found in self._entries:
-                value = self._entries[found][1]
+        for entry_id, own in self._changed.items():
+            if entry_id in self._entries:
+                value = self._entries[entry_id][1]
                 upserts.append((*own, *_lasting(value, self._variable, self._clock)))
-            elif found in self._stored and not self._is_cleared:
+            elif entry_id in self._stored and not self._is_cleared:
                 deletes.append(own)
         return Changed(upserts, deletes, self._is_cleared and bool(self._stored))
 
@@ -220,8 +222,8 @@ class MapState:
 
     def getValue(self, key: Values) -> Values | None:
         """Return the value of an entry, or None if the map lacks it."""
-        found = self._entries.get(self._key(key)[0])
-        return None if found is None else found[1]
+        entry = self._entries.get(self._key(key)[0])
+        return None if entry is None else entry[1]
 
     def containsKey(self, key: Values) -> bool:
         """Return whether the map has an entry with this key."""
@@ -229,9 +231,9 @@ class MapState:
 
     def updateValue(self, key: Values, value: Values) -> None:
         """Replace the entry with this key, or add it."""
-        found, own = self._key(key)
-        self._entries[found] = own, _checked(value, self._variable, "value")
-        self._changed[found] = own
+        entry_id, own = self._key(key)
+        self._entries[entry_id] = own, _checked(value, self._variable, "value")
+        self._changed[entry_id] = own
 
     def iterator(self) -> Iterator[tuple[Values, Values]]:
         """Return the current keys and values."""
@@ -247,9 +249,9 @@ class MapState:
 
     def removeKey(self, key: Values) -> None:
         """Remove an entry, if it exists."""
-        found, own = self._key(key)
-        self._entries.pop(found, None)
-        self._changed[found] = own
+        entry_id, own = self._key(key)
+        self._entries.pop(entry_id, None)
+        self._changed[entry_id] = own
 
     def clear(self) -> None:
         """Remove all entries."""
@@ -258,9 +260,9 @@ class MapState:
     def _key(self, key: Values) -> tuple[Any, Values]:
         assert self._variable.entry is not None
         own = _of_width(key, self._variable.entry, f"{self._variable}: a key of the map")
-        return self._told(own), own
+        return self._comparable(own), own
 
-    def _told(self, key: Values) -> Any:
+    def _comparable(self, key: Values) -> Any:
         """Return a key in a hashable form that is equal only for equal keys.
 
         Datetimes of the same instant are equal. Two datetimes that differ only in ``fold`` are
@@ -287,13 +289,13 @@ class _Timers:
 
     def changed(self) -> Changed:
         added, gone = sorted(self._now - self._stored), sorted(self._stored - self._now)
-        return Changed([(at,) for at in added], [(at,) for at in gone])
+        return Changed([(time_ms,) for time_ms in added], [(time_ms,) for time_ms in gone])
 
-    def add(self, at: int) -> None:
-        self._now.add(at)
+    def add(self, time_ms: int) -> None:
+        self._now.add(time_ms)
 
-    def remove(self, at: int) -> None:
-        self._now.discard(at)
+    def remove(self, time_ms: int) -> None:
+        self._now.discard(time_ms)
 
     def in_order(self) -> list[int]:
         return sorted(self._now)
@@ -337,7 +339,11 @@ class Handle:
     def due(self) -> list[int]:
         """Return the timers that fire now, in order of their times."""
         limit = self._clock.due_ms
-        return [] if limit is None else [at for at in self._timers.in_order() if at <= limit]
+        return (
+            []
+            if limit is None
+            else [time_ms for time_ms in self._timers.in_order() if time_ms <= limit]
+        )
 
     def getValueState(
         self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None
@@ -480,13 +486,13 @@ class _Declaring(Handle):
         return variable
 
     def _struct(self, name: str, schema: StructType | str) -> StructType:
-        found = self._parse(schema) if isinstance(schema, str) else schema
-        if not found.fields:
+        struct = self._parse(schema) if isinstance(schema, str) else schema
+        if not struct.fields:
             raise InvalidArgumentError(
                 f"the schema of state {name!r} is {schema!r}: it must have columns, for "
                 "example 'n long'"
             )
-        return found
+        return struct
 
 
 def declared_by(
@@ -535,13 +541,13 @@ def _of_width(values: Any, struct: StructType, subject: str) -> Values:
 def _milliseconds(time: Any) -> int:
     """Return the time of a timer; InvalidArgumentError if it is not a 64-bit integer."""
     try:
-        found: int = _LONG(time)
+        time_ms: int = _LONG(time)
     except UnfitError as error:
         raise InvalidArgumentError(
             f"the timer's time {brief_text(time)} is not a whole number of milliseconds: "
             f"{error.reason}"
         ) from None
-    return found
+    return time_ms
 
 
 def _plain(value: Any) -> Any:
@@ -555,7 +561,7 @@ def _plain(value: Any) -> Any:
     if getattr(value, "nanosecond", 0):  # Python has none: what writes the value refuses it
         return value
     if isinstance(value, dict):
-        return {_plain(key): _plain(one) for key, one in value.items()}
+        return {_plain(key): _plain(item) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*map(_plain, value))
     if isinstance(value, Row):
@@ -577,7 +583,7 @@ def _hashable(value: Any) -> Any:
     if isinstance(value, float):
         return "NaN" if value != value else value + 0.0
     if isinstance(value, dict):
-        return tuple(sorted((_hashable(key), _hashable(one)) for key, one in value.items()))
+        return tuple(sorted((_hashable(key), _hashable(item)) for key, item in value.items()))
     if isinstance(value, list | tuple):
         return tuple(map(_hashable, value))
     return bytes(value) if isinstance(value, bytearray) else value

@@ -195,7 +195,7 @@ class _KeyTask:
         if not self.update.entry:
             return not old.num_rows or rows.num_rows > 0
         both = pa.concat_tables([old, rows]).select(self.update.entry)
-        columns = [map(_told_apart, display_values(column)) for column in both.columns]
+        columns = [map(_comparable, display_values(column)) for column in both.columns]
         entries = [*zip(*columns, strict=True)]
         return {*entries[: old.num_rows]} <= {*entries[old.num_rows :]}
 
@@ -209,12 +209,12 @@ def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _told_apart(value: Any) -> Any:
+def _comparable(value: Any) -> Any:
     """Return a value in a hashable form that is equal only for equal entries."""
     if isinstance(value, Mapping):
-        return tuple((name, _told_apart(part)) for name, part in value.items())
+        return tuple((name, _comparable(part)) for name, part in value.items())
     if is_list(value):
-        return tuple(map(_told_apart, value))
+        return tuple(map(_comparable, value))
     is_special = isinstance(value, float) and (value == 0 or value != value)
     return repr(float(value)) if is_special else value
 

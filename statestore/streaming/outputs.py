@@ -71,7 +71,7 @@ def to_kafka(
         options: options of Spark's Kafka sink, such as ``kafka.security.protocol``. For example,
             ``kafka.delivery.timeout.ms`` (120,000) limits how long rows wait for a broker.
     """
-    given = {**(options or {}), "kafka.bootstrap.servers": servers, "topic": topic}
+    kafka_options = {**(options or {}), "kafka.bootstrap.servers": servers, "topic": topic}
 
     def write(rows: DataFrame, batch: MicroBatch) -> None:
         columns = zip(number_columns(rows).columns, rows.columns, strict=True)
@@ -79,7 +79,7 @@ def to_kafka(
         values = [F.to_json(F.struct(*fields.values())).alias("value")]
         if key is not None:
             values.append(fields[key].cast("string").alias("key"))
-        number_columns(rows).select(*values).write.format("kafka").options(**given).save()
+        number_columns(rows).select(*values).write.format("kafka").options(**kafka_options).save()
 
     return write
 

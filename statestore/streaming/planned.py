@@ -141,7 +141,7 @@ def _planned(
             f"{_NAMED!r}: it is truncated, or this Spark release uses another format for offsets"
         )
     plan = _json(location, name, lines[1])
-    at, watermark = plan.get("batchTimestampMs"), plan.get("batchWatermarkMs")
+    batch_time_ms, watermark = plan.get("batchTimestampMs"), plan.get("batchWatermarkMs")
     texts = [line.decode() for line in lines[2:]]
     if lines[0] == _NAMED:
         sources = _by_name(location, name, texts)
@@ -160,7 +160,9 @@ def _planned(
     files = tuple(_files(location, sources))
     names, ends = (tuple(part) for part in zip(*sources, strict=True)) if sources else ((), ())
     names = () if all(map(str.isdigit, names)) else names
-    return MicroBatch(query, number, ends, at or None, files, before, watermark or 0, names)
+    return MicroBatch(
+        query, number, ends, batch_time_ms or None, files, before, watermark or 0, names
+    )
 
 
 def _by_name(location: Storage, file: str, lines: list[str]) -> list[tuple[str, str]]:
@@ -176,11 +178,11 @@ def _by_name(location: Storage, file: str, lines: list[str]) -> list[tuple[str, 
 
 def _files(location: Storage, sources: Sequence[tuple[str, str]]) -> Iterator[tuple[int, str]]:
     """Yield a digest of the new files' names for each source that reads files."""
-    for at, (folder, end) in enumerate(sources):
+    for source, (folder, end) in enumerate(sources):
         number = _log_offset(end)
         if number >= 0:
             paths = sorted(_new_files(location, f"sources/{folder}/{number}", number))
-            yield at, hashlib.sha256("\n".join(paths).encode()).hexdigest()
+            yield source, hashlib.sha256("\n".join(paths).encode()).hexdigest()
 
 
 def _log_offset(line: str) -> int:
@@ -230,12 +232,12 @@ def _read(location: Storage, name: str) -> bytes:
 
 def _json(location: Storage, name: str, line: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        document = json.loads(line)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        document = None
+    if not isinstance(document, dict):
         raise _broken(location, name)
-    return found
+    return document
 
 
 def _broken(location: Storage, name: str) -> InvalidArgumentError:

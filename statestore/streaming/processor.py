@@ -101,7 +101,7 @@ class Processing:
 
         Raises InvalidArgumentError when the events lack a column of the key.
         """
-        states = {one.name: one.query_state for one in self._task(events).written}
+        states = {state.name: state.query_state for state in self._task(events).written}
         if self.max_parallelism is None:
             return states
         return {
@@ -192,33 +192,40 @@ class Processing:
         """
         task = self._task(events.schema)
         stored = () if restored is None else _states_of(restored, self.uid)
-        names = {one.name for one in task.stored}
+        names = {state.name for state in task.stored}
         unstored = self.max_parallelism or default_max_parallelism(parallelism)
         task = replace(
             task,
             clock=self._clock(batch),
             batch=batch.number,
-            max_parallelism=next((one.max_parallelism for one in stored), unstored),
-            key_types=next((one.key_types for one in stored if one.name in names), None),
+            max_parallelism=next((state.max_parallelism for state in stored), unstored),
+            key_types=next((state.key_types for state in stored if state.name in names), None),
         )
         tables = [(EVENTS, self._on_time(events, batch))]
         if is_first and self.initial is not None:
             tables.append((INITIAL, self.initial))
-        tables += [(STATES + at, states[one.name]) for at, one in enumerate(task.stored)]
-        rows = reduce(DataFrame.unionAll, (_placed(task, at, frame) for at, frame in tables))
-        keys = task.taken.of(0)
+        tables += [
+            (STATES + number, states[state.name]) for number, state in enumerate(task.stored)
+        ]
+        rows = reduce(
+            DataFrame.unionAll, (_placed(task, number, frame) for number, frame in tables)
+        )
+        keys = task.input_columns.names_of(0)
         rows = rows.repartition(parallelism, *keys).sortWithinPartitions(*keys, WHAT)
-        made = keep(map_in_arrow(rows, task, task.given.schema))
+        produced = keep(map_in_arrow(rows, task, task.output_columns.schema))
         with worker_errors():
-            compute(made)
-            few = collect_if_small(made, _FEW_BYTES)
+            compute(produced)
+            few = collect_if_small(produced, _FEW_BYTES)
         changes = {
-            one.name: Changes(
-                *(_part(task, few, made, RowTag.of_state(at, change), one) for change in Change)
+            state.name: Changes(
+                *(
+                    _part(task, few, produced, RowTag.of_state(number, change), state)
+                    for change in Change
+                )
             )
-            for at, one in enumerate(task.written)
+            for number, state in enumerate(task.written)
         }
-        return Updated(changes, _output(task, few, made))
+        return Updated(changes, _output(task, few, produced))
 
     def _task(self, events: T.StructType) -> ProcessorTask:
         missing = [name for name in self.key if name not in events.names]
@@ -256,14 +263,14 @@ class Processing:
         """Drop events that are later than the previous micro-batch's watermark allows."""
         if self.mode != EVENT:
             return events
-        at = next((one for one in events.schema if _WATERMARK in one.metadata), None)
-        if at is None:
+        time_column = next((field for field in events.schema if _WATERMARK in field.metadata), None)
+        if time_column is None:
             raise InvalidArgumentError(
                 f"operator {self.uid!r} has event-time timers, but its events have no "
                 "watermark: add one with withWatermark(…)"
             )
-        column = column_of(at.name)
-        if isinstance(at.dataType, T.StructType):  # a window
+        column = column_of(time_column.name)
+        if isinstance(time_column.dataType, T.StructType):  # a window
             column = column["end"]
         limit = 0 if batch.before is None else batch.before.watermark_ms
         is_late = column.cast("timestamp") <= F.timestamp_millis(F.lit(limit))
@@ -310,11 +317,11 @@ def processing_of(
 
 
 def _states_of(restored: RestoredCheckpoint, uid: str) -> list[KeyedState]:
-    return [one.state for one in restored.manifest.keyed if one.state.uid == uid]
+    return [entry.state for entry in restored.manifest.keyed if entry.state.uid == uid]
 
 
 def _has_timers(restored: RestoredCheckpoint, uid: str) -> bool:
-    return any(one.name == TIMERS for one in _states_of(restored, uid))
+    return any(state.name == TIMERS for state in _states_of(restored, uid))
 
 
 def with_ticks(events: DataFrame) -> DataFrame:
@@ -332,31 +339,36 @@ def with_ticks(events: DataFrame) -> DataFrame:
     if spark.conf.get(_NAMED_SOURCES, "false") == "true":
         reader = reader.name(TICKS)
     ticks = reader.load()
-    nothing = (F.lit(None).cast(one.dataType).alias(one.name) for one in events.schema)
+    nothing = (F.lit(None).cast(field.dataType).alias(field.name) for field in events.schema)
     return events.unionAll(ticks.where(F.col("value") < 0).select(*nothing))
 
 
 def _struct(ddl: str) -> T.StructType:
-    found = T.DataType.fromDDL(ddl)
+    data_type = T.DataType.fromDDL(ddl)
     return (
-        found if isinstance(found, T.StructType) else T.StructType([T.StructField("value", found)])
+        data_type
+        if isinstance(data_type, T.StructType)
+        else T.StructType([T.StructField("value", data_type)])
     )
 
 
 def _placed(task: ProcessorTask, table: int, rows: DataFrame) -> DataFrame:
     """Return a table's rows in the columns of all tables: other tables' columns are null."""
     names = list(rows.columns)
-    own = dict(zip(names, (F.col(column) for column in number_columns(rows).columns), strict=True))
-    key = [own[name] for name in task.key.names]
+    values = dict(
+        zip(names, (F.col(column) for column in number_columns(rows).columns), strict=True)
+    )
+    key = [values[name] for name in task.key.names]
     if table < STATES:  # the keys of stored rows are already normalized
-        key = [_one_in_spark(one, field) for one, field in zip(key, task.key, strict=True)]
-    wanted = task.taken.tables[table + 1].names
-    found: dict[str, Column] = dict(zip(task.taken.of(0), key, strict=True))
-    found |= dict(zip(task.taken.of(table + 1), (own[name] for name in wanted), strict=True))
-    found[WHAT] = F.lit(table)
+        key = [_one_in_spark(column, field) for column, field in zip(key, task.key, strict=True)]
+    wanted = task.input_columns.tables[table + 1].names
+    inputs = task.input_columns
+    filled: dict[str, Column] = dict(zip(inputs.names_of(0), key, strict=True))
+    filled |= dict(zip(inputs.names_of(table + 1), (values[name] for name in wanted), strict=True))
+    filled[WHAT] = F.lit(table)
     columns = (
-        found.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name)
-        for field in task.taken.schema
+        filled.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name)
+        for field in inputs.schema
     )
     return number_columns(rows).select(*columns)
 
@@ -369,7 +381,7 @@ def _one_of_each(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """
     if not pa.types.is_floating(column.type):
         return column
-    zero, nan = (pa.scalar(one, column.type) for one in (0.0, math.nan))
+    zero, nan = (pa.scalar(number, column.type) for number in (0.0, math.nan))
     column = pc.if_else(pc.equal(column, zero), zero, column)
     return pc.if_else(pc.is_nan(column), nan, column)
 
@@ -384,7 +396,7 @@ def _one_in_spark(column: Column, field: T.StructField) -> Column:
 def _part(
     task: ProcessorTask,
     few: pa.Table | None,
-    made: DataFrame,
+    produced: DataFrame,
     tag: RowTag,
     state: ProcessorState,
 ) -> Any:
@@ -395,19 +407,20 @@ def _part(
         Change.CLEARED: len(state.key),
     }
     names = state.schema.names[: width[tag.change]]
+    columns = task.output_columns.names_of(tag.table)
     if few is not None:
-        found = few.filter(pc.equal(few.column(WHAT), tag.number)).select(task.given.of(tag.table))
-        found = found.select(range(len(names))).rename_columns(names)
-        return found if found.num_rows else None
-    columns = zip(task.given.of(tag.table), names, strict=False)
-    return made.where(F.col(WHAT) == tag.number).select(*(F.col(a).alias(b) for a, b in columns))
+        rows = few.filter(pc.equal(few.column(WHAT), tag.number)).select(columns)
+        rows = rows.select(range(len(names))).rename_columns(names)
+        return rows if rows.num_rows else None
+    renamed = (F.col(a).alias(b) for a, b in zip(columns, names, strict=False))
+    return produced.where(F.col(WHAT) == tag.number).select(*renamed)
 
 
-def _output(task: ProcessorTask, few: pa.Table | None, made: DataFrame) -> DataFrame:
-    columns, names = task.given.of(0), task.output.names
+def _output(task: ProcessorTask, few: pa.Table | None, produced: DataFrame) -> DataFrame:
+    columns, names = task.output_columns.names_of(0), task.output.names
     if few is None:
-        return made.where(F.col(WHAT) == OUTPUT.number).select(*columns).toDF(*names)
-    found = few.filter(pc.equal(few.column(WHAT), OUTPUT.number)).select(columns)
-    if not found.num_rows:  # Spark's conversion from Arrow fails for lists without rows
-        return made.sparkSession.createDataFrame([], task.output)
-    return frame_of(made.sparkSession, found.rename_columns(names), task.output)
+        return produced.where(F.col(WHAT) == OUTPUT.number).select(*columns).toDF(*names)
+    rows = few.filter(pc.equal(few.column(WHAT), OUTPUT.number)).select(columns)
+    if not rows.num_rows:  # Spark's conversion from Arrow fails for lists without rows
+        return produced.sparkSession.createDataFrame([], task.output)
+    return frame_of(produced.sparkSession, rows.rename_columns(names), task.output)

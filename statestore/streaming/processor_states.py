@@ -94,10 +94,12 @@ def states_of(
     Raises UnsupportedTypeError for a column of a type that tables do not support.
     """
     names, taken = {}, [_BYTES, TIMERS]
-    for variable in sorted(variables, key=lambda one: one.name):
+    for variable in sorted(variables, key=lambda variable: variable.name):
         names[variable.name] = first_free(variable.name, taken)
         taken.append(names[variable.name])
-    return {one.name: _state_of(one, names[one.name], key, uid) for one in variables}
+    return {
+        variable.name: _state_of(variable, names[variable.name], key, uid) for variable in variables
+    }
 
 
 def timers_of(key: T.StructType, mode: str) -> ProcessorState:
@@ -130,11 +132,20 @@ def _state_of(variable: Variable, name: str, key: T.StructType, uid: str) -> Pro
     values = list(variable.value)
     if variable.ttl_ms is not None:
         values.append(T.StructField(TTL, T.LongType(), nullable=False))
-    own = name_leaves(((one.name, (at,), False) for at, one in enumerate(values)), (*TAKEN, *keys))
-    kinds = [*(one.dataType for one in key), *_flat(entry), *(value.dataType for value in values)]
+    own = name_leaves(
+        ((field.name, (position,), False) for position, field in enumerate(values)), (*TAKEN, *keys)
+    )
+    data_types = [
+        *(field.dataType for field in key),
+        *_flat(entry),
+        *(value.dataType for value in values),
+    ]
     columns = [*keys, *(leaf.name for leaf in own)]
     schema = T.StructType(
-        [T.StructField(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+        [
+            T.StructField(column, data_type)
+            for column, data_type in zip(columns, data_types, strict=True)
+        ]
     )
     width = len(key.fields)
     return ProcessorState(
@@ -155,18 +166,18 @@ def _entry_of(variable: Variable, key: T.StructType) -> list[T.StructField]:
     return []
 
 
-def _entry_field(wanted: str, kind: T.DataType, key: T.StructType) -> T.StructField:
-    return T.StructField(first_free(wanted, key.names), kind, nullable=False)
+def _entry_field(wanted: str, data_type: T.DataType, key: T.StructType) -> T.StructField:
+    return T.StructField(first_free(wanted, key.names), data_type, nullable=False)
 
 
 def _flat(entry: Sequence[T.StructField]) -> list[T.DataType]:
     return [
-        kind
-        for one in entry
-        for kind in (
-            [field.dataType for field in one.dataType]
-            if isinstance(one.dataType, T.StructType)
-            else [one.dataType]
+        data_type
+        for field in entry
+        for data_type in (
+            [field.dataType for field in field.dataType]
+            if isinstance(field.dataType, T.StructType)
+            else [field.dataType]
         )
     ]
 

@@ -102,7 +102,8 @@ class Columns:
         fields = [T.StructField(WHAT, T.IntegerType())]
         for table in self.tables:
             fields += [
-                T.StructField(f"c{len(fields) + at}", one.dataType) for at, one in enumerate(table)
+                T.StructField(f"c{len(fields) + offset}", field.dataType)
+                for offset, field in enumerate(table)
             ]
         return T.StructType(fields)
 
@@ -111,14 +112,14 @@ class Columns:
         """The same schema in Arrow."""
         return arrow_schema_of(self.schema)
 
-    def of(self, table: int) -> list[str]:
+    def names_of(self, table: int) -> list[str]:
         """Return the column names of a table."""
-        first = 1 + sum(len(one.fields) for one in self.tables[:table])
+        first = 1 + sum(len(struct.fields) for struct in self.tables[:table])
         return self.schema.names[first : first + len(self.tables[table].fields)]
 
     def rows(self, tag: RowTag, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return a table's rows in the columns of all; narrow rows fill the first columns."""
-        names = self.of(tag.table)[: rows.num_columns]
+        names = self.names_of(tag.table)[: rows.num_columns]
         own = dict(zip(names, rows.columns, strict=True))
         own[WHAT] = pa.array([tag.number], pa.int32()).take(
             pa.nulls(rows.num_rows, pa.int32()).fill_null(0)
@@ -165,15 +166,15 @@ class ProcessorTask:
         return self.stored if self.timers is None else [*self.stored, index_of(self.timers)]
 
     @cached_property
-    def taken(self) -> Columns:
+    def input_columns(self) -> Columns:
         """The input tables of a task: key, events, initial rows, and states without the key."""
         initial = T.StructType() if self.initial is None else self.initial
-        return Columns((self.key, self.events, initial, *(one.own for one in self.stored)))
+        return Columns((self.key, self.events, initial, *(state.own for state in self.stored)))
 
     @cached_property
-    def given(self) -> Columns:
+    def output_columns(self) -> Columns:
         """The output tables of a task: the output rows, and rows of the states."""
-        return Columns((self.output, *(one.schema for one in self.written)))
+        return Columns((self.output, *(state.schema for state in self.written)))
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the processor's results for the rows of a Spark partition, sorted by key.
@@ -181,7 +182,7 @@ class ProcessorTask:
         Raises ProcessorError for an error in the processor, with the current key and its key group.
         """
         warm_up_worker()
-        out = _Given(self)
+        out = _TaskOutput(self)
         handle = Handle(self.clock, self.variables)
         self._guarded("init", None, lambda: self.processor.init(handle))  # type: ignore[arg-type]
         handle.is_open = False
@@ -191,9 +192,9 @@ class ProcessorTask:
         yield from out.rest()
         self._guarded("close", None, self.processor.close)
 
-    def _run(self, key: Values, parts: _Rows, handle: Handle, out: _Given) -> None:
+    def _run(self, key: Values, parts: _Rows, handle: Handle, out: _TaskOutput) -> None:
         """Call the processor with all rows of a key."""
-        rows = {name: parts.of_state(at) for at, name in enumerate(self.states)}
+        rows = {name: parts.of_state(number) for number, name in enumerate(self.states)}
         timers = [] if self.timers is None else parts.of_state(len(self.states))
         handle.begin(rows, timers)
         processor, times = self.processor, TimerValues(self.clock.now_ms, self.clock.watermark_ms)
@@ -202,13 +203,13 @@ class ProcessorTask:
         events = parts.events()
         if events is not None:
             out.add(key, processor.handleInputRows(key, events, times))
-        for at in handle.due():
-            fired = ExpiredTimerInfo(at)
+        for due_ms in handle.due():
+            fired = ExpiredTimerInfo(due_ms)
             out.add(
                 key,
                 processor.handleExpiredTimer(key=key, timerValues=times, expiredTimerInfo=fired),
             )
-            handle.deleteTimer(at)
+            handle.deleteTimer(due_ms)
         changed, changed_timers = handle.changed()
         for number, name in enumerate(self.states):
             out.change(number, key, changed[name])
@@ -286,11 +287,11 @@ def _by_key(
     for batch in batches:
         if not batch.num_rows:
             continue
-        for found, table, rows in _runs(task, batch):
-            if key is None or _told(found) != _told(key):
+        for row_key, table, rows in _runs(task, batch):
+            if key is None or _comparable(row_key) != _comparable(key):
                 if key is not None:
                     yield key, own
-                key, own = found, _Rows(task)
+                key, own = row_key, _Rows(task)
             own.take(table, rows)
     if key is not None:
         yield key, own
@@ -298,33 +299,33 @@ def _by_key(
 
 def _runs(task: ProcessorTask, batch: pa.RecordBatch) -> Iterator[tuple[Values, int, Any]]:
     """Yield the runs of rows with one key and one table, converted to that table's form."""
-    columns = task.taken
-    keys = _tuples(task, batch, columns.of(0), task.key, "of any table")
+    columns = task.input_columns
+    keys = _tuples(task, batch, columns.names_of(0), task.key, "of any table")
     tables = batch.column(WHAT).to_pylist()
     takers = {table: _taker(task, batch, table) for table in set(tables)}
     begins = 0
-    told = zip(map(_told, keys), tables, strict=True)
-    for (_, table), run in groupby(told):
+    rows = zip(map(_comparable, keys), tables, strict=True)
+    for (_, table), run in groupby(rows):
         length = sum(1 for _ in run)
         yield keys[begins], table, takers[table](length)
         begins += length
 
 
-def _told(key: Values) -> Values:
+def _comparable(key: Values) -> Values:
     """Return a key in a form that is equal only for equal keys.
 
     NaN equals itself, and the two instants with the same local time are different keys.
     """
     return tuple(
-        ("NaN" if isinstance(one, float) and one != one else one, getattr(one, "fold", 0))
-        for one in key
+        ("NaN" if isinstance(value, float) and value != value else value, getattr(value, "fold", 0))
+        for value in key
     )
 
 
 def _taker(task: ProcessorTask, batch: pa.RecordBatch, table: int) -> Callable[[int], Any]:
     """Return a function that takes the next ``n`` rows of a table."""
     rows = batch.filter(pc.equal(batch.column(WHAT), table))
-    names = task.taken.of(table + 1)
+    names = task.input_columns.names_of(table + 1)
     if table >= STATES:
         state = task.stored[table - STATES]
         return _in_turn(_tuples(task, rows, names, state.own, f"of state {state.name!r}"))
@@ -356,12 +357,12 @@ def _in_turn(rows: list[Any]) -> Callable[[int], list[Any]]:
 
 
 def _frames_in_turn(rows: pa.Table) -> Callable[[int], pd.DataFrame]:
-    at = 0
+    start = 0
 
     def take(length: int) -> pd.DataFrame:
-        nonlocal at
-        at += length
-        return arrow_frame(rows.slice(at - length, length))
+        nonlocal start
+        start += length
+        return arrow_frame(rows.slice(start - length, length))
 
     return take
 
@@ -375,7 +376,9 @@ def _tuples(
 ) -> list[Values]:
     """Return rows as tuples, with values as Spark passes them to Python."""
     columns = [
-        _python_column(task, rows, name, field, what, partial(python_values, kind=field.dataType))
+        _python_column(
+            task, rows, name, field, what, partial(python_values, data_type=field.dataType)
+        )
         for name, field in zip(names, schema, strict=True)
     ]
     return [*zip(*columns, strict=True)] if columns else [()] * rows.num_rows
@@ -394,8 +397,8 @@ def _python_column(
     try:
         return read(column)
     except (UnfitError, OverflowError, TypeError, ValueError) as error:
-        at, value, reason = first_unreadable(column, read)
-        [key] = display_rows(rows.select(task.taken.of(0)).slice(at, 1))
+        row, value, reason = first_unreadable(column, read)
+        [key] = display_rows(rows.select(task.input_columns.names_of(0)).slice(row, 1))
         raise ProcessorError(
             f"{task.subject} cannot receive a row {what} with the key "
             f"{tuple(key.values())!r}: column {field.name!r} of type "
@@ -403,11 +406,11 @@ def _python_column(
         ) from error
 
 
-class _Given:
+class _TaskOutput:
     """Buffers output rows, and converts them to Arrow together."""
 
     def __init__(self, task: ProcessorTask) -> None:
-        self._task, self._columns = task, task.given
+        self._task, self._columns = task, task.output_columns
         self._frames: list[pa.RecordBatch] = []
         self._out: list[tuple[Values, T.Row]] = []
         self._out_rows = 0
@@ -437,13 +440,13 @@ class _Given:
 
     def change(self, state: int, key: Values, changed: Changed) -> None:
         """Take the changes of a key."""
-        for how, rows in (
+        for change, rows in (
             (Change.UPSERTED, changed.upserts),
             (Change.DELETED, changed.deletes),
             (Change.CLEARED, ((),) if changed.cleared else ()),
         ):
             if rows:
-                self._rows.setdefault((state, how), []).extend((*key, *row) for row in rows)
+                self._rows.setdefault((state, change), []).extend((*key, *row) for row in rows)
                 self._waiting += len(rows)
 
     def full(self) -> Iterator[pa.RecordBatch]:
@@ -459,7 +462,7 @@ class _Given:
         if self._out:
             for part in self._of_rows().combine_chunks().to_batches():
                 yield self._columns.rows(OUTPUT, part)
-        for (state, how), rows in self._rows.items():
+        for (state, change), rows in self._rows.items():
             own = self._task.stored[state]
             narrow = T.StructType(own.schema.fields[: len(rows[0])])
             width = len(own.key)
@@ -467,9 +470,9 @@ class _Given:
                 places = _places([row[:width] for row in rows])
                 table = _table(rows, narrow, f"state {own.name!r}", places).combine_chunks()
             for part in table.to_batches():
-                yield self._columns.rows(RowTag.of_state(state, how), part)
+                yield self._columns.rows(RowTag.of_state(state, change), part)
                 if state == len(self._task.states):
-                    yield self._indexed(how, part)
+                    yield self._indexed(change, part)
         self._frames, self._out, self._out_rows = [], [], 0
         self._rows, self._waiting = {}, 0
 
@@ -483,13 +486,13 @@ class _Given:
                 f"{self._task.subject} {what} that do not fit ({_text(schema)}): {error}"
             ) from error
 
-    def _indexed(self, how: Change, timers: pa.RecordBatch) -> pa.RecordBatch:
+    def _indexed(self, change: Change, timers: pa.RecordBatch) -> pa.RecordBatch:
         """Return the index rows that belong to rows of the timers."""
         due, number = self._task.clock.due_ms, len(self._task.states) + 1
         assert due is not None
-        rows = index_rows(timers, due, gone=how is Change.DELETED)
-        rows = rows.select(range(3)) if how is Change.DELETED else rows
-        return self._columns.rows(RowTag.of_state(number, how), rows)
+        rows = index_rows(timers, due, gone=change is Change.DELETED)
+        rows = rows.select(range(3)) if change is Change.DELETED else rows
+        return self._columns.rows(RowTag.of_state(number, change), rows)
 
     def _of_frame(self, frame: Any) -> pa.RecordBatch:
         """Return a DataFrame that the processor yields as rows of the output."""
@@ -514,25 +517,25 @@ class _Given:
         """Return the rows that the processor yields; missing columns are null."""
         schema = self._task.output
         keys = [key for key, _ in self._out]
-        found = [row.asDict() for _, row in self._out]
+        rows_of_key = [row.asDict() for _, row in self._out]
         with self._fitting("yields rows", schema):
-            for key, row in zip(keys, found, strict=True):
+            for key, row in zip(keys, rows_of_key, strict=True):
                 if other := [name for name in row if name not in schema.names]:
                     raise SchemaMismatchError(
                         f"the row of the key {key!r} has the column {other[0]!r}, which the "
                         "output lacks"
                     )
-            rows = [tuple(map(row.get, schema.names)) for row in found]
+            rows = [tuple(map(row.get, schema.names)) for row in rows_of_key]
             return _table(rows, schema, "the output", _places(keys))
 
 
 def _places(keys: Sequence[Values]) -> Place:
     """Return a function that names rows by their keys, for messages."""
-    return lambda at: f"a row of the key {keys[at]!r}"
+    return lambda row: f"a row of the key {keys[row]!r}"
 
 
 def _text(schema: T.StructType) -> str:
-    return ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in schema)
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
 
 
 def _table(

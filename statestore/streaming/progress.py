@@ -176,9 +176,9 @@ class Progress:
             )
 
 
-def same_ends(one: Iterable[str], other: Iterable[str]) -> bool:
+def same_ends(ends: Iterable[str], other_ends: Iterable[str]) -> bool:
     """Return whether sources end at the same positions, however the JSON is formatted."""
-    return [*map(_value, one)] == [*map(_value, other)]
+    return [*map(_value, ends)] == [*map(_value, other_ends)]
 
 
 def _ends(names: tuple[str, ...], ends: tuple[str, ...]) -> dict[str | int, Any]:
@@ -212,11 +212,11 @@ def _value(line: str) -> Any:
         return line
 
 
-def _behind(batch: MicroBatch, stored: int, how: str) -> InvalidArgumentError:
+def _behind(batch: MicroBatch, stored: int, consequence: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"the newest checkpoint ends with micro-batch {stored} of query {batch.query}, {how}. "
-        "The location has changed since the store was written (a power failure, or an older "
-        f"copy), or named sources have another order, {NEEDS_NAMES}; events would be lost or "
+        f"the newest checkpoint ends with micro-batch {stored} of query {batch.query}, "
+        f"{consequence}. The location has changed since the store was written (a power failure, or "
+        f"an older copy), or named sources have another order, {NEEDS_NAMES}; events would be lost or "
         "counted twice. Restore the location. Or start the query with a new checkpoint "
         "location, QueryOptions(succeeds=True), and sources that begin at the checkpoint's "
         "positions. Or reset the state to the checkpoint at which the location ends "
@@ -280,7 +280,9 @@ def _elements(line: str) -> Iterator[dict[str, Any]]:
         return
     if not isinstance(topics, dict) or not all(
         isinstance(partitions, dict)
-        and all(number.isdigit() and isinstance(at, int) for number, at in partitions.items())
+        and all(
+            number.isdigit() and isinstance(offset, int) for number, offset in partitions.items()
+        )
         for partitions in topics.values()
     ):
         return

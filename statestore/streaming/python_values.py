@@ -28,12 +28,12 @@ _SAME_CALENDAR = {1: 400, 9999: -400}
 adjacent days. 400 years later, each date has the same weekday, and so the same offset."""
 
 
-def python_values(column: pa.Array, kind: T.DataType) -> list[Any]:
+def python_values(column: pa.Array, data_type: T.DataType) -> list[Any]:
     """Return the values of a column in PySpark's forms.
 
     Args:
-        column: The column, of the Arrow type that belongs to ``kind``.
-        kind: Its Spark type.
+        column: The column, of the Arrow type that belongs to ``data_type``.
+        data_type: Its Spark type.
 
     Returns:
         One value per row, None for null.
@@ -43,24 +43,24 @@ def python_values(column: pa.Array, kind: T.DataType) -> list[Any]:
         ValueError: For a time that a datetime cannot hold. OverflowError means the same.
         TypeError: For a map key that is not hashable.
     """
-    if isinstance(kind, T.TimestampType):
+    if isinstance(data_type, T.TimestampType):
         # Spark's columns are in the session's time zone. In an hour that occurs twice, Python
         # compares two equal instants as different unless both are in the same zone.
         instants = column.cast(pa.timestamp("us", "UTC")).to_pylist()
         return [None if value is None else _local_time(value) for value in instants]
-    if isinstance(kind, T.StructType):
-        fields = zip(column.flatten(), kind, strict=True)
+    if isinstance(data_type, T.StructType):
+        fields = zip(column.flatten(), data_type, strict=True)
         parts = [python_values(field, own.dataType) for field, own in fields]
-        row = T.Row(*kind.names)
+        row = T.Row(*data_type.names)
         return _where_valid(column, [row(*values) for values in zip(*parts, strict=True)])
-    if isinstance(kind, T.ArrayType):
-        elements = python_values(_own(column, column.values), kind.elementType)
+    if isinstance(data_type, T.ArrayType):
+        elements = python_values(_own(column, column.values), data_type.elementType)
         return _where_valid(column, _slices(column, elements))
-    if isinstance(kind, T.MapType):
-        keys = python_values(_own(column, column.keys), kind.keyType)
-        items = python_values(_own(column, column.items), kind.valueType)
+    if isinstance(data_type, T.MapType):
+        keys = python_values(_own(column, column.keys), data_type.keyType)
+        items = python_values(_own(column, column.items), data_type.valueType)
         entries = _where_valid(column, _slices(column, [*zip(keys, items, strict=True)]))
-        return [None if pairs is None else _dictionary(pairs, kind) for pairs in entries]
+        return [None if pairs is None else _dictionary(pairs, data_type) for pairs in entries]
     values: list[Any] = column.to_pylist()
     return values
 
@@ -83,27 +83,27 @@ def _where_valid(column: pa.Array, values: list[Any]) -> list[Any]:
     return [value if is_valid else None for value, is_valid in zip(values, valid, strict=True)]
 
 
-def _dictionary(pairs: list[tuple[Any, Any]], kind: T.MapType) -> dict[Any, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+def _dictionary(pairs: list[tuple[Any, Any]], data_type: T.MapType) -> dict[Any, Any]:
+    dictionary = dict(pairs)
+    if len(dictionary) != len(pairs):
         reason = "two of its keys are equal in Python, so a dictionary would lose one"
-        raise UnfitError(pairs, kind.simpleString(), reason)
-    return found
+        raise UnfitError(pairs, data_type.simpleString(), reason)
+    return dictionary
 
 
 def first_unreadable(column: pa.Array, read: Callable[[pa.Array], object]) -> tuple[int, str, str]:
     """Return the row, the value and the reason of the first value that ``read`` refuses."""
-    for at in range(len(column)):
-        value = column.slice(at, 1)
+    for row in range(len(column)):
+        value = column.slice(row, 1)
         try:
             read(value)
         except UnfitError as error:
-            return at, brief_text(error.value), error.reason
+            return row, brief_text(error.value), error.reason
         except (OverflowError, ValueError):
             reason = "Python's datetime supports only the years 1 to 9999"
-            return at, brief_text(display_values(value)[0]), reason
+            return row, brief_text(display_values(value)[0]), reason
         except TypeError as error:
-            return at, brief_text(display_values(value)[0]), str(error)
+            return row, brief_text(display_values(value)[0]), str(error)
     raise AssertionError("every value can be read alone")
 
 
@@ -140,7 +140,7 @@ def instant_of(moment: datetime) -> datetime:
 
 def arrow_column(
     values: Sequence[Any],
-    kind: T.DataType,
+    data_type: T.DataType,
     *,
     name: str,
     subject: str,
@@ -151,47 +151,47 @@ def arrow_column(
     Args:
         values: One value per row. A struct is a ``Row``, a tuple, a dictionary or an object with
             attributes; a naive datetime of a ``timestamp`` is in the worker's local time zone.
-        kind: The Spark type of the column.
+        data_type: The Spark type of the column.
         name: The column, for messages.
         subject: The name of the rows in messages.
         place: Returns the name of a row in messages, by its number, counted from 0.
 
     Returns:
-        The column, of the Arrow type that belongs to ``kind``.
+        The column, of the Arrow type that belongs to ``data_type``.
 
     Raises:
         InvalidArgumentError: For a value that would not stay equal; it names ``subject``, the
             column, the row and the value.
     """
-    convert = _to_plain(kind)
+    convert = _to_plain(data_type)
     return column_of(
         values if convert is None else [*map(convert, values)],
-        arrow_type_of(kind),
+        arrow_type_of(data_type),
         name=name,
         subject=subject,
         place=place,
     )
 
 
-def _to_plain(kind: T.DataType) -> Convert | None:
+def _to_plain(data_type: T.DataType) -> Convert | None:
     """Return a converter from PySpark's forms to the forms of :mod:`statestore.rows.lossless_cast`.
 
     The result is None if both forms are the same.
     """
-    if isinstance(kind, T.TimestampType):
+    if isinstance(data_type, T.TimestampType):
         return _with_zone
-    if isinstance(kind, T.StructType):
-        fields = {field.name: _to_plain(field.dataType) for field in kind}
+    if isinstance(data_type, T.StructType):
+        fields = {field.name: _to_plain(field.dataType) for field in data_type}
         return lambda value: _plain_struct(value, fields)
-    if isinstance(kind, T.ArrayType):
-        element = _to_plain(kind.elementType)
+    if isinstance(data_type, T.ArrayType):
+        element = _to_plain(data_type.elementType)
         if element is None:
             return None
         return lambda value: [*map(element, value)] if is_list(value) else value
-    if isinstance(kind, T.MapType):
-        key, item = (_to_plain(part) or _same for part in (kind.keyType, kind.valueType))
+    if isinstance(data_type, T.MapType):
+        key, item = (_to_plain(part) or _same for part in (data_type.keyType, data_type.valueType))
         return lambda value: (
-            [(key(one), item(other)) for one, other in value.items()]
+            [(key(key_value), item(item_value)) for key_value, item_value in value.items()]
             if isinstance(value, Mapping)
             else value
         )

@@ -75,29 +75,33 @@ class QueryState:
         """The columns."""
         if isinstance(self.schema, StructType):
             return self.schema
-        found = DataType.fromDDL(self.schema)
-        assert isinstance(found, StructType)  # the type of a list of columns is always a struct
-        return found
+        struct = DataType.fromDDL(self.schema)
+        assert isinstance(struct, StructType)  # the type of a list of columns is always a struct
+        return struct
 
 
 def to_evolve(
     restored: RestoredCheckpoint, uid: str, states: Mapping[str, QueryState]
 ) -> list[str]:
     """Return the names of stored states whose columns or TTL differ from the query's."""
-    stored = {one.state.name: one.state for one in restored.manifest.keyed if one.state.uid == uid}
-    return [name for name, one in states.items() if name in stored and _differs(stored[name], one)]
+    stored = {
+        state.state.name: state.state for state in restored.manifest.keyed if state.state.uid == uid
+    }
+    return [
+        name for name, state in states.items() if name in stored and _differs(stored[name], state)
+    ]
 
 
 def _differs(stored: KeyedState, state: QueryState) -> bool:
     ttl = stored.ttl if state.ttl is None else state.ttl
     column, before = (
-        one.column if isinstance(one, TimeToLive) else None for one in (ttl, stored.ttl)
+        field.column if isinstance(field, TimeToLive) else None for field in (ttl, stored.ttl)
     )
     kinds = dict(zip(stored.schema.names, arrow_schema(stored.schema).types, strict=True))
     return (
         column != before
         or not kinds.keys().isdisjoint(state.dropped)
-        or any(kinds.get(one.name) != one.type for one in _wanted(state))
+        or any(kinds.get(field.name) != field.type for field in _wanted(state))
     )
 
 
@@ -141,8 +145,8 @@ def brought_over(stored: RestoredKeyedState, state: QueryState) -> pa.RecordBatc
                 elif isinstance(ttl, TimeToLive) and name == ttl.column:
                     times = pa.nulls(batch.num_rows, pa.int64()).fill_null(ends)
                     is_time = pa.types.is_timestamp(column.type)
-                    at = times.cast(pa.timestamp("ms", "UTC")) if is_time else times
-                    arrays.append(at.cast(column.type))
+                    timestamps = times.cast(pa.timestamp("ms", "UTC")) if is_time else times
+                    arrays.append(timestamps.cast(column.type))
                 else:
                     arrays.append(pa.nulls(batch.num_rows, column.type))
             yield pa.RecordBatch.from_arrays(arrays, schema=wanted)

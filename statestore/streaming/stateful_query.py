@@ -266,9 +266,9 @@ class StatefulQuery:
                 for frame in updated.shared:
                     with worker_errors():
                         compute(keep(frame))
-                for name, one in step.states.items():
+                for name, state in step.states.items():
                     changes = self._changes(name, updated)
-                    self._write(checkpoint, name, one, changes, step)
+                    self._write(checkpoint, name, state, changes, step)
                 self._drop_deleted(checkpoint, step)
                 self._put(done, checkpoint)
                 checkpoint.carry_rest()
@@ -423,7 +423,7 @@ class StatefulQuery:
         ``rows`` are the events as a table, if they were already collected.
         """
         keys = keys_in_use(events, self._key, rows)
-        schemes = {self._hash_scheme(name, one, restored) for name, one in states.items()}
+        schemes = {self._hash_scheme(name, state, restored) for name, state in states.items()}
         if keys.null_keys and schemes != {"flink-sql"}:
             raise NullKeyError(
                 (
@@ -462,8 +462,8 @@ class StatefulQuery:
             return Updated({})
         touched = {
             name: self._touched(name, step)
-            for name, one in step.states.items()
-            if not one.is_derived
+            for name, state in step.states.items()
+            if not state.is_derived
         }
         return self._strategy.run(
             step.events,

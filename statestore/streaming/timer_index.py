@@ -59,10 +59,10 @@ def index_rows(timers: pa.RecordBatch, due_ms: int, *, gone: bool) -> pa.RecordB
     ``due_ms`` is the clock of the micro-batch. A deleted timer may have been stored as overdue, so
     both possible rows are returned for it.
     """
-    *key, at = timers.columns
-    minutes = pc.divide(pc.max_element_wise(at, 0), _MINUTE)
-    is_due = pc.less_equal(at, due_ms)
-    columns = [_key_bytes(timers.num_rows, key), at, *key]
+    *key, times = timers.columns
+    minutes = pc.divide(pc.max_element_wise(times, 0), _MINUTE)
+    is_due = pc.less_equal(times, due_ms)
+    columns = [_key_bytes(timers.num_rows, key), times, *key]
     names = [str(number) for number in range(len(columns) + 1)]
     if not gone:
         minutes = pc.if_else(is_due, OVERDUE, minutes)
@@ -77,8 +77,8 @@ def _key_bytes(rows: int, key: list[pa.Array]) -> pa.Array:
     """Encode keys as bytes, with each column's length as a prefix: distinct keys stay distinct."""
     parts = [pa.nulls(rows, pa.binary()).fill_null(b"")]
     for column in key:
-        kind = column.type
-        is_text = pa.types.is_string(kind) or pa.types.is_binary(kind)
+        data_type = column.type
+        is_text = pa.types.is_string(data_type) or pa.types.is_binary(data_type)
         values = (column if is_text else column.cast(pa.string())).cast(pa.binary())
         length = pc.binary_length(values).cast(pa.string()).cast(pa.binary())
         parts += [pc.fill_null(length, b"-"), pc.fill_null(values, b"")]
@@ -99,13 +99,13 @@ def due_keys(
     last = max(due_ms, 0) // _MINUTE
     if first is None or last - first > _MOST_MINUTES:
         batches = [_due(rows, column, due_ms) for rows in key_rows(stored)]
-        found = pa.Table.from_batches(batches) if batches else None
+        due = pa.Table.from_batches(batches) if batches else None
     else:
         minutes = pa.array([OVERDUE, *range(first, last + 1)], pa.int64())
         index = restored.keyed(uid, INDEX)
         rows = index.lookup(pa.table([minutes], names=list(index.entry.state.key)))
-        found = _due(rows, column, due_ms)
-    return found.select(names) if found is not None and found.num_rows else None
+        due = _due(rows, column, due_ms)
+    return due.select(names) if due is not None and due.num_rows else None
 
 
 def key_rows(stored: RestoredKeyedState) -> Iterator[pa.RecordBatch]:

@@ -22,7 +22,7 @@ def worker_errors() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        found = _MESSAGE.search(str(error))
-        if found is None:
+        message = _MESSAGE.search(str(error))
+        if message is None:
             raise
-        raise ProcessorError(found[1]) from error
+        raise ProcessorError(message[1]) from error
