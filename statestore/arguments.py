@@ -57,12 +57,12 @@ def _checked(function: Callable[P, R], name: str) -> Callable[P, R]:
             checks = _checks(function, signature)
         if not checks:
             return function(*args, **kwargs)
-        given = dict(zip(signature.parameters, args, strict=False)) | kwargs
+        arguments = dict(zip(signature.parameters, args, strict=False)) | kwargs
         for parameter, check in checks.items():
-            if parameter in given and not check.holds(given[parameter]):
+            if parameter in arguments and not check.holds(arguments[parameter]):
                 raise InvalidArgumentError(
                     f"{name}: {parameter} must be of type {check.text}, not "
-                    f"{type(given[parameter]).__name__}"
+                    f"{type(arguments[parameter]).__name__}"
                 )
         return function(*args, **kwargs)
 
@@ -91,16 +91,16 @@ class _Parameter:
 
 def _checks(function: Callable[..., Any], signature: inspect.Signature) -> dict[str, _Parameter]:
     names = _Names(vars(sys.modules[function.__module__]))
-    found = {}
+    checks = {}
     for name, parameter in signature.parameters.items():
         variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if variadic or parameter.annotation is parameter.empty:
             continue
-        kind = _evaluated(parameter.annotation, names)
-        check = _check_of(kind)
+        annotation = _evaluated(parameter.annotation, names)
+        check = _check_of(annotation)
         if check is not None:
-            found[name] = _Parameter(check, _text(kind))
-    return found
+            checks[name] = _Parameter(check, _text(annotation))
+    return checks
 
 
 class _Names(dict[str, Any]):
@@ -129,29 +129,33 @@ def _evaluated(annotation: Any, names: _Names) -> Any:
     return eval(annotation, {}, names) if isinstance(annotation, str) else annotation
 
 
-def _text(kind: Any) -> str:
+def _text(annotation: Any) -> str:
     """Return a type as in its annotation, without module names."""
-    if get_origin(kind) in (Union, types.UnionType):
-        return " | ".join(map(_text, get_args(kind)))
-    if kind is type(None):
+    if get_origin(annotation) in (Union, types.UnionType):
+        return " | ".join(map(_text, get_args(annotation)))
+    if annotation is type(None):
         return "None"
-    if get_origin(kind) is Literal:
-        return " | ".join(map(repr, get_args(kind)))
-    plain = kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
+    if get_origin(annotation) is Literal:
+        return " | ".join(map(repr, get_args(annotation)))
+    plain = (
+        annotation.__name__
+        if isinstance(annotation, type) and not get_args(annotation)
+        else str(annotation)
+    )
     return re.sub(r"(?:\w+\.)+", "", plain).replace(_Anything.__name__, "Any")
 
 
-def _check_of(kind: Any) -> Check | None:
+def _check_of(annotation: Any) -> Check | None:
     """Return the check for a type; None if any value is allowed."""
-    origin, parts = get_origin(kind), get_args(kind)
+    origin, parts = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         return _any_of([_check_of(part) for part in parts])
-    if kind is None or kind is type(None):
+    if annotation is None or annotation is type(None):
         return lambda value: value is None
     if origin is Literal:
         return lambda value: isinstance(value, str) and value in parts
-    if isinstance(kind, type) and origin is None:
-        return _of_class(kind)
+    if isinstance(annotation, type) and origin is None:
+        return _of_class(annotation)
     if origin is None or not isinstance(origin, type):
         return None
     if issubclass(origin, Mapping):
@@ -170,21 +174,22 @@ def _any_of(checks: Sequence[Check | None]) -> Check | None:
     return lambda value: any(check(value) for check in known)
 
 
-def _of_class(kind: type) -> Check | None:
-    if kind in (Any, object, _Anything) or getattr(kind, "_is_protocol", False):
+def _of_class(expected: type) -> Check | None:
+    if expected in (Any, object, _Anything) or getattr(expected, "_is_protocol", False):
         return None
-    if kind in (int, float):
-        number: type = Integral if kind is int else Real
+    if expected in (int, float):
+        number: type = Integral if expected is int else Real
         return lambda value: isinstance(value, number) and not isinstance(value, bool)
-    if issubclass(kind, os.PathLike):
+    if issubclass(expected, os.PathLike):
         return lambda value: isinstance(value, os.PathLike)
-    return lambda value: isinstance(value, kind)
+    return lambda value: isinstance(value, expected)
 
 
 def _of_mapping(key: Check | None, item: Check | None) -> Check:
     def check(value: Any) -> bool:
         return isinstance(value, Mapping) and all(
-            (key is None or key(one)) and (item is None or item(value[one])) for one in value
+            (key is None or key(element)) and (item is None or item(value[element]))
+            for element in value
         )
 
     return check
@@ -195,17 +200,19 @@ def _of_tuple(parts: Sequence[Check | None]) -> Check:
         return (
             isinstance(value, tuple | list)
             and len(value) == len(parts)
-            and all(part is None or part(one) for part, one in zip(parts, value, strict=True))
+            and all(
+                part is None or part(element) for part, element in zip(parts, value, strict=True)
+            )
         )
 
     return check
 
 
-def _of_iterable(kind: type, element: Check | None) -> Check:
+def _of_iterable(expected: type, element: Check | None) -> Check:
     """A text is one value, and not a sequence of its letters."""
 
     def check(value: Any) -> bool:
-        if not isinstance(value, kind) or isinstance(value, str | bytes | bytearray):
+        if not isinstance(value, expected) or isinstance(value, str | bytes | bytearray):
             return False
         return element is None or not isinstance(value, Collection) or all(map(element, value))
 

@@ -208,7 +208,7 @@ class StateStore:
             ids = catalog.checkpoint_ids()
         except StateStoreError as error:
             return figure(repr(self), text(str(error)))
-        newest = [_seen(catalog, one) for one in ids[-MOST_BARS:]]
+        newest = [_seen(catalog, checkpoint_id) for checkpoint_id in ids[-MOST_BARS:]]
         columns = ("checkpoint", "created_at_ms", "parallelism", "rows", "size_bytes", "files")
         rows = (row for _, row in reversed(newest))
         title = f"{self!r}: {counted(len(ids), 'checkpoint')}"
@@ -533,11 +533,11 @@ class StateStore:
 def _seen(catalog: Catalog, checkpoint_id: int) -> tuple[NotebookBar, tuple[Any, ...]]:
     """Return a checkpoint as a bar and as a table row, even if it is unreadable."""
     try:
-        one = catalog.load_header(checkpoint_id)
+        header = catalog.load_header(checkpoint_id)
     except StateStoreError as error:
         bar = NotebookBar(str(checkpoint_id), (), f"cannot be read: {error.kind}", bad=True)
         return bar, (checkpoint_id, f"cannot be read: {error.kind}", None, None, None, None)
-    label = f"{checkpoint_id} · {when(one.created_at_ms)}"
-    bar = NotebookBar(label, ((one.size_bytes, "plain"),), size(one.size_bytes))
-    whole = (one.parallelism, one.rows, one.size_bytes, one.files)
-    return bar, (checkpoint_id, one.created_at_ms, *whole)
+    label = f"{checkpoint_id} · {when(header.created_at_ms)}"
+    bar = NotebookBar(label, ((header.size_bytes, "plain"),), size(header.size_bytes))
+    whole = (header.parallelism, header.rows, header.size_bytes, header.files)
+    return bar, (checkpoint_id, header.created_at_ms, *whole)

@@ -73,10 +73,10 @@ class StoreInspection:
                 exist.
             CorruptionError: if the manifest or a file is damaged.
         """
-        of = key if callable(key) else lambda state: key
+        key_of = key if callable(key) else lambda state: key
         return key_command.key_states(
             self._store.catalog(),
-            of,
+            key_of,
             checkpoint=checkpoint,
             uid=operator,
             name=state,
@@ -104,9 +104,11 @@ class StoreInspection:
             InvalidArgumentError: for a value that is not a key of the state.
             MissingFileError or DamagedFileError: for a damaged file.
         """
-        of = key if callable(key) else lambda state: key
-        found = as_of_command.key_history(self._store.catalog(), of, operator, state, now_ms=now_ms)
-        return KeyHistory(found)
+        key_of = key if callable(key) else lambda state: key
+        checkpoints = as_of_command.key_history(
+            self._store.catalog(), key_of, operator, state, now_ms=now_ms
+        )
+        return KeyHistory(checkpoints)
 
     def as_of(
         self, a: int | str, b: int | str, operator: str, state: str, *, now_ms: int | None = None

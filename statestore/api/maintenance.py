@@ -739,8 +739,8 @@ class StoreMaintenance:
 
 def _key_of(key: Any) -> Callable[[KeyedState], Any]:
     if callable(key):
-        of: Callable[[KeyedState], Any] = key
-        return of
+        key_of: Callable[[KeyedState], Any] = key
+        return key_of
     return lambda state: key
 
 
@@ -750,6 +750,6 @@ def _values_of(columns: Mapping[str, Any]) -> dict[str, ValueOf]:
 
 def _value_of(value: Any) -> ValueOf:
     if callable(value):
-        of: ValueOf = value
-        return of
-    return lambda kind: value
+        value_of: ValueOf = value
+        return value_of
+    return lambda data_type: value

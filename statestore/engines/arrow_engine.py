@@ -130,11 +130,11 @@ class ArrowEngine:
         """Return the rows without the store's own column."""
         return rows.select([name for name in rows.schema.names if name != KEY_GROUP])
 
-    def with_time(self, rows: Rows, column: str, kind: str, now_ms: int) -> Rows:
+    def with_time(self, rows: Rows, column: str, time_type: str, now_ms: int) -> Rows:
         """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
 
         def timed(table: pa.Table) -> pa.Table:
-            return table.append_column(column, time_column(kind, table.num_rows, now_ms))
+            return table.append_column(column, time_column(time_type, table.num_rows, now_ms))
 
         return timed(rows) if isinstance(rows, pa.Table) else rows.map(timed)
 
@@ -162,9 +162,9 @@ class ArrowEngine:
             pieces = _runs(_fitted(rows, state), state, options)
         else:
             pieces = sorted_pieces(_keyed(rows, state, options), state, options.memory_bytes)
-        seen = ObservedRows()
-        handles = write_pieces(against.changes(pieces, everything, seen), target)
-        return handles, RowSet(seen.rows, seen.digest)
+        observed = ObservedRows()
+        handles = write_pieces(against.changes(pieces, everything, observed), target)
+        return handles, RowSet(observed.rows, observed.digest)
 
 
 def write_subtask(
@@ -177,13 +177,13 @@ def write_subtask(
     """
     state = target.state
     table = _of_schema(rows, state, target.options)
-    found = ArrowEngine().schema_of(table)
-    if sorted(found.names) != sorted(state.schema.names) or not same_columns(
-        found.select(state.schema.names), state.schema
+    schema = ArrowEngine().schema_of(table)
+    if sorted(schema.names) != sorted(state.schema.names) or not same_columns(
+        schema.select(state.schema.names), state.schema
     ):
         raise SchemaMismatchError(
             f"{state} is declared with the columns ({state.schema}), but subtask {subtask} "
-            f"writes ({found}); give the rows of every subtask the declared columns"
+            f"writes ({schema}); give the rows of every subtask the declared columns"
         )
     return _written(table, target, (owners, subtask))
 

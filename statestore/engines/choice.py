@@ -80,7 +80,7 @@ class Engine(Protocol):
     def ungrouped(self, rows: Any) -> Any:
         """Return the rows without the store's own column, which a new key grouping invalidates."""
 
-    def with_time(self, rows: Any, column: str, kind: str, now_ms: int) -> Any:
+    def with_time(self, rows: Any, column: str, time_type: str, now_ms: int) -> Any:
         """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
 
     def write_keyed(
@@ -139,8 +139,8 @@ def is_frame(rows: Any) -> bool:
 def rows_on_driver(rows: Any, subject: str = ROWS) -> pa.Table:
     """Collect few rows as an Arrow table in this process, whichever engine has them."""
     if _is_spark(rows):
-        found: pa.Table = spark_module("state_writer").collect(rows)
-        return found
+        table: pa.Table = spark_module("state_writer").collect(rows)
+        return table
     return as_table(rows, subject)
 
 

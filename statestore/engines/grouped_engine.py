@@ -105,13 +105,13 @@ class GroupedEngine:
         """Return the rows unchanged: they have no key-group column."""
         return rows
 
-    def with_time(self, rows: GroupedRows, column: str, kind: str, now_ms: int) -> GroupedRows:
+    def with_time(self, rows: GroupedRows, column: str, time_type: str, now_ms: int) -> GroupedRows:
         """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
         ranges = tuple(
-            replace(part, groups=_with_time(part.groups, column, kind, now_ms))
+            replace(part, groups=_with_time(part.groups, column, time_type, now_ms))
             for part in rows.ranges
         )
-        schema = rows.schema.append(pa.field(column, time_column(kind, 0, 0).type))
+        schema = rows.schema.append(pa.field(column, time_column(time_type, 0, 0).type))
         return replace(rows, schema=schema, ranges=ranges)
 
     def write_keyed(
@@ -151,9 +151,9 @@ class GroupedEngine:
         return handles, RowSet(sum(own.rows for own in observed), digest)
 
 
-def _with_time(groups: Groups, column: str, kind: str, now_ms: int) -> Groups:
+def _with_time(groups: Groups, column: str, time_type: str, now_ms: int) -> Groups:
     for group, table in groups:
-        yield group, table.append_column(column, time_column(kind, table.num_rows, now_ms))
+        yield group, table.append_column(column, time_column(time_type, table.num_rows, now_ms))
 
 
 def _tables_by_range(
@@ -190,13 +190,13 @@ def _write_ranges(
         under_way: list[Future[tuple[KeyedStateHandle, ...]]] = []
         try:
             under_way += (pool.submit(write, number) for number in range(threads))
-            return tuple(handle for one in under_way for handle in one.result())
+            return tuple(handle for task in under_way for handle in task.result())
         except BaseException as error:
             failed.append(-1)  # all ranges are abandoned
             written = UncommittedFiles(target.storage)
-            for one in under_way:
-                if one.exception() is None:
-                    written.add(target.folder, one.result())
+            for task in under_way:
+                if task.exception() is None:
+                    written.add(target.folder, task.result())
             written.delete(error)
             raise
 
@@ -242,14 +242,14 @@ def _placed(
 
 def _checked(tables: list[pa.Table], state: KeyedState) -> pa.Table:
     rows = pa.concat_tables(tables)
-    given = np.asarray(rows.column(KEY_GROUP))
-    found = key_groups_of(rows, state)
-    wrong = np.flatnonzero(found != given)
+    stored_groups = np.asarray(rows.column(KEY_GROUP))
+    hashed_groups = key_groups_of(rows, state)
+    wrong = np.flatnonzero(hashed_groups != stored_groups)
     if len(wrong):
-        at = int(wrong[0])
+        row = int(wrong[0])
         raise DamagedFileError(
             f"{len(wrong)} rows of {state} are in the wrong key group: the first is in key "
-            f"group {given[at]}, but its key belongs to key group {found[at]} of "
+            f"group {stored_groups[row]}, but its key belongs to key group {hashed_groups[row]} of "
             f"{state.max_parallelism}"
         )
     return rows

@@ -92,10 +92,10 @@ def _node(place: str, table: Table, *, has_inputs: bool) -> Table:
     node: Table = {key: table[key] for key in _PLAIN if key in table}
     if "chaining" in table:
         node["strategy"] = table["chaining"]
-    kind = table.get("kind", "operator" if has_inputs else "source")
-    word = re.sub("[-_]", " ", kind.strip().lower()) if isinstance(kind, str) else ""
+    kind_text = table.get("kind", "operator" if has_inputs else "source")
+    word = re.sub("[-_]", " ", kind_text.strip().lower()) if isinstance(kind_text, str) else ""
     if word not in _KINDS:
-        raise SettingsError(f"{place}: unknown kind {kind!r}: {close_match(word, _KINDS)}")
+        raise SettingsError(f"{place}: unknown kind {kind_text!r}: {close_match(word, _KINDS)}")
     return node | dict.fromkeys(_KINDS[word], True)
 
 

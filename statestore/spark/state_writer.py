@@ -222,10 +222,10 @@ class SparkEngine:
         """Return the rows without the store's own column."""
         return rows.drop(KEY_GROUP)
 
-    def with_time(self, rows: DataFrame, column: str, kind: str, now_ms: int) -> DataFrame:
+    def with_time(self, rows: DataFrame, column: str, time_type: str, now_ms: int) -> DataFrame:
         """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
         time = F.lit(now_ms).cast("long")
-        times = time if kind == "long" else F.timestamp_millis(time)
+        times = time if time_type == "long" else F.timestamp_millis(time)
         return rows.select("*", times.alias(column))
 
     def write_keyed(

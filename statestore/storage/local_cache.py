@@ -92,10 +92,10 @@ class CachedStorage(ForwardingStorage):
 
     def copies(self) -> frozenset[str]:
         """Return the names of all files that have a copy on this host."""
-        found = []
+        paths = []
         for parent, _, names in os.walk(self._folder):  # unreadable folders count as empty
-            found += [Path(parent, name) for name in names if name.endswith(".parquet")]
-        return frozenset(path.relative_to(self._folder).as_posix() for path in found)
+            paths += [Path(parent, name) for name in names if name.endswith(".parquet")]
+        return frozenset(path.relative_to(self._folder).as_posix() for path in paths)
 
     def fetch(self, name: str, size_bytes: int) -> Path | None:
         """Copy a file of the store to this host and return its path; None if it exceeds the limit.
@@ -139,15 +139,15 @@ class CachedStorage(ForwardingStorage):
     def trim(self) -> None:
         """Delete the least recently used copies until the folder is within its limit."""
         self._until_trim = self._limit_bytes // _TRIM_PARTS
-        found = []
+        copies = []
         for parent, _, names in os.walk(self._root):
             for name in names:
                 path = Path(parent, name)
                 with suppress(FileNotFoundError):  # another process may trim at the same time
                     stat = path.stat()
-                    found.append((stat.st_mtime_ns, stat.st_size, path))
-        excess = sum(size for _, size, _ in found) - self._limit_bytes
-        for _, size, path in sorted(found):
+                    copies.append((stat.st_mtime_ns, stat.st_size, path))
+        excess = sum(size for _, size, _ in copies) - self._limit_bytes
+        for _, size, path in sorted(copies):
             if excess <= 0:
                 return
             with _Harmless("delete", path):
@@ -199,7 +199,7 @@ class _Harmless:
     def __enter__(self) -> _Harmless:
         return self
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+    def __exit__(self, error_type: Any, error: BaseException | None, trace: Any) -> bool:
         if not isinstance(error, OSError | ValueError):  # ValueError: a name with a NUL
             return False
         self.failed = True
@@ -288,5 +288,5 @@ class _Tee:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        self.close() if kind is None else self.abandon()
+    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
+        self.close() if error_type is None else self.abandon()

@@ -216,8 +216,8 @@ def _behind(batch: MicroBatch, stored: int, consequence: str) -> InvalidArgument
     return InvalidArgumentError(
         f"the newest checkpoint ends with micro-batch {stored} of query {batch.query}, "
         f"{consequence}. The location has changed since the store was written (a power failure, or "
-        f"an older copy), or named sources have another order, {NEEDS_NAMES}; events would be lost or "
-        "counted twice. Restore the location. Or start the query with a new checkpoint "
+        f"an older copy), or named sources have another order, {NEEDS_NAMES}; events would be "
+        "lost or counted twice. Restore the location. Or start the query with a new checkpoint "
         "location, QueryOptions(succeeds=True), and sources that begin at the checkpoint's "
         "positions. Or reset the state to the checkpoint at which the location ends "
         "(checkpoint.carry_rest(base=…)), from which Spark sends all events again"

@@ -84,8 +84,8 @@ def find_problem(operator: Operator, settings: Mapping[str, str]) -> str | None:
 
     ``settings`` are the settings in the plan of the micro-batch.
     """
-    kind = find_operator_kind(operator.name)
-    if kind is None:
+    operator_kind = find_operator_kind(operator.name)
+    if operator_kind is None:
         return f"the operator {operator.name} is not supported; supported are {', '.join(_KINDS)}"
     provider = provider_name(settings)
     if provider not in ("hdfs", "rocksdb"):
@@ -101,7 +101,7 @@ def find_problem(operator: Operator, settings: Mapping[str, str]) -> str | None:
         version = settings.get(name, known[-1])
         if version not in known:
             return f"its state has format {version} ({name}); supported is {' and '.join(known)}"
-    encodings = ("unsaferow", "avro") if kind.has_variables else ("unsaferow",)
+    encodings = ("unsaferow", "avro") if operator_kind.has_variables else ("unsaferow",)
     if settings.get(ENCODING, "unsaferow") not in encodings:
         known_too = " and ".join(encodings)
         return (

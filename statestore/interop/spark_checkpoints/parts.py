@@ -100,7 +100,7 @@ class StatePart:
 
 def list_parts(operator: Operator) -> tuple[StatePart, ...]:
     """Return the parts of a supported operator; a store comes before its variables."""
-    kind = find_operator_kind(operator.name)
+    operator_kind = find_operator_kind(operator.name)
     stores = tuple(
         StatePart(
             operator=operator.number,
@@ -111,7 +111,7 @@ def list_parts(operator: Operator) -> tuple[StatePart, ...]:
         )
         for info in operator.stores
     )
-    if kind is None or not kind.has_variables:
+    if operator_kind is None or not operator_kind.has_variables:
         return stores
     (store,) = stores
     return (replace(store, form=PartForm.FAMILIES), *_list_variable_parts(store, operator))
@@ -202,8 +202,8 @@ def map_columns(rows: DataFrame, part: StatePart) -> Columns:
         return FamilyColumns(_struct_type(rows, GROUPING_KEY))
     key, value = _struct_type(rows, "key"), _struct_type(rows, "value")
     if part.form is PartForm.STORE:
-        kind = find_operator_kind(part.operator_name)
-        entry = None if kind is None else kind.entry(part.store)
+        operator_kind = find_operator_kind(part.operator_name)
+        entry = None if operator_kind is None else operator_kind.entry(part.store)
         if entry is not None and entry not in key.names:
             raise DamagedFileError(
                 f"the keys of store {part.store!r} of operator {part.operator} "

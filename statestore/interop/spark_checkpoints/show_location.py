@@ -141,12 +141,12 @@ def show_location(
             stores.append(
                 _show_store(spark, query_location, plan, operator, info, is_known=problem is None)
             )
-        kind = find_operator_kind(operator.name)
+        operator_kind = find_operator_kind(operator.name)
         shown.append(
             ShownQueryOperator(
                 number=operator.number,
                 name=operator.name,
-                does=None if kind is None else kind.does,
+                does=None if operator_kind is None else operator_kind.does,
                 stores=tuple(stores),
                 problem=problem,
             )

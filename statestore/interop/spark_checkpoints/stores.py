@@ -98,13 +98,13 @@ def needs_rewriter(record: QueryRecord, provider: Provider) -> bool:
 def _select_store(
     restored: RestoredCheckpoint, record: QueryRecord, store: ImportedStore, provider: Provider
 ) -> StoreStates:
-    kind = find_operator_kind(store.operator_name)
+    operator_kind = find_operator_kind(store.operator_name)
     if needs_rewriter(record, provider) and store.operator_name in NOT_REWRITTEN:
         raise UnsupportedTypeError(
             "Spark's own rewriter, which writes RocksDB for this query, does not support "
             f"operator {store.uid}: export with provider hdfs"
         )
-    if provider == "hdfs" and kind is not None and kind.has_variables:
+    if provider == "hdfs" and operator_kind is not None and operator_kind.has_variables:
         raise UnsupportedTypeError(
             f"Spark supports operator {store.uid} only with provider rocksdb: export with that "
             "provider"
