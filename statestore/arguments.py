@@ -40,7 +40,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def checked_fields(cls: C) -> C:
-    """Return a dataclass that checks the types of its fields when an object is made."""
+    """Make a dataclass check the types of its fields in its constructor; return the class."""
     cls.__init__ = _checked(vars(cls)["__init__"], cls.__name__)  # type: ignore[misc]
     return cls
 

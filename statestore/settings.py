@@ -269,7 +269,7 @@ def _plain_value(value: Any, declared: Any, where: str, key: str) -> Any:
     if isinstance(checked, float) and not math.isfinite(checked):
         raise SettingsError(f"{where}: {key} must be a finite number, not {checked}")
     if isinstance(checked, int) and not -(2**63) <= checked < 2**63:
-        raise SettingsError(f"{where}: {key} must be a 64-bit integer; its value is too large")
+        raise SettingsError(f"{where}: {key} must be a 64-bit integer; use a smaller number")
     return checked
 
 

@@ -327,7 +327,7 @@ def _is_published(table: DeltaTable, entry: Entry, checkpoint_id: int) -> bool:
 
 
 def _has_same_files(table: DeltaTable, entry: Entry) -> bool:
-    """Return whether the table's files are the entry's."""
+    """Return whether the table has the same files as the entry."""
     return {file["path"] for file in _files(table)} == {handle.path for handle in entry.handles}
 
 

@@ -115,7 +115,9 @@ class DeltaLog:
 def lost_entries(
     log: DeltaLog, entries: Mapping[int, tuple[Manifest, Entry]]
 ) -> Iterator[LostEntry]:
-    """Yield the missing entries before the newest entry, oldest first, up to the first unknown one.
+    """Yield the missing entries before the newest entry, oldest first.
+
+    The iteration stops at the first version whose state is unknown.
 
     ``entries`` has, by version, the state that the table shows at that version, with its
     checkpoint. Raises CorruptionError when another entry, or a data file, cannot be read.

@@ -58,7 +58,7 @@ class Place:
 
 @dataclass
 class Ledger:
-    """The produced orders: their number and their cents, by customer."""
+    """The number of produced orders and their total in cents, by customer."""
 
     seed: int = 1
     orders: Counter[str] = field(default_factory=Counter)

@@ -62,7 +62,7 @@ LAST = 5
 
 @dataclass(frozen=True)
 class States:
-    """The keyed states; one DataFrame each, columns as stored."""
+    """The keyed states of the job, each as a DataFrame with the stored columns."""
 
     totals: DataFrame
     routes: DataFrame

@@ -32,7 +32,7 @@ class FlightBatch:
 
     @property
     def rows(self) -> int:
-        """The number of flights in it."""
+        """The number of flights in the micro-batch."""
         return sum(self.stops[partition] - start for partition, start in self.starts.items())
 
 

@@ -151,10 +151,10 @@ class ArrowEngine:
     def write_against(
         self, rows: Rows, owners: Assignment, against: BaseComparison, target: KeyedTarget
     ) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
-        """Write the changes from the stored rows to these rows; ``target`` is the changes' target.
+        """Compare ``rows`` with the stored rows, and write the changes to ``target``.
 
-        Return the handles, and the number and digest of all these rows. Raises the errors of
-        :meth:`write_keyed`, and MissingFileError or DamagedFileError.
+        Return the handles of the written files, and the number and digest of ``rows``. Raises the
+        errors of :meth:`write_keyed`, and MissingFileError or DamagedFileError.
         """
         state, options = against.state, target.options
         everything = KeyGroupRange.every(state.max_parallelism)
@@ -253,7 +253,7 @@ def _runs(
     options: ParquetOptions,
     own: Own | None = None,
 ) -> Iterator[pa.Table]:
-    """Return the rows in order of key group, some key groups at a time.
+    """Return the rows sorted by key group, in pieces of several key groups.
 
     All keys are hashed and checked before the first rows are returned.
     """

@@ -91,9 +91,9 @@ class Engine(Protocol):
     def write_against(
         self, rows: Any, owners: Assignment, against: BaseComparison, target: KeyedTarget
     ) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
-        """Write the changes from the stored rows to these rows.
+        """Compare ``rows`` with the stored rows, and write the changes to ``target``.
 
-        Return their handles, and the number and digest of all these rows.
+        Return the handles of the written files, and the number and digest of ``rows``.
         """
 
 

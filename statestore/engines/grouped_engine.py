@@ -133,9 +133,9 @@ class GroupedEngine:
     def write_against(
         self, rows: GroupedRows, owners: Assignment, against: BaseComparison, target: KeyedTarget
     ) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
-        """Write the changes from the stored rows to these rows; ``target`` is the changes' target.
+        """Compare ``rows`` with the stored rows, and write the changes to ``target``.
 
-        Return the handles, and the number and digest of all these rows.
+        Return the handles of the written files, and the number and digest of ``rows``.
         """
         state, failed = against.state, list[int]()
         memory_bytes = max(against.memory_bytes // len(rows.ranges), 1)

@@ -29,7 +29,8 @@ _HASHED_ALIKE = ({"byte", "short", "integer", "long"}, {"float", "double"})
 def common_columns(own: Schema, other: Schema) -> Schema:
     """Return the columns that both schemas have, in the order of ``own``.
 
-    Each has the type that represents the values of both, or its own type without such a type.
+    A column has the type that represents the values of both schemas. If there is no such type, it
+    keeps its type in ``own``.
     """
     fields = []
     for field in own.fields:

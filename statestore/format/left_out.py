@@ -43,7 +43,7 @@ class LeftOutState:
 
     @property
     def label(self) -> str:
-        """Its name in options and messages: ``operator`` or ``operator/state``.
+        """The left-out state in options and messages: ``operator`` or ``operator/state``.
 
         If only some key groups of a state are missing, it is ``operator/state:first-last``.
         """

@@ -67,7 +67,7 @@ class PhaseTimes:
     put_ms: Count | None = None
 
     def items(self) -> tuple[tuple[str, int], ...]:
-        """Return the name (``begin``) and ms of each phase, in order, without unknown ones."""
+        """Return the name (``begin``) and milliseconds of each measured phase, in order."""
         known = (
             (field.name.removesuffix("_ms"), getattr(self, field.name)) for field in fields(self)
         )
@@ -75,7 +75,7 @@ class PhaseTimes:
 
     @property
     def slowest(self) -> tuple[str, int]:
-        """The longest phase that the checkpoint waited for, and its ms."""
+        """The name and milliseconds of the longest phase that the checkpoint waited for."""
         return max(
             (phase for phase in self.items() if phase[0] != "compaction"),
             key=lambda phase: phase[1],
@@ -145,7 +145,7 @@ class CheckpointMetrics:
 
     @property
     def written(self) -> Amount:
-        """The data written for the states, without compaction."""
+        """The files, rows and bytes written for the states, without compaction."""
         return sum((state.written for state in self.states), start=Amount())
 
     @property

@@ -311,7 +311,7 @@ def is_data_file(path: str) -> bool:
 def data_file_id(path: str) -> int | None:
     """Return the id of the checkpoint for which a data file, or a list of data files, was written.
 
-    None if its name has no id.
+    The result is None if the name contains no id.
     """
     match = _DATA_FILE.match(path.rpartition("/")[2])
     return int(match[1]) or None if match else None

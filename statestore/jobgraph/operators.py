@@ -99,7 +99,10 @@ def _generate_id(before: int, chained: int, inputs: list[bytes]) -> bytes:
 
 
 def _java_utf8(text: str) -> bytes:
-    """Encode like Java's ``String.getBytes(UTF_8)``: surrogate pairs joined, single ones ``?``."""
+    """Encode text as Java's ``String.getBytes(UTF_8)`` does.
+
+    A surrogate pair becomes one character, and an unpaired surrogate becomes ``?``.
+    """
     # Python strings can contain a pair as two code points; a round trip through UTF-16 joins it.
     joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
     return joined.encode("utf-8", "replace")

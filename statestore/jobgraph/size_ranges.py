@@ -38,7 +38,7 @@ class Span(NamedTuple):
 
 
 class Cutter(Protocol):
-    """A row of elements that can be cut by bytes."""
+    """A sequence of elements that can be divided into ranges by bytes."""
 
     total: int
     """The bytes of all elements, each counted in full."""
@@ -56,7 +56,7 @@ class Cutter(Protocol):
 
 
 class SizeCutter:
-    """Elements that are represented by their sizes in bytes."""
+    """A sequence that is represented by the sizes of its elements in bytes."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         """Take sizes that are not negative; at least one."""

@@ -249,7 +249,7 @@ def check_slots(slots: Sequence[int]) -> None:
     for slot, times in Counter(slots).items():
         check_int("a slot id", slot)
         if times > 1:
-            raise InvalidArgumentError(f"slot {slot} is offered twice")
+            raise InvalidArgumentError(f"slot {slot} is offered twice; offer it once")
 
 
 def check_int(name: str, value: object) -> int:

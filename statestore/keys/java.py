@@ -143,7 +143,7 @@ def _resolve(value: object, key_type: AnyType) -> tuple[object, JavaType]:
 
 
 def _type_of_field(key_type: AnyType) -> Any:
-    """Return the type of a tuple's field; None stays, and the value will determine the type."""
+    """Return the type of a tuple's field; None if the type depends on the value."""
     if key_type is None or isinstance(key_type, JavaType):
         return key_type
     if isinstance(key_type, str):

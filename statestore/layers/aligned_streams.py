@@ -148,7 +148,7 @@ def align_streams(
 
 
 def _least(rows: Sequence[pa.Table], names: Sequence[str]) -> Bound | None:
-    """Return the least sort key of some tables of one row each."""
+    """Return the smallest of several sort keys, each a table of one row."""
     if not rows:
         return None
     groups = [row.column(KEY_GROUP)[0].as_py() for row in rows]

@@ -100,7 +100,7 @@ class BaseComparison:
             yield from self._compare_groups(empty, KeyGroupRange(first, key_groups.last), observed)
 
     def pieces(self, rows: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
-        """Yield rows that are in order of key group as ascending pieces."""
+        """Divide rows, sorted by key group, into pieces of limited size in the same order."""
         return key_group_pieces(rows, self.state, self.run_bytes, self.memory_bytes)
 
     @cached_property

@@ -273,7 +273,7 @@ def live_rows_of(rows: pa.Table, layer: LayerReads) -> pa.Table:
 
 
 def _merge_layers(layers: Sequence[Iterator[pa.Table]], state: KeyedState) -> Iterator[pa.Table]:
-    """Yield the changes of some layers, oldest first, merged into one sorted layer."""
+    """Merge layers, passed oldest first, and yield their changes as one sorted layer."""
     if len(layers) == 1:
         yield from layers[0]
         return

@@ -1,4 +1,4 @@
-"""Streams in the order that merges require."""
+"""Check or establish the row order that merges require, in streams of rows."""
 
 from __future__ import annotations
 

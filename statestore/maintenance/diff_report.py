@@ -146,8 +146,8 @@ _COLUMNS = {
 class CheckpointDifference:
     """All differences between two checkpoints.
 
-    ``others`` are properties of the checkpoints, ``graph`` those in the job graphs, and ``states``
-    has every state of either side.
+    ``others`` are differing properties of the checkpoints, and ``graph`` are differing properties
+    of the job graphs. ``states`` has every state of either side.
     """
 
     a: Side

@@ -48,7 +48,7 @@ __all__ = ["ComparedRows", "ComparedSide", "compare_groups", "compare_whole", "u
 
 @dataclass(frozen=True)
 class ComparedSide:
-    """A state on one side, to be compared with a state of the schema ``other``."""
+    """One side of a comparison; ``other`` is the schema of the state on the other side."""
 
     storage: Storage
     entry: KeyedEntry

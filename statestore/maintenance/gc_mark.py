@@ -279,7 +279,10 @@ def _mark_recently_expired(catalog: Catalog, checkpoint_id: int, marks: Marks) -
 def named_files_if_readable(
     catalog: Catalog, checkpoint_id: int, known: Collection[str]
 ) -> set[str] | None:
-    """Return the files that an expired checkpoint names, except known lists; None if unreadable."""
+    """Return the files that an expired checkpoint references; None if its manifest is unreadable.
+
+    File lists in ``known`` are not read again.
+    """
     try:
         return set(files_of(catalog.load_header(checkpoint_id), known))
     except (CorruptionError, FormatVersionError, CheckpointNotFoundError):

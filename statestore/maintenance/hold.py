@@ -88,7 +88,10 @@ class PinnedCheckpoint:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Release the pin; if the block failed, a failed release is only added as a note."""
+        """Release the pin.
+
+        If the block raised an error, a failed release is added to that error as a note.
+        """
         try:
             self._holds.delete_pin(self.token)
         except StorageError as failure:

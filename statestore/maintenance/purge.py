@@ -2,14 +2,14 @@
 
 The subject is a key of one operator, or values of columns in all operators (``subject.py``).
 
-Nothing is changed in place. For each checkpoint that has the key, a new one is made. It has new
-files for the key's key group, without the key, and names all other files again. In layers of
-changes, the key's rows and its deletes are removed even if newer changes override them, because no
-file may have the key. A file that several checkpoints name is rewritten once for all of them. All
-newer checkpoints are also made again, with or without the key, so that their order stays. The old
-checkpoints get tombstones, their savepoints move to the new ones, and ``gc`` then deletes the old
-files. The ``origin`` of each new manifest records the replaced checkpoint, and how many rows of
-which key group were removed. It does not contain the key.
+Nothing is changed in place. Each checkpoint that has the key is replaced by a new checkpoint. The
+new checkpoint has new files, without the key, for the key's key group. It references all other
+files unchanged. In layers of changes, the key's rows and its deletes are removed even if newer
+changes override them, because no file may have the key. A file that several checkpoints name is
+rewritten once for all of them. All newer checkpoints are also replaced, with or without the key, so
+that their order stays. The old checkpoints get tombstones, their savepoints move to the new ones,
+and ``gc`` then deletes the old files. The ``origin`` of each new manifest records the replaced
+checkpoint, and how many rows of which key group were removed. It does not contain the key.
 
 **If it is interrupted**, it can be run again. All files are written before the first commit. The
 newest checkpoint is committed first, and then the older ones, under ids below it that this writer

@@ -2,8 +2,8 @@
 
 Each of these files is merged with the new rows, a piece at a time
 (:mod:`statestore.layers.aligned_streams`). Rows of its other key groups are copied. The new
-checkpoint names all other files again. The SHA-256 of a file is checked before it is read, so that
-damage is not copied.
+checkpoint references all other files unchanged. The SHA-256 of a file is checked before it is read,
+so that damage is not copied.
 
 If the state has layers of changes, they are merged into the rewritten files, and are no longer
 applied to these key groups.

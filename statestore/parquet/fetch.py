@@ -171,7 +171,7 @@ class RangedFile:
             self._pieces.pop(0).drop()
 
     def read(self, size: int = -1) -> Any:
-        """Return this many bytes, or all bytes up to the end."""
+        """Return the next ``size`` bytes, or all remaining bytes if it is negative."""
         start = self._position
         stop = self._size if size < 0 else min(start + size, self._size)
         self._position = stop

@@ -36,7 +36,9 @@ def read_slices(
     row_groups: RowGroups | None = None,
     verify: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the slices, in the given order; with ``verify`` SHA-256 is checked first.
+    """Yield the rows of the slices, in the order of ``slices``.
+
+    With ``verify`` the SHA-256 of a file is checked before its first row is yielded.
 
     ``row_groups`` selects the row groups, and only the entry's columns are read. Raises
     MissingFileError or DamagedFileError with the names of file, state and operator.

@@ -131,7 +131,7 @@ def _numbers(rows: pa.Table, name: str, subject: str) -> npt.NDArray[np.int64]:
     column = fit_column(rows.column(name), pa.int64(), name=name, subject=subject)
     if column.null_count:
         raise InvalidArgumentError(
-            f"the column {name!r} of {subject} must be a number in every row"
+            f"the column {name!r} of {subject} has a row without a number; give every row one"
         )
     return np.asarray(column, np.int64)
 

@@ -346,7 +346,7 @@ def compare(
     prices: Prices | None,
     local: Collection[str] = frozenset(),
 ) -> Comparison:
-    """Return what restores of a checkpoint at these parallelisms would read, move, take and cost.
+    """Compare the reads, moved bytes, time and cost of a restore at several parallelisms.
 
     Raises ParallelismError, which names the operator, or InvalidArgumentError.
     """

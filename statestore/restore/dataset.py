@@ -53,9 +53,10 @@ _NOWHERE = pafs.LocalFileSystem()
 
 @dataclass
 class StateRows:
-    """The source of the rows of states; ``problem`` is the first error.
+    """The storage from which datasets read rows, and the first error of a scan in ``problem``.
 
-    A scan through several libraries can lose the original error, which callers get from here.
+    A scan passes through several libraries, which can replace the error. Callers then raise
+    ``problem`` instead.
     """
 
     storage: Storage
@@ -253,7 +254,7 @@ class _Scan:
 
 
 def _groups_of(handle: Handle) -> ds.Expression:
-    """Return a predicate for the rows of a file, from its key groups."""
+    """Return a predicate that every row of a file meets, derived from its key groups."""
     return (
         _in_ranges(handle.key_groups) if isinstance(handle, KeyedStateHandle) else ds.scalar(True)
     )

@@ -305,7 +305,7 @@ def rows_of_keys(
 
 
 def _keys_of_dicts(rows: Sequence[Mapping[str, Any]], state: KeyedState) -> pa.Table:
-    """Return the key columns that occur in dictionaries; without dictionaries, all of them."""
+    """Return the key columns that the dictionaries name; all key columns without dictionaries."""
     names = [name for name in state.key if any(name in row for row in rows) or not rows]
     keys: Sequence[Mapping[str, Any]] = [{name: row.get(name) for name in names} for row in rows]
     keys = with_uuids(keys, uuid_columns(state))

@@ -69,7 +69,7 @@ def restore(
     now_ms: int | None = None,
     listeners: Listeners | None = None,
 ) -> RestoredCheckpoint:
-    """Return a checkpoint that is ready to be read by a target.
+    """Return a checkpoint with its plan, ready for the subtasks of ``target`` to read.
 
     ``now_ms`` is the clock for TTLs; by default this machine's clock is read once. With ``verify``
     every read checks the SHA-256 of a file before it returns the file's first row. ``listeners``

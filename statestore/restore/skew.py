@@ -60,8 +60,8 @@ def skewed_groups(
     """Return the skewed key groups of one operator's states, heaviest first.
 
     A key group is skewed if its share is above ``factor`` times the even share, which is 1 divided
-    by the number of key groups. Changes that a restore reads count. InvalidArgumentError unless
-    ``factor`` is 1 or more.
+    by the number of key groups. Changes that a restore reads are included. Raises
+    InvalidArgumentError if ``factor`` is less than 1.
     """
     if not factor >= 1:
         raise InvalidArgumentError(

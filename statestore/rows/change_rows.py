@@ -125,7 +125,7 @@ def _delete_table(
 def change_table(
     inputs: Iterable[tuple[pa.Table, Deletion | None]], state: KeyedState, changes: KeyedState
 ) -> pa.Table:
-    """Return rows as changes: rows with a deletion become deletes, the others upserts.
+    """Return rows as changes: rows with a deletion become deletes, and all other rows upserts.
 
     Raises InvalidArgumentError when a column cannot be stored.
     """

@@ -255,7 +255,7 @@ def _refuse_null_times(batch: pa.RecordBatch, state: KeyedState) -> None:
 
 
 def _refuse_duplicates(batch: pa.RecordBatch, state: KeyedState) -> None:
-    """Compare each row with the next one: in sorted rows, duplicates are adjacent."""
+    """Refuse duplicate rows; the rows are sorted, so duplicates are adjacent."""
     rows = batch.num_rows - 1
     same = np.ones(rows, bool)
     for column in compared_columns(batch.select([KEY_GROUP, *state.identity]).columns):

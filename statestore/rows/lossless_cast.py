@@ -336,7 +336,10 @@ def _is_finite(value: float | Decimal) -> bool:
 
 
 def _is_small(value: float | Decimal) -> bool:
-    """Return whether a number may fit 64 bits: ``int`` of ``1E+999999`` takes all memory."""
+    """Return whether a number can fit in 64 bits.
+
+    This is checked before ``int(number)``, which would fill the memory for ``1E+999999``.
+    """
     return not isinstance(value, Decimal) or value.adjusted() < _MOST_EXPONENT
 
 

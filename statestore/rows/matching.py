@@ -90,7 +90,7 @@ def matching_rows(
 
 
 def _take_rows(rows: pa.Table, places: Places) -> pa.Table:
-    """Return the rows at some positions, without a copy if these are all rows in order."""
+    """Return the rows at the positions, without a copy if the positions are all rows in order."""
     if len(places) == rows.num_rows and (places == np.arange(rows.num_rows)).all():
         return rows
     return rows.take(pa.array(places))

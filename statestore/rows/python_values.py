@@ -193,7 +193,7 @@ def table_like(rows: Sequence[Mapping[str, Any]], stored: Schema, *, subject: st
 def _names(rows: Sequence[Mapping[str, Any]], subject: str) -> list[str]:
     names = list(dict.fromkeys(name for row in rows for name in row))
     if not all(isinstance(name, str) for name in names):
-        raise InvalidArgumentError(f"column names must be strings, also in {subject}")
+        raise InvalidArgumentError(f"a column name of {subject} is not a string; rename the column")
     return names
 
 

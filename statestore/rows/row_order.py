@@ -62,7 +62,7 @@ class RowOrder:
 
 
 def _compare_rows(leaves: list[pa.Array], choice: tuple[bool, bool]) -> tuple[bool, Flags]:
-    """Return whether a row is greater than the next one, and which rows equal the next one."""
+    """Return whether any row is greater than its successor, and which rows equal theirs."""
     undecided = np.ones(len(leaves[0]) - 1, np.bool_)
     descends = False
     for leaf in leaves:
@@ -73,7 +73,10 @@ def _compare_rows(leaves: list[pa.Array], choice: tuple[bool, bool]) -> tuple[bo
 
 
 def compare_leaves(leaf: pa.Array, choice: tuple[bool, bool]) -> tuple[Flags, Flags]:
-    """Return where a value is greater than the next one, and where they are equal; nulls first."""
+    """Return where a value is greater than its successor, and where both are equal.
+
+    Nulls are less than all other values.
+    """
     if pa.types.is_floating(leaf.type):
         leaf = rank_values(leaf, choice)
     left, right = leaf.slice(0, len(leaf) - 1), leaf.slice(1)

@@ -340,7 +340,7 @@ def _end_of_first(rows: pa.Table, order: Places, bounds: Sequence[int], state: K
 
 
 def _count_equal_to_first(rows: pa.Table, places: Places, state: KeyedState) -> int:
-    """Return how many rows follow the first one and have its key group and identity."""
+    """Return the number of later rows that have the first row's key group and identity."""
     some = rows.select([KEY_GROUP, *state.identity]).take(pa.array(places))
     first = some.take(pa.array(np.zeros(some.num_rows - 1, np.intp)))
     return int(np.logical_and.accumulate(equal_rows(some.slice(1), first)).sum())
@@ -485,9 +485,9 @@ class KeyGroupBlock:
 def merge_blocks(
     blocks: Sequence[KeyGroupBlock], ends: npt.NDArray[np.int64], run_rows: int
 ) -> Iterator[pa.Table]:
-    """Yield the rows of some blocks in order of key group, about ``run_rows`` at a time.
+    """Merge blocks and yield their rows sorted by key group, about ``run_rows`` at a time.
 
-    ``ends`` are the sums of the blocks' ends. A key group is always yielded as a whole.
+    ``ends`` are the sums of the blocks' ends. The rows of a key group are always yielded together.
     """
     first = 0
     while ends[first] < ends[-1]:

@@ -296,7 +296,7 @@ def _parallelism(parallelism: int | None, graph: JobGraph | None) -> int:
     if parallelism is not None:
         return check_parallelism(parallelism)
     if graph is None or not graph.nodes:
-        raise InvalidArgumentError("parallelism must be passed, or a job graph that has it")
+        raise InvalidArgumentError("parallelism must be passed, or a job graph with operators")
     return max(node.parallelism for node in graph.nodes)
 
 

@@ -57,7 +57,9 @@ class Carrying:
         carried as by :meth:`carry`.
         """
         if self._collected.left:
-            raise InvalidArgumentError("carry_rest() must be called inside the 'with' block")
+            raise InvalidArgumentError(
+                "carry_rest() was called outside of the 'with' block; call it inside"
+            )
         self._rest_of = base
 
     def drop(self, uid: str, name: str) -> None:
@@ -113,7 +115,10 @@ class Carrying:
                 self._carry(manifest, entry, label)
 
     def _refuse_dropped(self) -> None:
-        """Refuse a dropped state that was written, unless another operator has the label now."""
+        """Refuse a state that was both dropped and written.
+
+        It is allowed if the label now belongs to another operator.
+        """
         before = self._before()
         if before is None:
             return

@@ -135,9 +135,9 @@ class PriorCheckpoints:
                 yield manifest
 
     def _load(self, checkpoint_id: int) -> Manifest | None:
-        """Return a manifest, or None if it is damaged or just expired.
+        """Return a manifest, or None if it is damaged or has just expired.
 
-        Neither must keep a job from taking its next checkpoint.
+        A damaged or expired checkpoint must not keep a job from taking its next checkpoint.
         """
         try:
             return self.load(checkpoint_id)

@@ -252,7 +252,7 @@ def operator_state(
     parallelism: int,
     history: PriorCheckpoints,
 ) -> tuple[OperatorState, pa.Table, tuple[int, ...]]:
-    """Return the state, its elements with ``subtask`` and ``position``, and the counts per subtask.
+    """Return the state, its elements with ``subtask`` and ``position``, and the count per subtask.
 
     Raises InvalidArgumentError if there is not one list per subtask, or if the elements are too
     large. Raises SchemaMismatchError if mode or columns differ from the stored ones.
@@ -309,8 +309,8 @@ def _max_parallelism(
 ) -> int:
     """Return the operator's max parallelism.
 
-    In order of precedence: the one of its other states, the stored one, the requested one, Flink's
-    default.
+    This is the first that exists of: the max parallelism of the operator's other states in this
+    checkpoint, the stored one, the requested one, and Flink's default.
     """
     uid, requested = request.uid, request.max_parallelism
     siblings = (entry.state.max_parallelism for entry in so_far if entry.state.uid == uid)

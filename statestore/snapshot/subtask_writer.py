@@ -131,7 +131,7 @@ class PendingSubtasks:
         return [i for i in range(self.writer.parallelism) if i not in self._by_subtask]
 
     def add(self, acknowledgement: Acknowledgement) -> bool:
-        """Add an answer; return whether the checkpoint takes its files.
+        """Add an acknowledgement; return whether the checkpoint takes its files.
 
         The first answer of a subtask counts. A repetition of it changes nothing. If a subtask was
         run twice, the files of its second answer are deleted.
@@ -159,15 +159,16 @@ class PendingSubtasks:
             )
 
     def _check(self, acknowledgement: Acknowledgement) -> None:
-        """Refuse an answer that this state's subtask cannot have written.
+        """Refuse an acknowledgement that this state's subtask cannot have written.
 
-        Its files would be lost, or other files deleted.
+        Such an acknowledgement would lose its files, or delete files of others.
         """
         known = self.writer
         if replace(acknowledgement.entry, handles=()) != known.entry:
             raise InvalidArgumentError(
-                f"the acknowledgement is for another {acknowledgement.entry.state} than this "
-                "checkpoint's: its columns, key, layout or table differ"
+                f"the acknowledgement is for a {acknowledgement.entry.state} whose columns, key, "
+                "layout or table differ from this checkpoint's; write it with this checkpoint's "
+                "subtask writer"
             )
         own = known.assignment.range_of(acknowledgement.subtask)
         ranged = known.entry.state.layout is Layout.RANGED

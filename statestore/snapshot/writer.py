@@ -98,7 +98,7 @@ class CheckpointWriter:
 
     @property
     def collected(self) -> PendingCheckpoint:
-        """The states so far. Commands that derive a checkpoint from another one use this."""
+        """The states written or carried so far, for commands that derive a checkpoint."""
         return self._collected
 
     def write_keyed(
@@ -719,10 +719,10 @@ class CheckpointWriter:
         return self._carrying.carry(operator, state, base=base)
 
     def carry_rest(self, *, base: int | str = LATEST) -> None:
-        """When the block ends, carry the other states of the newest checkpoint, or of ``base``.
+        """Carry all remaining states of the newest checkpoint, or of ``base``, when the block ends.
 
-        These are the states that are neither in this checkpoint by then nor dropped. Each is
-        carried as by :meth:`carry`.
+        A state remains if this checkpoint has not written, carried or dropped it by then. It is
+        carried as :meth:`carry` does.
         """
         self._carrying.carry_rest(base=base)
 
@@ -788,11 +788,11 @@ class CheckpointWriter:
         """Abandon the checkpoint before anything was written.
 
         Raises:
-            InvalidArgumentError: within the block.
+            InvalidArgumentError: if it is called inside the block.
         """
         if self._collected.entered and not self._collected.left:
             raise InvalidArgumentError(
-                "inside its 'with' block, a snapshot is aborted by an exception"
+                "abandon() was called inside the 'with' block; raise an exception there instead"
             )
         self._collected.entered = self._collected.left = True
 

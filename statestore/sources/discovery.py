@@ -170,7 +170,7 @@ class PartitionFinding:
 
     @property
     def reason(self) -> str:
-        """The reason as a line of a report, with the number of records if it is known."""
+        """The reason as a line of a report, with the number of affected records if it is known."""
         skipped = f"; {_records(self.unread)} not read" if self.unread else ""
         match self.case:
             case Case.IN_RANGE:
@@ -211,8 +211,8 @@ class Reconciled:
     def offsets(self) -> tuple[SourceOffset, ...]:
         """The offsets to continue with, with the ids of the live topics.
 
-        Raises :class:`IncompatibleStateError` if any is refused. It names the first of them, and
-        the policies that could accept them.
+        Raises :class:`IncompatibleStateError` if an offset is refused. The error names the
+        first refused offset, and the policies that would accept it.
         """
         if self.refused:
             reasons = "; ".join(

@@ -141,7 +141,7 @@ def _plain_arrow_schema(schema: StructType) -> pa.Schema | None:
 
 
 def _cut_long_texts(df: DataFrame, schema: pa.Schema, rows: int) -> DataFrame:
-    """Return some rows without long texts, and a column that marks the rows that had one."""
+    """Return rows without their long texts, and a column that marks rows with a removed text."""
     columns, long = [], ["false"]
     for field in schema:
         name = "`" + field.name.replace("`", "``") + "`"

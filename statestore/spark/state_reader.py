@@ -84,7 +84,7 @@ class SubtaskPartition(InputPartition):
     reads: ReadSlices
 
     def __init__(self, storage: Storage, entry: KeyedEntry, reads: ReadSlices) -> None:
-        """Keep the arguments; a task gets only its own subtask's reads."""
+        """Store the arguments; a task receives only the reads of its own subtask."""
         self.storage, self.entry, self.reads = storage, entry, reads
 
 

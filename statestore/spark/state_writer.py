@@ -269,11 +269,11 @@ class SparkEngine:
     def write_against(
         self, rows: DataFrame, owners: Assignment, against: BaseComparison, target: KeyedTarget
     ) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
-        """Write the changes from the stored rows to these rows, with a task for each subtask.
+        """Compare ``rows`` with the stored rows, and write the changes with a task per subtask.
 
-        Return the handles, and the number and digest of all these rows. Each task processes all key
-        groups of its subtask, including key groups that no longer have rows. Raises the errors of
-        :meth:`write_keyed`, and MissingFileError or DamagedFileError.
+        Return the handles of the written files, and the number and digest of ``rows``. Each task
+        processes all key groups of its subtask, including key groups that no longer have rows.
+        Raises the errors of :meth:`write_keyed`, and MissingFileError or DamagedFileError.
         """
         state = against.state
         ordered = _sort_by_key_group(rows, state, owners)

@@ -1,4 +1,4 @@
-"""A second name for a file, so that two stores on one file system can share it without a copy."""
+"""Give a file a second name, so that two stores on one file system share it without a copy."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ __all__ = ["MeteredStorage"]
 
 
 class MeteredStorage(ForwardingStorage):
-    """Another storage; ``bytes_read`` counts the bytes read from it, documents and data."""
+    """Count in ``bytes_read`` the bytes that are read from another storage, documents and data."""
 
     def __init__(self, storage: Storage) -> None:
         """Wrap a storage; nothing is read yet."""

@@ -237,7 +237,7 @@ class ObjectStorage(ABC):
         return tuple(sorted(item for item in items if not _is_marker(item.name)))
 
     def is_empty(self) -> bool:
-        """Return whether no visible object has this prefix; usually one request."""
+        """Return whether no visible object has this prefix; it usually takes one request."""
         with self._errors("list", ""):
             return all(name.startswith(".") for page in self._pages("", 50) for name in page)
 

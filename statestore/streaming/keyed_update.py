@@ -186,7 +186,7 @@ class _KeyTask:
         if sorted(result.columns, key=str) != sorted(names):
             raise SchemaMismatchError(
                 f"the function returned the columns ({', '.join(map(str, result.columns))}), "
-                f"but the state has ({', '.join(names)})"
+                f"but the state has ({', '.join(names)}); return exactly these columns"
             )
         return pandas_as_stored(result, self._stored, "the returned rows")
 

@@ -232,7 +232,7 @@ class Processing:
         if missing:
             raise InvalidArgumentError(
                 f"the events lack the column {missing[0]!r}, which is in the key of operator "
-                f"{self.uid!r}; they have ({', '.join(events.names)})"
+                f"{self.uid!r}; they have ({', '.join(events.names)}). Add the column to the events"
             )
         key = T.StructType([events[name] for name in self.key])
         timers = None if self.mode == NONE else timers_of(key, self.mode)

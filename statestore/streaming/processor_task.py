@@ -65,7 +65,7 @@ class Change(IntEnum):
 
 
 class RowTag(NamedTuple):
-    """The table of a row that a task returns, and for a state's table the kind of change.
+    """The table that a returned row belongs to, and for a state's table the kind of change.
 
     Table 0 is the output. The tables of the states follow in their order.
     """
@@ -439,7 +439,7 @@ class _TaskOutput:
                 )
 
     def change(self, state: int, key: Values, changed: Changed) -> None:
-        """Take the changes of a key."""
+        """Add the changes to a state of one key to the buffered rows."""
         for change, rows in (
             (Change.UPSERTED, changed.upserts),
             (Change.DELETED, changed.deletes),
@@ -505,7 +505,7 @@ class _TaskOutput:
         if sorted(frame.columns, key=str) != sorted(names):
             raise SchemaMismatchError(
                 f"the processor yields the columns ({', '.join(map(str, frame.columns))}), "
-                f"but the output has ({', '.join(names)})"
+                f"but the output has ({', '.join(names)}); yield exactly these columns"
             )
         schema = arrow_schema_of(self._task.output)
         rows = pandas_as_stored(frame, schema, "the yielded rows")

@@ -63,7 +63,7 @@ class UpdateStrategy(Protocol):
         """Return the keys to process, from the keys of the events."""
 
     def outdated(self, restored: RestoredCheckpoint, done: Progress) -> list[str]:
-        """Return the names of derived states that must be built again."""
+        """Return the names of derived states that must be rebuilt."""
 
     def rebuild(
         self, name: str, restored: RestoredCheckpoint, batch: MicroBatch
@@ -157,6 +157,6 @@ class FunctionUpdate:
         if unknown:
             raise InvalidArgumentError(
                 f"update returned rows of {unknown[0]!r}, but the query has the states "
-                f"({', '.join(states)})"
+                f"({', '.join(states)}); return rows of these states only"
             )
         return updated

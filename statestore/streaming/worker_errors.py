@@ -1,4 +1,4 @@
-"""Converts errors of a Python worker, which Spark reports as text, to errors of this package."""
+"""Convert errors of a Python worker, which Spark reports as text, to errors of this package."""
 
 from __future__ import annotations
 

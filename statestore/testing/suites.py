@@ -126,13 +126,13 @@ class StorageSuite:
         storage.put_if_absent("a/1", b"x")
         assert storage.list("nowhere") == storage.list("a/nowhere") == ()
 
-    def test_it_is_empty_until_something_lies_in_it(self, storage: Storage) -> None:
-        """This holds for files at any depth."""
+    def test_a_storage_is_empty_until_a_file_is_put(self, storage: Storage) -> None:
+        """A file in a nested folder counts."""
         assert storage.is_empty()
         storage.put_if_absent("a/b/c", b"x")
         assert not storage.is_empty()
 
-    def test_delete_removes_one_file_and_minds_no_missing_one(self, storage: Storage) -> None:
+    def test_delete_removes_one_file_and_ignores_a_missing_file(self, storage: Storage) -> None:
         """A second delete has no effect."""
         for name in ("a/1", "a/2"):
             storage.put_if_absent(name, b"x")

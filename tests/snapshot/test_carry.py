@@ -195,7 +195,7 @@ def test_a_state_that_cannot_be_carried_is_named(store: StateStore, tmp_path: Pa
         with pytest.raises(InvalidArgumentError, match="name it only once"):
             checkpoint.carry("a", "k1")
         checkpoint.drop("a", "union")
-    with pytest.raises(InvalidArgumentError, match="inside the 'with' block"):
+    with pytest.raises(InvalidArgumentError, match="outside of the 'with' block"):
         checkpoint.carry_rest()
     with pytest.raises(InvalidArgumentError, match="inside the 'with' block"):
         checkpoint.drop("a", "k1")
@@ -331,7 +331,7 @@ def test_a_snapshot_that_is_never_entered_warns(store: StateStore) -> None:
     checkpoint.abandon()
     with pytest.raises(InvalidArgumentError, match="has already begun"), checkpoint:
         raise AssertionError
-    with pytest.raises(InvalidArgumentError, match="is aborted by an exception"):  # noqa: SIM117
+    with pytest.raises(InvalidArgumentError, match="raise an exception there instead"):  # noqa: SIM117
         with store.snapshot(parallelism=2) as checkpoint:
             checkpoint.abandon()
     assert store.checkpoints() == (1,)

@@ -57,8 +57,8 @@ def export_progress(
     """Write a checkpoint location from which a ``StatefulQuery`` continues with an imported state.
 
     Start the query with this location, ``source="query"``, and the uid, name and key of the state.
-    Its first micro-batch is the one after the imported micro-batch. If that one was already
-    planned, it runs with the same data. This function does not need Spark.
+    Its first micro-batch follows the imported micro-batch. If Spark had already planned the first
+    micro-batch, it runs with the same data. This function does not need Spark.
 
     Args:
         store: the store.

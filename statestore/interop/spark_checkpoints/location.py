@@ -258,7 +258,9 @@ class CheckpointLocation:
         if version != "v1":
             raise FormatVersionError(_unsupported_version(self, name, version))
         if not lines:
-            raise DamagedFileError(f"{self.url}/{name} is truncated: its settings are missing")
+            raise DamagedFileError(
+                f"{self.url}/{name} is truncated: the settings after its first line are missing"
+            )
         settings = self._decode(name, lines[0].encode(), _Offsets)
         if not lines[1:]:
             raise DamagedFileError(

@@ -62,7 +62,7 @@ _FORMS = {
 
 @dataclass(frozen=True, kw_only=True)
 class StatePart:
-    """A part of an operator that becomes the state ``state``: a store, or a ``variable`` of it."""
+    """The part of an operator that becomes ``state``: a store, or one ``variable`` in it."""
 
     operator: int
     operator_name: str

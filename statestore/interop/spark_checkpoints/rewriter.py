@@ -287,7 +287,8 @@ def _check_stores(passed: Set[_Store], known: Set[_Store], location: str) -> Non
         ", ".join(map(_describe_store, sorted(stores))) or "none" for stores in (known, passed)
     )
     raise InvalidArgumentError(
-        f"rows were passed for {got}, but the stores of {location} are {has}"
+        f"rows were passed for {got}, but the stores of {location} are {has}; pass rows for "
+        "exactly these stores"
     )
 
 
