@@ -1,120 +1,164 @@
-"""Write docs/JSON.md from the types of the commands' documents: ``python -m docs.json_page``.
+"""Write docs/JSON.md from the types of the commands' results: ``python -m docs.json_page``.
 
 The text above the heading "Documents" is written by hand and kept.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import is_dataclass
+from enum import Enum
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from textwrap import indent
 from types import NoneType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 from msgspec import UnsetType
-from msgspec.structs import fields
+from msgspec.structs import fields as struct_fields
 
-from statestore.cli.documents import CheckpointMetricsDocument, Document, LeftOutDocument
+from statestore.cli.documents import CheckpointMetricsDocument, Document, LeftOutDocument, members
 from statestore.cli.main import cli
-from statestore.cli.output import Result
+from statestore.cli.output import Output, Result
 from statestore.cli.verbs.watch import WatchedDocument
+from statestore.format.left_out import LeftOutState
 
 PAGE = Path(__file__).with_name("JSON.md")
 HEADING = "## Documents\n"
 INTRODUCTION = """
-Each command's documents follow, with the type of each member. A member marked "may be absent" is
-absent if it has nothing to say. "any" is a value of a column, or of a setting.
+Each command's documents follow, with the type of each member. "any" is a value of a column, or of a
+setting. A member that can be null may be absent.
 """
-SHARED: dict[type[Document], str] = {
+SHARED: dict[type[Any], str] = {
+    LeftOutState: "left-out state",
     LeftOutDocument: "left-out state",
     CheckpointMetricsDocument: "metrics",
 }
 WORDS = {str: "text", int: "integer", float: "number", bool: "true or false", Any: "any"}
 WIDTH = 24
-PRINTED_AS_LINES = {"watch": WatchedDocument}
+OF_PYTHON = {"None": "null", "True": "true", "False": "false", "``": "`"}
 
 
 def page() -> str:
     """Return the text of docs/JSON.md."""
     head, _, _ = PAGE.read_text(encoding="utf-8").partition(HEADING)
-    shared = (section(f"Shared: {name}", [document]) for document, name in SHARED.items())
-    commands = (section(f"`{name}`", found) for name, found in documents(cli, ""))
+    shared = (section(f"Shared: {name}", [result]) for result, name in SHARED.items())
+    commands = (section(f"`{name}`", results) for name, results in documents(cli, ""))
     return head + HEADING + INTRODUCTION + "".join([*shared, *commands])
 
 
-def documents(group: click.Group, prefix: str) -> Iterator[tuple[str, list[type[Document]]]]:
-    """Yield the name of each command that prints JSON, and its documents."""
+def documents(group: click.Group, prefix: str) -> Iterator[tuple[str, list[type[Any]]]]:
+    """Yield the name of each command that prints JSON, and its results."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
         if isinstance(command, click.Group):
             yield from documents(command, f"{prefix}{name} ")
-        elif name in PRINTED_AS_LINES:
-            yield f"{prefix}{name}", [PRINTED_AS_LINES[name]]
-        elif found := list(_documents_of(command.callback)):
-            yield f"{prefix}{name}", found
+        elif name == "watch":
+            yield name, [WatchedDocument]
+        elif results := list(_results_of(command.callback)):
+            yield f"{prefix}{name}", results
 
 
-def _documents_of(callback: Callable[..., Any] | None) -> Iterator[type[Document]]:
+def _results_of(callback: Callable[..., Any] | None) -> Iterator[type[Any]]:
     assert callback is not None
-    function = inspect.unwrap(callback)
-    written = inspect.signature(function).return_annotation
-    for name in written.split(" | "):
-        result = vars(inspect.getmodule(function)).get(name)
-        if isinstance(result, type) and issubclass(result, Result):
-            returned = inspect.signature(result.document).return_annotation
-            yield vars(inspect.getmodule(result))[returned]
+    returned = _hints(inspect.unwrap(callback))["return"]
+    for choice in (returned, *get_args(returned)):
+        if get_origin(choice) in (Output, Iterator):
+            (result,) = get_args(choice)
+            yield result
+        elif isinstance(choice, type) and issubclass(choice, Result):
+            yield _hints(choice.document)["return"]
 
 
-def section(title: str, found: list[type[Document]]) -> str:
-    """Return the section of a command: its documents with notes and members."""
+def section(title: str, results: list[type[Any]]) -> str:
+    """Return the section of a command: its results with notes and members."""
     parts = [f"\n### {title}\n"]
-    for document in found:
-        parts.append(f"\n{_doc(document)}\n")
-        paths: dict[type[Document], list[str]] = {}
-        for path, inner in _inner(document, ""):
+    for result in results:
+        parts.append(f"\n{_doc(result)}\n")
+        paths: dict[type[Any], list[str]] = {}
+        for path, inner in _inner(result, ""):
             paths.setdefault(inner, []).append(f"`{path}`")
         parts += ["\n"] * bool(paths)
         for inner, names in paths.items():
             text = indent(_doc(inner), "  ").lstrip()
             parts.append(f"* {', '.join(names)}: {text}\n")
-        parts.append("\n```text\n" + "\n".join(_members(document, "")) + "\n```\n")
+        parts.append("\n```text\n" + "\n".join(_members(result, "")) + "\n```\n")
     return "".join(parts)
 
 
-def _members(document: type[Document], margin: str) -> Iterator[str]:
-    hints = get_type_hints(document)
-    for member in fields(document):
-        inner, words = _words(hints[member.name])
-        # None as a default is never printed.
-        is_null = NoneType in get_args(hints[member.name]) and member.default is not None
-        null = " or null" if is_null else ""
-        absent = "" if member.required else ", may be absent"
-        yield f"{margin + member.encode_name:<{WIDTH}} {words}{null}{absent}"
+def _members(result: type[Any], margin: str) -> Iterator[str]:
+    for name, hint in _types(result):
+        inner, words = _words(hint)
+        null = " or null" if NoneType in get_args(hint) else ""
+        yield f"{margin + name:<{WIDTH}} {words}{null}"
         if inner is not None:
             yield from _members(inner, f"{margin}  ")
 
 
-def _inner(document: type[Document], path: str) -> Iterator[tuple[str, type[Document]]]:
-    hints = get_type_hints(document)
-    for member in fields(document):
-        inner, _ = _words(hints[member.name])
+def _inner(result: type[Any], path: str) -> Iterator[tuple[str, type[Any]]]:
+    for name, hint in _types(result):
+        inner, _ = _words(hint)
         if inner is not None:
-            below = f"{path}.{member.encode_name}".lstrip(".")
+            below = f"{path}.{name}".lstrip(".")
             yield below, inner
             yield from _inner(inner, below)
 
 
-def _words(hint: Any) -> tuple[type[Document] | None, str]:
-    """Return the document in a type, whose members are shown, and the type in words."""
-    choices = [choice for choice in get_args(hint) if choice not in (UnsetType, NoneType)]
-    if get_origin(hint) is list:
+def _types(result: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the type of each member; digests are text in JSON."""
+    hints = _hints(result)
+    if Document in result.__mro__:
+        yield from ((field.encode_name, hints[field.name]) for field in struct_fields(result))
+        return
+    for name in members(result):
+        hint = hints[name] if name in hints else _hints(getattr(result, name).fget)["return"]
+        if name == "digest":
+            hint = str | None if NoneType in get_args(hint) else str
+        yield name, hint
+
+
+def _hints(described: Any) -> dict[str, Any]:
+    """Return the types of a class's fields, or of a function's arguments and result."""
+    module = inspect.getmodule(described)
+    assert module is not None
+    return get_type_hints(described, localns=_imported_for_types(module))
+
+
+@cache
+def _imported_for_types(module: Any) -> dict[str, Any]:
+    """Return the names that a module imports under ``TYPE_CHECKING``."""
+    imported: dict[str, Any] = {}
+    for block in ast.parse(inspect.getsource(module)).body:
+        if not (isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"):
+            continue
+        for statement in block.body:
+            assert isinstance(statement, ast.Import | ast.ImportFrom)
+            for alias in statement.names:
+                if isinstance(statement, ast.Import):
+                    imported[alias.asname or alias.name] = import_module(alias.name)
+                else:
+                    source = import_module(statement.module or "")
+                    imported[alias.asname or alias.name] = getattr(source, alias.name)
+    return imported
+
+
+def _words(hint: Any) -> tuple[Any, str]:
+    """Return the result in a type, whose members are shown, and the type in words."""
+    origin = get_origin(hint)
+    choices = [choice for choice in get_args(hint) if choice not in (UnsetType, NoneType, ...)]
+    if origin is Literal:
+        return None, "text"
+    if origin in (list, tuple):
         inner, words = _words(choices[0])
         return inner, f"list of {words}"
-    if get_origin(hint) is dict:
+    if isinstance(origin, type) and issubclass(origin, Mapping):
         inner, words = _words(choices[1])
         return inner, f"object of {words}"
     if choices:
@@ -124,11 +168,17 @@ def _words(hint: Any) -> tuple[type[Document] | None, str]:
         return None, SHARED[hint]
     if hint in WORDS:
         return None, WORDS[hint]
+    if isinstance(hint, type) and issubclass(hint, Enum | Path):
+        return None, "text"
+    assert is_dataclass(hint) or issubclass(hint, Document), hint
     return hint, "object"
 
 
-def _doc(document: type[Document]) -> str:
-    return inspect.cleandoc(document.__doc__ or "").replace("``", "`")
+def _doc(result: type[Any]) -> str:
+    """Return the docstring of a class in the words of JSON."""
+    text = inspect.cleandoc(result.__doc__ or "")
+    text = re.sub(r"``|\b(?:None|True|False)\b", lambda match: OF_PYTHON[match[0]], text)
+    return re.sub(r":\w+:`(\w+)`", r"`\1`", text)
 
 
 if __name__ == "__main__":

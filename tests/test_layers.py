@@ -176,7 +176,7 @@ LAZY = {
     ("statestore.cli.command", "statestore.cli.verbs"),
     ("statestore.cli.command", "statestore.storage.local_cache.CacheOptions"),
     ("statestore.cli.command", "statestore.store.StateStore"),
-    ("statestore.cli.output", "statestore.restore.row_files.json_value"),
+    ("statestore.cli.documents", "statestore.restore.row_files.json_value"),
     ("statestore.settings", "statestore.storage.refuse_credentials"),
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import click
@@ -21,7 +22,15 @@ from statestore.cli.command import (
     Root,
     common_options,
 )
-from statestore.cli.output import Result, document_text, is_unicode, leave_stdout, page, report
+from statestore.cli.output import (
+    Output,
+    Result,
+    document_text,
+    is_unicode,
+    leave_stdout,
+    page,
+    report,
+)
 from statestore.errors import StateStoreError
 
 __all__ = ["cli", "main"]
@@ -155,13 +164,17 @@ class Command(Root):
     def _invoked(self, ctx: click.Context) -> Any:
         invocation = ctx.ensure_object(Invocation)  # before the verb's context takes it over
         result = super().invoke(ctx)
-        if not isinstance(result, Result):
+        if isinstance(result, Result):
+            own = result
+            result = Output(own.document(), lambda page, _: own.write(page))
+            result = replace(result, problem=own.problem, status=own.status)
+        if not isinstance(result, Output):
             return result
         if invocation.settings.output == "json":
-            text = document_text(result.document(), indent=2, ascii_only=not is_unicode(sys.stdout))
+            text = document_text(result.result, indent=2, ascii_only=not is_unicode(sys.stdout))
             sys.stdout.write(f"{text}\n")
         else:
-            result.write(page())
+            result.write(page(), result.result)
         sys.stdout.flush()
         if result.problem is not None:
             raise result.problem

@@ -11,13 +11,13 @@ import os
 import select
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from time import sleep
-from typing import Any, TextIO
+from typing import Any, Generic, TextIO, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -33,13 +33,14 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from statestore.cli.documents import Document
+from statestore.cli.documents import Document, json_document
 from statestore.cli.drawing import ASCII, UNICODE, Pen, count
 from statestore.errors import StateStoreError
 
 __all__ = [
     "DRAWING_WIDTH",
     "Bar",
+    "Output",
     "Page",
     "Result",
     "cell",
@@ -56,6 +57,8 @@ __all__ = [
     "value_text",
     "write_rows",
 ]
+
+T = TypeVar("T")
 
 DRAWING_WIDTH = 100
 UNLIMITED = 100_000
@@ -129,6 +132,20 @@ class Result(ABC):
         """Write the result for ``--output text``, which is for people and may change."""
 
 
+@dataclass(frozen=True)
+class Output(Generic[T]):
+    """The output of a verb: its result for JSON, and the function that writes it as text.
+
+    ``problem`` is raised after the result has been printed; without one, ``status`` is the exit
+    status.
+    """
+
+    result: T
+    write: Callable[[Page, T], None]
+    problem: StateStoreError | None = None
+    status: int = 0
+
+
 def table_of(*columns: str, right: frozenset[str] | set[str] = frozenset()) -> Table:
     """Return an empty table; text that does not fit the terminal is wrapped, never cut off."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -143,20 +160,21 @@ def cell(text: str) -> Text:
     return Text(printable(text))
 
 
-def document_text(document: Document, *, indent: int | None, ascii_only: bool) -> str:
-    """Return a document as JSON; values of columns are encoded without loss."""
-    members = msgspec.to_builtins(document, builtin_types=_COLUMN_VALUES)
-    return json.dumps(_json_value(members), indent=indent, ensure_ascii=ascii_only)
+def document_text(result: object, *, indent: int | None, ascii_only: bool) -> str:
+    """Return a result as JSON; values of columns are encoded without loss."""
+    if isinstance(result, Document):
+        result = msgspec.to_builtins(result, builtin_types=_COLUMN_VALUES)
+    return json.dumps(json_document(result), indent=indent, ensure_ascii=ascii_only)
 
 
 def json_text(value: Any) -> str:
     """Return one or several column values as JSON on one line."""
-    return json.dumps(_json_value(value), ensure_ascii=False)
+    return json.dumps(json_document(value), ensure_ascii=False)
 
 
 def value_text(value: Any) -> str:
     """Format a column value for a cell: text is unchanged, anything else is JSON."""
-    plain = _json_value(value)
+    plain = json_document(value)
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 
 
@@ -244,9 +262,3 @@ def is_unicode(file: TextIO) -> bool:
 
 def _lines(text: str) -> str:
     return "\n".join(printable(line) for line in text.splitlines())
-
-
-def _json_value(value: Any) -> Any:
-    from statestore.restore.row_files import json_value
-
-    return json_value(value)

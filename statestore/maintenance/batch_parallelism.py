@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from statestore.arguments import checked
 from statestore.errors import InvalidArgumentError
@@ -44,6 +44,8 @@ class BatchInput:
     sizes: tuple[int, ...]
     broadcast: bool
     missing: str | None = None
+
+    json_properties: ClassVar[tuple[str, ...]] = ("size_bytes", "files")
 
     @property
     def size_bytes(self) -> int:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.format.compaction_policy import (
@@ -74,7 +74,7 @@ class CompactedState:
     read to fold them and to merge layers.
     """
 
-    uid: str
+    operator: str
     state: str
     layers_before: int
     layers_after: int
@@ -107,6 +107,8 @@ class CompactReport:
     everything: bool
     states: tuple[CompactedState, ...]
     left_out: tuple[LeftOutState, ...] = ()
+
+    json_properties: ClassVar[tuple[str, ...]] = ("is_compact",)
 
     @property
     def is_compact(self) -> bool:
@@ -225,7 +227,7 @@ class _CompactionPlan:
 
     def report(self, after: KeyedEntry | None) -> CompactedState:
         return CompactedState(
-            uid=self.entry.state.uid,
+            operator=self.entry.state.uid,
             state=self.entry.state.name,
             layers_before=len(self.entry.layers),
             layers_after=len(self.left if after is None else after.layers),

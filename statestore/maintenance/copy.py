@@ -44,17 +44,17 @@ __all__ = ["CopiedCheckpoint", "copy"]
 class CopiedCheckpoint:
     """The result of a copy, or of a dry run.
 
-    ``new_id`` is the checkpoint in the target; None in a dry run that found no earlier copy.
-    ``found`` is True if an earlier copy had made it. ``left_out`` lists the state that the
+    ``new_checkpoint_id`` is the checkpoint in the target; None in a dry run without an earlier
+    copy. ``found`` is True if an earlier copy had made it. ``left_out`` lists the state that the
     checkpoint lacks of its source; the copy lacks it too. ``copied_files`` and ``copied_bytes``
-    count only the files that the target lacked.
+    count only the files that the target lacked; a fork shares the other files.
     """
 
     store: str
     target: str
     dry_run: bool
     checkpoint_id: int
-    new_id: int | None
+    new_checkpoint_id: int | None
     found: bool
     savepoint: str | None
     files: int
@@ -123,7 +123,7 @@ def copy(
         target=target.url,
         dry_run=dry_run,
         checkpoint_id=manifest.checkpoint_id,
-        new_id=new_id,
+        new_checkpoint_id=new_id,
         found=is_copied,
         savepoint=name,
         files=len(files),

@@ -114,7 +114,7 @@ def damaged_files(
                 kind=flaws.kind,
                 what=flaws.what,
                 checkpoint_id=manifest.checkpoint_id,
-                uid=part.state.uid,
+                operator=part.state.uid,
                 state=part.state.name,
                 key_groups=groups,
             )

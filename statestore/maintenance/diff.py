@@ -142,8 +142,8 @@ class _Comparison:
         entry = a or b
         assert entry is not None
         difference = StateDifference(
-            uid=entry.state.uid,
-            name=entry.state.name,
+            operator=entry.state.uid,
+            state=entry.state.name,
             sort="keyed" if isinstance(entry, KeyedEntry) else "operator",
             rows_a=_row_count_if_known(a),
             rows_b=_row_count_if_known(b),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -85,8 +85,8 @@ class StateDifference:
     ``not_compared`` is the reason why rows were not compared; in that case the counts are 0.
     """
 
-    uid: str
-    name: str
+    operator: str
+    state: str
     sort: str
     rows_a: int | None
     rows_b: int | None
@@ -101,6 +101,8 @@ class StateDifference:
     key_groups_read: int | None = None
     examples: tuple[Example, ...] = ()
     not_compared: str | None = None
+
+    json_properties: ClassVar[tuple[str, ...]] = ("differs",)
 
     @property
     def differs(self) -> bool:
@@ -125,7 +127,7 @@ class Side:
     store: str
     checkpoint_id: int
     size_bytes: int
-    bytes_read: int
+    read_bytes: int
     left_out: tuple[LeftOutState, ...] = ()
 
 
@@ -156,6 +158,8 @@ class CheckpointDifference:
     graph: tuple[Other, ...]
     states: tuple[StateDifference, ...]
 
+    json_properties: ClassVar[tuple[str, ...]] = ("differs",)
+
     @property
     def differs(self) -> bool:
         """Whether there is any difference."""
@@ -171,8 +175,8 @@ class CheckpointDifference:
         for state in self.states:
             sides = (state.rows_a, state.rows_b, state.only_in)
             yield (
-                state.uid,
-                state.name,
+                state.operator,
+                state.state,
                 state.sort,
                 *sides,
                 state.added,
@@ -191,14 +195,14 @@ class CheckpointDifference:
             for what, side in [
                 *((other.what, other) for other in (*self.others, *self.graph)),
                 *(
-                    (f"{state.uid} · {state.name}, {o.what}", o)
+                    (f"{state.operator} · {state.state}, {o.what}", o)
                     for state in unlike
                     for o in state.others
                 ),
             ]
         ]
         examples = (
-            (example.change, state.uid, state.name, example.key_group, example.a, example.b)
+            (example.change, state.operator, state.state, example.key_group, example.a, example.b)
             for state in unlike
             for example in state.examples
         )
@@ -222,7 +226,7 @@ def _bar(state: StateDifference) -> NotebookBar:
     )
     label = ", ".join(f"{count(number)} {what}" for number, what, _ in counts if number)
     parts = tuple((float(number), tone) for number, _, tone in counts)
-    return NotebookBar(f"{state.uid} · {state.name}", parts, label or "rows not compared")
+    return NotebookBar(f"{state.operator} · {state.state}", parts, label or "rows not compared")
 
 
 def _or_dash(value: str | None) -> str:

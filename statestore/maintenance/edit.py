@@ -78,19 +78,19 @@ class Edit:
 class EditedState:
     """The result of an edit, or of a dry run.
 
-    ``new_id`` is None if no checkpoint was made: in a dry run, or if none of the keys to delete
-    exist. ``files`` and ``size_bytes`` count the rewritten files, or in a dry run the files that
-    would be replaced. ``rows_before`` and ``rows_after`` are the rows in the state's files, in base
-    and changes together. ``deleted`` and ``put`` count rows of an edit of single keys; a row that
-    was put may have replaced another. ``left_out`` lists the state that the checkpoint lacks of its
-    source, before and after the edit.
+    ``new_checkpoint_id`` is None if no checkpoint was made: in a dry run, or if none of the keys to
+    delete exist. ``how`` is keys, rows or sql. ``files`` and ``size_bytes`` count the rewritten
+    files, or in a dry run the files that would be replaced. ``rows_before`` and ``rows_after`` are
+    the rows in the state's files, in base and changes together. ``deleted`` and ``put`` count rows
+    of an edit of single keys; a row that was put may have replaced another. ``left_out`` lists the
+    state that the checkpoint lacks of its source, before and after the edit.
     """
 
     store: str
     dry_run: bool
     checkpoint_id: int
-    new_id: int | None
-    uid: str
+    new_checkpoint_id: int | None
+    operator: str
     state: str
     how: str
     rows_before: int
@@ -153,8 +153,8 @@ def edit(
         store=storage.url,
         dry_run=dry_run,
         checkpoint_id=manifest.checkpoint_id,
-        new_id=new_id,
-        uid=uid,
+        new_checkpoint_id=new_id,
+        operator=uid,
         state=name,
         how=wanted.how,
         rows_before=entry.rows,

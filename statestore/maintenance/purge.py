@@ -94,7 +94,7 @@ class PurgedState:
     """
 
     operator: str
-    name: str
+    state: str
     key_group: int | None
     rows: int
     files: int
@@ -109,8 +109,8 @@ class ReplacedCheckpoint:
     ``left_out`` lists the state that both lack of their source.
     """
 
-    old_id: int
-    new_id: int | None
+    checkpoint_id: int
+    new_checkpoint_id: int | None
     savepoints: tuple[str, ...]
     states: tuple[PurgedState, ...]
     left_out: tuple[LeftOutState, ...] = ()
@@ -120,7 +120,7 @@ class ReplacedCheckpoint:
 class PurgedKey:
     """The result of a purge, or of a dry run; checkpoints are ordered oldest first.
 
-    ``uid`` is the operator; None if the subject is not limited to one. ``finished`` are the
+    ``operator`` is the operator; None if the subject is not limited to one. ``finished`` are the
     replacements of an interrupted earlier run. ``logs`` are the tables whose Delta log was deleted,
     and ``cut_logs`` those whose log lost its old entries. ``pins`` hold replaced checkpoints that
     were replaced anyway. ``others`` are states that have a column of the subject, but are not
@@ -129,7 +129,7 @@ class PurgedKey:
 
     store: str
     dry_run: bool
-    uid: str | None
+    operator: str | None
     replaced: tuple[ReplacedCheckpoint, ...]
     finished: tuple[ReplacedCheckpoint, ...]
     logs: tuple[str, ...]
@@ -188,7 +188,7 @@ def purge(
     return PurgedKey(
         store=catalog.storage.url,
         dry_run=dry_run,
-        uid=plan.subject.operator,
+        operator=plan.subject.operator,
         replaced=tuple(_report(plan, number, successors.get(number)) for number in plan.to_replace),
         finished=tuple(_report(plan, old, new) for old, new in (finished or plan.pending).items()),
         logs=logs,

@@ -78,7 +78,7 @@ class RekeyReport:
     dry_run: bool
     checkpoint_id: int
     new_checkpoint_id: int | None
-    uid: str
+    operator: str
     read_bytes: int
     states: tuple[RekeyedState, ...]
     left_out: tuple[LeftOutState, ...] = ()
@@ -143,7 +143,7 @@ def rekey(
         dry_run=dry_run,
         checkpoint_id=manifest.checkpoint_id,
         new_checkpoint_id=new_id,
-        uid=wanted.uid,
+        operator=wanted.uid,
         read_bytes=sum(entry.size_bytes for entry in entries),
         states=tuple(_state_report(a, b, dry_run) for a, b in zip(entries, after, strict=True)),
         left_out=left_out,

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, MalformedManifestError
@@ -69,6 +70,8 @@ class SalvageReport:
     damaged: tuple[BrokenFile, ...]
     states: tuple[SalvagedState, ...]
     left_out: tuple[LeftOutState, ...] = ()
+
+    json_properties: ClassVar[tuple[str, ...]] = ("is_intact",)
 
     @property
     def is_intact(self) -> bool:
@@ -128,8 +131,8 @@ def _left_out_parts(states: Iterable[SalvagedState]) -> Iterator[LeftOutState]:
         for part in state.lost:
             if part.filled_from is None:
                 yield LeftOutState(
-                    operator=state.uid,
-                    state=state.name,
+                    operator=state.operator,
+                    state=state.state,
                     reason=f"{part.rows} rows were damaged",
                     command="salvage",
                     first=part.first,
@@ -183,8 +186,8 @@ def _keyed(damage: DamagedKeyed, rows_kept: int) -> SalvagedState:
             )
         )
     return SalvagedState(
-        uid=entry.state.uid,
-        name=entry.state.name,
+        operator=entry.state.uid,
+        state=entry.state.name,
         sort="keyed",
         damaged_files=len(damage.readable),
         rows_before=entry.rows,
@@ -200,8 +203,8 @@ def _elements(damage: DamagedElements, fill: bool) -> SalvagedState:
     lost = () if damage.readable else (_lost_elements(damage, fill),)
     rows = entry.rows if damage.readable else 0
     return SalvagedState(
-        uid=entry.state.uid,
-        name=entry.state.name,
+        operator=entry.state.uid,
+        state=entry.state.name,
         sort="operator",
         damaged_files=len(entry.handles),
         rows_before=entry.rows,

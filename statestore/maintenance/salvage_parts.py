@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 __all__ = ["LostPart", "SalvagedState", "merge_lost_parts", "origin_of"]
 
@@ -39,8 +39,8 @@ class SalvagedState:
     ``why_not_filled`` gives the reasons why the rows of older checkpoints could not be used.
     """
 
-    uid: str
-    name: str
+    operator: str
+    state: str
     sort: str
     damaged_files: int
     rows_before: int
@@ -48,6 +48,8 @@ class SalvagedState:
     lost: tuple[LostPart, ...]
     keys: tuple[Mapping[str, Any], ...] = ()
     why_not_filled: tuple[str, ...] = ()
+
+    json_properties: ClassVar[tuple[str, ...]] = ("lost_rows", "lost_key_groups", "lost_keys")
 
     @property
     def lost_rows(self) -> int:
@@ -90,7 +92,7 @@ def origin_of(checkpoint_id: int, states: Iterable[SalvagedState]) -> dict[str, 
     lost, filled = [], []
     for state in states:
         for part in state.lost:
-            place: dict[str, Any] = {"uid": state.uid, "state": state.name}
+            place: dict[str, Any] = {"uid": state.operator, "state": state.state}
             if part.first is not None:
                 place |= {"first": part.first, "last": part.last}
             if part.filled_from is None:

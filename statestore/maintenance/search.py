@@ -19,7 +19,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -117,19 +117,23 @@ class UnsearchedFile:
 class KeySearch:
     """The result of a search: the findings, the number of searched files, and the unsearched files.
 
+    The subject is a key of ``operator``, or values of ``columns``; the other one is None or empty.
     ``searched`` has the number of files by category. ``others`` are states that have a column of
     the subject but are not changed, because it does not identify their rows. File names are
     relative to the store.
     """
 
     store: str
-    uid: str | None
+    operator: str | None
+    columns: tuple[str, ...]
     files: int
     size_bytes: int
     searched: Mapping[str, int]
     found: tuple[SubjectTrace, ...]
     unsearched: tuple[UnsearchedFile, ...]
     others: tuple[OtherState, ...] = ()
+
+    json_properties: ClassVar[tuple[str, ...]] = ("is_gone",)
 
     @property
     def is_gone(self) -> bool:
@@ -245,7 +249,8 @@ def search_store(
     progress(total, total)
     return KeySearch(
         store=catalog.storage.url,
-        uid=subject.operator,
+        operator=subject.operator,
+        columns=subject.columns,
         files=len(listing),
         size_bytes=total,
         searched=dict(search.searched),

@@ -71,6 +71,9 @@ class Subject(Protocol):
     operator: str | None
     """The label of the operator, if it is a key of one."""
 
+    columns: tuple[str, ...]
+    """The columns, if it is values of these."""
+
     others: tuple[OtherState, ...]
     """The states that have a column of it and are left alone."""
 
@@ -114,6 +117,7 @@ class KeySubject(Subject):
     """A key of one operator, of its keyed state ``name`` or of all of them."""
 
     command = "purge"
+    columns = ()
     others = ()
     operator: str
 
@@ -240,6 +244,7 @@ class ColumnSubject(Subject):
                 "name at least one column with its value, for example customer=312"
             )
         self.values = dict(values)
+        self.columns = tuple(values)
         self._identity: dict[StateId, set[str]] = {}
         self._folders: dict[str, set[StateId]] = {}
         for manifest in manifests:

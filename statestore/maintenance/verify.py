@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -70,7 +71,7 @@ class BrokenFile:
     kind: str
     what: tuple[str, ...]
     checkpoint_id: int | None = None
-    uid: str | None = None
+    operator: str | None = None
     state: str | None = None
     key_groups: KeyGroupRange | None = None
 
@@ -106,6 +107,8 @@ class VerifyReport:
     strays: tuple[str, ...]
     left_out: Mapping[int, tuple[LeftOutState, ...]] = field(default_factory=dict)
 
+    json_properties: ClassVar[tuple[str, ...]] = ("is_intact", "is_complete")
+
     @property
     def is_complete(self) -> bool:
         """Whether no checkpoint lacks state that its source had (I16)."""
@@ -126,7 +129,7 @@ class VerifyReport:
         for broken in self.broken:
             own = broken.key_groups
             ends = (own.first, own.last) if own else (None, None)
-            whose = (broken.checkpoint_id, broken.uid, broken.state)
+            whose = (broken.checkpoint_id, broken.operator, broken.state)
             yield broken.file, broken.kind, *whose, *ends, "; ".join(broken.what)
 
     def __repr__(self) -> str:
@@ -294,7 +297,7 @@ class _Run:
                 kind=flaws.kind,
                 what=flaws.what,
                 checkpoint_id=checkpoint_id,
-                uid=entry.state.uid,
+                operator=entry.state.uid,
                 state=entry.state.name,
                 key_groups=handle.key_groups if isinstance(handle, KeyedStateHandle) else None,
             )
@@ -327,7 +330,7 @@ class _Run:
                     kind=error.kind,
                     what=(str(error).removeprefix(f"{self.storage.url}/"),),
                     checkpoint_id=checkpoint_id,
-                    uid=entry.state.uid,
+                    operator=entry.state.uid,
                     state=entry.state.name,
                 )
             )

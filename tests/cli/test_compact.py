@@ -51,18 +51,30 @@ def test_all_changes_are_folded_into_a_new_checkpoint(run: Run, layered: Path) -
 def test_as_json(run: Run, layered: Path) -> None:
     arguments = ("compact", "--all", "--state", "totals", "--store", layered, "--output", "json")
     document = json.loads(run(*arguments, "--dry-run").stdout)
-    assert (document["id"], document["new_id"], document["dry_run"]) == (3, None, True)
-    assert (document["compact"], document["states"][0]["files_after"]) == (False, None)
+    assert (document["checkpoint_id"], document["new_checkpoint_id"], document["dry_run"]) == (
+        3,
+        None,
+        True,
+    )
+    assert (document["is_compact"], document["states"][0]["files_after"]) == (False, None)
     document = json.loads(run(*arguments).stdout)
     (state,) = document["states"]
-    assert (document["id"], document["new_id"], document["everything"]) == (3, 4, True)
+    assert (document["checkpoint_id"], document["new_checkpoint_id"], document["everything"]) == (
+        3,
+        4,
+        True,
+    )
     assert (state["operator"], state["state"]) == ("totals-by-user", "totals")
     assert (state["layers_before"], state["layers_after"], state["merged_layers"]) == (1, 0, 0)
     (span,) = state["spans"]
     assert span["first"] <= span["last"]
     assert state["files_before"] == state["files_after"] + 1
     document = json.loads(run(*arguments).stdout)
-    assert (document["compact"], document["new_id"], document["states"]) == (True, None, [])
+    assert (document["is_compact"], document["new_checkpoint_id"], document["states"]) == (
+        True,
+        None,
+        [],
+    )
 
 
 def test_errors_of_compact(run: Run, layered: Path) -> None:

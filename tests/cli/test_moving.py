@@ -36,7 +36,7 @@ def test_a_copy_reports_the_files_that_the_target_lacked(run: Run, fraud: Path) 
     assert "was already copied: it is checkpoint 1 of" in again.stdout
     found = document(run("copy", "--to", "backup", "--store", fraud, "--output", "json"))
     first, manifest = (StateStore.open(str(fraud)).manifest(number) for number in (1, 2))
-    assert (found["id"], found["new_id"], found["found"]) == (2, 2, False)
+    assert (found["checkpoint_id"], found["new_checkpoint_id"], found["found"]) == (2, 2, False)
     there = {handle.sha256 for part in first.parts for handle in part.handles}
     lacked = [h for part in manifest.parts for h in part.handles if h.sha256 not in there]
     assert found["copied_bytes"] == sum(handle.size_bytes for handle in lacked)
@@ -50,7 +50,7 @@ def test_a_purge_names_replaced_checkpoints_and_the_check_names_remaining_ones(
     store = ("--store", damaged)
     key = ("purge", "--operator", "totals-by-user", "--key", "u117")
     planned = document(run(*key, "--all", "--dry-run", *store, "--output", "json"))
-    assert [one["new_id"] for one in planned["replaced"]] == [None, None]  # type: ignore[attr-defined]
+    assert [one["new_checkpoint_id"] for one in planned["replaced"]] == [None, None]  # type: ignore[attr-defined]
     done = run(*key, "--all", *store)
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("removed the key of operator totals-by-user from 2 checkpoints")
@@ -63,7 +63,7 @@ def test_a_purge_names_replaced_checkpoints_and_the_check_names_remaining_ones(
     assert (gone.exit_code, gone.stderr) == (0, "")
     assert gone.stdout.startswith("the key is gone from")
     search = document(run(*key, "--check", *store, "--output", "json"))
-    assert (search["gone"], search["found"], search["unsearched"]) == (True, [], [])
+    assert (search["is_gone"], search["found"], search["unsearched"]) == (True, [], [])
     nothing = run(*key, "--all", *store)
     assert nothing.stdout.startswith("no kept checkpoint of")
 
@@ -71,7 +71,7 @@ def test_a_purge_names_replaced_checkpoints_and_the_check_names_remaining_ones(
 def test_a_subject_is_forgotten_in_all_operators(run: Run, damaged: Path) -> None:
     words = ("forget", "--key", "country=DE", "--store", damaged)
     planned = document(run(*words, "--dry-run", "--output", "json"))
-    assert [one["new_id"] for one in planned["replaced"]] == [None, None]  # type: ignore[attr-defined]
+    assert [one["new_checkpoint_id"] for one in planned["purged"]["replaced"]] == [None, None]  # type: ignore[index]
     purged = run(*words)
     assert (purged.exit_code, purged.stdout.split(" from ")[0]) == (
         1,
@@ -107,10 +107,10 @@ def test_a_search_reports_the_searched_files(run: Run, tmp_path: Path) -> None:
 def test_a_subject_of_several_columns(run: Run, damaged: Path) -> None:
     words = ("forget", "--key", "country=DE", "--key", "shop=17.0", "--gc", "--store", damaged)
     found = document(run(*words, "--output", "json"))
-    states = [state for one in found["replaced"] for state in one["states"]]  # type: ignore[attr-defined]
+    states = [state for one in found["purged"]["replaced"] for state in one["states"]]  # type: ignore[index]
     assert [(state["operator"], state["rows"]) for state in states] == [("totals-by-shop", 1)] * 2
-    assert found["search"]["gone"]  # type: ignore[index]
-    others = {one["state"] for one in found["others"]}  # type: ignore[attr-defined]
+    assert found["search"]["is_gone"]  # type: ignore[index]
+    others = {one["state"] for one in found["purged"]["others"]}  # type: ignore[index]
     assert others == {"per_country"}
 
 
@@ -141,7 +141,7 @@ def test_a_key_of_several_columns(run: Run, damaged: Path) -> None:
     words = ("purge", "--operator", "totals-by-shop", "--key", '["DE", 17]', "--all")
     done = document(run(*words, "--store", damaged, "--output", "json"))
     (state,) = done["replaced"][0]["states"]  # type: ignore[index]
-    assert (state["name"], state["rows"]) == ("totals", 1)
+    assert (state["state"], state["rows"]) == ("totals", 1)
     left = run("get", '["DE", 17]', "--operator", "totals-by-shop", "--state", "totals")
     assert left.exit_code == 2
     words = ("get", '["DE", 17]', "--operator", "totals-by-shop", "--state", "totals")
@@ -157,7 +157,11 @@ def test_an_edit_reports_the_changes(run: Run, damaged: Path) -> None:
     planned = run(*words, "--dry-run")
     assert planned.stdout.startswith("would edit state totals of operator totals-by-user")
     done = document(run(*words, "--output", "json"))
-    assert (done["id"], done["new_id"], done["operator"]) == (2, 3, "totals-by-user")
+    assert (done["checkpoint_id"], done["new_checkpoint_id"], done["operator"]) == (
+        2,
+        3,
+        "totals-by-user",
+    )
     assert (done["rows_before"], done["rows_after"]) == (200, 199)
     again = run("edit", *TOTALS, "--delete", "u17", "--store", damaged)
     assert again.stdout.startswith("nothing to change in state totals")

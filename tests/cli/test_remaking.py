@@ -41,7 +41,7 @@ def test_fork_reports_the_shared_files(run: Run, store: StateStore) -> None:
     assert text[1].startswith("  shared  ")
     assert text[1].endswith(f" in {planned['files']} files")
     assert text[2].endswith(" in 0 files")
-    assert (planned["new_id"], planned["copied_files"]) == (None, 0)
+    assert (planned["new_checkpoint_id"], planned["copied_files"]) == (None, 0)
     again = run("fork", "--to", "f", "--store", "s")
     assert again.exit_code == 2
     assert (
@@ -55,7 +55,7 @@ def test_rekey_reports_each_state(run: Run, store: StateStore) -> None:
     planned = document(run(*arguments, "--dry-run", "--store", "s"))
     assert store.checkpoints() == (1, 2)
     done = document(run(*arguments, "--store", "s"))
-    assert (planned["new_id"], done["new_id"]) == (None, 3)
+    assert (planned["new_checkpoint_id"], done["new_checkpoint_id"]) == (None, 3)
     for before, after in zip(planned["states"], done["states"], strict=True):
         assert (before["digest"], before["files"]) == (None, None)
         assert (after["max_parallelism_before"], after["max_parallelism"]) == (4, 7)

@@ -66,7 +66,11 @@ def test_salvage_as_json(run: Run, damaged: Path) -> None:
     file = lose_a_file(damaged, "totals-by-shop", "totals")
     arguments = ("salvage", "latest", "--from-older", "--store", damaged, "--output", "json")
     document = json.loads(run(*arguments).stdout)
-    assert (document["id"], document["new_id"], document["intact"]) == (2, 3, False)
+    assert (document["checkpoint_id"], document["new_checkpoint_id"], document["is_intact"]) == (
+        2,
+        3,
+        False,
+    )
     (broken,) = document["damaged"]
     assert damaged / broken["file"] == file
     (state,) = document["states"]
@@ -74,7 +78,7 @@ def test_salvage_as_json(run: Run, damaged: Path) -> None:
     assert (part["known_in"], part["keys"], part["filled_from"]) == (1, 1, 1)
     assert (state["rows_before"], state["rows_after"], len(state["keys"])) == (3, 3, 1)
     again = json.loads(run(*arguments).stdout)
-    assert (again["intact"], again["new_id"], again["states"]) == (True, None, [])
+    assert (again["is_intact"], again["new_checkpoint_id"], again["states"]) == (True, None, [])
     origin = StateStore.open(str(damaged)).manifest(3).origin
     assert origin is not None
     assert origin["filled"] == [
@@ -123,7 +127,11 @@ def test_diff_as_text(run: Run, changed: Path) -> None:
 def test_diff_as_json(run: Run, changed: Path) -> None:
     arguments = ("diff", 2, 3, "--store", changed, "--output", "json")
     document = json.loads(run(*arguments).stdout)
-    assert (document["a"]["id"], document["b"]["id"], document["differs"]) == (2, 3, True)
+    assert (
+        document["a"]["checkpoint_id"],
+        document["b"]["checkpoint_id"],
+        document["differs"],
+    ) == (2, 3, True)
     for side in (document["a"], document["b"]):
         assert 0 < side["read_bytes"] < side["size_bytes"] / 10
     states = {(s["operator"], s["state"]): s for s in document["states"]}

@@ -33,7 +33,11 @@ def test_an_intact_checkpoint_exits_with_0(run: Run, fraud: Path) -> None:
         assert read in done.stdout
     done = run("verify", "--all", "--store", fraud, "--output", "json")
     document = json.loads(done.stdout)
-    assert (document["checkpoints"], document["intact"], document["deep"]) == ([1, 2], True, False)
+    assert (document["checkpoints"], document["is_intact"], document["deep"]) == (
+        [1, 2],
+        True,
+        False,
+    )
     assert (document["broken"], document["strays"]) == ([], [])
 
 
@@ -53,9 +57,9 @@ def test_a_damaged_file_is_named_with_its_owner(run: Run, damaged: Path) -> None
     assert done.exit_code == 13
     document = json.loads(done.stdout)
     (broken,) = document["broken"]
-    assert not document["intact"]
+    assert not document["is_intact"]
     assert (damaged / broken["file"]) == file
-    assert (broken["kind"], broken["id"]) == ("damaged-file", 2)
+    assert (broken["kind"], broken["checkpoint_id"]) == ("damaged-file", 2)
     assert (broken["operator"], broken["state"]) == ("totals-by-shop", "totals")
     assert broken["key_groups"]["first"] == broken["key_groups"]["last"]
 

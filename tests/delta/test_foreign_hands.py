@@ -187,7 +187,7 @@ def test_files_that_a_forced_vacuum_deleted_are_named(
         spark.conf.unset(check)
     report = store.maintenance.verify("all")
     assert {file.file for file in report.broken} == lost
-    assert {(file.kind, file.uid, file.state) for file in report.broken} == {
+    assert {(file.kind, file.operator, file.state) for file in report.broken} == {
         ("missing-file", "u", "n")
     }
     assert {file.checkpoint_id for file in report.broken} == {*range(1, COUNT)}

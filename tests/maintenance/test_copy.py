@@ -85,7 +85,7 @@ def test_a_copy_is_the_checkpoint_under_the_next_id(source: StateStore, tmp_path
     target = opened(tmp_path / "target")
     take(target, 1)
     done = source.maintenance.copy(2, target)
-    assert (done.checkpoint_id, done.new_id, done.found) == (2, 2, False)
+    assert (done.checkpoint_id, done.new_checkpoint_id, done.found) == (2, 2, False)
     whole(target, 1)
     whole(target, 2)
     assert target.maintenance.verify("all", deep=True).is_intact
@@ -105,7 +105,7 @@ def test_a_copy_of_every_kind_of_state(tmp_path: Path) -> None:
     source = fill(tmp_path / "source")
     done = source.maintenance.copy("latest", str(tmp_path / "target"))
     target = opened(tmp_path / "target")
-    assert target.checkpoints() == (done.new_id,) == (1,)
+    assert target.checkpoints() == (done.new_checkpoint_id,) == (1,)
     report = target.maintenance.verify(deep=True)
     assert report.is_intact
     assert (report.rows, report.size_bytes) == (source.manifest().rows, done.size_bytes)
@@ -116,7 +116,11 @@ def test_the_same_checkpoint_is_not_copied_twice(source: StateStore, tmp_path: P
     first = source.maintenance.copy(1, target)
     take(target, 9)
     again = source.maintenance.copy(1, target)
-    assert (again.new_id, again.found, again.copied_bytes) == (first.new_id, True, 0)
+    assert (again.new_checkpoint_id, again.found, again.copied_bytes) == (
+        first.new_checkpoint_id,
+        True,
+        0,
+    )
     assert target.checkpoints() == (1, 2)
 
 
@@ -135,15 +139,16 @@ def test_another_checkpoint_with_the_same_number_is_not_a_copy(
             twin.maintenance.copy(3, target, dry_run=dry_run)
         told = str(raised.value)
         assert all(word in told for word in (one, other, "Copy to another store", "expire"))
-    assert target.checkpoints() == (first.new_id,)
+    assert target.checkpoints() == (first.new_checkpoint_id,)
     assert (
-        twin.maintenance.copy(2, target).new_id == source.maintenance.copy(2, target).new_id
+        twin.maintenance.copy(2, target).new_checkpoint_id
+        == source.maintenance.copy(2, target).new_checkpoint_id
     )  # both stores have this file
     take(target, 9)
     target.maintenance.expire(retain=1)
     done = twin.maintenance.copy(3, target)
     assert not done.found
-    assert digests(target, done.new_id) == digests(twin, 3) != digests(source, 3)
+    assert digests(target, done.new_checkpoint_id) == digests(twin, 3) != digests(source, 3)
 
 
 def digests(store: StateStore, number: int | None) -> list[int]:
@@ -166,10 +171,10 @@ def test_a_copy_of_an_older_release_is_recognized_by_its_time(
     assert "writer" not in (target.manifest().origin or {})
     assert (
         source.maintenance.copy(2, target).found,
-        source.maintenance.copy(2, target).new_id,
+        source.maintenance.copy(2, target).new_checkpoint_id,
     ) == (
         True,
-        first.new_id,
+        first.new_checkpoint_id,
     )
 
 
@@ -205,7 +210,7 @@ def test_only_files_that_the_target_lacks_are_copied(source: StateStore, tmp_pat
     planned = source.maintenance.copy("latest", target, dry_run=True)
     done = source.maintenance.copy("latest", target)
     assert done.copied_bytes == edited.size_bytes
-    assert (planned.new_id, planned.copied_files) == (None, done.copied_files)
+    assert (planned.new_checkpoint_id, planned.copied_files) == (None, done.copied_files)
     assert done.copied_files == edited.files < done.files
     assert target.maintenance.verify("all", deep=True).is_intact
 
@@ -285,7 +290,7 @@ def test_a_damaged_file_of_the_target_is_neither_reused_nor_replaced(
         path.write_bytes(damaged)
         target.maintenance.expire(retain=1)
         source.maintenance.edit("users", "totals", put=[{"user": f"{damaged[-1]}", "n": 1}])
-        new_id = source.maintenance.copy("latest", target).new_id
+        new_id = source.maintenance.copy("latest", target).new_checkpoint_id
         assert new_id is not None
         assert path.read_bytes() == damaged
         assert path.name not in {Path(name).name for name in named(target.manifest(new_id))}
@@ -341,10 +346,10 @@ def test_a_killed_copy_continues(source: StateStore, tmp_path: Path, every_call:
         target = opened(folder)
         left = data_in(target.url)
         done = source.maintenance.copy("latest", target)
-        assert done.found or not left & named(target.manifest(done.new_id or 0))
+        assert done.found or not left & named(target.manifest(done.new_checkpoint_id or 0))
         assert done.copied_bytes == (0 if done.found else size - wholly)
         again.append(done.copied_bytes)
-        whole_one(target, done.new_id)
+        whole_one(target, done.new_checkpoint_id)
     assert again == sorted(again, reverse=True)
     assert again[0] > again[-1] == 0
 
@@ -397,10 +402,10 @@ def test_a_copy_that_failed_at_any_call_can_be_run_again(
             whole(opened(target), 1)
         done = source.maintenance.copy("latest", opened(target), as_savepoint="kept")
         store = opened(target)
-        assert store.checkpoints() == (1, done.new_id)
+        assert store.checkpoints() == (1, done.new_checkpoint_id)
         assert store.maintenance.verify("all", deep=True).is_intact
         assert [savepoint.checkpoint_id for savepoint in store.maintenance.savepoints()] == [
-            done.new_id
+            done.new_checkpoint_id
         ]
     assert struck or side == "source"
 

@@ -134,7 +134,7 @@ def test_equal_key_groups_are_never_read(tmp_path: Path, layout_a: str, layout_b
     assert read == expected
     assert len(expected) == 2
     for side in (difference.a, difference.b):
-        assert 0 < side.bytes_read < side.size_bytes * (1 / 2)
+        assert 0 < side.read_bytes < side.size_bytes * (1 / 2)
 
 
 @pytest.mark.parametrize("layout_a", Layout)
@@ -147,7 +147,7 @@ def test_equal_checkpoints_are_not_read(tmp_path: Path, layout_a: str, layout_b:
     difference = store.inspect.diff(1, 2)
     assert not difference.differs
     assert opened(store) == Counter()
-    assert (difference.a.bytes_read, difference.b.bytes_read) == (0, 0)
+    assert (difference.a.read_bytes, difference.b.read_bytes) == (0, 0)
 
 
 def test_key_groups_of_one_side_are_counted_without_reading(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_states_of_one_side_parallelism_and_graph(tmp_path: Path) -> None:
     assert difference.others == (Other("parallelism", "1", "2"),)
     assert difference.graph == (Other("job graph", None, "2 operators"),)
     added, same = difference.states
-    assert (added.name, added.only_in, counts(added)) == ("splits", "b", (1, 0, 0))
+    assert (added.state, added.only_in, counts(added)) == ("splits", "b", (1, 0, 0))
     assert not same.differs
     back = store.inspect.diff(2, 1)
     assert (back.states[0].only_in, counts(back.states[0])) == ("a", (0, 1, 0))
@@ -377,4 +377,4 @@ def test_an_object_store_and_a_folder_are_compared(tmp_path: Path) -> None:
     assert counts(one(difference)) == (0, 0, 1)
     assert far.ranges
     data = far.bytes_read - before
-    assert difference.b.bytes_read == data
+    assert difference.b.read_bytes == data

@@ -85,8 +85,8 @@ def test_only_changed_key_groups_are_read(tmp_path: Path) -> None:
     assert (found.key_groups_read, found.key_groups_differing) == (1, 1)
     assert (found.rows_a, found.rows_b) == (None, None)
     sides = state.store.inspect.diff(one, two)
-    assert 0 < sides.b.bytes_read < sides.b.size_bytes / 2
-    assert state.store.inspect.diff(one, one).b.bytes_read == 0
+    assert 0 < sides.b.read_bytes < sides.b.size_bytes / 2
+    assert state.store.inspect.diff(one, one).b.read_bytes == 0
 
 
 def test_changes_without_effect_are_read_and_are_not_a_difference(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_state_of_one_side_is_counted(tmp_path: Path, form: Form) -> None:
     ) as other:
         other.drop("u", "s")
         other.write_keyed("x", "y", pa.table({"k": ["a"]}), key="k", max_parallelism=GROUPS)
-    found = {one.name: one for one in state.store.inspect.diff(2, other.id).states}["s"]
+    found = {one.state: one for one in state.store.inspect.diff(2, other.id).states}["s"]
     assert (found.only_in, found.removed, found.rows_a, found.rows_b) == ("a", 11, 11, 0)
 
 

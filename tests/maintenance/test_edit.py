@@ -75,7 +75,7 @@ def test_keys_are_deleted_and_rows_put_in_a_new_checkpoint(store: StateStore) ->
     done = store.maintenance.edit(
         "u", "n", delete=["u1", "nobody"], put=[{"k": "u2", "v": 7}, {"k": "new"}]
     )
-    assert (done.checkpoint_id, done.new_id) == (1, 2)
+    assert (done.checkpoint_id, done.new_checkpoint_id) == (1, 2)
     assert content(store) == {k: v for k, v in ROWS.items() if k != "u1"} | {"u2": 7, "new": None}
     assert content(store, 1) == ROWS
     assert content(store, name="other") == ROWS
@@ -111,7 +111,7 @@ def test_the_manifest_contains_no_key_and_no_sql_text(store: StateStore) -> None
 
 def test_a_missing_key_makes_no_checkpoint(store: StateStore) -> None:
     done = store.maintenance.edit("u", "n", delete=["nobody"])
-    assert (done.new_id, done.files, done.deleted) == (None, 0, 0)
+    assert (done.new_checkpoint_id, done.files, done.deleted) == (None, 0, 0)
     assert store.checkpoints() == (1,)
 
 
@@ -256,7 +256,7 @@ def test_a_dry_run_reports_the_same_and_writes_nothing(
     planned = store.maintenance.edit("u", "n", dry_run=True, **change)
     assert sorted(path for path in Path(store.url).rglob("*")) == before
     done = store.maintenance.edit("u", "n", **change)
-    assert (planned.new_id, planned.rows_before) == (None, done.rows_before)
+    assert (planned.new_checkpoint_id, planned.rows_before) == (None, done.rows_before)
     told = ("rows_after", "deleted", "put")
     assert [getattr(planned, name) for name in told] == [getattr(done, name) for name in told]
 
@@ -264,7 +264,7 @@ def test_a_dry_run_reports_the_same_and_writes_nothing(
 def test_an_older_checkpoint_can_be_edited(store: StateStore) -> None:
     store.maintenance.edit("u", "n", delete=["u1"])
     done = store.maintenance.edit("u", "n", delete=["u2"], checkpoint=1)
-    assert (done.checkpoint_id, done.new_id) == (1, 3)
+    assert (done.checkpoint_id, done.new_checkpoint_id) == (1, 3)
     assert content(store) == {k: v for k, v in ROWS.items() if k != "u2"}
 
 
@@ -329,7 +329,7 @@ def test_an_edit_of_single_keys_keeps_other_files_and_layers(taken: Checkpoints)
 def test_a_key_that_the_newest_checkpoint_deleted_is_missing(taken: Checkpoints) -> None:
     gone = user_of(taken, 2)
     number = taken.change(cleared=[gone])
-    assert taken.store.maintenance.edit("u", "s", delete=[gone]).new_id is None
+    assert taken.store.maintenance.edit("u", "s", delete=[gone]).new_checkpoint_id is None
     assert taken.store.checkpoints()[-1] == number
     taken.store.maintenance.edit("u", "s", put=[row(gone, 1, 5)])
     assert rows_of(taken.store) == taken.rows | {(gone, 1): 5}

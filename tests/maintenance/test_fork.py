@@ -94,7 +94,7 @@ def test_every_file_has_two_names(source: StateStore, tmp_path: Path, rows: Rows
     ]
     assert inodes[0] == inodes[1]
     assert all(Path(fork.url, name).stat().st_nlink == 2 for name in names(fork))
-    assert (done.new_id, done.copied_files, done.copied_bytes) == (1, 0, 0)
+    assert (done.new_checkpoint_id, done.copied_files, done.copied_bytes) == (1, 0, 0)
     assert heard[-1] == (done.size_bytes, done.size_bytes)
     assert held(fork) == held(source) == rows
     assert fork.maintenance.verify("all", deep=True).is_intact
@@ -201,12 +201,12 @@ def test_an_older_checkpoint_and_a_savepoint(source: StateStore, tmp_path: Path)
 def test_a_copy_recognizes_forked_files(source: StateStore, tmp_path: Path) -> None:
     source.maintenance.fork(str(tmp_path / "fork"))
     again = source.maintenance.copy("latest", str(tmp_path / "fork"))
-    assert (again.found, again.new_id) == (True, 1)
+    assert (again.found, again.new_checkpoint_id) == (True, 1)
 
 
 def test_a_dry_run_writes_nothing(source: StateStore, tmp_path: Path) -> None:
     done = source.maintenance.fork(str(tmp_path / "fork"), dry_run=True)
-    assert (done.new_id, done.copied_files, done.copied_bytes) == (None, 0, 0)
+    assert (done.new_checkpoint_id, done.copied_files, done.copied_bytes) == (None, 0, 0)
     assert done.files == len(names(source))
     assert not (tmp_path / "fork").exists()
 
@@ -241,7 +241,7 @@ def test_a_missing_file_of_the_source_is_named(
     assert opened(tmp_path / "fork").checkpoints() == ()
     Path(source.url, name).write_bytes(kept)
     done = source.maintenance.fork(str(tmp_path / "fork"))  # the second run continues
-    assert (done.new_id, done.copied_files) == (1, 0)
+    assert (done.new_checkpoint_id, done.copied_files) == (1, 0)
     assert held(opened(tmp_path / "fork")) == rows
 
 

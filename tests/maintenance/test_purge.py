@@ -120,13 +120,13 @@ def test_every_kept_checkpoint_loses_the_key_and_the_order_stays(store: StateSto
     assert [_times(store, number) for number in store.checkpoints()] == times
     assert store.checkpoints() == (1, 6, 7, 8)
     is_purged(store)
-    told = [(one.old_id, one.new_id, one.savepoints) for one in done.replaced]
+    told = [(one.checkpoint_id, one.new_checkpoint_id, one.savepoints) for one in done.replaced]
     assert told == [(2, 6, ("two",)), (3, 7, ("three",)), (4, 8, ())]
-    states = {(one.old_id, s.name): s.rows for one in done.replaced for s in one.states}
+    states = {(one.checkpoint_id, s.state): s.rows for one in done.replaced for s in one.states}
     assert states == {(2, "totals"): 1, (2, "routes"): 2, (4, "totals"): 1, (4, "routes"): 2}
     after = store.manifest(6)
     for name in ("totals", "routes"):
-        (group,) = {s.key_group for s in done.replaced[0].states if s.name == name}
+        (group,) = {s.key_group for s in done.replaced[0].states if s.state == name}
         files = after.keyed_entry("users", name).handles
         kept = [f for f in before.keyed_entry("users", name).handles if group not in f.key_groups]
         assert [file for file in files if group not in file.key_groups] == kept
@@ -182,8 +182,8 @@ def test_a_dry_run_reports_the_same_and_changes_nothing(store: StateStore) -> No
     planned = store.maintenance.purge("users", KEY, dry_run=True)
     assert set(Path(store.url).rglob("*")) == before
     done = store.maintenance.purge("users", KEY)
-    assert [(one.old_id, one.savepoints, one.states) for one in planned.replaced] == [
-        (one.old_id, one.savepoints, one.states) for one in done.replaced
+    assert [(one.checkpoint_id, one.savepoints, one.states) for one in planned.replaced] == [
+        (one.checkpoint_id, one.savepoints, one.states) for one in done.replaced
     ]
 
 
@@ -395,7 +395,7 @@ def test_a_put_below_announced_ids_comes_too_late(
     for number in (6, 8):
         killed.announce(number)
     done = opened(store.url).maintenance.purge("users", KEY)
-    assert [one.new_id for one in done.replaced] == [9, 10, 11]
+    assert [one.new_checkpoint_id for one in done.replaced] == [9, 10, 11]
     with pytest.raises(CommitConflictError):
         real(opened(store.url).parts.catalog(), stalled[0])
     for number in (6, 8):

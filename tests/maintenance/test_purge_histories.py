@@ -64,7 +64,7 @@ def test_the_key_is_removed_from_all_checkpoints(taken: Checkpoints) -> None:
     store = taken.store
     store.maintenance.savepoint("five", 5)
     done = store.maintenance.purge("u", KEY)
-    new = {one.old_id: one.new_id for one in done.replaced}
+    new = {one.checkpoint_id: one.new_checkpoint_id for one in done.replaced}
     assert sorted(new) == [4, 5, 6, 7, 8]
     assert store.checkpoints() == (1, 2, 3, *sorted(map(int, filter(None, new.values()))))
     for old, rows in taken.taken.items():
@@ -104,7 +104,7 @@ def test_a_shared_file_is_rewritten_for_all_its_checkpoints(taken: Checkpoints) 
     replaced = store.maintenance.purge("u", KEY).replaced
     # The file of checkpoint 4, which 5 to 8 use too, is one of them.
     assert [one.states[0].files for one in replaced] == [1, 2, 3, 4, 4]
-    shared = [names_of(store, one.new_id or 0) - before for one in replaced]
+    shared = [names_of(store, one.new_checkpoint_id or 0) - before for one in replaced]
     assert all(older & newer for older, newer in pairwise(shared))
 
 
@@ -124,17 +124,17 @@ def test_a_key_of_the_first_checkpoint_is_removed_from_all_later_ones(
     taken = history(tmp_path / "store", form, changes=3)
     gone = sorted(taken.taken[1])[0][0]
     done = taken.store.maintenance.purge("u", gone)
-    assert [one.old_id for one in done.replaced] == [1, 2, 3, 4]
+    assert [one.checkpoint_id for one in done.replaced] == [1, 2, 3, 4]
     for one in done.replaced:
-        left = {e: v for e, v in taken.taken[one.old_id].items() if e[0] != gone}
-        assert rows_of(taken.store, one.new_id or 0) == left
+        left = {e: v for e, v in taken.taken[one.checkpoint_id].items() if e[0] != gone}
+        assert rows_of(taken.store, one.new_checkpoint_id or 0) == left
     assert taken.store.maintenance.gc(minimum_age="0").removed.files
     assert taken.store.maintenance.find_key("u", gone).found == ()
 
 
 def test_a_purge_of_one_checkpoint_keeps_the_files_of_others(taken: Checkpoints) -> None:
     new = {
-        one.old_id: one.new_id
+        one.checkpoint_id: one.new_checkpoint_id
         for one in taken.store.maintenance.purge("u", KEY, checkpoint=5).replaced
     }
     refuse_key(taken.store, new[5] or 0)

@@ -214,7 +214,7 @@ def test_damage_outside_of_rows_loses_nothing(store: StateStore) -> None:
     for name in ("totals", "offsets"):
         change_unread_byte(files(store, name)[0])
     report = store.maintenance.salvage(2)
-    assert [(state.name, state.lost) for state in report.states] == [
+    assert [(state.state, state.lost) for state in report.states] == [
         ("totals", ()),
         ("offsets", ()),
     ]
@@ -227,7 +227,7 @@ def test_a_state_that_lost_everything_has_no_rows(store: StateStore) -> None:
     for file in (*files(store, "totals"), *files(store, "offsets")):
         file.unlink()
     report = store.maintenance.salvage(2)
-    assert [(state.name, state.rows_after) for state in report.states] == [
+    assert [(state.state, state.rows_after) for state in report.states] == [
         ("totals", 0),
         ("offsets", 0),
     ]

@@ -70,7 +70,7 @@ def test_a_renamed_operator_is_purged_under_both_labels(tmp_path: Path, form: st
             checkpoint.write_keyed("y", "s", rows, key="k")
     assert len(store.maintenance.find_key("y", 4711).found) == (2 if form == "full" else 1)
     done = store.maintenance.purge("y", 4711)
-    assert [one.old_id for one in done.replaced] == [1, 2]
+    assert [one.checkpoint_id for one in done.replaced] == [1, 2]
     store.maintenance.gc(minimum_age="0")
     assert store.maintenance.find_key("y", 4711).is_gone
     first, second = store.checkpoints()

@@ -432,7 +432,7 @@ def test_a_shared_file_is_checked_once_and_reported_for_all_owners(
     assert report.files == len(every)
     assert heard[-1] == (len(every), len(every))
     assert [(one.checkpoint_id, one.file) for one in report.broken] == [(n, name) for n in naming]
-    assert {(one.uid, one.state) for one in report.broken} == {("u", "s")}
+    assert {(one.operator, one.state) for one in report.broken} == {("u", "s")}
 
 
 @pytest.mark.parametrize("deep", [False, True])

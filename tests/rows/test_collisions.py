@@ -72,7 +72,7 @@ def repaired(path: Path) -> list[Any]:
     purged = maintenance.purge("u", "u005")
     assert maintenance.find_key("u", "u000").found
     state = made.store.restore(parallelism=1).keyed("u", "s").to_arrow(0)
-    replaced = [[(s.name, s.rows) for s in one.states] for one in purged.replaced]
+    replaced = [[(s.state, s.rows) for s in one.states] for one in purged.replaced]
     return [edited.deleted, edited.put, replaced, state.to_pylist()]
 
 

@@ -32,7 +32,7 @@ def test_disk_and_s3(s3: S3Server, url: str, tmp_path: Path, layout: str) -> Non
     take(disk, 0)
     take(bucket, 0)
     same = disk.inspect.diff(1, 1, other=bucket)
-    assert (same.differs, same.b.bytes_read) == (False, 0)
+    assert (same.differs, same.b.read_bytes) == (False, 0)
     take(bucket, -1)
     (state,) = disk.inspect.diff(1, 2, other=bucket).states
     assert (state.added, state.removed, state.changed) == (0, 0, 1)

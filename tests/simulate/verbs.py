@@ -176,8 +176,8 @@ def edit(run: Run, actor: Actor) -> None:
     """Put one row into the newest checkpoint."""
     key, label = f"{actor.name}-edit", label_of(run.world.checker.latest(actor.store))
     done = run.world.store(actor.store).maintenance.edit(label, NAME, put=[row(key)])
-    assert done.new_id is not None
-    _derived(run, actor.store, done.new_id, key)
+    assert done.new_checkpoint_id is not None
+    _derived(run, actor.store, done.new_checkpoint_id, key)
 
 
 def purge(run: Run, actor: Actor) -> None:
@@ -217,7 +217,7 @@ def copy(run: Run, actor: Actor) -> None:
         run.world.store(target),
         as_savepoint=actor.option("name", None),
     )
-    _brought(run, actor, target, done.new_id, wanted)
+    _brought(run, actor, target, done.new_checkpoint_id, wanted)
 
 
 def fork(run: Run, actor: Actor) -> None:
@@ -237,7 +237,7 @@ def fork(run: Run, actor: Actor) -> None:
         dry_run=False,
         progress=lambda done, total: None,
     )
-    _brought(run, actor, target, done.new_id, wanted)
+    _brought(run, actor, target, done.new_checkpoint_id, wanted)
 
 
 def clone(run: Run, actor: Actor) -> None:

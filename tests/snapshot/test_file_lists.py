@@ -183,7 +183,7 @@ def test_a_missing_or_damaged_list_is_named(store: StateStore) -> None:
             rows_of(store, "a")
         assert rows_of(store, "b") == [*range(100, 120)]
         found = store.maintenance.verify("all", deep=True)
-        assert [(one.file, one.uid, one.checkpoint_id) for one in found.broken] == [
+        assert [(one.file, one.operator, one.checkpoint_id) for one in found.broken] == [
             (list_a, "a", 1),
             (list_a, "a", 2),
         ]

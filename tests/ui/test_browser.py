@@ -226,7 +226,13 @@ def test_two_checkpoints(page: webdriver.Chrome, pages: Pages, store: StateStore
     until(page, lambda _: page.find_elements(By.ID, "verdict"))
     found = store.inspect.diff(2, 3)
     assert [row[:5] for row in cells(page, "#differences")] == [
-        [state.uid, state.name, count(state.added), count(state.removed), count(state.changed)]
+        [
+            state.operator,
+            state.state,
+            count(state.added),
+            count(state.removed),
+            count(state.changed),
+        ]
         for state in found.states
     ]
 

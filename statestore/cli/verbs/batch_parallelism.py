@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import click
 
 from statestore.cli.arguments import Bytes
 from statestore.cli.command import Verb
-from statestore.cli.documents import Document
 from statestore.cli.drawing import counted, size
-from statestore.cli.output import Page, Result
+from statestore.cli.output import Output, Page
 from statestore.maintenance.batch_parallelism import (
     BatchParallelism,
     choose_batch_parallelism,
 )
 
-__all__ = ["ChosenBatchParallelism", "choose_parallelism"]
+__all__ = ["choose_parallelism"]
 
 
 @click.command(
@@ -65,7 +63,7 @@ def choose_parallelism(
     least: int,
     most: int,
     algorithm: Literal["2.3", "1.16"],
-) -> ChosenBatchParallelism:
+) -> Output[BatchParallelism]:
     """Choose a batch job's parallelism from the bytes of its inputs."""
     chosen = choose_batch_parallelism(
         inputs,
@@ -75,63 +73,25 @@ def choose_parallelism(
         max_parallelism=most,
         algorithm=algorithm,
     )
-    return ChosenBatchParallelism(chosen=chosen)
+    return Output(chosen, write_chosen)
 
 
-class BatchInputDocument(Document):
-    """An input. ``missing`` is the part of a state that a store's Delta table lacks, or null."""
-
-    url: str
-    broadcast: bool
-    size_bytes: int
-    files: int
-    missing: str | None
-
-
-class BatchParallelismDocument(Document):
-    """The chosen parallelism, and the values that it was computed from.
-
-    ``task_bytes`` has the bytes that each task reads. It and ``first_guess`` are null for the
-    algorithm 1.16, which assigns no files.
-    """
-
-    parallelism: int
-    algorithm: str
-    bytes_per_task: int
-    min_parallelism: int
-    max_parallelism: int
-    inputs: list[BatchInputDocument]
-    first_guess: int | None
-    task_bytes: list[int] | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChosenBatchParallelism(Result):
-    """A parallelism, and the values that it was computed from."""
-
-    chosen: BatchParallelism
-
-    def document(self) -> BatchParallelismDocument:
-        """Return it for ``--output json``."""
-        return BatchParallelismDocument.of(self.chosen)
-
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        done = self.chosen
-        page.line(f"parallelism {done.parallelism}", "bold")
+def write_chosen(page: Page, chosen: BatchParallelism) -> None:
+    """Write it as text."""
+    page.line(f"parallelism {chosen.parallelism}", "bold")
+    page.line(
+        f"  {size(chosen.bytes_per_task)} per task, between {chosen.min_parallelism} and "
+        f"{chosen.max_parallelism}, with the algorithm of Flink {chosen.algorithm}"
+    )
+    if chosen.task_bytes is not None:
         page.line(
-            f"  {size(done.bytes_per_task)} per task, between {done.min_parallelism} and "
-            f"{done.max_parallelism}, with the algorithm of Flink {done.algorithm}"
+            f"  {chosen.first_guess} from the bytes alone; files are assigned whole and in "
+            f"order, so the largest task reads {size(max(chosen.task_bytes))}"
         )
-        if done.task_bytes is not None:
-            page.line(
-                f"  {done.first_guess} from the bytes alone; files are assigned whole and in "
-                f"order, so the largest task reads {size(max(done.task_bytes))}"
-            )
-        for one in done.inputs:
-            read = "read completely by every task" if one.broadcast else "divided"
-            page.line(
-                f"  {one.url}: {size(one.size_bytes)} in {counted(len(one.sizes), 'file')}, {read}"
-            )
-            if one.missing is not None:
-                page.line(f"    left out  {one.missing}")
+    for one in chosen.inputs:
+        read = "read completely by every task" if one.broadcast else "divided"
+        page.line(
+            f"  {one.url}: {size(one.size_bytes)} in {counted(len(one.sizes), 'file')}, {read}"
+        )
+        if one.missing is not None:
+            page.line(f"    left out  {one.missing}")

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import click
-from msgspec import field
 
 from statestore.cli.arguments import SPAN
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.documents import Document
 from statestore.cli.drawing import amount, counted, duration
-from statestore.cli.output import Page, Result, progress_bar
+from statestore.cli.output import Output, Page, progress_bar
 from statestore.format.hold_documents import Held
 from statestore.maintenance.expire import ExpiredCheckpoints
 from statestore.maintenance.gc import CollectedGarbage, FileAmount
 
-__all__ = ["Collected", "Expired", "collect", "expire_checkpoints"]
+__all__ = ["collect", "expire_checkpoints"]
 
 
 @click.command(
@@ -49,60 +46,28 @@ __all__ = ["Collected", "Expired", "collect", "expire_checkpoints"]
 @pass_invocation
 def expire_checkpoints(
     invocation: Invocation, retain: int | None, older_than: str | None, dry_run: bool
-) -> Expired:
+) -> Output[ExpiredCheckpoints]:
     """Expire all but the newest checkpoints."""
     if retain is None and older_than is None:
         raise click.UsageError("pass --retain N, --older-than SPAN, or both")
     store = invocation.store()
-    return Expired(
-        expired=store.maintenance.expire(retain=retain, older_than=older_than, dry_run=dry_run)
-    )
+    expired = store.maintenance.expire(retain=retain, older_than=older_than, dry_run=dry_run)
+    return Output(expired, write_expired)
 
 
-class HeldDocument(Document):
-    """A checkpoint that is kept, and the savepoint or pin that holds it."""
-
-    checkpoint_id: int = field(name="id")
-    by: str
-
-
-class ExpiredDocument(Document):
-    """The ids of the expired and the kept checkpoints, and the files that are unused afterwards."""
-
-    store: str
-    dry_run: bool
-    expired: list[int]
-    kept: list[int]
-    held: list[HeldDocument]
-    damaged: list[int]
-    files: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Expired(Result):
-    """The expired checkpoints."""
-
-    expired: ExpiredCheckpoints
-
-    def document(self) -> ExpiredDocument:
-        """Return it for ``--output json``."""
-        return ExpiredDocument.of(self.expired)
-
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        done = self.expired
-        verb = "would expire" if done.dry_run else "expired"
-        page.line(f"{verb} {counted(len(done.expired), 'checkpoint')} of {done.store}", "bold")
-        page.line(f"  expired     {_numbers(done.expired)}")
-        page.line(f"  kept        {_numbers(done.kept)}")
-        unused = "unused then" if done.dry_run else "unused now "
-        page.line(f"  {unused} {amount(done.size_bytes, done.files)}")
-        _write_held(page, done.held)
-        if done.damaged:
-            page.line(
-                f"  the manifests of these checkpoints cannot be read: {_numbers(done.damaged)}"
-            )
+def write_expired(page: Page, expired: ExpiredCheckpoints) -> None:
+    """Write it as text."""
+    verb = "would expire" if expired.dry_run else "expired"
+    page.line(f"{verb} {counted(len(expired.expired), 'checkpoint')} of {expired.store}", "bold")
+    page.line(f"  expired     {_numbers(expired.expired)}")
+    page.line(f"  kept        {_numbers(expired.kept)}")
+    unused = "unused then" if expired.dry_run else "unused now "
+    page.line(f"  {unused} {amount(expired.size_bytes, expired.files)}")
+    _write_held(page, expired.held)
+    if expired.damaged:
+        page.line(
+            f"  the manifests of these checkpoints cannot be read: {_numbers(expired.damaged)}"
+        )
 
 
 @click.command(
@@ -133,73 +98,35 @@ class Expired(Result):
 )
 @click.option("--dry-run", is_flag=True, help="Report what would be removed, and change nothing.")
 @pass_invocation
-def collect(invocation: Invocation, minimum_age: str, dry_run: bool) -> Collected:
+def collect(invocation: Invocation, minimum_age: str, dry_run: bool) -> Output[CollectedGarbage]:
     """Delete the files that no kept checkpoint needs."""
     store = invocation.store()
     with progress_bar("deleting") as progress:
         done = store.maintenance.gc(minimum_age=minimum_age, dry_run=dry_run, on_progress=progress)
-    return Collected(collected=done)
+    return Output(done, write_collected)
 
 
-class FilesDocument(Document):
-    """An amount of files."""
-
-    files: int
-    size_bytes: int
-
-
-class CollectedDocument(Document):
-    """The files that were removed, that are in use, and that are too young.
-
-    ``tombstones`` has ids, ``pins`` tokens, and ``leftovers`` a number of unfinished writes.
-    """
-
-    store: str
-    dry_run: bool
-    minimum_age_ms: int
-    removed: FilesDocument
-    live: FilesDocument
-    young: FilesDocument
-    manifests: list[int]
-    tombstones: list[int]
-    pins: list[str]
-    leftovers: int
-    log_files: FilesDocument
-    held: list[HeldDocument]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Collected(Result):
-    """The removed files."""
-
-    collected: CollectedGarbage
-
-    def document(self) -> CollectedDocument:
-        """Return it for ``--output json``."""
-        return CollectedDocument.of(self.collected)
-
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        done = self.collected
-        verb = "would remove" if done.dry_run else "removed"
-        page.line(f"{verb} {_amount(done.removed)} of {done.store}", "bold")
-        page.line(f"  kept, in use     {_amount(done.live)}")
-        unused = f" (unused, for less than {duration(done.minimum_age_ms)})"
-        why = unused if done.young.files else ""
-        page.line(f"  kept, too young  {_amount(done.young)}{why}")
-        if done.manifests:
-            page.line(f"  {verb} the manifests of expired checkpoints {_numbers(done.manifests)}")
-        if done.tombstones:
-            page.line(f"  {verb} {counted(len(done.tombstones), 'old tombstone')}")
-        if done.pins:
-            page.line(f"  {verb} {counted(len(done.pins), 'pin')} with an expired lease")
-        if done.leftovers:
-            page.line(f"  {verb} {counted(done.leftovers, 'unfinished write')} left by a crash")
-        if done.log_files.files:
-            page.line(
-                f"  {verb} {_amount(done.log_files)} of Delta logs that no kept checkpoint needs"
-            )
-        _write_held(page, done.held)
+def write_collected(page: Page, collected: CollectedGarbage) -> None:
+    """Write it as text."""
+    verb = "would remove" if collected.dry_run else "removed"
+    page.line(f"{verb} {_amount(collected.removed)} of {collected.store}", "bold")
+    page.line(f"  kept, in use     {_amount(collected.live)}")
+    unused = f" (unused, for less than {duration(collected.minimum_age_ms)})"
+    why = unused if collected.young.files else ""
+    page.line(f"  kept, too young  {_amount(collected.young)}{why}")
+    if collected.manifests:
+        page.line(f"  {verb} the manifests of expired checkpoints {_numbers(collected.manifests)}")
+    if collected.tombstones:
+        page.line(f"  {verb} {counted(len(collected.tombstones), 'old tombstone')}")
+    if collected.pins:
+        page.line(f"  {verb} {counted(len(collected.pins), 'pin')} with an expired lease")
+    if collected.leftovers:
+        page.line(f"  {verb} {counted(collected.leftovers, 'unfinished write')} left by a crash")
+    if collected.log_files.files:
+        page.line(
+            f"  {verb} {_amount(collected.log_files)} of Delta logs that no kept checkpoint needs"
+        )
+    _write_held(page, collected.held)
 
 
 def _write_held(page: Page, held: Iterable[Held]) -> None:

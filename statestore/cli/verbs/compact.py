@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import click
-from msgspec import field
 
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import (
@@ -16,12 +13,11 @@ from statestore.cli.command import (
     pass_invocation,
     state_option,
 )
-from statestore.cli.documents import Document, KeyGroupsDocument, LeftOutDocument
 from statestore.cli.drawing import count, counted, size
-from statestore.cli.output import Page, Result, cell, progress_bar, table_of
+from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.maintenance.compact import CompactedState, CompactReport
 
-__all__ = ["Compacted", "compact_checkpoint"]
+__all__ = ["compact_checkpoint"]
 
 
 @click.command(
@@ -66,7 +62,7 @@ def compact_checkpoint(
     key_groups: str | None,
     everything: bool,
     dry_run: bool,
-) -> Compacted:
+) -> Output[CompactReport]:
     """Fold incremental changes into their base files, as a new checkpoint."""
     store = invocation.store()
     with progress_bar("compacting") as progress:
@@ -79,73 +75,29 @@ def compact_checkpoint(
             dry_run=dry_run,
             on_progress=progress,
         )
-    return Compacted(report=report)
+    return Output(report, write_report)
 
 
-class CompactedStateDocument(Document):
-    """A state before and after; values after are null in a dry run.
-
-    ``spans`` are the key groups whose changes are now in the base. ``rows_read`` counts the rows of
-    base and changes that were read.
-    """
-
-    uid: str = field(name="operator")
-    state: str
-    layers_before: int
-    layers_after: int
-    files_before: int
-    files_after: int | None
-    size_bytes_before: int
-    size_bytes_after: int | None
-    rows_read: int
-    spans: list[KeyGroupsDocument]
-    merged_layers: int
-
-
-class CompactedDocument(Document):
-    """A compaction. ``new_id`` is null in a dry run, or if the checkpoint was already compact."""
-
-    store: str
-    checkpoint_id: int = field(name="id")
-    new_checkpoint_id: int | None = field(name="new_id")
-    dry_run: bool
-    everything: bool
-    is_compact: bool = field(name="compact")
-    states: list[CompactedStateDocument]
-    left_out: list[LeftOutDocument]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Compacted(Result):
-    """The folded and merged states, and the new checkpoint."""
-
-    report: CompactReport
-
-    def document(self) -> CompactedDocument:
-        """Return it for ``--output json``."""
-        return CompactedDocument.of(self.report)
-
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        report = self.report
-        where = f"checkpoint {report.checkpoint_id} of {report.store}"
-        if not report.states:
-            page.line(f"{where}: no state has layers of changes; nothing was written", "bold")
-            write_left_out(page, report.left_out)
-            return
-        if report.is_compact:
-            why = "there" if report.everything else "according to the policy"
-            page.line(f"{where}: nothing to compact {why}; nothing was written", "bold")
-        elif report.dry_run:
-            page.line(f"would compact {where}", "bold")
-        else:
-            page.line(f"compacted {where}: checkpoint {report.new_checkpoint_id}", "bold")
-        columns = ("operator", "state", "layers", "files", "size", "spans folded", "rows read")
-        table = table_of(*columns, right={*columns[2:]})
-        for state in report.states:
-            table.add_row(*(cell(text) for text in _row(state)))
-        page.table(table)
+def write_report(page: Page, report: CompactReport) -> None:
+    """Write it as text."""
+    where = f"checkpoint {report.checkpoint_id} of {report.store}"
+    if not report.states:
+        page.line(f"{where}: no state has layers of changes; nothing was written", "bold")
         write_left_out(page, report.left_out)
+        return
+    if report.is_compact:
+        why = "there" if report.everything else "according to the policy"
+        page.line(f"{where}: nothing to compact {why}; nothing was written", "bold")
+    elif report.dry_run:
+        page.line(f"would compact {where}", "bold")
+    else:
+        page.line(f"compacted {where}: checkpoint {report.new_checkpoint_id}", "bold")
+    columns = ("operator", "state", "layers", "files", "size", "spans folded", "rows read")
+    table = table_of(*columns, right={*columns[2:]})
+    for state in report.states:
+        table.add_row(*(cell(text) for text in _row(state)))
+    page.table(table)
+    write_left_out(page, report.left_out)
 
 
 def _row(state: CompactedState) -> tuple[str, ...]:
@@ -156,4 +108,4 @@ def _row(state: CompactedState) -> tuple[str, ...]:
         bytes_ = f"{bytes_} -> {size(state.size_bytes_after)}"
     layers = f"{layers} -> {count(state.layers_after)}"
     spans = counted(len(state.spans), "span")
-    return (state.uid, state.state, layers, files, bytes_, spans, count(state.rows_read))
+    return (state.operator, state.state, layers, files, bytes_, spans, count(state.rows_read))

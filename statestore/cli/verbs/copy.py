@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import click
-from msgspec import field
 
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, checkpoint_argument, pass_invocation
-from statestore.cli.documents import Document, LeftOutDocument
 from statestore.cli.drawing import amount
-from statestore.cli.output import Page, Result, progress_bar
+from statestore.cli.output import Output, Page, progress_bar
 from statestore.maintenance.copy import CopiedCheckpoint
 
-__all__ = ["Copied", "Forked", "copy_checkpoint", "fork_checkpoint"]
+__all__ = ["copy_checkpoint", "fork_checkpoint"]
 
 
 @click.command(
@@ -45,65 +41,35 @@ __all__ = ["Copied", "Forked", "copy_checkpoint", "fork_checkpoint"]
 @pass_invocation
 def copy_checkpoint(
     invocation: Invocation, checkpoint: str, target: str, as_savepoint: str | None, dry_run: bool
-) -> Copied:
+) -> Output[CopiedCheckpoint]:
     """Copy a checkpoint or savepoint to another store."""
     store = invocation.store()
     with progress_bar("copying") as progress:
         copied = store.maintenance.copy(
             checkpoint, target, as_savepoint=as_savepoint, dry_run=dry_run, on_progress=progress
         )
-    return Copied(copied=copied)
+    return Output(copied, write_copied)
 
 
-class CopiedDocument(Document):
-    """The copy of a checkpoint.
-
-    ``new_id`` is null in a dry run without an earlier copy. ``found`` is true if the target has an
-    earlier copy.
-    """
-
-    store: str
-    checkpoint_id: int = field(name="id")
-    target: str
-    dry_run: bool
-    new_id: int | None
-    found: bool
-    savepoint: str | None
-    files: int
-    size_bytes: int
-    copied_files: int
-    copied_bytes: int
-    left_out: list[LeftOutDocument]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Copied(Result):
-    """The copied checkpoint."""
-
-    copied: CopiedCheckpoint
-
-    def document(self) -> CopiedDocument:
-        """Return it for ``--output json``."""
-        return CopiedDocument.of(self.copied)
-
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        done = self.copied
-        source = f"checkpoint {done.checkpoint_id} of {done.store}"
-        all_of_it = amount(done.size_bytes, done.files)
-        copied = amount(done.copied_bytes, done.copied_files)
-        if done.found:
-            there = f"checkpoint {done.new_id} of {done.target}"
-            page.line(f"{source} was already copied: it is {there}")
-        elif done.dry_run:
-            page.line(f"would copy {source} to {done.target}", "bold")
-            page.line(f"  {all_of_it} in total; the target does not have {copied}")
-        else:
-            page.line(f"copied {source} to {done.target} as checkpoint {done.new_id}", "bold")
-            page.line(f"  {all_of_it} in total; the target did not have {copied}")
-        if done.savepoint is not None:
-            page.line(f"  savepoint {done.savepoint}")
-        write_left_out(page, done.left_out)
+def write_copied(page: Page, copied: CopiedCheckpoint) -> None:
+    """Write it as text."""
+    source = f"checkpoint {copied.checkpoint_id} of {copied.store}"
+    all_of_it = amount(copied.size_bytes, copied.files)
+    lacked = amount(copied.copied_bytes, copied.copied_files)
+    if copied.found:
+        there = f"checkpoint {copied.new_checkpoint_id} of {copied.target}"
+        page.line(f"{source} was already copied: it is {there}")
+    elif copied.dry_run:
+        page.line(f"would copy {source} to {copied.target}", "bold")
+        page.line(f"  {all_of_it} in total; the target does not have {lacked}")
+    else:
+        page.line(
+            f"copied {source} to {copied.target} as checkpoint {copied.new_checkpoint_id}", "bold"
+        )
+        page.line(f"  {all_of_it} in total; the target did not have {lacked}")
+    if copied.savepoint is not None:
+        page.line(f"  savepoint {copied.savepoint}")
+    write_left_out(page, copied.left_out)
 
 
 @click.command(
@@ -129,51 +95,28 @@ class Copied(Result):
 )
 @click.option("--dry-run", is_flag=True, help="Report what would be shared, and write nothing.")
 @pass_invocation
-def fork_checkpoint(invocation: Invocation, checkpoint: str, target: str, dry_run: bool) -> Forked:
+def fork_checkpoint(
+    invocation: Invocation, checkpoint: str, target: str, dry_run: bool
+) -> Output[CopiedCheckpoint]:
     """Create a new store from a checkpoint without copying its files."""
     store = invocation.store()
     with progress_bar("forking") as progress:
         forked = store.maintenance.fork(target, checkpoint, dry_run=dry_run, on_progress=progress)
-    return Forked(forked=forked)
+    return Output(forked, write_forked)
 
 
-class ForkedDocument(Document):
-    """A new store. Files that were not copied are shared."""
-
-    store: str
-    checkpoint_id: int = field(name="id")
-    target: str
-    dry_run: bool
-    new_id: int | None
-    savepoint: str | None
-    files: int
-    size_bytes: int
-    copied_files: int
-    copied_bytes: int
-    left_out: list[LeftOutDocument]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Forked(Result):
-    """The new store, and the files that it shares."""
-
-    forked: CopiedCheckpoint
-
-    def document(self) -> ForkedDocument:
-        """Return it for ``--output json``."""
-        return ForkedDocument.of(self.forked)
-
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        done = self.forked
-        source = f"checkpoint {done.checkpoint_id} of {done.store}"
-        if done.dry_run:
-            page.line(f"would fork {source} to {done.target}", "bold")
-        else:
-            page.line(f"forked {source} to {done.target} as checkpoint {done.new_id}", "bold")
-        shared = amount(done.size_bytes - done.copied_bytes, done.files - done.copied_files)
-        page.line(f"  shared  {shared}")
-        page.line(f"  copied  {amount(done.copied_bytes, done.copied_files)}")
-        if done.savepoint is not None:
-            page.line(f"  savepoint {done.savepoint}")
-        write_left_out(page, done.left_out)
+def write_forked(page: Page, forked: CopiedCheckpoint) -> None:
+    """Write it as text."""
+    source = f"checkpoint {forked.checkpoint_id} of {forked.store}"
+    if forked.dry_run:
+        page.line(f"would fork {source} to {forked.target}", "bold")
+    else:
+        page.line(
+            f"forked {source} to {forked.target} as checkpoint {forked.new_checkpoint_id}", "bold"
+        )
+    shared = amount(forked.size_bytes - forked.copied_bytes, forked.files - forked.copied_files)
+    page.line(f"  shared  {shared}")
+    page.line(f"  copied  {amount(forked.copied_bytes, forked.copied_files)}")
+    if forked.savepoint is not None:
+        page.line(f"  savepoint {forked.savepoint}")
+    write_left_out(page, forked.left_out)

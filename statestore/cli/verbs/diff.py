@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
 
 import click
-from msgspec import field
 
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation, state_options
 from statestore.cli.completion import complete_checkpoint
-from statestore.cli.documents import Document, LeftOutDocument
 from statestore.cli.drawing import count, size
-from statestore.cli.output import Page, Result, cell, json_text, progress_bar, table_of
+from statestore.cli.output import Output, Page, cell, json_text, progress_bar, table_of
 from statestore.maintenance.diff import DEFAULT_EXAMPLES
 from statestore.maintenance.diff_report import (
     CheckpointDifference,
@@ -25,7 +21,7 @@ from statestore.maintenance.diff_report import (
 )
 from statestore.store import StateStore
 
-__all__ = ["Differed", "compare_checkpoints"]
+__all__ = ["compare_checkpoints"]
 
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 
@@ -75,7 +71,7 @@ def compare_checkpoints(
     name: str | None,
     keys: int,
     exit_code: bool,
-) -> Differed:
+) -> Output[CheckpointDifference]:
     """Compare two checkpoints of one store or of two."""
     store = invocation.store()
     second = None
@@ -86,118 +82,29 @@ def compare_checkpoints(
         found = store.inspect.diff(
             a, b, other=second, operator=uid, state=name, keys=keys, on_progress=progress
         )
-    return Differed(difference=found, status=1 if exit_code and found.differs else 0)
+    return Output(found, write_difference, status=1 if exit_code and found.differs else 0)
 
 
-class SideDocument(Document):
-    """A compared checkpoint. ``read_bytes`` are the bytes that the comparison read."""
-
-    store: str
-    checkpoint_id: int = field(name="id")
-    size_bytes: int
-    bytes_read: int = field(name="read_bytes")
-    left_out: list[LeftOutDocument]
-
-
-class OtherDifferenceDocument(Document):
-    """A property that differs. ``a`` or ``b`` is null if that side lacks it."""
-
-    what: str
-    a: str | None
-    b: str | None
-
-
-class GroupDifferenceDocument(Document):
-    """The differing rows of a key group."""
-
-    key_group: int
-    added: int
-    removed: int
-    changed: int
-
-
-class ExampleDocument(Document):
-    """A row that differs. ``identity`` has the columns that identify it."""
-
-    change: str
-    key_group: int | None
-    identity: dict[str, Any]
-    a: dict[str, Any] | None
-    b: dict[str, Any] | None
-
-
-class StateDifferenceDocument(Document):
-    """A compared state.
-
-    * ``only_in`` is ``a`` or ``b``, and null if both checkpoints have the state.
-    * ``rows_a`` and ``rows_b`` are null if they are unknown, as for a state with changes.
-    * ``not_compared`` is the reason why the rows were not compared, and null if they were.
-    * ``compared_columns`` has the common columns, and is null if the columns do not differ.
-    * ``key_groups_differing`` and ``key_groups_read`` are null if the sides cannot be compared by
-      key group.
-    """
-
-    uid: str = field(name="operator")
-    name: str = field(name="state")
-    sort: str
-    differs: bool
-    only_in: str | None
-    rows_a: int | None
-    rows_b: int | None
-    added: int
-    removed: int
-    changed: int
-    not_compared: str | None
-    compared_columns: list[str] | None
-    others: list[OtherDifferenceDocument]
-    key_groups_differing: int | None
-    key_groups_read: int | None
-    key_groups: list[GroupDifferenceDocument]
-    examples: list[ExampleDocument]
-
-
-class DifferenceDocument(Document):
-    """The differences of two checkpoints."""
-
-    a: SideDocument
-    b: SideDocument
-    differs: bool
-    others: list[OtherDifferenceDocument]
-    graph: list[OtherDifferenceDocument]
-    states: list[StateDifferenceDocument]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Differed(Result):
-    """The differences between two checkpoints."""
-
-    difference: CheckpointDifference
-
-    def document(self) -> DifferenceDocument:
-        """Return it for ``--output json``."""
-        return DifferenceDocument.of(self.difference)
-
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        found = self.difference
-        verdict = "they differ" if found.differs else "they are the same"
-        page.line(f"a is {_named(found.a)}, b is {_named(found.b)}: {verdict}", "bold")
-        for letter, side in (("a", found.a), ("b", found.b)):
-            write_left_out(page, side.left_out, indent=f"  {letter}: ")
-        _write_others((*found.others, *found.graph), page)
-        if found.states:
-            page.line()
-            numbers = ["rows in a", "rows in b", "added", "removed", "changed", "key groups"]
-            table = table_of("operator", "state", *numbers, right={*numbers})
-            for state in found.states:
-                table.add_row(*(cell(text) for text in _row(state)))
-            page.table(table)
-        for state in found.states:
-            _write_state(state, page)
+def write_difference(page: Page, difference: CheckpointDifference) -> None:
+    """Write it as text."""
+    verdict = "they differ" if difference.differs else "they are the same"
+    page.line(f"a is {_named(difference.a)}, b is {_named(difference.b)}: {verdict}", "bold")
+    for letter, side in (("a", difference.a), ("b", difference.b)):
+        write_left_out(page, side.left_out, indent=f"  {letter}: ")
+    _write_others((*difference.others, *difference.graph), page)
+    if difference.states:
+        page.line()
+        numbers = ["rows in a", "rows in b", "added", "removed", "changed", "key groups"]
+        table = table_of("operator", "state", *numbers, right={*numbers})
+        for state in difference.states:
+            table.add_row(*(cell(text) for text in _row(state)))
+        page.table(table)
+    for state in difference.states:
+        _write_state(state, page)
 
 
 def _named(side: Side) -> str:
-    read = f"read {size(side.bytes_read)} of {size(side.size_bytes)}"
+    read = f"read {size(side.read_bytes)} of {size(side.size_bytes)}"
     return f"checkpoint {side.checkpoint_id} of {side.store} ({read})"
 
 
@@ -206,7 +113,7 @@ def _row(state: StateDifference) -> tuple[str, ...]:
     counts = ("?",) * 3 if state.not_compared else (count(change) for change in changes)
     groups = state.key_groups_differing
     rows = ("?" if one is None else count(one) for one in (state.rows_a, state.rows_b))
-    return (state.uid, state.name, *rows, *counts, "" if groups is None else count(groups))
+    return (state.operator, state.state, *rows, *counts, "" if groups is None else count(groups))
 
 
 def _write_state(state: StateDifference, page: Page) -> None:
@@ -214,7 +121,7 @@ def _write_state(state: StateDifference, page: Page) -> None:
         return
     page.line()
     only = f", only in {state.only_in}" if state.only_in else ""
-    page.line(f"state {state.name} of operator {state.uid}{only}", "bold")
+    page.line(f"state {state.state} of operator {state.operator}{only}", "bold")
     _write_others(state.others, page)
     if state.not_compared is not None:
         page.line(f"  rows are not compared: {state.not_compared}")

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import click
-from msgspec import field
 
 from statestore.cli.arguments import key_of, parse_row
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, one_state_options, pass_invocation
 from statestore.cli.completion import complete_checkpoint
-from statestore.cli.documents import Document, LeftOutDocument
 from statestore.cli.drawing import amount, count, counted
-from statestore.cli.output import Page, Result
+from statestore.cli.output import Output, Page
 from statestore.maintenance.edit import EditedState
 
-__all__ = ["Edited", "edit_state"]
+__all__ = ["edit_state"]
 
 
 @click.command(
@@ -69,7 +65,7 @@ def edit_state(
     sql: str | None,
     checkpoint: str,
     dry_run: bool,
-) -> Edited:
+) -> Output[EditedState]:
     """Change one keyed state offline, as a new checkpoint."""
     if not (delete or put or sql):
         raise click.UsageError("nothing to change: pass --delete KEY, --put JSON, or --sql SELECT")
@@ -84,54 +80,25 @@ def edit_state(
         checkpoint=checkpoint,
         dry_run=dry_run,
     )
-    return Edited(edited=edited)
+    return Output(edited, write_edited)
 
 
-class EditedDocument(Document):
-    """An edited state. ``new_id`` is null in a dry run. ``how`` is keys, rows or sql."""
-
-    store: str
-    checkpoint_id: int = field(name="id")
-    uid: str = field(name="operator")
-    dry_run: bool
-    new_id: int | None
-    state: str
-    how: str
-    rows_before: int
-    rows_after: int
-    deleted: int
-    put: int
-    key_groups: list[int]
-    files: int
-    size_bytes: int
-    left_out: list[LeftOutDocument]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Edited(Result):
-    """The changed state."""
-
-    edited: EditedState
-
-    def document(self) -> EditedDocument:
-        """Return it for ``--output json``."""
-        return EditedDocument.of(self.edited)
-
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        done = self.edited
-        where = f"state {done.state} of operator {done.uid}, checkpoint {done.checkpoint_id}"
-        if done.dry_run:
-            page.line(f"would edit {where} of {done.store}", "bold")
-        elif done.new_id is None:
-            page.line(f"nothing to change in {where} of {done.store}: no such key", "bold")
-        else:
-            page.line(f"edited {where} of {done.store}: checkpoint {done.new_id}", "bold")
-        before, after = count(done.rows_before), count(done.rows_after)
-        page.line(f"  rows         {before} before, {after} after")
-        if done.how == "keys":
-            page.line(f"  changed      {count(done.deleted)} deleted, {count(done.put)} put")
-        verb = "to replace" if done.dry_run else "written   "
-        written = amount(done.size_bytes, done.files)
-        page.line(f"  {verb}   {written}, {counted(len(done.key_groups), 'key group')}")
-        write_left_out(page, done.left_out)
+def write_edited(page: Page, edited: EditedState) -> None:
+    """Write it as text."""
+    where = f"state {edited.state} of operator {edited.operator}, checkpoint {edited.checkpoint_id}"
+    if edited.dry_run:
+        page.line(f"would edit {where} of {edited.store}", "bold")
+    elif edited.new_checkpoint_id is None:
+        page.line(f"nothing to change in {where} of {edited.store}: no such key", "bold")
+    else:
+        page.line(
+            f"edited {where} of {edited.store}: checkpoint {edited.new_checkpoint_id}", "bold"
+        )
+    before, after = count(edited.rows_before), count(edited.rows_after)
+    page.line(f"  rows         {before} before, {after} after")
+    if edited.how == "keys":
+        page.line(f"  changed      {count(edited.deleted)} deleted, {count(edited.put)} put")
+    verb = "to replace" if edited.dry_run else "written   "
+    written = amount(edited.size_bytes, edited.files)
+    page.line(f"  {verb}   {written}, {counted(len(edited.key_groups), 'key group')}")
+    write_left_out(page, edited.left_out)

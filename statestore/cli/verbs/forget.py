@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import click
-from msgspec import field
-from msgspec.structs import asdict
 
 from statestore.cli.arguments import parse_value
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.documents import Document, OtherStateDocument
 from statestore.cli.drawing import counted
-from statestore.cli.output import Page, Result, progress_bar
+from statestore.cli.output import Output, Page, progress_bar
 from statestore.cli.verbs.purge import (
-    PurgedRows,
-    ReplacedDocument,
-    SearchedFiles,
-    TraceDocument,
-    UnsearchedDocument,
     write_purged,
     write_search,
 )
@@ -30,7 +21,7 @@ from statestore.maintenance.forget import ForgottenSubject
 from statestore.maintenance.search import KeySearch
 from statestore.maintenance.subject import OtherState, ValueOf
 
-__all__ = ["Forgotten", "FoundSubject", "forget_subject"]
+__all__ = ["forget_subject"]
 
 
 @click.command(
@@ -73,7 +64,7 @@ def forget_subject(
     collect: bool,
     ignore_pins: bool,
     dry_run: bool,
-) -> Forgotten | FoundSubject:
+) -> Output[ForgottenSubject] | Output[KeySearch]:
     """Remove one subject from all operators."""
     if sum((check, collect, dry_run)) > 1:
         raise click.UsageError("pass at most one of --check, --gc and --dry-run")
@@ -82,11 +73,11 @@ def forget_subject(
     with progress_bar("searching") as progress:
         if check:
             search = store.maintenance.find_subject(columns, on_progress=progress)
-            return FoundSubject(columns=tuple(columns), search=search, problem=search.problem)
+            return Output(search, write_subject_search, search.problem)
         forgotten = store.maintenance.forget(
             columns, ignore_pins=ignore_pins, dry_run=dry_run, gc=collect, on_progress=progress
         )
-    return Forgotten(forgotten=forgotten, problem=forgotten.problem)
+    return Output(forgotten, write_forgotten, problem=forgotten.problem)
 
 
 def _columns(keys: Sequence[str]) -> dict[str, ValueOf]:
@@ -110,90 +101,20 @@ def _parsed(text: str, name: str, kind: DataType) -> Any:
     return parse_value(text, kind, name)
 
 
-class ForgottenDocument(Document):
-    """The removed rows of a subject; other members are those of ``purge``.
-
-    ``others`` are the states that were left alone. ``collected_files`` is null without ``--gc``,
-    and ``search`` is null in a dry run.
-    """
-
-    columns: list[str]
-    store: str
-    dry_run: bool
-    replaced: list[ReplacedDocument]
-    finished: list[ReplacedDocument]
-    logs: list[str]
-    cut_logs: list[str]
-    pins: list[str]
-    others: list[OtherStateDocument]
-    collected_files: int | None
-    search: SearchedFiles | None
+def write_forgotten(page: Page, forgotten: ForgottenSubject) -> None:
+    """Write it as text."""
+    write_purged(page, forgotten.purged, f"the subject ({', '.join(forgotten.columns)})")
+    _write_others(page, forgotten.purged.others)
+    if forgotten.collected is not None:
+        page.line(f"  deleted {counted(forgotten.collected.removed.files, 'old file')}")
+    if forgotten.search is not None:
+        write_search(page, forgotten.search)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Forgotten(Result):
-    """The removed rows, and the search afterwards."""
-
-    forgotten: ForgottenSubject
-
-    def document(self) -> ForgottenDocument:
-        """Return it for ``--output json``."""
-        done = self.forgotten
-        return ForgottenDocument(
-            columns=list(done.columns),
-            **asdict(PurgedRows.of(done.purged)),
-            others=OtherStateDocument.each(done.purged.others),
-            collected_files=None if done.collected is None else done.collected.removed.files,
-            search=None if done.search is None else SearchedFiles.of(done.search),
-        )
-
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        done = self.forgotten
-        write_purged(page, done.purged, f"the subject ({', '.join(done.columns)})")
-        _write_others(page, done.purged.others)
-        if done.collected is not None:
-            page.line(f"  deleted {counted(done.collected.removed.files, 'old file')}")
-        if done.search is not None:
-            write_search(page, done.search)
-
-
-class FoundSubjectDocument(Document):
-    """With ``--check``: a search for a subject; other members are those of ``purge --check``.
-
-    ``others`` are the states that are left alone.
-    """
-
-    columns: list[str]
-    store: str
-    is_gone: bool = field(name="gone")
-    files: int
-    size_bytes: int
-    searched: dict[str, int]
-    found: list[TraceDocument]
-    unsearched: list[UnsearchedDocument]
-    others: list[OtherStateDocument]
-
-
-@dataclass(frozen=True, kw_only=True)
-class FoundSubject(Result):
-    """The findings of a search for a subject; ``problem`` is set unless it is gone."""
-
-    columns: tuple[str, ...]
-    search: KeySearch
-
-    def document(self) -> FoundSubjectDocument:
-        """Return it for ``--output json``."""
-        return FoundSubjectDocument(
-            columns=list(self.columns),
-            **asdict(SearchedFiles.of(self.search)),
-            others=OtherStateDocument.each(self.search.others),
-        )
-
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        write_search(page, self.search)
-        _write_others(page, self.search.others)
+def write_subject_search(page: Page, search: KeySearch) -> None:
+    """Write it as text."""
+    write_search(page, search)
+    _write_others(page, search.others)
 
 
 def _write_others(page: Page, others: Sequence[OtherState]) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import chain
 
 import click
-from msgspec import field
 
 from statestore.cli.arguments import key_of
 from statestore.cli.checkpoints import write_left_out
@@ -18,9 +16,8 @@ from statestore.cli.command import (
     state_option,
 )
 from statestore.cli.completion import complete_checkpoint
-from statestore.cli.documents import Document, LeftOutDocument
 from statestore.cli.drawing import count, counted, size
-from statestore.cli.output import Page, Result, cell, progress_bar, table_of
+from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.maintenance.purge import PurgedKey, ReplacedCheckpoint
 from statestore.maintenance.search import (
     DATA_FILES,
@@ -32,11 +29,6 @@ from statestore.maintenance.search import (
 )
 
 __all__ = [
-    "Purged",
-    "PurgedRows",
-    "ReplacedDocument",
-    "Searched",
-    "SearchedFiles",
     "purge_key",
     "write_purged",
     "write_search",
@@ -92,7 +84,7 @@ def purge_key(
     check: bool,
     ignore_pins: bool,
     dry_run: bool,
-) -> Purged | Searched:
+) -> Output[PurgedKey] | Output[KeySearch]:
     """Remove a key of one operator from all kept checkpoints."""
     if sum((checkpoint is not None, every, check)) != 1:
         raise click.UsageError("pass exactly one of --checkpoint N, --all and --check")
@@ -100,82 +92,19 @@ def purge_key(
     if check:
         with progress_bar("searching") as progress:
             search = store.maintenance.find_key(uid, key_of(key), name, on_progress=progress)
-        return Searched(search=search, problem=search.problem)
+        return Output(search, write_search, problem=search.problem)
     purged = store.maintenance.purge(
         uid, key_of(key), name, checkpoint=checkpoint, ignore_pins=ignore_pins, dry_run=dry_run
     )
-    return Purged(purged=purged)
+    return Output(purged, write_purged_key)
 
 
-class PurgedStateDocument(Document):
-    """The rows removed from a state. ``key_group`` is null if they may be in several key groups.
-
-    ``keys`` has the lists of columns that were compared with the key.
-    """
-
-    operator: str
-    name: str
-    key_group: int | None
-    rows: int
-    files: int
-    size_bytes: int
-    keys: list[list[str]]
-
-
-class ReplacedDocument(Document):
-    """A checkpoint that was replaced. ``new_id`` is null in a dry run."""
-
-    old_id: int
-    new_id: int | None
-    savepoints: list[str]
-    states: list[PurgedStateDocument]
-    left_out: list[LeftOutDocument]
-
-
-class PurgedRows(Document):
-    """The removed rows.
-
-    ``finished`` are the replacements of an interrupted earlier run. ``logs`` are the tables whose
-    Delta log was deleted, and ``cut_logs`` those whose log lost its old entries. ``pins`` held
-    replaced checkpoints.
-    """
-
-    store: str
-    dry_run: bool
-    replaced: list[ReplacedDocument]
-    finished: list[ReplacedDocument]
-    logs: list[str]
-    cut_logs: list[str]
-    pins: list[str]
-
-
-class PurgedDocument(PurgedRows):
-    """The removed rows of a key.
-
-    ``finished`` are the replacements of an interrupted earlier run. ``logs`` are the tables whose
-    Delta log was deleted, and ``cut_logs`` those whose log lost its old entries. ``pins`` held
-    replaced checkpoints.
-    """
-
-    uid: str | None = field(name="operator")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Purged(Result):
-    """The replaced checkpoints."""
-
-    purged: PurgedKey
-
-    def document(self) -> PurgedDocument:
-        """Return it for ``--output json``."""
-        return PurgedDocument.of(self.purged)
-
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        what = f"the key of operator {self.purged.uid}"
-        write_purged(page, self.purged, what)
-        if self.purged.replaced and not self.purged.dry_run:
-            page.line("  the old files stay until 'statestore gc'; run --check after it")
+def write_purged_key(page: Page, purged: PurgedKey) -> None:
+    """Write it as text."""
+    what = f"the key of operator {purged.operator}"
+    write_purged(page, purged, what)
+    if purged.replaced and not purged.dry_run:
+        page.line("  the old files stay until 'statestore gc'; run --check after it")
 
 
 def write_purged(page: Page, done: PurgedKey, what: str) -> None:
@@ -189,7 +118,9 @@ def write_purged(page: Page, done: PurgedKey, what: str) -> None:
     else:
         page.line(f"no kept checkpoint of {done.store} contains {what}")
     for one in done.finished:
-        page.line(f"  checkpoint {one.old_id} was already replaced by {one.new_id}")
+        page.line(
+            f"  checkpoint {one.checkpoint_id} was already replaced by {one.new_checkpoint_id}"
+        )
     for table in done.logs:
         page.line(
             f"  deleted the Delta log of {table}, because its entries contain old values; the "
@@ -216,12 +147,12 @@ def _write_replaced(page: Page, replaced: tuple[ReplacedCheckpoint, ...]) -> Non
     )
     table = table_of(*columns, right=right)
     for one in replaced:
-        new = "" if one.new_id is None else str(one.new_id)
-        first = (str(one.old_id), new, ", ".join(one.savepoints))
+        new = "" if one.new_checkpoint_id is None else str(one.new_checkpoint_id)
+        first = (str(one.checkpoint_id), new, ", ".join(one.savepoints))
         states = [
             (
                 state.operator,
-                state.name,
+                state.state,
                 "" if state.key_group is None else str(state.key_group),
                 count(state.rows),
                 size(state.size_bytes),
@@ -232,69 +163,13 @@ def _write_replaced(page: Page, replaced: tuple[ReplacedCheckpoint, ...]) -> Non
             table.add_row(*map(cell, (*(first if number == 0 else ("", "", "")), *state)))
     page.table(table)
     several = (state for one in replaced for state in one.states if len(state.keys) > 1)
-    for operator, name, keys in dict.fromkeys((s.operator, s.name, s.keys) for s in several):
+    for operator, name, keys in dict.fromkeys((s.operator, s.state, s.keys) for s in several):
         compared = " or ".join(", ".join(columns) for columns in keys)
         page.line(
             f"  {operator}/{name} had other key columns before: the key is compared with "
             f"{compared}; 'statestore forget' compares it with a column that you name"
         )
     write_left_out(page, dict.fromkeys(chain.from_iterable(one.left_out for one in replaced)))
-
-
-class TraceDocument(Document):
-    """A file that still shows the key. ``rows`` is null unless it is a data file."""
-
-    file: str
-    what: str
-    rows: int | None
-
-
-class UnsearchedDocument(Document):
-    """A file that could not be searched."""
-
-    file: str
-    reason: str
-
-
-class SearchedFiles(Document):
-    """A search of all files.
-
-    ``searched`` has the number of files of each sort: data_files, log_files, documents, no_values
-    and other_states.
-    """
-
-    store: str
-    is_gone: bool = field(name="gone")
-    files: int
-    size_bytes: int
-    searched: dict[str, int]
-    found: list[TraceDocument]
-    unsearched: list[UnsearchedDocument]
-
-
-class SearchedDocument(SearchedFiles):
-    """With ``--check``: a search of all files for a key.
-
-    ``searched`` has the number of files of each sort: data_files, log_files, documents, no_values
-    and other_states.
-    """
-
-    uid: str | None = field(name="operator")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Searched(Result):
-    """The findings of a search for a key; ``problem`` is set unless it is gone."""
-
-    search: KeySearch
-
-    def document(self) -> SearchedDocument:
-        """Return it for ``--output json``."""
-        return SearchedDocument.of(self.search)
-
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        write_search(page, self.search)
 
 
 _SORTS = {

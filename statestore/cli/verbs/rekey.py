@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-
 import click
 
 from statestore.cli.checkpoints import write_left_out
@@ -15,14 +13,13 @@ from statestore.cli.command import (
     state_option,
 )
 from statestore.cli.completion import complete_checkpoint
-from statestore.cli.documents import Document, LeftOutDocument
 from statestore.cli.drawing import count, size
-from statestore.cli.output import Page, Result, cell, progress_bar, table_of
+from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.format.digest import digest_text
 from statestore.keys.hashing import HASH_SCHEMES
 from statestore.maintenance.rekey import RekeyedState, RekeyReport
 
-__all__ = ["Rekeyed", "rekey_operator"]
+__all__ = ["rekey_operator"]
 
 
 @click.command(
@@ -84,7 +81,7 @@ def rekey_operator(
     checkpoint: str,
     work: str | None,
     dry_run: bool,
-) -> Rekeyed:
+) -> Output[RekeyReport]:
     """Distribute keyed states over other key groups, as a new checkpoint."""
     if max_parallelism is None and not key and hash_scheme is None:
         raise click.UsageError("nothing to change: pass --max-parallelism, --key or --hash-scheme")
@@ -101,79 +98,24 @@ def rekey_operator(
             dry_run=dry_run,
             on_progress=progress,
         )
-    return Rekeyed(report=report)
+    return Output(report, write_report)
 
 
-class RekeyedStateDocument(Document):
-    """A state before and after. ``digest``, ``files`` and ``size_bytes`` are null in a dry run."""
-
-    state: str
-    rows: int
-    digest: str | None
-    key_before: list[str]
-    key: list[str]
-    max_parallelism_before: int
-    max_parallelism: int
-    hash_scheme_before: str
-    hash_scheme: str
-    files: int | None
-    size_bytes: int | None
-
-
-class RekeyedDocument(Document):
-    """An operator with other keys. ``new_id`` is null in a dry run."""
-
-    store: str
-    id: int
-    new_id: int | None
-    dry_run: bool
-    operator: str
-    read_bytes: int
-    states: list[RekeyedStateDocument]
-    left_out: list[LeftOutDocument]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rekeyed(Result):
-    """The redistributed states."""
-
-    report: RekeyReport
-
-    def document(self) -> RekeyedDocument:
-        """Return it for ``--output json``."""
-        report = self.report
-        return RekeyedDocument(
-            store=report.store,
-            id=report.checkpoint_id,
-            new_id=report.new_checkpoint_id,
-            dry_run=report.dry_run,
-            operator=report.uid,
-            read_bytes=report.read_bytes,
-            states=[_state(state) for state in report.states],
-            left_out=LeftOutDocument.each(report.left_out),
-        )
-
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        report = self.report
-        where = f"operator {report.uid}, checkpoint {report.checkpoint_id} of {report.store}"
-        if report.dry_run:
-            page.line(f"would rekey {where}", "bold")
-        else:
-            page.line(f"rekeyed {where}: checkpoint {report.new_checkpoint_id}", "bold")
-        page.line(f"  {'to read' if report.dry_run else 'read'}  {size(report.read_bytes)}")
-        numbers = ("rows", "files", "size")
-        columns = ("state", "key", "max parallelism", "hash scheme", *numbers, "digest")
-        table = table_of(*columns, right={*numbers})
-        for state in report.states:
-            table.add_row(*map(cell, _row(state)))
-        page.table(table)
-        write_left_out(page, report.left_out)
-
-
-def _state(state: RekeyedState) -> RekeyedStateDocument:
-    digest = None if state.digest is None else digest_text(state.digest)
-    return RekeyedStateDocument(**asdict(state) | {"digest": digest})
+def write_report(page: Page, report: RekeyReport) -> None:
+    """Write it as text."""
+    where = f"operator {report.operator}, checkpoint {report.checkpoint_id} of {report.store}"
+    if report.dry_run:
+        page.line(f"would rekey {where}", "bold")
+    else:
+        page.line(f"rekeyed {where}: checkpoint {report.new_checkpoint_id}", "bold")
+    page.line(f"  {'to read' if report.dry_run else 'read'}  {size(report.read_bytes)}")
+    numbers = ("rows", "files", "size")
+    columns = ("state", "key", "max parallelism", "hash scheme", *numbers, "digest")
+    table = table_of(*columns, right={*numbers})
+    for state in report.states:
+        table.add_row(*map(cell, _row(state)))
+    page.table(table)
+    write_left_out(page, report.left_out)
 
 
 def _row(state: RekeyedState) -> tuple[str, ...]:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import click
-from msgspec import field
 
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.completion import complete_checkpoint
-from statestore.cli.documents import Document, LeftOutDocument
 from statestore.cli.drawing import count, counted
-from statestore.cli.output import Page, Result, cell, json_text, progress_bar, table_of
+from statestore.cli.output import Output, Page, cell, json_text, progress_bar, table_of
 from statestore.errors import CorruptionError
 from statestore.keys.groups import KeyGroupRange
 from statestore.maintenance.repair import RepairedStore
 from statestore.maintenance.salvage import DEFAULT_KEYS, SalvageReport
 from statestore.maintenance.salvage_parts import LostPart, SalvagedState
 
-__all__ = ["Repaired", "Salvaged", "repair_store", "salvage_checkpoint"]
+__all__ = ["repair_store", "salvage_checkpoint"]
 
 _KEYS_IN_TEXT = 10
 
@@ -58,109 +53,42 @@ _KEYS_IN_TEXT = 10
 @pass_invocation
 def salvage_checkpoint(
     invocation: Invocation, checkpoint: str, from_older: bool, keys: int, dry_run: bool
-) -> Salvaged:
+) -> Output[SalvageReport]:
     """Make a new checkpoint from the readable part of a damaged one."""
     store = invocation.store()
     with progress_bar("checking") as progress:
         report = store.maintenance.salvage(checkpoint, from_older, dry_run, keys, progress)
-    return Salvaged(report=report)
+    return Output(report, write_report)
 
 
-class DamagedFileDocument(Document):
-    """A damaged file, and its state if it is known."""
-
-    file: str
-    kind: str
-    what: list[str]
-    uid: str | None = field(name="operator")
-    state: str | None
-
-
-class LostPartDocument(Document):
-    """Key groups that were lost; ``first`` and ``last`` are null for all elements.
-
-    ``known_in`` is the newest older checkpoint with an intact copy, and ``keys`` the number of its
-    keys there. ``filled_from`` is the checkpoint whose rows replaced the lost ones.
-    """
-
-    first: int | None
-    last: int | None
-    rows: int
-    known_in: int | None
-    keys: int | None
-    filled_from: int | None
-
-
-class SalvagedStateDocument(Document):
-    """A state with damaged files. ``keys`` has some of the lost keys."""
-
-    uid: str = field(name="operator")
-    name: str = field(name="state")
-    sort: str
-    damaged_files: int
-    rows_before: int
-    rows_after: int
-    lost_rows: int
-    lost_key_groups: int
-    lost: list[LostPartDocument]
-    lost_keys: int
-    keys: list[dict[str, Any]]
-    why_not_filled: list[str]
-
-
-class SalvagedDocument(Document):
-    """A salvaged checkpoint. ``new_id`` is null if nothing was written."""
-
-    store: str
-    checkpoint_id: int = field(name="id")
-    new_checkpoint_id: int | None = field(name="new_id")
-    dry_run: bool
-    is_intact: bool = field(name="intact")
-    files: int
-    damaged: list[DamagedFileDocument]
-    states: list[SalvagedStateDocument]
-    left_out: list[LeftOutDocument]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Salvaged(Result):
-    """The lost parts, and the new checkpoint with the rest."""
-
-    report: SalvageReport
-
-    def document(self) -> SalvagedDocument:
-        """Return it for ``--output json``."""
-        return SalvagedDocument.of(self.report)
-
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        report = self.report
-        where = f"checkpoint {report.checkpoint_id} of {report.store}"
-        if report.is_intact:
-            files = counted(report.files, "file")
-            page.line(f"{where}: no damage in {files}; nothing was written", "bold")
-            write_left_out(page, report.left_out)
-            return
-        done = (
-            "dry run: nothing was written"
-            if report.new_checkpoint_id is None
-            else f"the readable part is checkpoint {report.new_checkpoint_id}"
-        )
-        damaged = counted(len(report.damaged), "file")
-        page.line(f"{where}: {damaged} of {count(report.files)} damaged; {done}", "bold")
-        table = table_of("operator", "state", "damaged file", "what is wrong")
-        for one in report.damaged:
-            row = (one.uid or "", one.state or "", one.file, "; ".join(one.what))
-            table.add_row(*(cell(text) for text in row))
-        page.table(table)
-        for state in report.states:
-            _write_state(state, page)
+def write_report(page: Page, report: SalvageReport) -> None:
+    """Write it as text."""
+    where = f"checkpoint {report.checkpoint_id} of {report.store}"
+    if report.is_intact:
+        files = counted(report.files, "file")
+        page.line(f"{where}: no damage in {files}; nothing was written", "bold")
         write_left_out(page, report.left_out)
+        return
+    done = (
+        "dry run: nothing was written"
+        if report.new_checkpoint_id is None
+        else f"the readable part is checkpoint {report.new_checkpoint_id}"
+    )
+    damaged = counted(len(report.damaged), "file")
+    page.line(f"{where}: {damaged} of {count(report.files)} damaged; {done}", "bold")
+    table = table_of("operator", "state", "damaged file", "what is wrong")
+    for one in report.damaged:
+        row = (one.operator or "", one.state or "", one.file, "; ".join(one.what))
+        table.add_row(*(cell(text) for text in row))
+    page.table(table)
+    for state in report.states:
+        _write_state(state, page)
+    write_left_out(page, report.left_out)
 
 
 def _write_state(state: SalvagedState, page: Page) -> None:
     page.line()
-    page.line(f"state {state.name} of operator {state.uid}: {_fate(state)}", "bold")
+    page.line(f"state {state.state} of operator {state.operator}: {_fate(state)}", "bold")
     if state.lost:
         columns = ["key groups", "rows lost", "intact in", "keys there", "filled from"]
         table = table_of(*columns, right={*columns[1:]})
@@ -215,44 +143,17 @@ def _part(part: LostPart) -> tuple[str, ...]:
 )
 @click.option("--dry-run", is_flag=True, help="Report what would be repaired, and change nothing.")
 @pass_invocation
-def repair_store(invocation: Invocation, dry_run: bool) -> Repaired:
+def repair_store(invocation: Invocation, dry_run: bool) -> Output[RepairedStore]:
     """Rebuild damaged documents that block all writers."""
     done = invocation.store().maintenance.repair(dry_run=dry_run)
-    return Repaired(repaired=done, status=CorruptionError.exit_code if done.left else 0)
+    return Output(done, write_repaired, status=CorruptionError.exit_code if done.left else 0)
 
 
-class RepairFindingDocument(Document):
-    """A file of the store, and its fault."""
-
-    file: str
-    what: str
-
-
-class RepairedDocument(Document):
-    """The repaired files, and the ``left`` ones. If any are left, the exit status is 13."""
-
-    store: str
-    dry_run: bool
-    repaired: list[RepairFindingDocument]
-    left: list[RepairFindingDocument]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Repaired(Result):
-    """The repairs, and the damage that cannot be repaired."""
-
-    repaired: RepairedStore
-
-    def document(self) -> RepairedDocument:
-        """Return it for ``--output json``."""
-        return RepairedDocument.of(self.repaired)
-
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        done = self.repaired
-        verb = "would repair" if done.dry_run else "repaired"
-        page.line(f"{verb} {counted(len(done.repaired), 'file')} of {done.store}", "bold")
-        for one in done.repaired:
-            page.line(f"  {one.file}: {one.what}")
-        for one in done.left:
-            page.line(f"  cannot be repaired: {one.file}: {one.what}")
+def write_repaired(page: Page, repaired: RepairedStore) -> None:
+    """Write it as text."""
+    verb = "would repair" if repaired.dry_run else "repaired"
+    page.line(f"{verb} {counted(len(repaired.repaired), 'file')} of {repaired.store}", "bold")
+    for one in repaired.repaired:
+        page.line(f"  {one.file}: {one.what}")
+    for one in repaired.left:
+        page.line(f"  cannot be repaired: {one.file}: {one.what}")

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import click
-from msgspec import field
 from rich.table import Table
 
 from statestore.cli.command import Invocation, Verb, checkpoint_argument, pass_invocation
-from statestore.cli.documents import Document, KeyGroupsDocument
 from statestore.cli.drawing import counted, size
-from statestore.cli.output import Page, Result, cell, progress_bar, table_of
+from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.format.names import KEY_GROUP
 from statestore.maintenance.verify import ALL, BrokenFile, VerifyReport
 
-__all__ = ["Verified", "verify_checkpoint"]
+__all__ = ["verify_checkpoint"]
 
 SHALLOW = "manifest, length, rows, row groups and columns of every file; no data (--deep reads it)"
 DEEP = "every byte and every row: SHA-256, digest, key groups, order, duplicates, null keys"
@@ -44,120 +41,39 @@ DEEP = "every byte and every row: SHA-256, digest, key groups, order, duplicates
 @click.option("--deep", is_flag=True, help="Read every byte and every row.")
 @click.option("--all", "every", is_flag=True, help="Verify all checkpoints of the store.")
 @pass_invocation
-def verify_checkpoint(invocation: Invocation, checkpoint: str, deep: bool, every: bool) -> Verified:
+def verify_checkpoint(
+    invocation: Invocation, checkpoint: str, deep: bool, every: bool
+) -> Output[VerifyReport]:
     """Check that a checkpoint's files are unchanged."""
     if every and checkpoint != "latest":
         raise click.UsageError(f"--all verifies every checkpoint: remove {checkpoint!r}")
     store = invocation.store()
     with progress_bar("verifying") as progress:
         report = store.maintenance.verify(ALL if every else checkpoint, deep, progress)
-    return Verified(report=report, problem=report.problem)
+    return Output(report, write_report, problem=report.problem)
 
 
-class BrokenFileDocument(Document):
-    """A broken file. Members that do not apply to it are null."""
-
-    file: str
-    kind: str
-    what: list[str]
-    checkpoint_id: int | None = field(name="id")
-    uid: str | None = field(name="operator")
-    state: str | None
-    key_groups: KeyGroupsDocument | None
-
-
-class CheckpointLeftOutDocument(Document, kw_only=True):
-    """State that the checkpoint ``id`` lacks of its source.
-
-    The other members are those of docs/FORMAT.md; its member ``id`` replaces the number.
-    """
-
-    id: int | str
-    operator: str
-    state: str | None = None
-    reason: str
-    command: str
-    name: str | None = None
-    first: int | None = None
-    last: int | None = None
-
-
-class VerifiedDocument(Document):
-    """The checked files. Names of files are relative; ``strays`` are files without a checkpoint."""
-
-    store: str
-    checkpoints: list[int]
-    deep: bool
-    intact: bool
-    complete: bool
-    left_out: list[CheckpointLeftOutDocument]
-    files: int
-    rows: int
-    size_bytes: int
-    broken: list[BrokenFileDocument]
-    strays: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verified(Result):
-    """The checked files and the broken ones; ``problem`` is set if there are any."""
-
-    report: VerifyReport
-
-    def document(self) -> VerifiedDocument:
-        """Return it for ``--output json``."""
-        report = self.report
-        return VerifiedDocument(
-            store=report.store,
-            checkpoints=list(report.checkpoints),
-            deep=report.deep,
-            intact=report.is_intact,
-            complete=report.is_complete,
-            left_out=[
-                CheckpointLeftOutDocument(
-                    id=checkpoint_id if record.id is None else record.id,
-                    operator=record.operator,
-                    state=record.state,
-                    reason=record.reason,
-                    command=record.command,
-                    name=record.name,
-                    first=record.first,
-                    last=record.last,
-                )
-                for checkpoint_id, records in report.left_out.items()
-                for record in records
-            ],
-            files=report.files,
-            rows=report.rows,
-            size_bytes=report.size_bytes,
-            broken=BrokenFileDocument.each(report.broken),
-            strays=list(report.strays),
-        )
-
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        report = self.report
-        ids = ", ".join(map(str, report.checkpoints)) or "none"
-        broken = _by_file(report.broken)
-        intact = (
-            "intact" if report.is_complete else "intact, but some state of its source is missing"
-        )
-        verdict = intact if report.is_intact else f"{counted(len(broken), 'broken file')}"
-        page.line(f"checkpoint {ids} of {report.store}: {verdict}", "bold")
-        page.line(f"  read   {DEEP if report.deep else SHALLOW}")
-        amount = f"{counted(report.rows, 'row')}, {size(report.size_bytes)}"
-        page.line(f"  holds  {amount} in {counted(report.files, 'file')}")
-        for number, records in report.left_out.items():
-            for record in records:
-                page.line(f"  checkpoint {number} lacks {record}")
-        if broken:
-            page.line()
-            page.table(_broken_table(broken, is_of_several=len(report.checkpoints) > 1))
-        if report.strays:
-            page.line()
-            page.line(f"{counted(len(report.strays), 'stray file')} that no manifest references:")
-            for name in report.strays:
-                page.line(f"  {name}")
+def write_report(page: Page, report: VerifyReport) -> None:
+    """Write it as text."""
+    ids = ", ".join(map(str, report.checkpoints)) or "none"
+    broken = _by_file(report.broken)
+    intact = "intact" if report.is_complete else "intact, but some state of its source is missing"
+    verdict = intact if report.is_intact else f"{counted(len(broken), 'broken file')}"
+    page.line(f"checkpoint {ids} of {report.store}: {verdict}", "bold")
+    page.line(f"  read   {DEEP if report.deep else SHALLOW}")
+    amount = f"{counted(report.rows, 'row')}, {size(report.size_bytes)}"
+    page.line(f"  holds  {amount} in {counted(report.files, 'file')}")
+    for number, records in report.left_out.items():
+        for record in records:
+            page.line(f"  checkpoint {number} lacks {record}")
+    if broken:
+        page.line()
+        page.table(_broken_table(broken, is_of_several=len(report.checkpoints) > 1))
+    if report.strays:
+        page.line()
+        page.line(f"{counted(len(report.strays), 'stray file')} that no manifest references:")
+        for name in report.strays:
+            page.line(f"  {name}")
 
 
 def _by_file(broken: Iterable[BrokenFile]) -> list[tuple[BrokenFile, ...]]:
@@ -171,7 +87,7 @@ def _by_file(broken: Iterable[BrokenFile]) -> list[tuple[BrokenFile, ...]]:
 def _broken_table(files: Sequence[tuple[BrokenFile, ...]], *, is_of_several: bool) -> Table:
     """Return a row for each file; redundant columns are omitted."""
     columns: dict[str, list[str]] = {
-        "operator": [file.uid or "" for file, *_ in files],
+        "operator": [file.operator or "" for file, *_ in files],
         "state": [file.state or "" for file, *_ in files],
         "key groups": [_groups(file) for file, *_ in files],
         "checkpoints": [_ids(group) if is_of_several else "" for group in files],
