@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from statestore.interop.flink_savepoints.metadata.logical_types import LogicalType
 from statestore.interop.flink_savepoints.types.flink_types import (
     ArrayType,
     EitherType,
     FlinkType,
     ListType,
-    LogicalType,
     MapType,
     NullableType,
     PojoType,

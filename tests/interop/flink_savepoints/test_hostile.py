@@ -36,6 +36,7 @@ from statestore.interop.flink_savepoints.metadata.java_binary import (
     varint,
 )
 from statestore.interop.flink_savepoints.metadata.logical_types import (
+    LogicalType,
     key_logical_type,
     read_logical_type,
 )
@@ -67,7 +68,6 @@ from statestore.interop.flink_savepoints.types.decode import decode_values
 from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
     ListType,
-    LogicalType,
     NullableType,
     PojoField,
     PojoType,

@@ -22,7 +22,6 @@ from statestore.errors import (
 )
 from statestore.interop.flink_savepoints import ImportedSavepoint, import_savepoint
 from statestore.interop.flink_savepoints.options import SavepointHints
-from statestore.interop.flink_savepoints.types.arrow_types import arrow_type
 from statestore.interop.flink_savepoints.types.flink_types import (
     EnumType,
     FlinkType,
@@ -49,7 +48,7 @@ def instant(second: int, nano: int) -> dict[str, int]:
 def stored(
     folder: Path, key: FlinkType, keys: list[Any], store: StateStore | None = None, **options: Any
 ) -> tuple[StateStore, ImportedSavepoint]:
-    array = pa.array(keys, arrow_type(key))
+    array = pa.array(keys, key.arrow_type())
     place = written_savepoint(folder / "s", key, array, list(range(len(keys))), **options)
     store = store or StateStore.open(str(folder / "store"), table_format="parquet")
     return store, import_savepoint(
@@ -105,7 +104,7 @@ def stored(
 def test_key_groups_equal_flinks(
     key: FlinkType, keys: list[Any], columns: tuple[str, ...], tmp_path: Path
 ) -> None:
-    kind = arrow_type(key)
+    kind = key.arrow_type()
     if isinstance(keys[0], tuple):
         keys = [structs(one, kind) for one in keys]
     store, done = stored(tmp_path, key, keys)
@@ -148,7 +147,7 @@ POJO = PojoType("a.Key", (PojoField("id", "a.Key", LONG),))
 def test_keys_that_no_column_type_hashes_are_bytes(
     key: FlinkType, keys: list[Any], tmp_path: Path
 ) -> None:
-    array = pa.array(keys, arrow_type(key))
+    array = pa.array(keys, key.arrow_type())
     place = written_savepoint(tmp_path / "s", key, array, [1, 2], groups=[5, 99])
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     with pytest.raises(UnsupportedTypeError, match="state 'count' of operator big"):

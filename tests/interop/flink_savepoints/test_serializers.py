@@ -18,8 +18,6 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     NullableType,
     Scalar,
     TupleType,
-    java_type_name,
-    serializer_length,
 )
 from tests.interop.flink_savepoints.kinds import kinds
 
@@ -30,7 +28,7 @@ def test_a_generated_snapshot_survives_a_round_trip(kind: FlinkType) -> None:
     reader = Reader(i32(2) + raw + b"more", "state")
     found = read_snapshot(reader)
     assert (found.flink_type, found.raw, reader.remaining) == (kind, raw, 4)
-    assert java_type_name(kind)
+    assert kind.java_name
 
 
 @given(kinds, st.data())
@@ -52,7 +50,7 @@ def test_a_flipped_byte_gives_another_type_or_a_typed_error(
         found = read_snapshot(Reader(bytes(raw), "state"))
     except (DamagedFileError, UnsupportedTypeError):
         return
-    assert java_type_name(found.flink_type)
+    assert found.flink_type.java_name
 
 
 def test_an_unknown_class_is_named() -> None:
@@ -77,7 +75,7 @@ def test_kryo_is_skipped() -> None:
 
 def test_only_tuples_of_fixed_fields_have_a_width() -> None:
     longs = TupleType("Tuple2", (Scalar("Long"), Scalar("Integer")))
-    assert serializer_length(longs) == 12
-    assert serializer_length(TupleType("Tuple2", (Scalar("Long"), Scalar("String")))) is None
-    assert serializer_length(NullableType(Scalar("Long"), 8)) == 9
-    assert serializer_length(NullableType(Scalar("Long"))) is None
+    assert longs.serializer_length == 12
+    assert TupleType("Tuple2", (Scalar("Long"), Scalar("String"))).serializer_length is None
+    assert NullableType(Scalar("Long"), 8).serializer_length == 9
+    assert NullableType(Scalar("Long")).serializer_length is None

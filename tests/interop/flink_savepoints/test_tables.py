@@ -21,7 +21,6 @@ from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
     read_snapshot,
     snapshot_bytes,
 )
-from statestore.interop.flink_savepoints.types.arrow_types import arrow_type
 from statestore.interop.flink_savepoints.types.byte_slices import Spans
 from statestore.interop.flink_savepoints.types.decode import decode_values
 from statestore.interop.flink_savepoints.types.encode import encode_values
@@ -34,7 +33,6 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     UnknownType,
 )
 from statestore.interop.flink_savepoints.types.named_columns import EntryForm
-from statestore.interop.flink_savepoints.types.value_lengths import skipper
 from statestore.store import StateStore
 from tests.interop.flink_savepoints.goldens import FOLDER
 from tests.interop.flink_savepoints.test_export_imported import entries
@@ -147,11 +145,11 @@ def test_every_byte_survives_a_round_trip(
 )
 def test_values_survive_a_round_trip(kind: FlinkType, values: list[Any]) -> None:
     assert read_snapshot(Reader(i32(2) + snapshot_bytes(kind), "a snapshot")).flink_type == kind
-    raw = encode_values(pa.array(values, arrow_type(kind)), kind).to_pylist()
+    raw = encode_values(pa.array(values, kind.arrow_type()), kind).to_pylist()
     assert decode_values(kind, Spans.from_values(raw, "values")).to_pylist() == values
     for one in raw:
         reader = Reader(one + b"more", "a value")
-        skipper(kind)(reader)
+        kind.skipper()(reader)
         assert reader.position == len(one)
 
 
@@ -178,7 +176,7 @@ def test_an_unknown_class_hides_nothing_if_other_metadata_describes_it() -> None
     with pytest.raises(
         UnsupportedTypeError, match="values of OwnSnapshot can only be read as bytes"
     ):
-        arrow_type(found.flink_type)
+        found.flink_type.arrow_type()
     wrong = utf("a.b.OwnSnapshot") + i32(3) + i32(911108) + i32(7) + utf("more") + inner
     with pytest.raises(UnsupportedTypeError, match=r"'a.b.OwnSnapshot' at byte"):
         read_snapshot(Reader(i32(2) + wrong, "a snapshot"))

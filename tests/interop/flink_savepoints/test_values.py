@@ -23,7 +23,6 @@ from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
     snapshot_bytes,
 )
 from statestore.interop.flink_savepoints.read.key_group_check import check_key_groups
-from statestore.interop.flink_savepoints.types.arrow_types import arrow_type
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import Spans
 from statestore.interop.flink_savepoints.types.decode import (
@@ -36,10 +35,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
     ListType,
     Scalar,
-    java_type_name,
-    serializer_length,
 )
-from statestore.interop.flink_savepoints.types.value_lengths import skipper
 from tests.interop.flink_savepoints.goldens import serializers
 from tests.interop.flink_savepoints.shown import as_text, shown
 
@@ -59,7 +55,7 @@ def kind_of(case: dict[str, Any]) -> FlinkType:
 
 def is_column(kind: FlinkType) -> bool:
     try:
-        arrow_type(kind)
+        kind.arrow_type()
     except UnsupportedTypeError:
         return False
     return True
@@ -100,7 +96,7 @@ def test_changed_bytes_give_a_valid_column_or_a_typed_error(
             with suppress(StateStoreError):
                 read(kind, spans).validate(full=True)
         with suppress(StateStoreError):
-            skipper(kind)(Reader(raw, "v"))
+            kind.skipper()(Reader(raw, "v"))
         check_key_groups(kind, Cursor(spans, spans.starts, spans.ends), 1, 128, "state 's'")
 
 
@@ -119,7 +115,7 @@ def whole(case: dict[str, Any]) -> list[tuple[bytes, Any]]:
 def test_a_flink_snapshot_is_generated_byte_for_byte(case: dict[str, Any]) -> None:
     kind = kind_of(case)
     assert snapshot_bytes(kind).hex() == case["snapshot"][8:]
-    assert (-1 if serializer_length(kind) is None else serializer_length(kind)) == case["length"]
+    assert (-1 if kind.serializer_length is None else kind.serializer_length) == case["length"]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -131,7 +127,7 @@ def test_flink_values_are_read(case: dict[str, Any]) -> None:
             decode_values(kind, spans)
         return
     array = decode_values(kind, spans)
-    assert array.type == arrow_type(kind)
+    assert array.type == kind.arrow_type()
     array.validate(full=True)
     assert list(map(as_text, shown(array, kind))) == [as_text(value) for _, value in pairs]
 
@@ -152,13 +148,13 @@ def test_flink_values_are_written_byte_for_byte(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_the_end_of_a_flink_value_is_found(case: dict[str, Any]) -> None:
     kind = kind_of(case)
-    if "kryo" in case["name"] or "Kryo" in java_type_name(kind):
+    if "kryo" in case["name"] or "Kryo" in kind.java_name:
         with pytest.raises(UnsupportedTypeError, match="the length of a value of"):
-            skipper(kind)
+            kind.skipper()
         return
     for raw, _ in case["values"]:
         reader = Reader(bytes.fromhex(raw) + b"more", case["name"])
-        skipper(kind)(reader)
+        kind.skipper()(reader)
         assert reader.remaining == 4
 
 

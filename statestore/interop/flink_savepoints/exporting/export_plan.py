@@ -52,8 +52,6 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     Scalar,
     TimerType,
     TtlType,
-    java_type_name,
-    serializer_length,
 )
 from statestore.interop.flink_savepoints.types.named_columns import EntryForm
 from statestore.interop.flink_savepoints.types.python_types import python_name, to_python_type
@@ -343,9 +341,9 @@ def _refuse_mixed(keyed: Sequence[KeyedExport]) -> None:
     for plan in keyed:
         if plan.flink.key != keyed[0].flink.key:
             raise UnsupportedTypeError(
-                f"{plan.state} has keys of type {java_type_name(plan.flink.key)}, but "
+                f"{plan.state} has keys of type {plan.flink.key.java_name}, but "
                 f"{keyed[0].state} "
-                f"has keys of type {java_type_name(keyed[0].flink.key)}: a Flink operator has only "
+                f"has keys of type {keyed[0].flink.key.java_name}: a Flink operator has only "
                 "one key type; leave one of the two states out"
             )
         other = names.setdefault(plan.flink.name, plan)
@@ -507,7 +505,7 @@ def _timer_name(state: KeyedState, namespace: FlinkType) -> str:
     if state.name.startswith(_TIMERS):
         return state.name
     domain = "event" if state.time_domain is TimeDomain.EVENT else "processing"
-    service = "window-timers" if serializer_length(namespace) == 16 else "user-timers"
+    service = "window-timers" if namespace.serializer_length == 16 else "user-timers"
     return f"{_TIMERS}{domain}_{service}"
 
 

@@ -23,7 +23,6 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     ListType,
     MapType,
     NullableType,
-    java_type_name,
 )
 from statestore.interop.flink_savepoints.types.named_columns import FLINK_KEY_GROUP, EntryForm
 from statestore.interop.flink_savepoints.types.store_types import as_millis
@@ -240,7 +239,7 @@ def _encode_part(
     except InvalidArgumentError as error:
         raise UnsupportedTypeError(
             f"{plan.state}: the column {', '.join(names)} cannot be written as "
-            f"{java_type_name(flink_type)}: {error}"
+            f"{flink_type.java_name}: {error}"
         ) from error
 
 

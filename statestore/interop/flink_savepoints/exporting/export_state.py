@@ -54,7 +54,6 @@ from statestore.interop.flink_savepoints.options import (
 )
 from statestore.interop.flink_savepoints.read.savepoint import parse_savepoint
 from statestore.interop.flink_savepoints.read.savepoint_files import Places
-from statestore.interop.flink_savepoints.types.flink_types import java_type_name
 from statestore.interop.flink_savepoints.write.canonical_writer import SavepointWriter
 from statestore.interop.flink_savepoints.write.entries import key_group_bytes
 from statestore.keys.groups import KeyGroupRange
@@ -353,8 +352,8 @@ def _describe_states(
             name=plan.state.name,
             flink_name=plan.flink.name,
             kind=plan.flink.kind,
-            key_type=java_type_name(plan.flink.key),
-            value_type=java_type_name(plan.flink.value),
+            key_type=plan.flink.key.java_name,
+            value_type=plan.flink.value.java_name,
             columns=plan.value.names,
             rows=rows.rows,
         )
@@ -365,8 +364,8 @@ def _describe_states(
             name=state.plan.state.name,
             flink_name=state.plan.name,
             kind=state.plan.mode,
-            key_type=None if state.plan.key is None else java_type_name(state.plan.key.flink_type),
-            value_type=java_type_name(state.plan.value.flink_type),
+            key_type=None if state.plan.key is None else state.plan.key.flink_type.java_name,
+            value_type=state.plan.value.flink_type.java_name,
             columns=state.plan.value.names,
             rows=state.contents.rows,
         )

@@ -28,7 +28,6 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
     ListType,
     Scalar,
-    java_type_name,
 )
 from statestore.interop.flink_savepoints.types.named_columns import (
     EntryForm,
@@ -218,8 +217,8 @@ class OperatorStatePlan:
     def type_name(self) -> str:
         """The name of the element type in Flink."""
         if self.key is None:
-            return java_type_name(self.value.flink_type)
-        return f"{java_type_name(self.key.flink_type)} to {java_type_name(self.value.flink_type)}"
+            return self.value.flink_type.java_name
+        return f"{self.key.flink_type.java_name} to {self.value.flink_type.java_name}"
 
 
 @dataclass(frozen=True)

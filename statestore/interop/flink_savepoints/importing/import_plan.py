@@ -36,7 +36,6 @@ from statestore.interop.flink_savepoints.types.python_types import (
     declared_state,
     is_python_state,
 )
-from statestore.interop.flink_savepoints.types.value_lengths import skipper
 from statestore.jobgraph.operators import operator_id
 
 __all__ = ["PlannedOperator", "PlannedState", "plan_import"]
@@ -218,7 +217,7 @@ def _find_unreadable_type(operator: FlinkOperator) -> str | None:
             for state in filter(None, part.states):
                 try:
                     for flink_type in (state.key, state.namespace, state.value):
-                        skipper(flink_type)
+                        flink_type.skipper()
                 except UnsupportedTypeError as error:
                     return f"state {state.name!r}: {error}"
     return None

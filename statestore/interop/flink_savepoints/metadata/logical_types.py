@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32, i64, utf
 from statestore.interop.flink_savepoints.metadata.java_objects import JavaObject, read_java_object
-from statestore.interop.flink_savepoints.types.flink_types import LogicalType
 from statestore.keys.sql import parse_sql_type
 
-__all__ = ["key_logical_type", "read_logical_type"]
+__all__ = ["LogicalType", "key_logical_type", "read_logical_type"]
 
 _PLAIN = {
     "BOOLEAN": "BOOLEAN", "TINYINT": "TINYINT", "SMALLINT": "SMALLINT", "INTEGER": "INT",
@@ -64,6 +63,18 @@ _OBJECT, _CLASS, _STRING, _END, _NULL, _ENUM = b"s", b"r", b"t", b"x", b"p", b"~
 _ENUM_FLAGS = b"\x12\0\0"
 _JAVA_ENUM = b"q\0~\0\6"
 """A reference to the class ``java.lang.Enum``, the seventh object of a type with a kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalType:
+    """A type of Flink SQL, in SQL syntax; ``java`` is its serialized Java object."""
+
+    text: str
+    java: bytes
+    root: str
+    precision: int = 0
+    scale: int = 0
+    children: tuple[LogicalType, ...] = ()
 
 
 def key_logical_type(name: str) -> LogicalType:

@@ -211,6 +211,7 @@ def snapshot_bytes(flink_type: FlinkType) -> bytes:
             raise AssertionError("a nested value has no snapshot of its own")
         case RowDataType() | BinaryRowType() | SqlScalar() | ExternalType() | RawType():
             return _encode_sql(flink_type)
+    raise AssertionError(flink_type)
 
 
 def _encode_sql(

@@ -16,11 +16,9 @@ import pyarrow.compute as pc
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import BYTES, Places, Spans
-from statestore.interop.flink_savepoints.types.decode import decode_at
 from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
     MapType,
-    serializer_length,
 )
 
 __all__ = ["KeyColumns", "KeyLayout", "length_marks", "split_keys"]
@@ -41,7 +39,7 @@ class KeyLayout:
         is_map = state.kind == "map" and isinstance(state.value, MapType)
         map_key = state.value.key if is_map and isinstance(state.value, MapType) else None
         has_marks = (
-            serializer_length(state.key) is None and serializer_length(state.namespace) is None
+            state.key.serializer_length is None and state.namespace.serializer_length is None
         )
         return KeyLayout(state.key, state.namespace, map_key, has_marks)
 
@@ -89,14 +87,14 @@ def split_keys(keys: Spans, layout: KeyLayout, prefix: int) -> KeyColumns:
     """
     cursor = Cursor(keys, keys.starts + prefix, keys.ends)
     begin = cursor.position
-    key = decode_at(layout.key, cursor)
+    key = layout.key.read(cursor)
     if layout.has_marks:
         _check_mark(cursor, begin)
     begin = cursor.position
-    namespace = decode_at(layout.namespace, cursor)
+    namespace = layout.namespace.read(cursor)
     if layout.has_marks:
         _check_mark(cursor, begin)
-    map_key = None if layout.map_key is None else decode_at(layout.map_key, cursor)
+    map_key = None if layout.map_key is None else layout.map_key.read(cursor)
     cursor.refuse(cursor.position != cursor.end, "unexpected bytes follow a key")
     return KeyColumns(key, namespace, map_key)
 

@@ -33,7 +33,6 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     NullableType,
     Scalar,
 )
-from statestore.interop.flink_savepoints.types.value_lengths import fixed_width, skipper
 
 __all__ = ["HeapEntries", "heap_states", "walk_entries"]
 
@@ -225,10 +224,10 @@ def _make_jump(reader: Reader, flink_type: FlinkType) -> Jump:
 
     Past the end of the bytes, the function may jump further or raise IndexError.
     """
-    width = fixed_width(flink_type)
+    width = flink_type.fixed_width
     if width is not None:
         return width.__add__
-    skip = skipper(flink_type)
+    skip = flink_type.skipper()
 
     def jump_by_skipper(position: int) -> int:
         reader.position = position

@@ -20,7 +20,6 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
-from statestore.interop.flink_savepoints.types.decode import decode_at
 from statestore.interop.flink_savepoints.types.flink_types import (
     BinaryRowType,
     FlinkType,
@@ -30,10 +29,8 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     RowType,
     Scalar,
     TupleType,
-    java_type_name,
 )
 from statestore.interop.flink_savepoints.types.part_columns import to_nanos
-from statestore.interop.flink_savepoints.types.value_lengths import skipper
 from statestore.keys.arrow import key_groups
 from statestore.keys.groups import key_group_of_hash
 from statestore.keys.hashing import key_hash
@@ -68,11 +65,9 @@ def key_groups_at(flink_type: FlinkType, cursor: Cursor) -> GroupFunction:
     if isinstance(flink_type, RowDataType | BinaryRowType):
         return _make_groups_of_hashes([sql_row_hash(row) for row in _read_rows(flink_type, cursor)])
     if isinstance(flink_type, Scalar) and flink_type.name in (*_NANOS, "SqlTimestamp"):
-        return _make_groups_of_hashes(
-            _scalar_hashes(flink_type.name, decode_at(flink_type, cursor))
-        )
+        return _make_groups_of_hashes(_scalar_hashes(flink_type.name, flink_type.read(cursor)))
     name, make = _find_conversion(flink_type)
-    column = make(decode_at(flink_type, cursor))
+    column = make(flink_type.read(cursor))
     return lambda most: key_groups([column], max_parallelism=most, key_types=[name])
 
 
@@ -110,7 +105,7 @@ def _make_groups_of_hashes(hashes: list[int]) -> GroupFunction:
 
 def _read_rows(flink_type: FlinkType, cursor: Cursor) -> list[bytes]:
     """Return the rows of Flink SQL at a cursor, without their length prefixes."""
-    skip = skipper(flink_type)
+    skip = flink_type.skipper()
     sql_rows, positions = [], cursor.position.copy()
     for row in range(len(cursor)):
         reader = cursor.reader(row)
@@ -162,7 +157,7 @@ def _find_conversion(flink_type: FlinkType) -> tuple[str, Callable[[pa.Array], p
         case MapType(Scalar(key), Scalar(value)) if key in _PLAIN and value in _PLAIN:
             return f"Map<{key}, {value}>", lambda column: column
     raise UnsupportedTypeError(
-        f"cannot compute key groups for keys of type {java_type_name(flink_type)}: their hash "
+        f"cannot compute key groups for keys of type {flink_type.java_name}: their hash "
         "depends on the job's own class"
     )
 

@@ -24,7 +24,7 @@ from statestore.interop.flink_savepoints.read.savepoint_files import ByteSource
 from statestore.interop.flink_savepoints.read.snappy import SNAPPY_HEAD, chunks
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import Spans
-from statestore.interop.flink_savepoints.types.decode import decode_at, decode_values
+from statestore.interop.flink_savepoints.types.decode import decode_values
 from statestore.interop.flink_savepoints.types.flink_types import FlinkType, TupleType
 
 __all__ = [
@@ -91,13 +91,13 @@ class SubtaskElements:
             start = whole.position[row : row + 1]
             cursor = Cursor(self.raw, start, whole.end[row : row + 1])
             for _ in range(int(counts[row])):
-                columns.append(decode_at(entry, cursor))  # noqa: PERF401 - the cursor moves
+                columns.append(entry.read(cursor))  # noqa: PERF401 - the cursor moves
             cursor.refuse(
                 cursor.position != cursor.end, "unexpected bytes follow a broadcast state"
             )
         if not columns:
             none = np.empty(0, np.int64)
-            return decode_at(entry, Cursor(self.raw, none, none))
+            return entry.read(Cursor(self.raw, none, none))
         return pa.concat_arrays(columns)
 
 

@@ -25,8 +25,7 @@ from statestore.interop.flink_savepoints.read.savepoint import (
     FlinkSavepoint,
     open_savepoint,
 )
-from statestore.interop.flink_savepoints.types.arrow_types import arrow_type
-from statestore.interop.flink_savepoints.types.flink_types import FlinkType, Scalar, java_type_name
+from statestore.interop.flink_savepoints.types.flink_types import FlinkType, Scalar
 
 __all__ = [
     "ShownKeyedState",
@@ -187,11 +186,9 @@ def _show_keyed(
     return ShownKeyedState(
         name=state.name,
         kind=state.kind,
-        key=java_type_name(state.key),
-        namespace=None
-        if state.namespace == Scalar("VoidNamespace")
-        else java_type_name(state.namespace),
-        value=java_type_name(state.value),
+        key=state.key.java_name,
+        namespace=None if state.namespace == Scalar("VoidNamespace") else state.namespace.java_name,
+        value=state.value.java_name,
         has_ttl=state.has_ttl,
         entries=dict(sorted(entries.items())) if is_read else None,
         size_bytes=size_bytes if is_read else None,
@@ -201,7 +198,7 @@ def _show_keyed(
 
 def _find_type_problem(flink_type: FlinkType) -> str | None:
     try:
-        arrow_type(flink_type)
+        flink_type.arrow_type()
     except UnsupportedTypeError as error:
         return str(error)
     return None
@@ -212,12 +209,12 @@ def _show_operator_states(elements: list[SubtaskElements]) -> tuple[ShownOperato
     for name in dict.fromkeys(element.info.name for element in elements):
         parts = [element for element in elements if element.info.name == name]
         info = parts[0].info
-        value = java_type_name(info.value)
+        value = info.value.java_name
         shown.append(
             ShownOperatorState(
                 name=name,
                 mode=info.mode,
-                type=value if info.key is None else f"Map<{java_type_name(info.key)}, {value}>",
+                type=value if info.key is None else f"Map<{info.key.java_name}, {value}>",
                 elements={part.subtask: part.count() for part in parts},
                 size_bytes=sum(int((part.raw.ends - part.raw.starts).sum()) for part in parts),
                 splits=_read_splits(parts),

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import UnsupportedTypeError
+from statestore.interop.flink_savepoints.metadata.logical_types import LogicalType
 from statestore.interop.flink_savepoints.types.arrow_types import (
     EXACT_IN_MILLIS,
     INSTANT,
@@ -33,7 +34,6 @@ from statestore.interop.flink_savepoints.types.byte_cursor import (
     scatter,
 )
 from statestore.interop.flink_savepoints.types.byte_slices import Bytes, Places, Spans, piece_array
-from statestore.interop.flink_savepoints.types.flink_types import LogicalType
 
 __all__ = ["decode_rows", "encode_rows"]
 

@@ -19,6 +19,7 @@ from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.java_binary import i32, string_value, utf
 from statestore.interop.flink_savepoints.types.binary_rows import encode_rows
 from statestore.interop.flink_savepoints.types.byte_cursor import Rows, scatter
+from statestore.interop.flink_savepoints.types.families.scalar_times import TIME_ENCODERS
 from statestore.interop.flink_savepoints.types.flink_types import (
     ArrayType,
     EitherType,
@@ -39,10 +40,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     TtlAwareType,
     TtlType,
     TupleType,
-    java_type_name,
 )
-from statestore.interop.flink_savepoints.types.times import TIME_ENCODERS
-from statestore.interop.flink_savepoints.types.value_lengths import ELEMENT_WIDTHS, KIND_BITS
 from statestore.keys.big_numbers import integer_of
 
 __all__ = ["encode_list", "encode_values"]
@@ -54,6 +52,8 @@ _NUMBERS = {
     "short[]": ">i2", "int[]": ">i4", "long[]": ">i8", "float[]": ">f4", "double[]": ">f8",
     "char[]": ">u2",
 }  # fmt: skip
+_PRIMITIVE_ARRAYS = ("byte[]", *(name for name in _NUMBERS if name.endswith("[]")))
+_KIND_BITS = 2
 _EMPTY_TYPES = ("Void", "Null", "VoidNamespace", "GlobalWindow", "SqlGlobalWindow")
 _CONSTANTS = {0: 1, 1: 2, 10: 3}
 _MOST_SCALE = (1 << 31) - 1
@@ -65,7 +65,7 @@ _YES, _NO, _TWO = (pa.scalar(bytes([byte]), _BYTES) for byte in (1, 0, 2))
 def encode_values(array: pa.Array, flink_type: FlinkType) -> pa.Array:
     """Return the bytes of each value of a column, as the type's serializer writes them.
 
-    The column must have the type that ``arrow_type`` returns.
+    The column must have the type that the type's ``arrow_type`` returns.
 
     Raises:
         InvalidArgumentError: for a null that the type cannot represent.
@@ -116,7 +116,7 @@ def encode_values(array: pa.Array, flink_type: FlinkType) -> pa.Array:
             return _encode_sized(pa.array(rows, _BYTES))
         case _:
             raise UnsupportedTypeError(
-                f"values of {java_type_name(flink_type)} can only be written as bytes"
+                f"values of {flink_type.java_name} can only be written as bytes"
             )
 
 
@@ -176,7 +176,7 @@ def _encode_numbers(array: pa.Array, dtype: str) -> pa.Array:
 
 
 def _encode_scalar(array: pa.Array, name: str) -> pa.Array:
-    if name in ELEMENT_WIDTHS:
+    if name in _PRIMITIVE_ARRAYS:
         return _encode_primitives(array, name)
     if name in _NUMBERS:
         return _encode_numbers(array, _NUMBERS[name])
@@ -387,7 +387,7 @@ def _encode_fields(array: pa.Array, flink_types: Sequence[FlinkType]) -> pa.Arra
 def _encode_row(array: pa.Array, flink_types: tuple[FlinkType, ...], has_kind: bool) -> pa.Array:
     _refuse_nulls(array)
     columns = array.flatten()
-    first = KIND_BITS if has_kind else 0
+    first = _KIND_BITS if has_kind else 0
     bits = np.zeros((len(array), first + len(flink_types)), np.bool_)
     if has_kind:
         row_kind = columns.pop(0).to_numpy(zero_copy_only=False)

@@ -22,7 +22,6 @@ from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.format.state import StateKind
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo
 from statestore.interop.flink_savepoints.read.savepoint import SavepointRows, StateEntries
-from statestore.interop.flink_savepoints.types.arrow_types import arrow_type
 from statestore.interop.flink_savepoints.types.flink_types import (
     ListType,
     MapType,
@@ -31,7 +30,6 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     Scalar,
     TtlAwareType,
     TtlType,
-    java_type_name,
 )
 from statestore.interop.flink_savepoints.types.part_columns import (
     PartColumns,
@@ -238,7 +236,7 @@ def _build_insert_rows(fields: list[pa.Array], row_type: RowType) -> pa.Array:
     """Build rows from fields; rows of keys always have the kind INSERT, which is 0."""
     if row_type.has_kind:
         fields = [pa.array(np.zeros(len(fields[0]), np.int8)), *fields]
-    return pa.StructArray.from_arrays(fields, fields=list(arrow_type(row_type)))
+    return pa.StructArray.from_arrays(fields, fields=list(row_type.arrow_type()))
 
 
 def state_columns(
@@ -307,7 +305,7 @@ def _typed_columns(
     if state.kind == "map" and isinstance(inner, MapType):
         map_key, inner = part_columns(inner.key), inner.value
         if not map_key.fields:
-            raise UnsupportedTypeError(f"keys of {java_type_name(state.value)} cannot be a column")
+            raise UnsupportedTypeError(f"keys of {state.value.java_name} cannot be a column")
     kind = StateKind(state.kind)
     if form is EntryForm.VALUE_BYTES:
         kind = StateKind.VALUE if kind is StateKind.LIST else kind

@@ -17,19 +17,18 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import UnsupportedTypeError
-from statestore.interop.flink_savepoints.types.arrow_types import INSTANT, arrow_type
+from statestore.interop.flink_savepoints.metadata.logical_types import LogicalType
+from statestore.interop.flink_savepoints.types.arrow_types import INSTANT
 from statestore.interop.flink_savepoints.types.flink_types import (
     EitherType,
     FlinkType,
     ListType,
-    LogicalType,
     PojoType,
     PythonType,
     RowDataType,
     RowType,
     Scalar,
     TupleType,
-    java_type_name,
 )
 
 __all__ = ["PartColumns", "key_types", "part_columns", "to_nanos"]
@@ -97,7 +96,7 @@ class PartColumns:
         ]
         if self.flink_type is None or not self.is_flat:
             return columns[0] if columns else pa.nulls(rows.num_rows)
-        whole = arrow_type(self.flink_type)
+        whole = self.flink_type.arrow_type()
         if not isinstance(self.flink_type, Scalar) and len(self.fields) < whole.num_fields:
             insert = pa.array(np.zeros(rows.num_rows, np.int8))  # the row kind of keys is INSERT
             columns = [insert, *columns]
@@ -105,7 +104,7 @@ class PartColumns:
 
     @property
     def _title(self) -> str:
-        return "bytes" if self.flink_type is None else java_type_name(self.flink_type)
+        return "bytes" if self.flink_type is None else self.flink_type.java_name
 
 
 def _to_stored(array: pa.Array, stored: pa.DataType) -> pa.Array:
@@ -219,9 +218,7 @@ def key_types(flink_type: FlinkType, hash_scheme: str) -> tuple[str, ...]:
         names = [_java_name(flink_type)]
     known = tuple(name for name in names if name is not None)
     if len(known) < len(names):
-        raise UnsupportedTypeError(
-            f"no column type is hashed like keys of {java_type_name(flink_type)}"
-        )
+        raise UnsupportedTypeError(f"no column type is hashed like keys of {flink_type.java_name}")
     return known
 
 
@@ -268,7 +265,7 @@ def part_columns(
     """
     if flink_type is None:
         return PartColumns(None, (pa.field("", pa.binary()),), (pa.binary(),), False)
-    whole = arrow_type(flink_type)
+    whole = flink_type.arrow_type()
     if pa.types.is_null(whole) and not is_key:
         return PartColumns(flink_type, (), (), False)
     is_window = isinstance(flink_type, Scalar) and flink_type.name in (

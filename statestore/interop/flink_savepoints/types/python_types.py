@@ -30,7 +30,6 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     TtlAwareType,
     TtlType,
     TupleType,
-    java_type_name,
 )
 
 __all__ = [
@@ -81,7 +80,7 @@ def to_python_type(flink_type: FlinkType) -> FlinkType:
             return MapType(to_python_type(key), to_python_type(value))
         case _:
             raise UnsupportedTypeError(
-                f"PyFlink has no coder for values of type {java_type_name(flink_type)}"
+                f"PyFlink has no coder for values of type {flink_type.java_name}"
             )
 
 

@@ -18,12 +18,11 @@ import pyarrow.compute as pc
 
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.java_binary import i32
-from statestore.interop.flink_savepoints.metadata.logical_types import key_logical_type
+from statestore.interop.flink_savepoints.metadata.logical_types import LogicalType, key_logical_type
 from statestore.interop.flink_savepoints.types.arrow_types import INSTANT, row_fields
 from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
     ListType,
-    LogicalType,
     MapType,
     RowDataType,
     RowType,

@@ -23,8 +23,9 @@ from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink_savepoints.types.arrow_types import INSTANT
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, Rows
 from statestore.interop.flink_savepoints.types.byte_slices import Places
+from statestore.interop.flink_savepoints.types.families.scalar_form import ScalarForm, Width
 
-__all__ = ["TIME_DECODERS", "TIME_ENCODERS"]
+__all__ = ["TIMES", "TIME_ENCODERS"]
 
 _LOWEST = -(1 << 63)
 _LOWEST_INT = -(1 << 31)
@@ -41,12 +42,12 @@ def _build_instants(second: Places, nano: Places, nulls: Rows) -> pa.Array:
     return pa.StructArray.from_arrays(parts, fields=fields, mask=pa.array(nulls))
 
 
-def _decode_millis(cursor: Cursor) -> pa.Array:
+def _read_millis(cursor: Cursor) -> pa.Array:
     millis = cursor.numbers(">i8")
     return pa.array(millis, pa.int64(), mask=millis == _LOWEST).cast(pa.timestamp("ms", "UTC"))
 
 
-def _decode_sql_timestamps(cursor: Cursor) -> pa.Array:
+def _read_sql_timestamps(cursor: Cursor) -> pa.Array:
     millis = cursor.numbers(">i8")
     nano = cursor.numbers(">i4").astype(np.int64)
     nulls = millis == _LOWEST
@@ -56,7 +57,7 @@ def _decode_sql_timestamps(cursor: Cursor) -> pa.Array:
     return _build_instants(second, nano, nulls)
 
 
-def _decode_instants(cursor: Cursor) -> pa.Array:
+def _read_instants(cursor: Cursor) -> pa.Array:
     second = cursor.numbers(">i8")
     nano = cursor.numbers(">i4").astype(np.int64)
     nulls = second == _LOWEST
@@ -64,7 +65,7 @@ def _decode_instants(cursor: Cursor) -> pa.Array:
     return _build_instants(second, nano, nulls)
 
 
-def _decode_days(cursor: Cursor) -> tuple[Places, Rows]:
+def _read_days(cursor: Cursor) -> tuple[Places, Rows]:
     year = cursor.numbers(">i4").astype(np.int64)
     rest = cursor.take(2).astype(np.int64)
     nulls = year == _LOWEST_INT
@@ -79,7 +80,7 @@ def _decode_days(cursor: Cursor) -> tuple[Places, Rows]:
     return days, nulls
 
 
-def _decode_time_of_day(cursor: Cursor) -> tuple[Places, Places, Rows]:
+def _read_time_of_day(cursor: Cursor) -> tuple[Places, Places, Rows]:
     """Return the seconds of the day, the nanoseconds of the second, and the null mask."""
     parts = cursor.take(3).view(np.int8).astype(np.int64)
     nano = cursor.numbers(">i4").astype(np.int64)
@@ -91,37 +92,24 @@ def _decode_time_of_day(cursor: Cursor) -> tuple[Places, Places, Rows]:
     return (hour * 60 + minute) * 60 + second, nano, nulls
 
 
-def _decode_local_dates(cursor: Cursor) -> pa.Array:
-    days, nulls = _decode_days(cursor)
+def _read_local_dates(cursor: Cursor) -> pa.Array:
+    days, nulls = _read_days(cursor)
     if bool((np.abs(days) > _MOST_DAYS).any()):
         raise UnsupportedTypeError("a date is more than 5.8 million years away from 1970")
     return pa.array(days.astype(np.int32), pa.int32(), mask=nulls).cast(pa.date32())
 
 
-def _decode_local_times(cursor: Cursor) -> pa.Array:
-    second, nano, nulls = _decode_time_of_day(cursor)
+def _read_local_times(cursor: Cursor) -> pa.Array:
+    second, nano, nulls = _read_time_of_day(cursor)
     nanos = pa.array(second * _SECOND + nano, pa.int64(), mask=nulls)
     return nanos.cast(pa.time64("ns"))
 
 
-def _decode_local_datetimes(cursor: Cursor) -> pa.Array:
-    days, no_date = _decode_days(cursor)
-    second, nano, no_time = _decode_time_of_day(cursor)
+def _read_local_datetimes(cursor: Cursor) -> pa.Array:
+    days, no_date = _read_days(cursor)
+    second, nano, no_time = _read_time_of_day(cursor)
     cursor.refuse(no_date != no_time, "a date without a time, or a time without a date")
     return _build_instants(days * _DAY + second, nano, no_date)
-
-
-TIME_DECODERS: dict[str, Callable[[Cursor], pa.Array]] = {
-    "Date": _decode_millis,
-    "SqlDate": _decode_millis,
-    "SqlTime": _decode_millis,
-    "SqlTimestamp": _decode_sql_timestamps,
-    "Instant": _decode_instants,
-    "LocalDate": _decode_local_dates,
-    "LocalTime": _decode_local_times,
-    "LocalDateTime": _decode_local_datetimes,
-}
-"""Decoding functions by type name."""
 
 
 def _to_numbers(array: pa.Array, data_type: pa.DataType, null: int) -> Any:
@@ -204,3 +192,16 @@ TIME_ENCODERS: dict[str, Callable[[pa.Array], _Bytes]] = {
     "LocalDateTime": _encode_local_datetimes,
 }
 """Encoding functions by type name; the result has a row of bytes for each value."""
+
+_MILLIS = pa.timestamp("ms", "UTC")
+
+TIMES = (
+    ScalarForm("Date", _MILLIS, Width(8), _read_millis),
+    ScalarForm("SqlDate", _MILLIS, Width(8), _read_millis),
+    ScalarForm("SqlTime", _MILLIS, Width(8), _read_millis),
+    ScalarForm("SqlTimestamp", INSTANT, Width(12), _read_sql_timestamps),
+    ScalarForm("Instant", INSTANT, Width(12), _read_instants),
+    ScalarForm("LocalDate", pa.date32(), Width(6), _read_local_dates),
+    ScalarForm("LocalTime", pa.time64("ns"), Width(7), _read_local_times),
+    ScalarForm("LocalDateTime", INSTANT, Width(13), _read_local_datetimes),
+)

@@ -1,0 +1,144 @@
+"""The base class of all types: what a type must define, and what the rest of the package calls.
+
+A subclass is a frozen dataclass with the parameters of the type. It defines the methods that begin
+with an underscore. A type whose values cannot be processed in one of the ways raises an
+UnsupportedTypeError there; ``OpaqueType`` does so in all of them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import lru_cache
+
+import pyarrow as pa
+
+from statestore.errors import UnsupportedTypeError
+from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_fixed_skip
+
+__all__ = ["FlinkType", "OpaqueType", "generic_name", "short_name", "total_width"]
+
+
+class FlinkType(ABC):
+    """A type of Flink's serializers, with the byte layout and the column type of its values."""
+
+    __slots__ = ()
+
+    @property
+    def java_name(self) -> str:
+        """A short form of the Java type, such as ``Tuple2<String, Long>``."""
+        return self._java_name()
+
+    @property
+    def serializer_length(self) -> int | None:
+        """``getLength`` of the type's serializer; None if values differ in length.
+
+        Length marks after a key and a namespace are needed only if both differ in length.
+        """
+        return self._serializer_length()
+
+    @property
+    def fixed_width(self) -> int | None:
+        """The number of bytes of every value; None if it varies."""
+        return self._fixed_width()
+
+    @property
+    def column_count(self) -> int:
+        """The number of leaf columns that the type expands to."""
+        return self._column_count()
+
+    def arrow_type(self) -> pa.DataType:
+        """Return the Arrow type of a column of values.
+
+        BigDecimal and BigInteger become text in the notation of Java and Python, because the scale
+        differs between values and an Arrow decimal has one scale. The fields of tuples and rows are
+        ``f0``, ``f1``, …
+
+        Raises UnsupportedTypeError for a type whose values cannot be read, or cannot be a column.
+        """
+        return self._arrow_type()
+
+    def skipper(self) -> Skip:
+        """Return a function that skips one value, whose end follows from its type.
+
+        Raises UnsupportedTypeError for a type whose values have no recognizable end.
+        """
+        return _cached_skipper(self)
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        """Return the column of the values that begin at the cursor, and advance past them.
+
+        Raises:
+            UnsupportedTypeError: for a type without a column type, or a value that its column
+                cannot hold.
+            DamagedFileError: if bytes do not match the type.
+        """
+        cursor.refuse_cells(_cached_column_count(self))
+        return self._read(cursor)
+
+    @abstractmethod
+    def _java_name(self) -> str: ...
+
+    @abstractmethod
+    def _arrow_type(self) -> pa.DataType: ...
+
+    @abstractmethod
+    def _skipper(self) -> Skip:
+        """Return the function for values whose width varies."""
+
+    @abstractmethod
+    def _read(self, cursor: Cursor) -> pa.Array: ...
+
+    def _serializer_length(self) -> int | None:
+        return None
+
+    def _fixed_width(self) -> int | None:
+        return None
+
+    def _column_count(self) -> int:
+        return 1
+
+
+class OpaqueType(FlinkType):
+    """A type whose values stay bytes."""
+
+    __slots__ = ()
+
+    def _arrow_type(self) -> pa.DataType:
+        raise UnsupportedTypeError(f"values of {self.java_name} can only be read as bytes")
+
+    def _skipper(self) -> Skip:
+        raise UnsupportedTypeError(
+            f"the length of a value of {self.java_name} is unknown: take a canonical savepoint, "
+            "which has the length of each value"
+        )
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        raise UnsupportedTypeError(f"values of {self.java_name} can only be read as bytes")
+
+
+@lru_cache(maxsize=512)
+def _cached_skipper(flink_type: FlinkType) -> Skip:
+    width = flink_type.fixed_width
+    return flink_type._skipper() if width is None else make_fixed_skip(width)
+
+
+@lru_cache(maxsize=512)
+def _cached_column_count(flink_type: FlinkType) -> int:
+    return flink_type.column_count
+
+
+def total_width(widths: list[int | None]) -> int | None:
+    """Return the sum of the widths of a value's parts; None if one of them varies."""
+    known = [width for width in widths if width is not None]
+    return sum(known) if len(known) == len(widths) else None
+
+
+def generic_name(name: str, *parts: FlinkType) -> str:
+    """Return the name of a generic type, such as ``List<Long>``."""
+    return f"{name}<{', '.join(part.java_name for part in parts)}>"
+
+
+def short_name(class_name: str) -> str:
+    """Return the name of a class without its package."""
+    return class_name.rpartition(".")[2]

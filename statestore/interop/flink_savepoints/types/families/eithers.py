@@ -1,0 +1,68 @@
+"""A value of one of two types, after a flag or a tag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader
+from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, Rows
+from statestore.interop.flink_savepoints.types.decode import read_non_null
+from statestore.interop.flink_savepoints.types.families.base import FlinkType, generic_name
+from statestore.interop.flink_savepoints.types.value_lengths import Skip
+
+__all__ = ["EitherType"]
+
+
+@dataclass(frozen=True, slots=True)
+class EitherType(FlinkType):
+    """An ``Either`` of two types; ``TaggedUnion`` is the form of a window join of two streams."""
+
+    left: FlinkType
+    right: FlinkType
+    form: Literal["Either", "TaggedUnion"] = "Either"
+
+    @property
+    def _is_tagged(self) -> bool:
+        """Whether a value begins with the tag 1 or 2 (``UnionSerializer``) instead of a flag."""
+        return self.form == "TaggedUnion"
+
+    def _java_name(self) -> str:
+        return generic_name(self.form, self.left, self.right)
+
+    def _column_count(self) -> int:
+        return 1 + self.left.column_count + self.right.column_count
+
+    def _arrow_type(self) -> pa.DataType:
+        sides = {"left": self.left.arrow_type(), "right": self.right.arrow_type()}
+        return pa.struct({"is_left": pa.bool_(), **sides})
+
+    def _skipper(self) -> Skip:
+        skip_left, skip_right, is_tagged = (
+            self.left.skipper(),
+            self.right.skipper(),
+            self._is_tagged,
+        )
+
+        def skip(reader: Reader) -> None:
+            is_left = reader.u8() == 1 if is_tagged else reader.bool()
+            (skip_left if is_left else skip_right)(reader)
+
+        return skip
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        is_left = _read_tags(cursor) if self._is_tagged else cursor.flags()
+        sides = [
+            read_non_null(~is_left, self.left, 0, cursor),
+            read_non_null(is_left, self.right, 0, cursor),
+        ]
+        return pa.StructArray.from_arrays([pa.array(is_left), *sides], ["is_left", "left", "right"])
+
+
+def _read_tags(cursor: Cursor) -> Rows:
+    tags = cursor.take(1)[:, 0]
+    cursor.refuse((tags != 1) & (tags != 2), "a value belongs to neither of the two streams")
+    is_left: Rows = tags == 1
+    return is_left

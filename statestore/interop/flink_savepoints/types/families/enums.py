@@ -1,0 +1,44 @@
+"""Enums: the index of a constant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.families.base import FlinkType, short_name
+from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_fixed_skip
+
+__all__ = ["EnumType"]
+
+_WIDTH = 4
+
+
+@dataclass(frozen=True, slots=True)
+class EnumType(FlinkType):
+    """An enum; a value is the index of its constant."""
+
+    class_name: str
+    constants: tuple[str, ...]
+
+    def _java_name(self) -> str:
+        return short_name(self.class_name)
+
+    def _serializer_length(self) -> int | None:
+        return _WIDTH
+
+    def _fixed_width(self) -> int | None:
+        return _WIDTH
+
+    def _arrow_type(self) -> pa.DataType:
+        return pa.string()
+
+    def _skipper(self) -> Skip:
+        return make_fixed_skip(_WIDTH)
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        numbers = cursor.numbers(">i4")
+        wrong = (numbers < 0) | (numbers >= len(self.constants))
+        cursor.refuse(wrong, f"{self.class_name} has no such constant")
+        return pa.array(self.constants, pa.string()).take(pa.array(numbers))

@@ -1,0 +1,139 @@
+"""Lists, sets and arrays of objects: the number of elements, then the elements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader
+from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, list_offsets, scatter
+from statestore.interop.flink_savepoints.types.decode import read_lists, read_non_null
+from statestore.interop.flink_savepoints.types.families.base import FlinkType, generic_name
+from statestore.interop.flink_savepoints.types.families.nullables import NullableType
+from statestore.interop.flink_savepoints.types.value_lengths import (
+    Skip,
+    make_counted_skip,
+    make_flagged_skip,
+)
+
+__all__ = ["ArrayType", "ListType", "PresentType"]
+
+
+@dataclass(frozen=True, slots=True)
+class ListType(FlinkType):
+    """A ``List`` or ``Set``; the hashmap backend stores a list state as an ``ArrayList``.
+
+    The ``LinkedList`` of Flink SQL has a null bit for each element.
+    """
+
+    element: FlinkType
+    form: Literal["List", "ArrayList", "Set", "LinkedList"] = "List"
+
+    @property
+    def _written_element(self) -> FlinkType:
+        """The type of the elements as they are written: those of a set have a null flag."""
+        return NullableType(self.element) if self.form == "Set" else self.element
+
+    def _java_name(self) -> str:
+        return generic_name("List" if self.form == "ArrayList" else self.form, self.element)
+
+    def _arrow_type(self) -> pa.DataType:
+        return pa.list_(self.element.arrow_type())
+
+    def _skipper(self) -> Skip:
+        if self.form == "LinkedList":
+            return _make_masked_skip(self.element.skipper())
+        return make_counted_skip(self._written_element.skipper())
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        if self.form == "LinkedList":
+            return _read_linked_lists(self.element, cursor)
+        return read_lists(self._written_element, cursor, cursor.counts(1))
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType(FlinkType):
+    """An array of objects."""
+
+    class_name: str
+    element: FlinkType
+
+    def _java_name(self) -> str:
+        return f"{self.element.java_name}[]"
+
+    def _arrow_type(self) -> pa.DataType:
+        return pa.list_(self.element.arrow_type())
+
+    def _skipper(self) -> Skip:
+        return make_counted_skip(PresentType(self.element).skipper())
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        return read_lists(PresentType(self.element), cursor, cursor.counts(1))
+
+
+@dataclass(frozen=True, slots=True)
+class PresentType(FlinkType):
+    """An element of an array of objects, after a flag that it is not null."""
+
+    value: FlinkType
+
+    def _java_name(self) -> str:
+        return self.value.java_name
+
+    def _column_count(self) -> int:
+        return self.value.column_count
+
+    def _arrow_type(self) -> pa.DataType:
+        return self.value.arrow_type()
+
+    def _skipper(self) -> Skip:
+        return make_flagged_skip(self.value.skipper(), skips_if=True)
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        return read_non_null(~cursor.flags(), self.value, 0, cursor)
+
+
+def _make_masked_skip(element: Skip) -> Skip:
+    """Skip a ``LinkedList``: its length, a null bit for each element, and the other elements."""
+
+    def skip(reader: Reader) -> None:
+        for is_null in _null_mask(reader):
+            if not is_null:
+                element(reader)
+
+    return skip
+
+
+def _null_mask(reader: Reader) -> list[bool]:
+    """Return the null mask of the ``LinkedList`` that begins here (``MaskUtils``)."""
+    count = reader.i32()
+    if count < 0 or (count + 7) // 8 > reader.remaining:
+        raise reader.error(f"the list length {count} is invalid", position=reader.position - 4)
+    mask = bytes(reader.take((count + 7) // 8))
+    return [bool(mask[index // 8] >> (7 - index % 8) & 1) for index in range(count)]
+
+
+def _read_linked_lists(element: FlinkType, cursor: Cursor) -> pa.Array:
+    """Read ``LinkedListSerializer``: a length, a null bit per element, then the other elements."""
+    skip = element.skipper()
+    starts: list[int] = []
+    limits: list[int] = []
+    nulls: list[bool] = []
+    counts, ends = np.zeros(len(cursor), np.int64), cursor.position.copy()
+    for row in range(len(cursor)):
+        reader, begin = cursor.reader(row), int(cursor.position[row])
+        mask = _null_mask(reader)
+        nulls += mask
+        counts[row] = len(mask)
+        for _ in range(mask.count(False)):
+            starts.append(begin + reader.position)
+            limits.append(int(cursor.end[row]))
+            skip(reader)
+        ends[row] = begin + reader.position
+    cursor.position = ends
+    present = Cursor(cursor.spans, np.array(starts, np.int64), np.array(limits, np.int64))
+    values = scatter(element.read(present), ~np.array(nulls, np.bool_))
+    return pa.ListArray.from_arrays(list_offsets(counts), values)

@@ -1,0 +1,56 @@
+"""Maps: the number of entries, then a key and a nullable value for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+from statestore.errors import UnsupportedTypeError
+from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, list_offsets
+from statestore.interop.flink_savepoints.types.decode import read_elements
+from statestore.interop.flink_savepoints.types.families.base import FlinkType, generic_name
+from statestore.interop.flink_savepoints.types.families.nullables import NullableType
+from statestore.interop.flink_savepoints.types.families.tuples import TupleType
+from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_counted_skip
+
+__all__ = ["MapType"]
+
+
+@dataclass(frozen=True, slots=True)
+class MapType(FlinkType):
+    """A ``Map``.
+
+    For the ``SortedMap`` of Flink SQL, ``outer`` is its comparator as Java serialized it. The
+    ``NullAwareMap`` of Flink SQL can have a null key.
+    """
+
+    key: FlinkType
+    value: FlinkType
+    form: Literal["Map", "SortedMap", "NullAwareMap"] = "Map"
+    outer: bytes = b""
+
+    @property
+    def _entry(self) -> FlinkType:
+        """The type of an entry as it is written."""
+        key = NullableType(self.key) if self.form == "NullAwareMap" else self.key
+        return TupleType("", (key, NullableType(self.value)))
+
+    def _java_name(self) -> str:
+        return generic_name(self.form, self.key, self.value)
+
+    def _arrow_type(self) -> pa.DataType:
+        return pa.map_(self.key.arrow_type(), self.value.arrow_type())
+
+    def _skipper(self) -> Skip:
+        return make_counted_skip(self._entry.skipper())
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        """Read ``MapSerializer``: the size, then keys and nullable values."""
+        counts = cursor.counts(2)
+        entries, cursor.position = read_elements(self._entry, cursor, counts)
+        keys, values = entries.flatten()
+        if keys.null_count:
+            raise UnsupportedTypeError("a map has a null key, which a map column cannot store")
+        return pa.MapArray.from_arrays(list_offsets(counts), keys, values)

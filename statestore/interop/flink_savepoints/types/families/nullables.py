@@ -1,0 +1,50 @@
+"""Nullable values: a flag, then the value or padding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader
+from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.decode import read_non_null
+from statestore.interop.flink_savepoints.types.families.base import FlinkType, generic_name
+from statestore.interop.flink_savepoints.types.value_lengths import Skip
+
+__all__ = ["NullableType"]
+
+
+@dataclass(frozen=True, slots=True)
+class NullableType(FlinkType):
+    """A nullable value; a null is followed by ``padding`` bytes."""
+
+    value: FlinkType
+    padding: int = 0
+
+    def _java_name(self) -> str:
+        return generic_name("Nullable", self.value)
+
+    def _serializer_length(self) -> int | None:
+        inner = self.value.serializer_length if self.padding else None
+        return None if inner is None else 1 + inner
+
+    def _column_count(self) -> int:
+        return self.value.column_count
+
+    def _arrow_type(self) -> pa.DataType:
+        return self.value.arrow_type()
+
+    def _skipper(self) -> Skip:
+        skip_value, padding = self.value.skipper(), self.padding
+
+        def skip(reader: Reader) -> None:
+            if reader.bool():
+                reader.take(padding)
+            else:
+                skip_value(reader)
+
+        return skip
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        return read_non_null(cursor.flags(), self.value, self.padding, cursor)

@@ -1,0 +1,46 @@
+"""Bytes that PyFlink's coders wrote, with the type that the user declares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, list_offsets
+from statestore.interop.flink_savepoints.types.decode import split_elements
+from statestore.interop.flink_savepoints.types.families.base import FlinkType, generic_name
+from statestore.interop.flink_savepoints.types.value_lengths import Skip, skip_sized
+
+__all__ = ["PythonType"]
+
+
+@dataclass(frozen=True, slots=True)
+class PythonType(FlinkType):
+    """Bytes that PyFlink wrote, with the type that the user declares: one value, or several."""
+
+    value: FlinkType
+    many: bool = False
+
+    def _java_name(self) -> str:
+        return generic_name("Python", self.value)
+
+    def _arrow_type(self) -> pa.DataType:
+        inner = self.value.arrow_type()
+        return pa.list_(inner) if self.many else inner
+
+    def _skipper(self) -> Skip:
+        return skip_sized
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        """Read a length, then one value, or all values up to the end."""
+        lengths = cursor.counts(1)
+        inner = Cursor(cursor.spans, cursor.position, cursor.position + lengths)
+        cursor.position = inner.end
+        if not self.many:
+            values = self.value.read(inner)
+            inner.refuse(inner.position != inner.end, "unexpected bytes follow a value")
+            return values
+        starts, counts = split_elements(self.value, inner, between=0)
+        values = self.value.read(Cursor(cursor.spans, starts, np.repeat(inner.end, counts)))
+        return pa.ListArray.from_arrays(list_offsets(counts), values)

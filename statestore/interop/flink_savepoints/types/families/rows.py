@@ -1,0 +1,71 @@
+"""Rows: bits for the row kind and for each null field, then the other fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader
+from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.decode import (
+    build_struct,
+    number_fields,
+    read_non_null,
+)
+from statestore.interop.flink_savepoints.types.families.base import FlinkType, generic_name
+from statestore.interop.flink_savepoints.types.value_lengths import Skip
+
+__all__ = ["RowType"]
+
+_KIND_BITS = 2
+"""The number of bits of a ``RowKind``, which precede the null bits of a row's fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowType(FlinkType):
+    """A ``Row``; ``has_kind`` is true if the ``RowKind`` precedes the null bits of its values."""
+
+    fields: tuple[FlinkType, ...]
+    has_kind: bool = True
+
+    @property
+    def _first_bit(self) -> int:
+        """The index of the null bit of the first field."""
+        return _KIND_BITS if self.has_kind else 0
+
+    def _java_name(self) -> str:
+        return generic_name("Row", *self.fields)
+
+    def _column_count(self) -> int:
+        return sum(field.column_count for field in self.fields)
+
+    def _arrow_type(self) -> pa.DataType:
+        first = [pa.field("row_kind", pa.int8())] if self.has_kind else []
+        return pa.struct(first + number_fields(self.fields))
+
+    def _skipper(self) -> Skip:
+        skips = tuple(field.skipper() for field in self.fields)
+        first = self._first_bit
+        width = (len(skips) + first + 7) // 8
+
+        def skip(reader: Reader) -> None:
+            mask = int.from_bytes(reader.take(width), "big")
+            for number, skip_field in enumerate(skips, first):
+                if not mask >> (8 * width - 1 - number) & 1:
+                    skip_field(reader)
+
+        return skip
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        """Read ``RowSerializer``: bits, highest first, for the row kind and for each null field."""
+        first = self._first_bit
+        mask = cursor.take((len(self.fields) + first + 7) // 8)
+        bits = np.unpackbits(mask, axis=1).astype(np.bool_)
+        columns = [] if not first else [pa.array((bits[:, 0] + 2 * bits[:, 1]).astype(np.int8))]
+        columns += [
+            read_non_null(bits[:, first + index], field, 0, cursor)
+            for index, field in enumerate(self.fields)
+        ]
+        return build_struct(columns, self.arrow_type())

@@ -1,0 +1,56 @@
+"""Types without parameters, by their short names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.families.base import FlinkType
+from statestore.interop.flink_savepoints.types.families.scalar_arrays import ARRAYS
+from statestore.interop.flink_savepoints.types.families.scalar_big_numbers import BIG_NUMBERS
+from statestore.interop.flink_savepoints.types.families.scalar_form import ScalarForm
+from statestore.interop.flink_savepoints.types.families.scalar_numbers import NUMBERS
+from statestore.interop.flink_savepoints.types.families.scalar_python import PYTHON_SCALARS
+from statestore.interop.flink_savepoints.types.families.scalar_texts import TEXTS
+from statestore.interop.flink_savepoints.types.families.scalar_times import TIMES
+from statestore.interop.flink_savepoints.types.families.scalar_windows import WINDOWS
+from statestore.interop.flink_savepoints.types.value_lengths import Skip
+
+__all__ = ["SCALARS", "Scalar"]
+
+_FORMS = (*NUMBERS, *BIG_NUMBERS, *TEXTS, *TIMES, *WINDOWS, *ARRAYS, *PYTHON_SCALARS)
+
+SCALARS: dict[str, ScalarForm] = {form.name: form for form in _FORMS}
+"""The registry of types without parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar(FlinkType):
+    """A type whose snapshot has no body, by its short name: ``Long``, ``String``, ``long[]``."""
+
+    name: str
+
+    @property
+    def form(self) -> ScalarForm:
+        """The definition of the type."""
+        return SCALARS[self.name]
+
+    def _java_name(self) -> str:
+        return self.name
+
+    def _serializer_length(self) -> int | None:
+        return self.form.serializer_length
+
+    def _fixed_width(self) -> int | None:
+        return self.form.fixed_width
+
+    def _arrow_type(self) -> pa.DataType:
+        return self.form.arrow
+
+    def _skipper(self) -> Skip:
+        return self.form.skip
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        return self.form.read(cursor)

@@ -1,0 +1,91 @@
+"""Arrays of primitives and of strings: the number of elements, then the elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader
+from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, list_offsets
+from statestore.interop.flink_savepoints.types.byte_slices import Bytes, Places, piece_array
+from statestore.interop.flink_savepoints.types.decode import scan_elements
+from statestore.interop.flink_savepoints.types.families.scalar_form import ScalarForm
+from statestore.interop.flink_savepoints.types.families.scalar_texts import (
+    read_sized,
+    read_strings,
+    skip_string,
+)
+from statestore.interop.flink_savepoints.types.value_lengths import (
+    Skip,
+    make_counted_skip,
+    skip_sized,
+)
+
+__all__ = ["ARRAYS"]
+
+_NO_BYTES = np.empty(0, np.uint8)
+
+
+def _make_array_skip(width: int) -> Skip:
+    def skip(reader: Reader) -> None:
+        reader.take(reader.i32() * width)
+
+    return skip
+
+
+def _take_elements(cursor: Cursor, width: int) -> tuple[Places, Bytes]:
+    """Return the number of elements of every row, and the bytes of all elements."""
+    counts = cursor.counts(width)
+    begins = cursor.position
+    cursor.position = begins + counts * width
+    pieces = piece_array(cursor.data(), begins, cursor.position)
+    _, _, content = pieces.buffers()
+    if not content:
+        return counts, _NO_BYTES
+    return counts, np.frombuffer(content, np.uint8, int((counts * width).sum()))
+
+
+def _read_boolean_arrays(cursor: Cursor) -> pa.Array:
+    counts, raw = _take_elements(cursor, 1)
+    cursor.refuse(np.array([bool((raw > 1).any())]), "a boolean is neither 0 nor 1")
+    return pa.ListArray.from_arrays(list_offsets(counts), pa.array(raw == 1))
+
+
+def _make_array_reader(dtype: np.dtype[np.generic]) -> Callable[[Cursor], pa.Array]:
+    def read(cursor: Cursor) -> pa.Array:
+        counts, raw = _take_elements(cursor, dtype.itemsize)
+        values = pa.array(raw.view(dtype).astype(dtype.newbyteorder("=")))
+        return pa.ListArray.from_arrays(list_offsets(counts), values)
+
+    return read
+
+
+def _read_string_arrays(cursor: Cursor) -> pa.Array:
+    counts = cursor.counts(1)
+    starts, ends = scan_elements(skip_string, cursor, counts)
+    texts = read_strings(Cursor(cursor.spans, starts, np.repeat(ends, counts)))
+    cursor.position = ends
+    return pa.ListArray.from_arrays(list_offsets(counts), texts)
+
+
+def _define_array(name: str, dtype_name: str, element: pa.DataType) -> ScalarForm:
+    dtype: np.dtype[np.generic] = np.dtype(dtype_name)
+    skip = _make_array_skip(dtype.itemsize)
+    return ScalarForm(name, pa.list_(element), skip, _make_array_reader(dtype))
+
+
+ARRAYS = (
+    ScalarForm("boolean[]", pa.list_(pa.bool_()), _make_array_skip(1), _read_boolean_arrays),
+    ScalarForm("byte[]", pa.binary(), skip_sized, read_sized),
+    _define_array("short[]", ">i2", pa.int16()),
+    _define_array("int[]", ">i4", pa.int32()),
+    _define_array("long[]", ">i8", pa.int64()),
+    _define_array("float[]", ">f4", pa.float32()),
+    _define_array("double[]", ">f8", pa.float64()),
+    _define_array("char[]", ">u2", pa.uint16()),
+    ScalarForm(
+        "String[]", pa.list_(pa.string()), make_counted_skip(skip_string), _read_string_arrays
+    ),
+)

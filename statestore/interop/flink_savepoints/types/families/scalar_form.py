@@ -1,0 +1,55 @@
+"""What a type without parameters must define; :class:`Scalar` finds it by the type's name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_fixed_skip
+
+__all__ = ["ScalarForm", "Width"]
+
+
+@dataclass(frozen=True, slots=True)
+class Width:
+    """The width of values that all have the same number of bytes.
+
+    ``serializer_length`` is ``getLength`` of the serializer if it differs.
+    """
+
+    width: int
+    serializer_length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarForm:
+    """A type without parameters: its short name, its column type, and the layout of its values.
+
+    ``extent`` says where a value ends: after a fixed width, or where a function finds its end.
+    """
+
+    name: str
+    arrow: pa.DataType
+    extent: Width | Skip
+    read: Callable[[Cursor], pa.Array]
+
+    @property
+    def fixed_width(self) -> int | None:
+        """The number of bytes of every value; None if it varies."""
+        return self.extent.width if isinstance(self.extent, Width) else None
+
+    @property
+    def serializer_length(self) -> int | None:
+        """``getLength`` of the serializer; None if values differ in length."""
+        if not isinstance(self.extent, Width):
+            return None
+        length = self.extent.serializer_length
+        return self.extent.width if length is None else length
+
+    @property
+    def skip(self) -> Skip:
+        """The function that skips a value."""
+        return make_fixed_skip(self.extent.width) if isinstance(self.extent, Width) else self.extent

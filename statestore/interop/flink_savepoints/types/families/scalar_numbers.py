@@ -1,0 +1,49 @@
+"""Booleans, numbers of a fixed width, and characters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.families.scalar_form import ScalarForm, Width
+
+__all__ = ["NUMBERS", "make_number_reader", "read_sorted_longs"]
+
+
+def make_number_reader(dtype: str) -> Callable[[Cursor], pa.Array]:
+    """Return a function that reads numbers of a big-endian NumPy type."""
+
+    def read(cursor: Cursor) -> pa.Array:
+        return pa.array(cursor.numbers(dtype))
+
+    return read
+
+
+def _read_booleans(cursor: Cursor) -> pa.Array:
+    return pa.array(cursor.flags())
+
+
+def read_sorted_longs(cursor: Cursor) -> pa.Array:
+    """Read ``SortedLongSerializer``: a number whose sign bit is flipped, so that bytes sort."""
+    return pa.array(cursor.numbers(">i8") ^ np.int64(-(1 << 63)))
+
+
+def _define_number(name: str, dtype: str, arrow: pa.DataType) -> ScalarForm:
+    width = Width(np.dtype(dtype).itemsize)
+    return ScalarForm(name, arrow, width, make_number_reader(dtype))
+
+
+NUMBERS = (
+    ScalarForm("Boolean", pa.bool_(), Width(1), _read_booleans),
+    _define_number("Byte", ">i1", pa.int8()),
+    _define_number("Short", ">i2", pa.int16()),
+    _define_number("Integer", ">i4", pa.int32()),
+    _define_number("Long", ">i8", pa.int64()),
+    _define_number("Float", ">f4", pa.float32()),
+    _define_number("Double", ">f8", pa.float64()),
+    _define_number("Character", ">u2", pa.uint16()),
+    ScalarForm("SortedLong", pa.int64(), Width(8), read_sorted_longs),
+)

@@ -1,0 +1,72 @@
+"""Values with the time of their last access."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.families.base import (
+    FlinkType,
+    generic_name,
+    total_width,
+)
+from statestore.interop.flink_savepoints.types.families.scalar import Scalar
+from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_sequence_skip
+
+__all__ = ["TtlAwareType", "TtlType"]
+
+_STAMP = Scalar("Long")
+
+
+@dataclass(frozen=True, slots=True)
+class TtlType(FlinkType):
+    """A value and the time of its last access, in milliseconds since 1970."""
+
+    value: FlinkType
+
+    def _java_name(self) -> str:
+        return generic_name("Ttl", self.value)
+
+    def _fixed_width(self) -> int | None:
+        return total_width([_STAMP.fixed_width, self.value.fixed_width])
+
+    def _column_count(self) -> int:
+        return self.value.column_count
+
+    def _arrow_type(self) -> pa.DataType:
+        return pa.struct({"last_access": _STAMP.arrow_type(), "value": self.value.arrow_type()})
+
+    def _skipper(self) -> Skip:
+        return make_sequence_skip(_STAMP.skipper(), self.value.skipper())
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        parts = [_STAMP.read(cursor), self.value.read(cursor)]
+        return pa.StructArray.from_arrays(parts, ["last_access", "value"])
+
+
+@dataclass(frozen=True, slots=True)
+class TtlAwareType(FlinkType):
+    """The element of a list or the value of a map, which may have a TTL."""
+
+    value: FlinkType
+    has_ttl: bool
+
+    def _java_name(self) -> str:
+        return self.value.java_name
+
+    def _fixed_width(self) -> int | None:
+        return self.value.fixed_width
+
+    def _column_count(self) -> int:
+        return self.value.column_count
+
+    def _arrow_type(self) -> pa.DataType:
+        return self.value.arrow_type()
+
+    def _skipper(self) -> Skip:
+        return self.value.skipper()
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        return self.value.read(cursor)

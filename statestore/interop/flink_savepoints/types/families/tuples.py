@@ -1,0 +1,48 @@
+"""Tuples: their fields, one after another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.decode import build_struct, number_fields
+from statestore.interop.flink_savepoints.types.families.base import (
+    FlinkType,
+    generic_name,
+    short_name,
+    total_width,
+)
+from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_sequence_skip
+
+__all__ = ["TupleType"]
+
+
+@dataclass(frozen=True, slots=True)
+class TupleType(FlinkType):
+    """A ``Tuple1`` to ``Tuple25``, or a Scala-free subclass of one."""
+
+    class_name: str
+    fields: tuple[FlinkType, ...]
+
+    def _java_name(self) -> str:
+        return generic_name(short_name(self.class_name), *self.fields)
+
+    def _serializer_length(self) -> int | None:
+        return total_width([field.serializer_length for field in self.fields])
+
+    def _fixed_width(self) -> int | None:
+        return total_width([field.fixed_width for field in self.fields])
+
+    def _column_count(self) -> int:
+        return sum(field.column_count for field in self.fields)
+
+    def _arrow_type(self) -> pa.DataType:
+        return pa.struct(number_fields(self.fields))
+
+    def _skipper(self) -> Skip:
+        return make_sequence_skip(*(field.skipper() for field in self.fields))
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        return build_struct([field.read(cursor) for field in self.fields], self.arrow_type())
