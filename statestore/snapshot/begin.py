@@ -24,8 +24,7 @@ from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, Writer
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.names import GREATEST_GIVEN_ID, manifest_path
-from statestore.format.state import Layout
-from statestore.format.ttl import TimeToLive, clock_ms
+from statestore.format.ttl import clock_ms
 from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.stored_operators import Operators
 from statestore.keys.groups import check_parallelism
@@ -40,7 +39,7 @@ from statestore.snapshot.measurement import Measuring
 from statestore.snapshot.pending_checkpoint import USED
 from statestore.snapshot.prior_checkpoints import PriorCheckpoints
 from statestore.snapshot.subtask_writer import KeyedWriter
-from statestore.snapshot.write_options import DEFAULTS, Columns, KeyedOptions
+from statestore.snapshot.write_options import Changes, KeyedArguments
 from statestore.snapshot.writer import CheckpointWriter
 
 __all__ = ["CommittedCheckpoint", "begin"]
@@ -49,8 +48,8 @@ __all__ = ["CommittedCheckpoint", "begin"]
 class CommittedCheckpoint(CheckpointWriter):
     """A checkpoint that already contains the batch.
 
-    Each call returns the stored state and writes nothing. Rows are ignored, so a DataFrame is not
-    even computed.
+    Each call returns the stored state and writes nothing, and raises StateNotFoundError if the
+    checkpoint lacks the state. Rows are ignored, so a DataFrame is not even computed.
     """
 
     already_committed = True
@@ -74,74 +73,24 @@ class CommittedCheckpoint(CheckpointWriter):
         """The checkpoint's number and writer."""
         return self._stored.checkpoint_id, self._stored.writer
 
-    def write_keyed(
-        self,
-        operator: str,
-        state: str,
-        rows: Any,
-        *,
-        key: Columns,
-        namespace: Columns = (),
-        max_parallelism: int | None = None,
-        layout: Layout | str | None = None,
-        ttl: TimeToLive | str | None = None,
-        options: KeyedOptions = DEFAULTS,
-    ) -> KeyedEntry:
-        """Return the stored state. Raises StateNotFoundError if the checkpoint lacks it."""
-        return self.manifest.keyed_entry(operator, state)
+    def _write_full(self, arguments: KeyedArguments, rows: Any) -> KeyedEntry:
+        return self.manifest.keyed_entry(arguments.operator, arguments.state)
 
-    def declare_keyed(
-        self,
-        operator: str,
-        state: str,
-        schema: Any,
-        *,
-        key: Columns,
-        namespace: Columns = (),
-        max_parallelism: int | None = None,
-        layout: Layout | str | None = None,
-        ttl: TimeToLive | str | None = None,
-        options: KeyedOptions = DEFAULTS,
-    ) -> KeyedWriter:
-        """Return a writer whose subtasks write nothing. Raises the errors of ``write_keyed``."""
-        manifest, stored = self.manifest, self.manifest.keyed_entry(operator, state)
+    def _write_changes(
+        self, arguments: KeyedArguments, changes: Changes, base: int | str
+    ) -> KeyedEntry:
+        return self.manifest.keyed_entry(arguments.operator, arguments.state)
+
+    def _write_against(self, arguments: KeyedArguments, rows: Any, base: int | str) -> KeyedEntry:
+        return self.manifest.keyed_entry(arguments.operator, arguments.state)
+
+    def _declare(self, arguments: KeyedArguments, schema: Any) -> KeyedWriter:
+        """Return a writer whose subtasks write nothing."""
+        manifest = self.manifest
+        stored = manifest.keyed_entry(arguments.operator, arguments.state)
         attempt = AttemptId(manifest.store_id, manifest.checkpoint_id, manifest.writer.token)
-        owners = owners_of(manifest, operator)
+        owners = owners_of(manifest, arguments.operator)
         return KeyedWriter(attempt, replace(stored, handles=()), owners, target=None)
-
-    def write_changes(
-        self,
-        operator: str,
-        state: str,
-        changes: Any,
-        *,
-        base: int | str = LATEST,
-        key: Columns | None = None,
-        namespace: Columns | None = None,
-        max_parallelism: int | None = None,
-        layout: Layout | str | None = None,
-        ttl: TimeToLive | str | None = None,
-        options: KeyedOptions = DEFAULTS,
-    ) -> KeyedEntry:
-        """Return the stored state; raises the errors of :meth:`write_keyed`."""
-        return self.manifest.keyed_entry(operator, state)
-
-    def write_changes_against(
-        self,
-        operator: str,
-        state: str,
-        rows: Any,
-        *,
-        base: int | str = LATEST,
-        key: Columns | None = None,
-        namespace: Columns | None = None,
-        max_parallelism: int | None = None,
-        layout: Layout | str | None = None,
-        ttl: TimeToLive | str | None = None,
-        options: KeyedOptions = DEFAULTS,
-    ) -> KeyedEntry:
-        """Return the stored state; raises the errors of :meth:`write_keyed`."""
-        return self.manifest.keyed_entry(operator, state)
 
     def carry(self, operator: str, state: str, *, base: int | str = LATEST) -> Entry:
         """Return the stored state. Raises StateNotFoundError if the checkpoint lacks it."""

@@ -23,7 +23,7 @@ from statestore.format.listed import read_all
 from statestore.format.manifest import KeyedEntry, Layer, TableRef
 from statestore.format.names import changes_table
 from statestore.format.rescale_proof import RowSet
-from statestore.format.state import KeyedState, Layout
+from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
 from statestore.layers.base_comparison import BaseComparison
@@ -43,8 +43,7 @@ from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 from statestore.snapshot.prepare import prepare, prepare_changes
 from statestore.snapshot.prior_checkpoints import StoredFacts
 from statestore.snapshot.state_request import KeyedRequest, keyed_request
-from statestore.snapshot.state_ttl import TtlAsked
-from statestore.snapshot.write_options import Changes, Columns, KeyedOptions
+from statestore.snapshot.write_options import Changes, KeyedArguments
 
 __all__ = ["changed_request", "latest_or", "write_against", "write_changes"]
 
@@ -54,54 +53,37 @@ _log = logging.getLogger(__name__)
 
 
 def changed_request(
-    attempt: CheckpointContext,
-    uid: str,
-    name: str,
-    base: int | str,
-    *,
-    key: Columns | None,
-    namespace: Columns | None,
-    max_parallelism: int | None,
-    layout: Layout | str | None,
-    ttl: TtlAsked,
-    options: KeyedOptions,
+    attempt: CheckpointContext, arguments: KeyedArguments, base: int | str
 ) -> KeyedRequest:
     """Return the request of a caller. The kind and key of the state default to the stored ones.
 
     Raises the errors of :func:`latest_or`, and InvalidArgumentError for a new state without a key,
     or for an option that changes do not have.
     """
+    uid, name, options = arguments.operator, arguments.state, arguments.options
     if options.co_located:
         raise InvalidArgumentError(
             f"co_located cannot be set for changes of state {name!r} of operator {uid!r}; it "
             "applies to all rows of a state, which write_keyed(…) writes"
         )
-    if key is None:
-        stored = latest_or(attempt, uid, name, base)
-        state = attempt.history.stored(uid, name).state if stored is None else stored.state
-        if state is None:
-            raise InvalidArgumentError(
-                f"the store has no state {name!r} of operator {uid!r}: pass key= (and for "
-                "entries kind= and entry=), so that its rows can be written in full"
-            )
-        key = state.key
-        namespace = state.namespace if namespace is None else namespace
-        options = replace(
-            options,
-            kind=options.kind or state.kind,
-            entry=state.entry if options.entry is None else options.entry,
-            time_domain=options.time_domain or state.time_domain,
+    if arguments.key is not None:
+        return keyed_request(attempt, arguments)
+    stored = latest_or(attempt, uid, name, base)
+    state = attempt.history.stored(uid, name).state if stored is None else stored.state
+    if state is None:
+        raise InvalidArgumentError(
+            f"the store has no state {name!r} of operator {uid!r}: pass key= (and for "
+            "entries kind= and entry=), so that its rows can be written in full"
         )
+    options = replace(
+        options,
+        kind=options.kind or state.kind,
+        entry=state.entry if options.entry is None else options.entry,
+        time_domain=options.time_domain or state.time_domain,
+    )
+    namespace = state.namespace if arguments.namespace is None else arguments.namespace
     return keyed_request(
-        attempt,
-        uid,
-        name,
-        key=key,
-        namespace=namespace or (),
-        max_parallelism=max_parallelism,
-        layout=layout,
-        ttl=ttl,
-        options=options,
+        attempt, replace(arguments, key=state.key, namespace=namespace, options=options)
     )
 
 

@@ -44,10 +44,7 @@ from statestore.rows.uuids import is_uuid, uuid_columns
 from statestore.snapshot.checkpoint_context import CheckpointContext
 from statestore.snapshot.prior_checkpoints import PriorCheckpoints, StoredFacts
 from statestore.snapshot.state_ttl import TtlAsked, kept_ttl
-from statestore.snapshot.write_options import Columns, KeyedOptions, KeyTypes
-
-if TYPE_CHECKING:
-    pass
+from statestore.snapshot.write_options import Columns, KeyedArguments, KeyTypes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,43 +89,33 @@ class KeyedRequest:
         return f"state {self.name!r} of operator {self.uid!r}"
 
 
-def keyed_request(
-    attempt: CheckpointContext,
-    uid: str,
-    name: str,
-    *,
-    key: Columns,
-    namespace: Columns,
-    max_parallelism: int | None,
-    layout: Layout | str | None,
-    ttl: TtlAsked,
-    options: KeyedOptions,
-) -> KeyedRequest:
+def keyed_request(attempt: CheckpointContext, arguments: KeyedArguments) -> KeyedRequest:
     """Return a caller's request with the defaults filled in.
 
     Raises ParallelismError if the max parallelism contradicts the job graph.
     """
+    options = arguments.options
     return KeyedRequest(
-        uid=uid,
-        name=name,
+        uid=arguments.operator,
+        name=arguments.state,
         kind=StateKind.VALUE if options.kind is None else StateKind(options.kind),
-        key=_names(key),
-        namespace=_names(namespace),
-        entry=_names(options.entry or ()),
-        max_parallelism=attempt.max_parallelism_of(uid, max_parallelism),
+        key=_names(arguments.key),
+        namespace=_names(arguments.namespace),
+        entry=_names(options.entry),
+        max_parallelism=attempt.max_parallelism_of(arguments.operator, arguments.max_parallelism),
         hash_scheme=options.hash_scheme,
         key_types=options.key_types,
         time_domain=None if options.time_domain is None else TimeDomain(options.time_domain),
-        layout=layout or attempt.layout,
+        layout=arguments.layout or attempt.layout,
         renamed=options.renamed or {},
         dropped=_names(options.dropped),
         regroup=options.regroup,
-        ttl=ttl,
+        ttl=arguments.ttl,
     )
 
 
-def _names(columns: Columns) -> tuple[str, ...]:
-    return (columns,) if isinstance(columns, str) else tuple(columns)
+def _names(columns: Columns | None) -> tuple[str, ...]:
+    return (columns,) if isinstance(columns, str) else tuple(columns or ())
 
 
 def keyed_state(

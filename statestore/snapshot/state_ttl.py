@@ -7,7 +7,6 @@ or off a migration; here it is a full snapshot.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from statestore.errors import (
     InvalidArgumentError,
@@ -17,9 +16,6 @@ from statestore.format.state import (
     KeyedState,
 )
 from statestore.format.ttl import TimeToLive
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["OFF", "TtlAsked", "changed_ttl", "kept_ttl"]
 

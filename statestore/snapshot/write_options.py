@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from statestore.arguments import checked_fields
-from statestore.format.state import StateKind, TimeDomain
+from statestore.format.state import Layout, StateKind, TimeDomain
+from statestore.format.ttl import TimeToLive
 
-__all__ = ["DEFAULTS", "Changes", "Columns", "KeyTypes", "KeyedOptions"]
+__all__ = ["DEFAULTS", "Changes", "Columns", "KeyTypes", "KeyedArguments", "KeyedOptions"]
 
 Columns = str | Sequence[str]
 
@@ -75,3 +76,20 @@ class KeyedOptions:
 
 
 DEFAULTS = KeyedOptions()
+
+
+@dataclass(frozen=True)
+class KeyedArguments:
+    """The arguments that all methods for keyed state share; see ``CheckpointWriter.write_keyed``.
+
+    ``key`` and ``namespace`` are None for changes that use the stored columns.
+    """
+
+    operator: str
+    state: str
+    key: Columns | None
+    namespace: Columns | None
+    max_parallelism: int | None
+    layout: Layout | str | None
+    ttl: TimeToLive | str | None
+    options: KeyedOptions

@@ -33,7 +33,13 @@ from statestore.snapshot.full_writer import declare, write_full, write_operator
 from statestore.snapshot.pending_checkpoint import NOT_ENTERED, USED, PendingCheckpoint
 from statestore.snapshot.state_request import KeyedRequest, keyed_request
 from statestore.snapshot.subtask_writer import KeyedWriter
-from statestore.snapshot.write_options import DEFAULTS, Changes, Columns, KeyedOptions
+from statestore.snapshot.write_options import (
+    DEFAULTS,
+    Changes,
+    Columns,
+    KeyedArguments,
+    KeyedOptions,
+)
 
 __all__ = ["CheckpointWriter"]
 
@@ -144,25 +150,10 @@ class CheckpointWriter:
             SchemaMismatchError, ParallelismError or InvalidArgumentError: for a conflict with the
                 stored state, or between arguments. Nothing is visible in that case either.
         """
-        request = self._request(
-            operator,
-            state,
-            key=key,
-            namespace=namespace,
-            max_parallelism=max_parallelism,
-            layout=layout,
-            ttl=ttl,
-            options=options,
+        arguments = KeyedArguments(
+            operator, state, key, namespace, max_parallelism, layout, ttl, options
         )
-        if rows is None or is_schema(rows):
-            raise InvalidArgumentError(
-                f"{request} has no rows; write changes with checkpoint.write_changes(…), and rows "
-                "of subtasks with checkpoint.declare_keyed(…)"
-            )
-        with self._attempt.measuring.writing(operator, state):
-            entry = write_full(self._collected, request, rows, co_located=options.co_located)
-        self._collected.rewritten.add((operator, state))
-        return entry
+        return self._write_full(arguments, rows)
 
     def declare_keyed(
         self,
@@ -196,25 +187,10 @@ class CheckpointWriter:
             A writer to send to the subtasks. ``writer.subtask(i).write(table)`` writes the rows of
             subtask i. Each answer goes to :meth:`acknowledge`.
         """
-        request = self._request(
-            operator,
-            state,
-            key=key,
-            namespace=namespace,
-            max_parallelism=max_parallelism,
-            layout=layout,
-            ttl=ttl,
-            options=options,
+        arguments = KeyedArguments(
+            operator, state, key, namespace, max_parallelism, layout, ttl, options
         )
-        if not is_schema(schema):
-            raise InvalidArgumentError(
-                f"{request} must be declared with a pyarrow.Schema, not "
-                f"{type(schema).__name__}; write rows with checkpoint.write_keyed(…)"
-            )
-        with self._attempt.measuring.writing(operator, state):
-            writer = declare(self._collected, request, schema, co_located=options.co_located)
-        self._collected.rewritten.add((operator, state))
-        return writer
+        return self._declare(arguments, schema)
 
     def write_changes(
         self,
@@ -263,25 +239,12 @@ class CheckpointWriter:
                 differ from the base.
             CheckpointNotFoundError: if the base has expired.
         """
-        request = self._changed(
-            operator,
-            state,
-            base,
-            key=key,
-            namespace=namespace,
-            max_parallelism=max_parallelism,
-            layout=layout,
-            ttl=ttl,
-            options=options,
+        arguments = KeyedArguments(
+            operator, state, key, namespace, max_parallelism, layout, ttl, options
         )
-        if not isinstance(changes, Changes):
-            changes = Changes(changes)
-        with self._attempt.measuring.writing(operator, state):
-            entry = write_changes(self._collected, request, changes, base)
-        if base != LATEST:
-            manifest = self._attempt.history.load(base)
-            self._collected.bases[manifest.checkpoint_id] = manifest
-        return entry
+        return self._write_changes(
+            arguments, changes if isinstance(changes, Changes) else Changes(changes), base
+        )
 
     def write_changes_against(
         self,
@@ -326,73 +289,62 @@ class CheckpointWriter:
             MissingFileError or DamagedFileError: if a file of ``base`` is missing or damaged.
             StateStoreError: the errors of :meth:`write_changes`.
         """
-        request = self._changed(
-            operator,
-            state,
-            base,
-            key=key,
-            namespace=namespace,
-            max_parallelism=max_parallelism,
-            layout=layout,
-            ttl=ttl,
-            options=options,
+        arguments = KeyedArguments(
+            operator, state, key, namespace, max_parallelism, layout, ttl, options
         )
-        with self._attempt.measuring.writing(operator, state):
-            entry = write_against(self._collected, request, rows, base)
-        self._collected.rewritten.add((operator, state))
+        return self._write_against(arguments, rows, base)
+
+    def _write_full(self, arguments: KeyedArguments, rows: Any) -> KeyedEntry:
+        request = self._request(arguments)
+        if rows is None or is_schema(rows):
+            raise InvalidArgumentError(
+                f"{request} has no rows; write changes with checkpoint.write_changes(…), and rows "
+                "of subtasks with checkpoint.declare_keyed(…)"
+            )
+        co_located = arguments.options.co_located
+        with self._attempt.measuring.writing(request.uid, request.name):
+            entry = write_full(self._collected, request, rows, co_located=co_located)
+        self._collected.rewritten.add((request.uid, request.name))
         return entry
 
-    def _request(
-        self,
-        operator: str,
-        state: str,
-        *,
-        key: Columns,
-        namespace: Columns,
-        max_parallelism: int | None,
-        layout: Layout | str | None,
-        ttl: TimeToLive | str | None,
-        options: KeyedOptions,
-    ) -> KeyedRequest:
-        self._collected.refuse_twice(operator, state)
-        return keyed_request(
-            self._attempt,
-            operator,
-            state,
-            key=key,
-            namespace=namespace,
-            max_parallelism=max_parallelism,
-            layout=layout,
-            ttl=ttl,
-            options=options,
-        )
+    def _declare(self, arguments: KeyedArguments, schema: Any) -> KeyedWriter:
+        request = self._request(arguments)
+        if not is_schema(schema):
+            raise InvalidArgumentError(
+                f"{request} must be declared with a pyarrow.Schema, not "
+                f"{type(schema).__name__}; write rows with checkpoint.write_keyed(…)"
+            )
+        co_located = arguments.options.co_located
+        with self._attempt.measuring.writing(request.uid, request.name):
+            writer = declare(self._collected, request, schema, co_located=co_located)
+        self._collected.rewritten.add((request.uid, request.name))
+        return writer
 
-    def _changed(
-        self,
-        operator: str,
-        state: str,
-        base: int | str,
-        *,
-        key: Columns | None,
-        namespace: Columns | None,
-        max_parallelism: int | None,
-        layout: Layout | str | None,
-        ttl: TimeToLive | str | None,
-        options: KeyedOptions,
-    ) -> KeyedRequest:
-        self._collected.refuse_twice(operator, state)
-        return changed_request(
-            self._attempt,
-            operator,
-            state,
-            base,
-            key=key,
-            namespace=namespace,
-            max_parallelism=max_parallelism,
-            layout=layout,
-            ttl=ttl,
-            options=options,
-        )
+    def _write_changes(
+        self, arguments: KeyedArguments, changes: Changes, base: int | str
+    ) -> KeyedEntry:
+        request = self._changed(arguments, base)
+        with self._attempt.measuring.writing(request.uid, request.name):
+            entry = write_changes(self._collected, request, changes, base)
+        if base != LATEST:
+            manifest = self._attempt.history.load(base)
+            self._collected.bases[manifest.checkpoint_id] = manifest
+        return entry
+
+    def _write_against(self, arguments: KeyedArguments, rows: Any, base: int | str) -> KeyedEntry:
+        request = self._changed(arguments, base)
+        with self._attempt.measuring.writing(request.uid, request.name):
+            entry = write_against(self._collected, request, rows, base)
+        self._collected.rewritten.add((request.uid, request.name))
+        return entry
+
+    def _request(self, arguments: KeyedArguments) -> KeyedRequest:
+        self._collected.refuse_twice(arguments.operator, arguments.state)
+        return keyed_request(self._attempt, arguments)
+
+    def _changed(self, arguments: KeyedArguments, base: int | str) -> KeyedRequest:
+        self._collected.refuse_twice(arguments.operator, arguments.state)
+        return changed_request(self._attempt, arguments, base)
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         """Add a subtask's answer, so that the checkpoint has its files. This method is thread-safe.
@@ -463,17 +415,11 @@ class CheckpointWriter:
         Returns:
             The state as the checkpoint will name it.
         """
-        return self.write_keyed(
-            operator,
-            state,
-            rows,
-            key=key,
-            namespace=namespace,
-            max_parallelism=max_parallelism,
-            layout=layout,
-            ttl=ttl,
-            options=_of_kind(options, StateKind.LIST, entry=position),
+        options = _of_kind(options, StateKind.LIST, entry=position)
+        arguments = KeyedArguments(
+            operator, state, key, namespace, max_parallelism, layout, ttl, options
         )
+        return self._write_full(arguments, rows)
 
     def write_map(
         self,
@@ -508,17 +454,11 @@ class CheckpointWriter:
         Returns:
             The state as the checkpoint will name it.
         """
-        return self.write_keyed(
-            operator,
-            state,
-            rows,
-            key=key,
-            namespace=namespace,
-            max_parallelism=max_parallelism,
-            layout=layout,
-            ttl=ttl,
-            options=_of_kind(options, StateKind.MAP, entry=map_key),
+        options = _of_kind(options, StateKind.MAP, entry=map_key)
+        arguments = KeyedArguments(
+            operator, state, key, namespace, max_parallelism, layout, ttl, options
         )
+        return self._write_full(arguments, rows)
 
     def write_reducing(
         self,
@@ -551,17 +491,11 @@ class CheckpointWriter:
         Returns:
             The state as the checkpoint will name it.
         """
-        return self.write_keyed(
-            operator,
-            state,
-            rows,
-            key=key,
-            namespace=namespace,
-            max_parallelism=max_parallelism,
-            layout=layout,
-            ttl=ttl,
-            options=_of_kind(options, StateKind.REDUCING),
+        options = _of_kind(options, StateKind.REDUCING)
+        arguments = KeyedArguments(
+            operator, state, key, namespace, max_parallelism, layout, ttl, options
         )
+        return self._write_full(arguments, rows)
 
     def write_aggregating(
         self,
@@ -594,17 +528,11 @@ class CheckpointWriter:
         Returns:
             The state as the checkpoint will name it.
         """
-        return self.write_keyed(
-            operator,
-            state,
-            rows,
-            key=key,
-            namespace=namespace,
-            max_parallelism=max_parallelism,
-            layout=layout,
-            ttl=ttl,
-            options=_of_kind(options, StateKind.AGGREGATING),
+        options = _of_kind(options, StateKind.AGGREGATING)
+        arguments = KeyedArguments(
+            operator, state, key, namespace, max_parallelism, layout, ttl, options
         )
+        return self._write_full(arguments, rows)
 
     def write_timers(
         self,
@@ -639,16 +567,11 @@ class CheckpointWriter:
         Returns:
             The state as the checkpoint will name it.
         """
-        return self.write_keyed(
-            operator,
-            state,
-            rows,
-            key=key,
-            namespace=namespace,
-            max_parallelism=max_parallelism,
-            layout=layout,
-            options=_of_kind(options, StateKind.TIMERS, entry=timestamp, time_domain=time_domain),
+        options = _of_kind(options, StateKind.TIMERS, entry=timestamp, time_domain=time_domain)
+        arguments = KeyedArguments(
+            operator, state, key, namespace, max_parallelism, layout, None, options
         )
+        return self._write_full(arguments, rows)
 
     def write_split(self, operator: str, state: str, elements: Any) -> OperatorEntry:
         """Write list state of an operator: on a rescale, each element goes to one subtask.
