@@ -155,7 +155,11 @@ class DeltaTables:
         actions = [
             commit_info(entry, checkpoint_id),
             *definition,
-            *(_remove_action(file) for file in files if file["path"] not in named),
+            *(
+                remove_file(file["path"], file["size_bytes"], file.get("partition") or {})
+                for file in files
+                if file["path"] not in named
+            ),
             *(
                 add_file(self._storage, entry, handle, is_new=path not in present)
                 for path, handle in named.items()
@@ -349,7 +353,3 @@ def _is_described(file: dict[str, Any]) -> bool:
     """
     bounds = [file.get("min") or {}, file.get("max") or {}]
     return all(value is not None for values in bounds for value in values.values())
-
-
-def _remove_action(file: dict[str, Any]) -> Action:
-    return remove_file(file["path"], file["size_bytes"], file.get("partition") or {})

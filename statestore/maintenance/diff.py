@@ -29,7 +29,6 @@ from statestore.maintenance.diff_report import (
     state_others,
 )
 from statestore.maintenance.diff_rows import (
-    ComparedRows,
     ComparedSide,
     compare_groups,
     compare_whole,
@@ -191,7 +190,14 @@ class _Comparison:
             if known and tell and (a.rows, a.digest) == (b.rows, b.digest):
                 return difference
             compared = compare_whole(*sides, self._keys, self._rows_at_once)
-        return _add_row_counts(difference, compared)
+        return replace(
+            difference,
+            added=compared.added,
+            removed=compared.removed,
+            changed=compared.changed,
+            key_groups=tuple(compared.groups),
+            examples=tuple(compared.examples),
+        )
 
     def _compare_operator_elements(
         self, difference: StateDifference, a: OperatorEntry, b: OperatorEntry
@@ -243,14 +249,3 @@ def _has_common_groups(a: KeyedEntry, b: KeyedEntry) -> bool:
         new.max_parallelism,
         new.hash_scheme,
     ) and sorted(old.identity) == sorted(new.identity)
-
-
-def _add_row_counts(difference: StateDifference, compared: ComparedRows) -> StateDifference:
-    return replace(
-        difference,
-        added=compared.added,
-        removed=compared.removed,
-        changed=compared.changed,
-        key_groups=tuple(compared.groups),
-        examples=tuple(compared.examples),
-    )

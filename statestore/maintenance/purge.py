@@ -169,8 +169,12 @@ def purge(
             number = number if moved is None else moved.checkpoint_id
             plan = _plan_purge(catalog, wanted, number, finder)
     pins = _describe_pins(catalog, plan.to_replace, now_ms)
-    if not ignore_pins:
-        _refuse_pinned(pins)
+    if pins and not ignore_pins:
+        raise InvalidArgumentError(
+            f"checkpoints to replace are pinned: {'; '.join(pins)}. Wait until the leases "
+            "end, unpin them, or continue with ignore_pins (--ignore-pins): then their "
+            "readers keep the files, which contain the key, until the leases end"
+        )
     tables = {hit.entry.table.path for hits in plan.hits.values() for hit in hits}
     logs: tuple[str, ...] = ()
     successors: dict[int, Manifest] = {}
@@ -351,15 +355,6 @@ def _describe_pins(catalog: Catalog, again: tuple[int, ...], now_ms: int) -> tup
     pins = [p for p in catalog.holds.pins() if p.until_ms > now_ms and p.checkpoint_id in again]
     pins.sort(key=lambda pin: (pin.checkpoint_id, pin.token))
     return tuple(f"checkpoint {p.checkpoint_id} by {p.holder} (pin {p.token})" for p in pins)
-
-
-def _refuse_pinned(pins: Sequence[str]) -> None:
-    if pins:
-        raise InvalidArgumentError(
-            f"checkpoints to replace are pinned: {'; '.join(pins)}. Wait until the leases "
-            "end, unpin them, or continue with ignore_pins (--ignore-pins): then their "
-            "readers keep the files, which contain the key, until the leases end"
-        )
 
 
 def _refuse_broken(catalog: Catalog, plan: _PurgePlan) -> None:

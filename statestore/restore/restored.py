@@ -21,7 +21,6 @@ from statestore.display import figure
 from statestore.engines.choice import spark_module
 from statestore.errors import InvalidArgumentError, ParallelismError, StateStoreError
 from statestore.format.digest import combine
-from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import Manifest, OperatorEntry
 from statestore.format.rescale_proof import RowSet
 from statestore.format.slices import KeyedPlan
@@ -492,10 +491,8 @@ class RestoredKeyedState:
         """
         if not isinstance(self._catalog.storage, CachedStorage):
             return ()
-        return preferred_hosts(self._files(), self.assignment)
-
-    def _files(self) -> tuple[KeyedStateHandle, ...]:
-        return tuple(handle for part in self.entry.parts for handle in part.handles)
+        files = tuple(handle for part in self.entry.parts for handle in part.handles)
+        return preferred_hosts(files, self.assignment)
 
     def _reader(self, key_groups: KeyGroupRange, *, verify: bool = False) -> pa.RecordBatchReader:
         return record_batch_reader(

@@ -238,23 +238,19 @@ def skew(
                 for entry in entries
                 if keys and read_groups and len(entry.state.identity) > len(entry.state.key)
             ]
-            operators.append(_operator(operator_uid, entries, by, factor, tuple(hot)))
+            operators.append(
+                SkewedOperator(
+                    uid=operator_uid,
+                    states=tuple(entry.state.name for entry in entries),
+                    key_groups=entries[0].state.max_parallelism,
+                    rows=sum(entry.rows for entry in entries),
+                    size_bytes=sum(entry.size_bytes for entry in entries),
+                    skewed=skewed_groups(entries, by, factor),
+                    hot=tuple(hot),
+                )
+            )
     lacking = left_out_of(manifest.left_out, uid, name)
     return SkewReport(manifest.checkpoint_id, by, factor, tuple(operators), lacking)
-
-
-def _operator(
-    uid: str, entries: list[KeyedEntry], by: Weight, factor: float, hot: tuple[HotKeys, ...]
-) -> SkewedOperator:
-    return SkewedOperator(
-        uid=uid,
-        states=tuple(entry.state.name for entry in entries),
-        key_groups=entries[0].state.max_parallelism,
-        rows=sum(entry.rows for entry in entries),
-        size_bytes=sum(entry.size_bytes for entry in entries),
-        skewed=skewed_groups(entries, by, factor),
-        hot=hot,
-    )
 
 
 def _hot_keys(storage: Storage, entry: KeyedEntry, most: int, read_groups: int) -> HotKeys:

@@ -71,7 +71,12 @@ def _hash_values(array: pa.Array, data_type: pa.DataType) -> U64Array:
         return _mix(double_bits(array) + _STEP)
     if types.is_decimal(data_type):
         return _hash_decimals(array, data_type)
-    if types.is_string(data_type) or types.is_binary(data_type) or _is_large(data_type):
+    if (
+        types.is_string(data_type)
+        or types.is_binary(data_type)
+        or types.is_large_string(data_type)
+        or types.is_large_binary(data_type)
+    ):
         return _hash_bytes(array)
     if types.is_map(data_type):
         return _hash_maps(array, data_type)
@@ -226,10 +231,6 @@ def int64_values(array: pa.Array) -> npt.NDArray[np.int64]:
 def _index_in_row(ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     counts = np.diff(ends)
     return np.arange(ends[0], ends[-1]) - np.repeat(ends[:-1], counts)
-
-
-def _is_large(data_type: pa.DataType) -> bool:
-    return bool(pa.types.is_large_string(data_type) or pa.types.is_large_binary(data_type))
 
 
 def _mix(x: U64Array) -> U64Array:

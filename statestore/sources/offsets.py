@@ -211,12 +211,10 @@ def _start_subtask(topic: str, parallelism: int) -> int:
 
 
 def _element(offset: SourceOffset) -> dict[str, str | int]:
-    element: dict[str, str | int] = dict(zip(_FIELDS, _place(offset), strict=True))
+    element: dict[str, str | int] = dict(
+        zip(_FIELDS, (offset.topic, offset.partition, offset.offset), strict=True)
+    )
     return element if offset.topic_id is None else element | {_ID: offset.topic_id}
-
-
-def _place(offset: SourceOffset) -> tuple[str, int, int]:
-    return offset.topic, offset.partition, offset.offset
 
 
 def _field(element: object, name: str) -> object:

@@ -133,11 +133,11 @@ class _KeyTask:
         return arrow_schema(schema_from_json(self.state.jsonValue()))
 
     @cached_property
-    def _taken(self) -> pa.Schema:
+    def _events_schema(self) -> pa.Schema:
         return arrow_schema_of(self.events)
 
     @cached_property
-    def _given(self) -> pa.Schema:
+    def _marked_schema(self) -> pa.Schema:
         return arrow_schema_of(self.marked)
 
     def run(self, events: pa.Table, state: pa.Table) -> pa.Table:
@@ -147,7 +147,7 @@ class _KeyTask:
             ProcessorError: For an error in the function, and for a result that cannot be stored.
         """
         warm_up_worker()
-        events, old = _cast(events, self._taken), _cast(state, self._stored)
+        events, old = _cast(events, self._events_schema), _cast(state, self._stored)
         first = events if events.num_rows else old
         values: tuple[Any, ...] = ()
         try:
@@ -164,7 +164,7 @@ class _KeyTask:
         marked = rows.append_column(_CLEARED, pa.repeat(False, rows.num_rows))
         if not self._has_all_entries(old, rows):
             marked = pa.concat_tables([self._mark(old), marked])
-        return _cast(marked, self._given)
+        return _cast(marked, self._marked_schema)
 
     def _mark(self, old: pa.Table) -> pa.Table:
         """Return a row that marks a key as cleared; all columns but the key's are null."""
