@@ -159,7 +159,7 @@ def _target_options() -> list[Any]:
         ),
         click.option(
             "--balance",
-            type=click.Choice([one.value for one in Weight]),
+            type=click.Choice([weight.value for weight in Weight]),
             help=(
                 "Choose key-group ranges with balanced bytes or rows instead of equal numbers of "
                 "key groups."
@@ -206,16 +206,18 @@ def parse_key(text: str, state: KeyedState) -> tuple[Any, ...]:
     types = {name: state.schema.type_of(name) for name in state.key}
     try:
         if len(types) == 1:
-            ((name, kind),) = types.items()
-            values: Mapping[str, Any] = {name: text if isinstance(kind, str) else parse_json(text)}
+            ((name, data_type),) = types.items()
+            values: Mapping[str, Any] = {
+                name: text if isinstance(data_type, str) else parse_json(text)
+            }
         else:
             values = _key_columns(parse_json(text), state.key)
-        return tuple(_converted(values[name], kind, name) for name, kind in types.items())
+        return tuple(_converted(values[name], data_type, name) for name, data_type in types.items())
     except ValueError as error:
         raise _no_key(text, state, str(error)) from error
 
 
-def parse_value(text: str, kind: DataType, name: str) -> Any:
+def parse_value(text: str, data_type: DataType, name: str) -> Any:
     """Parse the value of a column from ``--key COLUMN=VALUE``.
 
     A value of a struct, array or map is JSON.
@@ -223,7 +225,7 @@ def parse_value(text: str, kind: DataType, name: str) -> Any:
     Raises:
         ValueError: The text is not a value of the type.
     """
-    return _converted(text if isinstance(kind, str) else parse_json(text), kind, name)
+    return _converted(text if isinstance(data_type, str) else parse_json(text), data_type, name)
 
 
 def key_value(values: tuple[Any, ...]) -> Any:
@@ -288,7 +290,7 @@ def _no_key(text: str, state: KeyedState, reason: str) -> InvalidArgumentError:
     )
 
 
-def _converted(value: Any, kind: DataType, place: str) -> Any:
+def _converted(value: Any, data_type: DataType, place: str) -> Any:
     """Convert a value from :func:`parse_json` to its column's type.
 
     Values with a JSON type of their own (null, booleans, numbers of whole-number and decimal
@@ -297,67 +299,68 @@ def _converted(value: Any, kind: DataType, place: str) -> Any:
     """
     if value is None:
         return None
-    if isinstance(kind, str):
-        return _converted_scalar(value, kind, place)
-    if kind["type"] == "struct" and isinstance(value, dict):
-        fields = {field["name"]: field["type"] for field in kind["fields"]}
+    if isinstance(data_type, str):
+        return _converted_scalar(value, data_type, place)
+    if data_type["type"] == "struct" and isinstance(value, dict):
+        fields = {field["name"]: field["type"] for field in data_type["fields"]}
         if set(value) == set(fields):
             return {
                 name: _converted(value[name], field, f"{place}.{name}")
                 for name, field in fields.items()
             }
-    elif kind["type"] == "array" and isinstance(value, list):
+    elif data_type["type"] == "array" and isinstance(value, list):
         return [
-            _converted(item, kind["elementType"], f"{place}[{at}]") for at, item in enumerate(value)
+            _converted(item, data_type["elementType"], f"{place}[{index}]")
+            for index, item in enumerate(value)
         ]
-    elif kind["type"] == "map" and isinstance(value, list):
-        return [_entry(pair, kind, f"{place}[{at}]") for at, pair in enumerate(value)]
-    form = _FORMS[kind["type"]]
-    raise ValueError(f"{place!r} is {type_text(kind)}: pass {form}")
+    elif data_type["type"] == "map" and isinstance(value, list):
+        return [_entry(pair, data_type, f"{place}[{index}]") for index, pair in enumerate(value)]
+    form = _FORMS[data_type["type"]]
+    raise ValueError(f"{place!r} is {type_text(data_type)}: pass {form}")
 
 
-def _entry(pair: Any, kind: Mapping[str, Any], place: str) -> tuple[Any, Any]:
+def _entry(pair: Any, data_type: Mapping[str, Any], place: str) -> tuple[Any, Any]:
     """Convert a map entry that is given as a list of its key and value."""
     if not isinstance(pair, list) or len(pair) != 2:
         raise ValueError(f"{place!r} is an entry of a map: pass a list [key, value]")
     key, value = pair
     return (
-        _converted(key, kind["keyType"], f"{place}.key"),
-        _converted(value, kind["valueType"], f"{place}.value"),
+        _converted(key, data_type["keyType"], f"{place}.key"),
+        _converted(value, data_type["valueType"], f"{place}.value"),
     )
 
 
-def _converted_scalar(value: Any, kind: str, place: str) -> Any:
-    read_number = _number_reader(kind)
+def _converted_scalar(value: Any, data_type: str, place: str) -> Any:
+    read_number = _number_reader(data_type)
     try:
         if isinstance(value, str):
-            return _read_text(value, kind)
+            return _read_text(value, data_type)
         if read_number is not None and not isinstance(value, bool | dict | list):
             return read_number(value)
     except ValueError as error:
-        raise ValueError(f"{place!r} is {kind}: {error}") from None
+        raise ValueError(f"{place!r} is {data_type}: {error}") from None
     # Objects and lists, and numbers for a type without numbers.
-    if isinstance(value, bool) and kind == "boolean":
+    if isinstance(value, bool) and data_type == "boolean":
         return value
     shown = json.dumps(value, default=str)
-    raise ValueError(f"{place!r} is {kind}, and {shown:.80} does not fit that type")
+    raise ValueError(f"{place!r} is {data_type}, and {shown:.80} does not fit that type")
 
 
-def _number_reader(kind: str) -> Callable[[int | Decimal], Any] | None:
+def _number_reader(data_type: str) -> Callable[[int | Decimal], Any] | None:
     """Return the converter of numbers for a numeric type; None for types without numbers."""
-    if kind.startswith("decimal"):
+    if data_type.startswith("decimal"):
         return Decimal
-    return _NUMBERS.get(kind)
+    return _NUMBERS.get(data_type)
 
 
-def _read_text(text: str, kind: str) -> Any:
+def _read_text(text: str, data_type: str) -> Any:
     """Parse a value from text. Raises ValueError if the type cannot represent it."""
-    if kind in _TEXTS:
-        return _TEXTS[kind](text)
+    if data_type in _TEXTS:
+        return _TEXTS[data_type](text)
     # Python's own floats, as printed by ``--output json``.
-    if kind in ("double", "float") and _NOT_FINITE.fullmatch(text.strip()):
+    if data_type in ("double", "float") and _NOT_FINITE.fullmatch(text.strip()):
         return float(text)
-    read_number = _number_reader(kind)
+    read_number = _number_reader(data_type)
     if read_number is None:
         raise ValueError("text does not fit that type")
     return read_number(parse_number(text))

@@ -232,13 +232,14 @@ def write_choices(page: Page, choices: tuple[ParallelismChoice, ...], parallelis
     """Write how a parallelism was chosen from the sizes of the key groups."""
     page.line(f"parallelism {parallelism} is chosen from the stored bytes:", "bold")
     for choice in choices:
-        how = choice.decision
+        decision = choice.decision
         page.line(
-            f"  {choice.uid}: {size(how.total_bytes)} of keyed state; first guess "
-            f"{how.first_guess}, divided by bytes into "
-            f"{counted(len(how.byte_ranges), 'range')}: parallelism {how.parallelism}; the "
-            f"largest subtask gets {size(how.largest_by_number)} (with ranges divided by "
-            f"bytes: {size(how.largest_by_bytes)})"
+            f"  {choice.uid}: {size(decision.total_bytes)} of keyed state; first guess "
+            f"{decision.first_guess}, divided by bytes into "
+            f"{counted(len(decision.byte_ranges), 'range')}: parallelism "
+            f"{decision.parallelism}; the largest subtask gets "
+            f"{size(decision.largest_by_number)} (with ranges divided by bytes: "
+            f"{size(decision.largest_by_bytes)})"
         )
 
 
@@ -290,11 +291,13 @@ def write_subtasks(page: Page, operator: OperatorPlan) -> None:
     ]
     most = max(weights)
     drawn = [bar(weight, most, width=width, pen=page.pen) for weight in weights]
-    at = names.index("rows" if keyed else "elements") + 1
+    drawing_index = names.index("rows" if keyed else "elements") + 1
     page.line()
-    page.line(_line(titles, widths, at, " " * width), "bold")
+    page.line(_line(titles, widths, drawing_index, " " * width), "bold")
     for values, drawing in zip(columns, drawn, strict=True):
-        page.line(_line([values[name] for name in names], widths, at, f"{drawing:<{width}}"))
+        page.line(
+            _line([values[name] for name in names], widths, drawing_index, f"{drawing:<{width}}")
+        )
     if len(summed) < len(subtasks):
         page.line(
             f"each line summarizes up to {max(map(len, summed))} subtasks; --output json lists "
@@ -317,13 +320,13 @@ def write_subtasks(page: Page, operator: OperatorPlan) -> None:
         )
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], at: int, drawing: str) -> str:
-    """Format one line, with right-aligned numbers and the drawing before cell ``at``.
+def _line(cells: Sequence[str], widths: Sequence[int], drawing_index: int, drawing: str) -> str:
+    """Format one line, with right-aligned numbers and the drawing before cell ``drawing_index``.
 
     This avoids rich's tables, which are slow.
     """
     parts = [f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)]
-    parts.insert(at, drawing)
+    parts.insert(drawing_index, drawing)
     return (" " * GAP).join(parts)
 
 
@@ -387,7 +390,9 @@ def _placement_table(members: Sequence[OperatorPlacement]) -> Table:
             member.subtasks[number] if number < len(member.subtasks) else None for member in members
         ]
         host = next(placed.host for placed in here if placed)
-        bytes_there = ["-" if one is None else size(one.local_bytes) for one in here]
+        bytes_there = [
+            "-" if placement is None else size(placement.local_bytes) for placement in here
+        ]
         table.add_row(*map(cell, (str(number), host, *bytes_there)))
     return table
 
@@ -443,8 +448,13 @@ def write_skew(page: Page, skew: RangeSkew) -> None:
     page.line()
     page.line(f"operator {skew.uid}: ranges by number of key groups, and by {skew.by.value}")
     page.line(_skew_line(titles, widths, (" " * width, "")), "bold")
-    for name, left, right, one, two in zip(names, *numbers, even, other, strict=True):
-        bars = [f"{bar(value, most, width=width, pen=page.pen):<{width}}" for value in (one, two)]
+    for name, left, right, even_share, balanced_share in zip(
+        names, *numbers, even, other, strict=True
+    ):
+        bars = [
+            f"{bar(value, most, width=width, pen=page.pen):<{width}}"
+            for value in (even_share, balanced_share)
+        ]
         page.line(_skew_line((name, left, right), widths, bars))
     page.line(
         f"largest subtask: {_weight_text(skew.by, max(skew.even))} with even ranges, "
@@ -455,7 +465,7 @@ def write_skew(page: Page, skew: RangeSkew) -> None:
 
 
 def _skew_line(cells: Sequence[str], widths: Sequence[int], bars: Sequence[str]) -> str:
-    name, left, right = (f"{one:>{width}}" for one, width in zip(cells, widths, strict=True))
+    name, left, right = (f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
     gap = " " * GAP
     return gap.join((name, left, bars[0], right, bars[1])).rstrip()
 

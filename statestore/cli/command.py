@@ -60,9 +60,9 @@ class Invocation:
     @cached_property
     def resolved(self) -> ResolvedSettings:
         """The effective settings. Raises SettingsError if one is invalid."""
-        given = {name: value for name, value in self.arguments.items() if name != "config"}
+        options = {name: value for name, value in self.arguments.items() if name != "config"}
         return resolve_settings(
-            config=self.arguments.get("config"), environment=os.environ, arguments=given
+            config=self.arguments.get("config"), environment=os.environ, arguments=options
         )
 
     @property
@@ -192,12 +192,12 @@ class KeyVerb(Verb):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as click does."""
-        given = list(args)
+        typed = list(args)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            key = next((arg for arg in given if re.match(r"-[0-9.]", arg)), None)
-            if key is None or "--" in given:
+            key = next((arg for arg in typed if re.match(r"-[0-9.]", arg)), None)
+            if key is None or "--" in typed:
                 raise
             raise click.UsageError(
                 f"put '--' before a key that begins with '-': -- {key}"
@@ -247,7 +247,9 @@ class Root(click.Group):
         width = max(map(len, self.list_commands(ctx)))
         for title, verbs in self.sections.items():
             with formatter.section(title):
-                formatter.write_dl([(f"{name:<{width}}", one.does) for name, one in verbs.items()])
+                formatter.write_dl(
+                    [(f"{name:<{width}}", command.does) for name, command in verbs.items()]
+                )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -288,11 +290,11 @@ def _remember(context: click.Context, parameter: click.Parameter, value: Any) ->
 
 
 def _with_own_code(error: type[StateStoreError]) -> list[type[StateStoreError]]:
-    found = []
+    with_code = []
     for child in error.__subclasses__():
-        found += [child] if "exit_code" in vars(child) else []
-        found += _with_own_code(child)
-    return found
+        with_code += [child] if "exit_code" in vars(child) else []
+        with_code += _with_own_code(child)
+    return with_code
 
 
 def _summary(error: type[StateStoreError]) -> str:

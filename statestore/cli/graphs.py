@@ -177,14 +177,16 @@ def write_graph(page: Page, manifest: Manifest, graph: JobGraph) -> None:
     """Draw the job vertices with their chained operators, each operator's state, and the edges."""
     ids = operator_ids(graph)
     vertices = job_vertices(graph, ids)
-    number = {name: at for at, v in enumerate(vertices, 1) for name in v.in_order}
+    vertex_of = {
+        name: number for number, vertex in enumerate(vertices, 1) for name in vertex.in_order
+    }
     arrow, corner = ("->", "`-") if page.pen == ASCII else ("→", "└")
     width = max(len(node.name) for node in graph.nodes)
     wide = max(len(_uid(graph, node.name)) for node in graph.nodes)
-    for at, vertex in enumerate(vertices, 1):
+    for number, vertex in enumerate(vertices, 1):
         page.line()
         page.line(
-            f"job vertex {at}  {f' {arrow} '.join(vertex.in_order)}  ({_parallelism(vertex)})",
+            f"job vertex {number}  {f' {arrow} '.join(vertex.in_order)}  ({_parallelism(vertex)})",
             "bold",
         )
         for name in vertex.in_order:
@@ -193,9 +195,9 @@ def write_graph(page: Page, manifest: Manifest, graph: JobGraph) -> None:
             page.line(f"  {name:<{width}}  {ids[name]}  {uid:<{wide}}  {states}")
         for name in vertex.in_order:
             for edge in graph.out_edges(name):
-                if number[edge.target] != at:
-                    kind = graph.partitioner(edge).value
-                    page.line(f"  {corner} {kind} to job vertex {number[edge.target]}")
+                if vertex_of[edge.target] != number:
+                    partitioner = graph.partitioner(edge).value
+                    page.line(f"  {corner} {partitioner} to job vertex {vertex_of[edge.target]}")
 
 
 def write_matching(page: Page, matching: Matching) -> None:
@@ -204,12 +206,12 @@ def write_matching(page: Page, matching: Matching) -> None:
     page.line("state of the operators", "bold")
     width = max(len(node.node.name) for node in matching.nodes) if matching.nodes else 0
     for node in matching.nodes:
-        how = (
+        outcome = (
             "starts empty"
             if node.stored is None or node.found_by is None
             else f"finds {node.stored} by {node.found_by.value}: {_held(node.stored)}"
         )
-        page.line(f"  {node.node.name:<{width}}  {how}")
+        page.line(f"  {node.node.name:<{width}}  {outcome}")
     for stored in matching.dropped:
         page.line(f"  dropped: {stored}: {_held(stored)}", "bold red")
     for stored in matching.ignored:

@@ -88,10 +88,9 @@ def write_chosen(page: Page, chosen: BatchParallelism) -> None:
             f"  {chosen.first_guess} from the bytes alone; files are assigned whole and in "
             f"order, so the largest task reads {size(max(chosen.task_bytes))}"
         )
-    for one in chosen.inputs:
-        read = "read completely by every task" if one.broadcast else "divided"
-        page.line(
-            f"  {one.url}: {size(one.size_bytes)} in {counted(len(one.sizes), 'file')}, {read}"
-        )
-        if one.missing is not None:
-            page.line(f"    left out  {one.missing}")
+    for batch in chosen.inputs:
+        read = "read completely by every task" if batch.broadcast else "divided"
+        files = counted(len(batch.sizes), "file")
+        page.line(f"  {batch.url}: {size(batch.size_bytes)} in {files}, {read}")
+        if batch.missing is not None:
+            page.line(f"    left out  {batch.missing}")

@@ -130,12 +130,12 @@ def write_collected(page: Page, collected: CollectedGarbage) -> None:
 
 
 def _write_held(page: Page, held: Iterable[Held]) -> None:
-    for one in held:
-        page.line(f"  checkpoint {one.checkpoint_id} is held by {one.by}")
+    for checkpoint in held:
+        page.line(f"  checkpoint {checkpoint.checkpoint_id} is held by {checkpoint.by}")
 
 
-def _amount(found: FileAmount) -> str:
-    return amount(found.size_bytes, found.files)
+def _amount(files: FileAmount) -> str:
+    return amount(files.size_bytes, files.files)
 
 
 def _numbers(numbers: Iterable[int]) -> str:

@@ -79,10 +79,10 @@ def compare_checkpoints(
         streams = invocation.settings.parallel_streams
         second = StateStore.open(other, parallel_streams=streams)
     with progress_bar("comparing") as progress:
-        found = store.inspect.diff(
+        difference = store.inspect.diff(
             a, b, other=second, operator=uid, state=name, keys=keys, on_progress=progress
         )
-    return Output(found, write_difference, status=1 if exit_code and found.differs else 0)
+    return Output(difference, write_difference, status=1 if exit_code and difference.differs else 0)
 
 
 def write_difference(page: Page, difference: CheckpointDifference) -> None:
@@ -112,7 +112,7 @@ def _row(state: StateDifference) -> tuple[str, ...]:
     changes = (state.added, state.removed, state.changed)
     counts = ("?",) * 3 if state.not_compared else (count(change) for change in changes)
     groups = state.key_groups_differing
-    rows = ("?" if one is None else count(one) for one in (state.rows_a, state.rows_b))
+    rows = ("?" if rows is None else count(rows) for rows in (state.rows_a, state.rows_b))
     return (state.operator, state.state, *rows, *counts, "" if groups is None else count(groups))
 
 

@@ -387,30 +387,36 @@ def _write_operator(page: Page, operator: ShownOperator) -> None:
             page.line(f"  {state.name} has no columns: {state.note}")
     if operator.operator:
         table = table_of("operator state", "mode", "type", "elements by subtask", "bytes")
-        for one in operator.operator:
-            by_subtask = ", ".join(map(count, one.elements.values()))
-            row = (one.name, one.mode, one.type, by_subtask, size(one.size_bytes))
+        for elements in operator.operator:
+            by_subtask = ", ".join(map(count, elements.elements.values()))
+            row = (
+                elements.name,
+                elements.mode,
+                elements.type,
+                by_subtask,
+                size(elements.size_bytes),
+            )
             table.add_row(*map(cell, row))
         page.table(table)
-    for one in operator.operator:
-        for split in one.splits or ():
+    for elements in operator.operator:
+        for split in elements.splits or ():
             offset = _KAFKA_OFFSETS.get(split.offset, str(split.offset))
             page.line(f"  {split.topic}, partition {split.partition}: next offset: {offset}")
 
 
 def _keyed_row(state: ShownKeyedState) -> tuple[str, ...]:
-    kind = f"{state.kind} with TTL" if state.has_ttl else state.kind
+    kind_text = f"{state.kind} with TTL" if state.has_ttl else state.kind
     key = state.key if state.namespace is None else f"{state.key} in {state.namespace}"
     if state.entries is None or state.size_bytes is None:
-        return (state.name, "?", "?", "?", "?", kind, key, state.value)
-    fullest = max(state.entries.items(), key=lambda one: one[1], default=None)
+        return (state.name, "?", "?", "?", "?", kind_text, key, state.value)
+    fullest = max(state.entries.items(), key=lambda group: group[1], default=None)
     return (
         state.name,
         count(sum(state.entries.values())),
         count(len(state.entries)),
         "" if fullest is None else f"{fullest[0]}: {count(fullest[1])}",
         size(state.size_bytes),
-        kind,
+        kind_text,
         key,
         state.value,
     )

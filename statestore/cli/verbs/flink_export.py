@@ -125,7 +125,7 @@ def export_state(
             checkpoint=checkpoint,
             parallelism=parallelism,
             max_parallelism=max_parallelism,
-            tuples=tuple(_state("--tuple", one) for one in tuples),
+            tuples=tuple(_state("--tuple", tuple_state) for tuple_state in tuples),
             dry_run=dry_run,
             on_progress=progress,
             access=module.SavepointAccess(moved=dict(map(folder_pair, moved)), allow=allow),
@@ -243,23 +243,23 @@ class FlinkExportResult(Result):
         page.line(f"  to           {done.savepoint}")
         if not done.dry_run:
             page.line("  read back    rows, values and key groups equal those of the store")
-        for one in done.operators:
+        for operator in done.operators:
             page.line()
-            page.line(f"operator {one.uid}, id {one.id}", "bold")
-            page.line(f"  key groups   {count(one.max_parallelism)}")
-            most, largest = max(one.rows), max(one.size_bytes)
+            page.line(f"operator {operator.uid}, id {operator.id}", "bold")
+            page.line(f"  key groups   {count(operator.max_parallelism)}")
+            most, largest = max(operator.rows), max(operator.size_bytes)
             page.line(
-                f"  subtasks     {one.parallelism}, with at most {count(most)} rows and "
-                f"{size(largest)} each; {count(sum(one.rows))} rows and "
-                f"{size(sum(one.size_bytes))} in total"
+                f"  subtasks     {operator.parallelism}, with at most {count(most)} rows and "
+                f"{size(largest)} each; {count(sum(operator.rows))} rows and "
+                f"{size(sum(operator.size_bytes))} in total"
             )
             table = table_of("state", "in Flink", "kind", "type", "rows", right={"rows"})
-            for state in one.states:
+            for state in operator.states:
                 row = (state.name, state.flink_name, state.kind, state.value_type)
                 table.add_row(*map(cell, (*row, count(state.rows))))
             page.table(table)
-        for operator in done.carried:
-            page.line(f"carried unchanged: {operator}")
+        for carried in done.carried:
+            page.line(f"carried unchanged: {carried}")
         for left in done.left_out:
             name = f"{left.operator}/{left.state}" if left.state else left.operator
             page.line(f"left out: {name}, {left.reason}")

@@ -284,13 +284,13 @@ class FlinkImportResult(Result):
         done = self.imported
         what = f"{done.record.place}, checkpoint {done.record.checkpoint} of its job,"
         where = f"checkpoint {done.checkpoint_id} of {done.store}"
-        for one in done.left_out:
-            page.line(f"{one.label} is left out: {one.reason}", "bold")
+        for left_out in done.left_out:
+            page.line(f"{left_out.label} is left out: {left_out.reason}", "bold")
         if done.found:
             page.line(f"{what} was already imported: it is {where}", "bold")
         else:
-            how = " (only the changes since the previous one)" if done.is_incremental else ""
-            page.line(f"imported {what} as {where}{how}", "bold")
+            scope = " (only the changes since the previous one)" if done.is_incremental else ""
+            page.line(f"imported {what} as {where}{scope}", "bold")
         table = table_of("operator", "state", "kind", "rows", "key", right={"rows"})
         for state in done.record.states:
             key = ", ".join(state.names.get("key", ()))

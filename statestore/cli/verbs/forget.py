@@ -97,8 +97,8 @@ def _columns(keys: Sequence[str]) -> dict[str, ValueOf]:
     return columns
 
 
-def _parsed(text: str, name: str, kind: DataType) -> Any:
-    return parse_value(text, kind, name)
+def _parsed(text: str, name: str, data_type: DataType) -> Any:
+    return parse_value(text, data_type, name)
 
 
 def write_forgotten(page: Page, forgotten: ForgottenSubject) -> None:

@@ -60,8 +60,8 @@ _FOR_WIDE_ONES = ("operators", "states", "files")
 def list_checkpoints(invocation: Invocation) -> CheckpointList:
     """List the checkpoints of a store."""
     store, now_ms = invocation.store(), time.time_ns() // 1_000_000
-    found = (_row(store, checkpoint_id, now_ms) for checkpoint_id in store.checkpoints())
-    rows = tuple(row for row in found if row is not None)
+    listed = (_row(store, checkpoint_id, now_ms) for checkpoint_id in store.checkpoints())
+    rows = tuple(row for row in listed if row is not None)
     problem = _problem(rows)
     savepoints: tuple[Savepoint, ...] = ()
     pins: tuple[Pin, ...] = ()

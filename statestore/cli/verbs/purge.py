@@ -109,7 +109,7 @@ def write_purged_key(page: Page, purged: PurgedKey) -> None:
 
 def write_purged(page: Page, done: PurgedKey, what: str) -> None:
     """Write the removed rows; ``what`` names the subject."""
-    held = [one for one in done.replaced if one.states]
+    held = [checkpoint for checkpoint in done.replaced if checkpoint.states]
     verb = "would remove" if done.dry_run else "removed"
     if held:
         from_where = f"from {counted(len(held), 'checkpoint')} of {done.store}"
@@ -117,10 +117,9 @@ def write_purged(page: Page, done: PurgedKey, what: str) -> None:
         _write_replaced(page, done.replaced)
     else:
         page.line(f"no kept checkpoint of {done.store} contains {what}")
-    for one in done.finished:
-        page.line(
-            f"  checkpoint {one.checkpoint_id} was already replaced by {one.new_checkpoint_id}"
-        )
+    for checkpoint in done.finished:
+        new_id = checkpoint.new_checkpoint_id
+        page.line(f"  checkpoint {checkpoint.checkpoint_id} was already replaced by {new_id}")
     for table in done.logs:
         page.line(
             f"  deleted the Delta log of {table}, because its entries contain old values; the "
@@ -146,9 +145,9 @@ def _write_replaced(page: Page, replaced: tuple[ReplacedCheckpoint, ...]) -> Non
         "rewritten",
     )
     table = table_of(*columns, right=right)
-    for one in replaced:
-        new = "" if one.new_checkpoint_id is None else str(one.new_checkpoint_id)
-        first = (str(one.checkpoint_id), new, ", ".join(one.savepoints))
+    for checkpoint in replaced:
+        new = "" if checkpoint.new_checkpoint_id is None else str(checkpoint.new_checkpoint_id)
+        first = (str(checkpoint.checkpoint_id), new, ", ".join(checkpoint.savepoints))
         states = [
             (
                 state.operator,
@@ -157,19 +156,23 @@ def _write_replaced(page: Page, replaced: tuple[ReplacedCheckpoint, ...]) -> Non
                 count(state.rows),
                 size(state.size_bytes),
             )
-            for state in one.states
+            for state in checkpoint.states
         ] or [("key not present", "", "", "", "")]
         for number, state in enumerate(states):
             table.add_row(*map(cell, (*(first if number == 0 else ("", "", "")), *state)))
     page.table(table)
-    several = (state for one in replaced for state in one.states if len(state.keys) > 1)
+    several = (
+        state for checkpoint in replaced for state in checkpoint.states if len(state.keys) > 1
+    )
     for operator, name, keys in dict.fromkeys((s.operator, s.state, s.keys) for s in several):
         compared = " or ".join(", ".join(columns) for columns in keys)
         page.line(
             f"  {operator}/{name} had other key columns before: the key is compared with "
             f"{compared}; 'statestore forget' compares it with a column that you name"
         )
-    write_left_out(page, dict.fromkeys(chain.from_iterable(one.left_out for one in replaced)))
+    write_left_out(
+        page, dict.fromkeys(chain.from_iterable(checkpoint.left_out for checkpoint in replaced))
+    )
 
 
 _SORTS = {
@@ -192,8 +195,8 @@ def write_search(page: Page, search: KeySearch) -> None:
         page.line(f"the key is gone from {search.store}: searched {looked}", "bold")
     for sort, number in search.searched.items():
         page.line(f"  {counted(number, _SORTS[sort])}")
-    for one in search.found:
-        rows = "" if one.rows is None else f"{counted(one.rows, 'row')}: "
-        page.line(f"  {one.file}  {rows}{one.what}")
+    for trace in search.found:
+        rows = "" if trace.rows is None else f"{counted(trace.rows, 'row')}: "
+        page.line(f"  {trace.file}  {rows}{trace.what}")
     for file in search.unsearched:
         page.line(f"  not searched: {file.file}: {file.reason}")

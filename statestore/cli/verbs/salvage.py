@@ -77,8 +77,8 @@ def write_report(page: Page, report: SalvageReport) -> None:
     damaged = counted(len(report.damaged), "file")
     page.line(f"{where}: {damaged} of {count(report.files)} damaged; {done}", "bold")
     table = table_of("operator", "state", "damaged file", "what is wrong")
-    for one in report.damaged:
-        row = (one.operator or "", one.state or "", one.file, "; ".join(one.what))
+    for file in report.damaged:
+        row = (file.operator or "", file.state or "", file.file, "; ".join(file.what))
         table.add_row(*(cell(text) for text in row))
     page.table(table)
     for state in report.states:
@@ -153,7 +153,7 @@ def write_repaired(page: Page, repaired: RepairedStore) -> None:
     """Write it as text."""
     verb = "would repair" if repaired.dry_run else "repaired"
     page.line(f"{verb} {counted(len(repaired.repaired), 'file')} of {repaired.store}", "bold")
-    for one in repaired.repaired:
-        page.line(f"  {one.file}: {one.what}")
-    for one in repaired.left:
-        page.line(f"  cannot be repaired: {one.file}: {one.what}")
+    for finding in repaired.repaired:
+        page.line(f"  {finding.file}: {finding.what}")
+    for finding in repaired.left:
+        page.line(f"  cannot be repaired: {finding.file}: {finding.what}")

@@ -292,10 +292,10 @@ def export_progress(
 ) -> ProgressMade:
     """Make a checkpoint location without state for a StatefulQuery that continues."""
     location = _location(invocation, places)
-    made = _module("hand_over").export_progress(
+    progress = _module("hand_over").export_progress(
         invocation.store(), location, checkpoint=checkpoint, ticks=ticks
     )
-    return ProgressMade(made=made)
+    return ProgressMade(progress=progress)
 
 
 def _location(invocation: Invocation, places: tuple[str, ...]) -> str:
@@ -430,8 +430,8 @@ class SparkImportResult(Result):
         if done.found:
             page.line(f"{what} was already imported: it is {where}", "bold")
         else:
-            how = " (only the changes since the previous one)" if done.is_incremental else ""
-            page.line(f"imported {what} as {where}{how}", "bold")
+            scope = " (only the changes since the previous one)" if done.is_incremental else ""
+            page.line(f"imported {what} as {where}{scope}", "bold")
         table = table_of("operator", "state", "rows", "key", "entry", right={"rows"})
         for store in done.record.stores:
             key, entry = (
@@ -489,8 +489,8 @@ class SparkExportResult(Result):
         verb = "would export" if done.dry_run else "exported"
         what = "part of checkpoint" if done.left_out else "checkpoint"
         page.line(f"{verb} {what} {done.checkpoint_id} of {done.store}", "bold")
-        for one in done.left_out:
-            page.line(f"  left out     {one}")
+        for left_out in done.left_out:
+            page.line(f"  left out     {left_out}")
         page.line(f"  to           {done.location}")
         page.line(f"  query        {done.query_id}, after micro-batch {done.batch}")
         page.line(f"  partitions   {done.partitions}, provider {done.provider}")
@@ -504,34 +504,34 @@ class SparkExportResult(Result):
 class ProgressMade(Result):
     """A new checkpoint location without state."""
 
-    made: ExportedProgress
+    progress: ExportedProgress
 
     def document(self) -> ProgressDocument:
         """Return it for ``--output json``."""
-        made = self.made
+        progress = self.progress
         return ProgressDocument(
-            store=made.store,
-            id=made.checkpoint_id,
-            location=made.location,
-            query=made.query_id,
-            batch=made.batch,
-            left_out=LeftOutDocument.each(made.left_out),
+            store=progress.store,
+            id=progress.checkpoint_id,
+            location=progress.location,
+            query=progress.query_id,
+            batch=progress.batch,
+            left_out=LeftOutDocument.each(progress.left_out),
         )
 
     def write(self, page: Page) -> None:
         """Write it as text."""
-        made = self.made
-        page.line(f"made {made.location}", "bold")
-        page.line(f"  query        {made.query_id}, after micro-batch {made.batch}")
-        page.line(f"  state        checkpoint {made.checkpoint_id} of {made.store}")
-        write_left_out(page, made.left_out)
+        progress = self.progress
+        page.line(f"made {progress.location}", "bold")
+        page.line(f"  query        {progress.query_id}, after micro-batch {progress.batch}")
+        page.line(f"  state        checkpoint {progress.checkpoint_id} of {progress.store}")
+        write_left_out(page, progress.left_out)
 
 
 def _exported_table(stores: Sequence[ExportedStore]) -> Any:
     names = ("operator", "store", "rows", "bytes", "fullest partition")
     table = table_of(*names, right={"rows", "bytes"})
     for store in stores:
-        fullest = max(range(len(store.rows)), key=lambda at: store.rows[at])
+        fullest = max(range(len(store.rows)), key=lambda partition: store.rows[partition])
         most = (
             f"{fullest}: {counted(store.rows[fullest], 'row')}, {size(store.size_bytes[fullest])}"
         )

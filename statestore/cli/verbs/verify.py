@@ -79,8 +79,8 @@ def write_report(page: Page, report: VerifyReport) -> None:
 def _by_file(broken: Iterable[BrokenFile]) -> list[tuple[BrokenFile, ...]]:
     """Group the findings by file, because several checkpoints may name the same broken file."""
     files: dict[str, list[BrokenFile]] = {}
-    for one in broken:
-        files.setdefault(one.file, []).append(one)
+    for finding in broken:
+        files.setdefault(finding.file, []).append(finding)
     return [tuple(group) for group in files.values()]
 
 
@@ -93,18 +93,21 @@ def _broken_table(files: Sequence[tuple[BrokenFile, ...]], *, is_of_several: boo
         "checkpoints": [_ids(group) if is_of_several else "" for group in files],
         "file": [file.file for file, *_ in files],
         "what is wrong": [
-            "; ".join(dict.fromkeys(text for one in group for text in one.what)) for group in files
+            "; ".join(dict.fromkeys(text for finding in group for text in finding.what))
+            for group in files
         ],
     }
-    told = {name: texts for name, texts in columns.items() if any(texts)}
-    table = table_of(*told)
-    for row in zip(*told.values(), strict=True):
+    used = {name: texts for name, texts in columns.items() if any(texts)}
+    table = table_of(*used)
+    for row in zip(*used.values(), strict=True):
         table.add_row(*map(cell, row))
     return table
 
 
 def _ids(group: Iterable[BrokenFile]) -> str:
-    return ", ".join(str(one.checkpoint_id) for one in group if one.checkpoint_id is not None)
+    return ", ".join(
+        str(finding.checkpoint_id) for finding in group if finding.checkpoint_id is not None
+    )
 
 
 def _groups(file: BrokenFile) -> str:

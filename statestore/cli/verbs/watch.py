@@ -102,14 +102,14 @@ def watch_checkpoints(invocation: Invocation, interval: str, stop_after: int | N
         if invocation.settings.output != "json":
             screen = LiveScreen(paper, store.url) if paper.terminal else TextLines()
         with screen.opened():
-            found = followed(
+            checkpoints = followed(
                 store,
                 interval_s=milliseconds_of(interval) / 1000,
                 stop_after=stop_after,
                 say=_say,
                 wait=pause,
             )
-            for watched in found:
+            for watched in checkpoints:
                 screen.show(watched)
     except KeyboardInterrupt:
         return 0
@@ -173,23 +173,23 @@ def followed(
     no checkpoint, or is temporarily unreachable. ``wait`` waits for the interval. Raises
     StorageError if the store is unreachable the first time, and the errors of ``wait``.
     """
-    seen: set[int] | None = None
-    found, said = 0, ""
+    known_ids: set[int] | None = None
+    shown, last_error = 0, ""
     while True:
-        ids, why = _ids(store, is_first=seen is None)
-        if why != said and why:
+        ids, why = _ids(store, is_first=known_ids is None)
+        if why != last_error and why:
             say(why)
-        said = why
+        last_error = why
         if ids is not None:
-            there = ids[-1:] if seen is None else tuple(sorted(set(ids) - seen))
+            there = ids[-1:] if known_ids is None else tuple(sorted(set(ids) - known_ids))
             for checkpoint_id in there:
-                watched = _look(store, checkpoint_id, is_new=seen is not None)
+                watched = _look(store, checkpoint_id, is_new=known_ids is not None)
                 if watched is not None:
                     yield watched
-                    found += watched.is_new
-                    if found == stop_after:
+                    shown += watched.is_new
+                    if shown == stop_after:
                         return
-            seen = set(ids)
+            known_ids = set(ids)
         wait(max(interval_s, SHORTEST_S))
 
 
