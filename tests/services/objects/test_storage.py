@@ -35,9 +35,7 @@ class ObjectStorageSuite(StorageSuite):
     writers = 4
     races = 64
 
-    def test_one_of_many_writers_wins_and_readers_see_complete_files(
-        self, storage: Storage
-    ) -> None:
+    def test_of_many_writers_one_wins_and_no_reader_sees_a_part(self, storage: Storage) -> None:
         assert isinstance(storage, ObjectStorage)
         names = [f"races/{number:04}" for number in range(self.races)]
         won, problems = race(storage, self.writers, names, lanes=self.races // 4)
