@@ -108,7 +108,16 @@ def test_every_layout_and_every_change_of_columns(place: Place) -> None:
         assert place.shown(version) == place.restored(number)
 
 
-@pytest.mark.parametrize("layout", [*Layout])
+@pytest.mark.parametrize(
+    ("place", "layout"),
+    [
+        ("disk", Layout.PARTITIONED),
+        ("s3", Layout.RANGED),
+        pytest.param("disk", Layout.RANGED, marks=pytest.mark.long),
+        pytest.param("s3", Layout.PARTITIONED, marks=pytest.mark.long),
+    ],
+    indirect=["place"],
+)
 def test_layers_and_changes_of_kept_checkpoints(place: Place, layout: Layout) -> None:
     """I7: while there are layers, the table has the base; after compaction it has the state."""
     place.take(users(range(60), n=int), max_parallelism=GROUPS, layout=layout)

@@ -29,8 +29,15 @@ def found_in(store: StateStore, checkpoint_id: int, name: str) -> dict[int, int]
     return {row["k"]: row["n"] for row in rows.to_arrow(0).to_pylist()}
 
 
-@pytest.mark.parametrize("table_format", ["parquet", "delta"])
-@pytest.mark.parametrize("shares", [True, False], ids=["one object", "an object each"])
+@pytest.mark.parametrize(
+    ("shares", "table_format"),
+    [
+        pytest.param(True, "delta", id="one object, delta"),
+        pytest.param(False, "parquet", id="an object each, parquet"),
+        pytest.param(True, "parquet", id="one object, parquet", marks=pytest.mark.long),
+        pytest.param(False, "delta", id="an object each, delta", marks=pytest.mark.long),
+    ],
+)
 def test_threads_commit_or_conflict(
     spark: SparkSession, tmp_path: Path, table_format: str, shares: bool
 ) -> None:

@@ -109,9 +109,11 @@ VERSION = "\nimport pyspark\nprint('pyspark', pyspark.__version__)\n"
 @pytest.mark.parametrize(
     "version",
     [
-        "4.0.5",
         "4.3.0",
-        *(pytest.param(text, marks=pytest.mark.long) for text in ("4.0.4", "4.1.4", "4.2.1")),
+        *(
+            pytest.param(text, marks=pytest.mark.long)
+            for text in ("4.0.4", "4.0.5", "4.1.4", "4.2.1")
+        ),
     ],
 )
 def test_an_installed_spark_is_kept_and_used(wheel: Path, tmp_path: Path, version: str) -> None:

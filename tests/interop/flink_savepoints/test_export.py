@@ -63,7 +63,7 @@ def rows_in(place: Path, *, operator: int = 0, name: str = "state") -> Iterator[
     yield from open_savepoint(str(place)).operators[operator].rows(name)
 
 
-@pytest.mark.parametrize("most", [128, 720, 32768])
+@pytest.mark.parametrize("most", [128, pytest.param(720, marks=pytest.mark.long), 32768])
 def test_all_rows_are_where_flink_reads_them(golden: StateStore, tmp_path: Path, most: int) -> None:
     done = export_savepoint(
         golden, str(tmp_path / "to"), tuples=TUPLES, parallelism=5, max_parallelism=most
@@ -489,8 +489,15 @@ def entries_in(place: str) -> Counter[tuple[str, bytes, bytes]]:
     )
 
 
-@pytest.mark.parametrize("size", [500, 10_000])
-@pytest.mark.parametrize("most", [128, 300])
+@pytest.mark.parametrize(
+    ("most", "size"),
+    [
+        (128, 500),
+        pytest.param(300, 10_000, marks=pytest.mark.long),
+        pytest.param(128, 10_000, marks=pytest.mark.long),
+        pytest.param(300, 500, marks=pytest.mark.long),
+    ],
+)
 def test_the_size_of_pieces_does_not_matter(
     golden: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, most: int
 ) -> None:

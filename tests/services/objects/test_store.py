@@ -82,6 +82,25 @@ def test_no_secret_is_stored_or_shown(
     ["s3", *(pytest.param(name, marks=pytest.mark.long) for name in ("azure", "gcs", "hdfs"))],
     indirect=True,
 )
+def test_tasks_of_spark_write_and_read_the_store(
+    spark: SparkSession, url: str, options: dict[str, Any]
+) -> None:
+    """I7: Spark has no connector to the service, neither for the files nor for the Delta log."""
+    store = StateStore.open(url, spark=spark, storage_options=options)
+    users = spark.range(0, 200, 1, 2).selectExpr(
+        "format_string('user-%03d', id) AS user", "id AS total"
+    )
+    for rows in (users, users.where("total >= 50")):
+        with store.snapshot(parallelism=2) as checkpoint:
+            checkpoint.write_keyed("totals", "total", rows, key="user", max_parallelism=16)
+    for checkpoint_id, wanted in ((1, USERS), (2, USERS.slice(50))):
+        keyed = store.restore(checkpoint=checkpoint_id, parallelism=3).keyed("totals", "total")
+        assert rows_of(keyed.to_spark().toArrow()) == rows_of(wanted)
+    assert [store.manifest(n).keyed[0].table.version for n in (1, 2)] == [0, 1]
+    assert store.maintenance.verify("all", deep=True).is_intact
+
+
+@pytest.mark.long
 def test_the_demo_runs_on_the_service(
     spark: SparkSession,
     url: str,
