@@ -404,17 +404,17 @@ class Catalog:
         return str(writer)
 
 
-def refuse_inside_store(storage: Storage, what: str) -> None:
+def refuse_inside_store(storage: Storage, contents: str) -> None:
     """Raise InvalidArgumentError if a folder is inside a store.
 
-    A garbage collection of that store could delete its files. ``what`` names these files in the
+    A garbage collection of that store could delete its files. ``contents`` names these files in the
     error.
     """
     store = storage.folder_above(STORE_FILE)
     if store is not None:
         raise InvalidArgumentError(
             f"{storage.url} is inside the store {store}, whose garbage collection could "
-            f"delete {what} there; choose a folder outside that store"
+            f"delete {contents} there; choose a folder outside that store"
         )
 
 

@@ -94,15 +94,15 @@ class Holds:
         self._refuse_folded(savepoint.name)
         # Checked first: a savepoint of the same moment has the same bytes, and this call must not
         # delete it.
-        there = self._read(path, savepoint_from_json) is not None
-        if there or not put_once(self._storage, path, savepoint_to_json(savepoint)):
-            taken = self.savepoint(savepoint.name)
-            if taken.checkpoint_id == savepoint.checkpoint_id:
+        exists = self._read(path, savepoint_from_json) is not None
+        if exists or not put_once(self._storage, path, savepoint_to_json(savepoint)):
+            existing = self.savepoint(savepoint.name)
+            if existing.checkpoint_id == savepoint.checkpoint_id:
                 visible()  # the writer of it may not have checked yet
                 return
             raise InvalidArgumentError(
                 f"savepoint {savepoint.name!r} already keeps checkpoint "
-                f"{taken.checkpoint_id}; choose another name, or delete that savepoint first"
+                f"{existing.checkpoint_id}; choose another name, or delete that savepoint first"
             )
         self._check_still_visible(path, savepoint_to_json(savepoint), visible)
 
@@ -164,17 +164,19 @@ class Holds:
         ``listed`` has file names from an earlier listing of the store. Holds among them are read
         even if a listing omits them now. Raises the errors of :meth:`pins`.
         """
-        by: dict[int, list[str]] = {}
+        holders: dict[int, list[str]] = {}
         names = set(listed)
         for name in sorted(filter(is_pin, names.union(self._storage.list(PINS)))):
             pin = self._read(name, pin_from_json)
             if pin is not None and pin.until_ms > now_ms:
-                by.setdefault(pin.checkpoint_id, []).append(f"a pin of {pin.holder}")
+                holders.setdefault(pin.checkpoint_id, []).append(f"a pin of {pin.holder}")
         for name in sorted(filter(is_savepoint, names.union(self._storage.list(SAVEPOINTS)))):
             savepoint = self._read(name, savepoint_from_json)
             if savepoint is not None:
-                by.setdefault(savepoint.checkpoint_id, []).append(f"savepoint {savepoint.name!r}")
-        return {number: ", ".join(sorted(words)) for number, words in sorted(by.items())}
+                holders.setdefault(savepoint.checkpoint_id, []).append(
+                    f"savepoint {savepoint.name!r}"
+                )
+        return {number: ", ".join(sorted(words)) for number, words in sorted(holders.items())}
 
     def _refuse_folded(self, name: str) -> None:
         for path in filter(is_savepoint, self._storage.list(SAVEPOINTS)):

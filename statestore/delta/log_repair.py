@@ -122,12 +122,12 @@ def lost_entries(
     ``entries`` has, by version, the state that the table shows at that version, with its
     checkpoint. Raises CorruptionError when another entry, or a data file, cannot be read.
     """
-    there = sorted(version for version in log.entries if version >= log.first)
-    missing = sorted(set(range(log.first, max(there, default=0))) - set(there))
+    existing = sorted(version for version in log.entries if version >= log.first)
+    missing = sorted(set(range(log.first, max(existing, default=0))) - set(existing))
     if not missing:
         return
     table = log.at_checkpoint()
-    for version in range(log.first, there[-1] + 1):
+    for version in range(log.first, existing[-1] + 1):
         if version not in missing:
             table.apply(log.entry(version))
             continue

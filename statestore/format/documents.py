@@ -106,8 +106,8 @@ def report_place(name: str, place: str = "") -> Iterator[None]:
         with prefix_place(place):
             yield
     except ValidationError as error:
-        what, _, path = str(error).partition(_AT)
-        raise MalformedManifestError(f"{name} at ${path[:-1]}: {what}") from error
+        message, _, path = str(error).partition(_AT)
+        raise MalformedManifestError(f"{name} at ${path[:-1]}: {message}") from error
 
 
 @contextmanager
@@ -116,13 +116,13 @@ def prefix_place(place: str) -> Iterator[None]:
     try:
         yield
     except (StateStoreError, ValidationError, RecursionError, TypeError, ValueError) as error:
-        what, _, path = str(error).partition(_AT)
-        raise ValidationError(f"{what}{_AT}{place}{path or '`'}") from error
+        message, _, path = str(error).partition(_AT)
+        raise ValidationError(f"{message}{_AT}{place}{path or '`'}") from error
 
 
-def member_error(member: str, what: str) -> ValidationError:
+def member_error(member: str, message: str) -> ValidationError:
     """Return the error for a member (``.rows``) of the value being read."""
-    return ValidationError(f"{what}{_AT}{member}`")
+    return ValidationError(f"{message}{_AT}{member}`")
 
 
 def document_bytes(document: dict[str, Any]) -> bytes:

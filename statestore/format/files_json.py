@@ -147,11 +147,11 @@ class KeyedFiles(Files, frozen=True, kw_only=True):
                 )
             index = GroupIndex(of_rows, of_digests)
             if index.rows_in(0, groups) != rows:
-                what = f"the rows per key group of {path} do not add up to its row count"
-                raise member_error(".group_rows", what)
+                message = f"the rows per key group of {path} do not add up to its row count"
+                raise member_error(".group_rows", message)
             if index.digest_in(0, groups) != digest:
-                what = f"the digests per key group of {path} do not add up to its digest"
-                raise member_error(".group_digests", what)
+                message = f"the digests per key group of {path} do not add up to its digest"
+                raise member_error(".group_digests", message)
             indexes.append(index)
         return indexes
 

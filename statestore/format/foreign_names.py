@@ -35,8 +35,8 @@ def refuse_foreign_folder(
     folder = table_of(path)
     own = folder is not None and folder[1:] == (sort, state.name)
     if folder is None or not own or (folder[0] != state.uid and not relabelled):
-        what = f"{path!r} is not a valid folder for the {sort} table of {state}"
-        raise member_error(member, what)
+        message = f"{path!r} is not a valid folder for the {sort} table of {state}"
+        raise member_error(member, message)
 
 
 def duplicate_problem(folders: Iterable[tuple[str, str, str]]) -> str | None:

@@ -330,8 +330,8 @@ class Manifest:
             (e.state.uid, e.state.name, *_kind_and_key(e), e.rows, e.size_bytes, e.files)
             for e in self.entries
         )
-        taken = text(f"taken {when(self.created_at_ms)}, by release {self.writer.release}")
-        return figure(self._summary(), taken, bars(drawn), table(columns, rows))
+        caption = text(f"taken {when(self.created_at_ms)}, by release {self.writer.release}")
+        return figure(self._summary(), caption, bars(drawn), table(columns, rows))
 
     def _summary(self) -> str:
         return (

@@ -65,5 +65,5 @@ def metrics_from_json(value: Any, name: str, place: str) -> CheckpointMetrics:
     Raises MalformedManifestError with the place.
     """
     read = convert_json(value, MetricsDocument, name, place)
-    taken = {phase: spent for phase, spent in read.phases.items() if spent is not None}
-    return convert_json(structs.replace(read, phases=taken), CheckpointMetrics, name, place)
+    measured = {phase: spent for phase, spent in read.phases.items() if spent is not None}
+    return convert_json(structs.replace(read, phases=measured), CheckpointMetrics, name, place)

@@ -90,8 +90,8 @@ class Schema:
             try:
                 check_type(field.type, field.name)
             except (AttributeError, LookupError, TypeError) as error:
-                what = f"column {field.name!r} has a type without {error}"
-                raise UnsupportedTypeError(what) from error
+                message = f"column {field.name!r} has a type without {error}"
+                raise UnsupportedTypeError(message) from error
 
     @property
     def names(self) -> tuple[str, ...]:

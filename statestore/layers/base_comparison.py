@@ -122,12 +122,12 @@ class BaseComparison:
             if stored.get(group, nothing) != found_sizes.get(group, nothing)
         ]
         groups = np.asarray(new.column(KEY_GROUP))
-        for _, some in groupby(enumerate(differing), lambda pair: pair[1] - pair[0]):
-            neighbours = [group for _, group in some]
-            those = KeyGroupRange(neighbours[0], neighbours[-1])
-            begin, end = np.searchsorted(groups, (those.first, those.last + 1)).tolist()
+        for _, run in groupby(enumerate(differing), lambda pair: pair[1] - pair[0]):
+            neighbours = [group for _, group in run]
+            key_range = KeyGroupRange(neighbours[0], neighbours[-1])
+            begin, end = np.searchsorted(groups, (key_range.first, key_range.last + 1)).tolist()
             rows = [new.slice(begin, end - begin)] if begin < end else []
-            yield from self._merge_groups(rows, those)
+            yield from self._merge_groups(rows, key_range)
 
     def _merge_groups(
         self, new: Iterable[pa.Table], key_groups: KeyGroupRange
@@ -149,8 +149,8 @@ class BaseComparison:
                 left = left.slice(stop) if stop < left.num_rows else None
             for before, after in self._pair_rows(old, now):
                 yield from self._changes_between(before, after)
-        for some in chain([] if left is None else [left], rows):
-            yield from self._changes_between(some.schema.empty_table(), some)
+        for new_rows in chain([] if left is None else [left], rows):
+            yield from self._changes_between(new_rows.schema.empty_table(), new_rows)
 
     def _pair_rows(
         self, old: Iterator[pa.Table], new: Iterator[pa.Table]
@@ -167,8 +167,8 @@ class BaseComparison:
             [after] if more_after is None else [after, more_after],
         )
         streams = [
-            (rows.cast(empty.schema) for rows in chain(some, rest) if rows.num_rows)
-            for some, rest in zip(sides, (old, new), strict=True)
+            (rows.cast(empty.schema) for rows in chain(first, rest) if rows.num_rows)
+            for first, rest in zip(sides, (old, new), strict=True)
         ]
         for rows, places, side in merge_steps(streams, self.state, self.memory_bytes // 4):
             yield take_rows(rows, places[side == 0]), take_rows(rows, places[side == 1])
@@ -217,8 +217,8 @@ def _parts_of(pieces: Iterable[pa.Table]) -> Iterator[tuple[int, Iterator[pa.Tab
         groups = part.column(KEY_GROUP)
         return groups[0].as_py(), groups[-1].as_py()
 
-    for (_, last), some in groupby(parts(), span):
-        yield last, some
+    for (_, last), run in groupby(parts(), span):
+        yield last, run
 
 
 def _next_parts(parts: Iterator[pa.Table], most_bytes: int) -> list[pa.Table]:

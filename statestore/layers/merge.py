@@ -381,10 +381,12 @@ def _mark_newest(parts: Sequence[_Changes], state: KeyedState) -> tuple[pa.Table
         # A newer delete replaces a delete of the same key; a newer row of that key does not.
         reached = np.flatnonzero(widths >= width)
         identities = own.select(list(state.identity[:width]))
-        positions, by = matching_positions(
+        positions, change_places = matching_positions(
             _take_at(identities, reached), identities.take(pa.array(newest_first))
         )
-        is_newest[reached[positions]] &= layers[newest_first[by]] <= layers[reached[positions]]
+        is_newest[reached[positions]] &= (
+            layers[newest_first[change_places]] <= layers[reached[positions]]
+        )
     return rows, is_newest
 
 
@@ -401,12 +403,12 @@ def _apply_changes(rows: pa.Table, parts: Sequence[_Changes], state: KeyedState)
     if not parts:
         return rows
     changes, is_newest = _mark_newest(parts, state)
-    gone, by = _replaced_places(rows, changes, is_newest, state)
+    gone, change_places = _replaced_places(rows, changes, is_newest, state)
     left, behind = are_upserts(changes) & is_newest, rows.num_rows
-    in_place = left[by]
-    left[by[in_place]] = False
+    in_place = left[change_places]
+    left[change_places[in_place]] = False
     places, stays = np.arange(behind), np.ones(behind, np.bool_)
-    places[gone[in_place]] = behind + by[in_place]
+    places[gone[in_place]] = behind + change_places[in_place]
     stays[gone] = in_place
     if left.any():
         new, before = _new_places(rows, changes, np.flatnonzero(left), state)
@@ -450,16 +452,16 @@ def _replaced_places(
     Also return the positions of these changes.
     """
     widths = widths_of(changes, state)
-    by = np.full(rows.num_rows, -1, np.intp)
+    change_places = np.full(rows.num_rows, -1, np.intp)
     for width in reversed(_distinct_widths(widths)):
         names = list(state.identity[:width])
-        those = np.flatnonzero(is_newest & (widths == width))
+        selected = np.flatnonzero(is_newest & (widths == width))
         gone, places = matching_positions(
-            rows.select(names), _take_at(changes.select(names), those)
+            rows.select(names), _take_at(changes.select(names), selected)
         )
-        by[gone] = those[places]
-    gone = np.flatnonzero(by >= 0)
-    return gone, by[gone]
+        change_places[gone] = selected[places]
+    gone = np.flatnonzero(change_places >= 0)
+    return gone, change_places[gone]
 
 
 def _take_at(rows: pa.Table, places: Places) -> pa.Table:

@@ -65,11 +65,11 @@ def _sort_floats(batches: Iterable[pa.RecordBatch], state: KeyedState) -> Iterat
         if held is None and not _is_ambiguous(batch, state.identity):
             yield batch
             continue
-        some = pa.Table.from_batches([batch])
-        rows = some if held is None else pa.concat_tables([held, some])
+        batch_rows = pa.Table.from_batches([batch])
+        rows = batch_rows if held is None else pa.concat_tables([held, batch_rows])
         order = order_of(rows, state)
         rows = take_rows(rows, order)
-        least = _least_after(some.slice(some.num_rows - 1), state.identity)
+        least = _least_after(batch_rows.slice(batch_rows.num_rows - 1), state.identity)
         if least is None:  # all later rows come after the batch's last row
             count = int(np.flatnonzero(order == len(order) - 1)[0]) + 1
         else:

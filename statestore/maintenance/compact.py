@@ -174,10 +174,11 @@ def _select_entries(manifest: Manifest, wanted: CompactRequest) -> list[KeyedEnt
         if wanted.uid in (None, entry.state.uid) and wanted.name in (None, entry.state.name)
     ]
     if not named and (wanted.uid, wanted.name) != (None, None):
-        what = f"operator {wanted.uid!r}" if wanted.name is None else f"state {wanted.name!r}"
-        there = ", ".join(str(entry.state) for entry in manifest.keyed) or "none"
+        subject = f"operator {wanted.uid!r}" if wanted.name is None else f"state {wanted.name!r}"
+        existing = ", ".join(str(entry.state) for entry in manifest.keyed) or "none"
         raise StateNotFoundError(
-            f"checkpoint {manifest.checkpoint_id} has no keyed state of {what}; it has {there}"
+            f"checkpoint {manifest.checkpoint_id} has no keyed state of {subject}; "
+            f"it has {existing}"
         )
     ages = wanted.everything  # then expired rows are also removed from key groups without changes
     return [entry for entry in named if entry.layers or (ages and entry.state.ttl is not None)]

@@ -279,11 +279,11 @@ def _refuse_other_keys(target: Catalog, manifest: Manifest) -> None:
             )
         if stored is None:
             continue
-        for what in ("kind", "key", "key_types", "namespace", "entry", "hash_scheme"):
-            old, new = getattr(stored, what), getattr(state, what)
+        for attribute in ("kind", "key", "key_types", "namespace", "entry", "hash_scheme"):
+            old, new = getattr(stored, attribute), getattr(state, attribute)
             if old != new:
                 raise SchemaMismatchError(
-                    f"{state} has {what.replace('_', ' ')} {old} in {target.storage.url}, but "
+                    f"{state} has {attribute.replace('_', ' ')} {old} in {target.storage.url}, but "
                     f"{new} in the checkpoint to copy; use another target store"
                 )
 

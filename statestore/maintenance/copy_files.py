@@ -102,8 +102,8 @@ class FileCopy:
         For a file that is already there, only the length is compared.
         """
         for file in () if self._can_link else self.files:
-            there = self._target_files.find_kept(file.name, file.handle)
-            if there is None and not self._target_files.find_leftovers(file.name, file.handle):
+            kept_copy = self._target_files.find_kept(file.name, file.handle)
+            if kept_copy is None and not self._target_files.find_leftovers(file.name, file.handle):
                 self.copied_files += 1
                 self.copied_bytes += file.handle.size_bytes
 
@@ -219,9 +219,9 @@ class FileCopy:
         try:
             with (
                 report_os_errors("read", f"{self.target.url}/{name}"),
-                closing(self.target.open_read(name)) as there,
+                closing(self.target.open_read(name)) as target_file,
             ):
-                while chunk := there.read(_CHUNK_BYTES):
+                while chunk := target_file.read(_CHUNK_BYTES):
                     sha256.update(chunk)
         except FileNotFoundError:
             return False  # a collection removed it

@@ -72,9 +72,9 @@ class Deriver:
         tables = TablesAsStored(storage, manifests[-1])
         self.fence.claim()
         free = self.catalog.next_id()
-        taken = sorted({free, *self.fence.announced_ids(above=free)})
-        top = taken.pop() if len(manifests) == 1 else taken[-1] + len(manifests)
-        above = [*taken, top]
+        claimed_ids = sorted({free, *self.fence.announced_ids(above=free)})
+        top = claimed_ids.pop() if len(manifests) == 1 else claimed_ids[-1] + len(manifests)
+        above = [*claimed_ids, top]
         below = range(top - 1, top - len(manifests), -1)
         begun: dict[int, tuple[CheckpointWriter, Manifest]] = {}
         try:

@@ -85,10 +85,10 @@ def _side(
     storage: MeteredStorage,
     manifest: Manifest,
     entries: list[Entry | None],
-    asked: tuple[str | None, str | None],
+    selection: tuple[str | None, str | None],
 ) -> Side:
     size = sum(entry.size_bytes for entry in entries if entry is not None)
-    lacking = left_out_of(manifest.left_out, *asked)
+    lacking = left_out_of(manifest.left_out, *selection)
     return Side(storage.url, manifest.checkpoint_id, size, storage.bytes_read, lacking)
 
 

@@ -191,8 +191,8 @@ class CheckpointDifference:
         """Return the notebook view: counts of added, changed and removed rows, and examples."""
         unlike = [state for state in self.states if state.differs]
         sentences = [
-            f"{what}: {_or_dash(side.a)} → {_or_dash(side.b)}"
-            for what, side in [
+            f"{property_name}: {_or_dash(side.a)} → {_or_dash(side.b)}"
+            for property_name, side in [
                 *((other.what, other) for other in (*self.others, *self.graph)),
                 *(
                     (f"{state.operator} · {state.state}, {o.what}", o)
@@ -224,7 +224,7 @@ def _bar(state: StateDifference) -> NotebookBar:
         (state.changed, "changed", "changed"),
         (state.removed, "removed", "bad"),
     )
-    label = ", ".join(f"{count(number)} {what}" for number, what, _ in counts if number)
+    label = ", ".join(f"{count(number)} {change}" for number, change, _ in counts if number)
     parts = tuple((float(number), tone) for number, _, tone in counts)
     return NotebookBar(f"{state.operator} · {state.state}", parts, label or "rows not compared")
 
@@ -235,7 +235,7 @@ def _or_dash(value: str | None) -> str:
 
 def others(facts: Iterable[tuple[str, Any, Any]]) -> tuple[Other, ...]:
     """Return the facts (name, value in a, value in b) whose values differ, as text."""
-    return tuple(Other(what, _text(a), _text(b)) for what, a, b in facts if _text(a) != _text(b))
+    return tuple(Other(fact, _text(a), _text(b)) for fact, a, b in facts if _text(a) != _text(b))
 
 
 def state_others(a: Entry, b: Entry) -> tuple[Other, ...]:

@@ -134,17 +134,17 @@ def edit(
     entry = manifest.keyed_entry(uid, name)
     owners = owners_of(manifest, uid)
     # No file is written for a key that does not exist.
-    there = _stored_keys(storage, entry, wanted.delete)
+    stored_keys = _stored_keys(storage, entry, wanted.delete)
     new_id = None
-    if wanted.delete and not (there or wanted.put):
+    if wanted.delete and not (stored_keys or wanted.put):
         changed = _EditResult(entry, (), (), entry.rows)
     elif dry_run:
-        changed = _apply_edit(storage, entry, wanted, there, None, owners)
+        changed = _apply_edit(storage, entry, wanted, stored_keys, None, owners)
     else:
         with deriver.begin(manifest, newest_id=newest_id) as writer:
             number, _ = writer.planned
             target = KeyedTarget.of(storage, entry, number, deriver.parquet)
-            changed = _apply_edit(storage, entry, wanted, there, target, owners)
+            changed = _apply_edit(storage, entry, wanted, stored_keys, target, owners)
             writer.collected.carry_entry(changed.entry, changed.files)
             carry_others(writer, manifest, {(uid, name)})
             writer.record_origin(_origin(manifest, entry, wanted, changed))

@@ -83,9 +83,11 @@ def expire(
     lowest = min(sorted(known)[-retained:], default=0)
     surplus = [number for number in ids if number < lowest]
     if surplus and older_than_ms is not None:
-        taken = known | _manifest_times(catalog, {*ids} - {*known})
+        creation_times = known | _manifest_times(catalog, {*ids} - {*known})
         surplus = [
-            number for number in surplus if now_ms - taken.get(number, now_ms) >= older_than_ms
+            number
+            for number in surplus
+            if now_ms - creation_times.get(number, now_ms) >= older_than_ms
         ]
     holds = catalog.holds.held(now_ms) if surplus else {}
     expired = tuple(number for number in surplus if number not in holds)
@@ -115,7 +117,7 @@ def _creation_times(catalog: Catalog, ids: tuple[int, ...]) -> dict[int, int]:
         except (MalformedManifestError, CheckpointNotFoundError):
             continue  # damaged: reported to the caller
     visible = catalog.checkpoint_ids()  # another process may be expiring checkpoints too
-    return {number: taken for number, taken in created.items() if number in visible}
+    return {number: created_at_ms for number, created_at_ms in created.items() if number in visible}
 
 
 def _manifest_times(catalog: Catalog, damaged: set[int]) -> dict[int, int]:

@@ -194,7 +194,7 @@ def collect_garbage(
         pins=pins,
         leftovers=len(leftovers),
         log_files=_amount(log_files),
-        held=tuple(Held(number, by) for number, by in marks.holds.items()),
+        held=tuple(Held(number, holder) for number, holder in marks.holds.items()),
     )
 
 
@@ -236,8 +236,8 @@ def _without_manifest(storage: Storage, numbers: Sequence[int]) -> tuple[int, ..
             return False
 
     with ThreadPoolExecutor(max_workers=_DELETERS) as pool:
-        asked = zip(numbers, pool.map(has_one, numbers), strict=True)
-        return tuple(number for number, is_there in asked if not is_there)
+        looked_up = zip(numbers, pool.map(has_one, numbers), strict=True)
+        return tuple(number for number, is_there in looked_up if not is_there)
 
 
 def _delete(storage: Storage, names: Sequence[str], progress: Callable[[int, int], None]) -> None:

@@ -241,7 +241,7 @@ def _load_named_files(
     catalog: Catalog, checkpoint_id: int, holds: dict[int, str], known: Collection[str]
 ) -> tuple[Manifest, set[str]]:
     """Return a manifest and the files that it names, as :func:`files_of` does."""
-    who = holds.get(checkpoint_id)
+    holder = holds.get(checkpoint_id)
     try:
         manifest = catalog.load_header(checkpoint_id)
         if manifest.store_id != catalog.store_id:
@@ -251,11 +251,13 @@ def _load_named_files(
             )
         return manifest, set(files_of(manifest, known))
     except CheckpointNotFoundError as error:
-        lost = MissingFileError(f"{error}, although {who or 'nothing'} holds it")
-        raise _refusal(lost, _repair_hint(checkpoint_id, who)) from error
+        lost = MissingFileError(f"{error}, although {holder or 'nothing'} holds it")
+        raise _refusal(lost, _repair_hint(checkpoint_id, holder)) from error
     except (CorruptionError, FormatVersionError) as error:
         # Salvage is not suggested, because it needs the manifest and its lists.
-        held = f"; or release it: {who}" if who else ", or let it expire after new checkpoints"
+        held = (
+            f"; or release it: {holder}" if holder else ", or let it expire after new checkpoints"
+        )
         raise _refusal(error, f"recover it from a backup{held}") from error
 
 
@@ -294,9 +296,9 @@ def _refuse_missing(catalog: Catalog, checkpoint_id: int, name: str) -> None:
     try:
         catalog.storage.size(name)
     except FileNotFoundError:
-        who = catalog.holds.held(0).get(checkpoint_id)
+        holder = catalog.holds.held(0).get(checkpoint_id)
         lost = MissingFileError(f"{where} is missing")
-        raise _refusal(lost, _repair_hint(checkpoint_id, who)) from None
+        raise _refusal(lost, _repair_hint(checkpoint_id, holder)) from None
     raise StorageError(
         f"{_NOTHING}: {where} exists, but the file system's listing lacks it: run the command "
         "again. If the error remains, this file system's listings are unreliable"

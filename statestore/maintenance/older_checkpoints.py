@@ -174,8 +174,8 @@ def _is_left_out(
 def _differences(old: KeyedState, new: KeyedState) -> tuple[list[str], list[str]]:
     """Return the differences that give two states different key groups, and the other ones."""
     of_keys = [
-        f"{what} {before}"
-        for what, before, now in (
+        f"{property_name} {before}"
+        for property_name, before, now in (
             ("max parallelism", old.max_parallelism, new.max_parallelism),
             ("hash scheme", old.hash_scheme, new.hash_scheme),
             ("another key", ", ".join(old.key), ", ".join(new.key)),

@@ -125,8 +125,8 @@ class RowFinder:
     def _rows(
         self, part: KeyedEntry, handle: KeyedStateHandle, selections: tuple[Selection, ...]
     ) -> int:
-        by = tuple(selection.serialize().to_pybytes() for selection in selections)
-        place = (part.table.path, handle), by
+        selection_bytes = tuple(selection.serialize().to_pybytes() for selection in selections)
+        place = (part.table.path, handle), selection_bytes
         if place not in self._known:
             self._known[place] = self._count(part, handle, selections)
         return self._known[place]

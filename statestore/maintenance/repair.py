@@ -92,7 +92,7 @@ class _Repair:
         if catalog is not None:
             return catalog
         whole = repair_byte(raw or b"")
-        what = "one changed byte was restored; the SHA-256 proves the content"
+        action = "one changed byte was restored; the SHA-256 proves the content"
         if whole is None or _open_catalog(self._storage, whole) is None:
             manifests = _readable_manifests(Catalog(self._storage, ""))
             ids = {manifest.store_id for manifest in manifests}
@@ -109,8 +109,8 @@ class _Repair:
                 return None
             layout = _recover_member(raw or b"", "layout", LAYOUT_CHOICES)
             whole = store_document(ids.pop(), _format_of(raw or b"", manifests), layout)
-            what = f"rebuilt from {len(manifests)} checkpoints"
-        self.repaired.append(RepairFinding(STORE_FILE, what))
+            action = f"rebuilt from {len(manifests)} checkpoints"
+        self.repaired.append(RepairFinding(STORE_FILE, action))
         if self._dry_run:
             return _open_catalog(self._storage, whole)
         if raw is not None and _read_if_there(self._storage, STORE_FILE) == raw:
@@ -146,10 +146,10 @@ class _Repair:
             return
         if not self._dry_run:
             self._fence.follow(known)  # if it is taken, another process was faster
-        what = (
+        action = (
             f"the next generation was claimed, so a running job can no longer commit; {explanation}"
         )
-        self.repaired.append(RepairFinding(name, what))
+        self.repaired.append(RepairFinding(name, action))
 
     def _repair_logs(self, manifests: list[Manifest]) -> None:
         tables: dict[str, dict[int, tuple[Manifest, Entry]]] = {}

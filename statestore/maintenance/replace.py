@@ -68,8 +68,8 @@ def _token(new: Manifest) -> str:
 
 def _pin_replacement(catalog: Catalog, old: int, new: Manifest, now_ms: int) -> Pin | None:
     """Return the pin that holds the replacement from now on; None if it needs none."""
-    there = {pin.token: pin for pin in catalog.holds.pins()}
-    pin = there.get(_token(new))
+    pins = {pin.token: pin for pin in catalog.holds.pins()}
+    pin = pins.get(_token(new))
     to_move = _savepoints_to_move(catalog, old, new)
     if not to_move or (pin is not None and pin.until_ms > now_ms):
         return pin
@@ -90,14 +90,14 @@ def _pin_replacement(catalog: Catalog, old: int, new: Manifest, now_ms: int) -> 
 
 def _savepoints_to_move(catalog: Catalog, old: int, new: Manifest) -> list[Savepoint]:
     """Return the savepoints to move, in their new form. A missing savepoint is just being moved."""
-    there = {savepoint.name: savepoint for savepoint in catalog.holds.savepoints()}
+    existing = {savepoint.name: savepoint for savepoint in catalog.holds.savepoints()}
     recorded = [
         Savepoint(each["name"], old, each["created_at_ms"])
         for each in (new.origin or {})["savepoints"]
     ]
     savepoints = {
-        savepoint.name: there.get(savepoint.name, savepoint)
-        for savepoint in [*recorded, *there.values()]
+        savepoint.name: existing.get(savepoint.name, savepoint)
+        for savepoint in [*recorded, *existing.values()]
     }
     of_old = [savepoint for savepoint in savepoints.values() if savepoint.checkpoint_id == old]
     return [replace(savepoint, checkpoint_id=new.checkpoint_id) for savepoint in of_old]
@@ -114,10 +114,10 @@ def _move_savepoints(catalog: Catalog, old: int, new: Manifest) -> None:
                 raise
 
     for moved in _savepoints_to_move(catalog, old, new):
-        there = {
+        existing = {
             savepoint.name: savepoint.checkpoint_id for savepoint in catalog.holds.savepoints()
         }
-        if there.get(moved.name) == old:
+        if existing.get(moved.name) == old:
             catalog.holds.delete_savepoint(moved.name)
-        if there.get(moved.name, old) == old:  # another process may have moved it at this moment
+        if existing.get(moved.name, old) == old:  # another process may have moved it at this moment
             catalog.holds.put_savepoint(moved, visible=kept)

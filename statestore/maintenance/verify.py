@@ -337,9 +337,9 @@ class _Run:
             return ()
 
     def _record_error(self, error: CorruptionError, name: str, checkpoint_id: int | None) -> None:
-        what = str(error).removeprefix(f"{self.storage.url}/").removeprefix(f"{name} ")
+        deviation = str(error).removeprefix(f"{self.storage.url}/").removeprefix(f"{name} ")
         self.broken.append(
-            BrokenFile(file=name, kind=error.kind, what=(what,), checkpoint_id=checkpoint_id)
+            BrokenFile(file=name, kind=error.kind, what=(deviation,), checkpoint_id=checkpoint_id)
         )
 
 

@@ -85,8 +85,8 @@ def check_file(check: FileCheck) -> Flaws | None:
             reasons = tuple(_flaws(file, check))
     except CorruptionError as error:
         where = f"{check.storage.url}/{folder}/{handle.path} "
-        what = str(error).removeprefix(where).partition("; restore an older")[0]
-        return Flaws(error.kind, (what,))
+        deviation = str(error).removeprefix(where).partition("; restore an older")[0]
+        return Flaws(error.kind, (deviation,))
     return Flaws("damaged-file", reasons) if reasons else None
 
 

@@ -214,13 +214,13 @@ def choose_parallelism(options: Sequence[Compared]) -> tuple[int, str]:
     """
     fastest = min(_slowness(option) for option in options)
     if any(option.money is None for option in options):
-        what = (
+        reason = (
             "the smallest largest subtask"
             if options[0].seconds is None
             else "the least expected seconds"
         )
         best, alike = _best_option(options, _slowness, _noise_limit(options[0]))
-        return best.parallelism, what + alike
+        return best.parallelism, reason + alike
     most = max(SLOWER * fastest, fastest + _noise_limit(options[0]))
     near = [option for option in options if _slowness(option) <= most]
     best, alike = _best_option(near, lambda option: option.money or 0.0)

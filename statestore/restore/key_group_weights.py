@@ -31,22 +31,22 @@ class Weight(StrEnum):
         raise unknown_choice("weight of ranges", value, cls)
 
 
-def weights_of(entries: Sequence[KeyedEntry], by: Weight = Weight.BYTES) -> list[int]:
+def weights_of(entries: Sequence[KeyedEntry], weight: Weight = Weight.BYTES) -> list[int]:
     """Return the weight of each key group, for one or more states of the same operator."""
     weights = [0] * entries[0].state.max_parallelism
     for entry in entries:
         for handle in entry.handles:
-            _add(weights, handle, by)
+            _add(weights, handle, weight)
         for layer in entry.layers:
             changed = [0] * len(weights)
             for handle in layer.entry.handles:
-                _add(changed, handle, by)
+                _add(changed, handle, weight)
             for group in {group for span in layer.live for group in span}:
                 weights[group] += changed[group]
     return weights
 
 
-def _add(weights: list[int], handle: KeyedStateHandle, by: Weight) -> None:
+def _add(weights: list[int], handle: KeyedStateHandle, weight: Weight) -> None:
     own = slice(handle.key_groups.first, handle.key_groups.last + 1)
-    added = handle.group_bytes() if by is Weight.BYTES else handle.group_rows()
+    added = handle.group_bytes() if weight is Weight.BYTES else handle.group_rows()
     weights[own] = map(add, weights[own], added)

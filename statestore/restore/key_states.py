@@ -152,7 +152,7 @@ def _select_entries(
     if entries or (uid is None and name is None):
         return entries
     known = ", ".join(sorted({e.state.uid if uid else e.state.name for e in manifest.keyed}))
-    what = f"operator {uid!r} has no keyed state" if uid else f"no keyed state {name!r}"
+    missing = f"operator {uid!r} has no keyed state" if uid else f"no keyed state {name!r}"
     raise StateNotFoundError(
-        f"{what} in checkpoint {manifest.checkpoint_id}; the checkpoint has {known or 'none'}"
+        f"{missing} in checkpoint {manifest.checkpoint_id}; the checkpoint has {known or 'none'}"
     )

@@ -218,15 +218,17 @@ def skew(
     key groups are read of each state in which a key may have several rows; 0 disables it. Raises
     StateNotFoundError, InvalidArgumentError, MissingFileError or DamagedFileError.
     """
-    for what, number in (("keys", keys), ("groups", read_groups)):
+    for parameter, number in (("keys", keys), ("groups", read_groups)):
         if type(number) is not int or number < 0:
-            raise InvalidArgumentError(f"{what} must be a number of at least 0, not {number!r}")
+            raise InvalidArgumentError(
+                f"{parameter} must be a number of at least 0, not {number!r}"
+            )
     manifest = catalog.load(checkpoint)
     part = select(manifest, uid, name)
     if not part.keyed and uid is not None:
-        what = f"operator {uid!r}" if name is None else f"state {name!r} of operator {uid!r}"
+        subject = f"operator {uid!r}" if name is None else f"state {name!r} of operator {uid!r}"
         raise StateNotFoundError(
-            f"{what} has no keys in checkpoint {manifest.checkpoint_id}, because it is "
+            f"{subject} has no keys in checkpoint {manifest.checkpoint_id}, because it is "
             "operator state"
         )
     operators = []

@@ -102,12 +102,12 @@ def views_of(manifest: Manifest) -> tuple[View, ...]:
     schemas: dict[str, str] = {}
     for uid in manifest.uids:
         schemas[uid] = _unused_name(uid, {*_TAKEN, *map(str.lower, schemas.values())})
-    taken: dict[str, set[str]] = {schema.lower(): set() for schema in schemas.values()}
+    used_names: dict[str, set[str]] = {schema.lower(): set() for schema in schemas.values()}
     views = []
     for entry in sorted(manifest.entries, key=lambda entry: entry.state.uid):
         schema = schemas[entry.state.uid]
-        name = _unused_name(entry.state.name, taken[schema.lower()])
-        taken[schema.lower()].add(name.lower())
+        name = _unused_name(entry.state.name, used_names[schema.lower()])
+        used_names[schema.lower()].add(name.lower())
         unique = names.count(name.lower()) == 1
         views.append(View(schema, name, unique or schema.lower() == _MAIN, entry))
     return tuple(views)
@@ -148,8 +148,8 @@ def run_query(
     # Arrow's datasets import pandas, which is not needed otherwise.
     dataset = importlib.import_module("statestore.restore.dataset")
     rows = dataset.StateRows(storage, now_ms, verify)
-    asked = _Query(library, dataset.dataset_of, rows, views_of(manifest))
-    batches = asked.batches(sql, watch, memory_limit_bytes)
+    query = _Query(library, dataset.dataset_of, rows, views_of(manifest))
+    batches = query.batches(sql, watch, memory_limit_bytes)
     _OPEN.add(batches)
     schema = next(batches)
     return pa.RecordBatchReader.from_batches(schema, batches)
@@ -251,9 +251,9 @@ class _Query:
         return self._views[0].sql if self._views else "a state"
 
 
-def _unused_name(name: str, taken: set[str]) -> str:
+def _unused_name(name: str, used_names: set[str]) -> str:
     number, free = 1, name
-    while free.lower() in taken:
+    while free.lower() in used_names:
         number += 1
         free = f"{name}_{number}"
     return free

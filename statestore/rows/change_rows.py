@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 
-def width_of(names: Sequence[str], state: KeyedState, what: str = "a delete") -> int:
+def width_of(names: Sequence[str], state: KeyedState, subject: str = "a delete") -> int:
     """Return the number of identity columns that a delete with these columns names.
 
     Value columns are ignored. Raises InvalidArgumentError unless the columns are the key, the key
@@ -56,8 +56,9 @@ def width_of(names: Sequence[str], state: KeyedState, what: str = "a delete") ->
                 break
             return width
     raise InvalidArgumentError(
-        f"{what} of {state} has the columns ({', '.join(map(str, names))}); it must have the key "
-        f"columns ({', '.join(state.key)}), or all identity columns ({', '.join(state.identity)})"
+        f"{subject} of {state} has the columns ({', '.join(map(str, names))}); it must have "
+        f"the key columns ({', '.join(state.key)}), or all identity columns "
+        f"({', '.join(state.identity)})"
     )
 
 
@@ -83,7 +84,7 @@ def typed_rows(rows: Any, state: KeyedState) -> Any:
         ) from error
 
 
-def typed_deletes(rows: Any, state: KeyedState, what: str) -> list[Any]:
+def typed_deletes(rows: Any, state: KeyedState, argument: str) -> list[Any]:
     """Return deletes as tables, each of which names the same columns in all of its rows.
 
     A list of dictionaries may mix whole keys and single entries. Other rows already are such a
@@ -95,11 +96,11 @@ def typed_deletes(rows: Any, state: KeyedState, what: str) -> list[Any]:
         return [arrow_schema(state.schema.select(state.key)).empty_table()]
     of_width: dict[int, list[int]] = {}
     for index, row in enumerate(rows):
-        width = width_of([*row], state, f"row {index} of the {what}")
+        width = width_of([*row], state, f"row {index} of the {argument}")
         of_width.setdefault(width, []).append(index)
     return [
         _delete_table(
-            [rows[index] for index in places], places, state.identity[:width], state, what
+            [rows[index] for index in places], places, state.identity[:width], state, argument
         )
         for width, places in of_width.items()
     ]
@@ -110,14 +111,14 @@ def _delete_table(
     places: Sequence[int],
     names: Sequence[str],
     state: KeyedState,
-    what: str,
+    argument: str,
 ) -> pa.Table:
     wanted = with_groups(state.schema.select(names), {name for row in rows for name in row})
     named = [{name: row.get(name) for name in wanted.names} for row in rows]
     return table_of_dicts(
         with_uuids(named, uuid_columns(state)),
         wanted,
-        subject=f"the {what} of {state}",
+        subject=f"the {argument} of {state}",
         place=lambda index: row_place(places[index]),
     )
 

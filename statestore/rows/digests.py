@@ -88,9 +88,9 @@ def _hash_values(array: pa.Array, data_type: pa.DataType) -> U64Array:
         hashes = hash_array(values, data_type.value_type)
         return _hash_sequences(hashes, ends, np.diff(ends).view(np.uint64))
     if types.is_struct(data_type):
-        there = dict(zip(array.type.names, array.flatten(), strict=True))
+        fields = dict(zip(array.type.names, array.flatten(), strict=True))
         columns = [
-            there[field.name] if field.name in there else pa.nulls(len(array), field.type)
+            fields[field.name] if field.name in fields else pa.nulls(len(array), field.type)
             for field in data_type
         ]
         return _hash_fields(

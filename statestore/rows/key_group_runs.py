@@ -187,9 +187,9 @@ def order_of(rows: pa.Table, state: KeyedState) -> Places:
         *(map(_rank_floats, compared_columns(batch.columns)) for batch in batches), strict=True
     )
     columns = [pa.chunked_array(chunks) for chunks in pieces]
-    by = pa.table(columns, names=[str(index) for index in range(len(columns))])
-    keys = [(name, "ascending", "at_start") for name in by.column_names]
-    order = np.asarray(pc.sort_indices(by, sort_keys=keys))
+    sort_columns = pa.table(columns, names=[str(index) for index in range(len(columns))])
+    keys = [(name, "ascending", "at_start") for name in sort_columns.column_names]
+    order = np.asarray(pc.sort_indices(sort_columns, sort_keys=keys))
     groups = np.asarray(rows.column(KEY_GROUP))
     if (groups != groups[0]).any():
         # For small integers, numpy uses a radix sort, which is stable within each key group.
@@ -200,11 +200,11 @@ def order_of(rows: pa.Table, state: KeyedState) -> Places:
 def null_key_error(state: KeyedState, rows: int) -> NullKeyError:
     """Return the error for rows without a key; it has their number as ``rows``."""
     columns = ", ".join(state.key)
-    some = f"{rows} row of {state} has" if rows == 1 else f"{rows} rows of {state} have"
+    affected = f"{rows} row of {state} has" if rows == 1 else f"{rows} rows of {state} have"
     wanted = " AND ".join(f"{name} IS NOT NULL" for name in state.key)
     return NullKeyError(
         (
-            f"{some} a null key ({columns}), which has no key group. Remove these rows, for "
+            f"{affected} a null key ({columns}), which has no key group. Remove these rows, for "
             f"example from a DataFrame with df.where('{wanted}')"
         ),
         rows,

@@ -49,8 +49,12 @@ def as_bytes(column: pa.Array) -> pa.Array:
         lists = column.cast(pa.list_(pa.struct([data_type.key_field, data_type.item_field])))
         entries = _prefix_free(lists.flatten())
         sizes = np.asarray(pc.fill_null(pc.list_value_length(lists), 0))
-        by = pa.table([np.repeat(np.arange(len(lists)), sizes), entries], names=["map", "entry"])
-        order = pc.sort_indices(by, sort_keys=[("map", "ascending"), ("entry", "ascending")])
+        sort_columns = pa.table(
+            [np.repeat(np.arange(len(lists)), sizes), entries], names=["map", "entry"]
+        )
+        order = pc.sort_indices(
+            sort_columns, sort_keys=[("map", "ascending"), ("entry", "ascending")]
+        )
         return _list_bytes(lists, entries.take(order))
     if types.is_struct(data_type):
         return _where_valid(

@@ -24,21 +24,23 @@ def matching_positions(old: pa.Table, new: pa.Table) -> tuple[Places, Places]:
     eliminates old rows without an equal new row, so later columns are looked up for few rows.
     """
     rows = np.arange(old.num_rows if new.num_rows else 0)
-    by, numbers = pa.array(rows), None
+    new_positions, numbers = pa.array(rows), None
     for name in old.column_names:
         if not len(rows):
             break
         for left, right in _plain(_column_at(old, name, rows), new.column(name)):
             matches = pc.index_in(left, value_set=right)
             if numbers is None:
-                by, numbers = matches, right
+                new_positions, numbers = matches, right
                 continue
             # A row's number identifies its values so far: it is the first equal row's position.
             before, own = (pc.index_in(each, value_set=each) for each in (numbers, right))
             numbers = _pairs(before, own, new.num_rows)
-            by = pc.index_in(_pairs(by, matches, new.num_rows), value_set=numbers)
-        rows, by = rows[np.asarray(by.is_valid())], by.drop_null()
-    return rows, np.asarray(by).astype(np.intp)
+            new_positions = pc.index_in(
+                _pairs(new_positions, matches, new.num_rows), value_set=numbers
+            )
+        rows, new_positions = rows[np.asarray(new_positions.is_valid())], new_positions.drop_null()
+    return rows, np.asarray(new_positions).astype(np.intp)
 
 
 def _pairs(first: Any, second: Any, count: int) -> Any:
@@ -78,14 +80,16 @@ def matching_rows(
 
     Also return which of these pairs have equal values.
     """
-    positions, by = matching_positions(old.select(identity), new.select(identity))
+    positions, new_positions = matching_positions(old.select(identity), new.select(identity))
     rest = [name for name in old.column_names if name not in identity]
     if not rest:
-        return positions, by, np.ones(len(positions), np.bool_)
+        return positions, new_positions, np.ones(len(positions), np.bool_)
     return (
         positions,
-        by,
-        equal_rows(_take_rows(old.select(rest), positions), _take_rows(new.select(rest), by)),
+        new_positions,
+        equal_rows(
+            _take_rows(old.select(rest), positions), _take_rows(new.select(rest), new_positions)
+        ),
     )
 
 

@@ -51,9 +51,9 @@ def _refuse_index(index: Any, subject: str) -> None:
     if type(index).__name__ == "RangeIndex" and index.name is None:
         return
     named = [name for name in index.names if name is not None]
-    what = f"an index named {', '.join(map(repr, named))}" if named else "an index of its own"
+    index_text = f"an index named {', '.join(map(repr, named))}" if named else "an index of its own"
     raise InvalidArgumentError(
-        f"the pandas frame of {subject} has {what}, which is not a column: "
+        f"the pandas frame of {subject} has {index_text}, which is not a column: "
         "frame.reset_index() turns it into columns, frame.reset_index(drop=True) removes it"
     )
 

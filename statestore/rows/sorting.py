@@ -180,8 +180,8 @@ class ExternalSort:
             self._spill()
         self._clear()
         runs, self._runs = self._runs, []
-        while len(some := self._mergeable_runs(runs)) < len(runs):
-            runs = [*runs[len(some) :], self._write_run(self._merge_runs(some))]
+        while len(merged := self._mergeable_runs(runs)) < len(runs):
+            runs = [*runs[len(merged) :], self._write_run(self._merge_runs(merged))]
         yield from self._whole_entries(self._merge_runs(runs))
 
     def _clear(self) -> None:
@@ -341,9 +341,9 @@ def _end_of_first(rows: pa.Table, order: Places, bounds: Sequence[int], state: K
 
 def _count_equal_to_first(rows: pa.Table, places: Places, state: KeyedState) -> int:
     """Return the number of later rows that have the first row's key group and identity."""
-    some = rows.select([KEY_GROUP, *state.identity]).take(pa.array(places))
-    first = some.take(pa.array(np.zeros(some.num_rows - 1, np.intp)))
-    return int(np.logical_and.accumulate(equal_rows(some.slice(1), first)).sum())
+    identities = rows.select([KEY_GROUP, *state.identity]).take(pa.array(places))
+    first = identities.take(pa.array(np.zeros(identities.num_rows - 1, np.intp)))
+    return int(np.logical_and.accumulate(equal_rows(identities.slice(1), first)).sum())
 
 
 class _Head:
@@ -390,16 +390,16 @@ def slices_of(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
             yield part
         else:  # the rows differ in size
             half = part.num_rows // 2
-            for some in (part.slice(0, half), part.slice(half)):
-                yield from slices_of(some, most_bytes)
+            for piece in (part.slice(0, half), part.slice(half)):
+                yield from slices_of(piece, most_bytes)
 
 
 def _split_tables(
     rows: Iterable[pa.RecordBatch | pa.Table], limit: int, state: KeyedState
 ) -> Iterator[pa.Table]:
     """Yield nonempty tables of at most ``limit`` bytes, or of one row."""
-    for some in rows:
-        table = pa.Table.from_batches([some]) if isinstance(some, pa.RecordBatch) else some
+    for batch in rows:
+        table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
         if not table.num_rows:
             continue
         if table.nbytes <= limit:

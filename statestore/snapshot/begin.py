@@ -295,10 +295,10 @@ def _with_id(catalog: Catalog, batch: Batch, visible: Sequence[int]) -> Manifest
     if is_done:
         return manifest
     command, writer = (manifest.origin or {}).get("command"), manifest.writer
-    by = f"the command {command!r}" if command else "a snapshot that did not request this id"
+    source = f"the command {command!r}" if command else "a snapshot that did not request this id"
     raise CommitConflictError(
         f"checkpoint {batch.number} of {catalog.storage.url} was committed by {writer}, by "
-        f"{by}: it does not contain the data of this snapshot. Nothing is written. Let the "
+        f"{source}: it does not contain the data of this snapshot. Nothing is written. Let the "
         "store number the checkpoints and name your batches: snapshot(…, batch=('name of the "
         f"job', number)); or pass a free id: {visible[-1] + 1} or greater"
     )

@@ -169,15 +169,15 @@ class _ChangeWriter:
         )
 
     def _deletes(
-        self, deletes: Any, state: KeyedState, what: str
+        self, deletes: Any, state: KeyedState, argument: str
     ) -> list[tuple[Engine, Any, Deletion | None]]:
         """Return the deletes, each part with its engine and its kind of deletion."""
         marked: list[tuple[Engine, Any, Deletion | None]] = []
-        for rows in [] if deletes is None else typed_deletes(deletes, state, what):
+        for rows in [] if deletes is None else typed_deletes(deletes, state, argument):
             engine, rows = engine_of(rows)
             width = width_of(engine.schema_of(rows).names, state)
             engine.refuse_narrowing(rows, state.identity[:width], state)
-            marked.append((engine, rows, Deletion(width, cleared=what == "cleared")))
+            marked.append((engine, rows, Deletion(width, cleared=argument == "cleared")))
         return marked
 
     def _base(self, base: int | str) -> KeyedEntry | None:

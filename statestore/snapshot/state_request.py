@@ -323,7 +323,7 @@ def _as_stored(state: KeyedState, stored: KeyedState, request: KeyedRequest) -> 
     Raises SchemaMismatchError with both schemas if anything but value columns has changed, or if
     the change loses values.
     """
-    for what, old, new in (
+    for property_name, old, new in (
         ("kind", stored.kind.value, state.kind.value),
         ("key", stored.key, state.key),
         ("key types", stored.key_types, state.key_types),
@@ -334,9 +334,10 @@ def _as_stored(state: KeyedState, stored: KeyedState, request: KeyedRequest) -> 
     ):
         if old != new:
             raise SchemaMismatchError(
-                f"{state} was stored with {what} {_text(old)} and the columns ({stored.schema}), "
-                f"but now has {_text(new)} and the columns ({state.schema}); the {what} of a "
-                "stored state cannot change. Keep it, or use a new state name"
+                f"{state} was stored with {property_name} {_text(old)} and the columns "
+                f"({stored.schema}), but now has {_text(new)} and the columns ({state.schema}); "
+                f"the {property_name} of a stored state cannot change. Keep it, or use a new "
+                "state name"
             )
     columns = changed_columns(
         stored.schema,

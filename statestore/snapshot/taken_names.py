@@ -91,9 +91,9 @@ class TakenNames:
         )
 
 
-def _clash(what: str, name: str, other: str) -> InvalidArgumentError:
+def _clash(label: str, name: str, other: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"{what} {name!r} and {other!r} differ only in case or Unicode normalization: on a "
+        f"{label} {name!r} and {other!r} differ only in case or Unicode normalization: on a "
         "file system that ignores case, their files would be in the same folder and could "
         "not be distinguished; rename one"
     )

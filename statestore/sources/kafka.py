@@ -115,10 +115,10 @@ class KafkaCluster:
 
         Raises StorageError as :meth:`topics` does.
         """
-        asked = [self._kafka.ConsumerGroupTopicPartitions(group)]
+        request = [self._kafka.ConsumerGroupTopicPartitions(group)]
 
         def ask(left: float) -> dict[Partition, int]:
-            answers = self._client.list_consumer_group_offsets(asked, request_timeout=left)
+            answers = self._client.list_consumer_group_offsets(request, request_timeout=left)
             partitions = answers[group].result().topic_partitions
             for each in partitions:
                 if each.error is not None:
@@ -192,8 +192,8 @@ class KafkaCluster:
     def _topics(self, names: list[str], left: float) -> dict[str, LiveTopic]:
         end = time.monotonic() + left
         described: dict[str, tuple[str | None, list[int]]] = {}
-        asked = self._kafka.TopicCollection(names)
-        for name, answer in self._client.describe_topics(asked, request_timeout=left).items():
+        request = self._kafka.TopicCollection(names)
+        for name, answer in self._client.describe_topics(request, request_timeout=left).items():
             try:
                 description = answer.result()
             except self._kafka.KafkaException as error:
@@ -214,10 +214,10 @@ class KafkaCluster:
         }
 
     def _ends(self, places: list[Partition], spec: Any, left: float) -> dict[Partition, int]:
-        asked = {self._kafka.TopicPartition(*place): spec for place in places}
-        if not asked:
+        request = {self._kafka.TopicPartition(*place): spec for place in places}
+        if not request:
             return {}
-        answers = self._client.list_offsets(asked, request_timeout=left)
+        answers = self._client.list_offsets(request, request_timeout=left)
         return {
             (place.topic, place.partition): answer.result().offset
             for place, answer in answers.items()
@@ -226,10 +226,10 @@ class KafkaCluster:
     def _alter(self, group: str, wanted: Mapping[Partition, int]) -> dict[Partition, str]:
         """Commit offsets; return the error of each partition that Kafka rejects."""
         places = [self._kafka.TopicPartition(*place, offset) for place, offset in wanted.items()]
-        asked = [self._kafka.ConsumerGroupTopicPartitions(group, places)]
+        request = [self._kafka.ConsumerGroupTopicPartitions(group, places)]
 
         def ask(left: float) -> dict[Partition, str]:
-            answers = self._client.alter_consumer_group_offsets(asked, request_timeout=left)
+            answers = self._client.alter_consumer_group_offsets(request, request_timeout=left)
             refused = [
                 topic_partition
                 for topic_partition in answers[group].result().topic_partitions
@@ -246,8 +246,8 @@ class KafkaCluster:
                     raise self._kafka.KafkaException(each.error)
             return {(each.topic, each.partition): each.error.str() for each in refused}
 
-        what = f"confirm the offsets of group {group!r}, which it may have stored"
-        return self._retry(what, ask)
+        action = f"confirm the offsets of group {group!r}, which it may have stored"
+        return self._retry(action, ask)
 
     def _roll_back(
         self,
@@ -256,9 +256,9 @@ class KafkaCluster:
         before: Mapping[Partition, int],
         failed: Mapping[Partition, str],
     ) -> StorageError:
-        taken = sorted(wanted.keys() - failed.keys())
-        back = {place: before[place] for place in taken if place in before}
-        stay = [place for place in taken if place not in before]
+        committed = sorted(wanted.keys() - failed.keys())
+        back = {place: before[place] for place in committed if place in before}
+        stay = [place for place in committed if place not in before]
         still = sorted(self._alter(group, back)) if back else []
         why = ", ".join(sorted(set(failed.values())))
         message = (
@@ -269,7 +269,7 @@ class KafkaCluster:
             message += f", except {_listed(sorted([*stay, *still]))}, which keep the new offset"
         return StorageError(message)
 
-    def _retry(self, what: str, ask: Callable[[float], R]) -> R:
+    def _retry(self, action: str, ask: Callable[[float], R]) -> R:
         """Call ``ask`` until it succeeds; retry transient errors until the time limit.
 
         ``ask`` gets the remaining seconds.
@@ -280,14 +280,14 @@ class KafkaCluster:
                 return ask(_remaining_s(end))
             except self._kafka.KafkaException as error:
                 if _code(error) not in _PASSING or time.monotonic() + _PAUSE >= end:
-                    raise self._unreachable_error(what, error) from error
+                    raise self._unreachable_error(action, error) from error
             time.sleep(_PAUSE)
 
-    def _unreachable_error(self, what: str, error: BaseException) -> StorageError:
+    def _unreachable_error(self, action: str, error: BaseException) -> StorageError:
         self._client.poll(0)  # delivers pending connection errors to _note
         why = f" ({self._last_error})" if self._last_error else ""
         return StorageError(
-            f"Kafka at {self.bootstrap} did not {what}: {_error_text(error)}{why}; "
+            f"Kafka at {self.bootstrap} did not {action}: {_error_text(error)}{why}; "
             "check that it is running and can be reached from here"
         )
 

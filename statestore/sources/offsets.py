@@ -230,18 +230,18 @@ def _field(element: object, name: str) -> object:
     return value
 
 
-def _name(name: object, what: str = "a topic") -> str:
+def _name(name: object, label: str = "a topic") -> str:
     if isinstance(name, str) and name:
         return name
-    raise InvalidArgumentError(f"{what} must be a non-empty string, not {name!r}")
+    raise InvalidArgumentError(f"{label} must be a non-empty string, not {name!r}")
 
 
-def _whole_number(value: object, what: str, most: int) -> int:
+def _whole_number(value: object, label: str, most: int) -> int:
     """Return ``value`` as an int in 0..``most``; booleans are refused."""
     try:
         number = -1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         number = -1
     if not 0 <= number <= most:
-        raise InvalidArgumentError(f"{what} must be an integer in 0..{most}, not {value!r}")
+        raise InvalidArgumentError(f"{label} must be an integer in 0..{most}, not {value!r}")
     return number

@@ -105,10 +105,10 @@ def _refuse_mistyped(url: str) -> None:
     scheme, rest = match[1].lower(), match[2].lstrip("/")
     if scheme not in _SERVICES and not match[2].startswith("/"):
         return
-    meant = f"/dbfs/{rest}" if scheme == "dbfs" else f"{scheme}://{rest}"
+    corrected = f"/dbfs/{rest}" if scheme == "dbfs" else f"{scheme}://{rest}"
     raise InvalidArgumentError(
         f"{url!r} is neither a path nor a URL, which has two slashes after the colon: did you "
-        f"mean {meant!r}? To use a local folder with this name, pass {'./' + url!r}"
+        f"mean {corrected!r}? To use a local folder with this name, pass {'./' + url!r}"
     )
 
 

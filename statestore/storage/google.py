@@ -150,9 +150,9 @@ class GoogleStorage(ObjectStorage):
             raise
 
     def _get(self, key: str, start: int | None = None, stop: int | None = None) -> bytes:
-        asked = {} if start is None or stop is None else {"Range": f"bytes={start}-{stop - 1}"}
+        headers = {} if start is None or stop is None else {"Range": f"bytes={start}-{stop - 1}"}
         try:
-            return self._object("GET", key, headers=asked, alt="media")
+            return self._object("GET", key, headers=headers, alt="media")
         except _ResponseError as error:
             if error.status != 416:  # the object is shorter
                 raise
@@ -212,9 +212,9 @@ class GoogleStorage(ObjectStorage):
     def _page(self, prefix: str, most: int, following: Any) -> ListingPage:
         wanted = {"prefix": prefix, "maxResults": most, "pageToken": following}
         fields = "items(name,size,updated),nextPageToken"
-        asked = {name: value for name, value in wanted.items() if value}
+        parameters = {name: value for name, value in wanted.items() if value}
         try:
-            page = json.loads(self._ask("GET", "o", fields=fields, **asked))
+            page = json.loads(self._ask("GET", "o", fields=fields, **parameters))
         except _ResponseError as error:
             if error.status == 404:
                 error.code = _NO_BUCKET
@@ -301,9 +301,9 @@ class _ComposedUpload:
             self.send(last)
         parts = list(self._parts)
         while len(parts) > _MOST_COMPOSED:
-            some, parts = parts[:_MOST_COMPOSED], parts[_MOST_COMPOSED:]
+            batch, parts = parts[:_MOST_COMPOSED], parts[_MOST_COMPOSED:]
             self._parts.append(self._name())
-            self._storage._compose(some, self._parts[-1])
+            self._storage._compose(batch, self._parts[-1])
             parts.insert(0, self._parts[-1])
         self._storage._compose(parts, self._key)
         self.abort()

@@ -32,8 +32,8 @@ def can_link(source: Storage, target: Storage) -> bool:
 
 
 def _device_of(path: Path) -> int:
-    there = next(each for each in (path, *path.parents) if each.exists())
-    return there.stat().st_dev
+    existing = next(each for each in (path, *path.parents) if each.exists())
+    return existing.stat().st_dev
 
 
 def link(source: Storage, old: str, target: Storage, new: str) -> bool:
@@ -42,11 +42,11 @@ def link(source: Storage, old: str, target: Storage, new: str) -> bool:
     The file stays until both names are deleted. False if the file system cannot do it, or the name
     is taken. Raises FileNotFoundError if the source does not have the file, or StorageError.
     """
-    here, there = source.native_path(old), target.native_path(new)
-    if here is None or there is None:
+    old_path, new_path = source.native_path(old), target.native_path(new)
+    if old_path is None or new_path is None:
         return False
     with report_os_errors("read", f"{target.url}/{new}"):
-        return young_link(Path(here), Path(there))
+        return young_link(Path(old_path), Path(new_path))
 
 
 def young_link(old: Path, new: Path) -> bool:

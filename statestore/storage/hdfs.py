@@ -143,14 +143,14 @@ class HdfsStorage(ObjectStorage):
 
     def _request_once(self, method: str, operation: str, path: str, **parameters: Any) -> Any:
         """Return the namenode's answer, which may redirect to a datanode."""
-        asked = {"op": operation, **self._fs.pars, **parameters}
-        return self._send(method, f"{self._fs.url}/{quote(path)}", params=asked)
+        query = {"op": operation, **self._fs.pars, **parameters}
+        return self._send(method, f"{self._fs.url}/{quote(path)}", params=query)
 
-    def _bytes(self, method: str, asked: Any, data: bytes | None = None) -> Any:
+    def _bytes(self, method: str, answer: Any, data: bytes | None = None) -> Any:
         """Return the answer of the datanode that the namenode redirected to."""
-        there = self._fs._apply_proxy(asked.headers["Location"])
+        location = self._fs._apply_proxy(answer.headers["Location"])
         wait = READ_SECONDS if data is None else _WRITE_SECONDS
-        return self._send(method, there, wait, data=data)
+        return self._send(method, location, wait, data=data)
 
     def _send(self, method: str, url: str, wait: float = READ_SECONDS, **more: Any) -> Any:
         answer = self._fs.session.request(
@@ -305,9 +305,9 @@ class _AppendUpload:
         the request may still execute late, so it is not retried: the part would be appended twice.
         """
         storage = self._storage
-        asked = storage._ask("POST", "APPEND", self._path)
+        answer = storage._ask("POST", "APPEND", self._path)
         try:
-            storage._bytes("POST", asked, body)
+            storage._bytes("POST", answer, body)
         except Exception:
             if storage._size_of(self._path) != self._size + len(body):
                 raise

@@ -203,9 +203,9 @@ class _Harmless:
         if not isinstance(error, OSError | ValueError):  # ValueError: a name with a NUL
             return False
         self.failed = True
-        what = getattr(error, "strerror", None) or str(error)
+        reason = getattr(error, "strerror", None) or str(error)
         _log.warning(
-            "local cache: cannot %s %s: %s; continuing without it", self._action, self._path, what
+            "local cache: cannot %s %s: %s; continuing without it", self._action, self._path, reason
         )
         return True
 

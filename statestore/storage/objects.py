@@ -86,8 +86,8 @@ class ObjectStorage(ABC):
                 f"parallel_streams must be in 1..{_MOST_STREAMS}, not {streams!r}"
             )
         refuse_credentials(url)
-        for some in (options, options.get("client_kwargs") or {}):
-            refuse_credentials(str(some.get("endpoint_url")), is_endpoint=True)
+        for settings in (options, options.get("client_kwargs") or {}):
+            refuse_credentials(str(settings.get("endpoint_url")), is_endpoint=True)
         self.streams = streams
         self._prefix = url.partition("://")[2].strip("/")
         if not self._prefix:

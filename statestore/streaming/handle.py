@@ -396,10 +396,10 @@ class Handle:
                 "states only in init()"
             )
 
-    def _refuse_no_time(self, what: str) -> None:
+    def _refuse_no_time(self, feature: str) -> None:
         if self._clock.due_ms is None:
             raise InvalidArgumentError(
-                f'{what} by a processor with time_mode="None": start it with "ProcessingTime" '
+                f'{feature} by a processor with time_mode="None": start it with "ProcessingTime" '
                 'or "EventTime"'
             )
 
@@ -520,8 +520,8 @@ def _lasting(values: Values, variable: Variable, clock: ProcessorClock) -> Value
     return values if variable.ttl_ms is None else (*values, clock.now_ms + variable.ttl_ms)
 
 
-def _checked(values: Values, variable: Variable, what: str) -> Values:
-    return _of_width(values, variable.value, f"{variable}: its {what}")
+def _checked(values: Values, variable: Variable, part: str) -> Values:
+    return _of_width(values, variable.value, f"{variable}: its {part}")
 
 
 def _of_width(values: Any, struct: StructType, subject: str) -> Values:

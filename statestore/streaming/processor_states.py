@@ -93,10 +93,10 @@ def states_of(
 
     Raises UnsupportedTypeError for a column of a type that tables do not support.
     """
-    names, taken = {}, [_BYTES, TIMERS]
+    names, used_names = {}, [_BYTES, TIMERS]
     for variable in sorted(variables, key=lambda variable: variable.name):
-        names[variable.name] = first_free(variable.name, taken)
-        taken.append(names[variable.name])
+        names[variable.name] = first_free(variable.name, used_names)
+        used_names.append(names[variable.name])
     return {
         variable.name: _state_of(variable, names[variable.name], key, uid) for variable in variables
     }

@@ -216,11 +216,11 @@ class ProcessorTask:
         if self.timers is not None:
             out.change(len(self.states), key, changed_timers)
 
-    def _guarded(self, what: str, key: Values | None, call: Callable[[], object]) -> None:
+    def _guarded(self, method: str, key: Values | None, call: Callable[[], object]) -> None:
         try:
             call()
         except Exception as error:
-            where = f"in {what}()" if key is None else self._place_of(key)
+            where = f"in {method}()" if key is None else self._place_of(key)
             is_own = isinstance(error, StateStoreError)
             text = str(error) if is_own else f"{type(error).__name__}: {error}"
             raise ProcessorError(
@@ -332,10 +332,10 @@ def _taker(task: ProcessorTask, batch: pa.RecordBatch, table: int) -> Callable[[
     schema = task.events if table == EVENTS else task.initial or T.StructType()
     if task.pandas:
         return _frames_in_turn(_in_utc(rows.select(names), schema))
-    what = "of the events" if table == EVENTS else "of the initial state"
+    origin = "of the events" if table == EVENTS else "of the initial state"
     row = T.Row(*schema.names)
     plain = [
-        _python_column(task, rows, *own, what, pa.Array.to_pylist)
+        _python_column(task, rows, *own, origin, pa.Array.to_pylist)
         for own in zip(names, schema, strict=True)
     ]
     return _in_turn([row(*values) for values in zip(*plain, strict=True)])
@@ -372,12 +372,12 @@ def _tuples(
     rows: pa.RecordBatch,
     names: Sequence[str],
     schema: T.StructType,
-    what: str,
+    origin: str,
 ) -> list[Values]:
     """Return rows as tuples, with values as Spark passes them to Python."""
     columns = [
         _python_column(
-            task, rows, name, field, what, partial(python_values, data_type=field.dataType)
+            task, rows, name, field, origin, partial(python_values, data_type=field.dataType)
         )
         for name, field in zip(names, schema, strict=True)
     ]
@@ -389,7 +389,7 @@ def _python_column(
     rows: pa.RecordBatch,
     name: str,
     field: T.StructField,
-    what: str,
+    origin: str,
     read: Callable[[pa.Array], list[Any]],
 ) -> list[Any]:
     """Convert a column with ``read``; an error names the key, the column and the value."""
@@ -400,7 +400,7 @@ def _python_column(
         row, value, reason = first_unreadable(column, read)
         [key] = display_rows(rows.select(task.input_columns.names_of(0)).slice(row, 1))
         raise ProcessorError(
-            f"{task.subject} cannot receive a row {what} with the key "
+            f"{task.subject} cannot receive a row {origin} with the key "
             f"{tuple(key.values())!r}: column {field.name!r} of type "
             f"{field.dataType.simpleString()} has the value {value}; {reason}"
         ) from error
@@ -477,13 +477,13 @@ class _TaskOutput:
         self._rows, self._waiting = {}, 0
 
     @contextmanager
-    def _fitting(self, what: str, schema: T.StructType) -> Iterator[None]:
+    def _fitting(self, action: str, schema: T.StructType) -> Iterator[None]:
         """Turn an error about values that do not fit the columns into one ProcessorError."""
         try:
             yield
         except Exception as error:
             raise ProcessorError(
-                f"{self._task.subject} {what} that do not fit ({_text(schema)}): {error}"
+                f"{self._task.subject} {action} that do not fit ({_text(schema)}): {error}"
             ) from error
 
     def _indexed(self, change: Change, timers: pa.RecordBatch) -> pa.RecordBatch:
