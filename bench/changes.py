@@ -1,10 +1,10 @@
-"""What a checkpoint of changes costs beside a full one, and what a long history of them is like.
+"""The cost of a checkpoint of changes compared with a full one, and of a long history of them.
 
-Through Spark: a share of the users changes, and only that is written; the rows are cached in the
-JVM as those of the full snapshot are. In Arrow: a thousand checkpoints of a thousand changes, with
-compaction as a store has it by default, then a plan, a restore and a query of the newest, against
-the same rows as one full snapshot. And 200 checkpoints in a row of a small and a large state, with
-compaction and without.
+Through Spark: a share of the users changes, and only the changed rows are written; the rows are
+cached in the JVM, as in the full snapshot. In Arrow: a thousand checkpoints of a thousand changes,
+with compaction as a store has it by default, then a plan, a restore and a query of the newest,
+against the same rows as one full snapshot. And 200 checkpoints in a row of a small and a large
+state, with compaction and without.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A Flink savepoint with one value for each of many string keys, compared with Flink's own restore.
 
-Flink runs in a separate process with two subtasks on this machine. Its time is that of a job from
-submission until all of its tasks run, with the state and without any. The JVM has restored before.
+Flink runs in a separate process with two subtasks on this machine. It measures a job from
+submission until all of its tasks run, with and without the state. The JVM has restored before.
 
 The same savepoint is also processed by the store:
 
@@ -98,7 +98,7 @@ def _flink() -> Iterator[Run]:
             print(*(f"{name}={value}" for name, value in words.items()), file=steps)
             said = lines.readline().split()
             if not said:
-                raise StorageError("Flink has ended; what it said is above")
+                raise StorageError("Flink has ended; its output is above")
             return said[-1].removeprefix("file:")
 
         yield run

@@ -2,7 +2,7 @@
 
 It is compared with Spark's own offline repartition (4.2, a private call, only RocksDB), which
 shuffles the state and writes all of it again, and the ``statestore`` reader that reads the result.
-Both sides have the same keys and values: those of a streaming aggregation, read from its
+Both sides have the same keys and values: the rows of a streaming aggregation, read from its
 checkpoint.
 """
 

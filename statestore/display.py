@@ -79,9 +79,9 @@ def text(sentence: str) -> str:
 
 
 def bars(drawn: Sequence[NotebookBar]) -> str:
-    """Return bars below each other, scaled to the longest one.
+    """Return horizontal bars, scaled to the longest bar.
 
-    Bars beyond :data:`MOST_BARS` are only counted. Returns an empty text without bars.
+    Bars beyond :data:`MOST_BARS` are only counted. Without bars, the text is empty.
     """
     if not drawn:
         return ""

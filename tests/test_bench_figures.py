@@ -1,4 +1,4 @@
-"""The figures of the bench: a median, and beside it what a median hides."""
+"""The figures of the bench: a median, and the figures that a median hides."""
 
 from __future__ import annotations
 

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DOCS = ROOT / "docs"
-COMPUTED = DOCS / "RESCALING.md"  # tests/test_rescaling.py runs what it shows
-FRAUD = DOCS / "how/spark.md"  # makes ./fraud, which other pages go on with
+COMPUTED = DOCS / "RESCALING.md"  # tests/test_rescaling.py runs its commands
+FRAUD = DOCS / "how/spark.md"  # creates ./fraud, which other pages use
 WRITTEN = [ROOT / "README.md", *sorted(DOCS.rglob("*.md")), ROOT / "bench/README.md"]
 RUN = ("python", "console")
-# What is printed, and what a file holds; a block in no language is a drawing.
+# A block with printed output or with a file's content; a block in no language is a drawing.
 SHOWN = ("", "text", "toml", "json")
 
 

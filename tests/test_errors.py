@@ -21,7 +21,7 @@ CLASSES: list[Any] = [
 
 @pytest.mark.parametrize("error_class", CLASSES)
 def test_an_error_survives_pickling(error_class: type[StateStoreError]) -> None:
-    """Spark carries errors from its workers; message, attributes and notes go along."""
+    """Spark carries errors from its workers, with the same message, attributes and notes."""
     error = error_class("what to do")
     error.add_note("where it happened")
     vars(error)["detail"] = 7

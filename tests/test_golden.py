@@ -51,7 +51,7 @@ def test_an_old_store_restores(store: StateStore, checkpoint: int, parallelism: 
 
 
 def test_an_old_store_takes_the_next_checkpoint(store: StateStore, tmp_path: Path) -> None:
-    """I3: what was stored then is what a checkpoint now must agree with, and does."""
+    """I3: the types of a new checkpoint must agree with the stored types."""
     copy = tmp_path / "copy"
     shutil.copytree(store.url, copy)
     again = StateStore.open(str(copy), table_format="parquet")

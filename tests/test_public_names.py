@@ -24,7 +24,7 @@ def test_public_names_are_sorted_and_their_editors_know_them() -> None:
 
 
 def test_public_names_can_be_imported() -> None:
-    """All of them, at once."""
+    """All names are imported together."""
     namespace: dict[str, object] = {}
     exec("from statestore import *", namespace)
     assert set(statestore.__all__) <= set(namespace)

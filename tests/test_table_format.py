@@ -119,7 +119,7 @@ def test_processes_that_create_a_store_agree_on_its_format(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("golden", OLDER, ids=lambda path: path.name)
 def test_an_older_store_goes_by_its_tables(golden: Path, tmp_path: Path) -> None:
-    """It remembers nothing, so what is said counts; unsaid, the newest that can be read does."""
+    """It has no recorded format, so it takes the passed one, or else the newest readable one."""
     path = Path(shutil.copytree(golden, tmp_path / "s"))
     assert remembered(path) is None
     store = StateStore.open(str(path))

@@ -204,7 +204,7 @@ def configuration_of(entry: Entry) -> dict[str, str | None]:
 
 
 def _statistics_of(storage: Storage, entry: Entry, handle: Handle) -> str:
-    """Return the statistics of a file that this checkpoint did not write."""
+    """Read the statistics of a file that an earlier checkpoint wrote."""
     with open_data(storage, entry.table.path, handle) as file:
         if handle.footer is None:  # without a checksum, wrong bounds could hide rows
             return json.dumps({"numRecords": handle.rows})

@@ -108,7 +108,7 @@ class ArrowEngine:
     def key_types(
         self, rows: Rows, key: tuple[str, ...], hash_scheme: str, wanted: Sequence[str | None]
     ) -> tuple[str, ...]:
-        """Return the hashed type of each key column; None in ``wanted`` stands for its own type.
+        """Return the hashed type of each key column; None in ``wanted`` means its own type.
 
         Raises UnsupportedTypeError, which names the column, when it cannot be hashed as that type.
         """

@@ -62,7 +62,7 @@ class ListedFiles(LazySequence[KeyedStateHandle]):
         return listed
 
     def __eq__(self, other: object) -> bool:
-        """Return whether these are the same files: by their lists, or file by file."""
+        """Return whether both contain the same files; files of the same list are not compared."""
         same = isinstance(other, ListedFiles) and self.file_list == other.file_list
         return same or super().__eq__(other)
 

@@ -52,9 +52,9 @@ class KeptGroups:
 
 
 class ReadSlices(Struct, frozen=True, gc=False):
-    """The slices that a subtask reads: from the base, and from its layers, oldest first.
+    """The slices that a subtask reads from the base and from its layers, oldest layer first.
 
-    ``kept`` is the filter for their rows, None to keep all.
+    ``kept`` filters the rows by key group; None keeps all rows.
     """
 
     base: Slices

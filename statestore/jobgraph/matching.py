@@ -107,7 +107,7 @@ class StoredOperator:
         return bool(self.uid) and operator_id(str(self.uid)) == self.operator_id
 
     def __str__(self) -> str:
-        """Return its name in messages: its uid, or its name and id."""
+        """Return the operator's name for messages: its uid, or its name and id."""
         if self.uid:
             return f"stored operator {self.uid!r}"
         return f"stored operator {f'{self.name!r} ' if self.name else ''}{self.operator_id}"

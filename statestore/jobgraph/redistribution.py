@@ -5,8 +5,8 @@ position)``; it is moved as a whole, and its contents are not read.
 
 split       Each element goes to one new subtask. The old subtasks' lists are concatenated in
             subtask order and cut into contiguous blocks whose sizes differ by at most one. The
-            larger blocks of a state start at the subtask where those of the previous state ended,
-            so that the remainders of many states spread over the subtasks.
+            larger blocks of a state start at the subtask where the larger blocks of the previous
+            state ended, so that the remainders of many states spread over the subtasks.
 union       Every new subtask gets every element.
 broadcast   New subtask ``i`` gets the copy of the ``i % m``-th of the ``m`` subtasks that reported.
 

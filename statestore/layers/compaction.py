@@ -159,7 +159,7 @@ class Compactor:
 def _report_spans(
     pieces: Iterable[pa.Table], ends: Sequence[int], on_span: Callable[[], object]
 ) -> Iterator[pa.Table]:
-    """Yield pieces, ordered by key group, and call ``on_span`` after each end of a span."""
+    """Yield the pieces unchanged, and call ``on_span`` when all pieces of a span were consumed."""
     reported = 0
     for piece in pieces:
         while piece.num_rows and piece.column(KEY_GROUP)[0].as_py() > ends[reported]:

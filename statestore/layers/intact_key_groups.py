@@ -229,7 +229,7 @@ def _batches(
     entry: KeyedEntry,
     tolerated: _Errors | None,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows of row groups with wanted key groups, each batch with its position."""
+    """Yield batches of the row groups that contain wanted key groups, with their first rows."""
     schema, metadata = arrow_schema(entry.state.schema), file.parquet.metadata
     sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
     begins = [0, *accumulate(sizes)]

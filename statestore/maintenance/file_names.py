@@ -1,4 +1,4 @@
-"""Name existing bytes anew: no two attempts ever use the same file name.
+"""Give existing bytes a new name: no two attempts ever use the same file name.
 
 A collection deletes by name, possibly long after it has listed the file as old. It deletes the
 name even if the file under it was written again meanwhile. A failed attempt may also delete the

@@ -253,8 +253,8 @@ def rows_in_file(
     Args:
         storage: The store.
         name: The file's name in the store.
-        handle: The handle from a manifest that names the file, or None. None if there is no such
-            manifest.
+        handle: The handle from a manifest that names the file, or None. None if that manifest does
+        not exist.
         selections_of: Returns the selections for the file's columns.
 
     Returns:

@@ -29,13 +29,14 @@ class LostPart:
 
 @dataclass(frozen=True, kw_only=True)
 class SalvagedState:
-    """A state with damaged files, with its rows in the damaged checkpoint and in the new one.
+    """A state with damaged files: its row counts in the damaged and the new checkpoint.
 
     In a state with changes, ``rows_before`` and the rows of ``lost`` count the rows in its files,
     in base and changes together.
 
     ``lost`` is ordered by key group; adjacent key groups with the same outcome are one part.
-    ``keys`` are lost keys that older checkpoints have, by column, up to the requested limit.
+    ``keys`` are lost keys that were found in older checkpoints, by column, up to the requested
+    limit.
     ``why_not_filled`` gives the reasons why the rows of older checkpoints could not be used.
     """
 

@@ -219,7 +219,7 @@ def verify(
 
 @dataclass
 class _Run:
-    """One verification run: its findings, and what was checked so far."""
+    """One verification run: its findings, and the files that were already checked."""
 
     storage: Storage
     deep: bool

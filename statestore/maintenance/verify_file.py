@@ -49,7 +49,7 @@ __all__ = ["FileCheck", "Flaws", "check_file"]
 
 @dataclass(frozen=True)
 class FileCheck:
-    """One file to check; ``first_row`` is the number of its state's elements in earlier files."""
+    """A file to check; ``first_row`` is the number of the state's elements in all earlier files."""
 
     storage: Storage
     entry: Entry

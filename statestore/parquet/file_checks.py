@@ -83,7 +83,7 @@ def read_footer(file: Any, where: str, handle: Handle) -> pq.FileMetaData:
 
 
 def check_rows(where: str, actual: int, stated: int, *, stated_by: str = "its footer") -> None:
-    """Raise DamagedFileError unless a file returned the stated number of rows."""
+    """Raise DamagedFileError if a file returned another number of rows than stated."""
     if actual != stated:
         raise DamagedFileError(
             f"{where} returned {actual} rows, but {stated_by} says {stated}; restore an older "
@@ -147,11 +147,11 @@ def check_size(storage: Storage, name: str, handle: Handle | FileList) -> None:
 def check_sizes(
     storage: Storage, entries: Iterable[Entry], but: Collection[str] = frozenset()
 ) -> None:
-    """Check the size of every file of some states, except the files in ``but``.
+    """Check the size of every file of the states, except the files in ``but``.
 
     The files in ``but`` are known to exist (I5). Raises the errors of :func:`check_size`. A list of
     files in ``but`` is not read. Several files are checked in parallel, unless they are few and the
-    storage is local: a thread would then take longer than its answer.
+    storage is local. In that case, starting a thread would take longer than the check.
     """
     files: list[tuple[str, Handle | FileList]] = []
     for part in (part for entry in entries for part in entry.parts):
@@ -172,7 +172,7 @@ def check_sizes(
 
 @contextmanager
 def name_file_in_errors(where: str) -> Iterator[None]:
-    """Turn an error while a file is read into an error that names the file."""
+    """Convert errors while a file is read to errors that name the file."""
     try:
         yield
     except FileNotFoundError as error:

@@ -202,7 +202,7 @@ def row_groups_of(metadata: pq.FileMetaData, rows: range) -> tuple[range, int]:
 
 
 def _places(file_schema: pa.Schema, wanted: pa.Schema) -> list[int]:
-    """Return the positions of the leaves of some columns within a row group."""
+    """Return the positions, within a row group, of the leaf columns of the named columns."""
     ends = [*accumulate(len(leaf_paths(pa.schema([field]))) for field in file_schema)]
     numbers = sorted(file_schema.get_field_index(name) for name in wanted.names)
     return [

@@ -125,8 +125,8 @@ class WantedKeys:
 class RowCache:
     """A cache of decoded slices of files with hashes of their keys, up to a number of bytes.
 
-    Each lookup needs about the same slices. Cached slices therefore stay while they are in use, and
-    slices that do not fit are read each time. With LRU eviction, one slice too many would evict
+    Each lookup needs about the same slices. Therefore a slice is not evicted while lookups use it,
+    and slices that do not fit are read each time. With LRU eviction, one slice too many would evict
     each slice right before it is needed.
     """
 

@@ -86,7 +86,7 @@ class LazySubtask:
         return rows_to_dicts(rows.select(state.schema.names), str(state))
 
     def fetch(self, key_groups: KeyGroupRange | None = None) -> int:
-        """Read key groups into the cache, by default all; return the number of cached ones.
+        """Read key groups into the cache, by default all; return the number of cached key groups.
 
         A key group that is larger than the limit is not cached.
         """

@@ -264,7 +264,7 @@ class RestoredKeyedState:
         return self.contents().digest
 
     def contents(self, *, verify: bool = False) -> RowSet:
-        """Return number and digest of all rows, determined as for :attr:`digest`.
+        """Return the number and the digest of all rows, which are determined as for :attr:`digest`.
 
         Args:
             verify: checks the SHA-256 of the files before they are read.

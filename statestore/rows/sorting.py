@@ -201,7 +201,7 @@ class ExternalSort:
         return _Run.write(path, pieces, max(self._merged_bytes // _FAN_IN, 1))
 
     def _mergeable_runs(self, runs: Sequence[_Run]) -> Sequence[_Run]:
-        """Return the first runs whose largest batches fit the budget together; at least two."""
+        """Return the first runs whose largest batches fit in the memory budget; at least two."""
         sizes = np.cumsum([run.batch_bytes for run in runs])
         fitting = int(np.searchsorted(sizes, self.limit, side="right"))
         return runs[: max(min(fitting, _FAN_IN), 2)]

@@ -333,7 +333,7 @@ class BackgroundCompaction:
                     task.result = result
             except _CancelledError as error:
                 task.compactor.new.delete(error)
-            except Exception as error:  # noqa: BLE001 - it is told, and tried again
+            except Exception as error:  # noqa: BLE001 - listeners are notified, and it is retried
                 task.compactor.new.delete(error)
                 # When the process ends, Python closes all pools before it stops its main thread.
                 if "cannot schedule new futures" not in str(error):

@@ -162,7 +162,7 @@ class Carrying:
         return self._attempt.operators.label_of_id(before.operators.id_of(stored), stored)
 
     def _missing(self, before: Manifest, known: Collection[tuple[str, str]]) -> list[Entry]:
-        """Return the states of a checkpoint that are missing here, matched by operator id.
+        """Return the states of a checkpoint that the new checkpoint lacks, matched by operator id.
 
         Dropped states are also matched by label, because their operator may no longer be in the job
         graph.

@@ -132,9 +132,9 @@ class Commit:
         )
 
     def _left_out(self) -> tuple[LeftOutState, ...]:
-        """Return the state that this checkpoint lacks of its source (I16).
+        """Return the records of the source's state that this checkpoint lacks (I16).
 
-        Inherited records that it does not resolve come first, then its own.
+        Inherited records that this checkpoint does not resolve come first, then its own records.
         """
         attempt, collected = self._attempt, self._collected
         before = attempt.made_of or attempt.history.before()

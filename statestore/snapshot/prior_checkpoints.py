@@ -97,8 +97,8 @@ class PriorCheckpoints:
     def keyed_in(self, manifest: Manifest, uid: str, name: str) -> KeyedEntry | None:
         """Return a keyed state of a checkpoint, or None.
 
-        States are matched by operator id, because labels can move: the operator may have had
-        another label then, and another operator may have had this one.
+        States are matched by operator id, because labels can move: in that checkpoint the operator
+        may have had another label, and another operator may have had its current label.
         """
         ids = self._operators.ids_of(uid)
         for entry in manifest.keyed:

@@ -142,7 +142,7 @@ class PartitionFinding:
     """One partition: its stored and live state, and the decision about it.
 
     ``live`` is None if the partition no longer exists. ``topic_id`` is the live topic's id.
-    ``offset`` is the next one to read, or None if it is retired or refused.
+    ``offset`` is the next offset to read, or None if the partition is retired or refused.
     """
 
     topic: str
@@ -262,7 +262,7 @@ def reconcile(
 
     ``stored`` are elements or offsets in the form that
     :func:`~statestore.sources.offsets.source_offset` accepts. ``live`` contains the existing topics
-    by name, including those to be read from now on that have no stored offset. An offset in
+    by name, including new topics without a stored offset. An offset in
     ``low..high`` is kept. An offset equal to ``high`` is kept too: the partition is idle.
 
     Refusals are in the report; reading ``.offsets`` raises them. Raises InvalidArgumentError as

@@ -90,11 +90,11 @@ def find_java(
     installed_under: Iterable[str] = INSTALLED_UNDER,
     probe_seconds: float = PROBE_SECONDS,
 ) -> JavaHome | JavaProblem:
-    """Return the Java to start Spark with, or the problem to show.
+    """Return the Java that can start Spark, or the reason why none can.
 
     ``installed_under`` are glob patterns of Java homes. They are tried when neither ``JAVA_HOME``
-    nor the path has a suitable Java. A program without an answer after ``probe_seconds`` is
-    rejected.
+    nor the path has a suitable Java. A Java that does not print its version within
+    ``probe_seconds`` is rejected.
     """
     refusals: list[str] = []
     for program in _configured_programs(environ):

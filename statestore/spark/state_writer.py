@@ -310,7 +310,7 @@ def collect(df: DataFrame) -> pa.Table:
 
 
 def _with_columns(df: DataFrame, names: Iterable[str]) -> DataFrame:
-    """Return some columns of the rows, and the store's own column if they have it."""
+    """Return the named columns of the rows, and the key-group column if the rows have it."""
     wanted = with_key_group(names, df.columns)
     return df if [*wanted] == df.columns else df.select(*map(column_of, wanted))
 

@@ -115,7 +115,7 @@ class Storage(Protocol):
         """
 
     def delete(self, name: str) -> None:
-        """Delete a file, including one that is being written; do nothing if it does not exist."""
+        """Delete a file, even while it is being written; do nothing if it does not exist."""
 
     def size(self, name: str) -> int:
         """Return a file's length in bytes; FileNotFoundError if it does not exist."""

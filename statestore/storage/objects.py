@@ -157,7 +157,7 @@ class ObjectStorage(ABC):
 
     @abstractmethod
     def _size_of(self, key: str) -> int:
-        """Return an object's length; the error says if the bucket is missing."""
+        """Return an object's length. If the bucket is missing, the error names it."""
 
     @abstractmethod
     def _remove(self, key: str) -> None:

@@ -149,7 +149,7 @@ class Processing:
         return done.indexed == restored.checkpoint_id
 
     def outdated(self, restored: RestoredCheckpoint, done: Progress) -> list[str]:
-        """Return the timer index, if it does not match the stored timers."""
+        """Return the name of the timer index, if it does not match the stored timers."""
         return [] if self.is_indexed(restored, done) else [INDEX]
 
     def rebuild(

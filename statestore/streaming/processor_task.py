@@ -314,7 +314,8 @@ def _runs(task: ProcessorTask, batch: pa.RecordBatch) -> Iterator[tuple[Values, 
 def _comparable(key: Values) -> Values:
     """Return a key in a form that is equal only for equal keys.
 
-    NaN equals itself, and the two instants with the same local time are different keys.
+    NaN equals NaN. Two instants with the same local time, when clocks are set back, are different
+    keys.
     """
     return tuple(
         ("NaN" if isinstance(value, float) and value != value else value, getattr(value, "fold", 0))

@@ -75,11 +75,11 @@ class ProcessorOptions:
     """How Spark's ``transformWithState`` would call a processor.
 
     Attributes:
-        output_schema: the columns of the rows that it yields.
+        output_schema: the columns of the rows that the processor yields.
         output_mode: ``Append`` or ``Update``.
         time_mode: ``None``, ``ProcessingTime`` or ``EventTime``. ``EventTime`` requires events with
             a watermark.
-        pandas: True if it was written for ``transformWithStateInPandas``.
+        pandas: True if the processor was written for ``transformWithStateInPandas``.
         initial_state: rows for ``handleInitialState``, with the columns ``key``.
         max_parallelism: the number of key groups. The default is the stored number, or Flink's
             default for a new state.

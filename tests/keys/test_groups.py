@@ -78,7 +78,7 @@ def is_past_the_end(question: dict[str, Any]) -> bool:
 
 
 def test_answers_equal_flinks() -> None:
-    """Mixing, groups, ranges and intersections equal those of Flink's classes."""
+    """Mixing, groups, ranges and intersections have the same results as Flink's classes."""
     known = questions(failing=False)
     assert len(known) > 300
     assert [case for case in known if answer(case["in"]) != case["out"]] == []

@@ -122,8 +122,9 @@ def rows_for(store: StateStore, name: str) -> list[str]:
 
 
 def test_a_key_from_other_existing_columns(store: StateStore) -> None:
-    """With a namespace, with a struct, and back. Former key columns become values, and the other
-    way round.
+    """The new key has a namespace or a struct, and is changed back.
+
+    Former key columns become values, and the other way round.
     """
     rows = [{"k": f"k{i}", "n": i % 3, "p": {"x": i % 5, "y": f"y{i}"}, "v": i} for i in range(100)]
     put(store, rows, namespace="n")

@@ -46,7 +46,7 @@ def statistics(values: list[Any], data_type: str, row_group_size: int = 2) -> di
 @example("\U0010ffff" * (LONGEST_TEXT + 1))
 @example("a" * (LONGEST_TEXT - 1) + "\ud7ffb")
 def test_incremented_text_is_an_upper_bound(text: str) -> None:
-    """The order is that of UTF-8 bytes, and the bound is as short as possible."""
+    """Bounds are ordered by UTF-8 bytes, and the bound is as short as possible."""
     raised = upper_bound_text(text)
     assert raised.encode() >= text.encode()
     assert len(raised) <= LONGEST_TEXT or set(text[:LONGEST_TEXT]) == {"\U0010ffff"}

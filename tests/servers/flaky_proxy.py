@@ -192,7 +192,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.close_connection = True
         if fault is Fault.RESET:
-            # With a linger time of zero, closing sends RST instead of FIN.
+            # A linger time of zero makes closing send RST instead of FIN.
             linger = struct.pack("ii", 1, 0)
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             self.rfile.close()

@@ -59,7 +59,7 @@ KAFKA = JarSet(
 class Flink:
     """A version of Flink, and the programs that are compiled for it.
 
-    With a connector, the sources in the connector's folder are compiled as well, and ``main`` is
+    If there is a connector, the sources in its folder are compiled as well, and ``main`` is
     the program that runs jobs.
     """
 

@@ -86,7 +86,7 @@ def take(
     rest: bool = False,
     label: str = UID,
 ) -> str | None:
-    """Take a checkpoint that adds rows to those of the newest one; return the writer's token.
+    """Take a checkpoint that adds rows to the newest checkpoint's rows; return the writer's token.
 
     With ``rest`` it carries all other states of the newest, such as a query's progress. If
     ``label`` differs from the uid, the state belongs to an operator without uid that has this name.

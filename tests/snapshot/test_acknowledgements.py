@@ -53,7 +53,7 @@ def test_an_exception_deletes_acknowledged_files(store: StateStore) -> None:
 
 
 def test_a_fenced_coordinator_does_not_commit(store: StateStore) -> None:
-    """I6: its subtasks' files are deleted, but not those of its successor."""
+    """I6: its subtasks' files are deleted, but not the files of its successor."""
     with (  # noqa: PT012
         pytest.raises(CommitConflictError),
         store.snapshot(parallelism=1) as checkpoint,

@@ -95,7 +95,7 @@ def test_a_checkpoint_that_carries_all_states_reads_no_list(store: StateStore) -
 
 
 def test_the_previous_checkpoint_is_read_once(store: StateStore) -> None:
-    """By its number and as the newest one, whichever states are used."""
+    """The checkpoint is named by its number or as the newest one, whichever states are used."""
     storage = CountingReads(store.url)
     with over(storage).snapshot(parallelism=2) as checkpoint:
         checkpoint.write_changes("a", "counts", [{"k": "key 3", "n": 77}], base=2)

@@ -328,7 +328,7 @@ def test_elements_that_were_all_empty_can_get_columns_later(store: StateStore) -
 def test_elements_can_be_a_table(
     store: StateStore, columns: dict[str, list[int]], lists: list[list[int]]
 ) -> None:
-    """With a subtask and position for each, or distributed in blocks."""
+    """Each element has a subtask and a position, or the elements are distributed in blocks."""
     elements(store, "split", pa.table(columns))
     stored = store.restore().operator_state("u", "n").per_old_subtask()
     assert [[element["p"] for element in one] for one in stored] == lists

@@ -215,7 +215,7 @@ def test_any_history_restores_the_rows_that_have_not_expired(
 
 
 def test_a_fold_drops_expired_rows(store: StateStore) -> None:
-    """From the base and layers, so that no file has them; only with a clock."""
+    """They leave the base and the layers, so that no file has them; only with a clock."""
     full(store, ROWS, ttl=TTL)
     entry = change(
         store, now=120, upserts=[{"k": "d", "v": 4, "at": 70}, {"k": "e", "v": 5, "at": 10}]

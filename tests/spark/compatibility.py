@@ -1,7 +1,7 @@
 """``python -m tests.spark.compatibility VERSION...`` writes docs/compatibility.md.
 
 ``make test-spark`` must have run the tests of each version. Their results are read from
-``build/spark-VERSION/tests.xml``. The results with other Pythons are those that
+``build/spark-VERSION/tests.xml``. The results with other Pythons are the ones that
 ``tests/spark/environments.py`` has left. A combination without a result was not tried.
 """
 

@@ -1,4 +1,4 @@
-"""The daemon that ``DAEMON`` names; ``NOTED`` names the file for what it and its workers print.
+"""The daemon that ``DAEMON`` names; ``NOTED`` names the file for the daemon's and workers' output.
 
 By default this output passes through the JVM, which may end before the last line is forwarded.
 """

@@ -1,4 +1,4 @@
-"""Native Spark columns compute Flink's key groups, and those of Arrow and Python."""
+"""Native Spark columns compute the key groups that Flink, Arrow and Python compute."""
 
 from __future__ import annotations
 

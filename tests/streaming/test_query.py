@@ -137,7 +137,7 @@ def test_a_micro_batch_needs_few_jobs(world: World) -> None:
 
 
 def test_few_events_need_no_python_worker(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the second micro-batch on, the driver handles keys, rows and changes."""
+    """The driver handles keys, rows and changes, starting with the second micro-batch."""
     query = world.query()
     query.process(world.frame("a", "b"), MicroBatch("q", 0))
     for name in ("mapInArrow", "mapInPandas"):

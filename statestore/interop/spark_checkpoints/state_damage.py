@@ -58,7 +58,7 @@ _UNREADABLE = (BadZipFile, KeyError, ValueError, RecursionError, zlib.error, Not
 
 
 class _Damage(Exception):
-    """What is wrong with a file."""
+    """The deviations of a file from its format."""
 
 
 @dataclass(frozen=True)
