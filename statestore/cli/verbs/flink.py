@@ -13,6 +13,7 @@ from statestore.cli.command import Invocation, LazyVerb, Root, Verb, common_opti
 from statestore.cli.documents import Document
 from statestore.cli.drawing import count, size
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
+from statestore.errors import DamagedFileError
 
 if TYPE_CHECKING:
     from statestore.interop.flink_savepoints.read.show_savepoint import (
@@ -132,7 +133,7 @@ def show_state(
             on_progress=progress,
             access=module.SavepointAccess(moved=dict(map(folder_pair, moved)), allow=allow),
         )
-    return ShownState(shown=shown)
+    return ShownState(shown=shown, problem=_find_damage(shown))
 
 
 @click.command(
@@ -284,6 +285,14 @@ class SavepointDocument(Document):
     version: int
     checkpoint: int
     operators: list[SavepointOperatorDocument]
+
+
+def _find_damage(shown: ShownSavepoint) -> DamagedFileError | None:
+    """Return the error that ends the command after the readable operators are shown."""
+    damaged = [operator.uid or operator.id for operator in shown.operators if operator.is_damaged]
+    if not damaged:
+        return None
+    return DamagedFileError(f"{shown.place} has damaged files of {', '.join(damaged)}")
 
 
 @dataclass(frozen=True, kw_only=True)

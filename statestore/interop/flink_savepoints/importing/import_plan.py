@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from statestore.errors import (
+    DamagedFileError,
+    FormatVersionError,
     InvalidArgumentError,
     LeftOutStateError,
     SchemaMismatchError,
@@ -102,6 +104,7 @@ def plan_import(
     Raises:
         StateNotFoundError: for an operator or a state that does not exist.
         UnsupportedTypeError: for a selected operator that cannot be read.
+        DamagedFileError: if a file of a selected operator is damaged.
         InvalidArgumentError: for column names that do not fit.
         SchemaMismatchError: for a state that has other columns in the store.
         LeftOutStateError: for an operator of the store that the import would leave out.
@@ -116,6 +119,11 @@ def plan_import(
     for operator in savepoint.operators:
         number = operator.metadata.id
         is_wanted = not operators or number in selected_ids
+        if is_wanted and operator.is_damaged:
+            raise DamagedFileError(
+                f"cannot read operator {operator.title}: {operator.problem}. To import the other "
+                "operators, name each of them (--operator, operators=)"
+            )
         dropped, refused = _find_transactions(operator, drop)
         problem = operator.problem or _find_unreadable_type(operator) or refused
         states: tuple[PlannedState, ...] = ()
@@ -163,6 +171,8 @@ def _find_transactions(
     try:
         for _ in operator.operator_state(names):
             pass
+    except FormatVersionError as error:
+        return (), str(error)
     except UnsupportedTypeError as error:
         if _TWO_PHASE_COMMIT not in str(error):
             return (), str(error)
@@ -213,7 +223,7 @@ def _find_operator(savepoint: FlinkSavepoint, name: str, names: Mapping[str, str
 def _find_unreadable_type(operator: FlinkOperator) -> str | None:
     """Return why the hashmap backend's format cannot be read: a type without a known end."""
     for part in operator.parts:
-        if isinstance(part.handle, KeyGroupsHandle) and not part.handle.is_savepoint:
+        if isinstance(part.handle, KeyGroupsHandle) and not part.is_canonical:
             for state in filter(None, part.states):
                 try:
                     for flink_type in (state.key, state.namespace, state.value):

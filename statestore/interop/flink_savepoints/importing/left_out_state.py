@@ -21,7 +21,7 @@ NOT_ASKED_FOR = "the import did not select it"
 def has_state(operator: OperatorHandles) -> bool:
     """Return whether the subtasks of an operator have any state or in-flight records."""
     return any(
-        subtask.operator or subtask.keyed or any(unread_parts(subtask))
+        subtask.operator or subtask.keyed or subtask.timers or any(unread_parts(subtask))
         for subtask in operator.subtasks
     )
 

@@ -56,6 +56,8 @@ Mode = Literal["split", "union", "broadcast"]
 MODES: tuple[Mode, ...] = ("split", "union", "broadcast")
 """Redistribution modes of operator state; the index of each is its number in the file."""
 
+_LENGTH_BYTES = 4
+_STATE_DESCRIPTION = -1  # the key group of a change that only describes a state
 _SCOPES = 2  # CheckpointedStateScope: exclusive, shared
 T = TypeVar("T")
 
@@ -152,11 +154,15 @@ class IncrementalHandle:
 
 @dataclass(frozen=True, slots=True)
 class ChangelogHandle:
-    """A handle of the changelog state backend. It is recognized, but its state cannot be read."""
+    """A handle of the changelog state backend. It is recognized, but its changes cannot be read.
+
+    ``has_changes`` is false if it only describes states and changes no row.
+    """
 
     kind: int
     first: int
     count: int
+    has_changes: bool = True
 
 
 KeyedHandle: TypeAlias = KeyGroupsHandle | IncrementalHandle | ChangelogHandle | None
@@ -199,7 +205,11 @@ class ChannelHandle:
 
 @dataclass(frozen=True, slots=True)
 class Subtask:
-    """``OperatorSubtaskState``: the state of one subtask of an operator."""
+    """``OperatorSubtaskState``: the state of one subtask of an operator.
+
+    ``_metadata`` does not tell whether raw keyed state has timers. If its bytes do, it is moved
+    from ``raw_keyed`` to ``timers`` when the savepoint is opened.
+    """
 
     index: int
     is_finished: bool = False
@@ -208,6 +218,7 @@ class Subtask:
     keyed: KeyedHandle = None
     raw_keyed: KeyedHandle = None
     channels: tuple[ChannelHandle, ...] = ()
+    timers: KeyGroupsHandle | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,11 +433,13 @@ def _read_keyed_handle(reader: Reader) -> KeyedHandle:
         )
     if tag in (5, 11):
         return _read_incremental_handle(reader, tag)
+    if tag in _CHANGES:
+        first, count = _read_range(reader)
+        return ChangelogHandle(tag, first, count, _CHANGES[tag](reader, tag))
     if tag in _CHANGELOGS:
         first, count = _read_range(reader)
         with reader.nested("handles"):
-            _CHANGELOGS[tag](reader, tag)
-        return ChangelogHandle(tag, first, count)
+            return _read_changelog(reader, tag, first, count)
     raise reader.error(f"{tag} is not a kind of keyed state", position=reader.position - 1)
 
 
@@ -447,55 +460,69 @@ def _read_files(reader: Reader) -> tuple[tuple[str, StreamHandle], ...]:
     )
 
 
-def _skip_changelog(reader: Reader, tag: int) -> None:
-    """Skip a ``ChangelogStateBackendHandle``."""
+def _read_changelog(reader: Reader, tag: int, first: int, count: int) -> KeyedHandle:
+    """Read a ``ChangelogStateBackendHandle``; without changes, return its materialized state."""
     reader.i64()
-    for _ in range(2):  # the materialized state, and the changes after it
-        for _ in range(reader.count(1, "handles")):
-            _read_keyed_handle(reader)
+    materialized, changes = (
+        [_read_keyed_handle(reader) for _ in range(reader.count(1, "handles"))] for _ in range(2)
+    )
     reader.take(16 if tag == 14 else 8)
     reader.utf()
+    has_changes = any(
+        not isinstance(handle, ChangelogHandle) or handle.has_changes for handle in changes
+    )
+    if has_changes or len(materialized) > 1:
+        return ChangelogHandle(tag, first, count)
+    return materialized[0] if materialized else None
 
 
-def _skip_inline_changes(reader: Reader, tag: int) -> None:
-    """Skip an ``InMemoryChangelogStateHandle``."""
+def _read_inline_changes(reader: Reader, tag: int) -> bool:
+    """Read an ``InMemoryChangelogStateHandle``; return whether it changes a row."""
     reader.take(16)
+    key_groups = set()
     for _ in range(reader.count(8, "changes")):
-        reader.i32()
+        key_groups.add(reader.i32())
         reader.take(reader.i32())
     reader.utf()
+    return not key_groups <= {_STATE_DESCRIPTION}
 
 
-def _skip_changes_in_files(reader: Reader, tag: int) -> None:
-    """Skip a ``ChangelogStateHandleStreamImpl``."""
-    for _ in range(reader.count(9, "changes")):
+def _read_changes_in_files(reader: Reader, tag: int) -> bool:
+    """Read a ``ChangelogStateHandleStreamImpl``; return whether it has files with changes."""
+    count = reader.count(9, "changes")
+    for _ in range(count):
         reader.i64()
         _read_stream_handle(reader)
     reader.take(16)
     reader.utf()
     if tag == 13:
         reader.utf()
+    return count > 0
 
 
-_CHANGELOGS: dict[int, Callable[[Reader, int], None]] = {
-    8: _skip_changelog,
-    9: _skip_inline_changes,
-    10: _skip_changes_in_files,
-    13: _skip_changes_in_files,
-    14: _skip_changelog,
+_CHANGELOGS = (8, 14)
+_CHANGES: dict[int, Callable[[Reader, int], bool]] = {
+    9: _read_inline_changes,
+    10: _read_changes_in_files,
+    13: _read_changes_in_files,
 }
 
 
 def _read_channels(
     reader: Reader, version: int, direction: Literal["input", "output"]
 ) -> tuple[ChannelHandle, ...]:
-    """Return the in-flight records (``ChannelStateHandleSerializerV1`` and ``V2``)."""
+    """Return the handles with in-flight records (``ChannelStateHandleSerializerV1`` and ``V2``).
+
+    A record begins with its length in four bytes (``ChannelStateSerializerImpl``). So a handle
+    with four bytes for each offset has only records of length 0, and is skipped.
+    """
     channels = []
     for _ in range(reader.count(13, "channels")):
         tag = reader.u8() if version >= 6 else 1
+        empty_size = 0
         if tag in (1, 2):  # subtask, gate and channel; offsets; size
             reader.take(12)
-            _read_offsets(reader, reader.count(8, "offsets"))
+            empty_size = _LENGTH_BYTES * len(_read_offsets(reader, reader.count(8, "offsets")))
             size = reader.i64()
             _read_stream_handle(reader)
         elif tag in (3, 4):  # merged: subtask and size; the offsets of all channels come last
@@ -507,7 +534,8 @@ def _read_channels(
             raise reader.error(
                 f"{tag} is not a kind of in-flight records", position=reader.position - 1
             )
-        channels.append(ChannelHandle(direction, size))
+        if size != empty_size:
+            channels.append(ChannelHandle(direction, size))
     return tuple(channels)
 
 

@@ -18,6 +18,7 @@ from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i8, i32, i64, utf
 from statestore.interop.flink_savepoints.metadata.java_objects import read_java_object
 from statestore.interop.flink_savepoints.metadata.logical_types import read_logical_type
+from statestore.interop.flink_savepoints.metadata.old_versions import unsupported_version
 from statestore.interop.flink_savepoints.types.flink_types import (
     ArrayType,
     BinaryRowType,
@@ -46,11 +47,14 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     UnknownType,
 )
 
-__all__ = ["SerializerSnapshot", "read_snapshot", "snapshot_bytes"]
+__all__ = ["SerializerSnapshot", "read_bare_snapshot", "read_snapshot", "snapshot_bytes"]
 
 _PROXY = 2
 _COMPOSITE, _NESTED = 911108, 1333245
 _SIMPLE_VERSION, _COMPOSITE_VERSION = 3, 3
+_SIMPLE_VERSION_OF_1_7 = 2
+_OLD_SNAPSHOT = "ConfigSnapshot"  # the end of the class names of ``TypeSerializerConfigSnapshot``
+_SIMPLE_WRITTEN_BY = {1: "1.6 or before"}
 _OPTIONAL_MAP = 0x4F2C69A3D70
 _LONGEST_PADDING = 1 << 16  # a null takes as many bytes as a value of a fixed length
 
@@ -155,16 +159,18 @@ def read_snapshot(reader: Reader) -> SerializerSnapshot:
         UnsupportedTypeError: for an unsupported class, or an unsupported version of a class.
         DamagedFileError: if the bytes do not follow Flink's format.
     """
-    version = reader.i32()
-    if version != _PROXY:
-        raise reader.error(
-            f"a serializer snapshot has version {version} instead of {_PROXY}, the only one "
-            "that Flink 1.17 and later support",
-            position=reader.position - 4,
-        )
+    reader.expect(_PROXY, "the version of a serializer snapshot")
     begin = reader.position
     flink_type = _read_nested_snapshot(reader)
     return SerializerSnapshot(flink_type, bytes(reader.data[begin : reader.position]))
+
+
+def read_bare_snapshot(reader: Reader) -> FlinkType:
+    """Return the type of a snapshot without the number before it, and advance past it.
+
+    Raises the errors of :func:`read_snapshot`.
+    """
+    return _read_nested_snapshot(reader)
 
 
 def snapshot_bytes(flink_type: FlinkType) -> bytes:
@@ -277,6 +283,7 @@ def _read_versioned(reader: Reader) -> FlinkType:
     begin = reader.position
     class_name, version = reader.utf(), reader.i32()
     if name := _SIMPLE_NAMES.get(class_name):
+        _read_simple(reader, class_name, version)
         return Scalar(name)
     read = _READERS.get(class_name)
     if read is None and _is_plain_composite(reader, version):
@@ -284,6 +291,9 @@ def _read_versioned(reader: Reader) -> FlinkType:
         _read_outer_version(reader, version)
         _read_parts(reader)
         return UnknownType(class_name, i32(version) + bytes(reader.data[middle : reader.position]))
+    if read is None and class_name.endswith(_OLD_SNAPSHOT):
+        what = f"a serializer snapshot {class_name.rpartition('.')[2]}"
+        raise unsupported_version(reader.name, what, version, {version: "1.7 or before"})
     if read is None:
         raise UnsupportedTypeError(
             f"{reader.name} has state with the unknown serializer {class_name!r} at byte "
@@ -291,6 +301,18 @@ def _read_versioned(reader: Reader) -> FlinkType:
             "this operator can be read"
         )
     return read(reader, version)
+
+
+def _read_simple(reader: Reader, class_name: str, version: int) -> None:
+    """Read what follows the version of a ``SimpleTypeSerializerSnapshot``.
+
+    Flink 1.7 wrote version 2, with the serializer's class name; later ones write nothing.
+    """
+    if version == _SIMPLE_VERSION_OF_1_7:
+        reader.utf()
+    elif version != _SIMPLE_VERSION:
+        what = f"a serializer snapshot {class_name.rpartition('.')[2]}"
+        raise unsupported_version(reader.name, what, version, _SIMPLE_WRITTEN_BY)
 
 
 def _is_plain_composite(reader: Reader, version: int) -> bool:

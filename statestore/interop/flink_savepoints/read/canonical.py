@@ -19,8 +19,8 @@ from typing import Literal
 
 import numpy as np
 
-from statestore.errors import FormatVersionError
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i8, i32, utf
+from statestore.interop.flink_savepoints.metadata.old_versions import unsupported_version
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
     SerializerSnapshot,
     read_snapshot,
@@ -49,7 +49,8 @@ __all__ = [
     "state_info_bytes",
 ]
 
-_VERSION = 6
+_VERSION = 6  # from Flink 1.7 on
+_WRITTEN_BY = {3: "1.3", 4: "1.4 and 1.5", 5: "1.6"}
 _END_OF_GROUP = 0xFFFF
 _ONE_BYTE_GROUPS = 128
 
@@ -106,11 +107,7 @@ def read_header(data: bytes | memoryview, name: str) -> KeyedHeader:
     reader = Reader(data, name)
     version = reader.i32()
     if version != _VERSION:
-        raise FormatVersionError(
-            f"{name} has keyed state of version {version}, but only version {_VERSION} is "
-            "supported, which Flink 1.17 and later write; restore the job with Flink 1.17 or "
-            "later and take another savepoint"
-        )
+        raise unsupported_version(name, "keyed state", version, _WRITTEN_BY)
     is_compressed = reader.bool()
     key = read_snapshot(reader)
     states = read_state_infos(reader)

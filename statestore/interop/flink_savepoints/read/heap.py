@@ -34,7 +34,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     Scalar,
 )
 
-__all__ = ["HeapEntries", "heap_states", "walk_entries"]
+__all__ = ["HeapEntries", "heap_states", "jump_over", "walk", "walk_entries"]
 
 _COMMA = pa.scalar(b",", BYTES)
 _STRING = Scalar("String")
@@ -143,7 +143,7 @@ def walk_entries(reader: Reader, state: KeyedStateInfo) -> HeapEntries:
     count = reader.count(1, f"entries of {state.name!r}")
     inner: list[list[int]] = []
     counts: list[int] = []
-    make_jump = partial(_make_jump, reader)
+    make_jump = partial(jump_over, reader)
     if state.kind == "list" and isinstance(state.value, ListType):
         inner = [[], []]
         jumps = [_make_sequence_jump(reader, counts, inner, make_jump(state.value.element))]
@@ -157,7 +157,7 @@ def walk_entries(reader: Reader, state: KeyedStateInfo) -> HeapEntries:
         jumps = [make_jump(state.value)]
     if state.kind != "timers":
         jumps = [make_jump(state.namespace), make_jump(state.key), *jumps]
-    begins, stop = _walk(reader, count, jumps)
+    begins, stop = walk(reader, count, jumps)
     reader.position = stop
     return HeapEntries(
         state,
@@ -169,8 +169,17 @@ def walk_entries(reader: Reader, state: KeyedStateInfo) -> HeapEntries:
     )
 
 
-def _walk(reader: Reader, count: int, jumps: list[Jump]) -> tuple[list[list[int]], int]:
-    """Return the start of each part of each entry, and the end of the last entry."""
+def walk(reader: Reader, count: int, jumps: list[Jump]) -> tuple[list[list[int]], int]:
+    """Return the start of each part of each entry, and the end of the last entry.
+
+    Args:
+        reader: the bytes; the entries begin at its position, which does not change.
+        count: the number of entries.
+        jumps: a function for each part of an entry; three or one.
+
+    Raises:
+        DamagedFileError: if an entry does not end within the bytes.
+    """
     position = reader.position
     begins: list[list[int]] = [[] for _ in jumps]
     try:
@@ -219,7 +228,7 @@ def _make_sequence_jump(
     return jump
 
 
-def _make_jump(reader: Reader, flink_type: FlinkType) -> Jump:
+def jump_over(reader: Reader, flink_type: FlinkType) -> Jump:
     """Return a function that jumps over a value; raises the error of ``skipper``.
 
     Past the end of the bytes, the function may jump further or raise IndexError.

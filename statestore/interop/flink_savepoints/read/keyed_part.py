@@ -56,6 +56,7 @@ class KeyedPart:
 
     ``states`` are in the order of the header, with None for a dropped state. ``title`` is the
     operator's name in messages. ``prefix`` is the number of bytes of a key that are its key group.
+    ``is_canonical`` is true if key groups have the canonical form, whatever their handle.
     ``known`` caches the positions found in key groups. Several threads may read it, if each reads
     different key groups.
     """
@@ -67,6 +68,7 @@ class KeyedPart:
     title: str
     prefix: int
     places: Places
+    is_canonical: bool
     known: dict[int, tuple[GroupBytes, _Places]] = field(default_factory=dict, repr=False)
 
     @property
@@ -77,8 +79,7 @@ class KeyedPart:
     @property
     def is_bare(self) -> bool:
         """Whether entries are delimited by their lengths only, without checksums or types."""
-        is_canonical = isinstance(self.handle, KeyGroupsHandle) and self.handle.is_savepoint
-        return is_canonical and not self.header.is_compressed
+        return self.is_canonical and not self.header.is_compressed
 
     @property
     def key_groups(self) -> KeyGroupRange:
@@ -129,12 +130,12 @@ class KeyedPart:
                 )
             known = self.known.get(key_group)
             if known is None:
-                yield from self._walk_key_group(source, key_group, offset, stop, handle, wanted)
+                yield from self._walk_key_group(source, key_group, offset, stop, wanted)
                 continue
             group, places = known
             for number, begin, end in places:
                 if number in wanted:
-                    yield from self._read_state(group.window(begin, end), number, key_group, handle)
+                    yield from self._read_state(group.window(begin, end), number, key_group)
 
     def _walk_key_group(
         self,
@@ -142,11 +143,10 @@ class KeyedPart:
         key_group: int,
         offset: int,
         stop: int,
-        handle: KeyGroupsHandle,
         wanted: set[int],
     ) -> Iterator[Entries]:
         """Yield the entries of a key group that was not read before, and cache their positions."""
-        if not handle.is_savepoint:
+        if not self.is_canonical:
             number_end = min(offset + _NUMBER_BYTES, stop)
             begin = Reader(source.read(offset, number_end), source.name, base=offset)
             begin.expect(key_group, "a key-group number")
@@ -154,26 +154,24 @@ class KeyedPart:
         chunks: list[tuple[int, int]] | None = [] if self.header.is_compressed else None
         group = GroupBytes(source, key_group, offset, stop, chunks)
         window = group.window()
-        if handle.is_savepoint:
+        if self.is_canonical:
             numbers = canonical_states(window, len(self.states), key_group)
         else:
             numbers = heap_states(window.load_all(), len(self.states), key_group)
         places = []
         for number in numbers:
             start = window.place
-            entries = self._read_state(window, number, key_group, handle)
+            entries = self._read_state(window, number, key_group)
             if number in wanted:
                 yield from entries
-            elif handle.is_savepoint:
+            elif self.is_canonical:
                 deque(entries, maxlen=0)  # the end of the entries is known only after reading them
             places.append((number, start, window.place))
         self.known[key_group] = (group, tuple(places))
 
-    def _read_state(
-        self, window: Window, number: int, key_group: int, handle: KeyGroupsHandle
-    ) -> Iterator[Entries]:
+    def _read_state(self, window: Window, number: int, key_group: int) -> Iterator[Entries]:
         """Yield the entries of a state, and advance past them."""
-        if handle.is_savepoint:
+        if self.is_canonical:
             return read_entries(window, number, key_group, self.prefix)
         state = self.states[number]
         if state is None:

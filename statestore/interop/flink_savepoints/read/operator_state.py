@@ -16,8 +16,9 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from statestore.errors import FormatVersionError, UnsupportedTypeError
+from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32, i64, utf
+from statestore.interop.flink_savepoints.metadata.old_versions import unsupported_version
 from statestore.interop.flink_savepoints.metadata.reader import Mode, OperatorHandle, OperatorPart
 from statestore.interop.flink_savepoints.read.canonical import StateInfo, read_state_infos
 from statestore.interop.flink_savepoints.read.savepoint_files import ByteSource
@@ -38,7 +39,8 @@ __all__ = [
 ]
 
 SOURCE_READER_STATE = "SourceReaderState"
-_PLAIN, _WITH_COMPRESSION = 5, 6
+_PLAIN, _WITH_COMPRESSION = 5, 6  # from Flink 1.7 and 1.18 on
+_WRITTEN_BY = {2: "1.3 and 1.4", 3: "1.5", 4: "1.6"}
 _VALUE, _KEY = "VALUE_SERIALIZER", "KEY_SERIALIZER"
 _KAFKA_VERSION = 0
 
@@ -139,10 +141,7 @@ def read_operator_state(
     reader = Reader(whole, source.name)
     version = reader.i32()
     if version not in (_PLAIN, _WITH_COMPRESSION):
-        raise FormatVersionError(
-            f"{source.name} has operator state of version {version}, but only versions "
-            f"{_PLAIN} and {_WITH_COMPRESSION} are supported"
-        )
+        raise unsupported_version(source.name, "operator state", version, _WRITTEN_BY)
     is_compressed = reader.bool() if version == _WITH_COMPRESSION else False
     infos = {info.name: info for _ in range(2) for info in read_state_infos(reader)}
     edges = sorted({offset for part in handle.parts for offset in part.offsets})

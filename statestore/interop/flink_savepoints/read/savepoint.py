@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from statestore.errors import (
     DamagedFileError,
+    FormatVersionError,
     IncompatibleStateError,
     InvalidArgumentError,
     MissingFileError,
-    ParallelismError,
     StateNotFoundError,
     StateStoreError,
     StorageError,
@@ -43,16 +43,17 @@ from statestore.interop.flink_savepoints.read.canonical import (
     KeyedHeader,
     merge_headers,
     prefix_bytes,
-    read_header,
 )
 from statestore.interop.flink_savepoints.read.composite import KeyLayout, split_keys
 from statestore.interop.flink_savepoints.read.key_group_check import check_key_groups
 from statestore.interop.flink_savepoints.read.keyed_part import KeyedPart
-from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo, keyed_states
+from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo
+from statestore.interop.flink_savepoints.read.operator_parts import open_parts, recognize_timers
 from statestore.interop.flink_savepoints.read.operator_state import (
     SubtaskElements,
     read_operator_state,
 )
+from statestore.interop.flink_savepoints.read.raw_timers import TimersPart
 from statestore.interop.flink_savepoints.read.savepoint_files import (
     METADATA,
     Places,
@@ -69,7 +70,7 @@ from statestore.interop.flink_savepoints.types.decode import (
 )
 from statestore.interop.flink_savepoints.types.flink_types import ListType, MapType
 from statestore.jobgraph.operators import operator_id
-from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
+from statestore.keys.groups import KeyGroupRange
 
 __all__ = [
     "FlinkOperator",
@@ -130,13 +131,15 @@ class FlinkOperator:
 
     ``problem`` is the reason why its state cannot be read, or None. ``states`` are its keyed
     states, merged by name over all subtasks, because subtasks can have different states.
+    ``is_damaged`` is true if the reason is a damaged file.
     """
 
     metadata: OperatorHandles
     states: tuple[KeyedStateInfo, ...]
     problem: str | None
     places: Places
-    parts: tuple[KeyedPart, ...]
+    parts: tuple[KeyedPart | TimersPart, ...]
+    is_damaged: bool = False
 
     @property
     def title(self) -> str:
@@ -189,7 +192,8 @@ class FlinkOperator:
         """
         wanted = {self.state(name).name for name in names} or {state.name for state in self.states}
         if self.problem is not None:
-            raise IncompatibleStateError(f"cannot read operator {self.title}: {self.problem}")
+            error_type = DamagedFileError if self.is_damaged else IncompatibleStateError
+            raise error_type(f"cannot read operator {self.title}: {self.problem}")
         for part in self.parts:
             with _note_location(f"in the {part.name}"):
                 for entry in part.entries(wanted, key_groups):
@@ -429,75 +433,41 @@ def parse_savepoint(data: bytes, places: Places, drop: Collection[Refused] = ())
     url = places.storage.url
     with _note_location(f"in the savepoint {url}"):
         metadata = read_metadata(data, f"{url}/{METADATA}")
-    operators = tuple(_open_operator(operator, places, drop) for operator in metadata.operators)
-    return FlinkSavepoint(url, metadata, operators)
+    opened = [_open_operator(operator, places, drop) for operator in metadata.operators]
+    metadata = replace(metadata, operators=tuple(whole for whole, _ in opened))
+    return FlinkSavepoint(url, metadata, tuple(operator for _, operator in opened))
 
 
 def _open_operator(
-    metadata: OperatorHandles, places: Places, drop: Collection[Refused]
-) -> FlinkOperator:
-    parts: list[KeyedPart] = []
-    problem = None
-    with _note_location(f"in operator {_title(metadata)}"):
+    whole: OperatorHandles, places: Places, drop: Collection[Refused]
+) -> tuple[OperatorHandles, FlinkOperator]:
+    """Return an operator with all its handles, and without the kinds of state in ``drop``.
+
+    An error of one operator does not concern the others, so it becomes the operator's problem.
+    """
+    selected, parts = whole, list[KeyedPart | TimersPart]()
+    problem, is_damaged = None, False
+    with _note_location(f"in operator {_title(whole)}"):
         try:
-            subtasks = tuple(drop_refused(subtask, drop) for subtask in metadata.subtasks)
-            metadata = replace(metadata, subtasks=subtasks)
-            places.refuse_others(metadata)
-            parts = list(_open_parts(metadata, places, drop))
-        except (IncompatibleStateError, InvalidArgumentError, MissingFileError) as error:
-            # The type or file system is not supported, or a file is missing.
+            places.refuse_others(whole)
+            selected = whole = recognize_timers(whole, places)
+            subtasks = tuple(drop_refused(subtask, drop) for subtask in whole.subtasks)
+            selected = replace(whole, subtasks=subtasks)
+            parts = list(open_parts(selected, places, drop))
+        except (
+            FormatVersionError,  # an old Flink
+            IncompatibleStateError,  # a kind of state that is not supported
+            InvalidArgumentError,  # a type or file system that is not supported
+            MissingFileError,
+        ) as error:
             problem = str(error)
+        except DamagedFileError as error:
+            problem, is_damaged = str(error), True
     states: dict[str, KeyedStateInfo] = {}
     for state in (state for part in parts for state in part.states):
         if state is not None:
             states.setdefault(state.name, state)
-    return FlinkOperator(metadata, tuple(states.values()), problem, places, tuple(parts))
-
-
-def _open_parts(
-    metadata: OperatorHandles, places: Places, drop: Collection[Refused]
-) -> Iterator[KeyedPart]:
-    title, prefix = _title(metadata), prefix_bytes(metadata.max_parallelism)
-    for subtask in metadata.subtasks:
-        handle, what = subtask.keyed, f"keyed state of subtask {subtask.index}"
-        if not isinstance(handle, KeyGroupsHandle | IncrementalHandle):
-            continue
-        _check_range(handle, subtask.index, metadata, f"{places.storage.url}/{METADATA}")
-        stream, offsets = (
-            (handle.meta, ())
-            if isinstance(handle, IncrementalHandle)
-            else (handle.stream, handle.offsets)
-        )
-        source = open_source(stream, places, what)
-        stop = min((offset for offset in offsets if offset), default=source.size)
-        data = source.read(0, min(stop, source.size))
-        header = read_header(data, source.name)
-        if header.length != len(data):
-            raise DamagedFileError(
-                f"{source.name} is damaged at byte {header.length}: "
-                f"{len(data) - header.length} unexpected bytes follow the header"
-            )
-        states = keyed_states(header, source.name, drop)
-        yield KeyedPart(subtask.index, handle, header, states, title, prefix, places)
-
-
-def _check_range(
-    handle: KeyGroupsHandle | IncrementalHandle, subtask: int, operator: OperatorHandles, name: str
-) -> None:
-    """Refuse key groups that do not belong to the subtask (``KeyGroupRangeAssignment``).
-
-    The RocksDB reader reads only the subtask's own key groups, so other rows would be lost.
-    """
-    count = handle.count if isinstance(handle, IncrementalHandle) else len(handle.offsets)
-    most, parallelism = operator.max_parallelism, operator.parallelism
-    try:
-        share = KeyGroupAssignment(max_parallelism=most, parallelism=parallelism)
-        expected = share.range_of(subtask)
-        is_right = (handle.first, count) == (expected.first, len(expected))
-    except (InvalidArgumentError, ParallelismError):
-        is_right = False
-    if not is_right:
-        raise DamagedFileError(
-            f"{name} is damaged: subtask {subtask} of {parallelism} has {count} key groups "
-            f"from {handle.first} on (of {most}), which it does not own"
-        )
+    operator = FlinkOperator(
+        selected, tuple(states.values()), problem, places, tuple(parts), is_damaged
+    )
+    return whole, operator

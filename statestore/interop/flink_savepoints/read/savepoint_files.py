@@ -147,7 +147,8 @@ def open_location(folder: str, options: Mapping[str, Any] | None) -> Storage:
 
 def _list_streams(subtask: Subtask) -> Iterator[StreamHandle]:
     """Yield all stream handles of a subtask."""
-    for handle in (subtask.operator, subtask.raw_operator, subtask.keyed, subtask.raw_keyed):
+    handles = (subtask.operator, subtask.raw_operator, subtask.keyed, subtask.raw_keyed)
+    for handle in (*handles, subtask.timers):
         if isinstance(handle, IncrementalHandle):
             yield handle.meta
             yield from (file for _, file in (*handle.shared, *handle.private))

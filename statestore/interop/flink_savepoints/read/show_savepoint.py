@@ -6,7 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from statestore.errors import IncompatibleStateError, MissingFileError, UnsupportedTypeError
+from statestore.errors import (
+    DamagedFileError,
+    FormatVersionError,
+    IncompatibleStateError,
+    MissingFileError,
+    UnsupportedTypeError,
+)
 from statestore.interop.flink_savepoints.importing.losses import (
     lost_timers,
     transactions,
@@ -73,8 +79,9 @@ class ShownOperatorState:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownOperator:
-    """An operator; ``problem`` is the reason if its keyed state cannot be read, otherwise None.
+    """An operator; ``problem`` is the reason if its state cannot be read, otherwise None.
 
+    ``is_damaged`` is true if the reason is a damaged file.
     ``warnings`` describe state that the savepoint may have lost, or that an import refuses.
     """
 
@@ -89,6 +96,7 @@ class ShownOperator:
     operator: tuple[ShownOperatorState, ...]
     problem: str | None
     warnings: tuple[str, ...]
+    is_damaged: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +128,8 @@ def show_savepoint(
 
     Raises:
         InvalidArgumentError: if the ``_metadata`` file does not exist.
-        DamagedFileError: if a file does not follow Flink's format.
-        FormatVersionError: for an unsupported version.
+        DamagedFileError: if ``_metadata`` does not follow Flink's format.
+        FormatVersionError: for an unsupported version of it.
     """
     savepoint = open_savepoint(place, access=access)
     shown = []
@@ -138,7 +146,7 @@ def show_savepoint(
 
 
 def _show_operator(savepoint: FlinkSavepoint, operator: FlinkOperator) -> ShownOperator:
-    problem = operator.problem
+    problem, is_damaged = operator.problem, operator.is_damaged
     entries: dict[str, Counter[int]] = {state.name: Counter() for state in operator.states}
     sizes: Counter[str] = Counter()
     elements: list[SubtaskElements] = []
@@ -150,7 +158,15 @@ def _show_operator(savepoint: FlinkSavepoint, operator: FlinkOperator) -> ShownO
             sizes[state_entries.state.name] += sum(
                 int((span.ends - span.starts).sum()) for span in spans
             )
-    except (IncompatibleStateError, MissingFileError, UnsupportedTypeError) as error:
+    except DamagedFileError as error:
+        where = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
+        problem, is_damaged = f"{error}{where}", True
+    except (
+        FormatVersionError,
+        IncompatibleStateError,
+        MissingFileError,
+        UnsupportedTypeError,
+    ) as error:
         problem = str(error)
     metadata = operator.metadata
     keyed = (
@@ -168,6 +184,7 @@ def _show_operator(savepoint: FlinkSavepoint, operator: FlinkOperator) -> ShownO
         keyed=tuple(keyed),
         operator=_show_operator_states(elements),
         problem=problem,
+        is_damaged=is_damaged,
         warnings=tuple(_list_warnings(savepoint, operator)),
     )
 

@@ -1,0 +1,179 @@
+"""Savepoints of Flink 1.3 to 2.1 that Flink publishes: the real files of its own jobs."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statestore import StateStore
+from statestore.errors import FormatVersionError, UnsupportedTypeError
+from statestore.interop.flink_savepoints import (
+    FlinkSavepoint,
+    export_savepoint,
+    import_savepoint,
+    open_savepoint,
+    show_savepoint,
+)
+from statestore.interop.flink_savepoints.metadata.reader import read_metadata
+from tests.servers.published import FLINK_1_13, FLINK_1_20, FLINK_SQL, PublishedJar
+
+JOB = "new-stateful-udf-migration-itcase-flink"
+SINCE_1_15 = [
+    f"{backend}-{form}"
+    for backend in ("hashmap", "rocksdb")
+    for form in ("checkpoint", "savepoint", "savepoint-native")
+]
+DRAGONS = [
+    *("Here be dragons!", "Here be more dragons!"),
+    *("Here be yet more dragons!", "Here be the mostest dragons!"),
+]
+CHANGELOG = (
+    "subtask 1 has its state in the changelog state backend: take a canonical savepoint, or drop "
+    "it (--drop changelog)"
+)
+ONE_OF_EACH_FORM = {
+    *("1.8-rocksdb-savepoint", "1.10-rocksdb-savepoint", "1.13-rocksdb-savepoint"),
+    *("1.15-rocksdb-checkpoint", "1.16-hashmap-savepoint-native", "1.17-rocksdb-checkpoint"),
+}
+"""Raw timers, canonical state under a plain handle, a canonical savepoint, canonical
+state of a RocksDB checkpoint, the native form of the heap, and RocksDB files with empty channels.
+"""
+
+
+def jobs() -> list[Any]:
+    """Return the savepoints of one job by all versions of Flink and both state backends."""
+    versions = [(f"1.{minor}", "rocksdb-savepoint") for minor in range(8, 15)]
+    versions += [(f"1.{minor}", "savepoint") for minor in range(8, 15)]
+    versions += [(f"1.{minor}", form) for minor in range(15, 20) for form in SINCE_1_15]
+    versions.remove(("1.17", "hashmap-checkpoint"))  # a changelog, which has a test of its own
+    return [
+        pytest.param(
+            FLINK_1_20 if int(version.removeprefix("1.")) > 13 else FLINK_1_13,
+            f"{JOB}{version}-{form}",
+            id=f"{version}-{form}",
+            marks=() if f"{version}-{form}" in ONE_OF_EACH_FORM else (pytest.mark.long,),
+        )
+        for version, form in versions
+    ]
+
+
+def states(savepoint: FlinkSavepoint) -> dict[tuple[str, str], list[tuple[Any, ...]]]:
+    """Return the sorted rows of each keyed state: key, namespace, and value or time.
+
+    Times of processing timers are left out, because they differ from run to run.
+    """
+    found: dict[tuple[str, str], list[tuple[Any, ...]]] = {}
+    for operator in savepoint.operators:
+        for state in operator.states:
+            rows = found.setdefault((operator.title[:6], state.name), [])
+            for part in operator.rows(state.name):
+                last = part.value if part.value is not None else part.time
+                assert last is not None
+                columns = [
+                    part.key,
+                    part.namespace,
+                    *([] if "processing" in state.name else [last]),
+                ]
+                rows += zip(*(column.to_pylist() for column in columns), strict=True)
+            rows.sort(key=repr)
+    return found
+
+
+def expected_states() -> dict[tuple[str, str], list[tuple[Any, ...]]]:
+    """Return what the job stored, in all versions: the same for four keys."""
+    keys = [({"f0": key}, key) for key in range(4)]
+    found: dict[tuple[str, str], list[tuple[Any, ...]]] = {}
+    for operator in ("d5c8b1", "dab258"):
+        found[operator, "state-name"] = [(key, None, number) for key, number in keys]
+    for operator in ("41e91a", "4b818c"):
+        found[operator, "state-name"] = [(key, number, number) for key, number in keys]
+        found[operator, "_timer_state/event_timer"] = [(*key, 10 - 2**63) for key in keys]
+        found[operator, "_timer_state/processing_timer"] = list(keys)
+    return found
+
+
+@pytest.mark.parametrize(("jar", "name"), jobs())
+def test_each_form_of_the_same_state_has_the_same_rows(
+    jar: PublishedJar, name: str, tmp_path: Path
+) -> None:
+    savepoint = open_savepoint(str(jar.unpack(name, tmp_path)))
+    assert [operator.problem for operator in savepoint.operators] == [None] * 8
+    assert states(savepoint) == expected_states()
+    sources = [
+        elements.values().to_pylist()
+        for operator in savepoint.operators
+        for elements in operator.operator_state()
+    ]
+    assert sources == [DRAGONS, DRAGONS]
+
+
+def test_timers_of_raw_state_are_stored_and_exported(tmp_path: Path) -> None:
+    place = str(FLINK_1_13.unpack(f"{JOB}1.8-rocksdb-savepoint", tmp_path))
+    store = StateStore.open(str(tmp_path / "store"))
+    done = import_savepoint(place, store)
+    assert not done.left_out
+    export_savepoint(store, str(tmp_path / "to"))
+    assert states(open_savepoint(str(tmp_path / "to"))) == expected_states()
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ("1.4", "operator state of version 2, which Flink 1.3 and 1.4 wrote"),
+        ("1.5", "operator state of version 3, which Flink 1.5 wrote"),
+        ("1.6", "operator state of version 4, which Flink 1.6 wrote"),
+        ("1.7", "which Flink 1.7 or before wrote"),
+    ],
+)
+def test_an_older_flink_is_named_and_what_to_do(version: str, said: str, tmp_path: Path) -> None:
+    place = str(FLINK_1_13.unpack(f"{JOB}{version}-rocksdb-savepoint", tmp_path))
+    done = import_savepoint(place, StateStore.open(str(tmp_path / "store")))
+    reasons = [left_out.reason for left_out in done.left_out]
+    assert any(said in reason for reason in reasons)
+    assert all("Restore the job with a Flink of 1.8 to 1.16" in reason for reason in reasons)
+    shown = show_savepoint(place)
+    assert not any(operator.is_damaged for operator in shown.operators)
+
+
+@pytest.mark.parametrize(
+    "jar",
+    [
+        pytest.param(FLINK_1_13, id="1.3 to 1.13"),
+        pytest.param(FLINK_1_20, id="1.15 to 1.19", marks=pytest.mark.long),
+        pytest.param(FLINK_SQL, id="SQL", marks=pytest.mark.long),
+    ],
+)
+def test_no_healthy_savepoint_is_called_damaged(jar: PublishedJar, tmp_path: Path) -> None:
+    damaged = []
+    for folder in jar.folders():
+        savepoint = open_savepoint(str(jar.unpack(folder, tmp_path)))
+        for operator in savepoint.operators:
+            with suppress(FormatVersionError, UnsupportedTypeError):  # that is not damage
+                list(operator.operator_state())
+            if operator.is_damaged:
+                damaged.append((folder, operator.problem))
+    assert damaged == []
+
+
+def test_in_flight_records_of_length_0_are_nothing(tmp_path: Path) -> None:
+    name = f"{JOB}1.17-rocksdb-checkpoint"
+    place = FLINK_1_20.unpack(name, tmp_path)
+    data = (place / "_metadata").read_bytes()
+    channels = [
+        channel
+        for operator in read_metadata(data, "m").operators
+        for subtask in operator.subtasks
+        for channel in subtask.channels
+    ]
+    assert channels == []
+    done = import_savepoint(str(place), StateStore.open(str(tmp_path / "store")))
+    assert not done.left_out
+
+
+def test_a_changelog_with_changes_is_left_out_with_what_to_do(tmp_path: Path) -> None:
+    place = str(FLINK_1_20.unpack(f"{JOB}1.17-hashmap-checkpoint", tmp_path))
+    done = import_savepoint(place, StateStore.open(str(tmp_path / "store")))
+    assert {left_out.reason for left_out in done.left_out} == {CHANGELOG}
