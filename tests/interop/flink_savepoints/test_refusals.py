@@ -143,7 +143,7 @@ RAW = i32(0) + i32(0) + i8(0) + i8(3) + i32(0) + i32(1) + i64(0) + i8(16) + i32(
     [
         (IN_FLIGHT, Refused.IN_FLIGHT, "1 handles of in-flight records"),
         (b"".join(CHANGELOG), Refused.CHANGELOG, "in the changelog state backend"),
-        (RAW, Refused.RAW, "raw state, for example heap timers"),
+        (RAW, Refused.RAW, "raw state in a format that only the operator knows"),
     ],
 )
 def test_unsupported_state_is_refused_by_name_and_can_be_dropped(

@@ -25,7 +25,7 @@ class Refused(StrEnum):
     """Keyed state of the changelog backend (``ChangelogStateBackendHandle``)."""
 
     RAW = "raw"
-    """Streams that an operator wrote itself, such as heap timers of a job with RocksDB."""
+    """Streams that an operator wrote itself, in a format that only it knows."""
 
     ASYNC = "async"
     """Keyed states of the asynchronous API (``state.v2``, ``BackendStateType.KEY_VALUE_V2``)."""
@@ -74,5 +74,5 @@ def unread_parts(subtask: Subtask) -> Iterator[tuple[Refused, str]]:
         what = "its state in the changelog state backend"
         yield Refused.CHANGELOG, f"{what}: take a canonical savepoint"
     if subtask.raw_keyed is not None or subtask.raw_operator is not None:
-        what = "raw state, for example heap timers of a RocksDB job in a checkpoint"
-        yield Refused.RAW, f"{what}: take a canonical savepoint"
+        what = "raw state in a format that only the operator knows"
+        yield Refused.RAW, f"{what}: carry the operator in the export (--carry)"
