@@ -21,12 +21,14 @@ from confluent_kafka.cimpl import NewTopic
 import statestore.store
 from statestore import CheckpointWriter, RestoredCheckpoint, StateStore
 from statestore.cli.main import cli
-from statestore.demo import run
+from statestore.demo import job, micro_batches, run, story
 from tests.interop.flink_savepoints.goldens import Golden
 from tests.servers.kafka import kafka_broker
 from tests.syntax import ROOT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
 
 DOCS = ROOT / "docs"
@@ -162,13 +164,43 @@ def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 90
 
 
+def masked(text: str) -> list[str]:
+    """Return the lines without what differs from run to run: seconds, and where the store lies."""
+    text = re.sub(r"\d+(\.\d)?(?= s\b| seconds\b|$)", "#", text.strip(), flags=re.MULTILINE)
+    text = re.sub(r"(\S.*)?statestore --store \S+", "statestore --store #", text)
+    return [re.sub(r" +", " ", line).strip() for line in text.splitlines() if line.strip()]
+
+
+def shape(text: str) -> list[str]:
+    """Return the lines also without numbers, digests and the widths of the drawn ranges."""
+    lines = masked(re.sub(r"\b[0-9a-f]{16}\b", "#", text))
+    widths = r" *─+ *| +(?=\])|(?<=\[) +"
+    return [re.sub(widths, "", re.sub(r"[\d#][\d,.#]*", "#", line)) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("flights_per_month", "mask"),
+    [(30, shape), pytest.param(None, masked, marks=pytest.mark.long)],
+    ids=["a slice", "all flights"],
+)
 def test_the_demo_prints_what_is_shown(
-    tmp_path: Path, spark: SparkSession, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    spark: SparkSession,
+    capfd: pytest.CaptureFixture[str],
+    flights_per_month: int | None,
+    mask: Callable[[str], list[str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The whole demo, over all flights: equal to an uninterrupted run, and as its page has it."""
+    """The demo equals an uninterrupted run, and prints the lines of its page. Over all flights it
+    also prints the page's numbers.
+    """
     assert spark is not None
     directory = tmp_path / "statestore-demo"
-    assert run(str(directory)) == 0
+    if flights_per_month is not None:  # with few files, micro-batches and Delta commits too
+        monkeypatch.setattr(job, "MAX_PARALLELISM", 16)
+        monkeypatch.setattr(micro_batches, "BATCHES_TO_HALF", 1)
+        monkeypatch.setattr(story, "TABLE_FORMAT", "parquet")
+    assert run(str(directory), flights_per_month=flights_per_month) == 0
     printed, progress = capfd.readouterr()
     assert printed.rstrip().endswith(f"statestore --store {directory}/store show latest")
     assert "parallelism 7, snapshot, auto: " in progress
@@ -176,14 +208,7 @@ def test_the_demo_prints_what_is_shown(
     assert done == total
     assert StateStore.open(str(directory / "store")).checkpoints() == (1, 2, 3)
     (shown,) = (block.text for block in blocks(DOCS / "index.md") if "flights" in block.text)
-    assert masked(printed) == masked(shown)
-
-
-def masked(text: str) -> list[str]:
-    """Return the lines without what differs from run to run: seconds, and where the store lies."""
-    text = re.sub(r"\d+(\.\d)?(?= s\b| seconds\b|$)", "#", text.strip(), flags=re.MULTILINE)
-    text = re.sub(r"(\S.*)?statestore --store \S+", "statestore --store #", text)
-    return [re.sub(r" +", " ", line).strip() for line in text.splitlines() if line.strip()]
+    assert mask(printed) == mask(shown)
 
 
 def test_links_lead_somewhere() -> None:
