@@ -118,7 +118,10 @@ def table_of(path: Path) -> str:
     return f"{path}/operators/u/keyed/n"
 
 
-FOR_LONG = {"vacuum", "vacuum lite", "optimize", "zorder", "delete", "append", "add a column"}
+FOR_LONG = {
+    *("vacuum", "vacuum lite", "optimize", "zorder"),
+    *("delete", "update", "append", "add a column"),
+}
 """Statements with the effect of another one, on fewer files or in another order."""
 
 

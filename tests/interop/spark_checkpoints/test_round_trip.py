@@ -39,7 +39,7 @@ WAYS = [
     ("two", ROCKS, ROCKS, HDFS),
 ]
 # Queries whose operators are covered by other queries and tests in each run.
-LONG = ("nested", "fmgws")
+LONG = ("nested", "fmgws", "global", "dedup")
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 
