@@ -96,7 +96,7 @@ def _checks(function: Callable[..., Any], signature: inspect.Signature) -> dict[
         variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if variadic or parameter.annotation is parameter.empty:
             continue
-        annotation = _evaluated(parameter.annotation, names)
+        annotation = _evaluate(parameter.annotation, names)
         check = _check_of(annotation)
         if check is not None:
             checks[name] = _Parameter(check, _text(annotation))
@@ -125,7 +125,7 @@ class _Anything(metaclass=_AnyAttribute):
         return cls
 
 
-def _evaluated(annotation: Any, names: _Names) -> Any:
+def _evaluate(annotation: Any, names: _Names) -> Any:
     return eval(annotation, {}, names) if isinstance(annotation, str) else annotation
 
 
@@ -149,32 +149,32 @@ def _check_of(annotation: Any) -> Check | None:
     """Return the check for a type; None if any value is allowed."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
-        return _any_of([_check_of(part) for part in parts])
+        return _union_check([_check_of(part) for part in parts])
     if annotation is None or annotation is type(None):
         return lambda value: value is None
     if origin is Literal:
         return lambda value: isinstance(value, str) and value in parts
     if isinstance(annotation, type) and origin is None:
-        return _of_class(annotation)
+        return _class_check(annotation)
     if origin is None or not isinstance(origin, type):
         return None
     if issubclass(origin, Mapping):
-        return _of_mapping(*map(_check_of, parts))
+        return _mapping_check(*map(_check_of, parts))
     if issubclass(origin, tuple):
-        return _of_tuple([_check_of(part) for part in parts])
+        return _tuple_check([_check_of(part) for part in parts])
     if issubclass(origin, Iterable):
-        return _of_iterable(origin, _check_of(parts[0]))
+        return _iterable_check(origin, _check_of(parts[0]))
     return lambda value: isinstance(value, origin)
 
 
-def _any_of(checks: Sequence[Check | None]) -> Check | None:
+def _union_check(checks: Sequence[Check | None]) -> Check | None:
     if None in checks:
         return None
     known = [check for check in checks if check is not None]
     return lambda value: any(check(value) for check in known)
 
 
-def _of_class(expected: type) -> Check | None:
+def _class_check(expected: type) -> Check | None:
     if expected in (Any, object, _Anything) or getattr(expected, "_is_protocol", False):
         return None
     if expected in (int, float):
@@ -185,7 +185,7 @@ def _of_class(expected: type) -> Check | None:
     return lambda value: isinstance(value, expected)
 
 
-def _of_mapping(key: Check | None, item: Check | None) -> Check:
+def _mapping_check(key: Check | None, item: Check | None) -> Check:
     def check(value: Any) -> bool:
         return isinstance(value, Mapping) and all(
             (key is None or key(element)) and (item is None or item(value[element]))
@@ -195,7 +195,7 @@ def _of_mapping(key: Check | None, item: Check | None) -> Check:
     return check
 
 
-def _of_tuple(parts: Sequence[Check | None]) -> Check:
+def _tuple_check(parts: Sequence[Check | None]) -> Check:
     def check(value: Any) -> bool:
         return (
             isinstance(value, tuple | list)
@@ -208,7 +208,7 @@ def _of_tuple(parts: Sequence[Check | None]) -> Check:
     return check
 
 
-def _of_iterable(expected: type, element: Check | None) -> Check:
+def _iterable_check(expected: type, element: Check | None) -> Check:
     """A text is one value, and not a sequence of its letters."""
 
     def check(value: Any) -> bool:

@@ -208,7 +208,7 @@ class StateStore:
             ids = catalog.checkpoint_ids()
         except StateStoreError as error:
             return figure(repr(self), text(str(error)))
-        newest = [_seen(catalog, checkpoint_id) for checkpoint_id in ids[-MOST_BARS:]]
+        newest = [_checkpoint_view(catalog, checkpoint_id) for checkpoint_id in ids[-MOST_BARS:]]
         columns = ("checkpoint", "created_at_ms", "parallelism", "rows", "size_bytes", "files")
         rows = (row for _, row in reversed(newest))
         title = f"{self!r}: {counted(len(ids), 'checkpoint')}"
@@ -530,7 +530,7 @@ class StateStore:
         self._parts.listeners.remove(listener)
 
 
-def _seen(catalog: Catalog, checkpoint_id: int) -> tuple[NotebookBar, tuple[Any, ...]]:
+def _checkpoint_view(catalog: Catalog, checkpoint_id: int) -> tuple[NotebookBar, tuple[Any, ...]]:
     """Return a checkpoint as a bar and as a table row, even if it is unreadable."""
     try:
         header = catalog.load_header(checkpoint_id)

@@ -161,7 +161,9 @@ def _tables_by_range(
 ) -> list[Tables]:
     """Return the rows of each range in their stored form, until an earlier range has failed."""
     return [
-        _placed(_until(part.groups, number, failed), part.key_groups, state, table_bytes)
+        _placed(
+            _stop_after_failure(part.groups, number, failed), part.key_groups, state, table_bytes
+        )
         for number, part in enumerate(rows.ranges)
     ]
 
@@ -205,7 +207,7 @@ class _LeftError(Exception):
     """Ends a range after an earlier one failed; it is never raised to callers."""
 
 
-def _until(groups: Groups, number: int, failed: Collection[int]) -> Groups:
+def _stop_after_failure(groups: Groups, number: int, failed: Collection[int]) -> Groups:
     """Yield the key groups of a range; raise _LeftError after an earlier range has failed."""
     for group in groups:
         if any(other < number for other in failed):
@@ -234,13 +236,13 @@ def _placed(
         tables.append(fitted.add_column(0, KEY_GROUP, numbers))
         size += table.nbytes
         if size >= table_bytes:
-            yield _checked(tables, state)
+            yield _check_key_groups(tables, state)
             tables, size = [], 0
     if tables:
-        yield _checked(tables, state)
+        yield _check_key_groups(tables, state)
 
 
-def _checked(tables: list[pa.Table], state: KeyedState) -> pa.Table:
+def _check_key_groups(tables: list[pa.Table], state: KeyedState) -> pa.Table:
     rows = pa.concat_tables(tables)
     stored_groups = np.asarray(rows.column(KEY_GROUP))
     hashed_groups = key_groups_of(rows, state)

@@ -179,7 +179,7 @@ def begin(
     if own is not None:
         # Before the claim: neither a committed batch nor an impossible id is a reason to fence an
         # active writer.
-        done = _done(catalog, own)
+        done = _find_committed(catalog, own)
         if done is not None:
             return done
     if checkpoint_id is not None and made_of is None:
@@ -187,7 +187,7 @@ def begin(
     with measuring.telling(checkpoint_id):
         if newest_id is not None:  # before the claim too, for the same reason
             catalog.refuse_taken(newest_id + 1, newest_id)
-        claimed = _claimed(catalog, fence, checkpoint_id, own, made_of, newest_id)
+        claimed = _claim_id(catalog, fence, checkpoint_id, own, made_of, newest_id)
         if isinstance(claimed, CommittedCheckpoint):
             return claimed
         claim, number = claimed
@@ -215,7 +215,7 @@ def begin(
     return CheckpointWriter(attempt)
 
 
-def _claimed(
+def _claim_id(
     catalog: Catalog,
     fence: Fence,
     checkpoint_id: int | None,
@@ -229,7 +229,7 @@ def _claimed(
     if made_of is not None:
         catalog.refuse_taken(free if checkpoint_id is None else checkpoint_id, newest_id)
     # Search again: the fenced writer may have committed the batch before the claim.
-    done = None if batch is None else _done(catalog, batch)
+    done = None if batch is None else _find_committed(catalog, batch)
     if done is not None:
         return done
     if checkpoint_id is None:
@@ -249,13 +249,13 @@ def _parallelism(parallelism: int | None, graph: JobGraph | None) -> int:
     return max(node.parallelism for node in graph.nodes)
 
 
-def _done(catalog: Catalog, batch: Batch) -> CommittedCheckpoint | None:
+def _find_committed(catalog: Catalog, batch: Batch) -> CommittedCheckpoint | None:
     """Return a checkpoint that contains the batch, or None.
 
     Raises CommitConflictError if the batch number belongs to a different checkpoint.
     """
     visible = catalog.checkpoint_ids()
-    manifest = (_with_named if batch.job else _with_id)(catalog, batch, visible)
+    manifest = (_find_by_record if batch.job else _find_by_id)(catalog, batch, visible)
     if manifest is None:
         return None
     # Its writer may have died before the manifest's name was durable, and the job now depends on
@@ -264,7 +264,7 @@ def _done(catalog: Catalog, batch: Batch) -> CommittedCheckpoint | None:
     return CommittedCheckpoint(manifest)
 
 
-def _with_named(catalog: Catalog, batch: Batch, visible: Sequence[int]) -> Manifest | None:
+def _find_by_record(catalog: Catalog, batch: Batch, visible: Sequence[int]) -> Manifest | None:
     """Return the checkpoint of a batch.
 
     If it has expired, return the newest one, which builds on it.
@@ -283,7 +283,7 @@ def _with_named(catalog: Catalog, batch: Batch, visible: Sequence[int]) -> Manif
     return catalog.load(record.checkpoint_id) if record.checkpoint_id in visible else newest
 
 
-def _with_id(catalog: Catalog, batch: Batch, visible: Sequence[int]) -> Manifest | None:
+def _find_by_id(catalog: Catalog, batch: Batch, visible: Sequence[int]) -> Manifest | None:
     """Return the checkpoint with the batch's id if the job itself chose that id."""
     if batch.number not in visible:
         return None

@@ -128,7 +128,7 @@ class _ChangeWriter:
         )
         old, stored = self._base(base), self._stored()
         if old is None:
-            return self._in_full(upserts, stored, fills_times=True)
+            return self._write_in_full(upserts, stored, fills_times=True)
         prepared = prepare_changes(
             self._collected, self._request, upserts, old, stored, fills_times=True
         )
@@ -137,10 +137,10 @@ class _ChangeWriter:
         marked: list[tuple[Engine, Any, Deletion | None]] = []
         if upserts is not None:
             marked.append((prepared.engine, prepared.rows, None))
-        marked += self._deletes(deletes, entry.state, "deletes")
-        marked += self._deletes(cleared, entry.state, "cleared")
-        engine, rows = self._rows(marked, entry.state, changes)
-        return self._layered(
+        marked += self._read_deletes(deletes, entry.state, "deletes")
+        marked += self._read_deletes(cleared, entry.state, "cleared")
+        engine, rows = self._collect_changes(marked, entry.state, changes)
+        return self._write_layer(
             entry, engine, lambda owners, target: (engine.write_keyed(rows, owners, target), None)
         )
 
@@ -152,7 +152,7 @@ class _ChangeWriter:
         rows = reread(rows, str(self), self._attempt.parquet.stream_bytes)
         old, stored = self._base(base), self._stored()
         if old is None:
-            return self._in_full(rows, stored, fills_times=False)
+            return self._write_in_full(rows, stored, fills_times=False)
         prepared = prepare_changes(
             self._collected, self._request, rows, old, stored, fills_times=False
         )
@@ -162,13 +162,13 @@ class _ChangeWriter:
         options = self._attempt.parquet
         storage = self._attempt.catalog.storage
         against = BaseComparison(storage, entry, options.run_bytes, options.memory_bytes)
-        return self._layered(
+        return self._write_layer(
             entry,
             engine,
             lambda owners, target: engine.write_against(rows, owners, against, target),
         )
 
-    def _deletes(
+    def _read_deletes(
         self, deletes: Any, state: KeyedState, argument: str
     ) -> list[tuple[Engine, Any, Deletion | None]]:
         """Return the deletes, each part with its engine and its kind of deletion."""
@@ -186,7 +186,7 @@ class _ChangeWriter:
     def _stored(self) -> StoredFacts:
         return self._attempt.history.stored(self._uid, self._name)
 
-    def _in_full(self, rows: Any, stored: StoredFacts, *, fills_times: bool) -> KeyedEntry:
+    def _write_in_full(self, rows: Any, stored: StoredFacts, *, fills_times: bool) -> KeyedEntry:
         if rows is None:
             raise InvalidArgumentError(
                 f"the newest checkpoint has no {self}, so there is nothing to delete; pass "
@@ -196,7 +196,7 @@ class _ChangeWriter:
         prepared = prepare(self._collected, self._request, rows, stored, fills_times=fills_times)
         return write_prepared(self._collected, prepared)
 
-    def _rows(
+    def _collect_changes(
         self,
         parts: list[tuple[Engine, Any, Deletion | None]],
         state: KeyedState,
@@ -222,7 +222,7 @@ class _ChangeWriter:
         ]
         return engine_of(spark_module("state_writer").change_frame(frames, state, changes))
 
-    def _layered(self, entry: KeyedEntry, engine: Engine, write: Write) -> KeyedEntry:
+    def _write_layer(self, entry: KeyedEntry, engine: Engine, write: Write) -> KeyedEntry:
         attempt, changes = self._attempt, change_state(entry.state)
         folder = changes_table(self._uid, self._name)
         target = KeyedTarget(

@@ -47,7 +47,7 @@ class Measuring:
         self._bases: dict[Name, int | None] = {}
         self._compacted = Amount()
         self._declared: dict[Name, int] = {}
-        self._told = False
+        self._is_reported = False
         self._lock = threading.Lock()
 
     @contextmanager
@@ -139,14 +139,14 @@ class Measuring:
         metrics = manifest.metrics or so_far
         phases = replace(metrics.phases, put_ms=so_far.phases.put_ms)
         metrics = replace(metrics, phases=phases)
-        self._told = True
+        self._is_reported = True
         self._listeners.committed(manifest, metrics)
         return metrics
 
     def failed(self, checkpoint_id: int | None, error: BaseException) -> None:
         """Notify the listeners of a failed checkpoint; only the first call has an effect."""
-        if not self._told:
-            self._told = True
+        if not self._is_reported:
+            self._is_reported = True
             self._listeners.failed(checkpoint_id, error, self.metrics())
 
     def _add(self, watch: dict[K, int], name: K, spent: int) -> None:

@@ -415,7 +415,7 @@ class CheckpointWriter:
         Returns:
             The state as the checkpoint will name it.
         """
-        options = _of_kind(options, StateKind.LIST, entry=position)
+        options = _options_of_kind(options, StateKind.LIST, entry=position)
         arguments = KeyedArguments(
             operator, state, key, namespace, max_parallelism, layout, ttl, options
         )
@@ -454,7 +454,7 @@ class CheckpointWriter:
         Returns:
             The state as the checkpoint will name it.
         """
-        options = _of_kind(options, StateKind.MAP, entry=map_key)
+        options = _options_of_kind(options, StateKind.MAP, entry=map_key)
         arguments = KeyedArguments(
             operator, state, key, namespace, max_parallelism, layout, ttl, options
         )
@@ -491,7 +491,7 @@ class CheckpointWriter:
         Returns:
             The state as the checkpoint will name it.
         """
-        options = _of_kind(options, StateKind.REDUCING)
+        options = _options_of_kind(options, StateKind.REDUCING)
         arguments = KeyedArguments(
             operator, state, key, namespace, max_parallelism, layout, ttl, options
         )
@@ -528,7 +528,7 @@ class CheckpointWriter:
         Returns:
             The state as the checkpoint will name it.
         """
-        options = _of_kind(options, StateKind.AGGREGATING)
+        options = _options_of_kind(options, StateKind.AGGREGATING)
         arguments = KeyedArguments(
             operator, state, key, namespace, max_parallelism, layout, ttl, options
         )
@@ -567,7 +567,9 @@ class CheckpointWriter:
         Returns:
             The state as the checkpoint will name it.
         """
-        options = _of_kind(options, StateKind.TIMERS, entry=timestamp, time_domain=time_domain)
+        options = _options_of_kind(
+            options, StateKind.TIMERS, entry=timestamp, time_domain=time_domain
+        )
         arguments = KeyedArguments(
             operator, state, key, namespace, max_parallelism, layout, None, options
         )
@@ -774,7 +776,7 @@ class CheckpointWriter:
             self._commit.fail(error)
 
 
-def _of_kind(
+def _options_of_kind(
     options: KeyedOptions,
     kind: StateKind,
     *,

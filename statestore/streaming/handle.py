@@ -415,11 +415,11 @@ class Handle:
             raise InvalidArgumentError(
                 f"state {name!r} was declared outside of init(); declare states only in init()"
             )
-        variable = self._declared(kind, name, value, entry, ttl_ms)
+        variable = self._find_declared(kind, name, value, entry, ttl_ms)
         self._states[name] = _STATES[kind](variable, self._clock)
         return self._states[name]
 
-    def _declared(
+    def _find_declared(
         self,
         kind: StateKind,
         name: str,
@@ -454,7 +454,7 @@ class _Declaring(Handle):
             "processing rows"
         )
 
-    def _declared(
+    def _find_declared(
         self,
         kind: StateKind,
         name: str,

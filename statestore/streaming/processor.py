@@ -126,7 +126,7 @@ class Processing:
         """
         if restored is None:
             return keys
-        columns = [_one_of_each(column) for column in keys.columns]
+        columns = [_normalize_floats(column) for column in keys.columns]
         own = pa.Table.from_arrays(columns, schema=keys.schema)
         due = self.due(restored, batch, done)
         return own if due is None else pa.concat_tables([own, due.cast(own.schema)])
@@ -201,14 +201,14 @@ class Processing:
             max_parallelism=next((state.max_parallelism for state in stored), unstored),
             key_types=next((state.key_types for state in stored if state.name in names), None),
         )
-        tables = [(EVENTS, self._on_time(events, batch))]
+        tables = [(EVENTS, self._drop_late_events(events, batch))]
         if is_first and self.initial is not None:
             tables.append((INITIAL, self.initial))
         tables += [
             (STATES + number, states[state.name]) for number, state in enumerate(task.stored)
         ]
         rows = reduce(
-            DataFrame.unionAll, (_placed(task, number, frame) for number, frame in tables)
+            DataFrame.unionAll, (_align_columns(task, number, frame) for number, frame in tables)
         )
         keys = task.input_columns.names_of(0)
         rows = rows.repartition(parallelism, *keys).sortWithinPartitions(*keys, WHAT)
@@ -259,7 +259,7 @@ class Processing:
             return ProcessorClock(NONE)
         return ProcessorClock(self.mode, batch.planned_at_ms or 0, batch.watermark_ms)
 
-    def _on_time(self, events: DataFrame, batch: MicroBatch) -> DataFrame:
+    def _drop_late_events(self, events: DataFrame, batch: MicroBatch) -> DataFrame:
         """Drop events that are later than the previous micro-batch's watermark allows."""
         if self.mode != EVENT:
             return events
@@ -352,7 +352,7 @@ def _struct(ddl: str) -> T.StructType:
     )
 
 
-def _placed(task: ProcessorTask, table: int, rows: DataFrame) -> DataFrame:
+def _align_columns(task: ProcessorTask, table: int, rows: DataFrame) -> DataFrame:
     """Return a table's rows in the columns of all tables: other tables' columns are null."""
     names = list(rows.columns)
     values = dict(
@@ -373,7 +373,7 @@ def _placed(task: ProcessorTask, table: int, rows: DataFrame) -> DataFrame:
     return number_columns(rows).select(*columns)
 
 
-def _one_of_each(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _normalize_floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return floats whose zeros all have the same bits, and whose NaNs do.
 
     All zeros are one key, and all NaNs are one key, as in Spark's aggregations

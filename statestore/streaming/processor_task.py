@@ -184,13 +184,13 @@ class ProcessorTask:
         warm_up_worker()
         out = _TaskOutput(self)
         handle = Handle(self.clock, self.variables)
-        self._guarded("init", None, lambda: self.processor.init(handle))  # type: ignore[arg-type]
+        self._call_guarded("init", None, lambda: self.processor.init(handle))  # type: ignore[arg-type]
         handle.is_open = False
-        for key, parts in _by_key(self, batches):
-            self._guarded("", key, partial(self._run, key, parts, handle, out))
+        for key, parts in _group_by_key(self, batches):
+            self._call_guarded("", key, partial(self._run, key, parts, handle, out))
             yield from out.full()
         yield from out.rest()
-        self._guarded("close", None, self.processor.close)
+        self._call_guarded("close", None, self.processor.close)
 
     def _run(self, key: Values, parts: _Rows, handle: Handle, out: _TaskOutput) -> None:
         """Call the processor with all rows of a key."""
@@ -216,7 +216,7 @@ class ProcessorTask:
         if self.timers is not None:
             out.change(len(self.states), key, changed_timers)
 
-    def _guarded(self, method: str, key: Values | None, call: Callable[[], object]) -> None:
+    def _call_guarded(self, method: str, key: Values | None, call: Callable[[], object]) -> None:
         try:
             call()
         except Exception as error:
@@ -278,7 +278,7 @@ class _Rows:
         return iter(self._initial)
 
 
-def _by_key(
+def _group_by_key(
     task: ProcessorTask, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[tuple[Values, _Rows]]:
     """Yield keys with all their rows; the rows of a key are adjacent, and may span batches."""
@@ -287,7 +287,7 @@ def _by_key(
     for batch in batches:
         if not batch.num_rows:
             continue
-        for row_key, table, rows in _runs(task, batch):
+        for row_key, table, rows in _key_runs(task, batch):
             if key is None or _comparable(row_key) != _comparable(key):
                 if key is not None:
                     yield key, own
@@ -297,7 +297,7 @@ def _by_key(
         yield key, own
 
 
-def _runs(task: ProcessorTask, batch: pa.RecordBatch) -> Iterator[tuple[Values, int, Any]]:
+def _key_runs(task: ProcessorTask, batch: pa.RecordBatch) -> Iterator[tuple[Values, int, Any]]:
     """Yield the runs of rows with one key and one table, converted to that table's form."""
     columns = task.input_columns
     keys = _tuples(task, batch, columns.names_of(0), task.key, "of any table")
@@ -467,7 +467,7 @@ class _TaskOutput:
             own = self._task.stored[state]
             narrow = T.StructType(own.schema.fields[: len(rows[0])])
             width = len(own.key)
-            with self._fitting(f"sets values of state {own.name!r}", own.schema):
+            with self._report_unfit_values(f"sets values of state {own.name!r}", own.schema):
                 places = _places([row[:width] for row in rows])
                 table = _table(rows, narrow, f"state {own.name!r}", places).combine_chunks()
             for part in table.to_batches():
@@ -478,7 +478,7 @@ class _TaskOutput:
         self._rows, self._waiting = {}, 0
 
     @contextmanager
-    def _fitting(self, action: str, schema: T.StructType) -> Iterator[None]:
+    def _report_unfit_values(self, action: str, schema: T.StructType) -> Iterator[None]:
         """Turn an error about values that do not fit the columns into one ProcessorError."""
         try:
             yield
@@ -519,7 +519,7 @@ class _TaskOutput:
         schema = self._task.output
         keys = [key for key, _ in self._out]
         rows_of_key = [row.asDict() for _, row in self._out]
-        with self._fitting("yields rows", schema):
+        with self._report_unfit_values("yields rows", schema):
             for key, row in zip(keys, rows_of_key, strict=True):
                 if other := [name for name in row if name not in schema.names]:
                     raise SchemaMismatchError(

@@ -164,11 +164,13 @@ class Progress:
                 "checkpoint"
             )
         if batch.number < stored:
-            raise _behind(batch, stored, f"but Spark runs micro-batch {batch.number} again")
+            raise _location_behind_error(
+                batch, stored, f"but Spark runs micro-batch {batch.number} again"
+            )
         same = batch if batch.number == stored else batch.before
         if same is not None and not self.ends_like(same):
             own, its = _shown(self.names, self.ends), _shown(same.names, same.ends)
-            raise _behind(
+            raise _location_behind_error(
                 batch,
                 stored,
                 f"with its sources at {own}, but in Spark's checkpoint location at {its}"
@@ -212,7 +214,9 @@ def _value(line: str) -> Any:
         return line
 
 
-def _behind(batch: MicroBatch, stored: int, consequence: str) -> InvalidArgumentError:
+def _location_behind_error(
+    batch: MicroBatch, stored: int, consequence: str
+) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"the newest checkpoint ends with micro-batch {stored} of query {batch.query}, "
         f"{consequence}. The location has changed since the store was written (a power failure, or "

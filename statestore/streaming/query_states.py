@@ -24,7 +24,7 @@ from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
 from statestore.rows.column_types import arrow_schema
 from statestore.snapshot.write_options import DEFAULTS, Columns, KeyedOptions
 
-__all__ = ["QueryState", "brought_over", "options_of", "to_evolve"]
+__all__ = ["QueryState", "convert_stored_rows", "options_of", "states_to_evolve"]
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class QueryState:
         return struct
 
 
-def to_evolve(
+def states_to_evolve(
     restored: RestoredCheckpoint, uid: str, states: Mapping[str, QueryState]
 ) -> list[str]:
     """Return the names of stored states whose columns or TTL differ from the query's."""
@@ -122,7 +122,7 @@ def options_of(stored: KeyedState, state: QueryState) -> KeyedOptions:
     return replace(state.options, dropped=names, renamed=known)
 
 
-def brought_over(stored: RestoredKeyedState, state: QueryState) -> pa.RecordBatchReader:
+def convert_stored_rows(stored: RestoredKeyedState, state: QueryState) -> pa.RecordBatchReader:
     """Return all rows of a state in the query's columns.
 
     New columns are null, except the time column of a TTL.

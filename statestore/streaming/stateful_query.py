@@ -38,7 +38,12 @@ from statestore.streaming.planned import MicroBatch, planned, source_folders
 from statestore.streaming.processor import Processing, processing_of, with_ticks
 from statestore.streaming.progress import Progress
 from statestore.streaming.query_options import DEFAULTS, ProcessorOptions, QueryOptions
-from statestore.streaming.query_states import QueryState, brought_over, options_of, to_evolve
+from statestore.streaming.query_states import (
+    QueryState,
+    convert_stored_rows,
+    options_of,
+    states_to_evolve,
+)
 from statestore.streaming.strategy import FunctionUpdate, Update, UpdateStrategy
 from statestore.streaming.updates import Updated
 from statestore.streaming.worker_errors import worker_errors
@@ -245,7 +250,7 @@ class StatefulQuery:
         """
         # Claim the store before reading it: no other writer can then commit before this one.
         checkpoint = self.store.snapshot(parallelism=self.parallelism, now_ms=batch.planned_at_ms)
-        with _kept() as keep:
+        with _caching_frames() as keep:
             try:
                 step = self._step(events, batch, keep)
             except BaseException:
@@ -294,7 +299,7 @@ class StatefulQuery:
         states = self._strategy.states(events.schema)
         self._refuse_left_out(restored, states)
         keys = self._keys(events, rows, batch, restored, states, done)
-        others = [] if restored is None else to_evolve(restored, self.operator, states)
+        others = [] if restored is None else states_to_evolve(restored, self.operator, states)
         others += [] if restored is None else self._strategy.outdated(restored, done)
         step = _Step(events, states, keys, restored, done, tuple(others))
         is_tick = self._strategy.needs_keys and batch.before is not None
@@ -349,7 +354,7 @@ class StatefulQuery:
                 if rows is None:
                     stored = restored.keyed(self.operator, name)
                     rows, options = (
-                        brought_over(stored, state),
+                        convert_stored_rows(stored, state),
                         options_of(stored.entry.state, state),
                     )
                 arguments = state.arguments(self._key, options)
@@ -523,7 +528,7 @@ class StatefulQuery:
 
 
 @contextmanager
-def _kept() -> Iterator[Callable[[DataFrame], DataFrame]]:
+def _caching_frames() -> Iterator[Callable[[DataFrame], DataFrame]]:
     """Yield a function that persists DataFrames until the block ends."""
     frames: list[DataFrame] = []
 

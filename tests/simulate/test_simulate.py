@@ -111,7 +111,7 @@ def broken_batches(patch: pytest.MonkeyPatch) -> None:
     def done(catalog: Catalog, batch: Batch, visible: Sequence[int]) -> Manifest | None:
         return catalog.load(batch.number + 1) if batch.number + 1 in visible else None
 
-    patch.setattr(begin, "_with_named", done)
+    patch.setattr(begin, "_find_by_record", done)
 
 
 def broken_purge(patch: pytest.MonkeyPatch) -> None:
