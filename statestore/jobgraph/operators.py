@@ -41,7 +41,7 @@ def operator_id(uid: str) -> str:
     if not isinstance(uid, str):
         raise InvalidArgumentError(f"an operator uid must be a string, not {type(uid).__name__}")
     if not uid:
-        raise InvalidArgumentError("an operator uid must not be empty")
+        raise InvalidArgumentError("an operator uid must not be empty; pass a name")
     return _hash_uid(uid)
 
 

@@ -166,5 +166,5 @@ def duration_ms(text: str) -> int:
             f"{text!r} is not a duration of 0 or more: write '10 s', '500 ms', '1 h' or 'PT10S'"
         )
     if nanos // 10**6 > LONGEST_MS:
-        raise SettingsError(f"{text!r} is longer than {LONGEST_MS} ms")
+        raise SettingsError(f"{text!r} is longer than {LONGEST_MS} ms; use a shorter duration")
     return nanos // 10**6

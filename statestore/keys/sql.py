@@ -129,7 +129,10 @@ def binary_row(values: Sequence[object], types: Sequence[str]) -> bytes:
     :class:`RawBits`.
     """
     if len(values) != len(types):
-        raise InvalidArgumentError(f"the key has {len(values)} columns but {len(types)} key types")
+        raise InvalidArgumentError(
+            f"the key has {len(values)} columns but {len(types)} key types; pass one type for each "
+            "column"
+        )
     count = len(values)
     header = 8 * ((count + 71) // 64)
     row = bytearray(header)

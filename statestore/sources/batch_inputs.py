@@ -119,7 +119,8 @@ def _delta_files(storage: Storage) -> InputFiles:
         missing = missing_part(table.metadata().description)
     except TableNotFoundError as error:
         raise InvalidArgumentError(
-            f"{storage.url}/_delta_log contains no commit, so this is not a Delta table"
+            f"{storage.url}/_delta_log contains no commit, so this is not a Delta table; "
+            "pass the folder of one"
         ) from error
     except DeltaError as error:
         raise CorruptionError(
