@@ -119,7 +119,7 @@ class Deriver:
             measuring=Measuring(self.listeners),
             ranges=manifest.ranges,
             made_of=manifest,
-            newest_id=newest_id,
+            observed_newest_id=newest_id,
         )
 
 

@@ -153,7 +153,7 @@ def begin(
     ranges: Mapping[str, RangeAssignment] | None = None,
     now_ms: int | None = None,
     made_of: Manifest | None = None,
-    newest_id: int | None = None,
+    observed_newest_id: int | None = None,
 ) -> CheckpointWriter:
     """Return the writer of the next checkpoint, or of ``checkpoint_id``.
 
@@ -162,12 +162,12 @@ def begin(
     must have or drop each state of ``made_of``, or of the newest checkpoint if that is None. If the
     store already contains the batch, nothing is claimed or written; see
     :class:`CommittedCheckpoint`. The default batch is the one of ``checkpoint_id``, except for a
-    checkpoint that is derived from another one. ``newest_id`` is the newest id at the time when
-    ``made_of`` was read.
+    checkpoint that is derived from another one. ``observed_newest_id`` is the newest id at the time
+    when ``made_of`` was read.
 
     Raises ParallelismError, or InvalidArgumentError for an id that was skipped or has expired.
     Raises CommitConflictError if another writer has taken over, has committed a checkpoint after
-    ``newest_id``, has the id, or has a later batch of the job.
+    ``observed_newest_id``, has the id, or has a later batch of the job.
     """
     if graph is not None:
         document_bytes(graph_to_json(graph))  # refuses names that no document can contain
@@ -185,9 +185,9 @@ def begin(
     if checkpoint_id is not None and made_of is None:
         _refuse_id(catalog, checkpoint_id, catalog.next_id())
     with measuring.telling(checkpoint_id):
-        if newest_id is not None:  # before the claim too, for the same reason
-            catalog.refuse_taken(newest_id + 1, newest_id)
-        claimed = _claim_id(catalog, fence, checkpoint_id, own, made_of, newest_id)
+        if observed_newest_id is not None:  # before the claim too, for the same reason
+            catalog.refuse_taken(observed_newest_id + 1, observed_newest_id)
+        claimed = _claim_id(catalog, fence, checkpoint_id, own, made_of, observed_newest_id)
         if isinstance(claimed, CommittedCheckpoint):
             return claimed
         claim, number = claimed
@@ -209,7 +209,7 @@ def begin(
         background=background,
         ranges=ranges or {},
         made_of=made_of,
-        seen=history.newest_id if made_of is None else newest_id,
+        observed_newest_id=history.newest_id if made_of is None else observed_newest_id,
         batch=own,
     )
     return CheckpointWriter(attempt)
@@ -221,13 +221,13 @@ def _claim_id(
     checkpoint_id: int | None,
     batch: Batch | None,
     made_of: Manifest | None,
-    newest_id: int | None,
+    observed_newest_id: int | None,
 ) -> CommittedCheckpoint | tuple[Claim, int]:
     """Return the claim and the checkpoint's number, or the checkpoint that contains the batch."""
     claim = fence.claim(announce=made_of is not None)
     free = max(catalog.next_id(), claim.announced_id)
     if made_of is not None:
-        catalog.refuse_taken(free if checkpoint_id is None else checkpoint_id, newest_id)
+        catalog.refuse_taken(free if checkpoint_id is None else checkpoint_id, observed_newest_id)
     # Search again: the fenced writer may have committed the batch before the claim.
     done = None if batch is None else _find_committed(catalog, batch)
     if done is not None:

@@ -36,11 +36,12 @@ class CheckpointContext:
     ``layout`` is the store's layout for keyed states; None if it has no setting. ``now_ms`` is the
     TTL clock: the last use of rows written without a time, and the time for expiry during
     compaction. ``made_of`` is the checkpoint that this one is derived from; None if it follows the
-    newest one. ``seen`` is the newest id at the time when that checkpoint was read. If a later
-    checkpoint exists when this one is committed, the commit fails. ``seen`` is None if the source
-    is in another store, where later checkpoints do not matter. ``batch`` is the batch that the
-    checkpoint contains; None if the caller gave none. The attempts of a job have the store's
-    ``background`` compaction, and adopt its results. The attempts of commands have None.
+    newest one. ``observed_newest_id`` is the newest id at the time when that checkpoint was read.
+    If a later checkpoint exists when this one is committed, the commit fails.
+    ``observed_newest_id`` is None if the source is in another store, where later checkpoints do not
+    matter. ``batch`` is the batch that the checkpoint contains; None if the caller gave none. The
+    attempts of a job have the store's ``background`` compaction, and adopt its results. The
+    attempts of commands have None.
     """
 
     catalog: Catalog
@@ -59,7 +60,7 @@ class CheckpointContext:
     background: BackgroundCompaction | None = None
     ranges: Mapping[str, RangeAssignment] = field(default_factory=dict)
     made_of: Manifest | None = None
-    seen: int | None = None
+    observed_newest_id: int | None = None
     batch: Batch | None = None
 
     def max_parallelism_of(self, uid: str, wanted: int | None) -> int | None:

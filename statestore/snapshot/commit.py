@@ -58,7 +58,7 @@ class Commit:
             self._collected.settle()
             with measuring.phase("check"):
                 attempt.fence.check()
-                attempt.catalog.refuse_taken(attempt.checkpoint_id, attempt.seen)
+                attempt.catalog.refuse_taken(attempt.checkpoint_id, attempt.observed_newest_id)
             manifest = self._manifest()
         except BaseException as failure:
             self.fail(failure)
@@ -82,7 +82,7 @@ class Commit:
         try:
             with measuring.phase("check"):
                 attempt.fence.check()
-                attempt.catalog.refuse_taken(attempt.checkpoint_id, attempt.seen)
+                attempt.catalog.refuse_taken(attempt.checkpoint_id, attempt.observed_newest_id)
             manifest = replace(manifest, metrics=measuring.metrics(manifest))
         except BaseException as failure:
             self.fail(failure)
