@@ -91,6 +91,7 @@ def test_the_sdist_has_docs_jobs_settings_and_tests(tree: Path, tmp_path: Path) 
 
 
 @pytest.mark.services
+@pytest.mark.slow
 def test_the_wheel_alone_suffices_for_the_core(wheel: Path, tmp_path: Path) -> None:
     environment = Environment.with_wheel(wheel, tmp_path / "environment")
     place = tmp_path / "work"
@@ -106,6 +107,8 @@ VERSION = "\nimport pyspark\nprint('pyspark', pyspark.__version__)\n"
 
 
 @pytest.mark.services
+@pytest.mark.slow
+@pytest.mark.spark
 @pytest.mark.parametrize(
     "version",
     [
