@@ -71,7 +71,9 @@ def _query_count(store: StateStore) -> Any:
 
 
 def _diff(store: StateStore) -> Any:
-    return [(one.uid, one.name, one.added, one.removed, one.changed) for one in _differing(store)]
+    return [
+        (one.operator, one.state, one.added, one.removed, one.changed) for one in _differing(store)
+    ]
 
 
 def _differing(store: StateStore) -> Any:
