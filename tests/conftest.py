@@ -2,8 +2,8 @@
 Hypothesis's profile.
 
 With ``CI=1`` Hypothesis tries the same examples on every run, so that a failure is reproducible.
-Otherwise it tries new examples, and ``make quick`` tries fewer. Spark starts only if a test
-requests ``spark``.
+Otherwise it tries new examples, of which ``make quick`` tries few and ``make test-long`` many.
+Spark starts only if a test requests ``spark``.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+FEW_EXAMPLES, MANY_EXAMPLES = 25, 100
 # No deadline: the first example of a run includes imports and shares two cores with other workers.
-settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "dev", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=FEW_EXAMPLES
+)
 settings.register_profile("quick", settings.get_profile("dev"), max_examples=10)
-settings.register_profile(LONG, settings.get_profile("dev"))
+settings.register_profile(LONG, settings.get_profile("dev"), max_examples=MANY_EXAMPLES)
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
@@ -148,7 +151,8 @@ def recorded_durations() -> dict[str, float]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the files by their recorded duration, and mark the tests that use Spark's session.
+    """Order the files by their recorded duration, and mark the tests that use Spark's session or
+    Hypothesis.
 
     The longest file comes first. A worker that starts a long file last would run it alone.
     """
@@ -162,3 +166,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker("examples")
