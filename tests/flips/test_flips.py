@@ -12,7 +12,7 @@ from tests.flips.run import run_flips
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("count", [50, pytest.param(150, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [25, pytest.param(150, marks=pytest.mark.long)])
 def test_no_reader_returns_other_rows_for_a_damaged_footer(count: int) -> None:
     """I5, I7: for all readers, both layouts, keyed and operator state. No process dies."""
     result = run_flips(count, seed=1, unsealed=False)
@@ -21,7 +21,7 @@ def test_no_reader_returns_other_rows_for_a_damaged_footer(count: int) -> None:
     assert result.outcomes["found"] > count // 5
 
 
-@pytest.mark.parametrize("count", [12, pytest.param(40, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [6, pytest.param(40, marks=pytest.mark.long)])
 def test_no_reader_returns_other_rows_without_a_known_checksum(count: int) -> None:
     """With manifests of older releases, Arrow can crash the process, which is a known limit."""
     result = run_flips(count, seed=1, unsealed=True)
