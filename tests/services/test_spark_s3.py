@@ -83,12 +83,15 @@ def test_no_secret_is_logged_or_stored(
 
 def test_a_query_continues_in_the_bucket(taken: tuple[str, dict[str, Any], str]) -> None:
     """It is shown, imported and exported, from one location to others."""
-    (first, *others), shown = taken[1]["moved"]
+    emitted, shown = taken[1]["moved"]
+    if not emitted:  # in each run, its export is shown
+        assert shown == [[1, "hdfs"], [1, PROVIDERS[0]]]
+        return
+    first, *others = emitted
     assert list(first) == ["2"]
-    assert others == [first] * len(others)
+    assert others == [first] * len(PROVIDERS)
     assert any(first.values())
-    assert shown == [[2, "hdfs"], *([2, provider] for provider in PROVIDERS[: len(others)])]
-    assert others
+    assert shown == [[2, "hdfs"], *([2, provider] for provider in PROVIDERS)]
 
 
 def test_a_delta_table_needs_no_spark(s3: S3Server, url: str) -> None:

@@ -255,9 +255,14 @@ def test_a_location_that_is_being_written(moves: Moves) -> None:
         moves.hand_over("new")
 
 
-def test_a_processor_continues_here_and_returns(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("returns", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_processor_continues_here_and_returns(
+    spark: SparkSession, tmp_path: Path, returns: bool
+) -> None:
     """All of its state moves: a value, a list, a map, TTLs and timers, at another parallelism each
     time. Its output equals the output of a query that never left Spark.
+
+    In each run, test_transform_with_state.py continues a query in Spark from an export.
     """
     query, conf = QUERIES["tws_ttl"], {NO_DATA_BATCHES: "false"}
     source, store = tmp_path / "events", StateStore.open(str(tmp_path / "store"), spark=spark)
@@ -306,6 +311,9 @@ def test_a_processor_continues_here_and_returns(spark: SparkSession, tmp_path: P
     assert started.awaitTermination(300)
     plain = in_spark("plain")
     assert {number: rows for number, rows in emitted.items() if rows} == plain
+    assert plain
+    if not returns:
+        return
     export_checkpoint(store, str(tmp_path / "back"), partitions=3, progress=progress)
     events(source, 3, 4)
     assert list(in_spark("back", 3).values()) == list(in_spark("plain").values())
