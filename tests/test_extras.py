@@ -168,6 +168,7 @@ def errors(statements: tuple[str, ...], hidden: tuple[str, ...], url: str) -> li
     return answers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("extra", "hidden"), CASES)
 def test_a_missing_extra_is_named(extra: str, hidden: tuple[str, ...], tmp_path: Path) -> None:
     statements = NEEDED[extra][hidden]

@@ -124,6 +124,7 @@ def test_any_budget_gives_the_same_rows(
     assert outcome(pieces) == wanted
 
 
+@pytest.mark.slow
 def test_runs_are_merged_in_several_passes(temporary: Path) -> None:
     """There are more runs than one merge reads. The folder is deleted afterwards."""
     rows: list[tuple[Any, ...]] = [

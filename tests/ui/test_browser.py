@@ -21,6 +21,8 @@ from statestore.cli.drawing import count, duration, size
 from statestore.ui.report import write_report
 from tests.ui.conftest import SCRIPT, Pages, take
 
+pytestmark = pytest.mark.slow
+
 SHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 VIEWS = {
     "timeline": "/",

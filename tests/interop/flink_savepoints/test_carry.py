@@ -41,6 +41,8 @@ from statestore.storage import open_storage
 from tests.interop.flink_savepoints.goldens import Golden
 from tests.interop.flink_savepoints.test_refusals import CHANGELOG, IN_FLIGHT, one_operator
 
+pytestmark = pytest.mark.slow
+
 KINDS = operator_id("kinds")
 
 

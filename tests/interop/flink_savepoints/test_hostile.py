@@ -160,6 +160,7 @@ def peak_kilobytes() -> int:
         pytest.param(False, id="zeros", marks=pytest.mark.long),
     ],
 )
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["2.3_heap_native", "2.3_rocksdb_native"])
 def test_a_large_state_file_is_not_read_as_a_whole(tmp_path: Path, name: str, keeps: bool) -> None:
     """The savepoint declares 5 GB, and its file has this size, but is sparse."""

@@ -40,6 +40,8 @@ from tests.interop.flink_savepoints.shown import as_text, shown
 from tests.interop.flink_savepoints.test_goldens import shown_rows
 from tests.support.options import grouped
 
+pytestmark = pytest.mark.slow
+
 JOBS = [one for one in GOLDENS if "sql" not in one.name and "kafka" not in one.name]
 QUERIES = [one for one in GOLDENS if "sql" in one.name]
 UIDS = ("numbers", "kinds", "by_long", "by_tuple", "parts", "sums", "lists", "sessions")

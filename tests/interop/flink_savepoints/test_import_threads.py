@@ -19,6 +19,8 @@ from tests.interop.flink_savepoints.goldens import Golden
 from tests.interop.flink_savepoints.test_import import CANONICAL, imported
 from tests.interop.flink_savepoints.written import GROUPS, written_savepoint
 
+pytestmark = pytest.mark.slow
+
 LONG = Scalar("Long")
 KEYS = list(range(1000))
 UIDS = {operator_id("big"): "big"}

@@ -25,6 +25,8 @@ from statestore.interop.flink_savepoints.options import ExportSelection
 from statestore.jobgraph.operators import operator_id
 from tests.interop.flink_savepoints.goldens import Golden
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -34,6 +34,8 @@ from statestore.store import StateStore
 from tests.interop.flink_savepoints.test_export_imported import entries
 from tests.servers.pyflink import run_pyflink
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).parents[2] / "golden" / "pyflink"
 OPERATORS = ("by_string", "by_long", "by_tuple", "by_row", "by_decimal", "by_bytes")
 PREFIX = "python-state-"

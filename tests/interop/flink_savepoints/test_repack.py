@@ -23,6 +23,8 @@ from statestore.keys.groups import KeyGroupAssignment
 from statestore.storage import LocalStorage
 from tests.interop.flink_savepoints.goldens import GOLDENS, Golden, few
 
+pytestmark = pytest.mark.slow
+
 Entry = tuple[str, bytes, bytes]
 # Kryo values in the hashmap backend's own format have no length.
 READ = [one for one in GOLDENS if "sql" not in one.name and not one.name.endswith("heap_native")]
