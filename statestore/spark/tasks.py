@@ -132,7 +132,7 @@ def _preferred_locations(spark: SparkSession, hosts: Sequence[str]) -> list[str]
     executors = executor_hosts(spark)
     known = {"": "", **names_for_spark(hosts, executors, _driver_host(spark))}
     wishes = [known[host] for host in hosts]
-    if _context(spark).isLocal():
+    if _is_local(spark):
         # In local mode a task that waits for its host gets a core only when another task ends. If
         # some hosts exist and others do not, a task for a missing host would wait for ever.
         return [wish if wish in executors else "" for wish in wishes]
@@ -164,6 +164,10 @@ def _create_located_frame(spark: SparkSession, hosts: Sequence[str]) -> DataFram
 def _context(spark: SparkSession) -> Any:
     context: Any = spark.sparkContext
     return context._jsc.sc()
+
+
+def _is_local(spark: SparkSession) -> bool:
+    return bool(_context(spark).isLocal())
 
 
 def _driver_host(spark: SparkSession) -> str:
