@@ -134,11 +134,12 @@ def test_the_flag_for_the_maximum_counts_as_explicit() -> None:
 
 
 @pytest.mark.slow
-def test_ranges_tile_at_every_parallelism() -> None:
-    """I2: for every max <= 256 and every parallelism, the ranges are ordered, contiguous, balanced
-    and inverse.
+@pytest.mark.parametrize("greatest", [128, pytest.param(256, marks=pytest.mark.long)])
+def test_ranges_tile_at_every_parallelism(greatest: int) -> None:
+    """I2: for every max up to the greatest and every parallelism, the ranges are ordered,
+    contiguous, balanced and inverse.
     """
-    for maximum in range(1, 257):
+    for maximum in range(1, greatest + 1):
         groups = list(range(maximum))
         for parallelism in range(1, maximum + 1):
             assignment = KeyGroupAssignment(max_parallelism=maximum, parallelism=parallelism)
