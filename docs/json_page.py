@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache
@@ -155,7 +155,7 @@ def _words(hint: Any) -> tuple[Any, str]:
     choices = [choice for choice in get_args(hint) if choice not in (UnsetType, NoneType, ...)]
     if origin is Literal:
         return None, "text"
-    if origin in (list, tuple):
+    if isinstance(origin, type) and issubclass(origin, Sequence):
         inner, words = _words(choices[0])
         return inner, f"list of {words}"
     if isinstance(origin, type) and issubclass(origin, Mapping):

@@ -36,13 +36,9 @@ from statestore.restore.plan import OperatorPlan, ParallelismChoice, RestorePlan
 from statestore.restore.range_skew import RangeSkew
 
 __all__ = [
-    "ChoiceDocument",
     "LayerDocument",
-    "RangeSkewDocument",
     "RowSetDocument",
-    "amplification_of",
     "changed_rows",
-    "choices_document",
     "error_document",
     "held_text",
     "layers_document",
@@ -51,7 +47,6 @@ __all__ = [
     "metrics_text",
     "rows_text",
     "share",
-    "skew_document",
     "write_choices",
     "write_key_groups",
     "write_left_out",
@@ -112,12 +107,6 @@ def layers_document(entry: KeyedEntry) -> list[LayerDocument] | None:
         )
         for layer in entry.layers
     ] or None
-
-
-def amplification_of(plan: RestorePlan | OperatorPlan) -> float | None:
-    """Return the member ``read_amplification``; None if no changes are read."""
-    amplification = plan.read_amplification
-    return None if amplification is None else round(amplification, 4)
 
 
 def layers_text(entry: KeyedEntry, base: str) -> list[tuple[str, str]]:
@@ -200,41 +189,13 @@ def _written(metrics: CheckpointMetrics) -> str:
     return text
 
 
-class ChoiceDocument(Document):
-    """How an operator's parallelism was chosen from its stored bytes."""
-
-    operator: str
-    total_bytes: int
-    first_guess: int
-    ranges_at_limit: int
-    parallelism: int
-    largest_subtask_bytes: int
-    largest_byte_range_bytes: int
-
-
-def choices_document(choices: tuple[ParallelismChoice, ...]) -> list[ChoiceDocument]:
-    """Return how each operator's parallelism was chosen; empty if it was given."""
-    return [
-        ChoiceDocument(
-            operator=choice.uid,
-            total_bytes=choice.decision.total_bytes,
-            first_guess=choice.decision.first_guess,
-            ranges_at_limit=choice.decision.ranges_at_limit,
-            parallelism=choice.decision.parallelism,
-            largest_subtask_bytes=choice.decision.largest_by_number,
-            largest_byte_range_bytes=choice.decision.largest_by_bytes,
-        )
-        for choice in choices
-    ]
-
-
 def write_choices(page: Page, choices: tuple[ParallelismChoice, ...], parallelism: int) -> None:
     """Write how a parallelism was chosen from the sizes of the key groups."""
     page.line(f"parallelism {parallelism} is chosen from the stored bytes:", "bold")
     for choice in choices:
         decision = choice.decision
         page.line(
-            f"  {choice.uid}: {size(decision.total_bytes)} of keyed state; first guess "
+            f"  {choice.operator}: {size(decision.total_bytes)} of keyed state; first guess "
             f"{decision.first_guess}, divided by bytes into "
             f"{counted(len(decision.byte_ranges), 'range')}: parallelism "
             f"{decision.parallelism}; the largest subtask gets "
@@ -251,7 +212,7 @@ def write_key_groups(page: Page, plan: RestorePlan) -> None:
         page.line()
         fitting = [parallelism for parallelism in parallelisms if parallelism <= max_parallelism]
         others = [
-            (f"ranges of {operator.uid}", operator.assignment.ranges())
+            (f"ranges of {operator.operator}", operator.assignment.ranges())
             for operator in plan.operators
             if operator.max_parallelism == max_parallelism
             and isinstance(operator.assignment, RangeAssignment)
@@ -383,7 +344,7 @@ def write_placements(
 
 
 def _placement_table(members: Sequence[OperatorPlacement]) -> Table:
-    uids = [member.uid for member in members]
+    uids = [member.operator for member in members]
     table = table_of("subtask", "host", *uids, right={"subtask", *uids})
     for number in range(max(len(member.subtasks) for member in members)):
         here = [
@@ -395,35 +356,6 @@ def _placement_table(members: Sequence[OperatorPlacement]) -> Table:
         ]
         table.add_row(*map(cell, (str(number), host, *bytes_there)))
     return table
-
-
-class RangeSkewDocument(Document):
-    """With ``--balance``: the load of each subtask with even and with balanced ranges."""
-
-    operator: str
-    by: str
-    even: list[int]
-    balanced: list[int]
-    largest_even: int
-    largest_balanced: int
-    times_mean_even: float
-    times_mean_balanced: float
-    gain: float
-
-
-def skew_document(skew: RangeSkew) -> RangeSkewDocument:
-    """Return the numbers of a skew; ``even`` and ``balanced`` have one number per subtask."""
-    return RangeSkewDocument(
-        operator=skew.uid,
-        by=skew.by.value,
-        even=list(skew.even),
-        balanced=list(skew.balanced),
-        largest_even=max(skew.even),
-        largest_balanced=max(skew.balanced),
-        times_mean_even=round(skew.ratio(skew.even), 4),
-        times_mean_balanced=round(skew.ratio(skew.balanced), 4),
-        gain=round(skew.gain, 4),
-    )
 
 
 def write_skew(page: Page, skew: RangeSkew) -> None:
@@ -446,7 +378,7 @@ def write_skew(page: Page, skew: RangeSkew) -> None:
     width = _bar_width(room)
     most = max(*even, *other)
     page.line()
-    page.line(f"operator {skew.uid}: ranges by number of key groups, and by {skew.by.value}")
+    page.line(f"operator {skew.operator}: ranges by number of key groups, and by {skew.by.value}")
     page.line(_skew_line(titles, widths, (" " * width, "")), "bold")
     for name, left, right, even_share, balanced_share in zip(
         names, *numbers, even, other, strict=True

@@ -6,8 +6,8 @@ them, so a class docstring explains what its members' names and types do not say
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import PurePath
@@ -21,12 +21,10 @@ from statestore.format.digest import digest_text
 __all__ = [
     "AmountDocument",
     "CheckpointMetricsDocument",
-    "ColumnDocument",
+    "Column",
     "Document",
     "ErrorDocument",
-    "KeyGroupsDocument",
     "LeftOutDocument",
-    "OtherStateDocument",
     "PinDocument",
     "StateMetricsDocument",
     "json_document",
@@ -52,7 +50,7 @@ def json_document(value: Any) -> Any:
             return value.value if isinstance(value, Enum) else value
         case Mapping():
             return {name: json_document(item) for name, item in value.items()}
-        case list() | tuple():
+        case Sequence() if not isinstance(value, bytes):
             return [json_document(item) for item in value]
         case Enum():
             return value.value
@@ -90,13 +88,6 @@ class Document(Struct, frozen=True, omit_defaults=True):
         return [cls.of(source) for source in sources]
 
 
-class KeyGroupsDocument(Document):
-    """A closed range of key groups."""
-
-    first: int
-    last: int
-
-
 class LeftOutDocument(Document, kw_only=True):
     """State that a checkpoint lacks of its source, as in docs/FORMAT.md.
 
@@ -130,15 +121,8 @@ class PinDocument(Document):
     until_ms: int
 
 
-class OtherStateDocument(Document):
-    """A state that was left alone, and why."""
-
-    operator: str
-    state: str
-    reason: str
-
-
-class ColumnDocument(Document):
+@dataclass(frozen=True)
+class Column:
     """A column of a result."""
 
     name: str

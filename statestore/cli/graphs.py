@@ -26,9 +26,7 @@ from statestore.jobgraph.stored_operators import label_of
 
 __all__ = [
     "GraphDocument",
-    "MatchingDocument",
     "graph_document",
-    "matching_document",
     "write_graph",
     "write_matching",
 ]
@@ -106,70 +104,6 @@ def graph_document(store: str, manifest: Manifest, graph: JobGraph) -> GraphDocu
             )
             for edge in graph.edges
         ],
-    )
-
-
-class StoredOperatorDocument(Document):
-    """An operator of the checkpoint."""
-
-    operator_id: str
-    uid: str | None
-    name: str | None
-    states: list[str]
-    rows: int
-    size_bytes: int
-
-
-class MatchedOperatorDocument(Document):
-    """An operator of the new job. ``stored`` and ``found_by`` are null if it starts empty."""
-
-    name: str
-    operator_id: str
-    outcome: str
-    found_by: str | None
-    stored: StoredOperatorDocument | None
-
-
-class HintDocument(Document):
-    """How the new job can keep a stored operator's state."""
-
-    node: str = field(name="operator")
-    uid: str | None
-    uid_hash: str | None
-    stored: StoredOperatorDocument
-    reason: str
-
-
-class MatchingDocument(Document):
-    """The state that the operators of the new job find, lose and ignore."""
-
-    operators: list[MatchedOperatorDocument]
-    dropped: list[StoredOperatorDocument]
-    ignored: list[StoredOperatorDocument]
-    hints: list[HintDocument]
-
-
-def matching_document(matching: Matching | None) -> MatchingDocument | None:
-    """Return the state that each operator finds, the unclaimed state and how to keep it.
-
-    Returns None without a graph.
-    """
-    if matching is None:
-        return None
-    return MatchingDocument(
-        operators=[
-            MatchedOperatorDocument(
-                name=match.node.name,
-                operator_id=match.operator_id,
-                outcome=match.outcome.value,
-                found_by=match.found_by and match.found_by.value,
-                stored=None if match.stored is None else StoredOperatorDocument.of(match.stored),
-            )
-            for match in matching.nodes
-        ],
-        dropped=StoredOperatorDocument.each(matching.dropped),
-        ignored=StoredOperatorDocument.each(matching.ignored),
-        hints=HintDocument.each(matching.hints),
     )
 
 

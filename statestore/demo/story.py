@@ -210,7 +210,7 @@ def _first_half(demo: Demo) -> int:
 def _print_plan(demo: Demo, checkpoint: int) -> None:
     with demo.teller.step("planning the restore"):
         plan = demo.store().plan(parallelism=NEW_PARALLELISM, checkpoint=checkpoint)
-    subtasks = next(operator.subtasks for operator in plan.operators if operator.uid == AIRCRAFT)
+    subtasks = next(plan.subtasks for plan in plan.operators if plan.operator == AIRCRAFT)
     demo.facts["plan"] = [asdict(subtask) for subtask in subtasks]
     pen = demo.teller.pen
     lines = [

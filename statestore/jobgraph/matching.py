@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import ClassVar, Final
 
 from statestore.errors import (
     InvalidArgumentError,
@@ -125,6 +125,8 @@ class NodeMatch:
     operator_id: str
     stored: StoredOperator | None = None
     found_by: FoundBy | None = None
+
+    json_properties: ClassVar[tuple[str, ...]] = ("outcome",)
 
     @property
     def outcome(self) -> Outcome:

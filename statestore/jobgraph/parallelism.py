@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from statestore.errors import InvalidArgumentError
 from statestore.jobgraph.size_ranges import SizeCutter, first_guess, share_of, spans_by_bytes
@@ -42,6 +43,8 @@ class KeyGroupDecision:
     ranges_at_limit: int
     byte_range_bytes: tuple[int, ...]
     even_range_bytes: tuple[int, ...]
+
+    json_properties: ClassVar[tuple[str, ...]] = ("largest_by_number", "largest_by_bytes")
 
     @property
     def largest_by_bytes(self) -> int:

@@ -237,21 +237,21 @@ def moved_between_subtasks(manifest: Manifest, plan: OperatorPlan) -> int:
     The previous owners are the ranges recorded in the checkpoint, or Flink's even ranges.
     InvalidArgumentError if the plan has another max parallelism.
     """
-    entries = [entry for entry in manifest.keyed if entry.state.uid == plan.stored_uid]
+    entries = [entry for entry in manifest.keyed if entry.state.uid == plan.stored_operator]
     if not entries or plan.assignment is None:
         return 0
     weights = weights_of(entries)
     if plan.max_parallelism != len(weights):
         raise InvalidArgumentError(
-            f"operator {plan.uid!r} has {len(weights)} key groups, but max parallelism "
+            f"operator {plan.operator!r} has {len(weights)} key groups, but max parallelism "
             f"{plan.max_parallelism} in the plan; compare_plans requires the stored max "
             "parallelism"
         )
-    old: Assignment | None = manifest.ranges.get(plan.stored_uid)
+    old: Assignment | None = manifest.ranges.get(plan.stored_operator)
     if old is None:
         old = KeyGroupAssignment(
             max_parallelism=len(weights),
-            parallelism=manifest.operators.parallelism_of(plan.stored_uid),
+            parallelism=manifest.operators.parallelism_of(plan.stored_operator),
         )
     pairs = zip(_owners(old), _owners(plan.assignment), weights, strict=True)
     return sum(weight for before, after, weight in pairs if before != after)
@@ -264,7 +264,7 @@ def moved_between_hosts(
 
     InvalidArgumentError if the hosts have fewer slots than subtasks, or the strategy is unknown.
     """
-    stored = {operator.stored_uid for operator in plan.operators}
+    stored = {operator.stored_operator for operator in plan.operators}
     total = sum(entry.size_bytes for entry in manifest.keyed if entry.state.uid in stored)
     placed = place_operators(manifest, plan.operators, hosts, strategy)
     return max(total - sum(placement.local_bytes for placement in placed), 0)

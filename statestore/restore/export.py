@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
@@ -47,8 +47,8 @@ class ExportedState:
     The digests of ``proof`` cover the state's own columns.
     """
 
-    uid: str
-    name: str
+    operator: str
+    state: str
     rows: int
     size_bytes: int
     files: int
@@ -62,9 +62,26 @@ class ExportedCheckpoint:
     checkpoint_id: int
     parallelism: int
     directory: Path
-    form: str
+    format: str
     states: tuple[ExportedState, ...]
     left_out: tuple[LeftOutState, ...] = ()
+
+    json_properties: ClassVar[tuple[str, ...]] = ("rows", "size_bytes", "files")
+
+    @property
+    def rows(self) -> int:
+        """The rows of all states."""
+        return sum(state.rows for state in self.states)
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all files."""
+        return sum(state.size_bytes for state in self.states)
+
+    @property
+    def files(self) -> int:
+        """The number of all files."""
+        return sum(state.files for state in self.states)
 
 
 def export(
@@ -90,7 +107,7 @@ def export(
     operators = select_operators(restored.plan, restored.manifest, uid, name)
     with publish_folder(directory) as folder:
         keyed = {
-            (operator.uid, entry.state.name): _contents(restored, operator.uid, entry)
+            (operator.operator, entry.state.name): _contents(restored, operator.operator, entry)
             for operator in operators
             for entry in _entries(restored, operator)
             if isinstance(entry, KeyedEntry)
@@ -98,7 +115,7 @@ def export(
         total = _total(restored, operators, keyed)
         writing = _Export(restored, form, options, progress, keyed, total)
         states = tuple(
-            writing.write(operator.uid, entry, folder)
+            writing.write(operator.operator, entry, folder)
             for operator in operators
             for entry in _entries(restored, operator)
         )
@@ -155,8 +172,8 @@ class _Export:
                 "restore an older checkpoint"
             )
         return ExportedState(
-            uid=uid,
-            name=entry.state.name,
+            operator=uid,
+            state=entry.state.name,
             rows=rows,
             size_bytes=sum(file.size_bytes for file in files),
             files=len(files),
@@ -209,9 +226,9 @@ def _total(
     for operator in operators:
         for entry in _entries(restored, operator):
             if isinstance(entry, KeyedEntry):
-                total += keyed[operator.uid, entry.state.name].rows
+                total += keyed[operator.operator, entry.state.name].rows
             else:
-                total += restored.operator_state(operator.uid, entry.state.name).count()
+                total += restored.operator_state(operator.operator, entry.state.name).count()
     return total
 
 
@@ -220,5 +237,5 @@ def _entries(restored: RestoredCheckpoint, operator: OperatorPlan) -> tuple[Entr
     return tuple(
         entry
         for entry in restored.manifest.entries
-        if entry.state.uid == operator.stored_uid and entry.state.name in operator.states
+        if entry.state.uid == operator.stored_operator and entry.state.name in operator.states
     )

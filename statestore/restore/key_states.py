@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -18,7 +18,7 @@ from statestore.errors import (
 )
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.schema import Schema
-from statestore.format.state import KeyedState
+from statestore.format.state import KeyedState, StateKind
 from statestore.format.ttl import clock_ms
 from statestore.restore.lookup import table_of_key
 from statestore.rows.dataframes import as_pandas, as_polars
@@ -34,9 +34,26 @@ _MOST_NAMED = 10
 class KeyedRows:
     """The rows of a key in one state, in stored order; empty if the state lacks the key."""
 
-    entry: KeyedEntry
+    entry: KeyedEntry = field(repr=False)
     rows: tuple[dict[str, Any], ...]
     table: pa.Table = field(repr=False, compare=False)
+
+    json_properties: ClassVar[tuple[str, ...]] = ("operator", "state", "kind")
+
+    @property
+    def operator(self) -> str:
+        """The operator of the state."""
+        return self.entry.state.uid
+
+    @property
+    def state(self) -> str:
+        """The name of the state."""
+        return self.entry.state.name
+
+    @property
+    def kind(self) -> StateKind:
+        """The kind of the state."""
+        return self.entry.state.kind
 
     def to_arrow(self) -> pa.Table:
         """Return the rows as a table."""
@@ -49,8 +66,20 @@ class KeyedRows:
 class SkippedState:
     """A state whose key has another type, and the reason why the key does not fit."""
 
-    entry: KeyedEntry
+    entry: KeyedEntry = field(repr=False)
     reason: str
+
+    json_properties: ClassVar[tuple[str, ...]] = ("operator", "state")
+
+    @property
+    def operator(self) -> str:
+        """The operator of the state."""
+        return self.entry.state.uid
+
+    @property
+    def state(self) -> str:
+        """The name of the state."""
+        return self.entry.state.name
 
     @property
     def key(self) -> Schema:

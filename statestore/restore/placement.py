@@ -79,7 +79,7 @@ class OperatorPlacement:
     Subtasks with the same number and the same ``slot_group`` share a slot, and therefore a host.
     """
 
-    uid: str
+    operator: str
     strategy: str
     subtasks: tuple[PlacedSubtask, ...]
     slot_group: str = _SHARED
@@ -144,7 +144,7 @@ class _Task:
 
 
 def _group_of(nodes: Mapping[str, Node], plan: OperatorPlan) -> str:
-    node = nodes.get(plan.uid)
+    node = nodes.get(plan.operator)
     return _SHARED if node is None else node.slot_group
 
 
@@ -172,8 +172,8 @@ def _tasks(
     chains: dict[tuple[str, Assignment], list[OperatorPlan]] = {}
     for plan in operators:
         if plan.assignment is not None:
-            node = nodes.get(plan.uid)
-            vertex = f"alone {plan.uid}" if node is None else heads[node.name]
+            node = nodes.get(plan.operator)
+            vertex = f"alone {plan.operator}" if node is None else heads[node.name]
             chains.setdefault((vertex, plan.assignment), []).append(plan)
     return [
         _Task(_group_of(nodes, plans[0]), assignment, _pieces_by_host(manifest, assignment, plans))
@@ -185,7 +185,7 @@ def _pieces_by_host(
     manifest: Manifest, assignment: Assignment, plans: Iterable[OperatorPlan]
 ) -> Held:
     """Return the pieces on each host of the keyed states of some operators, in total."""
-    stored = {plan.stored_uid for plan in plans}
+    stored = {plan.stored_operator for plan in plans}
     handles = [
         handle
         for entry in manifest.keyed
@@ -277,4 +277,4 @@ def _operator_placement(
     held = {} if plan.assignment is None else _pieces_by_host(manifest, plan.assignment, [plan])
     on = [chosen[group, subtask] for subtask in range(len(plan.subtasks))]
     subtasks = tuple(PlacedSubtask(i, host, _bytes(held, host, i)) for i, host in enumerate(on))
-    return OperatorPlacement(plan.uid, strategy, subtasks, group)
+    return OperatorPlacement(plan.operator, strategy, subtasks, group)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
 
@@ -99,18 +99,22 @@ _MOST_PICTURES = 5  # the most operators with a picture
 class OperatorPlan:
     """The reads of one operator's subtasks; ``max_parallelism`` is None without keyed state.
 
-    ``uid`` is the restored operator, ``stored_uid`` the operator whose state it takes over. They
-    differ only with a job graph. ``keyed`` has the plan of each keyed state, which ``subtasks``
-    summarizes and a restore executes. ``owners_before`` is the assignment in the checkpoint.
+    ``operator`` is the restored operator, ``stored_operator`` the operator whose state it takes
+    over. They differ only with a job graph. ``keyed`` has the plan of each keyed state, which
+    ``subtasks`` summarizes and a restore executes. ``owners_before`` is the assignment in the
+    checkpoint. ``read_amplification`` is the number of rows read for each row of the bases; None if
+    there are no changes to read and the max parallelism is the same.
     """
 
-    uid: str
+    operator: str
     max_parallelism: int | None
     states: tuple[str, ...]
     subtasks: Sequence[SubtaskPlan]
-    stored_uid: str
+    stored_operator: str
     keyed: tuple[KeyedPlan, ...] = field(default=(), repr=False)
     owners_before: Assignment | None = field(default=None, repr=False)
+
+    json_properties: ClassVar[tuple[str, ...]] = ("read_amplification",)
 
     def keyed_state(self, name: str) -> KeyedPlan:
         """Return the plan of a keyed state, which must exist."""
@@ -144,7 +148,7 @@ class OperatorPlan:
 class ParallelismChoice:
     """The parallelism chosen from the bytes of one operator's keyed state, and its explanation."""
 
-    uid: str
+    operator: str
     decision: KeyGroupDecision
 
 
@@ -164,6 +168,13 @@ class RestorePlan:
     matching: Matching | None = None
     left_out: tuple[LeftOutState, ...] = ()
 
+    json_properties: ClassVar[tuple[str, ...]] = (
+        "size_bytes",
+        "local_bytes",
+        "files",
+        "read_amplification",
+    )
+
     def operator(self, operator: str) -> OperatorPlan:
         """Return the plan of an operator.
 
@@ -177,10 +188,10 @@ class RestorePlan:
             StateNotFoundError: if the operator is not in the plan; it lists the existing ones.
         """
         for plan in self.operators:
-            if plan.uid == operator:
+            if plan.operator == operator:
                 return plan
         where = f"checkpoint {self.checkpoint_id}"
-        known = ", ".join(repr(plan.uid) for plan in self.operators) or "none"
+        known = ", ".join(repr(plan.operator) for plan in self.operators) or "none"
         if self.matching is None:
             raise StateNotFoundError(f"no operator {operator!r} in {where}; it has {known}")
         labels = [label_of(node.node) for node in self.matching.nodes]
@@ -239,7 +250,7 @@ class RestorePlan:
                     subtask.elements,
                 )
                 yield (
-                    plan.uid,
+                    plan.operator,
                     subtask.subtask,
                     *ends,
                     *read,
@@ -257,7 +268,7 @@ class RestorePlan:
         )
         columns = ("operator", "states", "subtasks", "rows", "size_bytes", "files", "requests")
         rows = (
-            (operator.uid, ", ".join(operator.states), *_totals(operator.subtasks))
+            (operator.operator, ", ".join(operator.states), *_totals(operator.subtasks))
             for operator in self.operators
         )
         return figure(self._summary(), *drawn, table(columns, rows))
@@ -277,7 +288,7 @@ class RestorePlan:
             )
         ]
         for plan in self.operators:
-            lines.append(f"{plan.uid} ({', '.join(plan.states)})")
+            lines.append(f"{plan.operator} ({', '.join(plan.states)})")
             lines.extend(f"  {_line(subtask)}" for subtask in plan.subtasks)
         return "\n".join(lines)
 
@@ -302,7 +313,7 @@ def _picture(plan: OperatorPlan) -> Iterator[str]:
         yield strips(
             [
                 (
-                    f"{plan.uid}, {when}: {assignment.parallelism}",
+                    f"{plan.operator}, {when}: {assignment.parallelism}",
                     assignment.max_parallelism,
                     assignment.ranges(),
                 )
@@ -313,7 +324,7 @@ def _picture(plan: OperatorPlan) -> Iterator[str]:
     for span in spans(len(plan.subtasks), MOST_BARS):
         largest = max(plan.subtasks[subtask].size_bytes for subtask in span)
         each = f"subtask {span[0]}" if len(span) == 1 else f"largest of {span[0]}–{span[-1]}"
-        drawn.append(NotebookBar(f"{plan.uid}, {each}", ((largest, "plain"),), size(largest)))
+        drawn.append(NotebookBar(f"{plan.operator}, {each}", ((largest, "plain"),), size(largest)))
     yield bars(drawn)
 
 
@@ -445,7 +456,7 @@ def _plan_operator(
         most,
         names,
         LazySequence(parallelism, subtasks),
-        stored_uid=uid,
+        stored_operator=uid,
         keyed=keyed,
         owners_before=owners_of(manifest, uid) if keyed else None,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import ClassVar
 
 from statestore.format.manifest import Manifest
 from statestore.keys.groups import KeyGroupAssignment
@@ -19,11 +20,13 @@ __all__ = ["RangeSkew", "loads_of", "skews_of"]
 class RangeSkew:
     """The bytes or rows of each subtask of an operator, with even ranges and with balanced ones."""
 
-    uid: str
+    operator: str
     by: Weight
     even: tuple[int, ...]
     balanced: tuple[int, ...]
     ranges: RangeAssignment
+
+    json_properties: ClassVar[tuple[str, ...]] = ("gain",)
 
     @property
     def mean(self) -> float:
@@ -51,12 +54,12 @@ def skews_of(manifest: Manifest, plan: RestorePlan, by: Weight) -> tuple[RangeSk
     """Return the imbalance of each planned operator with keyed state, for both kinds of ranges."""
     skews = []
     for operator in plan.operators:
-        entries = [entry for entry in manifest.keyed if entry.state.uid == operator.stored_uid]
+        entries = [entry for entry in manifest.keyed if entry.state.uid == operator.stored_operator]
         if not entries:
             continue
         weights, parallelism = weights_of(entries, by), len(operator.subtasks)
         even = KeyGroupAssignment(max_parallelism=len(weights), parallelism=parallelism)
         ranges = balance_ranges(weights, parallelism)
         loads = loads_of(weights, even), loads_of(weights, ranges)
-        skews.append(RangeSkew(operator.uid, by, *loads, ranges))
+        skews.append(RangeSkew(operator.operator, by, *loads, ranges))
     return tuple(skews)

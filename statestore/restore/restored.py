@@ -84,7 +84,7 @@ def restore(
         plan.matching.refuse_unclaimed()
     now_ms = clock_ms(now_ms)
     if listeners is not None:
-        stored = {operator.stored_uid for operator in plan.operators}
+        stored = {operator.stored_operator for operator in plan.operators}
         entries = [entry for entry in manifest.entries if entry.state.uid in stored]
         event = CheckpointRestored(
             store=listeners.url,
@@ -137,7 +137,7 @@ class RestoredCheckpoint:
 
         Pass them to ``store.snapshot(ranges=…)``, so that the next restore uses them.
         """
-        known = {plan.stored_uid: plan.assignment for plan in self.plan.operators}
+        known = {plan.stored_operator: plan.assignment for plan in self.plan.operators}
         return {uid: own for uid, own in known.items() if isinstance(own, RangeAssignment)}
 
     def __repr__(self) -> str:
@@ -169,7 +169,7 @@ class RestoredCheckpoint:
             StateNotFoundError: if it does not exist; it lists the existing states.
         """
         planned = self.plan.operator(operator)
-        self.manifest.keyed_entry(planned.stored_uid, state)
+        self.manifest.keyed_entry(planned.stored_operator, state)
         plan = planned.keyed_state(state)
         return RestoredKeyedState(
             self._catalog, self._spark, plan, verify=self._verify, now_ms=self.now_ms
@@ -188,7 +188,7 @@ class RestoredCheckpoint:
         Raises:
             StateNotFoundError: if it does not exist; it lists the existing states.
         """
-        entry = self.manifest.operator_entry(self.plan.operator(operator).stored_uid, state)
+        entry = self.manifest.operator_entry(self.plan.operator(operator).stored_operator, state)
         return RestoredOperatorState(
             self._catalog, self.manifest, entry, self.parallelism_of(operator), verify=self._verify
         )

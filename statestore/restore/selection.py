@@ -53,17 +53,17 @@ def select_operators(
         select(manifest, uid, name)
         return whole.operators
     planned = whole.operator(uid)
-    part = select(manifest, planned.stored_uid, name)
-    wanted = {planned.stored_uid: len(planned.subtasks)}
+    part = select(manifest, planned.stored_operator, name)
+    wanted = {planned.stored_operator: len(planned.subtasks)}
     own = planned.assignment
-    ranges = {planned.stored_uid: own} if isinstance(own, RangeAssignment) else None
+    ranges = {planned.stored_operator: own} if isinstance(own, RangeAssignment) else None
     most = planned.max_parallelism if part.keyed else None
     (operator,) = plan_restore(part, wanted, most, ranges=ranges, local=local).operators
     if name is not None and part.operator:
         # All states of the operator determine who gets a remainder, so all are redistributed
         # together.
         operator = _select_subtasks(manifest, operator, name)
-    return (replace(operator, uid=uid),)
+    return (replace(operator, operator=uid),)
 
 
 def select(manifest: Manifest, uid: str | None, name: str | None) -> Manifest:
@@ -97,7 +97,7 @@ def select(manifest: Manifest, uid: str | None, name: str | None) -> Manifest:
 
 
 def _select_subtasks(manifest: Manifest, plan: OperatorPlan, name: str) -> OperatorPlan:
-    dealt = redistribution_of(manifest, plan.stored_uid, len(plan.subtasks))
+    dealt = redistribution_of(manifest, plan.stored_operator, len(plan.subtasks))
     return replace(
         plan,
         subtasks=tuple(

@@ -122,7 +122,7 @@ class SkewedOperator:
     ``hot`` omits states in which a key has at most one row.
     """
 
-    uid: str
+    operator: str
     states: tuple[str, ...]
     key_groups: int
     rows: int
@@ -157,7 +157,10 @@ class SkewReport:
     def to_arrow(self) -> pa.Table:
         """Return one row per skewed key group; ``times`` is the multiple of the even share."""
         rows = (
-            (operator.uid, group.key_group, group.rows, group.size_bytes, group.share, group.times)
+            (
+                *(operator.operator, group.key_group, group.rows),
+                *(group.size_bytes, group.share, group.times),
+            )
             for operator in self.operators
             for group in operator.skewed
         )
@@ -172,7 +175,7 @@ class SkewReport:
         """Return the notebook view: the skewed key groups, and the keys with the most rows."""
         drawn = [
             NotebookBar(
-                f"{operator.uid}, key group {group.key_group}",
+                f"{operator.operator}, key group {group.key_group}",
                 ((group.times, "changed"),),
                 f"{group.times:.1f} times the share, {size(group.size_bytes)}",
             )
@@ -180,7 +183,7 @@ class SkewReport:
             for group in operator.skewed
         ]
         keys = (
-            (operator.uid, hot.state, _key_text(key.key), key.key_group, key.rows)
+            (operator.operator, hot.state, _key_text(key.key), key.key_group, key.rows)
             for operator in self.operators
             for hot in operator.hot
             for key in hot.keys
@@ -242,7 +245,7 @@ def skew(
             ]
             operators.append(
                 SkewedOperator(
-                    uid=operator_uid,
+                    operator=operator_uid,
                     states=tuple(entry.state.name for entry in entries),
                     key_groups=entries[0].state.max_parallelism,
                     rows=sum(entry.rows for entry in entries),

@@ -179,7 +179,7 @@ def _plan_graph(manifest: Manifest, graph: JobGraph, local: Collection[str]) -> 
     parallelism = {uid: node.parallelism for uid, node in claimants.items()}
     plan = plan_restore(manifest, parallelism, local=local)
     operators = tuple(
-        replace(operator, uid=label_of(claimants[operator.uid])) for operator in plan.operators
+        replace(part, operator=label_of(claimants[part.operator])) for part in plan.operators
     )
     most = max((node.parallelism for node in graph.nodes), default=1)
     return replace(plan, parallelism=most, operators=operators, matching=matching)

@@ -79,8 +79,9 @@ def _flows(manifest: Manifest, plan: RestorePlan) -> Iterator[tuple[list[str], i
     alike: dict[tuple[Any, Any], list[str]] = {}
     for operator in plan.operators:
         if operator.assignment is not None:
-            old = owners_of(manifest, operator.stored_uid).ranges()
-            alike.setdefault((old, operator.assignment.ranges()), []).append(operator.stored_uid)
+            old = owners_of(manifest, operator.stored_operator).ranges()
+            ranges = old, operator.assignment.ranges()
+            alike.setdefault(ranges, []).append(operator.stored_operator)
     for (old, new), uids in alike.items():
         groups = new[-1].last + 1
         if old[-1].last + 1 != groups or max(len(old), len(new)) > _DRAWN:

@@ -61,12 +61,16 @@ def test_as_json(here: Path, run: Run) -> None:
     done = run("flink", "export", "orders", "to", *options, *more)
     assert (done.exit_code, done.stderr) == (0, "")
     said = json.loads(done.stdout)
-    assert (Path(said["savepoint"]), said["id"], said["dry_run"]) == (here / "to", 1, False)
+    assert (Path(said["savepoint"]), said["checkpoint_id"], said["dry_run"]) == (
+        here / "to",
+        1,
+        False,
+    )
     (parts,) = said["operators"]
     assert (parts["parallelism"], parts["max_parallelism"]) == (3, 720)
-    (union,) = (part for part in parts["states"] if part["name"] == "union")
+    (union,) = (part for part in parts["states"] if part["state"] == "union")
     assert union == {
-        "name": "union",
+        "state": "union",
         "flink_name": "union",
         "kind": "union",
         "key_type": None,
@@ -74,7 +78,7 @@ def test_as_json(here: Path, run: Run) -> None:
         "columns": ["small", "number"],
         "rows": 19,
     }
-    assert [part["subtask"] for part in parts["subtasks"]] == [0, 1, 2]
+    assert [len(parts[name]) for name in ("rows", "size_bytes")] == [3, 3]
     assert {one["reason"] for one in said["left_out"]} == {"not selected"}
 
 

@@ -64,10 +64,8 @@ def test_as_json_and_read_back(here: Path, run: Run) -> None:
     done = run(*arguments, "--columns", "columns.toml", "--output", "json")
     assert (done.exit_code, done.stderr) == (0, "")
     said = json.loads(done.stdout)
-    assert (said["id"], said["checkpoint"], said["found"], said["incremental"]) == (
-        *(1, 2),
-        *(False, False),
-    )
+    assert (said["checkpoint_id"], said["flink_checkpoint_id"]) == (1, 2)
+    assert (said["found"], said["is_incremental"]) == (False, False)
     (last,) = (one for one in said["states"] if one["state"] == "last")
     assert last == {
         "operator": "by_tuple",
@@ -75,11 +73,11 @@ def test_as_json_and_read_back(here: Path, run: Run) -> None:
         "sort": "keyed",
         "kind": "value",
         "rows": 122,
+        "form": "columns",
         "key": ["user", "item"],
         "kept_as_bytes": None,
     }
-    assert not said["complete"]
-    assert {one["why"] for one in said["left_out"]} == {"the import did not select it"}
+    assert {one["reason"] for one in said["left_out"]} == {"the import did not select it"}
     assert "by_tuple" not in {one["operator"] for one in said["left_out"]}
     assert "was already imported: it is checkpoint 1 of " in run(*arguments).stdout
     shown = run("query", 'select "user", amount from "by_tuple"."last" limit 3', "--store", "o")
@@ -123,7 +121,7 @@ def test_omitted_state_is_reported(run: Run) -> None:
     assert "is only part of " in done.stderr
     again = run("flink", "import", "native", "--to", "o", "--output", "json")
     said = json.loads(again.stdout)
-    assert (again.exit_code, said["found"], said["complete"]) == (18, True, False)
+    assert (again.exit_code, said["found"]) == (18, True)
     (left,) = said["left_out"]
     assert (left["operator"], left["state"]) == ("kinds", None)
     assert "lacks 1" in run("list", "--store", "o").stdout

@@ -58,18 +58,19 @@ def test_as_json(here: Path, run: Run) -> None:
     done = run("flink", "show", "savepoint", "--output", "json")
     assert (done.exit_code, done.stderr) == (0, "")
     said = json.loads(done.stdout)
-    assert (said["version"], said["checkpoint"]) == (6, 2)
+    assert (said["version"], said["checkpoint_id"]) == (6, 2)
     operators = {one["uid"]: one for one in said["operators"]}
     by_long = operators["by_long"]
     assert (by_long["problem"], by_long["max_parallelism"]) == (None, 300)
     states = {one["state"]: one for one in by_long["keyed"]}
-    assert states["last"]["entries"] == 109
-    assert sum(one["entries"] for one in states["last"]["key_groups"]) == 109
+    assert sum(states["last"]["entries"].values()) == 109
     assert states["_timer_state/event_user-timers"]["kind"] == "timers"
     modes = {one["state"]: one["mode"] for one in operators["parts"]["operator"]}
     assert modes == {"split": "split", "union": "union", "rules": "broadcast"}
-    assert operators["numbers"]["operator"][0]["kafka"] is None
-    assert {one["ttl"] for one in operators["kinds"]["keyed"] if "ttl" in one["state"]} == {True}
+    assert operators["numbers"]["operator"][0]["splits"] is None
+    assert {one["has_ttl"] for one in operators["kinds"]["keyed"] if "ttl" in one["state"]} == {
+        True
+    }
 
 
 def test_unreadable_state_is_reported_and_hides_nothing_else(here: Path, run: Run) -> None:

@@ -54,7 +54,11 @@ def test_keys_of_every_kind_as_json(
     done = get(run, fraud, uid, "--output", "json", "--", key, "1")
     document = json.loads(done.stdout)
     assert document["rows"] == rows
-    assert (document["id"], document["operator"], document["state"]) == (1, uid, "totals")
+    assert (document["checkpoint_id"], document["operator"], document["state"]) == (
+        1,
+        uid,
+        "totals",
+    )
 
 
 def test_a_negative_key_is_explained(run: Run, fraud: Path) -> None:

@@ -68,8 +68,8 @@ def test_a_plan_shows_the_state_that_a_new_job_gets(run: Run, fraud: Path, other
     assert "hint: set uid = 'totals-by-user' on operator 'by user'" in text
     assert "a restore does not drop state unless --allow-non-restored-state is passed" in text
     done = run("plan", "--graph", other_job, "--store", fraud, "--output", "json")
-    matching = json.loads(done.stdout)["matching"]
-    outcomes = {found["name"]: found["outcome"] for found in matching["operators"]}
+    matching = json.loads(done.stdout)["plan"]["matching"]
+    outcomes = {found["node"]["name"]: found["outcome"] for found in matching["nodes"]}
     assert outcomes["by user"] == outcomes["new"] == "empty"
     assert [stored["uid"] for stored in matching["dropped"]] == ["totals-by-user"]
     assert matching["hints"][0]["uid"] == "totals-by-user"
@@ -96,11 +96,13 @@ def test_a_chosen_parallelism_is_explained(run: Run, fraud: Path, tmp_path: Path
     assert (done.exit_code, done.stderr) == (0, "")
     assert "is chosen from the stored bytes:" in done.stdout
     assert "totals-by-user: " in done.stdout
-    document = json.loads(run("plan", *options, "--output", "json").stdout)
-    wishes = {choice["operator"]: choice["parallelism"] for choice in document["choices"]}
+    document = json.loads(run("plan", *options, "--output", "json").stdout)["plan"]
+    wishes = {
+        choice["operator"]: choice["decision"]["parallelism"] for choice in document["choices"]
+    }
     assert document["parallelism"] == max(wishes.values()) > 1
     done = run("restore", *options, "--to", tmp_path / "out", "--output", "json")
-    assert json.loads(done.stdout)["parallelism"] == document["parallelism"]
+    assert json.loads(done.stdout)["exported"]["parallelism"] == document["parallelism"]
 
 
 @pytest.mark.parametrize(

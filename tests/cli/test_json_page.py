@@ -22,8 +22,8 @@ def test_every_command_is_on_the_page(name: str) -> None:
 
 
 def test_a_command_has_a_document_for_each_of_its_results() -> None:
-    shown = {name: [document.__name__ for document in found] for name, found in documents(cli, "")}
-    assert shown["get"] == ["FoundRowsDocument", "KeyFoundDocument"]
-    assert shown["restore"] == ["PlanDocument", "RestoredDocument"]
+    shown = {name: [result.__name__ for result in results] for name, results in documents(cli, "")}
+    assert shown["get"] == ["FoundRows", "KeyFound"]
+    assert shown["restore"] == ["PlannedRestore", "Restored"]
     assert shown["watch"] == ["WatchedDocument"]
-    assert shown["flink repack"] == ["RepackedDocument"]
+    assert shown["flink repack"] == ["RepackResult"]

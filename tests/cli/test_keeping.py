@@ -29,7 +29,7 @@ def test_a_savepoint_is_created_listed_used_and_deleted(run: Run, damaged: Path)
         *("get", "u17", "before-upgrade", "--operator", "totals-by-user", "--state", "totals"),
         *("--store", damaged, "--output", "json"),
     )
-    assert json.loads(found.stdout)["id"] == 1
+    assert json.loads(found.stdout)["checkpoint_id"] == 1
     wrong = run("show", "befor-upgrade", "--store", damaged)
     assert wrong.exit_code == 10
     assert "no savepoint 'befor-upgrade' in" in wrong.stderr

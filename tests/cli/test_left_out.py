@@ -162,7 +162,7 @@ def test_the_history_of_a_key_names_the_checkpoints_that_lack_rows(
     document = json.loads(
         run("history", "u1", *SUMS, "--store", partial.url, "--output", "json").stdout
     )
-    assert [len(one["left_out"]) for one in document["checkpoints"]] == [0, 1]
+    assert [len(one["left_out"]) for one in document["history"]] == [0, 1]
 
 
 @pytest.mark.parametrize("form", ["text", "json", "screen"])

@@ -32,18 +32,19 @@ def test_plan_as_text(run: Run, fraud: Path) -> None:
 
 def test_plan_as_json(run: Run, fraud: Path) -> None:
     done = run("plan", "--parallelism", "7", "1", "--store", fraud, "--output", "json")
-    document = json.loads(done.stdout)
+    document = json.loads(done.stdout)["plan"]
     plan = StateStore.open(str(fraud)).plan(parallelism=7, checkpoint=1)
-    assert (document["id"], document["old_parallelism"], document["parallelism"]) == (1, 4, 7)
+    assert document["checkpoint_id"] == 1
+    assert (document["old_parallelism"], document["parallelism"]) == (4, 7)
     assert (document["size_bytes"], document["files"]) == (plan.size_bytes, plan.files)
-    operators = {operator["uid"]: operator for operator in document["operators"]}
+    operators = {operator["operator"]: operator for operator in document["operators"]}
     users = operators["totals-by-user"]
     assert users["states"] == ["totals", "per_country"]
     assert users["subtasks"][3]["key_groups"] == {"first": 55, "last": 73}
     assert sum(subtask["rows"] for subtask in users["subtasks"]) == 400
     assert set(users["subtasks"][0]) == {
         *("subtask", "key_groups", "rows", "size_bytes", "local_bytes", "files", "requests"),
-        "elements",
+        *("elements", "changed_rows"),
     }
     source = operators["orders-source"]
     assert source["subtasks"][0]["key_groups"] is None
@@ -103,7 +104,7 @@ def operator_plan(parallelism: int) -> OperatorPlan:
     subtasks = tuple(
         SubtaskPlan(i, KeyGroupRange(i, i), 10, 100, 1, 3, 0) for i in range(parallelism)
     )
-    return OperatorPlan("u", parallelism, ("s",), subtasks, stored_uid="u")
+    return OperatorPlan("u", parallelism, ("s",), subtasks, stored_operator="u")
 
 
 def written(parallelism: int, *, terminal: bool, width: int = 100) -> list[str]:

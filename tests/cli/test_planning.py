@@ -33,15 +33,15 @@ def test_balance_shows_both_distributions(run: Run, fraud: Path) -> None:
     assert (done.exit_code, done.stderr) == (0, "")
     assert "operator totals-by-user: ranges by number of key groups, and by rows" in done.stdout
     assert re.search(r"^ +4 +\d+ +█.* +\d+ +█", done.stdout, re.MULTILINE)
-    skews = {one["operator"]: one for one in document(run(*given, "--output", "json"))["skew"]}
+    skews = {one["operator"]: one for one in document(run(*given, "--output", "json"))["skews"]}
     assert sorted(skews) == ["totals-by-card", "totals-by-shop", "totals-by-user"]
     store = StateStore.open(str(fraud))
     for known in store.inspect.balance(parallelism=5, by="rows"):
-        found = skews[known.uid]
+        found = skews[known.operator]
         assert found["even"] == list(known.even)
         assert found["balanced"] == list(known.balanced)
-        assert found["largest_balanced"] == max(known.balanced) <= found["largest_even"]
-    largest = skews["totals-by-user"]["largest_even"]
+        assert max(found["balanced"]) <= max(found["even"])
+    largest = max(skews["totals-by-user"]["even"])
     assert re.search(
         rf"^largest subtask: {largest} with even ranges, \d\.\d\d times the mean; ",
         done.stdout,
@@ -58,9 +58,9 @@ def test_balanced_ranges_are_drawn(run: Run, fraud: Path) -> None:
 def test_restore_follows_the_plan(run: Run, fraud: Path, way: tuple[str, str]) -> None:
     one = ("--operator", "totals-by-shop", "--parallelism", "3", *way, "--store", fraud)
     planned = document(run("restore", *one, "--dry-run", "--output", "json"))
-    (operator,) = planned["operators"]
+    (operator,) = planned["plan"]["operators"]
     written = document(run("restore", *one, "--to", "out", "--output", "json"))
-    (state,) = written["states"]
+    (state,) = written["exported"]["states"]
     assert state["proof"]["stored"]["rows"] == 3
     assert sum(part["rows"] for part in state["proof"]["subtasks"]) == 3
     if way[0] == "--max-parallelism":
@@ -82,7 +82,7 @@ def test_the_read_amplification_is_shown(run: Run, fraud: Path) -> None:
 
 def test_compare_shows_every_option_and_the_best(run: Run, fraud: Path) -> None:
     given = ("plan", "--parallelism", "7", "--compare", "2,4", "--store", fraud)
-    found = document(run(*given, "--rate", "1MB/s", "--output", "json"))
+    found = document(run(*given, "--rate", "1MB/s", "--output", "json"))["comparison"]
     known = StateStore.open(str(fraud)).inspect.compare([2, 4, 7], rate=1_000_000)
     assert [one["parallelism"] for one in found["options"]] == [2, 4, 7]
     assert found["options"][1]["moved_bytes"] == 0  # checkpoint 2 was taken at parallelism 4
@@ -102,7 +102,7 @@ def test_compare_with_prices(run: Run, fraud: Path) -> None:
     done = run(*given, "--rate", "200MB/s")
     assert "cost USD" in done.stdout
     assert "0.05 USD per subtask hour" in done.stdout
-    found = document(run(*given, "--rate", "200MB/s", "--output", "json"))
+    found = document(run(*given, "--rate", "200MB/s", "--output", "json"))["comparison"]
     assert Prices.of(found["prices"]).currency == "USD"
     assert found["chosen"] in (2, 4, 8)
     assert "subtask hours are not included because the seconds are unknown" in run(*given).stdout
@@ -110,7 +110,7 @@ def test_compare_with_prices(run: Run, fraud: Path) -> None:
 
 def test_compare_on_hosts(run: Run, fraud: Path) -> None:
     given = ("plan", "--compare", "2,3", "--hosts", "a=2,b=1", "--store", fraud)
-    found = document(run(*given, "--output", "json"))
+    found = document(run(*given, "--output", "json"))["comparison"]
     keyed = StateStore.open(str(fraud)).manifest().keyed
     everything = sum(entry.size_bytes for entry in keyed)  # no host has a copy
     assert [one["moved_bytes"] for one in found["options"]] == [everything] * 2
@@ -122,15 +122,15 @@ def test_compare_on_hosts(run: Run, fraud: Path) -> None:
 
 def test_the_next_comparison_uses_the_measured_restore_rate(run: Run, fraud: Path) -> None:
     compared = ("plan", "--compare", "2", "--store", fraud, "--output", "json")
-    assert document(run(*compared))["bytes_per_second"] is None
+    assert document(run(*compared))["comparison"]["rate"] is None
     assert run("restore", "--to", "out", "--store", fraud).exit_code == 0
     found = document(run(*compared))
     store = StateStore.open(str(fraud))
     rate = kept_rate(os.environ, store.manifest().store_id)
     assert rate is not None
     assert rate.size_bytes == store.plan().size_bytes
-    assert found["bytes_per_second"] == rate.bytes_per_second
-    assert found["measured_at_ms"] == rate.at_ms
+    assert found["comparison"]["rate"] == rate.bytes_per_second
+    assert found["measured"]["at_ms"] == rate.at_ms
     assert "the rate of the restore " in run(*compared[:-2]).stdout
 
 
@@ -216,7 +216,7 @@ def test_skew_as_text_and_json(run: Run, fraud: Path) -> None:
     assert (done.exit_code, done.stderr) == (0, "")
     assert "operator totals-by-user (totals, per_country)" in done.stdout
     assert "state per_country: the keys with the most rows in 8 key groups" in done.stdout
-    (operator,) = document(run(*given, "--output", "json"))["operators"]
+    (operator,) = document(run(*given, "--output", "json"))["report"]["operators"]
     report = StateStore.open(str(fraud)).inspect.skew("totals-by-user", keys=3).operators[0]
     assert operator["key_groups"] == 128
     assert [one["key_group"] for one in operator["skewed"]] == [
@@ -224,6 +224,6 @@ def test_skew_as_text_and_json(run: Run, fraud: Path) -> None:
     ]
     (hot,) = operator["hot"]
     assert (hot["state"], hot["rows"], len(hot["keys"])) == ("per_country", 200, 3)
-    assert set(hot["keys"][0]) == {"key", "key_group", "rows", "share"}
+    assert set(hot["keys"][0]) == {"key", "key_group", "rows"}
     none = run("skew", "--operator", "orders-source", "--store", fraud)
     assert (none.exit_code, none.stdout) == (10, "")

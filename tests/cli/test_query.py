@@ -33,7 +33,7 @@ def test_a_result_as_json(run: Run, fraud: Path) -> None:
         {"name": "card", "type": "int64"},
         {"name": "total", "type": "double"},
     ]
-    assert (document["id"], document["rows"], document["cut"]) == (
+    assert (document["checkpoint_id"], document["rows"], document["is_cut"]) == (
         1,
         [[-5, 1.5], [0, "NaN"]],
         False,
@@ -46,7 +46,7 @@ def test_a_result_as_json(run: Run, fraud: Path) -> None:
 def test_rows_are_limited(run: Run, fraud: Path, limit: str, count: int, cut: bool) -> None:
     arguments = ("query", "SELECT * FROM per_country", "--limit", limit, "--store", fraud)
     document = json.loads(run(*arguments, "--output", "json").stdout)
-    assert (len(document["rows"]), document["cut"]) == (count, cut)
+    assert (len(document["rows"]), document["is_cut"]) == (count, cut)
     assert ("rows are shown; --limit 0 shows all" in run(*arguments).stdout) is cut
 
 
@@ -111,12 +111,12 @@ def test_a_key_in_all_states(run: Run, fraud: Path) -> None:
 def test_a_key_in_all_states_as_json(run: Run, fraud: Path) -> None:
     done = run("get", "--store", fraud, "--output", "json", "--state", "totals", "--", "-5", "1")
     document = json.loads(done.stdout)
-    assert [(s["operator"], s["rows"]) for s in document["states"]] == [
+    assert [(s["operator"], s["rows"]) for s in document["found"]["states"]] == [
         ("totals-by-card", [{"card": -5, "total": 1.5}]),
         ("totals-by-user", []),
     ]
-    assert [s["operator"] for s in document["skipped"]] == ["totals-by-shop"]
-    assert (document["id"], document["key"]) == (1, "-5")
+    assert [s["operator"] for s in document["found"]["skipped"]] == ["totals-by-shop"]
+    assert (document["found"]["checkpoint_id"], document["key"]) == (1, "-5")
 
 
 ENDLESS = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b"

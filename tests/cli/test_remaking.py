@@ -115,11 +115,11 @@ def test_as_of_prints_a_table_of_both_checkpoints(run: Run, store: StateStore) -
     }
     assert found["rows"][-1][0] == "same"  # differences come first
     first = document(run(*where, "--limit", "3", "--output", "json"))
-    assert (first["rows"], first["cut"]) == (found["rows"][:3], True)
+    assert (first["rows"], first["is_cut"]) == (found["rows"][:3], True)
     assert found["counts"] == {"same": 1, "changed": 1, "added": 1, "removed": 1}
     changed = document(run(*where, "--changed-only", "--output", "json"))
     assert {row[1] for row in changed["rows"]} == {"u2", "u3", "u4"}
-    assert (changed["cut"], changed["counts"]) == (False, found["counts"])
+    assert (changed["is_cut"], changed["counts"]) == (False, found["counts"])
     text = run(*where, "--changed-only", "--limit", "2").stdout
     assert "1 same, 1 changed, 1 added, 1 removed" in text
     assert text.splitlines()[-1].startswith("only the first 2 rows are shown")
@@ -131,7 +131,7 @@ def test_history_marks_where_a_key_changed(run: Run, store: StateStore) -> None:
         done = run(
             "history", key, "--operator", "u", "--state", state, "--output", "json", "--store", "s"
         )
-        return [(one["changed"], one["rows"]) for one in document(done)["checkpoints"]]
+        return [(one["is_changed"], one["rows"]) for one in document(done)["history"]]
 
     u2 = [{"k": "u2", "at": 7, "v": 2}], [{"k": "u2", "at": 7, "v": 20}]
     assert marks("u2") == [(True, u2[0]), (True, u2[1])]

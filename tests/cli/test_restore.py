@@ -42,8 +42,12 @@ def test_the_files_are_one_dataset_by_subtask(run: Run, fraud: Path) -> None:
 
 def test_restore_as_json(run: Run, fraud: Path) -> None:
     done = run("restore", "--to", "out", "--store", fraud, "--output", "json")
-    document = json.loads(done.stdout)
-    assert (document["id"], document["parallelism"], document["format"]) == (2, 4, "parquet")
+    document = json.loads(done.stdout)["exported"]
+    assert (document["checkpoint_id"], document["parallelism"], document["format"]) == (
+        2,
+        4,
+        "parquet",
+    )
     states = {(state["operator"], state["state"]): state for state in document["states"]}
     assert states["totals-by-user", "totals"]["rows"] == 200
     assert states["orders-source", "offsets"]["rows"] == 4 * 4
@@ -144,8 +148,10 @@ def test_a_dry_run_of_one_state_matches_the_restore(run: Run, fraud: Path, name:
     arguments = (*state, "--parallelism", "3", "--store", fraud, "--output", "json")
     planned = json.loads(run("restore", "--dry-run", *arguments).stdout)
     written = json.loads(run("restore", "--to", "out", *arguments).stdout)
-    (operator,) = planned["operators"]
-    assert sum(subtask["elements"] for subtask in operator["subtasks"]) == written["rows"]
+    (operator,) = planned["plan"]["operators"]
+    assert (
+        sum(subtask["elements"] for subtask in operator["subtasks"]) == written["exported"]["rows"]
+    )
 
 
 def test_progress_is_reported_in_rows(filled: Path, tmp_path: Path) -> None:

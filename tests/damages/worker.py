@@ -152,7 +152,7 @@ def _shown(place: str, moved: dict[str, str]) -> Found:
     found: Found = {"about": replace(shown, operators=())}
     for number, one in enumerate(shown.operators):
         if one.problem is not None and _NO_END not in one.problem:
-            raise IncompatibleStateError(f"operator {one.id} is not read: {one.problem}")
+            raise IncompatibleStateError(f"operator {one.operator_id} is not read: {one.problem}")
         found[f"{number}"] = replace(one, keyed=(), operator=())
         for place_of, keyed in enumerate(one.keyed):
             entries = keyed.entries or {}
@@ -168,7 +168,7 @@ def _repacked(place: str, moved: dict[str, str], work: Path) -> Found:
         place, str(work / "repacked"), max_parallelism=256, access=SavepointAccess(moved=moved)
     )
     found: Found = {
-        f"{operator.id} {state}": [count]
+        f"{operator.operator_id} {state}": [count]
         for operator in done.operators
         for state, count in operator.entries.items()
     }

@@ -53,7 +53,7 @@ def test_it_never_exceeds_an_operators_max_parallelism(store: StateStore) -> Non
 def test_by_default_a_subtask_gets_16_mib(store: StateStore) -> None:
     plan = store.plan(parallelism="auto")
     assert plan.parallelism == 1
-    assert [choice.uid for choice in plan.choices] == ["few", "users"]
+    assert [choice.operator for choice in plan.choices] == ["few", "users"]
 
 
 def test_without_keyed_state_it_is_the_stored_parallelism(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def manifest(tmp_path: Path) -> Manifest:
 
 
 def place(manifest: Manifest, parallelism: int, **options: Any) -> OperatorPlacement:
-    (plan,) = (p for p in plan_restore(manifest, parallelism).operators if p.uid == "users")
+    (plan,) = (p for p in plan_restore(manifest, parallelism).operators if p.operator == "users")
     (placed,) = place_operators(manifest, [plan], **({"hosts": HOSTS} | options))
     return placed
 
@@ -97,7 +97,7 @@ def test_evenly_spreads_subtasks_without_a_preference(manifest: Manifest) -> Non
 
 
 def test_an_operator_without_keyed_state_takes_slots_in_order(manifest: Manifest) -> None:
-    (plan,) = (p for p in plan_restore(manifest, 3).operators if p.uid == "source")
+    (plan,) = (p for p in plan_restore(manifest, 3).operators if p.operator == "source")
     (placed,) = place_operators(manifest, [plan], HOSTS)
     assert [subtask.host for subtask in placed.subtasks] == ["a", "a", "b"]
 
@@ -166,12 +166,12 @@ def test_chained_operators_stay_together(
     hosts = {"a": 1 + spare, "b": 1, "c": max(needed - 2, 1)}
     plan = plan_target(manifest, RestoreTarget(graph=graph))
     placed = {
-        operator.uid: operator
+        operator.operator: operator
         for operator in place_operators(manifest, plan.operators, hosts, strategy, graph=graph)
     }
     slots: dict[tuple[str, int], str] = {}
     for one in placed.values():
-        assert one.slot_group == graph.node(one.uid).slot_group
+        assert one.slot_group == graph.node(one.operator).slot_group
         for subtask in one.subtasks:
             here = slots.setdefault((one.slot_group, subtask.subtask), subtask.host)
             assert here == subtask.host

@@ -134,7 +134,7 @@ def test_elements_are_distributed_by_their_mode(parallelism: int) -> None:
 def test_every_operator_is_planned() -> None:
     """Sorted by uid, each with its states."""
     plan = plan_restore(manifest(keyed((), uid="z"), keyed((), uid="a")), 2)
-    assert [one.uid for one in plan.operators] == ["a", "z"]
+    assert [one.operator for one in plan.operators] == ["a", "z"]
     assert [one.states for one in plan.operators] == [("keyed",), ("keyed",)]
 
 

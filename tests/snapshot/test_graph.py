@@ -124,7 +124,7 @@ def test_unclaimed_state_is_refused(store: StateStore, tmp_path: Path) -> None:
         allowed.keyed("totals", "sums")
     out = tmp_path / "out"
     done = store.restore(graph=job(GONE), allow_non_restored_state=True).export(out)
-    assert {state.uid for state in done.states} == {"clean", "source"}
+    assert {state.operator for state in done.states} == {"clean", "source"}
 
 
 def test_a_generated_id_depends_on_the_position_unless_its_hash_is_set(store: StateStore) -> None:
@@ -241,15 +241,15 @@ def test_states_are_written_and_planned_under_the_new_names(
     counts = {uid: found.keyed(uid, "s").entry.rows for uid in ("a", "b", "new")}
     assert counts == {"a": 20, "b": 10, "new": 30}
     done = store.restore(**given).export(tmp_path / "out")
-    assert {state.uid: state.rows for state in done.states} == counts
+    assert {state.operator: state.rows for state in done.states} == counts
     assert {path.name for path in (tmp_path / "out").iterdir()} == set(counts)
     assert len(list((tmp_path / "out" / "b" / "s").iterdir())) == 3
     one = store.restore(**given).export(tmp_path / "one", operator="new", state="s")
-    assert [(state.uid, state.rows) for state in one.states] == [("new", 30)]
+    assert [(state.operator, state.rows) for state in one.states] == [("new", 30)]
     plan = store.plan(graph=graph)
-    rows = {of.uid: sum(s.rows for s in of.subtasks) for of in plan.operators}
+    rows = {of.operator: sum(s.rows for s in of.subtasks) for of in plan.operators}
     assert rows == counts
-    assert [of.uid for of in store.plan(graph=graph, operator="new").operators] == ["new"]
+    assert [of.operator for of in store.plan(graph=graph, operator="new").operators] == ["new"]
     for gone in ("c", "d"):
         with pytest.raises(StateNotFoundError, match=f"the job graph has no operator '{gone}'"):
             store.restore(**given).export(tmp_path / "none", operator=gone)

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
-from msgspec import field
 
 from statestore.cli.arguments import key_value, limit_option, parse_key
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, KeyVerb, Verb, one_state_options, pass_invocation
 from statestore.cli.completion import complete_checkpoint
-from statestore.cli.documents import ColumnDocument, Document, LeftOutDocument
+from statestore.cli.documents import Column
 from statestore.cli.drawing import count, when
-from statestore.cli.output import Page, Result, cell, table_of, value_text, write_rows
+from statestore.cli.output import Output, Page, cell, table_of, value_text, write_rows
 from statestore.format.left_out import LeftOutState, left_out_of
 from statestore.format.state import KeyedState
 from statestore.restore.key_history import KeyAt
@@ -52,7 +51,7 @@ __all__ = ["Joined", "KeyHistoryResult", "join_checkpoints", "show_history"]
 @pass_invocation
 def join_checkpoints(
     invocation: Invocation, a: str, b: str, uid: str, name: str, changed_only: bool, limit: int
-) -> Joined:
+) -> Output[Joined]:
     """Compare a keyed state at two checkpoints, row by row."""
     store = invocation.store()
     counts: Counter[str] = Counter()
@@ -67,23 +66,25 @@ def join_checkpoints(
                 rows = same if row[CHANGE] == "same" else different
                 if not limit or len(rows) < limit:
                     rows.append(tuple(row[column] for column in names))
-        columns = tuple((field.name, str(field.type)) for field in list(answer.schema)[1:])
+        columns = tuple(Column(field.name, str(field.type)) for field in list(answer.schema)[1:])
     rows = different if changed_only else [*different, *same]
     manifests = store.manifest(a), store.manifest(b)
     told = counts.total() - (counts["same"] if changed_only else 0)
-    return Joined(
-        store=store.url,
-        ids=(manifests[0].checkpoint_id, manifests[1].checkpoint_id),
-        uid=uid,
-        state=name,
-        columns=columns,
-        rows=tuple(rows[: limit or None]),
-        counts={change: counts[change] for change in CHANGES},
-        is_cut=bool(limit) and told > limit,
-        left_out=(
-            left_out_of(manifests[0].left_out, uid, name),
-            left_out_of(manifests[1].left_out, uid, name),
+    return Output(
+        Joined(
+            store=store.url,
+            a=manifests[0].checkpoint_id,
+            b=manifests[1].checkpoint_id,
+            operator=uid,
+            state=name,
+            columns=columns,
+            rows=tuple(rows[: limit or None]),
+            counts={change: counts[change] for change in CHANGES},
+            is_cut=bool(limit) and told > limit,
+            left_out_a=left_out_of(manifests[0].left_out, uid, name),
+            left_out_b=left_out_of(manifests[1].left_out, uid, name),
         ),
+        write_joined,
     )
 
 
@@ -107,7 +108,7 @@ def join_checkpoints(
 @click.argument("key")
 @one_state_options
 @pass_invocation
-def show_history(invocation: Invocation, key: str, uid: str, name: str) -> KeyHistoryResult:
+def show_history(invocation: Invocation, key: str, uid: str, name: str) -> Output[KeyHistoryResult]:
     """Show the rows of one key at each kept checkpoint."""
     store = invocation.store()
     parsed: dict[str, Any] = {}
@@ -118,14 +119,17 @@ def show_history(invocation: Invocation, key: str, uid: str, name: str) -> KeyHi
         return key_value(values)
 
     history = store.inspect.history(of, uid, name)
-    return KeyHistoryResult(store=store.url, uid=uid, state=name, key=parsed, history=history)
+    return Output(
+        KeyHistoryResult(store=store.url, operator=uid, state=name, key=parsed, history=history),
+        write_history,
+    )
 
 
-class JoinedDocument(Document):
-    """The rows of a state at two checkpoints. Rows that differ come first.
+@dataclass(frozen=True, kw_only=True)
+class Joined:
+    """Rows of a state at two checkpoints, joined; ``counts`` has the number of all rows by change.
 
-    ``counts`` has the number of all rows: same, changed, added and removed. ``cut`` is true if
-    there are more rows.
+    ``left_out`` lists the rows of the state that each checkpoint lacks of its source.
     """
 
     store: str
@@ -133,105 +137,50 @@ class JoinedDocument(Document):
     b: int
     operator: str
     state: str
-    columns: list[ColumnDocument]
-    rows: list[list[Any]]
-    counts: dict[str, int]
-    cut: bool
-    left_out_a: list[LeftOutDocument]
-    left_out_b: list[LeftOutDocument]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Joined(Result):
-    """Rows of a state at two checkpoints, joined; ``counts`` has the number of all rows by change.
-
-    ``left_out`` lists the rows of the state that each checkpoint lacks of its source.
-    """
-
-    store: str
-    ids: tuple[int, int]
-    uid: str
-    state: str
-    columns: tuple[tuple[str, str], ...]
+    columns: tuple[Column, ...]
     rows: tuple[tuple[Any, ...], ...]
     counts: dict[str, int]
     is_cut: bool
-    left_out: tuple[tuple[LeftOutState, ...], tuple[LeftOutState, ...]] = ((), ())
-
-    def document(self) -> JoinedDocument:
-        """Return it for ``--output json``."""
-        return JoinedDocument(
-            store=self.store,
-            a=self.ids[0],
-            b=self.ids[1],
-            operator=self.uid,
-            state=self.state,
-            columns=[ColumnDocument(name=name, type=kind) for name, kind in self.columns],
-            rows=[list(row) for row in self.rows],
-            counts=self.counts,
-            cut=self.is_cut,
-            left_out_a=LeftOutDocument.each(self.left_out[0]),
-            left_out_b=LeftOutDocument.each(self.left_out[1]),
-        )
-
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        a, b = self.ids
-        page.line(f"state {self.state} of operator {self.uid} of {self.store}", "bold")
-        told = ", ".join(f"{count(rows)} {change}" for change, rows in self.counts.items())
-        page.line(f"  a is checkpoint {a}, b is checkpoint {b}: {told}")
-        for letter, records in zip("ab", self.left_out, strict=True):
-            write_left_out(page, records, indent=f"  {letter}: ")
-        names = [name for name, _ in self.columns]
-        write_rows(page, names, [map(_text, row) for row in self.rows], is_cut=self.is_cut)
+    left_out_a: tuple[LeftOutState, ...]
+    left_out_b: tuple[LeftOutState, ...]
 
 
-class KeyAtDocument(Document):
-    """A key at a checkpoint. ``rows`` is null if the state is missing or has another key."""
-
-    checkpoint_id: int = field(name="id")
-    created_at_ms: int
-    is_changed: bool = field(name="changed")
-    rows: list[dict[str, Any]] | None
-    left_out: list[LeftOutDocument]
-
-
-class KeyHistoryDocument(Document):
-    """The rows of a key at each kept checkpoint. ``key`` has the key columns."""
-
-    store: str
-    uid: str = field(name="operator")
-    state: str
-    key: dict[str, Any]
-    history: list[KeyAtDocument] = field(name="checkpoints")
+def write_joined(page: Page, joined: Joined) -> None:
+    """Write it as text."""
+    page.line(f"state {joined.state} of operator {joined.operator} of {joined.store}", "bold")
+    told = ", ".join(f"{count(rows)} {change}" for change, rows in joined.counts.items())
+    page.line(f"  a is checkpoint {joined.a}, b is checkpoint {joined.b}: {told}")
+    write_left_out(page, joined.left_out_a, indent="  a: ")
+    write_left_out(page, joined.left_out_b, indent="  b: ")
+    names = [column.name for column in joined.columns]
+    write_rows(page, names, [map(_text, row) for row in joined.rows], is_cut=joined.is_cut)
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyHistoryResult(Result):
+class KeyHistoryResult:
     """The rows of a key at each kept checkpoint; ``key`` has the key columns in order."""
 
     store: str
-    uid: str
+    operator: str
     state: str
     key: dict[str, Any]
     history: tuple[KeyAt, ...]
 
-    def document(self) -> KeyHistoryDocument:
-        """Return it for ``--output json``."""
-        return KeyHistoryDocument.of(self)
 
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        key = ", ".join(f"{name} {_text(value)}" for name, value in self.key.items())
-        page.line(f"state {self.state} of operator {self.uid} of {self.store}: {key}", "bold")
-        table = table_of("", "id", "taken", "rows", "values", right={"id", "rows"})
-        for one in self.history:
-            mark = "*" if one.is_changed else ""
-            first = (mark, str(one.checkpoint_id), when(one.created_at_ms))
-            table.add_row(*map(cell, (*first, *_rows(one, self.key))))
-        page.table(table)
-        for one in self.history:
-            write_left_out(page, one.left_out, indent=f"  {one.checkpoint_id}: ")
+def write_history(page: Page, result: KeyHistoryResult) -> None:
+    """Write it as text."""
+    key = ", ".join(f"{name} {_text(value)}" for name, value in result.key.items())
+    page.line(
+        f"state {result.state} of operator {result.operator} of {result.store}: {key}", "bold"
+    )
+    table = table_of("", "id", "taken", "rows", "values", right={"id", "rows"})
+    for one in result.history:
+        mark = "*" if one.is_changed else ""
+        first = (mark, str(one.checkpoint_id), when(one.created_at_ms))
+        table.add_row(*map(cell, (*first, *_rows(one, result.key))))
+    page.table(table)
+    for one in result.history:
+        write_left_out(page, one.left_out, indent=f"  {one.checkpoint_id}: ")
 
 
 def _rows(one: KeyAt, key: dict[str, Any]) -> tuple[str, str]:

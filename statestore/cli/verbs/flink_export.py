@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.completion import complete_checkpoint, complete_operator
-from statestore.cli.documents import Document
 from statestore.cli.drawing import count, size
-from statestore.cli.output import Page, Result, cell, progress_bar, table_of
+from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.cli.verbs.flink import allowed_places, folder_pair, moved_folders
 
 if TYPE_CHECKING:
     from statestore.interop.flink_savepoints.exporting.export_state import ExportedSavepoint
 
-__all__ = ["FlinkExportResult", "export_state"]
+__all__ = ["export_state"]
 
 
 @click.command(
@@ -108,7 +106,7 @@ def export_state(
     allow: tuple[str, ...],
     tuples: tuple[str, ...],
     dry_run: bool,
-) -> FlinkExportResult:
+) -> Output[ExportedSavepoint]:
     """Export a checkpoint as a savepoint that Flink can restore."""
     *stores, savepoint = places
     if len(stores) > 1:
@@ -133,7 +131,7 @@ def export_state(
                 operators=operators or None, leave_out=leave_out, carry=carry
             ),
         )
-    return FlinkExportResult(exported=exported)
+    return Output(exported, write_exported)
 
 
 def _state(option: str, text: str) -> tuple[str, str]:
@@ -143,123 +141,31 @@ def _state(option: str, text: str) -> tuple[str, str]:
     return uid, name
 
 
-class ExportedFlinkStateDocument(Document):
-    """A state. ``key_type`` is null if it has no key. ``columns`` are those of its values."""
-
-    name: str
-    flink_name: str
-    kind: str
-    key_type: str | None
-    value_type: str
-    columns: list[str]
-    rows: int
-
-
-class SubtaskBytesDocument(Document):
-    """The rows and bytes of a subtask."""
-
-    subtask: int
-    rows: int
-    size_bytes: int
-
-
-class ExportedOperatorDocument(Document):
-    """An operator of the savepoint."""
-
-    uid: str
-    id: str
-    parallelism: int
-    max_parallelism: int
-    states: list[ExportedFlinkStateDocument]
-    subtasks: list[SubtaskBytesDocument]
-
-
-class NotExportedDocument(Document):
-    """State that the savepoint lacks; an empty ``state`` is all state of the operator.
-
-    ``is_written_elsewhere`` is true if its rows are part of another state of the savepoint.
-    """
-
-    operator: str
-    state: str
-    reason: str
-    is_written_elsewhere: bool
-
-
-class FlinkExportDocument(Document):
-    """A savepoint for Flink. ``carried`` has the operators that were copied from its source."""
-
-    store: str
-    id: int
-    savepoint: str
-    dry_run: bool
-    operators: list[ExportedOperatorDocument]
-    complete: bool
-    carried: list[str]
-    left_out: list[NotExportedDocument]
-
-
-@dataclass(frozen=True, kw_only=True)
-class FlinkExportResult(Result):
-    """A savepoint that was made for Flink."""
-
-    exported: ExportedSavepoint
-
-    def document(self) -> FlinkExportDocument:
-        """Return it for ``--output json``."""
-        done = self.exported
-        return FlinkExportDocument(
-            store=done.store,
-            id=done.checkpoint_id,
-            savepoint=done.savepoint,
-            dry_run=done.dry_run,
-            operators=[
-                ExportedOperatorDocument(
-                    uid=operator.uid,
-                    id=operator.id,
-                    parallelism=operator.parallelism,
-                    max_parallelism=operator.max_parallelism,
-                    states=ExportedFlinkStateDocument.each(operator.states),
-                    subtasks=[
-                        SubtaskBytesDocument(subtask=number, rows=rows, size_bytes=size_bytes)
-                        for number, (rows, size_bytes) in enumerate(
-                            zip(operator.rows, operator.size_bytes, strict=True)
-                        )
-                    ],
-                )
-                for operator in done.operators
-            ],
-            complete=done.is_complete,
-            carried=list(done.carried),
-            left_out=NotExportedDocument.each(done.left_out),
+def write_exported(page: Page, exported: ExportedSavepoint) -> None:
+    """Write it as text."""
+    verb = "would export" if exported.dry_run else "exported"
+    what = "checkpoint" if exported.is_complete else "part of checkpoint"
+    page.line(f"{verb} {what} {exported.checkpoint_id} of {exported.store}", "bold")
+    page.line(f"  to           {exported.savepoint}")
+    if not exported.dry_run:
+        page.line("  read back    rows, values and key groups equal those of the store")
+    for operator in exported.operators:
+        page.line()
+        page.line(f"operator {operator.operator}, id {operator.operator_id}", "bold")
+        page.line(f"  key groups   {count(operator.max_parallelism)}")
+        most, largest = max(operator.rows), max(operator.size_bytes)
+        page.line(
+            f"  subtasks     {operator.parallelism}, with at most {count(most)} rows and "
+            f"{size(largest)} each; {count(sum(operator.rows))} rows and "
+            f"{size(sum(operator.size_bytes))} in total"
         )
-
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        done = self.exported
-        verb = "would export" if done.dry_run else "exported"
-        what = "checkpoint" if done.is_complete else "part of checkpoint"
-        page.line(f"{verb} {what} {done.checkpoint_id} of {done.store}", "bold")
-        page.line(f"  to           {done.savepoint}")
-        if not done.dry_run:
-            page.line("  read back    rows, values and key groups equal those of the store")
-        for operator in done.operators:
-            page.line()
-            page.line(f"operator {operator.uid}, id {operator.id}", "bold")
-            page.line(f"  key groups   {count(operator.max_parallelism)}")
-            most, largest = max(operator.rows), max(operator.size_bytes)
-            page.line(
-                f"  subtasks     {operator.parallelism}, with at most {count(most)} rows and "
-                f"{size(largest)} each; {count(sum(operator.rows))} rows and "
-                f"{size(sum(operator.size_bytes))} in total"
-            )
-            table = table_of("state", "in Flink", "kind", "type", "rows", right={"rows"})
-            for state in operator.states:
-                row = (state.name, state.flink_name, state.kind, state.value_type)
-                table.add_row(*map(cell, (*row, count(state.rows))))
-            page.table(table)
-        for carried in done.carried:
-            page.line(f"carried unchanged: {carried}")
-        for left in done.left_out:
-            name = f"{left.operator}/{left.state}" if left.state else left.operator
-            page.line(f"left out: {name}, {left.reason}")
+        table = table_of("state", "in Flink", "kind", "type", "rows", right={"rows"})
+        for state in operator.states:
+            row = (state.state, state.flink_name, state.kind, state.value_type)
+            table.add_row(*map(cell, (*row, count(state.rows))))
+        page.table(table)
+    for carried in exported.carried:
+        page.line(f"carried unchanged: {carried}")
+    for left in exported.left_out:
+        name = f"{left.operator}/{left.state}" if left.state else left.operator
+        page.line(f"left out: {name}, {left.reason}")

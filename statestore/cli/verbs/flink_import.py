@@ -12,21 +12,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.documents import Document
 from statestore.cli.drawing import count
-from statestore.cli.output import Page, Result, cell, progress_bar, table_of
+from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.cli.verbs.flink import allowed_places, dropping
 from statestore.durations import milliseconds_of
 from statestore.errors import IncompleteError, InvalidArgumentError
-from statestore.format.left_out import left_out_text
+from statestore.format.left_out import LeftOutState, left_out_text
 from statestore.jobgraph.operators import operator_id
 from statestore.parsing import parse_toml
 
 if TYPE_CHECKING:
-    from statestore.interop.flink_savepoints.importing.import_record import ImportedState
     from statestore.interop.flink_savepoints.importing.import_state import ImportedSavepoint
 
-__all__ = ["FlinkImportResult", "import_state"]
+__all__ = ["import_state"]
 
 _ID = re.compile(r"[0-9a-f]{32}")
 
@@ -121,7 +119,7 @@ def import_state(
     allow: tuple[str, ...],
     threads: int | None,
     drop: tuple[str, ...],
-) -> FlinkImportResult:
+) -> Output[FlinkImportSummary]:
     """Import the state of a savepoint as a checkpoint."""
     if target is not None:
         invocation.arguments["store"] = target
@@ -147,7 +145,7 @@ def import_state(
                 ttl={state: _duration(time) for state, time in _pairs("--ttl", "STATE=TIME", ttl)},
             ),
         )
-    return FlinkImportResult(imported=imported, problem=_problem(imported))
+    return Output(_summary(imported), write_imported, _problem(imported))
 
 
 def _problem(imported: ImportedSavepoint) -> IncompleteError | None:
@@ -199,10 +197,12 @@ def _tables(file: Path) -> dict[str, Any]:
     return tables
 
 
-class ImportedStateDocument(Document):
-    """A state. ``kind`` is null for operator state.
+@dataclass(frozen=True, kw_only=True)
+class ImportedStateSummary:
+    """A state. ``kind`` is None for operator state.
 
-    ``kept_as_bytes`` is the reason why its values have no columns, and null if they have.
+    ``kept_as_bytes`` is the reason why its values, or some of them, have no columns, and None if
+    all have. ``form`` is ``bytes`` if none has.
     """
 
     operator: str
@@ -210,99 +210,78 @@ class ImportedStateDocument(Document):
     sort: str
     kind: str | None
     rows: int
-    key: list[str]
+    form: str
+    key: tuple[str, ...]
     kept_as_bytes: str | None
 
 
-class NotImportedDocument(Document):
-    """State that was not imported; ``state`` is null for all state of the operator."""
+@dataclass(frozen=True, kw_only=True)
+class FlinkImportSummary:
+    """A savepoint that was imported as checkpoint ``checkpoint_id``.
 
-    operator: str
-    state: str | None
-    id: str | None
-    why: str
-
-
-class FlinkImportDocument(Document):
-    """A savepoint that was imported as checkpoint ``id``. ``checkpoint`` is Flink's number.
-
-    ``found`` is true if it had been imported before. ``warnings`` name timers that may be lost.
+    ``flink_checkpoint_id`` is Flink's number of it. ``found`` is True if it had been imported
+    before. ``warnings`` name timers that may be lost.
     """
 
     savepoint: str
-    checkpoint: int
+    flink_checkpoint_id: int
     store: str
-    id: int
+    checkpoint_id: int
     found: bool
-    incremental: bool
-    states: list[ImportedStateDocument]
-    complete: bool
-    left_out: list[NotImportedDocument]
-    warnings: list[str]
+    is_incremental: bool
+    states: tuple[ImportedStateSummary, ...]
+    left_out: tuple[LeftOutState, ...]
+    warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class FlinkImportResult(Result):
-    """A checkpoint that was made from a savepoint."""
-
-    imported: ImportedSavepoint
-
-    def document(self) -> FlinkImportDocument:
-        """Return it for ``--output json``."""
-        done = self.imported
-        return FlinkImportDocument(
-            savepoint=done.place,
-            checkpoint=done.record.checkpoint,
-            store=done.store,
-            id=done.checkpoint_id,
-            found=done.found,
-            incremental=done.is_incremental,
-            states=[
-                ImportedStateDocument(
-                    operator=state.operator,
-                    state=state.state,
-                    sort=state.sort,
-                    kind=state.kind or None,
-                    rows=state.rows,
-                    key=list(state.names.get("key", ())),
-                    kept_as_bytes=state.why,
-                )
-                for state in done.record.states
-            ],
-            complete=not done.left_out,
-            left_out=[
-                NotImportedDocument(
-                    operator=record.operator, state=record.state, id=record.id, why=record.reason
-                )
-                for record in done.left_out
-            ],
-            warnings=list(done.warnings),
-        )
-
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        done = self.imported
-        what = f"{done.record.place}, checkpoint {done.record.checkpoint} of its job,"
-        where = f"checkpoint {done.checkpoint_id} of {done.store}"
-        for left_out in done.left_out:
-            page.line(f"{left_out.label} is left out: {left_out.reason}", "bold")
-        if done.found:
-            page.line(f"{what} was already imported: it is {where}", "bold")
-        else:
-            scope = " (only the changes since the previous one)" if done.is_incremental else ""
-            page.line(f"imported {what} as {where}{scope}", "bold")
-        table = table_of("operator", "state", "kind", "rows", "key", right={"rows"})
-        for state in done.record.states:
-            key = ", ".join(state.names.get("key", ()))
-            row = (state.operator, state.state, state.kind or state.sort, count(state.rows), key)
-            table.add_row(*map(cell, row))
-        page.table(table)
-        for state in done.record.states:
-            if state.why is not None:
-                page.line(f"{state.state} of {state.operator} {_kept(state)}: {state.why}")
-        for warning in done.warnings:
-            page.line(f"warning: {warning}")
+def write_imported(page: Page, imported: FlinkImportSummary) -> None:
+    """Write it as text."""
+    what = f"{imported.savepoint}, checkpoint {imported.flink_checkpoint_id} of its job,"
+    where = f"checkpoint {imported.checkpoint_id} of {imported.store}"
+    for left_out in imported.left_out:
+        page.line(f"{left_out.label} is left out: {left_out.reason}", "bold")
+    if imported.found:
+        page.line(f"{what} was already imported: it is {where}", "bold")
+    else:
+        scope = " (only the changes since the previous one)" if imported.is_incremental else ""
+        page.line(f"imported {what} as {where}{scope}", "bold")
+    table = table_of("operator", "state", "kind", "rows", "key", right={"rows"})
+    for state in imported.states:
+        key = ", ".join(state.key)
+        row = (state.operator, state.state, state.kind or state.sort, count(state.rows), key)
+        table.add_row(*map(cell, row))
+    page.table(table)
+    for state in imported.states:
+        if state.kept_as_bytes is not None:
+            kept = "is" if state.form == "bytes" else "has values that are"
+            line = f"{state.state} of {state.operator} {kept} kept as bytes"
+            page.line(f"{line}: {state.kept_as_bytes}")
+    for warning in imported.warnings:
+        page.line(f"warning: {warning}")
 
 
-def _kept(state: ImportedState) -> str:
-    return "is kept as bytes" if state.form == "bytes" else "has values that are kept as bytes"
+def _summary(imported: ImportedSavepoint) -> FlinkImportSummary:
+    """Return an import without the serializers of its record."""
+    return FlinkImportSummary(
+        savepoint=imported.place,
+        flink_checkpoint_id=imported.record.checkpoint,
+        store=imported.store,
+        checkpoint_id=imported.checkpoint_id,
+        found=imported.found,
+        is_incremental=imported.is_incremental,
+        states=tuple(
+            ImportedStateSummary(
+                operator=state.operator,
+                state=state.state,
+                sort=state.sort,
+                kind=state.kind or None,
+                rows=state.rows,
+                form=state.form,
+                key=tuple(state.names.get("key", ())),
+                kept_as_bytes=state.why,
+            )
+            for state in imported.record.states
+        ),
+        left_out=imported.left_out,
+        warnings=imported.warnings,
+    )

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import click
-from msgspec import field
 
 from statestore.cli.arguments import SPAN
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.completion import complete_checkpoint, complete_savepoint
-from statestore.cli.documents import Document
-from statestore.cli.output import Page, Result
+from statestore.cli.output import Output, Page
 from statestore.format.hold_documents import Pin
 
 __all__ = ["Pinned", "Saved", "Unpinned", "keep_savepoint", "pin_checkpoint", "unpin_checkpoint"]
@@ -43,7 +41,7 @@ __all__ = ["Pinned", "Saved", "Unpinned", "keep_savepoint", "pin_checkpoint", "u
 @pass_invocation
 def keep_savepoint(
     invocation: Invocation, name: str, checkpoint: str | None, delete: bool
-) -> Saved:
+) -> Output[Saved]:
     """Keep a checkpoint under a name."""
     if delete and checkpoint is not None:
         raise click.UsageError("--delete takes only the name of the savepoint: remove --checkpoint")
@@ -51,22 +49,17 @@ def keep_savepoint(
     if delete:
         gone = store.maintenance.delete_savepoint(name)
         number = None if gone is None else gone.checkpoint_id
-        return Saved(store=store.url, name=name, checkpoint_id=number, deleted=True)
+        return Output(
+            Saved(store=store.url, name=name, checkpoint_id=number, deleted=True), write_saved
+        )
     made = store.maintenance.savepoint(name, "latest" if checkpoint is None else checkpoint)
-    return Saved(store=store.url, name=made.name, checkpoint_id=made.checkpoint_id)
-
-
-class SavedDocument(Document):
-    """A savepoint. ``id`` is null if a deleted savepoint was damaged."""
-
-    store: str
-    name: str
-    checkpoint_id: int | None = field(name="id")
-    deleted: bool
+    return Output(
+        Saved(store=store.url, name=made.name, checkpoint_id=made.checkpoint_id), write_saved
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Saved(Result):
+class Saved:
     """A savepoint that was made or deleted; the checkpoint of a damaged one is unknown."""
 
     store: str
@@ -74,17 +67,14 @@ class Saved(Result):
     checkpoint_id: int | None
     deleted: bool = False
 
-    def document(self) -> SavedDocument:
-        """Return it for ``--output json``."""
-        return SavedDocument.of(self)
 
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        verb = "was deleted; it kept" if self.deleted else "keeps"
-        kept = f"checkpoint {self.checkpoint_id}"
-        if self.checkpoint_id is None:
-            kept = "an unknown checkpoint, because its document was damaged"
-        page.line(f"savepoint {self.name} of {self.store} {verb} {kept}")
+def write_saved(page: Page, saved: Saved) -> None:
+    """Write it as text."""
+    verb = "was deleted; it kept" if saved.deleted else "keeps"
+    kept = f"checkpoint {saved.checkpoint_id}"
+    if saved.checkpoint_id is None:
+        kept = "an unknown checkpoint, because its document was damaged"
+    page.line(f"savepoint {saved.name} of {saved.store} {verb} {kept}")
 
 
 @click.command(
@@ -117,45 +107,26 @@ class Saved(Result):
 @pass_invocation
 def pin_checkpoint(
     invocation: Invocation, checkpoint: str, lease: str, holder: str | None
-) -> Pinned:
+) -> Output[Pinned]:
     """Keep a checkpoint while it is being read."""
     store = invocation.store()
     made = store.maintenance.pin(checkpoint, lease=lease, holder=holder)
     pin = Pin(made.token, made.checkpoint_id, made.holder, made.until_ms)
-    return Pinned(store=store.url, pin=pin)
-
-
-class PinnedDocument(Document):
-    """A new pin. Its lease ends at ``until_ms``."""
-
-    store: str
-    token: str
-    checkpoint_id: int = field(name="id")
-    holder: str
-    until_ms: int
+    return Output(Pinned(store=store.url, pin=pin), write_pinned)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pinned(Result):
+class Pinned:
     """A pin that was made."""
 
     store: str
     pin: Pin
 
-    def document(self) -> PinnedDocument:
-        """Return it for ``--output json``."""
-        return PinnedDocument(
-            store=self.store,
-            token=self.pin.token,
-            checkpoint_id=self.pin.checkpoint_id,
-            holder=self.pin.holder,
-            until_ms=self.pin.until_ms,
-        )
 
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        # Nothing else is written, so that a shell can store the token in a variable.
-        page.line(self.pin.token)
+def write_pinned(page: Page, pinned: Pinned) -> None:
+    """Write it as text."""
+    # Nothing else is written, so that a shell can store the token in a variable.
+    page.line(pinned.pin.token)
 
 
 @click.command(
@@ -166,31 +137,21 @@ class Pinned(Result):
 )
 @click.argument("token")
 @pass_invocation
-def unpin_checkpoint(invocation: Invocation, token: str) -> Unpinned:
+def unpin_checkpoint(invocation: Invocation, token: str) -> Output[Unpinned]:
     """Release a pinned checkpoint."""
     store = invocation.store()
     store.maintenance.unpin(token)
-    return Unpinned(store=store.url, token=token)
-
-
-class UnpinnedDocument(Document):
-    """The released pin."""
-
-    store: str
-    token: str
+    return Output(Unpinned(store=store.url, token=token), write_unpinned)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unpinned(Result):
+class Unpinned:
     """A released pin."""
 
     store: str
     token: str
 
-    def document(self) -> UnpinnedDocument:
-        """Return it for ``--output json``."""
-        return UnpinnedDocument.of(self)
 
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        page.line(f"pin {self.token} of {self.store} was removed")
+def write_unpinned(page: Page, unpinned: Unpinned) -> None:
+    """Write it as text."""
+    page.line(f"pin {unpinned.token} of {unpinned.store} was removed")

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import Any
 
 import click
 
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.documents import Document
-from statestore.cli.output import Page, Result, cell, table_of
+from statestore.cli.output import Output, Page, cell, table_of
 from statestore.extras import needs_extra
 from statestore.settings import Setting
 
@@ -34,46 +32,27 @@ __all__ = ["Configuration", "print_settings", "run_demo"]
     ),
 )
 @pass_invocation
-def print_settings(invocation: Invocation) -> Configuration:
+def print_settings(invocation: Invocation) -> Output[Configuration]:
     """Print the settings and the source of each value."""
-    return Configuration(settings=invocation.resolved.each())
-
-
-class SettingDocument(Document):
-    """A setting, its unit, and the source of its value."""
-
-    name: str
-    value: Any
-    unit: str
-    default: Any
-    source: str
-
-
-class ConfigurationDocument(Document):
-    """The effective settings."""
-
-    settings: list[SettingDocument]
+    return Output(Configuration(settings=invocation.resolved.each()), write_configuration)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Configuration(Result):
+class Configuration:
     """The effective settings."""
 
     settings: tuple[Setting, ...]
 
-    def document(self) -> ConfigurationDocument:
-        """Return it for ``--output json``."""
-        return ConfigurationDocument.of(self)
 
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        table = table_of("setting", "value", "unit", "default", "source")
-        for setting in self.settings:
-            value = "none" if setting.value is None else str(setting.value)
-            default = "none" if setting.default is None else str(setting.default)
-            row = (setting.name, value, setting.unit, default, setting.source)
-            table.add_row(*(cell(text) for text in row))
-        page.table(table)
+def write_configuration(page: Page, configuration: Configuration) -> None:
+    """Write it as text."""
+    table = table_of("setting", "value", "unit", "default", "source")
+    for setting in configuration.settings:
+        value = "none" if setting.value is None else str(setting.value)
+        default = "none" if setting.default is None else str(setting.default)
+        row = (setting.name, value, setting.unit, default, setting.source)
+        table.add_row(*(cell(text) for text in row))
+    page.table(table)
 
 
 @click.command(

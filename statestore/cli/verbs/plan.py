@@ -19,9 +19,6 @@ import click
 
 from statestore.cli.arguments import graph_of, target_options
 from statestore.cli.checkpoints import (
-    amplification_of,
-    choices_document,
-    skew_document,
     write_choices,
     write_key_groups,
     write_left_out,
@@ -30,19 +27,9 @@ from statestore.cli.checkpoints import (
     write_subtasks,
 )
 from statestore.cli.command import Invocation, Verb, checkpoint_argument, pass_invocation
-from statestore.cli.documents import LeftOutDocument
 from statestore.cli.drawing import amount, count, size, when
-from statestore.cli.graphs import matching_document, write_matching
-from statestore.cli.output import Page, Result, cell, table_of
-from statestore.cli.verbs.plan_documents import (
-    ComparisonDocument,
-    OperatorPlanDocument,
-    PlacementDocument,
-    PlanDocument,
-    PlanOptionDocument,
-    PricesDocument,
-    SubtaskPlanDocument,
-)
+from statestore.cli.graphs import write_matching
+from statestore.cli.output import Output, Page, cell, table_of
 from statestore.errors import InvalidArgumentError, SettingsError
 from statestore.parsing import parse_integer
 from statestore.restore.byte_sizes import bytes_of
@@ -174,7 +161,7 @@ def plan_restore(
     rate: int | None,
     prices: str | None,
     **given: Any,
-) -> PlannedRestore | ComparedPlans:
+) -> Output[PlannedRestore] | Output[ComparedPlans]:
     """Show what a restore for another parallelism or job would read."""
     target: dict[str, Any] = given | {
         "parallelism": parallelism,
@@ -203,7 +190,9 @@ def plan_restore(
         skews = store.inspect.balance(
             parallelism=plan.parallelism, by=given["balance"], checkpoint=checkpoint
         )
-    return PlannedRestore(store=store.url, plan=plan, placements=placed, skews=skews)
+    return Output(
+        PlannedRestore(store=store.url, plan=plan, placements=placed, skews=skews), write_plan
+    )
 
 
 def _compare(
@@ -214,7 +203,7 @@ def _compare(
     prices: str | None,
     hosts: dict[str, int] | None,
     placement: str,
-) -> ComparedPlans:
+) -> Output[ComparedPlans]:
     for name in ("graph", "max_parallelism", "bytes_per_task"):
         if target[name] is not None:
             raise click.UsageError(f"--compare cannot be combined with --{name.replace('_', '-')}")
@@ -236,7 +225,9 @@ def _compare(
         rate=per_second if known is None else known.bytes_per_second,
         prices=_prices_of(prices),
     )
-    return ComparedPlans(store=store.url, comparison=comparison, measured=known)
+    return Output(
+        ComparedPlans(store=store.url, comparison=comparison, measured=known), write_comparison
+    )
 
 
 def _prices_of(path: str | None) -> Prices | None:
@@ -253,7 +244,7 @@ def _prices_of(path: str | None) -> Prices | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedRestore(Result):
+class PlannedRestore:
     """The reads of each subtask, and with hosts their placement.
 
     With balanced ranges, it also has the skew of both kinds of ranges.
@@ -264,97 +255,53 @@ class PlannedRestore(Result):
     placements: tuple[OperatorPlacement, ...] = ()
     skews: tuple[RangeSkew, ...] = ()
 
-    def document(self) -> PlanDocument:
-        """Return it for ``--output json``."""
-        plan = self.plan
-        return PlanDocument(
-            store=self.store,
-            id=plan.checkpoint_id,
-            old_parallelism=plan.old_parallelism,
-            parallelism=plan.parallelism,
-            size_bytes=plan.size_bytes,
-            local_bytes=plan.local_bytes,
-            files=plan.files,
-            operators=[
-                OperatorPlanDocument(
-                    uid=operator.uid,
-                    max_parallelism=operator.max_parallelism,
-                    states=list(operator.states),
-                    largest_subtask=operator.largest.subtask,
-                    subtasks=SubtaskPlanDocument.each(operator.subtasks),
-                    read_amplification=amplification_of(operator),
-                )
-                for operator in plan.operators
-            ],
-            choices=choices_document(plan.choices),
-            matching=matching_document(plan.matching),
-            placements=PlacementDocument.each(self.placements),
-            skew=[skew_document(skew) for skew in self.skews],
-            left_out=LeftOutDocument.each(plan.left_out),
-            read_amplification=amplification_of(plan),
-        )
 
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        plan = self.plan
-        change = f"parallelism {plan.old_parallelism} to {plan.parallelism}"
-        page.line(f"restore of checkpoint {plan.checkpoint_id} of {self.store}: {change}", "bold")
-        page.line(f"reads {amount(plan.size_bytes, plan.files)}; rewrites nothing")
-        if plan.local_bytes:
-            page.line(f"{size(plan.local_bytes)} of that is in the local cache of this host")
-        write_left_out(page, plan.left_out, indent="")
-        if plan.choices:
-            write_choices(page, plan.choices, plan.parallelism)
-        if plan.matching is not None:
-            write_matching(page, plan.matching)
-        write_key_groups(page, plan)
-        for operator in plan.operators:
-            page.line()
-            page.line(f"operator {operator.uid} ({', '.join(operator.states)})", "bold")
-            write_subtasks(page, operator)
-        for skew in self.skews:
-            write_skew(page, skew)
-        write_placements(page, self.placements, plan)
+def write_plan(page: Page, planned: PlannedRestore) -> None:
+    """Write it as text."""
+    plan = planned.plan
+    change = f"parallelism {plan.old_parallelism} to {plan.parallelism}"
+    page.line(f"restore of checkpoint {plan.checkpoint_id} of {planned.store}: {change}", "bold")
+    page.line(f"reads {amount(plan.size_bytes, plan.files)}; rewrites nothing")
+    if plan.local_bytes:
+        page.line(f"{size(plan.local_bytes)} of that is in the local cache of this host")
+    write_left_out(page, plan.left_out, indent="")
+    if plan.choices:
+        write_choices(page, plan.choices, plan.parallelism)
+    if plan.matching is not None:
+        write_matching(page, plan.matching)
+    write_key_groups(page, plan)
+    for operator in plan.operators:
+        page.line()
+        page.line(f"operator {operator.operator} ({', '.join(operator.states)})", "bold")
+        write_subtasks(page, operator)
+    for skew in planned.skews:
+        write_skew(page, skew)
+    write_placements(page, planned.placements, plan)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparedPlans(Result):
+class ComparedPlans:
     """A comparison of parallelisms; ``measured`` is the restore that supplied the rate, if any."""
 
     store: str
     comparison: Comparison
     measured: Rate | None = None
 
-    def document(self) -> ComparisonDocument:
-        """Return it for ``--output json``."""
-        found = self.comparison
-        return ComparisonDocument(
-            store=self.store,
-            id=found.checkpoint_id,
-            old_parallelism=found.old_parallelism,
-            hosts=list(found.hosts),
-            bytes_per_second=found.rate,
-            measured_at_ms=None if self.measured is None else self.measured.at_ms,
-            prices=None if found.prices is None else PricesDocument.of(found.prices),
-            options=PlanOptionDocument.each(found.options),
-            chosen=found.chosen,
-            why=found.why,
-        )
 
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        found = self.comparison
-        page.line(
-            f"restores of checkpoint {found.checkpoint_id} of {self.store}, taken at parallelism "
-            f"{found.old_parallelism}",
-            "bold",
-        )
-        page.table(_table(found))
-        page.line(f"moved: {_moved(found)}")
-        page.line(f"seconds: {_seconds(self)}")
-        if found.prices is not None:
-            page.line(f"cost: {_money(found)}")
-        page.line(f"recommended parallelism {found.chosen}: {found.why}", "bold")
+def write_comparison(page: Page, compared: ComparedPlans) -> None:
+    """Write it as text."""
+    found = compared.comparison
+    page.line(
+        f"restores of checkpoint {found.checkpoint_id} of {compared.store}, taken at parallelism "
+        f"{found.old_parallelism}",
+        "bold",
+    )
+    page.table(_table(found))
+    page.line(f"moved: {_moved(found)}")
+    page.line(f"seconds: {_seconds(compared)}")
+    if found.prices is not None:
+        page.line(f"cost: {_money(found)}")
+    page.line(f"recommended parallelism {found.chosen}: {found.why}", "bold")
 
 
 def _table(found: Comparison) -> Any:

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
-from msgspec import field
 
 from statestore.cli.arguments import limit_option, query_limit_options
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.completion import complete_checkpoint
-from statestore.cli.documents import ColumnDocument, Document, LeftOutDocument
+from statestore.cli.documents import Column
 from statestore.cli.drawing import count
-from statestore.cli.output import Page, Result, cell, table_of, value_text, write_rows
+from statestore.cli.output import Output, Page, cell, table_of, value_text, write_rows
 from statestore.durations import milliseconds_of
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry
@@ -71,7 +70,7 @@ def query_states(
     time_limit: str,
     memory_limit: int | None,
     verify: bool,
-) -> Answered | ListedViews:
+) -> Output[Answered] | Output[ListedViews]:
     """Query the states of a checkpoint with SQL."""
     if (sql is None) is not tables:
         raise click.UsageError("pass one SQL statement, or --tables")
@@ -79,12 +78,15 @@ def query_states(
     manifest = store.manifest(checkpoint)
     number, lacking = manifest.checkpoint_id, manifest.left_out
     if sql is None:
-        views = store.views(checkpoint)
-        return ListedViews(store=store.url, checkpoint_id=number, views=views, left_out=lacking)
+        views = tuple(map(_listed, store.views(checkpoint)))
+        return Output(
+            ListedViews(store=store.url, checkpoint_id=number, views=views, left_out=lacking),
+            write_views,
+        )
     # A savepoint's name reaches a checkpoint that has expired; a number would not.
     asked = number if checkpoint == "latest" else checkpoint
 
-    def answer_query(cancelled: threading.Event) -> Answered:
+    def answer_query(cancelled: threading.Event) -> Output[Answered]:
         with store.query(
             sql,
             asked,
@@ -94,13 +96,16 @@ def query_states(
             cancelled=cancelled,
         ) as answer:
             rows, is_cut = _first(answer, limit)
-            return Answered(
-                store=store.url,
-                checkpoint_id=number,
-                columns=tuple((field.name, str(field.type)) for field in answer.schema),
-                rows=rows,
-                is_cut=is_cut,
-                left_out=lacking,
+            return Output(
+                Answered(
+                    store=store.url,
+                    checkpoint_id=number,
+                    columns=tuple(Column(field.name, str(field.type)) for field in answer.schema),
+                    rows=rows,
+                    is_cut=is_cut,
+                    left_out=lacking,
+                ),
+                write_answer,
             )
 
     return _interruptible(answer_query)
@@ -133,19 +138,8 @@ def _first(answer: Any, limit: int) -> tuple[tuple[tuple[Any, ...], ...], bool]:
     return tuple(rows), False
 
 
-class AnswerDocument(Document):
-    """The answer to a query. ``cut`` is true if there are more rows."""
-
-    store: str
-    checkpoint_id: int = field(name="id")
-    columns: list[ColumnDocument]
-    rows: list[list[Any]]
-    cut: bool
-    left_out: list[LeftOutDocument]
-
-
 @dataclass(frozen=True, kw_only=True)
-class Answered(Result):
+class Answered:
     """The result of a query: its columns and rows; ``is_cut`` is True if there are more rows.
 
     ``left_out`` lists the state that the checkpoint lacks of its source, and so does the result.
@@ -153,31 +147,22 @@ class Answered(Result):
 
     store: str
     checkpoint_id: int
-    columns: tuple[tuple[str, str], ...]
+    columns: tuple[Column, ...]
     rows: tuple[tuple[Any, ...], ...]
     is_cut: bool
     left_out: tuple[LeftOutState, ...] = ()
 
-    def document(self) -> AnswerDocument:
-        """Return it for ``--output json``."""
-        return AnswerDocument(
-            store=self.store,
-            checkpoint_id=self.checkpoint_id,
-            columns=[ColumnDocument(name=name, type=kind) for name, kind in self.columns],
-            rows=[list(row) for row in self.rows],
-            cut=self.is_cut,
-            left_out=LeftOutDocument.each(self.left_out),
-        )
 
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        names = [name for name, _ in self.columns]
-        write_rows(page, names, [map(value_text, row) for row in self.rows], is_cut=self.is_cut)
-        write_left_out(page, self.left_out)
+def write_answer(page: Page, answered: Answered) -> None:
+    """Write it as text."""
+    names = [column.name for column in answered.columns]
+    write_rows(page, names, [map(value_text, row) for row in answered.rows], is_cut=answered.is_cut)
+    write_left_out(page, answered.left_out)
 
 
-class ViewDocument(Document):
-    """A view. ``rows`` is null if the number is unknown, as for a state with changes."""
+@dataclass(frozen=True, kw_only=True)
+class ListedView:
+    """A view. ``rows`` is None if the number is unknown, as for a state with changes."""
 
     view: str
     schema: str
@@ -185,60 +170,39 @@ class ViewDocument(Document):
     operator: str
     state: str
     rows: int | None
-    columns: list[ColumnDocument]
-
-
-class ViewsDocument(Document):
-    """With ``--tables``: the views that a query can use."""
-
-    store: str
-    checkpoint_id: int = field(name="id")
-    views: list[ViewDocument]
-    left_out: list[LeftOutDocument]
+    columns: tuple[Column, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListedViews(Result):
+class ListedViews:
     """The views that a query of a checkpoint can use."""
 
     store: str
     checkpoint_id: int
-    views: tuple[View, ...]
+    views: tuple[ListedView, ...]
     left_out: tuple[LeftOutState, ...] = ()
 
-    def document(self) -> ViewsDocument:
-        """Return it for ``--output json``."""
-        return ViewsDocument(
-            store=self.store,
-            checkpoint_id=self.checkpoint_id,
-            views=[
-                ViewDocument(
-                    view=view.sql,
-                    schema=view.schema,
-                    name=view.name,
-                    operator=view.entry.state.uid,
-                    state=view.entry.state.name,
-                    rows=_known_rows(view),
-                    columns=[ColumnDocument(name=f.name, type=str(f.type)) for f in view.columns],
-                )
-                for view in self.views
-            ],
-            left_out=LeftOutDocument.each(self.left_out),
-        )
 
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        table = table_of("view", "rows", "columns", right={"rows"})
-        for view in self.views:
-            columns = ", ".join(f"{field.name} {field.type}" for field in view.columns)
-            known = _known_rows(view)
-            rows = "?" if known is None else count(known)
-            table.add_row(*(cell(text) for text in (view.sql, rows, columns)))
-        page.table(table)
-        write_left_out(page, self.left_out)
+def write_views(page: Page, listed: ListedViews) -> None:
+    """Write it as text."""
+    table = table_of("view", "rows", "columns", right={"rows"})
+    for view in listed.views:
+        columns = ", ".join(f"{column.name} {column.type}" for column in view.columns)
+        rows = "?" if view.rows is None else count(view.rows)
+        table.add_row(*(cell(text) for text in (view.view, rows, columns)))
+    page.table(table)
+    write_left_out(page, listed.left_out)
 
 
-def _known_rows(view: View) -> int | None:
-    """Return the rows of a state; None with changes, which must be read to count the rows."""
+def _listed(view: View) -> ListedView:
+    """Describe a view. Changes must be read to count the rows of their state."""
     entry = view.entry
-    return None if isinstance(entry, KeyedEntry) and entry.layers else entry.rows
+    return ListedView(
+        view=view.sql,
+        schema=view.schema,
+        name=view.name,
+        operator=entry.state.uid,
+        state=entry.state.name,
+        rows=None if isinstance(entry, KeyedEntry) and entry.layers else entry.rows,
+        columns=tuple(Column(field.name, str(field.type)) for field in view.columns),
+    )

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import click
 
 from statestore.cli.arguments import graph_of, target_options
-from statestore.cli.checkpoints import RowSetDocument, write_left_out
+from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import (
     Invocation,
     Verb,
@@ -18,10 +18,9 @@ from statestore.cli.command import (
     pass_invocation,
     state_options,
 )
-from statestore.cli.documents import Document, LeftOutDocument
 from statestore.cli.drawing import count, size
-from statestore.cli.output import Page, Result, cell, progress_bar, table_of
-from statestore.cli.verbs.plan import PlannedRestore, Rate, keep_rate
+from statestore.cli.output import Output, Page, cell, progress_bar, table_of
+from statestore.cli.verbs.plan import PlannedRestore, Rate, keep_rate, write_plan
 from statestore.format.digest import digest_text
 from statestore.parquet.writer import ParquetOptions
 from statestore.restore.export import ExportedCheckpoint, ExportedState
@@ -86,7 +85,7 @@ def restore_checkpoint(
     dry_run: bool,
     uid: str | None,
     name: str | None,
-) -> PlannedRestore | Restored:
+) -> Output[PlannedRestore] | Output[Restored]:
     """Write the restored rows to files, one directory per subtask."""
     store = invocation.store()
     target: dict[str, Any] = {
@@ -99,7 +98,7 @@ def restore_checkpoint(
     }
     plan = store.plan(operator=uid, state=name, **target)
     if dry_run:
-        return PlannedRestore(store=store.url, plan=plan)
+        return Output(PlannedRestore(store=store.url, plan=plan), write_plan)
     if directory is None:
         raise click.UsageError("no directory is named: pass --to DIR, or --dry-run")
     settings = invocation.settings
@@ -123,110 +122,42 @@ def restore_checkpoint(
     seconds = time.monotonic() - began
     store_id = store.manifest(checkpoint).store_id
     keep_rate(os.environ, store_id, Rate(plan.size_bytes, seconds, time.time_ns() // 1_000_000))
-    return Restored(store=store.url, exported=exported)
-
-
-class ProofDocument(Document):
-    """The stored rows, and the rows of each subtask.
-
-    The subtasks add up to the stored rows, or, if ``copies`` is true, each one is a copy.
-    """
-
-    stored: RowSetDocument
-    subtasks: list[RowSetDocument]
-    copies: bool
-
-
-class ExportedStateDocument(Document):
-    """An exported state."""
-
-    operator: str
-    state: str
-    rows: int
-    size_bytes: int
-    files: int
-    proof: ProofDocument
-
-
-class RestoredDocument(Document):
-    """The exported states. With ``--dry-run``, the document is that of ``plan``."""
-
-    store: str
-    id: int
-    parallelism: int
-    directory: str
-    format: str
-    rows: int
-    size_bytes: int
-    files: int
-    states: list[ExportedStateDocument]
-    left_out: list[LeftOutDocument]
+    return Output(Restored(store=store.url, exported=exported), write_restored)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Restored(Result):
+class Restored:
     """The written files."""
 
     store: str
     exported: ExportedCheckpoint
 
-    def document(self) -> RestoredDocument:
-        """Return it for ``--output json``."""
-        done = self.exported
-        return RestoredDocument(
-            store=self.store,
-            id=done.checkpoint_id,
-            parallelism=done.parallelism,
-            directory=str(done.directory),
-            format=done.form,
-            rows=sum(state.rows for state in done.states),
-            size_bytes=sum(state.size_bytes for state in done.states),
-            files=sum(state.files for state in done.states),
-            states=[_exported(state) for state in done.states],
-            left_out=LeftOutDocument.each(done.left_out),
-        )
 
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        done = self.exported
-        page.line(
-            f"checkpoint {done.checkpoint_id} restored at parallelism {done.parallelism} "
-            f"to {done.directory}",
-            "bold",
-        )
-        table = table_of(
-            "operator", "state", "rows", "bytes", "files", right={"rows", "bytes", "files"}
-        )
-        for state in done.states:
-            numbers = (count(state.rows), size(state.size_bytes), count(state.files))
-            table.add_row(*(cell(text) for text in (state.uid, state.name, *numbers)))
-        page.table(table)
-        write_left_out(page, done.left_out)
-        for state in done.states:
-            _write_proof(page, state)
-
-
-def _exported(state: ExportedState) -> ExportedStateDocument:
-    proof = state.proof
-    return ExportedStateDocument(
-        operator=state.uid,
-        state=state.name,
-        rows=state.rows,
-        size_bytes=state.size_bytes,
-        files=state.files,
-        proof=ProofDocument(
-            stored=RowSetDocument.of_rows(proof.stored),
-            subtasks=[RowSetDocument.of_rows(subtask) for subtask in proof.subtasks],
-            copies=proof.copies,
-        ),
+def write_restored(page: Page, restored: Restored) -> None:
+    """Write it as text."""
+    done = restored.exported
+    page.line(
+        f"checkpoint {done.checkpoint_id} restored at parallelism {done.parallelism} "
+        f"to {done.directory}",
+        "bold",
     )
+    table = table_of(
+        "operator", "state", "rows", "bytes", "files", right={"rows", "bytes", "files"}
+    )
+    for state in done.states:
+        numbers = (count(state.rows), size(state.size_bytes), count(state.files))
+        table.add_row(*(cell(text) for text in (state.operator, state.state, *numbers)))
+    page.table(table)
+    write_left_out(page, done.left_out)
+    for state in done.states:
+        _write_proof(page, state)
 
 
 def _write_proof(page: Page, state: ExportedState) -> None:
     """Write each subtask's share of a state, with the proof that it matches the store (I7)."""
     proof = state.proof
     page.line()
-    page.line(f"state {state.name} of operator {state.uid}", "bold")
+    page.line(f"state {state.state} of operator {state.operator}", "bold")
     table = table_of("subtask", "rows", "digest", right={"subtask", "rows"})
     rows = [(str(i), found) for i, found in enumerate(proof.subtasks)]
     rows.append(("each" if proof.copies else "sum", proof.together))

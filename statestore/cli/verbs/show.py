@@ -30,7 +30,7 @@ from statestore.cli.command import (
 )
 from statestore.cli.documents import (
     CheckpointMetricsDocument,
-    ColumnDocument,
+    Column,
     Document,
     LeftOutDocument,
 )
@@ -133,7 +133,7 @@ class ShownStateDocument(Document):
 
     name: str
     sort: str
-    columns: list[ColumnDocument]
+    columns: list[Column]
     rows: int
     size_bytes: int
     files: int
@@ -256,14 +256,14 @@ class ShownCheckpoint(Result):
         write_key_groups(page, self.plan)
         for operator in self.plan.operators:
             page.line()
-            page.line(f"operator {operator.uid}", "bold")
-            groups = _max_parallelism(manifest, operator.uid)
+            page.line(f"operator {operator.operator}", "bold")
+            groups = _max_parallelism(manifest, operator.operator)
             _write_pairs(
                 page,
-                ("operator id", manifest.operators.id_of(operator.uid)),
+                ("operator id", manifest.operators.id_of(operator.operator)),
                 ("max parallelism", "none: no keyed state" if groups is None else str(groups)),
             )
-            _write_states(page, manifest, operator.uid)
+            _write_states(page, manifest, operator.operator)
             write_subtasks(page, operator)
 
 
@@ -298,7 +298,7 @@ def _state_document(entry: Entry) -> ShownStateDocument:
     document = ShownStateDocument(
         name=state.name,
         sort="keyed" if isinstance(entry, KeyedEntry) else "operator",
-        columns=[ColumnDocument(name=f.name, type=type_text(f.type)) for f in state.schema.fields],
+        columns=[Column(name=f.name, type=type_text(f.type)) for f in state.schema.fields],
         rows=base.rows,
         size_bytes=base.size_bytes,
         files=base.files,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import click
-from msgspec import field
 
 from statestore.cli.arguments import key_value
 from statestore.cli.checkpoints import write_left_out
@@ -17,9 +15,8 @@ from statestore.cli.command import (
     pass_invocation,
     state_options,
 )
-from statestore.cli.documents import Document, LeftOutDocument
 from statestore.cli.drawing import bar, count, counted, size
-from statestore.cli.output import Page, Result, cell, table_of, value_text
+from statestore.cli.output import Output, Page, cell, table_of, value_text
 from statestore.restore.hot_keys import KEYS, READ_GROUPS
 from statestore.restore.key_group_weights import Weight
 from statestore.restore.skew import FACTOR, HotKeys, SkewedOperator, SkewReport
@@ -85,131 +82,36 @@ def find_skew(
     read: int,
     uid: str | None,
     name: str | None,
-) -> FoundSkew:
+) -> Output[FoundSkew]:
     """Show skewed key groups and hot keys."""
     store = invocation.store()
     report = store.inspect.skew(
         uid, name, keys=keys, checkpoint=checkpoint, by=by, factor=times, read_groups=read
     )
-    return FoundSkew(store=store.url, report=report)
-
-
-class SkewedGroupDocument(Document):
-    """A key group. ``share`` is 0 to 1; ``times`` is relative to the even share."""
-
-    key_group: int
-    rows: int
-    size_bytes: int
-    share: float
-    times: float
-
-
-class HotKeyDocument(Document):
-    """A key and its number of rows. ``share`` is its share of the state's rows, 0 to 1."""
-
-    key: dict[str, Any]
-    key_group: int
-    rows: int
-    share: float
-
-
-class HotKeysDocument(Document):
-    """The keys of a state with the most rows, found in its key groups ``read``.
-
-    If ``exact`` is true, no other key group has a key with more rows than the last of these.
-    """
-
-    state: str
-    rows: int
-    keys: list[HotKeyDocument]
-    read: list[int]
-    is_exact: bool = field(name="exact")
-
-
-class SkewedOperatorDocument(Document):
-    """An operator, and those of its key groups that are too large."""
-
-    uid: str
-    states: list[str]
-    key_groups: int
-    rows: int
-    size_bytes: int
-    skewed: list[SkewedGroupDocument]
-    hot: list[HotKeysDocument]
-
-
-class SkewDocument(Document):
-    """The key groups above ``factor`` times the even share, by rows or bytes."""
-
-    store: str
-    id: int
-    by: str
-    factor: float
-    operators: list[SkewedOperatorDocument]
-    left_out: list[LeftOutDocument]
+    return Output(FoundSkew(store=store.url, report=report), write_skews)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FoundSkew(Result):
+class FoundSkew:
     """Skewed key groups and hot keys."""
 
     store: str
     report: SkewReport
 
-    def document(self) -> SkewDocument:
-        """Return it for ``--output json``."""
-        report = self.report
-        return SkewDocument(
-            store=self.store,
-            id=report.checkpoint_id,
-            by=report.by.value,
-            factor=report.factor,
-            operators=[
-                SkewedOperatorDocument(
-                    uid=operator.uid,
-                    states=list(operator.states),
-                    key_groups=operator.key_groups,
-                    rows=operator.rows,
-                    size_bytes=operator.size_bytes,
-                    skewed=SkewedGroupDocument.each(operator.skewed),
-                    hot=[_hot(hot) for hot in operator.hot],
-                )
-                for operator in report.operators
-            ],
-            left_out=LeftOutDocument.each(report.left_out),
-        )
 
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        report = self.report
-        page.line(f"checkpoint {report.checkpoint_id} of {self.store}", "bold")
-        write_left_out(page, report.left_out)
-        if not report.operators:
-            page.line("no keyed state")
-        for operator in report.operators:
-            page.line()
-            page.line(f"operator {operator.uid} ({', '.join(operator.states)})", "bold")
-            _write_groups(page, report, operator)
-            for hot in operator.hot:
-                _write_keys(page, hot)
-
-
-def _hot(hot: HotKeys) -> HotKeysDocument:
-    return HotKeysDocument(
-        state=hot.state,
-        rows=hot.rows,
-        keys=[
-            HotKeyDocument(
-                key=counted.key,
-                key_group=counted.key_group,
-                rows=counted.rows,
-                share=counted.rows / hot.rows,
-            )
-            for counted in hot.keys
-        ],
-        read=list(hot.read),
-        is_exact=hot.is_exact,
-    )
+def write_skews(page: Page, found_skew: FoundSkew) -> None:
+    """Write it as text."""
+    report = found_skew.report
+    page.line(f"checkpoint {report.checkpoint_id} of {found_skew.store}", "bold")
+    write_left_out(page, report.left_out)
+    if not report.operators:
+        page.line("no keyed state")
+    for operator in report.operators:
+        page.line()
+        page.line(f"operator {operator.operator} ({', '.join(operator.states)})", "bold")
+        _write_groups(page, report, operator)
+        for hot in operator.hot:
+            _write_keys(page, hot)
 
 
 def _write_groups(page: Page, report: SkewReport, operator: SkewedOperator) -> None:

@@ -6,7 +6,6 @@ These verbs need Spark, so Spark modules are loaded only when one of them runs.
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,20 +15,8 @@ import click
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, LazyVerb, Root, Verb, common_options, pass_invocation
 from statestore.cli.completion import complete_checkpoint
-from statestore.cli.documents import LeftOutDocument
 from statestore.cli.drawing import count, counted, size, when
-from statestore.cli.output import Page, Result, cell, progress_bar, table_of
-from statestore.cli.verbs.spark_documents import (
-    ExportedPartitionDocument,
-    ExportedStoreDocument,
-    ImportedStoreDocument,
-    KeptBatchesDocument,
-    LocationDocument,
-    ProgressDocument,
-    SparkExportDocument,
-    SparkImportDocument,
-    operator_document,
-)
+from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.extras import needs_extra
 from statestore.storage import open_storage
 
@@ -43,10 +30,6 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "ProgressMade",
-    "Shown",
-    "SparkExportResult",
-    "SparkImportResult",
     "export_progress",
     "export_state",
     "import_state",
@@ -124,7 +107,7 @@ def _check(location: str, batch: int | None) -> None:
 @click.argument("location")
 @click.option("--batch", type=int, metavar="N", help="A completed micro-batch. [newest]")
 @pass_invocation
-def show_state(invocation: Invocation, location: str, batch: int | None) -> Shown:
+def show_state(invocation: Invocation, location: str, batch: int | None) -> Output[ShownLocation]:
     """Show the content of a checkpoint location."""
     _check(location, batch)
     session = _session(location)
@@ -132,7 +115,7 @@ def show_state(invocation: Invocation, location: str, batch: int | None) -> Show
         shown = _module("show_location").show_location(
             session, location, batch=batch, on_progress=progress
         )
-    return Shown(shown=shown)
+    return Output(shown, write_location)
 
 
 @click.command(
@@ -165,7 +148,7 @@ def import_state(
     target: str | None,
     batch: int | None,
     max_parallelism: int | None,
-) -> SparkImportResult:
+) -> Output[SparkImportSummary]:
     """Import the state of a query's micro-batch as a checkpoint."""
     if target is not None:
         invocation.arguments["store"] = target
@@ -181,7 +164,32 @@ def import_state(
             max_parallelism=max_parallelism,
             on_progress=progress,
         )
-    return SparkImportResult(imported=imported)
+    return Output(_summary(imported), write_imported)
+
+
+def _summary(imported: ImportedCheckpoint) -> SparkImportSummary:
+    """Return an import without the serializers and logs of its record."""
+    record = imported.record
+    return SparkImportSummary(
+        location=imported.location,
+        query_id=record.query_id,
+        batch=record.batch,
+        store=imported.store,
+        checkpoint_id=imported.checkpoint_id,
+        found=imported.found,
+        is_incremental=imported.is_incremental,
+        states=tuple(
+            ImportedStoreSummary(
+                operator=store.uid,
+                state=store.state,
+                rows=store.contents.rows,
+                key=tuple(store.columns.key_columns),
+                entry=tuple(store.columns.entry_columns),
+                kept_as_bytes=tuple(store.columns.problems),
+            )
+            for store in record.stores
+        ),
+    )
 
 
 _CHECKPOINT = click.option(
@@ -247,7 +255,7 @@ def export_state(
     progress: str | None,
     leave_out: tuple[str, ...],
     dry_run: bool,
-) -> SparkExportResult:
+) -> Output[ExportedLocation]:
     """Export a checkpoint location for Spark, with any number of partitions."""
     location = _location(invocation, places)
     session = _session(location)
@@ -264,7 +272,7 @@ def export_state(
             dry_run=dry_run,
             on_progress=on_progress,
         )
-    return SparkExportResult(exported=exported)
+    return Output(exported, write_exported)
 
 
 @click.command(
@@ -289,13 +297,13 @@ def export_state(
 @pass_invocation
 def export_progress(
     invocation: Invocation, places: tuple[str, ...], checkpoint: str, ticks: bool
-) -> ProgressMade:
+) -> Output[ExportedProgress]:
     """Make a checkpoint location without state for a StatefulQuery that continues."""
     location = _location(invocation, places)
     progress = _module("hand_over").export_progress(
         invocation.store(), location, checkpoint=checkpoint, ticks=ticks
     )
-    return ProgressMade(progress=progress)
+    return Output(progress, write_progress)
 
 
 def _location(invocation: Invocation, places: tuple[str, ...]) -> str:
@@ -308,52 +316,27 @@ def _location(invocation: Invocation, places: tuple[str, ...]) -> str:
     return location
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shown(Result):
-    """The content of a query's checkpoint location."""
-
-    shown: ShownLocation
-
-    def document(self) -> LocationDocument:
-        """Return it for ``--output json``."""
-        shown = self.shown
-        return LocationDocument(
-            location=shown.location,
-            query=shown.query_id,
-            batch=shown.batch,
-            kept=KeptBatchesDocument(first=shown.kept[0], last=shown.kept[1]),
-            uncommitted=shown.uncommitted,
-            provider=shown.provider,
-            checkpoint_version=shown.checkpoint_version,
-            watermark_ms=shown.watermark_ms,
-            planned_at_ms=shown.planned_at_ms,
-            formats=dict(shown.formats),
-            sources=[_parsed(source) for source in shown.sources],
-            operators=[operator_document(operator) for operator in shown.operators],
-        )
-
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        shown = self.shown
-        page.line(f"query {shown.query_id} in {shown.location}", "bold")
-        first, last = shown.kept
-        page.line(f"  micro-batch  {shown.batch} ({first} to {last} are completed and kept)")
-        if shown.uncommitted is not None:
-            page.line(f"               {shown.uncommitted} is planned and will run again")
-        page.line(f"  planned      {when(shown.planned_at_ms)}")
-        if shown.watermark_ms:
-            page.line(f"  watermark    {when(shown.watermark_ms)}")
-        page.line(f"  provider     {shown.provider}, checkpoint format {shown.checkpoint_version}")
-        for number, source in enumerate(shown.sources):
-            page.line(f"  source {number:<5} ends at {source}")
-        for operator in shown.operators:
-            does = f", {operator.does}" if operator.does else ""
-            page.line()
-            page.line(f"operator {operator.number}: {operator.name}{does}", "bold")
-            if operator.problem:
-                page.line(f"  cannot be imported: {operator.problem}")
-            for store in operator.stores:
-                _write_store(page, store)
+def write_location(page: Page, shown: ShownLocation) -> None:
+    """Write it as text."""
+    page.line(f"query {shown.query_id} in {shown.location}", "bold")
+    first, last = shown.kept
+    page.line(f"  micro-batch  {shown.batch} ({first} to {last} are completed and kept)")
+    if shown.uncommitted is not None:
+        page.line(f"               {shown.uncommitted} is planned and will run again")
+    page.line(f"  planned      {when(shown.planned_at_ms)}")
+    if shown.watermark_ms:
+        page.line(f"  watermark    {when(shown.watermark_ms)}")
+    page.line(f"  provider     {shown.provider}, checkpoint format {shown.checkpoint_version}")
+    for number, source in enumerate(shown.sources):
+        page.line(f"  source {number:<5} ends at {source}")
+    for operator in shown.operators:
+        does = f", {operator.does}" if operator.does else ""
+        page.line()
+        page.line(f"operator {operator.number}: {operator.name}{does}", "bold")
+        if operator.problem:
+            page.line(f"  cannot be imported: {operator.problem}")
+        for store in operator.stores:
+            _write_store(page, store)
 
 
 def _write_store(page: Page, store: ShownStore) -> None:
@@ -384,147 +367,80 @@ def _write_store(page: Page, store: ShownStore) -> None:
     page.table(table)
 
 
-def _parsed(source: str) -> Any:
-    """Parse a source's location from JSON; a source may write any text."""
-    try:
-        return json.loads(source)
-    except ValueError:
-        return source
+@dataclass(frozen=True, kw_only=True)
+class ImportedStoreSummary:
+    """An imported state. ``kept_as_bytes`` has the reasons why it was kept as bytes."""
+
+    operator: str
+    state: str
+    rows: int
+    key: tuple[str, ...]
+    entry: tuple[str, ...]
+    kept_as_bytes: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparkImportResult(Result):
-    """A checkpoint that was made from a query's state."""
+class SparkImportSummary:
+    """A query's state, imported as checkpoint ``checkpoint_id``.
 
-    imported: ImportedCheckpoint
+    ``found`` is true if it had been imported before.
+    """
 
-    def document(self) -> SparkImportDocument:
-        """Return it for ``--output json``."""
-        done = self.imported
-        return SparkImportDocument(
-            location=done.location,
-            query=done.record.query_id,
-            batch=done.record.batch,
-            store=done.store,
-            id=done.checkpoint_id,
-            found=done.found,
-            incremental=done.is_incremental,
-            states=[
-                ImportedStoreDocument(
-                    operator=store.uid,
-                    state=store.state,
-                    rows=store.contents.rows,
-                    key=list(store.columns.key_columns),
-                    entry=list(store.columns.entry_columns),
-                    kept_as_bytes=list(store.columns.problems),
-                )
-                for store in done.record.stores
-            ],
+    location: str
+    query_id: str
+    batch: int
+    store: str
+    checkpoint_id: int
+    found: bool
+    is_incremental: bool
+    states: tuple[ImportedStoreSummary, ...]
+
+
+def write_imported(page: Page, imported: SparkImportSummary) -> None:
+    """Write it as text."""
+    what = f"micro-batch {imported.batch} of query {imported.query_id}"
+    where = f"checkpoint {imported.checkpoint_id} of {imported.store}"
+    if imported.found:
+        page.line(f"{what} was already imported: it is {where}", "bold")
+    else:
+        scope = " (only the changes since the previous one)" if imported.is_incremental else ""
+        page.line(f"imported {what} as {where}{scope}", "bold")
+    table = table_of("operator", "state", "rows", "key", "entry", right={"rows"})
+    for store in imported.states:
+        key, entry = (
+            ", ".join(store.key),
+            ", ".join(store.entry),
         )
-
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        done = self.imported
-        what = f"micro-batch {done.record.batch} of query {done.record.query_id}"
-        where = f"checkpoint {done.checkpoint_id} of {done.store}"
-        if done.found:
-            page.line(f"{what} was already imported: it is {where}", "bold")
-        else:
-            scope = " (only the changes since the previous one)" if done.is_incremental else ""
-            page.line(f"imported {what} as {where}{scope}", "bold")
-        table = table_of("operator", "state", "rows", "key", "entry", right={"rows"})
-        for store in done.record.stores:
-            key, entry = (
-                ", ".join(store.columns.key_columns),
-                ", ".join(store.columns.entry_columns),
-            )
-            row = (store.uid, store.state, count(store.contents.rows), key, entry)
-            table.add_row(*map(cell, row))
-        page.table(table)
-        for store in done.record.stores:
-            for note in store.columns.problems:
-                page.line(f"{store.state} of {store.uid} is kept as bytes: {note}")
+        row = (store.operator, store.state, count(store.rows), key, entry)
+        table.add_row(*map(cell, row))
+    page.table(table)
+    for store in imported.states:
+        for note in store.kept_as_bytes:
+            page.line(f"{store.state} of {store.operator} is kept as bytes: {note}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SparkExportResult(Result):
-    """A checkpoint location that was made for Spark."""
-
-    exported: ExportedLocation
-
-    def document(self) -> SparkExportDocument:
-        """Return it for ``--output json``."""
-        done = self.exported
-        return SparkExportDocument(
-            store=done.store,
-            id=done.checkpoint_id,
-            location=done.location,
-            query=done.query_id,
-            batch=done.batch,
-            shuffle_partitions=done.partitions,
-            provider=done.provider,
-            dry_run=done.dry_run,
-            complete=not done.left_out,
-            left_out=LeftOutDocument.each(done.left_out),
-            stores=[
-                ExportedStoreDocument(
-                    operator=store.operator,
-                    store=store.store,
-                    partitions=[
-                        ExportedPartitionDocument(
-                            partition=number, rows=rows, size_bytes=size_bytes
-                        )
-                        for number, (rows, size_bytes) in enumerate(
-                            zip(store.rows, store.size_bytes, strict=True)
-                        )
-                    ],
-                )
-                for store in done.stores
-            ],
-        )
-
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        done = self.exported
-        verb = "would export" if done.dry_run else "exported"
-        what = "part of checkpoint" if done.left_out else "checkpoint"
-        page.line(f"{verb} {what} {done.checkpoint_id} of {done.store}", "bold")
-        for left_out in done.left_out:
-            page.line(f"  left out     {left_out}")
-        page.line(f"  to           {done.location}")
-        page.line(f"  query        {done.query_id}, after micro-batch {done.batch}")
-        page.line(f"  partitions   {done.partitions}, provider {done.provider}")
-        if not done.dry_run:
-            page.line("  read back    by Spark: rows, values and partitions are correct")
-        page.line()
-        page.table(_exported_table(done.stores))
+def write_exported(page: Page, exported: ExportedLocation) -> None:
+    """Write it as text."""
+    verb = "would export" if exported.dry_run else "exported"
+    what = "part of checkpoint" if exported.left_out else "checkpoint"
+    page.line(f"{verb} {what} {exported.checkpoint_id} of {exported.store}", "bold")
+    for left_out in exported.left_out:
+        page.line(f"  left out     {left_out}")
+    page.line(f"  to           {exported.location}")
+    page.line(f"  query        {exported.query_id}, after micro-batch {exported.batch}")
+    page.line(f"  partitions   {exported.partitions}, provider {exported.provider}")
+    if not exported.dry_run:
+        page.line("  read back    by Spark: rows, values and partitions are correct")
+    page.line()
+    page.table(_exported_table(exported.stores))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProgressMade(Result):
-    """A new checkpoint location without state."""
-
-    progress: ExportedProgress
-
-    def document(self) -> ProgressDocument:
-        """Return it for ``--output json``."""
-        progress = self.progress
-        return ProgressDocument(
-            store=progress.store,
-            id=progress.checkpoint_id,
-            location=progress.location,
-            query=progress.query_id,
-            batch=progress.batch,
-            left_out=LeftOutDocument.each(progress.left_out),
-        )
-
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        progress = self.progress
-        page.line(f"made {progress.location}", "bold")
-        page.line(f"  query        {progress.query_id}, after micro-batch {progress.batch}")
-        page.line(f"  state        checkpoint {progress.checkpoint_id} of {progress.store}")
-        write_left_out(page, progress.left_out)
+def write_progress(page: Page, made: ExportedProgress) -> None:
+    """Write it as text."""
+    page.line(f"made {made.location}", "bold")
+    page.line(f"  query        {made.query_id}, after micro-batch {made.batch}")
+    page.line(f"  state        checkpoint {made.checkpoint_id} of {made.store}")
+    write_left_out(page, made.left_out)
 
 
 def _exported_table(stores: Sequence[ExportedStore]) -> Any:

@@ -71,7 +71,7 @@ def test_all_rows_are_where_flink_reads_them(golden: StateStore, tmp_path: Path,
     made = open_savepoint(done.savepoint)
     assert made.metadata.version == 3
     for operator, said in zip(made.operators, done.operators, strict=True):
-        assert operator.metadata.id == said.id
+        assert operator.metadata.id == said.operator_id
         assert (operator.metadata.parallelism, operator.metadata.max_parallelism) == (5, most)
         sizes = [0] * 5
         shares = KeyGroupAssignment(max_parallelism=most, parallelism=5).ranges()
@@ -218,7 +218,7 @@ def test_selected_operators_and_states(golden: StateStore, tmp_path: Path) -> No
         str(tmp_path / "to"),
         selection=ExportSelection(operators=["by_long"], leave_out=[("by_long", "texts")]),
     )
-    assert [operator.uid for operator in done.operators] == ["by_long"]
+    assert [operator.operator for operator in done.operators] == ["by_long"]
     reasons = {one.state: one.reason for one in done.left_out if one.operator == "by_long"}
     assert reasons == {"texts": "as requested"}
     assert {one.reason for one in done.left_out if one.operator != "by_long"} == {"not selected"}
@@ -410,7 +410,7 @@ def test_states_that_cannot_share_an_operator_are_refused(tmp_path: Path) -> Non
     assert "state 'offsets' of operator 'source' has Kafka offsets" in str(error)
     left = [("uid", "a"), ("timers", "c"), ("source", "offsets")]
     done = export_savepoint(store, str(tmp_path / "to"), selection=ExportSelection(leave_out=left))
-    assert [operator.uid for operator in done.operators] == ["timers", "uid"]
+    assert [operator.operator for operator in done.operators] == ["timers", "uid"]
 
 
 def test_an_invalid_target_is_refused(golden: StateStore, tmp_path: Path) -> None:

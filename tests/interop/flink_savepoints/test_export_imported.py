@@ -102,10 +102,10 @@ def test_at_another_number_of_key_groups(tmp_path: Path) -> None:
 def test_selected_operators(tmp_path: Path) -> None:
     """The import records the savepoint's other operators, and the export does not require them."""
     _, done = there_and_back(Golden("2.3_heap_canonical"), tmp_path, operators=["kinds"])
-    assert [operator.uid for operator in done.operators] == ["kinds"]
+    assert [operator.operator for operator in done.operators] == ["kinds"]
     assert {one.reason for one in done.left_out} == {"not selected"}
     assert [operator.metadata.id for operator in open_savepoint(done.savepoint).operators] == [
-        done.operators[0].id
+        done.operators[0].operator_id
     ]
 
 

@@ -91,7 +91,7 @@ def test_selected_other_operators_are_exported(partial: StateStore, tmp_path: Pa
     done = export_savepoint(
         partial, str(tmp_path / "to"), selection=ExportSelection(operators=["by_long"])
     )
-    assert [operator.uid for operator in done.operators] == ["by_long"]
+    assert [operator.operator for operator in done.operators] == ["by_long"]
     assert not done.is_complete
 
 

@@ -30,8 +30,8 @@ def test_flink_restores_a_repacked_savepoint(tmp_path: Path) -> None:
     golden = Golden("2.3_heap_canonical")
     source = golden.unpack(tmp_path / "from")
     done = repack_savepoint(str(source), str(tmp_path / "to"), max_parallelism=720, parallelism=4)
-    assert {operator.title: operator.parallelism for operator in done.operators}["kinds"] == 4
-    found = dumped(Flink(NEWEST), tmp_path, done.target, ROCKSDB, parallelism=3, most=720)
+    assert {operator.operator: operator.parallelism for operator in done.operators}["kinds"] == 4
+    found = dumped(Flink(NEWEST), tmp_path, done.savepoint, ROCKSDB, parallelism=3, most=720)
     assert comparable(found) == comparable(golden.rows())
 
 
@@ -97,7 +97,7 @@ def test_other_versions_and_backends(
         str(source), str(tmp_path / "to"), max_parallelism=most, access=SavepointAccess(moved=moved)
     )
     found = dumped(
-        Flink(version), tmp_path, done.target, backend, parallelism=parallelism, most=most
+        Flink(version), tmp_path, done.savepoint, backend, parallelism=parallelism, most=most
     )
     assert comparable(found) == comparable(golden.rows())
 
@@ -110,7 +110,7 @@ def test_a_job_continues(version: str, tmp_path: Path) -> None:
     source = Golden(f"{short}_heap_canonical").unpack(tmp_path / "from")
     done = repack_savepoint(str(source), str(tmp_path / "to"), max_parallelism=720)
     flink = Flink(version)
-    step = {"do": "savepoint", "from": done.target, "to": str(tmp_path), "events": "350"}
+    step = {"do": "savepoint", "from": done.savepoint, "to": str(tmp_path), "events": "350"}
     step |= {"parallelism": "4", "max": "720", "format": "CANONICAL"}
     (later,) = flink.run([step | ROCKSDB])
     found = dumped(flink, tmp_path, later, ROCKSDB, parallelism=3, most=720)
@@ -125,7 +125,12 @@ def test_sql_queries_continue(version: str, tmp_path: Path) -> None:
     source = golden.unpack(tmp_path / "from")
     done = repack_savepoint(str(source), str(tmp_path / "to"), max_parallelism=512, parallelism=5)
     common = {"do": "savepoint", "to": str(tmp_path), "events": "400", "format": "CANONICAL"}
-    later = {"from": done.target, "results": f"{tmp_path}/later", "parallelism": "3", "max": "512"}
+    later = {
+        "from": done.savepoint,
+        "results": f"{tmp_path}/later",
+        "parallelism": "3",
+        "max": "512",
+    }
     whole = {"results": f"{tmp_path}/whole", "parallelism": "2"}
     Flink(version).run([common | HEAP | later, common | HEAP | whole])
     found = said(golden.rows())
@@ -143,7 +148,7 @@ def test_a_kafka_source_continues_at_its_offsets(tmp_path: Path) -> None:
         topics = Topics(broker.bootstrap)
         topics.make(3, name="orders")
         topics.fill("orders", {0: map(str, range(60)), 1: map(str, range(35)), 2: ["first"]})
-        step = {"do": "savepoint", "from": done.target, "to": str(tmp_path), "events": "16"}
+        step = {"do": "savepoint", "from": done.savepoint, "to": str(tmp_path), "events": "16"}
         step |= {"bootstrap": broker.bootstrap, "topic": "orders", "format": "CANONICAL"}
         rows = tmp_path / "rows.jsonl"
         step |= {"results": str(rows), "parallelism": "3", "max": "720"}

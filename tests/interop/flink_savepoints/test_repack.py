@@ -57,7 +57,7 @@ def entries(place: str | Path, prefix_of: dict[str, int]) -> dict[str, Counter[E
 @pytest.mark.parametrize("golden", few(READ, ("2.3_heap_canonical", "1.20_rescaled")))
 def test_all_rows_are_in_the_key_groups_of_their_keys(golden: Golden, tmp_path: Path) -> None:
     done = repacked(golden, tmp_path, 720, parallelism=5)
-    made = open_savepoint(done.target)
+    made = open_savepoint(done.savepoint)
     assert made.metadata.version == 3
     for operator, said in zip(made.operators, done.operators, strict=True):
         assert operator.metadata.max_parallelism == 720
@@ -82,21 +82,21 @@ def test_a_round_trip_gives_the_same_savepoint(name: str, tmp_path: Path) -> Non
     golden = Golden(name)
     source = golden.unpack(tmp_path / "from")
     there = repack_savepoint(str(source), str(tmp_path / "there"), max_parallelism=32768)
-    back = repack_savepoint(there.target, str(tmp_path / "back"), max_parallelism=128)
+    back = repack_savepoint(there.savepoint, str(tmp_path / "back"), max_parallelism=128)
     width = {
-        operator.id: 1 if operator.max_parallelism_before <= 128 else 2
+        operator.operator_id: 1 if operator.max_parallelism_before <= 128 else 2
         for operator in there.operators
     }
-    assert entries(back.target, dict.fromkeys(width, 1)) == entries(source, width)
+    assert entries(back.savepoint, dict.fromkeys(width, 1)) == entries(source, width)
 
 
 def test_a_non_parallel_operator_keeps_its_key_group(tmp_path: Path) -> None:
     """It is an aggregate over all rows, which Flink would not restore with more key groups."""
     done = repacked(Golden("2.3_sql"), tmp_path, 720, parallelism=5)
-    made = open_savepoint(done.target).operators
+    made = open_savepoint(done.savepoint).operators
     most = {one.metadata.id: one.metadata.max_parallelism for one in made}
     assert most == {
-        operator.id: 1 if operator.max_parallelism_before == 1 else 720
+        operator.operator_id: 1 if operator.max_parallelism_before == 1 else 720
         for operator in done.operators
     }
     (alone,) = (
@@ -104,13 +104,13 @@ def test_a_non_parallel_operator_keeps_its_key_group(tmp_path: Path) -> None:
         for operator in done.operators
         if operator.max_parallelism_before == 1 and operator.entries
     )
-    assert (alone.title, alone.parallelism) == ("GroupAggregate[29]", 1)
+    assert (alone.operator, alone.parallelism) == ("GroupAggregate[29]", 1)
 
 
 def test_operator_state_and_the_coordinator_are_kept(tmp_path: Path) -> None:
     golden = Golden("2.3_rocksdb_canonical")
     done = repacked(golden, tmp_path, 720)
-    before, after = open_savepoint(str(tmp_path / "from")), open_savepoint(done.target)
+    before, after = open_savepoint(str(tmp_path / "from")), open_savepoint(done.savepoint)
     assert any(one.metadata.coordinator for one in before.operators)
     for old, new in zip(before.operators, after.operators, strict=True):
         assert new.metadata.coordinator == old.metadata.coordinator

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
+from typing import ClassVar
 
 from statestore.errors import InvalidArgumentError
 from statestore.format.rescale_proof import RowSet
@@ -79,7 +80,7 @@ class ExportedFlinkState:
     which have no names there.
     """
 
-    name: str
+    state: str
     flink_name: str
     kind: str
     key_type: str | None
@@ -92,8 +93,8 @@ class ExportedFlinkState:
 class ExportedOperator:
     """An operator: its id, and the number of rows and bytes of each new subtask."""
 
-    uid: str
-    id: str
+    operator: str
+    operator_id: str
     parallelism: int
     max_parallelism: int
     states: tuple[ExportedFlinkState, ...]
@@ -115,6 +116,8 @@ class ExportedSavepoint:
     left_out: tuple[LeftOut, ...]
     dry_run: bool
     carried: tuple[str, ...] = ()
+
+    json_properties: ClassVar[tuple[str, ...]] = ("is_complete",)
 
     @property
     def is_complete(self) -> bool:
@@ -300,8 +303,8 @@ def _write_operator(
         plan.id, plan.share.parallelism, most, tuple(subtasks), _coordinator_handle(known)
     )
     result = ExportedOperator(
-        uid=plan.uid,
-        id=plan.id,
+        operator=plan.uid,
+        operator_id=plan.id,
         parallelism=plan.share.parallelism,
         max_parallelism=most,
         states=_describe_states(plan, contents, lists),
@@ -349,7 +352,7 @@ def _describe_states(
 ) -> tuple[ExportedFlinkState, ...]:
     keyed = [
         ExportedFlinkState(
-            name=plan.state.name,
+            state=plan.state.name,
             flink_name=plan.flink.name,
             kind=plan.flink.kind,
             key_type=plan.flink.key.java_name,
@@ -361,7 +364,7 @@ def _describe_states(
     ]
     operator = [
         ExportedFlinkState(
-            name=state.plan.state.name,
+            state=state.plan.state.name,
             flink_name=state.plan.name,
             kind=state.plan.mode,
             key_type=None if state.plan.key is None else state.plan.key.flink_type.java_name,

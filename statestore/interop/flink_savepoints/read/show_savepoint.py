@@ -51,7 +51,7 @@ class ShownKeyedState:
     column type.
     """
 
-    name: str
+    state: str
     kind: StateForm
     key: str
     namespace: str | None
@@ -69,7 +69,7 @@ class ShownOperatorState:
     ``splits`` are the splits of a Kafka source, None for any other state.
     """
 
-    name: str
+    state: str
     mode: str
     type: str
     elements: Mapping[int, int]
@@ -85,7 +85,7 @@ class ShownOperator:
     ``warnings`` describe state that the savepoint may have lost, or that an import refuses.
     """
 
-    id: str
+    operator_id: str
     uid: str | None
     name: str | None
     parallelism: int
@@ -103,7 +103,7 @@ class ShownOperator:
 class ShownSavepoint:
     """A savepoint or checkpoint, and the version of its ``_metadata``."""
 
-    place: str
+    savepoint: str
     version: int
     checkpoint_id: int
     operators: tuple[ShownOperator, ...]
@@ -138,7 +138,7 @@ def show_savepoint(
             on_progress(number, len(savepoint.operators), operator.title)
         shown.append(_show_operator(savepoint, operator))
     return ShownSavepoint(
-        place=savepoint.url,
+        savepoint=savepoint.url,
         version=savepoint.metadata.version,
         checkpoint_id=savepoint.metadata.checkpoint_id,
         operators=tuple(shown),
@@ -174,7 +174,7 @@ def _show_operator(savepoint: FlinkSavepoint, operator: FlinkOperator) -> ShownO
         for state in operator.states
     )
     return ShownOperator(
-        id=metadata.id,
+        operator_id=metadata.id,
         uid=metadata.uid,
         name=metadata.name,
         parallelism=metadata.parallelism,
@@ -201,7 +201,7 @@ def _show_keyed(
     state: KeyedStateInfo, entries: Counter[int], size_bytes: int, *, is_read: bool
 ) -> ShownKeyedState:
     return ShownKeyedState(
-        name=state.name,
+        state=state.name,
         kind=state.kind,
         key=state.key.java_name,
         namespace=None if state.namespace == Scalar("VoidNamespace") else state.namespace.java_name,
@@ -229,7 +229,7 @@ def _show_operator_states(elements: list[SubtaskElements]) -> tuple[ShownOperato
         value = info.value.java_name
         shown.append(
             ShownOperatorState(
-                name=name,
+                state=name,
                 mode=info.mode,
                 type=value if info.key is None else f"Map<{info.key.java_name}, {value}>",
                 elements={part.subtask: part.count() for part in parts},

@@ -54,8 +54,8 @@ Progress: TypeAlias = Callable[[int, int], None]
 class RepackedOperator:
     """The result for an operator: its entries by state, and the number of subtasks."""
 
-    id: str
-    title: str
+    operator_id: str
+    operator: str
     parallelism: int
     max_parallelism_before: int
     """The previous number of key groups."""
@@ -70,7 +70,7 @@ class RepackResult:
     """A savepoint that was rewritten from another."""
 
     source: str
-    target: str
+    savepoint: str
     max_parallelism: int
     operators: tuple[RepackedOperator, ...]
 
