@@ -24,7 +24,7 @@ from statestore.interop.flink_savepoints.read.canonical import (
     StateKind,
     prefix_bytes,
 )
-from statestore.interop.flink_savepoints.types.encode import encode_list, encode_values
+from statestore.interop.flink_savepoints.types.encode import encode_list
 from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
     ListType,
@@ -135,14 +135,12 @@ def _group_bytes(found: dict[int, Values], number: int, prefix: int) -> bytes:
             (head + _one(k, INTEGER), b"\0" + _one(v, DOUBLE)) for k, v in one.sums.items()
         ]
         timer = pa.array([{"time": one.time, "key": key, "namespace": None}])
-        (written,) = encode_values(timer, TIMER).to_pylist()
+        (written,) = TIMER.write(timer).to_pylist()
         entries[3].append((group + written, b""))
     return key_group_bytes(list(enumerate(entries)))
 
 
 def _one(value: Any, kind: FlinkType) -> bytes:
     types = {LONG: pa.int64(), INTEGER: pa.int32(), DOUBLE: pa.float64(), NOTHING: pa.null()}
-    (found,) = encode_values(
-        pa.array([value], types[Scalar(getattr(kind, "name", ""))]), kind
-    ).to_pylist()
+    (found,) = kind.write(pa.array([value], types[Scalar(getattr(kind, "name", ""))])).to_pylist()
     return bytes(found)

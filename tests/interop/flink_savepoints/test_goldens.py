@@ -25,7 +25,7 @@ from statestore.interop.flink_savepoints.read.savepoint import (
     SavepointRows,
     open_savepoint,
 )
-from statestore.interop.flink_savepoints.types.encode import encode_list, encode_values
+from statestore.interop.flink_savepoints.types.encode import encode_list
 from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
     ListType,
@@ -184,7 +184,7 @@ def test_state_of_sql_is_read(golden: Golden, tmp_path: Path) -> None:
             for row in operator.rows(state.name):
                 rows += len(row)
                 if row.value is not None and state.kind != "map":
-                    assert encode_values(row.value, state.value).equals(stored[row.key_group])
+                    assert state.value.write(row.value).equals(stored[row.key_group])
     assert rows > 100
 
 
@@ -200,7 +200,7 @@ def test_values_of_keyed_state_are_written_as_they_were(tmp_path: Path) -> None:
             if rows.state.kind == "list" and isinstance(kind, ListType):
                 found = encode_list(rows.value, kind.element)
             else:
-                found = encode_values(rows.value, kind)
+                found = kind.write(rows.value)
             assert found.equals(stored[rows.state.name][rows.key_group]), rows.state.name
             tried += len(rows)
     assert tried > 1000

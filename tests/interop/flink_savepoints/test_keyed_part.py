@@ -20,7 +20,6 @@ from statestore.interop.flink_savepoints.read.group_bytes import GroupBytes
 from statestore.interop.flink_savepoints.read.heap import walk_entries
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo, StateForm
 from statestore.interop.flink_savepoints.read.snappy import frame_pieces
-from statestore.interop.flink_savepoints.types.encode import encode_values
 from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
     ListType,
@@ -158,7 +157,7 @@ numbers = st.integers(-(2**63), 2**63 - 1)
 
 
 def raw(kind: FlinkType, values: list[Any]) -> list[bytes]:
-    found: list[bytes] = encode_values(pa.array(values, kind.arrow_type()), kind).to_pylist()
+    found: list[bytes] = kind.write(pa.array(values, kind.arrow_type())).to_pylist()
     return found
 
 

@@ -16,7 +16,6 @@ from statestore.interop.flink_savepoints.metadata.java_binary import i32
 from statestore.interop.flink_savepoints.read.savepoint import open_savepoint
 from statestore.interop.flink_savepoints.types.byte_slices import Spans
 from statestore.interop.flink_savepoints.types.decode import decode_values
-from statestore.interop.flink_savepoints.types.encode import encode_values
 from statestore.interop.flink_savepoints.types.flink_types import Scalar
 from statestore.keys.arrow_numbers import whole_texts
 from statestore.keys.big_numbers import digits_of, integer_of
@@ -51,13 +50,13 @@ def test_other_text_is_not_a_number(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         integer_of(text)
     with pytest.raises(InvalidArgumentError, match="is not a BigInteger"):
-        encode_values(pa.array([text]), INTEGER)
+        INTEGER.write(pa.array([text]))
 
 
 @pytest.mark.parametrize("text", ["x", "NaN", "1E+9999999999", "9" * 5_000 + "x"], ids=len)
 def test_other_text_is_not_a_decimal(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="is not a BigDecimal"):
-        encode_values(pa.array([text]), DECIMAL)
+        DECIMAL.write(pa.array([text]))
 
 
 @pytest.mark.parametrize(
@@ -66,9 +65,9 @@ def test_other_text_is_not_a_decimal(text: str) -> None:
 )
 def test_decimals_of_any_length_are_written_and_read(text: str) -> None:
     values = pa.array([text, None, "1.50"])
-    assert decode_values(
-        DECIMAL, Spans.from_values(encode_values(values, DECIMAL).to_pylist(), "v")
-    ).equals(values)
+    assert decode_values(DECIMAL, Spans.from_values(DECIMAL.write(values).to_pylist(), "v")).equals(
+        values
+    )
 
 
 def test_a_number_that_would_take_hours_is_refused() -> None:

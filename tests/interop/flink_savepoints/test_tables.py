@@ -23,7 +23,6 @@ from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
 )
 from statestore.interop.flink_savepoints.types.byte_slices import Spans
 from statestore.interop.flink_savepoints.types.decode import decode_values
-from statestore.interop.flink_savepoints.types.encode import encode_values
 from statestore.interop.flink_savepoints.types.flink_types import (
     EitherType,
     FlinkType,
@@ -145,7 +144,7 @@ def test_every_byte_survives_a_round_trip(
 )
 def test_values_survive_a_round_trip(kind: FlinkType, values: list[Any]) -> None:
     assert read_snapshot(Reader(i32(2) + snapshot_bytes(kind), "a snapshot")).flink_type == kind
-    raw = encode_values(pa.array(values, kind.arrow_type()), kind).to_pylist()
+    raw = kind.write(pa.array(values, kind.arrow_type())).to_pylist()
     assert decode_values(kind, Spans.from_values(raw, "values")).to_pylist() == values
     for one in raw:
         reader = Reader(one + b"more", "a value")
@@ -155,7 +154,7 @@ def test_values_survive_a_round_trip(kind: FlinkType, values: list[Any]) -> None
 
 def test_numbers_sort_like_their_bytes() -> None:
     numbers = [-(2**63), -5, -1, 0, 7, 2**63 - 1]
-    raw = encode_values(pa.array(numbers), Scalar("SortedLong")).to_pylist()
+    raw = Scalar("SortedLong").write(pa.array(numbers)).to_pylist()
     assert raw == sorted(raw)
 
 

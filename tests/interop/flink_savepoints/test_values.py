@@ -30,7 +30,7 @@ from statestore.interop.flink_savepoints.types.decode import (
     decode_map_values,
     decode_values,
 )
-from statestore.interop.flink_savepoints.types.encode import encode_list, encode_values
+from statestore.interop.flink_savepoints.types.encode import encode_list
 from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
     ListType,
@@ -136,11 +136,9 @@ def test_flink_values_are_read(case: dict[str, Any]) -> None:
 def test_flink_values_are_written_byte_for_byte(case: dict[str, Any]) -> None:
     kind, pairs = kind_of(case), whole(case)
     array = decode_values(kind, Spans.from_values([raw for raw, _ in pairs], case["name"]))
-    assert [raw.hex() for raw in encode_values(array, kind).to_pylist()] == [
-        raw.hex() for raw, _ in pairs
-    ]
+    assert [raw.hex() for raw in kind.write(array).to_pylist()] == [raw.hex() for raw, _ in pairs]
     for start in range(len(pairs)):  # an array that is a slice of another one
-        assert encode_values(array.slice(start, 2), kind).to_pylist() == [
+        assert kind.write(array.slice(start, 2)).to_pylist() == [
             raw for raw, _ in pairs[start : start + 2]
         ]
 
@@ -194,7 +192,7 @@ def test_texts_are_read_and_written(values: list[str | None]) -> None:
     raw = [string_value(text) for text in values]
     array = decode_values(Scalar("String"), Spans.from_values(raw, "t"))
     assert array.to_pylist() == values
-    assert encode_values(array, Scalar("String")).to_pylist() == raw
+    assert Scalar("String").write(array).to_pylist() == raw
 
 
 @pytest.mark.parametrize("length", [0, 126, 127, 128, 16382, 16383, 70000])
@@ -203,7 +201,7 @@ def test_a_text_length_is_encoded_in_the_fewest_bytes(length: int) -> None:
     raw = [string_value(text) for text in values]
     array = decode_values(Scalar("String"), Spans.from_values(raw, "t"))
     assert array.to_pylist() == values
-    assert encode_values(array, Scalar("String")).to_pylist() == raw
+    assert Scalar("String").write(array).to_pylist() == raw
 
 
 @given(st.lists(st.lists(texts, max_size=4), max_size=6))
@@ -217,9 +215,7 @@ def test_lists_of_texts_are_read_and_written(values: list[list[str]]) -> None:
     )
     kind = ListType(Scalar("String"))
     assert (
-        decode_values(
-            kind, Spans.from_values(encode_values(array, kind).to_pylist(), "l")
-        ).to_pylist()
+        decode_values(kind, Spans.from_values(kind.write(array).to_pylist(), "l")).to_pylist()
         == values
     )
 
@@ -247,7 +243,7 @@ def test_half_a_surrogate_pair_is_named() -> None:
 
 def test_a_null_without_an_encoding_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="a value is null, which Flink's serializer"):
-        encode_values(pa.array([1, None]), Scalar("Long"))
+        Scalar("Long").write(pa.array([1, None]))
 
 
 def test_bytes_after_a_value_are_refused() -> None:

@@ -19,7 +19,6 @@ from statestore.interop.flink_savepoints.read.canonical import KeyedHeader, Stat
 from statestore.interop.flink_savepoints.read.key_group_check import key_groups_at
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import Spans
-from statestore.interop.flink_savepoints.types.encode import encode_values
 from statestore.interop.flink_savepoints.types.flink_types import FlinkType, Scalar
 from statestore.interop.flink_savepoints.write.canonical_writer import SavepointWriter
 from statestore.jobgraph.operators import operator_id
@@ -46,9 +45,9 @@ def written_savepoint(
 
     Each key is in Flink's key group, or in the given one.
     """
-    raw_keys = encode_values(keys, key).to_pylist()
+    raw_keys = key.write(keys).to_pylist()
     stored = pa.array(values, pa.int64()) if isinstance(values, list) else values
-    raw_values = encode_values(stored, value_type).to_pylist()
+    raw_values = value_type.write(stored).to_pylist()
     if groups is None:
         spans = Spans.from_values(raw_keys, "keys")
         found = key_groups_at(key, Cursor(spans, spans.starts, spans.ends))(GROUPS)

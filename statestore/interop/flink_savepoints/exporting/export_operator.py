@@ -33,7 +33,6 @@ from statestore.interop.flink_savepoints.read.operator_state import (
     kafka_split_bytes,
     kafka_splits,
 )
-from statestore.interop.flink_savepoints.types.encode import encode_values
 from statestore.interop.flink_savepoints.write.canonical_writer import SavepointWriter
 from statestore.jobgraph.redistribution import RedistributionPlan
 from statestore.restore.plan import redistribution_of
@@ -195,10 +194,10 @@ def _encode_elements(plan: OperatorStatePlan, rows: pa.Table) -> list[bytes]:
     if plan.is_bytes:
         return list(rows.column(plan.value.names[0]).to_pylist())
     try:
-        values = encode_values(plan.value.to_flink(rows), plan.value.flink_type).to_pylist()
+        values = plan.value.flink_type.write(plan.value.to_flink(rows)).to_pylist()
         if plan.key is None:
             return list(values)
-        keys = encode_values(plan.key.to_flink(rows), plan.key.flink_type).to_pylist()
+        keys = plan.key.flink_type.write(plan.key.to_flink(rows)).to_pylist()
     except InvalidArgumentError as error:
         raise UnsupportedTypeError(
             f"the elements of {plan.state} cannot be written as {plan.type_name}: {error}"

@@ -17,7 +17,7 @@ from statestore.interop.flink_savepoints.read.composite import KeyLayout, length
 from statestore.interop.flink_savepoints.read.key_group_check import key_groups_at
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import BYTES, Spans, join_parts
-from statestore.interop.flink_savepoints.types.encode import encode_list, encode_values
+from statestore.interop.flink_savepoints.types.encode import encode_list
 from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
     ListType,
@@ -235,7 +235,7 @@ def _encode_part(
 ) -> pa.Array:
     """Return the bytes of values; an UnsupportedTypeError has the state and its columns."""
     try:
-        return encode_list(array, flink_type) if is_list else encode_values(array, flink_type)
+        return encode_list(array, flink_type) if is_list else flink_type.write(array)
     except InvalidArgumentError as error:
         raise UnsupportedTypeError(
             f"{plan.state}: the column {', '.join(names)} cannot be written as "

@@ -24,7 +24,6 @@ from statestore.interop.flink_savepoints.metadata.java_binary import i16
 from statestore.interop.flink_savepoints.read.canonical import prefix_bytes
 from statestore.interop.flink_savepoints.read.snappy import frame_pieces
 from statestore.interop.flink_savepoints.types.byte_slices import BYTES, join_parts
-from statestore.interop.flink_savepoints.types.encode import encode_values
 from statestore.interop.flink_savepoints.types.flink_types import Scalar
 from statestore.rows.column_types import schema_of_arrow
 from statestore.rows.key_group_runs import sort_groups
@@ -130,11 +129,11 @@ def prefixes(groups: Groups, max_parallelism: int) -> pa.Array:
     """Return the key-group prefixes of keys."""
     is_short = prefix_bytes(max_parallelism) == 1
     number_type, name = (np.int8, "Byte") if is_short else (np.int16, "Short")
-    return encode_values(pa.array(groups.astype(number_type)), Scalar(name))
+    return Scalar(name).write(pa.array(groups.astype(number_type)))
 
 
 def _encode_sizes(array: pa.Array) -> pa.Array:
-    return encode_values(pc.binary_length(array).cast(pa.int32()), Scalar("Integer"))
+    return Scalar("Integer").write(pc.binary_length(array).cast(pa.int32()))
 
 
 class EntrySort:

@@ -76,6 +76,17 @@ class FlinkType(ABC):
         cursor.refuse_cells(_cached_column_count(self))
         return self._read(cursor)
 
+    def write(self, array: pa.Array) -> pa.Array:
+        """Return the bytes of each value of a column, as the type's serializer writes them.
+
+        The column must have the type that ``arrow_type`` returns.
+
+        Raises:
+            InvalidArgumentError: for a null that the type cannot represent.
+            UnsupportedTypeError: for a type whose values are read as bytes only.
+        """
+        return self._write(array)
+
     @abstractmethod
     def _java_name(self) -> str: ...
 
@@ -88,6 +99,9 @@ class FlinkType(ABC):
 
     @abstractmethod
     def _read(self, cursor: Cursor) -> pa.Array: ...
+
+    @abstractmethod
+    def _write(self, array: pa.Array) -> pa.Array: ...
 
     def _serializer_length(self) -> int | None:
         return None
@@ -115,6 +129,9 @@ class OpaqueType(FlinkType):
 
     def _read(self, cursor: Cursor) -> pa.Array:
         raise UnsupportedTypeError(f"values of {self.java_name} can only be read as bytes")
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        raise UnsupportedTypeError(f"values of {self.java_name} can only be written as bytes")
 
 
 @lru_cache(maxsize=512)

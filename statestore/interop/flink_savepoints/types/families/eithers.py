@@ -9,7 +9,9 @@ import pyarrow as pa
 
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, Rows
+from statestore.interop.flink_savepoints.types.byte_slices import join_parts
 from statestore.interop.flink_savepoints.types.decode import read_non_null
+from statestore.interop.flink_savepoints.types.encode import choose_bytes, write_where
 from statestore.interop.flink_savepoints.types.families.base import FlinkType, generic_name
 from statestore.interop.flink_savepoints.types.value_lengths import Skip
 
@@ -59,6 +61,13 @@ class EitherType(FlinkType):
             read_non_null(is_left, self.right, 0, cursor),
         ]
         return pa.StructArray.from_arrays([pa.array(is_left), *sides], ["is_left", "left", "right"])
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        is_left, left, right = array.flatten()
+        rows = is_left.to_numpy(zero_copy_only=False)
+        tags = choose_bytes(rows, b"\1", b"\2" if self._is_tagged else b"\0")
+        sides = write_where(left, rows, self.left), write_where(right, ~rows, self.right)
+        return join_parts(tags, *sides)
 
 
 def _read_tags(cursor: Cursor) -> Rows:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.encode import write_numbers
 from statestore.interop.flink_savepoints.types.families.base import FlinkType, short_name
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_fixed_skip
 
@@ -42,3 +44,6 @@ class EnumType(FlinkType):
         wrong = (numbers < 0) | (numbers >= len(self.constants))
         cursor.refuse(wrong, f"{self.class_name} has no such constant")
         return pa.array(self.constants, pa.string()).take(pa.array(numbers))
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        return write_numbers(pc.index_in(array, pa.array(self.constants, pa.string())), ">i4")

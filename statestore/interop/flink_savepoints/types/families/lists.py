@@ -8,9 +8,19 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from statestore.interop.flink_savepoints.metadata.java_binary import Reader
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, list_offsets, scatter
+from statestore.interop.flink_savepoints.types.byte_slices import BYTES, join_parts
 from statestore.interop.flink_savepoints.types.decode import read_lists, read_non_null
+from statestore.interop.flink_savepoints.types.encode import (
+    choose_bytes,
+    find_valid,
+    join_runs,
+    list_lengths,
+    refuse_nulls,
+    write_counted,
+    write_where,
+)
 from statestore.interop.flink_savepoints.types.families.base import FlinkType, generic_name
 from statestore.interop.flink_savepoints.types.families.nullables import NullableType
 from statestore.interop.flink_savepoints.types.value_lengths import (
@@ -53,6 +63,12 @@ class ListType(FlinkType):
             return _read_linked_lists(self.element, cursor)
         return read_lists(self._written_element, cursor, cursor.counts(1))
 
+    def _write(self, array: pa.Array) -> pa.Array:
+        refuse_nulls(array)
+        if self.form == "LinkedList":
+            return _write_linked_lists(array, self.element)
+        return write_counted(array, self._written_element.write(array.flatten()))
+
 
 @dataclass(frozen=True, slots=True)
 class ArrayType(FlinkType):
@@ -72,6 +88,10 @@ class ArrayType(FlinkType):
 
     def _read(self, cursor: Cursor) -> pa.Array:
         return read_lists(PresentType(self.element), cursor, cursor.counts(1))
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        refuse_nulls(array)
+        return write_counted(array, PresentType(self.element).write(array.flatten()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +114,10 @@ class PresentType(FlinkType):
 
     def _read(self, cursor: Cursor) -> pa.Array:
         return read_non_null(~cursor.flags(), self.value, 0, cursor)
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        valid = find_valid(array)
+        return join_parts(choose_bytes(valid, b"\1", b"\0"), write_where(array, valid, self.value))
 
 
 def _make_masked_skip(element: Skip) -> Skip:
@@ -137,3 +161,14 @@ def _read_linked_lists(element: FlinkType, cursor: Cursor) -> pa.Array:
     present = Cursor(cursor.spans, np.array(starts, np.int64), np.array(limits, np.int64))
     values = scatter(element.read(present), ~np.array(nulls, np.bool_))
     return pa.ListArray.from_arrays(list_offsets(counts), values)
+
+
+def _write_linked_lists(array: pa.Array, element: FlinkType) -> pa.Array:
+    """Encode lists like ``LinkedListSerializer``, with a null bit for each element."""
+    counts, flat = list_lengths(array), array.flatten()
+    valid = find_valid(flat)
+    masks, start = [], 0
+    for count in counts.tolist():
+        masks.append(i32(count) + np.packbits(~valid[start : start + count]).tobytes())
+        start += count
+    return join_parts(pa.array(masks, BYTES), join_runs(write_where(flat, valid, element), counts))

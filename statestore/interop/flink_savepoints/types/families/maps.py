@@ -10,6 +10,7 @@ import pyarrow as pa
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, list_offsets
 from statestore.interop.flink_savepoints.types.decode import read_elements
+from statestore.interop.flink_savepoints.types.encode import refuse_nulls, write_counted
 from statestore.interop.flink_savepoints.types.families.base import FlinkType, generic_name
 from statestore.interop.flink_savepoints.types.families.nullables import NullableType
 from statestore.interop.flink_savepoints.types.families.tuples import TupleType
@@ -54,3 +55,14 @@ class MapType(FlinkType):
         if keys.null_count:
             raise UnsupportedTypeError("a map has a null key, which a map column cannot store")
         return pa.MapArray.from_arrays(list_offsets(counts), keys, values)
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        refuse_nulls(array)
+        return write_counted(array, self._entry.write(_flatten_entries(array)))
+
+
+def _flatten_entries(array: pa.Array) -> pa.Array:
+    """Return the keys and values of maps as structs."""
+    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    sides = [side.slice(first, last - first) for side in (array.keys, array.items)]
+    return pa.StructArray.from_arrays(sides, ["f0", "f1"])

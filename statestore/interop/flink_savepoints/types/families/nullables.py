@@ -8,7 +8,9 @@ import pyarrow as pa
 
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.byte_slices import join_parts
 from statestore.interop.flink_savepoints.types.decode import read_non_null
+from statestore.interop.flink_savepoints.types.encode import choose_bytes, find_valid, write_where
 from statestore.interop.flink_savepoints.types.families.base import FlinkType, generic_name
 from statestore.interop.flink_savepoints.types.value_lengths import Skip
 
@@ -48,3 +50,8 @@ class NullableType(FlinkType):
 
     def _read(self, cursor: Cursor) -> pa.Array:
         return read_non_null(cursor.flags(), self.value, self.padding, cursor)
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        valid = find_valid(array)
+        flags = choose_bytes(valid, b"\0", b"\1" + bytes(self.padding))
+        return join_parts(flags, write_where(array, valid, self.value))

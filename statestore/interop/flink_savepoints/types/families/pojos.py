@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from statestore.errors import UnsupportedTypeError
-from statestore.interop.flink_savepoints.metadata.java_binary import Reader
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader, utf
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, Rows, scatter
-from statestore.interop.flink_savepoints.types.byte_slices import Places
+from statestore.interop.flink_savepoints.types.byte_slices import BYTES, Places, join_parts
 from statestore.interop.flink_savepoints.types.decode import build_struct, read_non_null
+from statestore.interop.flink_savepoints.types.encode import EMPTY, choose_bytes, find_valid
 from statestore.interop.flink_savepoints.types.families.base import FlinkType, short_name
+from statestore.interop.flink_savepoints.types.families.nullables import NullableType
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_flagged_skip
 
 __all__ = ["PojoField", "PojoType", "Subclass"]
@@ -74,6 +77,9 @@ class PojoType(FlinkType):
 
     def _read(self, cursor: Cursor) -> pa.Array:
         return _read_pojo(self, cursor)
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        return _write_pojo(array, self)
 
 
 def _list_fields(pojo: PojoType) -> list[pa.Field]:
@@ -223,3 +229,47 @@ def _merge_columns(
         upto += len(values)
     whole = pa.concat_arrays([values for _, values in parts] or [pa.nulls(0, data_type)])
     return whole.take(pa.array(places, mask=~is_set))
+
+
+def _write_pojo(array: pa.Array, pojo: PojoType) -> pa.Array:
+    """Encode POJOs like ``PojoSerializer``: flags, the subclass if needed, nullable fields."""
+    valid = find_valid(array)
+    names = [array.type.field(index).name for index in range(array.type.num_fields)]
+    columns = dict(zip(names, array.flatten(), strict=True))
+    result = choose_bytes(valid, b"", bytes([_NULL]))
+    itself = bytes([_ITSELF])
+    if not pojo._subclasses:
+        return join_parts(result, _write_pojo_rows(columns, valid, pojo, itself))
+    for head, pojo_class in _list_heads(pojo):
+        if not isinstance(pojo_class, PojoType):
+            raise UnsupportedTypeError(f"a subclass of {pojo.class_name} is not a POJO")
+        rows = pc.equal(columns[_CLASS], pojo_class.class_name).fill_null(False)
+        part = rows.to_numpy(zero_copy_only=False) & valid
+        result = join_parts(result, _write_pojo_rows(columns, part, pojo_class, head + itself))
+    return result
+
+
+def _list_heads(pojo: PojoType) -> list[tuple[bytes, FlinkType | None]]:
+    """Return the class and its subclasses, with the bytes that identify a subclass."""
+    return [
+        (b"", pojo),
+        *(
+            (bytes([_TAGGED, number]), subclass.value)
+            for number, subclass in enumerate(pojo.registered)
+        ),
+        *(
+            (bytes([_SUBCLASS]) + utf(subclass.class_name), subclass.value)
+            for subclass in pojo.others
+        ),
+    ]
+
+
+def _write_pojo_rows(
+    columns: dict[str, pa.Array], rows: Rows, pojo: PojoType, head: bytes
+) -> pa.Array:
+    parts: list[pa.Array] = []
+    for field in pojo.fields:
+        selected = columns[field.name].filter(pa.array(rows))
+        parts.append(NullableType(field.value).write(selected))
+    heads = pa.array([head] * int(rows.sum()), BYTES)
+    return scatter(join_parts(heads, *parts), rows).fill_null(EMPTY)

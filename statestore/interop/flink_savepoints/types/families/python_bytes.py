@@ -9,6 +9,12 @@ import pyarrow as pa
 
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, list_offsets
 from statestore.interop.flink_savepoints.types.decode import split_elements
+from statestore.interop.flink_savepoints.types.encode import (
+    join_runs,
+    list_lengths,
+    refuse_nulls,
+    write_sized,
+)
 from statestore.interop.flink_savepoints.types.families.base import FlinkType, generic_name
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, skip_sized
 
@@ -44,3 +50,9 @@ class PythonType(FlinkType):
         starts, counts = split_elements(self.value, inner, between=0)
         values = self.value.read(Cursor(cursor.spans, starts, np.repeat(inner.end, counts)))
         return pa.ListArray.from_arrays(list_offsets(counts), values)
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        if not self.many:
+            return write_sized(self.value.write(array))
+        refuse_nulls(array)
+        return write_sized(join_runs(self.value.write(array.flatten()), list_lengths(array)))

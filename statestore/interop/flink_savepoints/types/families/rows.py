@@ -9,10 +9,17 @@ import pyarrow as pa
 
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.byte_slices import join_parts
 from statestore.interop.flink_savepoints.types.decode import (
     build_struct,
     number_fields,
     read_non_null,
+)
+from statestore.interop.flink_savepoints.types.encode import (
+    find_valid,
+    matrix_bytes,
+    refuse_nulls,
+    write_where,
 )
 from statestore.interop.flink_savepoints.types.families.base import FlinkType, generic_name
 from statestore.interop.flink_savepoints.types.value_lengths import Skip
@@ -69,3 +76,18 @@ class RowType(FlinkType):
             for index, field in enumerate(self.fields)
         ]
         return build_struct(columns, self.arrow_type())
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        refuse_nulls(array)
+        columns = array.flatten()
+        first = self._first_bit
+        bits = np.zeros((len(array), first + len(self.fields)), np.bool_)
+        if self.has_kind:
+            row_kind = columns.pop(0).to_numpy(zero_copy_only=False)
+            bits[:, 0], bits[:, 1] = row_kind & 1 != 0, row_kind & 2 != 0
+        parts = []
+        for number, (column, field) in enumerate(zip(columns, self.fields, strict=True), first):
+            valid = find_valid(column)
+            bits[:, number] = ~valid
+            parts.append(write_where(column, valid, field))
+        return join_parts(matrix_bytes(np.packbits(bits, axis=1)), *parts)

@@ -54,3 +54,6 @@ class Scalar(FlinkType):
 
     def _read(self, cursor: Cursor) -> pa.Array:
         return self.form.read(cursor)
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        return self.form.write(array)

@@ -11,11 +11,18 @@ from statestore.interop.flink_savepoints.metadata.java_binary import Reader
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, list_offsets
 from statestore.interop.flink_savepoints.types.byte_slices import Bytes, Places, piece_array
 from statestore.interop.flink_savepoints.types.decode import scan_elements
+from statestore.interop.flink_savepoints.types.encode import (
+    refuse_nulls,
+    write_counted,
+    write_numbers,
+    write_sized,
+)
 from statestore.interop.flink_savepoints.types.families.scalar_form import ScalarForm
 from statestore.interop.flink_savepoints.types.families.scalar_texts import (
     read_sized,
     read_strings,
     skip_string,
+    write_strings,
 )
 from statestore.interop.flink_savepoints.types.value_lengths import (
     Skip,
@@ -70,15 +77,40 @@ def _read_string_arrays(cursor: Cursor) -> pa.Array:
     return pa.ListArray.from_arrays(list_offsets(counts), texts)
 
 
+def _make_array_writer(dtype: str) -> Callable[[pa.Array], pa.Array]:
+    def write(array: pa.Array) -> pa.Array:
+        refuse_nulls(array)
+        return write_counted(array, write_numbers(array.flatten(), dtype))
+
+    return write
+
+
+def _write_boolean_arrays(array: pa.Array) -> pa.Array:
+    refuse_nulls(array)
+    return write_counted(array, write_numbers(array.flatten().cast(pa.int8()), ">i1"))
+
+
+def _write_string_arrays(array: pa.Array) -> pa.Array:
+    refuse_nulls(array)
+    return write_counted(array, write_strings(array.flatten()))
+
+
 def _define_array(name: str, dtype_name: str, element: pa.DataType) -> ScalarForm:
     dtype: np.dtype[np.generic] = np.dtype(dtype_name)
     skip = _make_array_skip(dtype.itemsize)
-    return ScalarForm(name, pa.list_(element), skip, _make_array_reader(dtype))
+    read, write = _make_array_reader(dtype), _make_array_writer(dtype_name)
+    return ScalarForm(name, pa.list_(element), skip, read, write)
 
 
 ARRAYS = (
-    ScalarForm("boolean[]", pa.list_(pa.bool_()), _make_array_skip(1), _read_boolean_arrays),
-    ScalarForm("byte[]", pa.binary(), skip_sized, read_sized),
+    ScalarForm(
+        "boolean[]",
+        pa.list_(pa.bool_()),
+        _make_array_skip(1),
+        _read_boolean_arrays,
+        _write_boolean_arrays,
+    ),
+    ScalarForm("byte[]", pa.binary(), skip_sized, read_sized, write_sized),
     _define_array("short[]", ">i2", pa.int16()),
     _define_array("int[]", ">i4", pa.int32()),
     _define_array("long[]", ">i8", pa.int64()),
@@ -86,6 +118,10 @@ ARRAYS = (
     _define_array("double[]", ">f8", pa.float64()),
     _define_array("char[]", ">u2", pa.uint16()),
     ScalarForm(
-        "String[]", pa.list_(pa.string()), make_counted_skip(skip_string), _read_string_arrays
+        "String[]",
+        pa.list_(pa.string()),
+        make_counted_skip(skip_string),
+        _read_string_arrays,
+        _write_string_arrays,
     ),
 )

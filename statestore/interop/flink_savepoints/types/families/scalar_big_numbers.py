@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 
 import numpy as np
 import pyarrow as pa
 
-from statestore.errors import UnsupportedTypeError
-from statestore.interop.flink_savepoints.metadata.java_binary import Reader
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
-from statestore.interop.flink_savepoints.types.byte_slices import piece_array
+from statestore.interop.flink_savepoints.types.byte_slices import BYTES, piece_array
 from statestore.interop.flink_savepoints.types.families.scalar_form import ScalarForm
-from statestore.keys.big_numbers import digits_of
+from statestore.keys.big_numbers import digits_of, integer_of
 
 __all__ = ["BIG_NUMBERS"]
 
 _CONSTANTS = {1: 0, 2: 1, 3: 10}
+_CODES = {number: code for code, number in _CONSTANTS.items()}
 _FIRST_LENGTH = 4  # BigIntSerializer: 0 to 3 mean null, 0, 1 and 10; otherwise 4 + length
+_MOST_SCALE = (1 << 31) - 1
 _MOST_BIG_BYTES = 4 << 20  # ten million digits; converting them to text takes more than linear time
 
 
@@ -79,7 +81,51 @@ def _decimal_text(digits: int, scale: int) -> str:
     return str(Decimal(f"{digits_of(digits)}E{-scale}"))
 
 
+def _write_big_integer(value: int | None) -> bytes:
+    """Encode a number like ``BigIntSerializer``."""
+    if value is None:
+        return i32(0)
+    if value in _CODES:
+        return i32(_CODES[value])
+    width = (value + (value < 0)).bit_length() // 8 + 1
+    return i32(width + _FIRST_LENGTH) + value.to_bytes(width, "big", signed=True)
+
+
+def _write_big_integers(array: pa.Array) -> pa.Array:
+    numbers = (None if text is None else _parse_integer(text) for text in array.to_pylist())
+    return pa.array([_write_big_integer(number) for number in numbers], BYTES)
+
+
+def _parse_integer(text: str) -> int:
+    try:
+        return integer_of(text)
+    except ValueError:
+        raise InvalidArgumentError(f"{text[:40]!r} is not a BigInteger") from None
+
+
+def _write_big_decimal(text: str | None) -> bytes:
+    """Encode a number like ``BigDecSerializer``."""
+    if text is None:
+        return _write_big_integer(None)
+    try:
+        sign, digits, exponent = Decimal(text).as_tuple()
+    except InvalidOperation:
+        sign, digits, exponent = 0, (), "n"
+    if not isinstance(exponent, int) or not -_MOST_SCALE - 1 <= -exponent <= _MOST_SCALE:
+        raise InvalidArgumentError(f"{text[:40]!r} is not a BigDecimal")
+    number = integer_of("".join(map(str, digits)) or "0")
+    return _write_big_integer(-number if sign else number) + i32(-exponent)
+
+
+def _write_big_decimals(array: pa.Array) -> pa.Array:
+    return pa.array([_write_big_decimal(text) for text in array.to_pylist()], BYTES)
+
+
 BIG_NUMBERS = (
-    ScalarForm("BigInteger", pa.string(), _skip_big_integer, _read_big_integers),
-    ScalarForm("BigDecimal", pa.string(), _skip_big_decimal, _read_big_decimals),
+    ScalarForm(
+        "BigInteger", pa.string(), _skip_big_integer, _read_big_integers, _write_big_integers
+    ),
+    ScalarForm(
+        "BigDecimal", pa.string(), _skip_big_decimal, _read_big_decimals, _write_big_decimals
+    ),
 )

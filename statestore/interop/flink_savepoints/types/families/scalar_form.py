@@ -35,6 +35,7 @@ class ScalarForm:
     arrow: pa.DataType
     extent: Width | Skip
     read: Callable[[Cursor], pa.Array]
+    write: Callable[[pa.Array], pa.Array]
 
     @property
     def fixed_width(self) -> int | None:

@@ -8,9 +8,14 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.encode import (
+    make_number_writer,
+    refuse_nulls,
+    write_numbers,
+)
 from statestore.interop.flink_savepoints.types.families.scalar_form import ScalarForm, Width
 
-__all__ = ["NUMBERS", "make_number_reader", "read_sorted_longs"]
+__all__ = ["NUMBERS", "make_number_reader"]
 
 
 def make_number_reader(dtype: str) -> Callable[[Cursor], pa.Array]:
@@ -26,18 +31,29 @@ def _read_booleans(cursor: Cursor) -> pa.Array:
     return pa.array(cursor.flags())
 
 
-def read_sorted_longs(cursor: Cursor) -> pa.Array:
+def _read_sorted_longs(cursor: Cursor) -> pa.Array:
     """Read ``SortedLongSerializer``: a number whose sign bit is flipped, so that bytes sort."""
     return pa.array(cursor.numbers(">i8") ^ np.int64(-(1 << 63)))
 
 
+def _write_booleans(array: pa.Array) -> pa.Array:
+    return write_numbers(array.cast(pa.int8()), ">i1")
+
+
+def _write_sorted_longs(array: pa.Array) -> pa.Array:
+    """Encode numbers like ``SortedLongSerializer``."""
+    refuse_nulls(array)
+    numbers = array.to_numpy(zero_copy_only=False) ^ np.int64(-(1 << 63))
+    return write_numbers(pa.array(numbers), ">i8")
+
+
 def _define_number(name: str, dtype: str, arrow: pa.DataType) -> ScalarForm:
     width = Width(np.dtype(dtype).itemsize)
-    return ScalarForm(name, arrow, width, make_number_reader(dtype))
+    return ScalarForm(name, arrow, width, make_number_reader(dtype), make_number_writer(dtype))
 
 
 NUMBERS = (
-    ScalarForm("Boolean", pa.bool_(), Width(1), _read_booleans),
+    ScalarForm("Boolean", pa.bool_(), Width(1), _read_booleans, _write_booleans),
     _define_number("Byte", ">i1", pa.int8()),
     _define_number("Short", ">i2", pa.int16()),
     _define_number("Integer", ">i4", pa.int32()),
@@ -45,5 +61,5 @@ NUMBERS = (
     _define_number("Float", ">f4", pa.float32()),
     _define_number("Double", ">f8", pa.float64()),
     _define_number("Character", ">u2", pa.uint16()),
-    ScalarForm("SortedLong", pa.int64(), Width(8), read_sorted_longs),
+    ScalarForm("SortedLong", pa.int64(), Width(8), _read_sorted_longs, _write_sorted_longs),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.encode import write_numbers
 from statestore.interop.flink_savepoints.types.families.scalar_form import ScalarForm, Width
 
 __all__ = ["PYTHON_SCALARS"]
@@ -31,8 +32,18 @@ def _read_timestamps(cursor: Cursor) -> pa.Array:
     return pa.array(cursor.numbers(">i8"), pa.int64()).cast(pa.timestamp("ms"))
 
 
+def _write_days_or_millis(array: pa.Array) -> pa.Array:
+    return write_numbers(array.cast(pa.int32()), ">i4")
+
+
+def _write_timestamps(array: pa.Array) -> pa.Array:
+    return write_numbers(array.cast(pa.int64()), ">i8")
+
+
 PYTHON_SCALARS = (
-    ScalarForm("PythonDate", pa.date32(), Width(4), _read_dates),
-    ScalarForm("PythonTime", pa.time32("ms"), Width(4), _read_times),
-    ScalarForm("PythonTimestamp", pa.timestamp("ms"), Width(8), _read_timestamps),
+    ScalarForm("PythonDate", pa.date32(), Width(4), _read_dates, _write_days_or_millis),
+    ScalarForm("PythonTime", pa.time32("ms"), Width(4), _read_times, _write_days_or_millis),
+    ScalarForm(
+        "PythonTimestamp", pa.timestamp("ms"), Width(8), _read_timestamps, _write_timestamps
+    ),
 )

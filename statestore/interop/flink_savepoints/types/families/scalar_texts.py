@@ -5,18 +5,27 @@ Only non-ASCII texts are read and written one by one.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import UnsupportedTypeError
-from statestore.interop.flink_savepoints.metadata.java_binary import Reader
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader, string_value
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, Rows
-from statestore.interop.flink_savepoints.types.byte_slices import Places, piece_array
+from statestore.interop.flink_savepoints.types.byte_slices import (
+    BYTES,
+    Places,
+    join_parts,
+    piece_array,
+)
+from statestore.interop.flink_savepoints.types.encode import write_sized
 from statestore.interop.flink_savepoints.types.families.scalar_form import ScalarForm
 from statestore.interop.flink_savepoints.types.value_lengths import skip_sized
 
-__all__ = ["TEXTS", "read_sized", "read_strings", "skip_string"]
+__all__ = ["TEXTS", "read_sized", "read_strings", "skip_string", "write_strings"]
 
 
 def skip_string(reader: Reader) -> None:
@@ -107,8 +116,37 @@ def _read_string_data(cursor: Cursor) -> pa.Array:
         raise cursor.error(f"a text is not UTF-8 ({error})", 0) from error
 
 
+def write_strings(array: pa.Array) -> pa.Array:
+    """Encode texts like ``StringValue.writeString``."""
+    plain = pc.fill_null(pc.string_is_ascii(array), False).to_numpy(zero_copy_only=False)
+    ascii_texts = array.filter(pa.array(plain)).cast(pa.large_string())
+    heads = _write_varints(pc.binary_length(ascii_texts).to_numpy(zero_copy_only=False) + 1)
+    encoded_ascii = join_parts(heads, ascii_texts.cast(BYTES))
+    if bool(plain.all()):
+        return encoded_ascii
+    others = array.filter(pa.array(~plain)).to_pylist()
+    encoded_others = pa.array([string_value(text) for text in others], BYTES)
+    order = np.empty(len(plain), np.int64)
+    order[plain] = np.arange(len(encoded_ascii))
+    order[~plain] = len(encoded_ascii) + np.arange(len(encoded_others))
+    return pa.concat_arrays([encoded_ascii, encoded_others]).take(pa.array(order))
+
+
+def _write_varints(values: npt.NDArray[Any]) -> pa.Array:
+    values = values.astype(np.int64)
+    counts = 1 + (values[:, np.newaxis] >= 1 << 7 * np.arange(1, 5)).sum(axis=1)
+    shifts = 7 * np.arange(5)
+    digits = (values[:, np.newaxis] >> shifts & 0x7F).astype(np.uint8)
+    places = np.arange(5)
+    digits |= np.where(places < counts[:, np.newaxis] - 1, 0x80, 0).astype(np.uint8)
+    data = digits[places < counts[:, np.newaxis]]
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(BYTES, len(values), buffers)
+
+
 TEXTS = (
-    ScalarForm("String", pa.string(), skip_string, read_strings),
-    ScalarForm("StringData", pa.string(), skip_sized, _read_string_data),
-    ScalarForm("ByteArrayWrapper", pa.binary(), skip_sized, read_sized),
+    ScalarForm("String", pa.string(), skip_string, read_strings, write_strings),
+    ScalarForm("StringData", pa.string(), skip_sized, _read_string_data, write_sized),
+    ScalarForm("ByteArrayWrapper", pa.binary(), skip_sized, read_sized, write_sized),
 )

@@ -23,9 +23,10 @@ from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink_savepoints.types.arrow_types import INSTANT
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, Rows
 from statestore.interop.flink_savepoints.types.byte_slices import Places
+from statestore.interop.flink_savepoints.types.encode import matrix_bytes
 from statestore.interop.flink_savepoints.types.families.scalar_form import ScalarForm, Width
 
-__all__ = ["TIMES", "TIME_ENCODERS"]
+__all__ = ["TIMES"]
 
 _LOWEST = -(1 << 63)
 _LOWEST_INT = -(1 << 31)
@@ -181,27 +182,28 @@ def _encode_local_datetimes(array: pa.Array) -> _Bytes:
     return np.concatenate([date, _encode_time_of_day(second - days * _DAY, nano, nulls)], axis=1)
 
 
-TIME_ENCODERS: dict[str, Callable[[pa.Array], _Bytes]] = {
-    "Date": _encode_millis,
-    "SqlDate": _encode_millis,
-    "SqlTime": _encode_millis,
-    "SqlTimestamp": _encode_sql_timestamps,
-    "Instant": _encode_instants,
-    "LocalDate": _encode_local_dates,
-    "LocalTime": _encode_local_times,
-    "LocalDateTime": _encode_local_datetimes,
-}
-"""Encoding functions by type name; the result has a row of bytes for each value."""
+def _define_time(
+    name: str,
+    arrow: pa.DataType,
+    width: int,
+    read: Callable[[Cursor], pa.Array],
+    encode: Callable[[pa.Array], _Bytes],
+) -> ScalarForm:
+    def write(array: pa.Array) -> pa.Array:
+        return matrix_bytes(encode(array))
+
+    return ScalarForm(name, arrow, Width(width), read, write)
+
 
 _MILLIS = pa.timestamp("ms", "UTC")
 
 TIMES = (
-    ScalarForm("Date", _MILLIS, Width(8), _read_millis),
-    ScalarForm("SqlDate", _MILLIS, Width(8), _read_millis),
-    ScalarForm("SqlTime", _MILLIS, Width(8), _read_millis),
-    ScalarForm("SqlTimestamp", INSTANT, Width(12), _read_sql_timestamps),
-    ScalarForm("Instant", INSTANT, Width(12), _read_instants),
-    ScalarForm("LocalDate", pa.date32(), Width(6), _read_local_dates),
-    ScalarForm("LocalTime", pa.time64("ns"), Width(7), _read_local_times),
-    ScalarForm("LocalDateTime", INSTANT, Width(13), _read_local_datetimes),
+    _define_time("Date", _MILLIS, 8, _read_millis, _encode_millis),
+    _define_time("SqlDate", _MILLIS, 8, _read_millis, _encode_millis),
+    _define_time("SqlTime", _MILLIS, 8, _read_millis, _encode_millis),
+    _define_time("SqlTimestamp", INSTANT, 12, _read_sql_timestamps, _encode_sql_timestamps),
+    _define_time("Instant", INSTANT, 12, _read_instants, _encode_instants),
+    _define_time("LocalDate", pa.date32(), 6, _read_local_dates, _encode_local_dates),
+    _define_time("LocalTime", pa.time64("ns"), 7, _read_local_times, _encode_local_times),
+    _define_time("LocalDateTime", INSTANT, 13, _read_local_datetimes, _encode_local_datetimes),
 )

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 
 from statestore.interop.flink_savepoints.types.arrow_types import WINDOW
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.byte_slices import join_parts
+from statestore.interop.flink_savepoints.types.encode import (
+    make_number_writer,
+    matrix_bytes,
+    refuse_nulls,
+    write_numbers,
+)
 from statestore.interop.flink_savepoints.types.families.scalar_form import ScalarForm, Width
 from statestore.interop.flink_savepoints.types.families.scalar_numbers import make_number_reader
 from statestore.interop.flink_savepoints.types.value_lengths import make_fixed_skip
@@ -24,15 +32,32 @@ def _read_windows(cursor: Cursor) -> pa.Array:
     return pa.StructArray.from_arrays([start, end], fields=list(WINDOW))
 
 
+def _write_nothing(array: pa.Array) -> pa.Array:
+    return matrix_bytes(np.zeros((len(array), 1), np.uint8))
+
+
+def _write_tuple0(array: pa.Array) -> pa.Array:
+    return matrix_bytes(np.full((len(array), 1), 42, np.uint8))
+
+
+def _write_windows(array: pa.Array) -> pa.Array:
+    refuse_nulls(array)
+    return join_parts(*(write_numbers(column, ">i8") for column in array.flatten()))
+
+
 WINDOWS = (
-    ScalarForm("Void", pa.null(), Width(1), _read_nothing),
-    ScalarForm("Null", pa.null(), Width(1), _read_nothing),
+    ScalarForm("Void", pa.null(), Width(1), _read_nothing, _write_nothing),
+    ScalarForm("Null", pa.null(), Width(1), _read_nothing, _write_nothing),
     # Its getLength is 0, but it writes one byte.
-    ScalarForm("VoidNamespace", pa.null(), Width(1, serializer_length=0), _read_nothing),
-    ScalarForm("GlobalWindow", pa.null(), Width(1), _read_nothing),
-    ScalarForm("SqlGlobalWindow", pa.null(), Width(1), _read_nothing),
-    ScalarForm("Tuple0", pa.null(), make_fixed_skip(1), _read_nothing),
-    ScalarForm("TimeWindow", WINDOW, Width(16), _read_windows),
-    ScalarForm("SqlTimeWindow", WINDOW, Width(16), _read_windows),
-    ScalarForm("CountWindow", pa.int64(), Width(8), make_number_reader(">i8")),
+    ScalarForm(
+        "VoidNamespace", pa.null(), Width(1, serializer_length=0), _read_nothing, _write_nothing
+    ),
+    ScalarForm("GlobalWindow", pa.null(), Width(1), _read_nothing, _write_nothing),
+    ScalarForm("SqlGlobalWindow", pa.null(), Width(1), _read_nothing, _write_nothing),
+    ScalarForm("Tuple0", pa.null(), make_fixed_skip(1), _read_nothing, _write_tuple0),
+    ScalarForm("TimeWindow", WINDOW, Width(16), _read_windows, _write_windows),
+    ScalarForm("SqlTimeWindow", WINDOW, Width(16), _read_windows, _write_windows),
+    ScalarForm(
+        "CountWindow", pa.int64(), Width(8), make_number_reader(">i8"), make_number_writer(">i8")
+    ),
 )

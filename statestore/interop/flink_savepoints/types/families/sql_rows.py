@@ -8,8 +8,10 @@ import pyarrow as pa
 
 from statestore.interop.flink_savepoints.metadata.logical_types import LogicalType
 from statestore.interop.flink_savepoints.types.arrow_types import row_fields
-from statestore.interop.flink_savepoints.types.binary_rows import decode_rows
+from statestore.interop.flink_savepoints.types.binary_rows import decode_rows, encode_rows
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.byte_slices import BYTES
+from statestore.interop.flink_savepoints.types.encode import write_sized
 from statestore.interop.flink_savepoints.types.families.base import FlinkType, OpaqueType
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, skip_sized
 
@@ -42,6 +44,10 @@ class RowDataType(FlinkType):
 
     def _read(self, cursor: Cursor) -> pa.Array:
         return decode_rows(self.columns, cursor)
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        rows = encode_rows(self.columns, array, are_keys=self.is_key)
+        return write_sized(pa.array(rows, BYTES))
 
 
 @dataclass(frozen=True, slots=True)

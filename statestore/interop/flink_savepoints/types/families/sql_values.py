@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.encode import write_sized
 from statestore.interop.flink_savepoints.types.families.base import (
     FlinkType,
     OpaqueType,
@@ -37,6 +38,9 @@ class ExternalType(FlinkType):
     def _read(self, cursor: Cursor) -> pa.Array:
         return self.value.read(cursor)
 
+    def _write(self, array: pa.Array) -> pa.Array:
+        return self.value.write(array)
+
 
 @dataclass(frozen=True, slots=True)
 class RawType(FlinkType):
@@ -55,6 +59,9 @@ class RawType(FlinkType):
 
     def _read(self, cursor: Cursor) -> pa.Array:
         return read_sized(cursor)
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        return write_sized(array)
 
 
 @dataclass(frozen=True, slots=True)

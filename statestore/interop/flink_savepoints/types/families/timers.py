@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.byte_slices import join_parts
 from statestore.interop.flink_savepoints.types.families.base import (
     FlinkType,
     generic_name,
@@ -53,3 +54,7 @@ class TimerType(FlinkType):
     def _read(self, cursor: Cursor) -> pa.Array:
         parts = [part.read(cursor) for part in self._parts]
         return pa.StructArray.from_arrays(parts, ["time", "key", "namespace"])
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        columns = zip(array.flatten(), self._parts, strict=True)
+        return join_parts(*(part.write(column) for column, part in columns))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.encode import write_fields
 from statestore.interop.flink_savepoints.types.families.base import (
     FlinkType,
     generic_name,
@@ -45,6 +46,9 @@ class TtlType(FlinkType):
         parts = [_STAMP.read(cursor), self.value.read(cursor)]
         return pa.StructArray.from_arrays(parts, ["last_access", "value"])
 
+    def _write(self, array: pa.Array) -> pa.Array:
+        return write_fields(array, (_STAMP, self.value))
+
 
 @dataclass(frozen=True, slots=True)
 class TtlAwareType(FlinkType):
@@ -70,3 +74,6 @@ class TtlAwareType(FlinkType):
 
     def _read(self, cursor: Cursor) -> pa.Array:
         return self.value.read(cursor)
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        return self.value.write(array)

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.decode import build_struct, number_fields
+from statestore.interop.flink_savepoints.types.encode import write_fields
 from statestore.interop.flink_savepoints.types.families.base import (
     FlinkType,
     generic_name,
@@ -46,3 +47,6 @@ class TupleType(FlinkType):
 
     def _read(self, cursor: Cursor) -> pa.Array:
         return build_struct([field.read(cursor) for field in self.fields], self.arrow_type())
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        return write_fields(array, self.fields)
