@@ -16,7 +16,6 @@ from statestore.interop.flink_savepoints.metadata.reader import (
 )
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
     SerializerSnapshot,
-    snapshot_bytes,
 )
 from statestore.interop.flink_savepoints.read.canonical import (
     KeyedHeader,
@@ -116,7 +115,7 @@ def _state(name: str, kind: StateKind, value: FlinkType, form: str | None = None
 
 
 def _snapshot(kind: FlinkType) -> SerializerSnapshot:
-    return SerializerSnapshot(kind, snapshot_bytes(kind))
+    return SerializerSnapshot(kind, kind.snapshot())
 
 
 def _group(key: int, most: int) -> int:

@@ -13,7 +13,6 @@ from statestore.errors import DamagedFileError, FormatVersionError
 from statestore.interop.flink_savepoints.metadata.java_binary import i32
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
     SerializerSnapshot,
-    snapshot_bytes,
 )
 from statestore.interop.flink_savepoints.read import group_bytes
 from statestore.interop.flink_savepoints.read.canonical import (
@@ -32,7 +31,7 @@ from tests.interop.flink_savepoints.entries import key_group_bytes
 
 
 def snapshot(kind: FlinkType) -> SerializerSnapshot:
-    return SerializerSnapshot(kind, snapshot_bytes(kind))
+    return SerializerSnapshot(kind, kind.snapshot())
 
 
 def made_header(*, is_compressed: bool = False, states: int = 3) -> KeyedHeader:

@@ -39,7 +39,6 @@ from statestore.interop.flink_savepoints.metadata.reader import (
 )
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
     SerializerSnapshot,
-    snapshot_bytes,
 )
 from statestore.interop.flink_savepoints.metadata.writer import metadata_v3
 from statestore.interop.flink_savepoints.options import SavepointAccess
@@ -305,7 +304,7 @@ def key_of(group: int) -> int:
 
 
 def snapshot(kind: FlinkType) -> SerializerSnapshot:
-    return SerializerSnapshot(kind, snapshot_bytes(kind))
+    return SerializerSnapshot(kind, kind.snapshot())
 
 
 def test_a_list_without_elements_is_damage(tmp_path: Path) -> None:

@@ -52,7 +52,6 @@ from statestore.interop.flink_savepoints.metadata.reader import (
 )
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
     read_snapshot,
-    snapshot_bytes,
 )
 from statestore.interop.flink_savepoints.read.canonical import read_header
 from statestore.interop.flink_savepoints.read.expansion import Expansion
@@ -188,7 +187,7 @@ def test_a_large_state_file_is_not_read_as_a_whole(tmp_path: Path, name: str, ke
 
 
 def snapshot_of(kind: FlinkType) -> Reader:
-    return Reader(i32(2) + snapshot_bytes(kind), "header")
+    return Reader(i32(2) + kind.snapshot(), "header")
 
 
 def test_nested_types_are_limited() -> None:

@@ -39,7 +39,6 @@ from statestore.interop.flink_savepoints.metadata.reader import (
 )
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
     SerializerSnapshot,
-    snapshot_bytes,
 )
 from statestore.interop.flink_savepoints.metadata.writer import metadata_v3
 from statestore.interop.flink_savepoints.options import (
@@ -218,7 +217,7 @@ def test_asynchronous_states_are_refused_and_others_read_after_a_drop(
     [
         (
             COMMITTER,
-            snapshot_bytes(BYTES),
+            BYTES.snapshot(),
             f"operator state {COMMITTER!r} has open sink transactions",
         ),
         (
@@ -251,7 +250,7 @@ def test_transactions_are_refused_and_the_rest_read_after_a_drop(
 
 
 def test_transactions_are_shown(tmp_path: Path) -> None:
-    place = written(tmp_path, lambda one: of_a_sink(one, COMMITTER, snapshot_bytes(BYTES)))
+    place = written(tmp_path, lambda one: of_a_sink(one, COMMITTER, BYTES.snapshot()))
     said = json.loads(CliRunner().invoke(cli, ["flink", "show", place, "--output", "json"]).stdout)
     (warning,) = said["operators"][0]["warnings"]
     assert warning.startswith(f"{COMMITTER} has open sink transactions")

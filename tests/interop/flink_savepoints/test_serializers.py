@@ -10,7 +10,6 @@ from statestore.errors import DamagedFileError, UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32, utf
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
     read_snapshot,
-    snapshot_bytes,
 )
 from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
@@ -24,7 +23,7 @@ from tests.interop.flink_savepoints.kinds import kinds
 
 @given(kinds)
 def test_a_generated_snapshot_survives_a_round_trip(kind: FlinkType) -> None:
-    raw = snapshot_bytes(kind)
+    raw = kind.snapshot()
     reader = Reader(i32(2) + raw + b"more", "state")
     found = read_snapshot(reader)
     assert (found.flink_type, found.raw, reader.remaining) == (kind, raw, 4)
@@ -33,7 +32,7 @@ def test_a_generated_snapshot_survives_a_round_trip(kind: FlinkType) -> None:
 
 @given(kinds, st.data())
 def test_a_truncated_snapshot_is_damaged(kind: FlinkType, data: st.DataObject) -> None:
-    raw = i32(2) + snapshot_bytes(kind)
+    raw = i32(2) + kind.snapshot()
     cut = data.draw(st.integers(0, len(raw) - 1))
     with pytest.raises(DamagedFileError):
         read_snapshot(Reader(raw[:cut], "state"))
@@ -43,7 +42,7 @@ def test_a_truncated_snapshot_is_damaged(kind: FlinkType, data: st.DataObject) -
 def test_a_flipped_byte_gives_another_type_or_a_typed_error(
     kind: FlinkType, data: st.DataObject
 ) -> None:
-    raw = bytearray(i32(2) + snapshot_bytes(kind))
+    raw = bytearray(i32(2) + kind.snapshot())
     at = data.draw(st.integers(0, len(raw) - 1))
     raw[at] ^= data.draw(st.integers(1, 255))
     try:
@@ -61,14 +60,14 @@ def test_an_unknown_class_is_named() -> None:
 
 def test_a_snapshot_of_a_simple_type_equals_flinks() -> None:
     name = "org.apache.flink.api.common.typeutils.base.LongSerializer$LongSerializerSnapshot"
-    assert snapshot_bytes(Scalar("Long")) == utf(name) + i32(3)
+    assert Scalar("Long").snapshot() == utf(name) + i32(3)
 
 
 def test_kryo_is_skipped() -> None:
     empty = bytes.fromhex("000004f2c69a3d7000000000")
     one = bytes.fromhex("000004f2c69a3d70") + i32(1) + utf("a") + b"\1" + i32(2) + b"xy" + b"\0"
     kind = KryoType("a.B", empty + one + empty)
-    reader = Reader(i32(2) + snapshot_bytes(kind), "state")
+    reader = Reader(i32(2) + kind.snapshot(), "state")
     assert read_snapshot(reader).flink_type == kind
     assert reader.remaining == 0
 

@@ -16,7 +16,6 @@ from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink_savepoints import export_savepoint, open_savepoint
 from statestore.interop.flink_savepoints.metadata.java_binary import i32
 from statestore.interop.flink_savepoints.metadata.logical_types import key_logical_type
-from statestore.interop.flink_savepoints.metadata.serializer_snapshots import snapshot_bytes
 from statestore.interop.flink_savepoints.types.store_types import sql_key
 from statestore.snapshot.write_options import KeyedOptions
 from statestore.store import StateStore
@@ -110,7 +109,7 @@ def test_types_equal_those_that_java_serializes(about: dict[str, str]) -> None:
     if name.endswith(" WITH LOCAL TIME ZONE"):
         name = name.split()[0].replace("TIMESTAMP", "TIMESTAMP_LTZ")
     kind = sql_key(["key"], [pa.int64()], [name]).flink_type
-    assert i32(2) + snapshot_bytes(kind) == bytes.fromhex(about["snapshot"])
+    assert i32(2) + kind.snapshot() == bytes.fromhex(about["snapshot"])
 
 
 def test_type_names_of_unbounded_texts() -> None:

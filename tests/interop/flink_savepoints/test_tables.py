@@ -19,7 +19,6 @@ from statestore.interop.flink_savepoints.importing.import_record import Savepoin
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i8, i32, utf
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
     read_snapshot,
-    snapshot_bytes,
 )
 from statestore.interop.flink_savepoints.types.byte_slices import Spans
 from statestore.interop.flink_savepoints.types.decode import decode_values
@@ -143,7 +142,7 @@ def test_every_byte_survives_a_round_trip(
     ids=str,
 )
 def test_values_survive_a_round_trip(kind: FlinkType, values: list[Any]) -> None:
-    assert read_snapshot(Reader(i32(2) + snapshot_bytes(kind), "a snapshot")).flink_type == kind
+    assert read_snapshot(Reader(i32(2) + kind.snapshot(), "a snapshot")).flink_type == kind
     raw = kind.write(pa.array(values, kind.arrow_type())).to_pylist()
     assert decode_values(kind, Spans.from_values(raw, "values")).to_pylist() == values
     for one in raw:
@@ -166,11 +165,11 @@ def test_a_map_with_a_null_key_has_no_column() -> None:
 
 
 def test_an_unknown_class_hides_nothing_if_other_metadata_describes_it() -> None:
-    inner = i32(1333245) + i32(1) + i32(1) + snapshot_bytes(LONG)
+    inner = i32(1333245) + i32(1) + i32(1) + LONG.snapshot()
     raw = utf("a.b.OwnSnapshot") + i32(3) + i32(911108) + i32(7) + inner
     reader = Reader(i32(2) + raw + b"more", "a snapshot")
     found = read_snapshot(reader)
-    assert found.raw == raw == snapshot_bytes(found.flink_type)
+    assert found.raw == raw == found.flink_type.snapshot()
     assert isinstance(found.flink_type, UnknownType)
     with pytest.raises(
         UnsupportedTypeError, match="values of OwnSnapshot can only be read as bytes"

@@ -20,7 +20,6 @@ from statestore.errors import (
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader, string_value
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
     read_snapshot,
-    snapshot_bytes,
 )
 from statestore.interop.flink_savepoints.read.key_group_check import check_key_groups
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
@@ -114,7 +113,7 @@ def whole(case: dict[str, Any]) -> list[tuple[bytes, Any]]:
 @pytest.mark.parametrize("case", CASES)
 def test_a_flink_snapshot_is_generated_byte_for_byte(case: dict[str, Any]) -> None:
     kind = kind_of(case)
-    assert snapshot_bytes(kind).hex() == case["snapshot"][8:]
+    assert kind.snapshot().hex() == case["snapshot"][8:]
     assert (-1 if kind.serializer_length is None else kind.serializer_length) == case["length"]
 
 

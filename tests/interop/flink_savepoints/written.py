@@ -13,7 +13,6 @@ from statestore.interop.flink_savepoints.metadata.reader import (
 )
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
     SerializerSnapshot,
-    snapshot_bytes,
 )
 from statestore.interop.flink_savepoints.read.canonical import KeyedHeader, StateInfo
 from statestore.interop.flink_savepoints.read.key_group_check import key_groups_at
@@ -61,9 +60,9 @@ def written_savepoint(
         "count",
         "keyed",
         {"KEYED_STATE_TYPE": "VALUE"},
-        {name: SerializerSnapshot(kind, snapshot_bytes(kind)) for name, kind in types.items()},
+        {name: SerializerSnapshot(kind, kind.snapshot()) for name, kind in types.items()},
     )
-    header = KeyedHeader(False, SerializerSnapshot(key, snapshot_bytes(key)), (info,))
+    header = KeyedHeader(False, SerializerSnapshot(key, key.snapshot()), (info,))
     writer = SavepointWriter(open_storage(str(folder)))
     subtasks = []
     for index, first in enumerate((0, GROUPS // 2)):

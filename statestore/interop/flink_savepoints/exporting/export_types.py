@@ -20,7 +20,7 @@ from statestore.interop.flink_savepoints.importing.import_record import (
 from statestore.interop.flink_savepoints.metadata.reader import Mode
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
     SerializerSnapshot,
-    snapshot_bytes,
+    make_snapshot,
 )
 from statestore.interop.flink_savepoints.read.canonical import KeyedHeader, StateInfo
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo as FlinkState
@@ -158,17 +158,17 @@ class KeyedExport:
                 if form == "list" and not isinstance(value_type, ListType)
                 else value_type
             )
-        value = {"VALUE_SERIALIZER": _make_snapshot(value_type)}
+        value = {"VALUE_SERIALIZER": make_snapshot(value_type)}
         if form == "timers":
             return StateInfo(self.flink.name, "timers", {}, value)
         options = {"KEYED_STATE_TYPE": form.upper()}
-        serializers = value | {"NAMESPACE_SERIALIZER": _make_snapshot(self.flink.namespace)}
+        serializers = value | {"NAMESPACE_SERIALIZER": make_snapshot(self.flink.namespace)}
         return StateInfo(self.flink.name, "keyed", options, serializers)
 
     @property
     def key_snapshot(self) -> SerializerSnapshot:
         """The serializer of its keys."""
-        return _make_snapshot(self.flink.key) if self.imported is None else self.imported.key
+        return make_snapshot(self.flink.key) if self.imported is None else self.imported.key
 
     @property
     def is_bytes(self) -> bool:
@@ -207,10 +207,10 @@ class OperatorStatePlan:
         if self.imported is not None:
             return self.imported.info
         options = {"OPERATOR_STATE_DISTRIBUTION_MODE": _DISTRIBUTIONS[self.mode]}
-        serializers = {"VALUE_SERIALIZER": _make_snapshot(self.value.flink_type)}
+        serializers = {"VALUE_SERIALIZER": make_snapshot(self.value.flink_type)}
         if self.key is None:
             return StateInfo(self.state.name, "operator", options, serializers)
-        serializers["KEY_SERIALIZER"] = _make_snapshot(self.key.flink_type)
+        serializers["KEY_SERIALIZER"] = make_snapshot(self.key.flink_type)
         return StateInfo(self.state.name, "broadcast", options, serializers)
 
     @property
@@ -269,7 +269,3 @@ class ExportPlan:
             for operator in every
             if operator.is_imported and operator.operator not in known
         )
-
-
-def _make_snapshot(flink_type: FlinkType) -> SerializerSnapshot:
-    return SerializerSnapshot(flink_type, snapshot_bytes(flink_type))

@@ -26,7 +26,6 @@ from statestore.interop.flink_savepoints.metadata.reader import KeyGroupsHandle
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
     SerializerSnapshot,
     read_bare_snapshot,
-    snapshot_bytes,
 )
 from statestore.interop.flink_savepoints.read.canonical import Entries, KeyedHeader, StateInfo
 from statestore.interop.flink_savepoints.read.heap import jump_over, walk
@@ -147,7 +146,7 @@ def open_timers(
         return None
     key = services[0][1]
     infos = tuple(_state_info(service, start) for service in services for start in _STATES)
-    header = KeyedHeader(False, SerializerSnapshot(key, snapshot_bytes(key)), infos)
+    header = KeyedHeader(False, SerializerSnapshot(key, key.snapshot()), infos)
     states = tuple(keyed_state(info, key, source.name) for info in infos)
     return TimersPart(subtask, handle, header, states, title, prefix, places)
 
@@ -155,7 +154,7 @@ def open_timers(
 def _state_info(service: _Service, name_start: str) -> StateInfo:
     name, key, namespace = service
     timer = TimerType(key, namespace)
-    snapshot = SerializerSnapshot(timer, snapshot_bytes(timer))
+    snapshot = SerializerSnapshot(timer, timer.snapshot())
     return StateInfo(name_start + name, "timers", {}, {"VALUE_SERIALIZER": snapshot})
 
 

@@ -8,15 +8,32 @@ UnsupportedTypeError there; ``OpaqueType`` does so in all of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 import pyarrow as pa
 
 from statestore.errors import UnsupportedTypeError
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader
+from statestore.interop.flink_savepoints.metadata.snapshot_format import (
+    COMPOSITE,
+    NESTED,
+    encode_composite,
+)
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_fixed_skip
 
-__all__ = ["FlinkType", "OpaqueType", "generic_name", "short_name", "total_width"]
+__all__ = [
+    "FlinkType",
+    "OpaqueType",
+    "SnapshotReader",
+    "SnapshotReaders",
+    "encode_parts",
+    "generic_name",
+    "short_name",
+    "total_width",
+]
 
 
 class FlinkType(ABC):
@@ -87,6 +104,21 @@ class FlinkType(ABC):
         """
         return self._write(array)
 
+    def snapshot(self) -> bytes:
+        """Return the type's serializer snapshot as Flink 2 writes it, starting with the class name.
+
+        Raises UnsupportedTypeError for a type that no serializer of its own writes.
+        """
+        return self._snapshot()
+
+    @classmethod
+    def snapshot_readers(cls) -> SnapshotReaders:
+        """Return the functions that read the type's snapshots, by the snapshot's class name.
+
+        It is empty for a type that no serializer of its own writes.
+        """
+        return cls._snapshot_readers()
+
     @abstractmethod
     def _java_name(self) -> str: ...
 
@@ -102,6 +134,13 @@ class FlinkType(ABC):
 
     @abstractmethod
     def _write(self, array: pa.Array) -> pa.Array: ...
+
+    @abstractmethod
+    def _snapshot(self) -> bytes: ...
+
+    @classmethod
+    @abstractmethod
+    def _snapshot_readers(cls) -> SnapshotReaders: ...
 
     def _serializer_length(self) -> int | None:
         return None
@@ -132,6 +171,82 @@ class OpaqueType(FlinkType):
 
     def _write(self, array: pa.Array) -> pa.Array:
         raise UnsupportedTypeError(f"values of {self.java_name} can only be written as bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotReader:
+    """The body of a serializer snapshot, at the position of its reader, and its version.
+
+    ``read_nested`` reads a snapshot of any type.
+    """
+
+    reader: Reader
+    version: int
+    read_nested: Callable[[Reader], FlinkType]
+
+    def outer_version(self) -> int:
+        """Read the header of ``CompositeTypeSerializerSnapshot``; return the class's version."""
+        if self.version < _FIRST_WITH_HEADER:  # Flink before 1.8 wrote no header
+            return self.version
+        self.reader.expect(COMPOSITE, "the magic number of a composite snapshot")
+        return self.reader.i32()
+
+    def nested(self) -> FlinkType:
+        """Read one snapshot that is part of the body."""
+        return self.read_nested(self.reader)
+
+    def framed(self, frame: Reader) -> FlinkType:
+        """Read the snapshot that fills ``frame``, a reader of a part of the body."""
+        flink_type = self.read_nested(frame)
+        frame.end("a framed snapshot")
+        return flink_type
+
+    def parts(self, count: int | None = None) -> tuple[FlinkType, ...]:
+        """Read nested snapshots; ``count`` is their expected number."""
+        reader = self.reader
+        reader.expect(NESTED, "the magic number of nested snapshots")
+        reader.expect(1, "the version of nested snapshots")
+        actual = reader.count(6, "nested snapshots")
+        if count is not None and actual != count:
+            raise reader.error(
+                f"found {actual} nested snapshots, not {count}", position=reader.position - 4
+            )
+        return tuple(self.nested() for _ in range(actual))
+
+    def part(self) -> FlinkType:
+        """Read a single nested snapshot."""
+        return self.parts(1)[0]
+
+    def pair(self) -> tuple[FlinkType, FlinkType]:
+        """Read two nested snapshots."""
+        first, second = self.parts(2)
+        return first, second
+
+    def fields(self) -> tuple[FlinkType, ...]:
+        """Read the fields of a type whose values consist of nothing but its fields.
+
+        Without any field, an unlimited number of values would take no bytes. A ``Tuple0`` is not
+        affected: its own serializer writes a byte.
+        """
+        begin, fields = self.reader.position, self.parts()
+        if not fields:
+            raise self.reader.error("a tuple or row has no fields", position=begin)
+        return fields
+
+    def bytes_since(self, begin: int) -> bytes:
+        """Return the bytes from a position of the reader to its current position."""
+        return bytes(self.reader.data[begin : self.reader.position])
+
+
+SnapshotReaders = Mapping[str, Callable[[SnapshotReader], FlinkType]]
+"""Functions that read the body of a snapshot, by the name of the snapshot's class."""
+
+_FIRST_WITH_HEADER = 3
+
+
+def encode_parts(class_name: str, version: int, outer: bytes, *parts: FlinkType) -> bytes:
+    """Encode a composite snapshot of its own part ``outer`` and the snapshots of ``parts``."""
+    return encode_composite(class_name, version, outer, *(part.snapshot() for part in parts))
 
 
 @lru_cache(maxsize=512)

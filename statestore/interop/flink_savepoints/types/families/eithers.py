@@ -8,14 +8,26 @@ from typing import Literal
 import pyarrow as pa
 
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader
+from statestore.interop.flink_savepoints.metadata.snapshot_format import FLINK, RUNTIME
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, Rows
 from statestore.interop.flink_savepoints.types.byte_slices import join_parts
 from statestore.interop.flink_savepoints.types.decode import read_non_null
 from statestore.interop.flink_savepoints.types.encode import choose_bytes, write_where
-from statestore.interop.flink_savepoints.types.families.base import FlinkType, generic_name
+from statestore.interop.flink_savepoints.types.families.base import (
+    FlinkType,
+    SnapshotReader,
+    SnapshotReaders,
+    encode_parts,
+    generic_name,
+)
 from statestore.interop.flink_savepoints.types.value_lengths import Skip
 
 __all__ = ["EitherType"]
+
+_SNAPSHOTS = {
+    "Either": f"{RUNTIME}JavaEitherSerializerSnapshot",
+    "TaggedUnion": f"{FLINK}streaming.api.datastream.CoGroupedStreams$UnionSerializerSnapshot",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +81,26 @@ class EitherType(FlinkType):
         sides = write_where(left, rows, self.left), write_where(right, ~rows, self.right)
         return join_parts(tags, *sides)
 
+    def _snapshot(self) -> bytes:
+        return encode_parts(_SNAPSHOTS[self.form], 1, b"", self.left, self.right)
+
+    @classmethod
+    def _snapshot_readers(cls) -> SnapshotReaders:
+        return {_SNAPSHOTS["Either"]: _parse_either, _SNAPSHOTS["TaggedUnion"]: _parse_union}
+
 
 def _read_tags(cursor: Cursor) -> Rows:
     tags = cursor.take(1)[:, 0]
     cursor.refuse((tags != 1) & (tags != 2), "a value belongs to neither of the two streams")
     is_left: Rows = tags == 1
     return is_left
+
+
+def _parse_either(snapshot: SnapshotReader) -> FlinkType:
+    snapshot.outer_version()
+    return EitherType(*snapshot.pair())
+
+
+def _parse_union(snapshot: SnapshotReader) -> FlinkType:
+    snapshot.outer_version()
+    return EitherType(*snapshot.pair(), "TaggedUnion")

@@ -7,12 +7,21 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statestore.interop.flink_savepoints.metadata.java_binary import i32, utf
+from statestore.interop.flink_savepoints.metadata.snapshot_format import BASE, inner_class
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.encode import write_numbers
-from statestore.interop.flink_savepoints.types.families.base import FlinkType, short_name
+from statestore.interop.flink_savepoints.types.families.base import (
+    FlinkType,
+    SnapshotReader,
+    SnapshotReaders,
+    short_name,
+)
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_fixed_skip
 
 __all__ = ["EnumType"]
+
+_SNAPSHOT_CLASS = inner_class(BASE, "EnumSerializer")
 
 _WIDTH = 4
 
@@ -47,3 +56,19 @@ class EnumType(FlinkType):
 
     def _write(self, array: pa.Array) -> pa.Array:
         return write_numbers(pc.index_in(array, pa.array(self.constants, pa.string())), ">i4")
+
+    def _snapshot(self) -> bytes:
+        names = b"".join(map(utf, self.constants))
+        head = utf(_SNAPSHOT_CLASS) + i32(3) + utf(self.class_name)
+        return head + i32(len(self.constants)) + names
+
+    @classmethod
+    def _snapshot_readers(cls) -> SnapshotReaders:
+        return {_SNAPSHOT_CLASS: _parse_enum}
+
+
+def _parse_enum(snapshot: SnapshotReader) -> FlinkType:
+    reader = snapshot.reader
+    class_name = reader.utf()
+    constants = tuple(reader.utf() for _ in range(reader.count(2, "constants")))
+    return EnumType(class_name, constants)

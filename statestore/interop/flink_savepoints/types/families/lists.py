@@ -8,7 +8,15 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32
+from statestore.errors import UnsupportedTypeError
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i8, i32, utf
+from statestore.interop.flink_savepoints.metadata.snapshot_format import (
+    BASE,
+    DATAVIEW,
+    FLINK,
+    TABLE,
+    inner_class,
+)
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, list_offsets, scatter
 from statestore.interop.flink_savepoints.types.byte_slices import BYTES, join_parts
 from statestore.interop.flink_savepoints.types.decode import read_lists, read_non_null
@@ -21,7 +29,13 @@ from statestore.interop.flink_savepoints.types.encode import (
     write_counted,
     write_where,
 )
-from statestore.interop.flink_savepoints.types.families.base import FlinkType, generic_name
+from statestore.interop.flink_savepoints.types.families.base import (
+    FlinkType,
+    SnapshotReader,
+    SnapshotReaders,
+    encode_parts,
+    generic_name,
+)
 from statestore.interop.flink_savepoints.types.families.nullables import NullableType
 from statestore.interop.flink_savepoints.types.value_lengths import (
     Skip,
@@ -30,6 +44,14 @@ from statestore.interop.flink_savepoints.types.value_lengths import (
 )
 
 __all__ = ["ArrayType", "ListType", "PresentType"]
+
+_SNAPSHOTS = {
+    "List": f"{BASE}ListSerializerSnapshot",
+    "ArrayList": f"{FLINK}runtime.state.ArrayListSerializerSnapshot",
+    "Set": f"{BASE}SetSerializerSnapshot",
+    "LinkedList": inner_class(TABLE, "LinkedListSerializer"),
+}
+_ARRAY_SNAPSHOT = f"{BASE}GenericArraySerializerSnapshot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +91,23 @@ class ListType(FlinkType):
             return _write_linked_lists(array, self.element)
         return write_counted(array, self._written_element.write(array.flatten()))
 
+    def _snapshot(self) -> bytes:
+        if self.form == "LinkedList":
+            return encode_parts(_SNAPSHOTS[self.form], 3, i8(True), self.element)
+        return encode_parts(_SNAPSHOTS[self.form], 1, b"", self.element)
+
+    @classmethod
+    def _snapshot_readers(cls) -> SnapshotReaders:
+        return {
+            _SNAPSHOTS["List"]: _parse_list,
+            _SNAPSHOTS["ArrayList"]: _parse_array_list,
+            _SNAPSHOTS["Set"]: _parse_set,
+            _SNAPSHOTS["LinkedList"]: _parse_linked_list,
+            # A view has the layout of the list or map in it.
+            f"{DATAVIEW}ListViewSerializerSnapshot": _parse_view,
+            f"{DATAVIEW}MapViewSerializerSnapshot": _parse_view,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class ArrayType(FlinkType):
@@ -92,6 +131,13 @@ class ArrayType(FlinkType):
     def _write(self, array: pa.Array) -> pa.Array:
         refuse_nulls(array)
         return write_counted(array, PresentType(self.element).write(array.flatten()))
+
+    def _snapshot(self) -> bytes:
+        return encode_parts(_ARRAY_SNAPSHOT, 1, utf(self.class_name), self.element)
+
+    @classmethod
+    def _snapshot_readers(cls) -> SnapshotReaders:
+        return {_ARRAY_SNAPSHOT: _parse_array}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +164,16 @@ class PresentType(FlinkType):
     def _write(self, array: pa.Array) -> pa.Array:
         valid = find_valid(array)
         return join_parts(choose_bytes(valid, b"\1", b"\0"), write_where(array, valid, self.value))
+
+    def _snapshot(self) -> bytes:
+        raise UnsupportedTypeError(
+            "the serializer of an array writes the flags of its elements, "
+            f"so {self.java_name} has no snapshot"
+        )
+
+    @classmethod
+    def _snapshot_readers(cls) -> SnapshotReaders:
+        return {}
 
 
 def _make_masked_skip(element: Skip) -> Skip:
@@ -172,3 +228,34 @@ def _write_linked_lists(array: pa.Array, element: FlinkType) -> pa.Array:
         masks.append(i32(count) + np.packbits(~valid[start : start + count]).tobytes())
         start += count
     return join_parts(pa.array(masks, BYTES), join_runs(write_where(flat, valid, element), counts))
+
+
+def _parse_list(snapshot: SnapshotReader) -> FlinkType:
+    snapshot.outer_version()
+    return ListType(snapshot.part())
+
+
+def _parse_array_list(snapshot: SnapshotReader) -> FlinkType:
+    snapshot.outer_version()
+    return ListType(snapshot.part(), "ArrayList")
+
+
+def _parse_set(snapshot: SnapshotReader) -> FlinkType:
+    snapshot.outer_version()
+    return ListType(snapshot.part(), "Set")
+
+
+def _parse_linked_list(snapshot: SnapshotReader) -> FlinkType:
+    outer = snapshot.outer_version()
+    has_mask = snapshot.reader.bool() if outer >= 3 else outer == 2
+    return ListType(snapshot.part(), "LinkedList" if has_mask else "List")
+
+
+def _parse_view(snapshot: SnapshotReader) -> FlinkType:
+    snapshot.outer_version()
+    return snapshot.part()
+
+
+def _parse_array(snapshot: SnapshotReader) -> FlinkType:
+    snapshot.outer_version()
+    return ArrayType(snapshot.reader.utf(), snapshot.part())

@@ -8,15 +8,35 @@ from typing import Literal
 import pyarrow as pa
 
 from statestore.errors import UnsupportedTypeError
+from statestore.interop.flink_savepoints.metadata.java_binary import i32, utf
+from statestore.interop.flink_savepoints.metadata.java_objects import read_java_object
+from statestore.interop.flink_savepoints.metadata.snapshot_format import (
+    BASE,
+    DATAVIEW,
+    TABLE,
+    encode_nested,
+)
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, list_offsets
 from statestore.interop.flink_savepoints.types.decode import read_elements
 from statestore.interop.flink_savepoints.types.encode import refuse_nulls, write_counted
-from statestore.interop.flink_savepoints.types.families.base import FlinkType, generic_name
+from statestore.interop.flink_savepoints.types.families.base import (
+    FlinkType,
+    SnapshotReader,
+    SnapshotReaders,
+    encode_parts,
+    generic_name,
+)
 from statestore.interop.flink_savepoints.types.families.nullables import NullableType
 from statestore.interop.flink_savepoints.types.families.tuples import TupleType
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_counted_skip
 
 __all__ = ["MapType"]
+
+_SNAPSHOTS = {
+    "Map": f"{BASE}MapSerializerSnapshot",
+    "SortedMap": f"{TABLE}SortedMapSerializerSnapshot",
+    "NullAwareMap": f"{DATAVIEW}NullAwareMapSerializerSnapshot",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +80,40 @@ class MapType(FlinkType):
         refuse_nulls(array)
         return write_counted(array, self._entry.write(_flatten_entries(array)))
 
+    def _snapshot(self) -> bytes:
+        if self.form == "SortedMap":
+            nested = encode_nested(self.key.snapshot(), self.value.snapshot())
+            return utf(_SNAPSHOTS[self.form]) + i32(3) + self.outer + nested
+        return encode_parts(_SNAPSHOTS[self.form], 1, b"", self.key, self.value)
+
+    @classmethod
+    def _snapshot_readers(cls) -> SnapshotReaders:
+        return {
+            _SNAPSHOTS["Map"]: _parse_map,
+            _SNAPSHOTS["SortedMap"]: _parse_sorted_map,
+            _SNAPSHOTS["NullAwareMap"]: _parse_null_aware_map,
+        }
+
 
 def _flatten_entries(array: pa.Array) -> pa.Array:
     """Return the keys and values of maps as structs."""
     first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
     sides = [side.slice(first, last - first) for side in (array.keys, array.items)]
     return pa.StructArray.from_arrays(sides, ["f0", "f1"])
+
+
+def _parse_map(snapshot: SnapshotReader) -> FlinkType:
+    snapshot.outer_version()
+    return MapType(*snapshot.pair())
+
+
+def _parse_sorted_map(snapshot: SnapshotReader) -> FlinkType:
+    begin = snapshot.reader.position
+    read_java_object(snapshot.reader)
+    comparator = snapshot.bytes_since(begin)
+    return MapType(*snapshot.pair(), "SortedMap", comparator)
+
+
+def _parse_null_aware_map(snapshot: SnapshotReader) -> FlinkType:
+    snapshot.outer_version()
+    return MapType(*snapshot.pair(), "NullAwareMap")

@@ -6,15 +6,25 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from statestore.interop.flink_savepoints.metadata.java_binary import Reader
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32
+from statestore.interop.flink_savepoints.metadata.snapshot_format import RUNTIME, inner_class
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import join_parts
 from statestore.interop.flink_savepoints.types.decode import read_non_null
 from statestore.interop.flink_savepoints.types.encode import choose_bytes, find_valid, write_where
-from statestore.interop.flink_savepoints.types.families.base import FlinkType, generic_name
+from statestore.interop.flink_savepoints.types.families.base import (
+    FlinkType,
+    SnapshotReader,
+    SnapshotReaders,
+    encode_parts,
+    generic_name,
+)
 from statestore.interop.flink_savepoints.types.value_lengths import Skip
 
 __all__ = ["NullableType"]
+
+_SNAPSHOT_CLASS = inner_class(RUNTIME, "NullableSerializer")
+_LONGEST_PADDING = 1 << 16  # a null takes as many bytes as a value of a fixed length
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +65,20 @@ class NullableType(FlinkType):
         valid = find_valid(array)
         flags = choose_bytes(valid, b"\0", b"\1" + bytes(self.padding))
         return join_parts(flags, write_where(array, valid, self.value))
+
+    def _snapshot(self) -> bytes:
+        return encode_parts(_SNAPSHOT_CLASS, 2, i32(self.padding), self.value)
+
+    @classmethod
+    def _snapshot_readers(cls) -> SnapshotReaders:
+        return {_SNAPSHOT_CLASS: _parse_nullable}
+
+
+def _parse_nullable(snapshot: SnapshotReader) -> FlinkType:
+    snapshot.outer_version()
+    reader = snapshot.reader
+    begin = reader.position
+    padding = reader.i32()
+    if not 0 <= padding <= _LONGEST_PADDING:
+        raise reader.error(f"a null is followed by {padding} bytes", position=begin)
+    return NullableType(snapshot.part(), padding)

@@ -10,16 +10,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import UnsupportedTypeError
-from statestore.interop.flink_savepoints.metadata.java_binary import Reader, utf
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32, utf
+from statestore.interop.flink_savepoints.metadata.snapshot_format import (
+    RUNTIME,
+    encode_optional_map,
+    read_optional_map,
+)
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, Rows, scatter
 from statestore.interop.flink_savepoints.types.byte_slices import BYTES, Places, join_parts
 from statestore.interop.flink_savepoints.types.decode import build_struct, read_non_null
 from statestore.interop.flink_savepoints.types.encode import EMPTY, choose_bytes, find_valid
-from statestore.interop.flink_savepoints.types.families.base import FlinkType, short_name
+from statestore.interop.flink_savepoints.types.families.base import (
+    FlinkType,
+    SnapshotReader,
+    SnapshotReaders,
+    short_name,
+)
 from statestore.interop.flink_savepoints.types.families.nullables import NullableType
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_flagged_skip
 
 __all__ = ["PojoField", "PojoType", "Subclass"]
+
+_SNAPSHOT_CLASS = f"{RUNTIME}PojoSerializerSnapshot"
 
 _NULL, _ITSELF, _SUBCLASS, _TAGGED = 1, 2, 4, 8
 _CLASS = "class"
@@ -80,6 +92,13 @@ class PojoType(FlinkType):
 
     def _write(self, array: pa.Array) -> pa.Array:
         return _write_pojo(array, self)
+
+    def _snapshot(self) -> bytes:
+        return utf(_SNAPSHOT_CLASS) + i32(2) + _encode_pojo_snapshot(self)
+
+    @classmethod
+    def _snapshot_readers(cls) -> SnapshotReaders:
+        return {_SNAPSHOT_CLASS: _parse_pojo}
 
 
 def _list_fields(pojo: PojoType) -> list[pa.Field]:
@@ -273,3 +292,44 @@ def _write_pojo_rows(
         parts.append(NullableType(field.value).write(selected))
     heads = pa.array([head] * int(rows.sum()), BYTES)
     return scatter(join_parts(heads, *parts), rows).fill_null(EMPTY)
+
+
+def _encode_pojo_snapshot(pojo: PojoType) -> bytes:
+    fields = [
+        (field.name, utf(field.declared_by) + utf(field.name), field.value.snapshot())
+        for field in pojo.fields
+    ]
+    parts = [utf(pojo.class_name), encode_optional_map(fields)]
+    for classes in (pojo.registered, pojo.others):
+        snapshots = (None if part.value is None else part.value.snapshot() for part in classes)
+        entries = [
+            (part.class_name, b"", raw) for part, raw in zip(classes, snapshots, strict=True)
+        ]
+        parts.append(encode_optional_map(entries))
+    return b"".join(parts)
+
+
+def _parse_pojo(snapshot: SnapshotReader) -> FlinkType:
+    """Read ``PojoSerializerSnapshotData``: the fields, and the two lists of subclasses."""
+    reader = snapshot.reader
+    class_name = reader.utf()
+    fields = []
+    for name, key, value in read_optional_map(reader):
+        if key is None or value is None:
+            raise UnsupportedTypeError(
+                f"{reader.name} has the POJO {class_name}, whose field {name!r} its job did "
+                "not find, so its values cannot be read"
+            )
+        declared_by = key.utf()
+        key.utf()
+        fields.append(PojoField(name, declared_by, snapshot.framed(value)))
+    return PojoType(
+        class_name, tuple(fields), _parse_subclasses(snapshot), _parse_subclasses(snapshot)
+    )
+
+
+def _parse_subclasses(snapshot: SnapshotReader) -> tuple[Subclass, ...]:
+    return tuple(
+        Subclass(name, None if value is None else snapshot.framed(value))
+        for name, _, value in read_optional_map(snapshot.reader)
+    )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, list_offsets
 from statestore.interop.flink_savepoints.types.decode import split_elements
 from statestore.interop.flink_savepoints.types.encode import (
@@ -15,7 +16,11 @@ from statestore.interop.flink_savepoints.types.encode import (
     refuse_nulls,
     write_sized,
 )
-from statestore.interop.flink_savepoints.types.families.base import FlinkType, generic_name
+from statestore.interop.flink_savepoints.types.families.base import (
+    FlinkType,
+    SnapshotReaders,
+    generic_name,
+)
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, skip_sized
 
 __all__ = ["PythonType"]
@@ -56,3 +61,12 @@ class PythonType(FlinkType):
             return write_sized(self.value.write(array))
         refuse_nulls(array)
         return write_sized(join_runs(self.value.write(array.flatten()), list_lengths(array)))
+
+    def _snapshot(self) -> bytes:
+        raise UnsupportedTypeError(
+            f"a savepoint describes values of PyFlink as bytes, so {self.java_name} has no snapshot"
+        )
+
+    @classmethod
+    def _snapshot_readers(cls) -> SnapshotReaders:
+        return {}

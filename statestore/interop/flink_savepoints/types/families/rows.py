@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from statestore.interop.flink_savepoints.metadata.java_binary import Reader
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i8
+from statestore.interop.flink_savepoints.metadata.snapshot_format import RUNTIME, inner_class
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import join_parts
 from statestore.interop.flink_savepoints.types.decode import (
@@ -21,10 +22,18 @@ from statestore.interop.flink_savepoints.types.encode import (
     refuse_nulls,
     write_where,
 )
-from statestore.interop.flink_savepoints.types.families.base import FlinkType, generic_name
+from statestore.interop.flink_savepoints.types.families.base import (
+    FlinkType,
+    SnapshotReader,
+    SnapshotReaders,
+    encode_parts,
+    generic_name,
+)
 from statestore.interop.flink_savepoints.types.value_lengths import Skip
 
 __all__ = ["RowType"]
+
+_SNAPSHOT_CLASS = inner_class(RUNTIME, "RowSerializer")
 
 _KIND_BITS = 2
 """The number of bits of a ``RowKind``, which precede the null bits of a row's fields."""
@@ -91,3 +100,16 @@ class RowType(FlinkType):
             bits[:, number] = ~valid
             parts.append(write_where(column, valid, field))
         return join_parts(matrix_bytes(np.packbits(bits, axis=1)), *parts)
+
+    def _snapshot(self) -> bytes:
+        return encode_parts(_SNAPSHOT_CLASS, 4, i8(self.has_kind), *self.fields)
+
+    @classmethod
+    def _snapshot_readers(cls) -> SnapshotReaders:
+        return {_SNAPSHOT_CLASS: _parse_row}
+
+
+def _parse_row(snapshot: SnapshotReader) -> FlinkType:
+    outer = snapshot.outer_version()
+    has_kind = snapshot.reader.bool() if outer >= 4 else outer == 3
+    return RowType(snapshot.parts() if has_kind else snapshot.fields(), has_kind)

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from statestore.errors import UnsupportedTypeError
+from statestore.interop.flink_savepoints.metadata.old_versions import unsupported_version
+from statestore.interop.flink_savepoints.metadata.snapshot_format import (
+    SIMPLE_VERSION,
+    encode_simple,
+)
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
-from statestore.interop.flink_savepoints.types.families.base import FlinkType
+from statestore.interop.flink_savepoints.types.families.base import (
+    FlinkType,
+    SnapshotReader,
+    SnapshotReaders,
+)
 from statestore.interop.flink_savepoints.types.families.scalar_arrays import ARRAYS
 from statestore.interop.flink_savepoints.types.families.scalar_big_numbers import BIG_NUMBERS
 from statestore.interop.flink_savepoints.types.families.scalar_form import ScalarForm
@@ -20,6 +31,8 @@ from statestore.interop.flink_savepoints.types.value_lengths import Skip
 
 __all__ = ["SCALARS", "Scalar"]
 
+_SIMPLE_VERSION_OF_1_7 = 2
+_SIMPLE_WRITTEN_BY = {1: "1.6 or before"}
 _FORMS = (*NUMBERS, *BIG_NUMBERS, *TEXTS, *TIMES, *WINDOWS, *ARRAYS, *PYTHON_SCALARS)
 
 SCALARS: dict[str, ScalarForm] = {form.name: form for form in _FORMS}
@@ -57,3 +70,30 @@ class Scalar(FlinkType):
 
     def _write(self, array: pa.Array) -> pa.Array:
         return self.form.write(array)
+
+    def _snapshot(self) -> bytes:
+        if self.form.snapshot is None:
+            raise UnsupportedTypeError(f"no serializer of Java writes values of {self.name}")
+        return encode_simple(self.form.snapshot)
+
+    @classmethod
+    def _snapshot_readers(cls) -> SnapshotReaders:
+        return {
+            form.snapshot: _make_reader(form.snapshot, Scalar(form.name))
+            for form in _FORMS
+            if form.snapshot is not None
+        }
+
+
+def _make_reader(class_name: str, scalar: Scalar) -> Callable[[SnapshotReader], FlinkType]:
+    def parse(snapshot: SnapshotReader) -> FlinkType:
+        if snapshot.version == _SIMPLE_VERSION_OF_1_7:
+            snapshot.reader.utf()  # the serializer's class name
+        elif snapshot.version != SIMPLE_VERSION:
+            what = f"a serializer snapshot {class_name.rpartition('.')[2]}"
+            raise unsupported_version(
+                snapshot.reader.name, what, snapshot.version, _SIMPLE_WRITTEN_BY
+            )
+        return scalar
+
+    return parse

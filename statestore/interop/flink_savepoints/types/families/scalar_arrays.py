@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader
+from statestore.interop.flink_savepoints.metadata.snapshot_format import BASE, inner_class
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, list_offsets
 from statestore.interop.flink_savepoints.types.byte_slices import Bytes, Places, piece_array
 from statestore.interop.flink_savepoints.types.decode import scan_elements
@@ -32,6 +33,7 @@ from statestore.interop.flink_savepoints.types.value_lengths import (
 
 __all__ = ["ARRAYS"]
 
+_ARRAYS = f"{BASE}array."
 _NO_BYTES = np.empty(0, np.uint8)
 
 
@@ -95,30 +97,40 @@ def _write_string_arrays(array: pa.Array) -> pa.Array:
     return write_counted(array, write_strings(array.flatten()))
 
 
-def _define_array(name: str, dtype_name: str, element: pa.DataType) -> ScalarForm:
+def _define_array(name: str, serializer: str, dtype_name: str, element: pa.DataType) -> ScalarForm:
     dtype: np.dtype[np.generic] = np.dtype(dtype_name)
     skip = _make_array_skip(dtype.itemsize)
     read, write = _make_array_reader(dtype), _make_array_writer(dtype_name)
-    return ScalarForm(name, pa.list_(element), skip, read, write)
+    snapshot = inner_class(_ARRAYS, serializer)
+    return ScalarForm(name, snapshot, pa.list_(element), skip, read, write)
 
 
 ARRAYS = (
     ScalarForm(
         "boolean[]",
+        inner_class(_ARRAYS, "BooleanPrimitiveArraySerializer"),
         pa.list_(pa.bool_()),
         _make_array_skip(1),
         _read_boolean_arrays,
         _write_boolean_arrays,
     ),
-    ScalarForm("byte[]", pa.binary(), skip_sized, read_sized, write_sized),
-    _define_array("short[]", ">i2", pa.int16()),
-    _define_array("int[]", ">i4", pa.int32()),
-    _define_array("long[]", ">i8", pa.int64()),
-    _define_array("float[]", ">f4", pa.float32()),
-    _define_array("double[]", ">f8", pa.float64()),
-    _define_array("char[]", ">u2", pa.uint16()),
+    ScalarForm(
+        "byte[]",
+        inner_class(_ARRAYS, "BytePrimitiveArraySerializer"),
+        pa.binary(),
+        skip_sized,
+        read_sized,
+        write_sized,
+    ),
+    _define_array("short[]", "ShortPrimitiveArraySerializer", ">i2", pa.int16()),
+    _define_array("int[]", "IntPrimitiveArraySerializer", ">i4", pa.int32()),
+    _define_array("long[]", "LongPrimitiveArraySerializer", ">i8", pa.int64()),
+    _define_array("float[]", "FloatPrimitiveArraySerializer", ">f4", pa.float32()),
+    _define_array("double[]", "DoublePrimitiveArraySerializer", ">f8", pa.float64()),
+    _define_array("char[]", "CharPrimitiveArraySerializer", ">u2", pa.uint16()),
     ScalarForm(
         "String[]",
+        inner_class(_ARRAYS, "StringArraySerializer"),
         pa.list_(pa.string()),
         make_counted_skip(skip_string),
         _read_string_arrays,

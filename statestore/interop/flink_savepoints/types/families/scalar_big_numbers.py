@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32
+from statestore.interop.flink_savepoints.metadata.snapshot_format import BASE, inner_class
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import BYTES, piece_array
 from statestore.interop.flink_savepoints.types.families.scalar_form import ScalarForm
@@ -123,9 +124,19 @@ def _write_big_decimals(array: pa.Array) -> pa.Array:
 
 BIG_NUMBERS = (
     ScalarForm(
-        "BigInteger", pa.string(), _skip_big_integer, _read_big_integers, _write_big_integers
+        "BigInteger",
+        inner_class(BASE, "BigIntSerializer"),
+        pa.string(),
+        _skip_big_integer,
+        _read_big_integers,
+        _write_big_integers,
     ),
     ScalarForm(
-        "BigDecimal", pa.string(), _skip_big_decimal, _read_big_decimals, _write_big_decimals
+        "BigDecimal",
+        inner_class(BASE, "BigDecSerializer"),
+        pa.string(),
+        _skip_big_decimal,
+        _read_big_decimals,
+        _write_big_decimals,
     ),
 )

@@ -28,10 +28,12 @@ class Width:
 class ScalarForm:
     """A type without parameters: its short name, its column type, and the layout of its values.
 
+    ``snapshot`` is the class of its serializer snapshot; it is None if no Java serializer has it.
     ``extent`` says where a value ends: after a fixed width, or where a function finds its end.
     """
 
     name: str
+    snapshot: str | None
     arrow: pa.DataType
     extent: Width | Skip
     read: Callable[[Cursor], pa.Array]

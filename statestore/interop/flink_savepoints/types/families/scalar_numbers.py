@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
+from statestore.interop.flink_savepoints.metadata.snapshot_format import BASE, FLINK, inner_class
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.encode import (
     make_number_writer,
@@ -47,19 +48,34 @@ def _write_sorted_longs(array: pa.Array) -> pa.Array:
     return write_numbers(pa.array(numbers), ">i8")
 
 
-def _define_number(name: str, dtype: str, arrow: pa.DataType) -> ScalarForm:
-    width = Width(np.dtype(dtype).itemsize)
-    return ScalarForm(name, arrow, width, make_number_reader(dtype), make_number_writer(dtype))
+def _define_number(name: str, serializer: str, dtype: str, arrow: pa.DataType) -> ScalarForm:
+    snapshot, width = inner_class(BASE, serializer), Width(np.dtype(dtype).itemsize)
+    read, write = make_number_reader(dtype), make_number_writer(dtype)
+    return ScalarForm(name, snapshot, arrow, width, read, write)
 
 
 NUMBERS = (
-    ScalarForm("Boolean", pa.bool_(), Width(1), _read_booleans, _write_booleans),
-    _define_number("Byte", ">i1", pa.int8()),
-    _define_number("Short", ">i2", pa.int16()),
-    _define_number("Integer", ">i4", pa.int32()),
-    _define_number("Long", ">i8", pa.int64()),
-    _define_number("Float", ">f4", pa.float32()),
-    _define_number("Double", ">f8", pa.float64()),
-    _define_number("Character", ">u2", pa.uint16()),
-    ScalarForm("SortedLong", pa.int64(), Width(8), _read_sorted_longs, _write_sorted_longs),
+    ScalarForm(
+        "Boolean",
+        inner_class(BASE, "BooleanSerializer"),
+        pa.bool_(),
+        Width(1),
+        _read_booleans,
+        _write_booleans,
+    ),
+    _define_number("Byte", "ByteSerializer", ">i1", pa.int8()),
+    _define_number("Short", "ShortSerializer", ">i2", pa.int16()),
+    _define_number("Integer", "IntSerializer", ">i4", pa.int32()),
+    _define_number("Long", "LongSerializer", ">i8", pa.int64()),
+    _define_number("Float", "FloatSerializer", ">f4", pa.float32()),
+    _define_number("Double", "DoubleSerializer", ">f8", pa.float64()),
+    _define_number("Character", "CharSerializer", ">u2", pa.uint16()),
+    ScalarForm(
+        "SortedLong",
+        inner_class(f"{FLINK}table.runtime.operators.sink.", "SortedLongSerializer"),
+        pa.int64(),
+        Width(8),
+        _read_sorted_longs,
+        _write_sorted_longs,
+    ),
 )

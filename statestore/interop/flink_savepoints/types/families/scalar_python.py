@@ -41,9 +41,9 @@ def _write_timestamps(array: pa.Array) -> pa.Array:
 
 
 PYTHON_SCALARS = (
-    ScalarForm("PythonDate", pa.date32(), Width(4), _read_dates, _write_days_or_millis),
-    ScalarForm("PythonTime", pa.time32("ms"), Width(4), _read_times, _write_days_or_millis),
+    ScalarForm("PythonDate", None, pa.date32(), Width(4), _read_dates, _write_days_or_millis),
+    ScalarForm("PythonTime", None, pa.time32("ms"), Width(4), _read_times, _write_days_or_millis),
     ScalarForm(
-        "PythonTimestamp", pa.timestamp("ms"), Width(8), _read_timestamps, _write_timestamps
+        "PythonTimestamp", None, pa.timestamp("ms"), Width(8), _read_timestamps, _write_timestamps
     ),
 )

@@ -14,6 +14,12 @@ import pyarrow.compute as pc
 
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader, string_value
+from statestore.interop.flink_savepoints.metadata.snapshot_format import (
+    BASE,
+    FLINK,
+    TABLE,
+    inner_class,
+)
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, Rows
 from statestore.interop.flink_savepoints.types.byte_slices import (
     BYTES,
@@ -146,7 +152,28 @@ def _write_varints(values: npt.NDArray[Any]) -> pa.Array:
 
 
 TEXTS = (
-    ScalarForm("String", pa.string(), skip_string, read_strings, write_strings),
-    ScalarForm("StringData", pa.string(), skip_sized, _read_string_data, write_sized),
-    ScalarForm("ByteArrayWrapper", pa.binary(), skip_sized, read_sized, write_sized),
+    ScalarForm(
+        "String",
+        inner_class(BASE, "StringSerializer"),
+        pa.string(),
+        skip_string,
+        read_strings,
+        write_strings,
+    ),
+    ScalarForm(
+        "StringData",
+        inner_class(TABLE, "StringDataSerializer"),
+        pa.string(),
+        skip_sized,
+        _read_string_data,
+        write_sized,
+    ),
+    ScalarForm(
+        "ByteArrayWrapper",
+        inner_class(f"{FLINK}streaming.api.utils.", "ByteArrayWrapperSerializer"),
+        pa.binary(),
+        skip_sized,
+        read_sized,
+        write_sized,
+    ),
 )

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import UnsupportedTypeError
+from statestore.interop.flink_savepoints.metadata.snapshot_format import BASE, inner_class
 from statestore.interop.flink_savepoints.types.arrow_types import INSTANT
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, Rows
 from statestore.interop.flink_savepoints.types.byte_slices import Places
@@ -192,7 +193,8 @@ def _define_time(
     def write(array: pa.Array) -> pa.Array:
         return matrix_bytes(encode(array))
 
-    return ScalarForm(name, arrow, Width(width), read, write)
+    snapshot = inner_class(BASE, f"{name}Serializer")
+    return ScalarForm(name, snapshot, arrow, Width(width), read, write)
 
 
 _MILLIS = pa.timestamp("ms", "UTC")

@@ -5,6 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from statestore.interop.flink_savepoints.metadata.snapshot_format import (
+    BASE,
+    DATAVIEW,
+    FLINK,
+    RUNTIME,
+    inner_class,
+)
 from statestore.interop.flink_savepoints.types.arrow_types import WINDOW
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import join_parts
@@ -19,6 +26,9 @@ from statestore.interop.flink_savepoints.types.families.scalar_numbers import ma
 from statestore.interop.flink_savepoints.types.value_lengths import make_fixed_skip
 
 __all__ = ["WINDOWS"]
+
+_WINDOWS = f"{FLINK}streaming.api.windowing.windows."
+_SQL_WINDOWS = f"{FLINK}table.runtime.operators.window."
 
 
 def _read_nothing(cursor: Cursor) -> pa.Array:
@@ -46,18 +56,77 @@ def _write_windows(array: pa.Array) -> pa.Array:
 
 
 WINDOWS = (
-    ScalarForm("Void", pa.null(), Width(1), _read_nothing, _write_nothing),
-    ScalarForm("Null", pa.null(), Width(1), _read_nothing, _write_nothing),
+    ScalarForm(
+        "Void",
+        inner_class(BASE, "VoidSerializer"),
+        pa.null(),
+        Width(1),
+        _read_nothing,
+        _write_nothing,
+    ),
+    ScalarForm(
+        "Null",
+        inner_class(DATAVIEW, "NullSerializer"),
+        pa.null(),
+        Width(1),
+        _read_nothing,
+        _write_nothing,
+    ),
     # Its getLength is 0, but it writes one byte.
     ScalarForm(
-        "VoidNamespace", pa.null(), Width(1, serializer_length=0), _read_nothing, _write_nothing
+        "VoidNamespace",
+        inner_class(f"{FLINK}runtime.state.", "VoidNamespaceSerializer"),
+        pa.null(),
+        Width(1, serializer_length=0),
+        _read_nothing,
+        _write_nothing,
     ),
-    ScalarForm("GlobalWindow", pa.null(), Width(1), _read_nothing, _write_nothing),
-    ScalarForm("SqlGlobalWindow", pa.null(), Width(1), _read_nothing, _write_nothing),
-    ScalarForm("Tuple0", pa.null(), make_fixed_skip(1), _read_nothing, _write_tuple0),
-    ScalarForm("TimeWindow", WINDOW, Width(16), _read_windows, _write_windows),
-    ScalarForm("SqlTimeWindow", WINDOW, Width(16), _read_windows, _write_windows),
     ScalarForm(
-        "CountWindow", pa.int64(), Width(8), make_number_reader(">i8"), make_number_writer(">i8")
+        "GlobalWindow",
+        f"{_WINDOWS}GlobalWindow$Serializer$GlobalWindowSerializerSnapshot",
+        pa.null(),
+        Width(1),
+        _read_nothing,
+        _write_nothing,
+    ),
+    ScalarForm(
+        "SqlGlobalWindow",
+        f"{_SQL_WINDOWS}GlobalWindow$Serializer$GlobalWindowSerializerSnapshot",
+        pa.null(),
+        Width(1),
+        _read_nothing,
+        _write_nothing,
+    ),
+    ScalarForm(
+        "Tuple0",
+        f"{RUNTIME}Tuple0SerializerSnapshot",
+        pa.null(),
+        make_fixed_skip(1),
+        _read_nothing,
+        _write_tuple0,
+    ),
+    ScalarForm(
+        "TimeWindow",
+        f"{_WINDOWS}TimeWindow$Serializer$TimeWindowSerializerSnapshot",
+        WINDOW,
+        Width(16),
+        _read_windows,
+        _write_windows,
+    ),
+    ScalarForm(
+        "SqlTimeWindow",
+        f"{_SQL_WINDOWS}TimeWindow$Serializer$TimeWindowSerializerSnapshot",
+        WINDOW,
+        Width(16),
+        _read_windows,
+        _write_windows,
+    ),
+    ScalarForm(
+        "CountWindow",
+        f"{_SQL_WINDOWS}CountWindow$Serializer$CountWindowSerializerSnapshot",
+        pa.int64(),
+        Width(8),
+        make_number_reader(">i8"),
+        make_number_writer(">i8"),
     ),
 )

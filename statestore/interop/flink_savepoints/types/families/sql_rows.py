@@ -6,16 +6,33 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from statestore.interop.flink_savepoints.metadata.logical_types import LogicalType
+from statestore.interop.flink_savepoints.metadata.java_binary import i32, utf
+from statestore.interop.flink_savepoints.metadata.logical_types import (
+    LogicalType,
+    read_logical_type,
+)
+from statestore.interop.flink_savepoints.metadata.snapshot_format import (
+    TABLE,
+    encode_nested,
+    inner_class,
+)
 from statestore.interop.flink_savepoints.types.arrow_types import row_fields
 from statestore.interop.flink_savepoints.types.binary_rows import decode_rows, encode_rows
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import BYTES
 from statestore.interop.flink_savepoints.types.encode import write_sized
-from statestore.interop.flink_savepoints.types.families.base import FlinkType, OpaqueType
+from statestore.interop.flink_savepoints.types.families.base import (
+    FlinkType,
+    OpaqueType,
+    SnapshotReader,
+    SnapshotReaders,
+)
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, skip_sized
 
 __all__ = ["BinaryRowType", "RowDataType"]
+
+_ROW_DATA = inner_class(TABLE, "RowDataSerializer")
+_BINARY_ROW = inner_class(TABLE, "BinaryRowDataSerializer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +66,15 @@ class RowDataType(FlinkType):
         rows = encode_rows(self.columns, array, are_keys=self.is_key)
         return write_sized(pa.array(rows, BYTES))
 
+    def _snapshot(self) -> bytes:
+        java = b"".join(column.java for column in self.columns)
+        nested = encode_nested(*(field.snapshot() for field in self.fields))
+        return utf(_ROW_DATA) + i32(3) + i32(len(self.columns)) + java + nested
+
+    @classmethod
+    def _snapshot_readers(cls) -> SnapshotReaders:
+        return {_ROW_DATA: _parse_row_data}
+
 
 @dataclass(frozen=True, slots=True)
 class BinaryRowType(OpaqueType):
@@ -61,3 +87,20 @@ class BinaryRowType(OpaqueType):
 
     def _skipper(self) -> Skip:
         return skip_sized
+
+    def _snapshot(self) -> bytes:
+        return utf(_BINARY_ROW) + i32(3) + i32(self.columns)
+
+    @classmethod
+    def _snapshot_readers(cls) -> SnapshotReaders:
+        return {_BINARY_ROW: _parse_binary_row}
+
+
+def _parse_row_data(snapshot: SnapshotReader) -> FlinkType:
+    reader = snapshot.reader
+    columns = tuple(read_logical_type(reader) for _ in range(reader.count(4, "columns")))
+    return RowDataType(columns, snapshot.parts(len(columns)))
+
+
+def _parse_binary_row(snapshot: SnapshotReader) -> FlinkType:
+    return BinaryRowType(snapshot.reader.i32())

@@ -6,10 +6,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from statestore.interop.flink_savepoints.metadata.snapshot_format import FLINK
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import join_parts
 from statestore.interop.flink_savepoints.types.families.base import (
     FlinkType,
+    SnapshotReader,
+    SnapshotReaders,
+    encode_parts,
     generic_name,
     total_width,
 )
@@ -17,6 +21,8 @@ from statestore.interop.flink_savepoints.types.families.scalar import Scalar
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_sequence_skip
 
 __all__ = ["TimerType"]
+
+_SNAPSHOT_CLASS = f"{FLINK}streaming.api.operators.TimerSerializerSnapshot"
 
 _TIME = Scalar("SortedLong")
 """The time has its sign bit flipped, so that bytes sort by time (``TimerSerializer``)."""
@@ -58,3 +64,15 @@ class TimerType(FlinkType):
     def _write(self, array: pa.Array) -> pa.Array:
         columns = zip(array.flatten(), self._parts, strict=True)
         return join_parts(*(part.write(column) for column, part in columns))
+
+    def _snapshot(self) -> bytes:
+        return encode_parts(_SNAPSHOT_CLASS, 2, b"", self.key, self.namespace)
+
+    @classmethod
+    def _snapshot_readers(cls) -> SnapshotReaders:
+        return {_SNAPSHOT_CLASS: _parse_timer}
+
+
+def _parse_timer(snapshot: SnapshotReader) -> FlinkType:
+    snapshot.outer_version()
+    return TimerType(*snapshot.pair())

@@ -6,10 +6,15 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from statestore.interop.flink_savepoints.metadata.java_binary import i8, i32, utf
+from statestore.interop.flink_savepoints.metadata.snapshot_format import FLINK
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.encode import write_fields
 from statestore.interop.flink_savepoints.types.families.base import (
     FlinkType,
+    SnapshotReader,
+    SnapshotReaders,
+    encode_parts,
     generic_name,
     total_width,
 )
@@ -17,6 +22,9 @@ from statestore.interop.flink_savepoints.types.families.scalar import Scalar
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_sequence_skip
 
 __all__ = ["TtlAwareType", "TtlType"]
+
+_TTL = f"{FLINK}runtime.state.ttl.TtlStateFactory$TtlSerializerSnapshot"
+_TTL_AWARE = f"{FLINK}runtime.state.ttl.TtlAwareSerializerSnapshot"
 
 _STAMP = Scalar("Long")
 
@@ -49,6 +57,13 @@ class TtlType(FlinkType):
     def _write(self, array: pa.Array) -> pa.Array:
         return write_fields(array, (_STAMP, self.value))
 
+    def _snapshot(self) -> bytes:
+        return encode_parts(_TTL, 2, b"", _STAMP, self.value)
+
+    @classmethod
+    def _snapshot_readers(cls) -> SnapshotReaders:
+        return {_TTL: _parse_ttl}
+
 
 @dataclass(frozen=True, slots=True)
 class TtlAwareType(FlinkType):
@@ -77,3 +92,24 @@ class TtlAwareType(FlinkType):
 
     def _write(self, array: pa.Array) -> pa.Array:
         return self.value.write(array)
+
+    def _snapshot(self) -> bytes:
+        return utf(_TTL_AWARE) + i32(1) + i8(self.has_ttl) + self.value.snapshot()
+
+    @classmethod
+    def _snapshot_readers(cls) -> SnapshotReaders:
+        return {_TTL_AWARE: _parse_ttl_aware}
+
+
+def _parse_ttl(snapshot: SnapshotReader) -> FlinkType:
+    snapshot.outer_version()
+    begin = snapshot.reader.position
+    stamp, value = snapshot.pair()
+    if stamp != _STAMP:
+        raise snapshot.reader.error("the last-access time is not a Long", position=begin)
+    return TtlType(value)
+
+
+def _parse_ttl_aware(snapshot: SnapshotReader) -> FlinkType:
+    has_ttl = snapshot.reader.bool()
+    return TtlAwareType(snapshot.nested(), has_ttl)

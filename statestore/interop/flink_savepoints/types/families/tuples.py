@@ -6,18 +6,28 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from statestore.interop.flink_savepoints.metadata.java_binary import utf
+from statestore.interop.flink_savepoints.metadata.snapshot_format import FLINK, RUNTIME
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.decode import build_struct, number_fields
 from statestore.interop.flink_savepoints.types.encode import write_fields
 from statestore.interop.flink_savepoints.types.families.base import (
     FlinkType,
+    SnapshotReader,
+    SnapshotReaders,
+    encode_parts,
     generic_name,
     short_name,
     total_width,
 )
+from statestore.interop.flink_savepoints.types.families.scalar import Scalar
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_sequence_skip
 
 __all__ = ["TupleType"]
+
+_SNAPSHOT = f"{RUNTIME}TupleSerializerSnapshot"
+_JOIN = f"{FLINK}streaming.api.operators.co.IntervalJoinOperator$BufferEntry"
+_JOIN_SNAPSHOT = f"{_JOIN}SerializerSnapshot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +60,23 @@ class TupleType(FlinkType):
 
     def _write(self, array: pa.Array) -> pa.Array:
         return write_fields(array, self.fields)
+
+    def _snapshot(self) -> bytes:
+        if self.class_name == _JOIN:
+            return encode_parts(_JOIN_SNAPSHOT, 1, b"", self.fields[1])
+        return encode_parts(_SNAPSHOT, 2, utf(self.class_name), *self.fields)
+
+    @classmethod
+    def _snapshot_readers(cls) -> SnapshotReaders:
+        return {_SNAPSHOT: _parse_tuple, _JOIN_SNAPSHOT: _parse_join_entry}
+
+
+def _parse_tuple(snapshot: SnapshotReader) -> FlinkType:
+    snapshot.outer_version()
+    return TupleType(snapshot.reader.utf(), snapshot.fields())
+
+
+def _parse_join_entry(snapshot: SnapshotReader) -> FlinkType:
+    """Read ``IntervalJoinOperator.BufferEntry``: a flag that it was joined, and the element."""
+    snapshot.outer_version()
+    return TupleType(_JOIN, (Scalar("Boolean"), snapshot.part()))
