@@ -36,6 +36,8 @@ from statestore.jobgraph.operators import operator_id
 from tests.interop.flink_savepoints.goldens import GOLDENS, Golden, few
 from tests.interop.flink_savepoints.shown import as_text, shown
 
+pytestmark = pytest.mark.slow
+
 JOBS = [golden for golden in GOLDENS if "sql" not in golden.name]
 QUERIES = [golden for golden in GOLDENS if "sql" in golden.name]
 
