@@ -25,6 +25,7 @@ from statestore.errors import (
 )
 from statestore.format.left_out import LeftOutState, left_out_text, refuse_left_out
 from statestore.format.manifest import Manifest
+from statestore.interop.spark_checkpoints import query_settings
 from statestore.interop.spark_checkpoints.columns import KEY_BYTES, VALUE_BYTES
 from statestore.interop.spark_checkpoints.hand_over import with_progress
 from statestore.interop.spark_checkpoints.import_record import QUERY, ImportedStore, QueryRecord
@@ -56,7 +57,6 @@ from statestore.streaming.timer_index import INDEX
 
 __all__ = ["ExportedLocation", "ExportedStore", "export_checkpoint"]
 
-_COMPRESSION = "spark.sql.streaming.stateStore.compression.codec"
 _MAX_PARTITIONS = 2**31 - 1
 
 
@@ -308,7 +308,8 @@ def _build_files(
             lines, settings = _split_offsets(content)
             conf = settings["conf"]
             conf |= {SHUFFLE_PARTITIONS: str(partitions), PROVIDER: PROVIDERS[provider]}
-            conf[_COMPRESSION] = CODEC
+            # All rows are in the partitions of their keys now, whatever the query did before.
+            conf |= {query_settings.CODEC: CODEC, query_settings.STRICT: "true"}
             lines[1] = json.dumps(settings, separators=(",", ":")).encode()
             files[name] = b"\n".join(lines)
         elif name.startswith("state/") and name.split("/")[2] == "_metadata":

@@ -20,6 +20,7 @@ from statestore.format.rescale_proof import RowSet
 from statestore.interop.spark_checkpoints.columns import StoreColumns
 from statestore.interop.spark_checkpoints.families import FamilyColumns
 from statestore.interop.spark_checkpoints.parts import Columns, PartForm, StatePart
+from statestore.interop.spark_checkpoints.query_settings import settings_of
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.streaming.progress import Progress
@@ -119,10 +120,9 @@ class QueryRecord:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """The settings in the plan of the imported micro-batch."""
+        """The settings of the imported micro-batch, as in :class:`BatchPlan`."""
         _, planned, *_ = dict(self.logs)[f"offsets/{self.imported_batch}"].split(b"\n")
-        settings: Mapping[str, str] = json.loads(planned)["conf"]
-        return settings
+        return settings_of(json.loads(planned)["conf"])
 
     @property
     def has_logs(self) -> bool:

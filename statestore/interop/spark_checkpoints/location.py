@@ -37,6 +37,7 @@ from statestore.interop.spark_checkpoints.log_damage import (
     refuse_damaged_schema,
     refuse_damaged_source_log,
 )
+from statestore.interop.spark_checkpoints.query_settings import settings_of
 from statestore.storage import Storage
 
 __all__ = [
@@ -117,7 +118,10 @@ class _OperatorMetadata(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The plan of a micro-batch: its settings, and the end of each source's data."""
+    """The plan of a micro-batch: its settings, and the end of each source's data.
+
+    ``settings`` also has the settings that the plan lacks, with Spark's oldest values.
+    """
 
     number: int
     watermark_ms: int
@@ -273,7 +277,7 @@ class CheckpointLocation:
             number,
             settings.batchWatermarkMs,
             settings.batchTimestampMs,
-            settings.conf,
+            settings_of(settings.conf),
             tuple(lines[1:]),
         )
 

@@ -12,9 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from statestore.interop.spark_checkpoints.location import Operator, provider_name
+from statestore.interop.spark_checkpoints.query_settings import (
+    AGGREGATION_FORMAT,
+    ENCODING,
+    GROUPS_FORMAT,
+    JOIN_FORMAT,
+    ROW_CHECKSUM,
+)
 
 __all__ = [
-    "ENCODING",
     "NOT_REWRITTEN",
     "PREFIXED",
     "OperatorKind",
@@ -65,13 +71,9 @@ NOT_REWRITTEN = frozenset({"globalLimit"})
 
 # Settings of a query that determine the layout of its state, and the supported values.
 _FORMATS: dict[str, tuple[str, ...]] = {
-    "spark.sql.streaming.aggregation.stateFormatVersion": ("1", "2"),
-    "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion": ("1", "2"),
+    AGGREGATION_FORMAT: ("1", "2"),
+    GROUPS_FORMAT: ("1", "2"),
 }
-_JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
-_ROW_CHECKSUM = "spark.sql.streaming.stateStore.rowChecksum.enabled"
-_STRICT = "spark.sql.streaming.statefulOperator.useStrictDistribution"
-ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
 
 
 def find_operator_kind(operator_name: str) -> OperatorKind | None:
@@ -82,7 +84,7 @@ def find_operator_kind(operator_name: str) -> OperatorKind | None:
 def find_problem(operator: Operator, settings: Mapping[str, str]) -> str | None:
     """Return why an operator's state cannot be imported, None if it can be.
 
-    ``settings`` are the settings in the plan of the micro-batch.
+    ``settings`` are the settings of the micro-batch, as in :class:`BatchPlan`.
     """
     operator_kind = find_operator_kind(operator.name)
     if operator_kind is None:
@@ -90,19 +92,17 @@ def find_problem(operator: Operator, settings: Mapping[str, str]) -> str | None:
     provider = provider_name(settings)
     if provider not in ("hdfs", "rocksdb"):
         return f"its state store provider {provider} is not one of Spark's own"
-    if settings.get(_ROW_CHECKSUM, "false") != "false":
-        return f"its rows have checksums ({_ROW_CHECKSUM}), which are not supported"
-    if settings.get(_STRICT, "true") != "true":
-        return f"its rows may be in other partitions than their keys imply ({_STRICT} is off)"
+    if settings[ROW_CHECKSUM] != "false":
+        return f"its rows have checksums ({ROW_CHECKSUM}), which are not supported"
     formats = dict(_FORMATS)
     if operator.name == "symmetricHashJoin":
-        formats[_JOIN_FORMAT] = ("2",)
+        formats[JOIN_FORMAT] = ("2",)
     for name, known in formats.items():
-        version = settings.get(name, known[-1])
+        version = settings[name]
         if version not in known:
             return f"its state has format {version} ({name}); supported is {' and '.join(known)}"
     encodings = ("unsaferow", "avro") if operator_kind.has_variables else ("unsaferow",)
-    if settings.get(ENCODING, "unsaferow") not in encodings:
+    if settings[ENCODING] not in encodings:
         known_too = " and ".join(encodings)
         return (
             f"its rows are encoded as {settings[ENCODING]} ({ENCODING}); supported is {known_too}"

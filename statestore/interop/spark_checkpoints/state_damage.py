@@ -37,11 +37,11 @@ from statestore.interop.spark_checkpoints.location import (
     Operator,
     state_folder,
 )
+from statestore.interop.spark_checkpoints.query_settings import CODEC
 from statestore.storage import Storage
 
 __all__ = ["refuse_damaged_states"]
 
-_CODEC = "spark.sql.streaming.stateStore.compression.codec"
 _CODECS = {"lz4": "LZ4", "zstd": "ZStd", "snappy": "Snappy", "lzf": "LZF"}
 _KNOWN = {*_CODECS, *(f"org.apache.spark.io.{name}CompressionCodec" for name in _CODECS.values())}
 # In the second format of checkpoints, an id follows the version.
@@ -87,7 +87,7 @@ def refuse_damaged_states(
         DamagedFileError: for the first file that is cut off, that continues after its end, or that
             does not match its checksums.
     """
-    if location.plan(batch).settings.get(_CODEC, "lz4") not in _KNOWN:
+    if location.plan(batch).settings[CODEC] not in _KNOWN:
         return  # a codec of the user's own
     names = list(_list_state_files(location.storage.list("state"), operators, batch + 1))
     data_files: dict[str, int] = {}

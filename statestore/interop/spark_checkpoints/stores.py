@@ -18,12 +18,12 @@ from statestore.interop.spark_checkpoints.columns import StoreColumns
 from statestore.interop.spark_checkpoints.families import FAMILY, FamilyColumns
 from statestore.interop.spark_checkpoints.import_record import ImportedStore, QueryRecord
 from statestore.interop.spark_checkpoints.operators import (
-    ENCODING,
     NOT_REWRITTEN,
     PREFIXED,
     find_operator_kind,
 )
 from statestore.interop.spark_checkpoints.parts import PartForm
+from statestore.interop.spark_checkpoints.query_settings import ENCODING
 from statestore.interop.spark_checkpoints.state_files import Provider
 from statestore.interop.spark_checkpoints.variables import family_names, rebuild_families
 from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
@@ -144,7 +144,7 @@ def _find_changed_variables(
     if not changed:
         return ()
     what = f"state {changed[0]!r} of operator {store.uid!r} was changed since its import, and"
-    encoding = record.settings.get(ENCODING, "unsaferow")
+    encoding = record.settings[ENCODING]
     if encoding != "unsaferow":
         raise UnsupportedTypeError(
             f"{what} Spark stores its variables as {encoding}, which cannot be written. "

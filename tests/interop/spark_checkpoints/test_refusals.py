@@ -39,7 +39,6 @@ JOIN = "spark.sql.streaming.join.stateFormatVersion"
 CHECKSUMS = "spark.sql.streaming.stateStore.rowChecksum.enabled"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
-STRICT = "spark.sql.streaming.statefulOperator.useStrictDistribution"
 OTHER_KEY = Query("agg", "update", lambda rows: rows.groupBy("small", "k").count())
 OTHER_PLAN = Query("agg", "update", lambda rows: rows.distinct().groupBy("k").count())
 ARRAY_KEY = Query(
@@ -144,12 +143,6 @@ BROKEN: dict[str, tuple[str, Callable[[str], str], type[StateStoreError], list[s
         ["operator 0", "com.example.Mine"],
     ),
     "encoding": ("offsets/2", conf(ENCODING, "avro"), UnsupportedTypeError, [ENCODING, "avro"]),
-    "distribution": (
-        "offsets/2",
-        conf(STRICT, "false"),
-        UnsupportedTypeError,
-        ["operator 0", STRICT],
-    ),
     "offsets-version": ("offsets/2", named("v1", "v7"), FormatVersionError, ["offsets/2", "v7"]),
     "offsets-of-names": ("offsets/2", named("v1", "v2"), FormatVersionError, ["names the sources"]),
     "commits-version": ("commits/2", named("v1", "v7"), FormatVersionError, ["commits/2", "v7"]),

@@ -1,0 +1,49 @@
+"""The settings of a query that its first micro-batch fixes for the life of its checkpoint location.
+
+Spark writes them into the plan of each micro-batch. A plan lacks the settings that did not exist
+when its version of Spark was released. For these Spark does not use today's default, but the value
+that keeps the query as it was, which is the oldest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = [
+    "AGGREGATION_FORMAT",
+    "CODEC",
+    "ENCODING",
+    "GROUPS_FORMAT",
+    "JOIN_FORMAT",
+    "OLDEST",
+    "ROW_CHECKSUM",
+    "STRICT",
+    "settings_of",
+]
+
+AGGREGATION_FORMAT = "spark.sql.streaming.aggregation.stateFormatVersion"
+GROUPS_FORMAT = "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion"
+JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
+CODEC = "spark.sql.streaming.stateStore.compression.codec"
+ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
+ROW_CHECKSUM = "spark.sql.streaming.stateStore.rowChecksum.enabled"
+STRICT = "spark.sql.streaming.statefulOperator.useStrictDistribution"
+"""If this is off, as for queries that were started before Spark 3.3, the rows of a key can be in
+another partition than the hash of the key implies.
+"""
+
+OLDEST: Mapping[str, str] = {
+    AGGREGATION_FORMAT: "1",
+    GROUPS_FORMAT: "1",
+    JOIN_FORMAT: "1",
+    CODEC: "lz4",
+    ENCODING: "unsaferow",
+    ROW_CHECKSUM: "false",
+    STRICT: "false",
+}
+"""The value of each setting in a plan that lacks it, as in Spark's ``OffsetSeqMetadata``."""
+
+
+def settings_of(planned: Mapping[str, str]) -> Mapping[str, str]:
+    """Return all settings of a query, from the settings in the plan of a micro-batch."""
+    return {**OLDEST, **planned}
