@@ -15,7 +15,6 @@ from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
     SerializerSnapshot,
 )
 from statestore.interop.flink_savepoints.read.canonical import KeyedHeader, StateInfo
-from statestore.interop.flink_savepoints.read.key_group_check import key_groups_at
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import Spans
 from statestore.interop.flink_savepoints.types.flink_types import FlinkType, Scalar
@@ -49,7 +48,7 @@ def written_savepoint(
     raw_values = value_type.write(stored).to_pylist()
     if groups is None:
         spans = Spans.from_values(raw_keys, "keys")
-        found = key_groups_at(key, Cursor(spans, spans.starts, spans.ends))(GROUPS)
+        found = key.key_groups(Cursor(spans, spans.starts, spans.ends))(GROUPS)
         groups = found.tolist()
     by_group: dict[int, list[tuple[bytes, bytes]]] = {}
     for group, raw, value in zip(groups, raw_keys, raw_values, strict=True):

@@ -14,7 +14,6 @@ from statestore.format.names import KEY_GROUP
 from statestore.format.rescale_proof import RowSet
 from statestore.interop.flink_savepoints.exporting.export_types import KeyedExport
 from statestore.interop.flink_savepoints.read.composite import KeyLayout, length_marks
-from statestore.interop.flink_savepoints.read.key_group_check import key_groups_at
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import BYTES, Spans, join_parts
 from statestore.interop.flink_savepoints.types.encode import encode_list
@@ -184,7 +183,7 @@ def compute_flink_groups(
         return groups
     spans = Spans.from_values(rows.column(plan.key.names[0]).to_pylist(), f"a key of {plan.state}")
     starts = spans.starts + plan.flink.before_key
-    return key_groups_at(plan.flink.key, Cursor(spans, starts, spans.ends))(max_parallelism)
+    return plan.flink.key.key_groups(Cursor(spans, starts, spans.ends))(max_parallelism)
 
 
 def _encode_keys(rows: pa.Table, plan: KeyedExport, max_parallelism: int | None = None) -> pa.Array:

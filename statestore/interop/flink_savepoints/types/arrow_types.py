@@ -7,7 +7,15 @@ import pyarrow as pa
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.logical_types import LogicalType
 
-__all__ = ["EXACT_IN_MILLIS", "INSTANT", "WINDOW", "entry_types", "row_fields", "sql_type"]
+__all__ = [
+    "EXACT_IN_MILLIS",
+    "INSTANT",
+    "WINDOW",
+    "entry_types",
+    "row_fields",
+    "sql_type",
+    "to_nanos",
+]
 
 INSTANT = pa.struct([("second", pa.int64()), ("nano", pa.int32())])
 """A Java time in seconds and nanoseconds; no Arrow timestamp covers its full range."""
@@ -24,6 +32,8 @@ _SQL = {
 EXACT_IN_MILLIS = 3
 """The highest number of fractional digits that Flink SQL stores as milliseconds alone."""
 _EXACT_IN_MICROS = 6
+_NANOS = 1_000_000_000
+_MOST_SECONDS = (1 << 63) // _NANOS
 
 
 def row_fields(columns: tuple[LogicalType, ...]) -> list[pa.Field]:
@@ -57,3 +67,15 @@ def sql_type(column: LogicalType) -> pa.DataType:
     if data_type is None:
         raise UnsupportedTypeError(f"values of {column.text} can only be read as bytes")
     return data_type
+
+
+def to_nanos(array: pa.Array) -> pa.Array:
+    """Convert seconds and nanoseconds to nanoseconds since 1970.
+
+    Raises UnsupportedTypeError for a time that does not fit into 64 bits.
+    """
+    second, nano = (part.fill_null(0).to_numpy(zero_copy_only=False) for part in array.flatten())
+    if bool(((second >= _MOST_SECONDS) | (second <= -_MOST_SECONDS)).any()):
+        raise UnsupportedTypeError("a key is a timestamp more than 292 years away from 1970")
+    nulls = array.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(second * _NANOS + nano, pa.int64(), mask=nulls)

@@ -18,11 +18,10 @@ import pyarrow as pa
 
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.logical_types import LogicalType
-from statestore.interop.flink_savepoints.types.arrow_types import INSTANT
+from statestore.interop.flink_savepoints.types.arrow_types import INSTANT, to_nanos
 from statestore.interop.flink_savepoints.types.flink_types import (
     EitherType,
     FlinkType,
-    ListType,
     PojoType,
     PythonType,
     RowDataType,
@@ -31,18 +30,13 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     TupleType,
 )
 
-__all__ = ["PartColumns", "key_types", "part_columns", "to_nanos"]
+__all__ = ["PartColumns", "key_types", "part_columns"]
 
 _FLAT = (TupleType, RowType, RowDataType, PojoType, EitherType)
 _ROW_KIND, _CLASS = "row_kind", "class"
 _LTZ = "TIMESTAMP_WITH_LOCAL_TIME_ZONE"
 
-# The hashed types of keys, by their Java or SQL names. Dates are hashed as their milliseconds.
-_PLAIN = (
-    *("Boolean", "Byte", "Short", "Integer", "Long", "Float", "Double", "Character", "String"),
-    *("BigInteger", "BigDecimal", "LocalDate", "LocalTime", "LocalDateTime", "Instant"),
-)
-_MILLIS = ("Date", "SqlDate", "SqlTime")
+# The hashed types of keys of Flink SQL, by their names.
 _SQL = (
     *("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DATE", "STRING"),
     *("BYTES", "CHAR", "VARCHAR", "BINARY", "VARBINARY", "DECIMAL", "TIME", "TIMESTAMP"),
@@ -50,7 +44,6 @@ _SQL = (
 )
 _EXACT_DIGITS = 6
 _NANOS = 1_000_000_000
-_MOST_SECONDS = (1 << 63) // _NANOS
 
 
 @dataclass(frozen=True)
@@ -135,18 +128,6 @@ def _null_mask(array: pa.Array) -> pa.Array | None:
     return array.is_null() if array.null_count else None
 
 
-def to_nanos(array: pa.Array) -> pa.Array:
-    """Convert seconds and nanoseconds to nanoseconds since 1970.
-
-    Raises UnsupportedTypeError for a time that does not fit into 64 bits.
-    """
-    second, nano = (part.fill_null(0).to_numpy(zero_copy_only=False) for part in array.flatten())
-    if bool(((second >= _MOST_SECONDS) | (second <= -_MOST_SECONDS)).any()):
-        raise UnsupportedTypeError("a key is a timestamp more than 292 years away from 1970")
-    nulls = array.is_null().to_numpy(zero_copy_only=False)
-    return pa.array(second * _NANOS + nano, pa.int64(), mask=nulls)
-
-
 def _to_instants(array: pa.Array) -> pa.Array:
     nanos = array.fill_null(0).to_numpy(zero_copy_only=False)
     parts = [pa.array(nanos // _NANOS), pa.array((nanos % _NANOS).astype(np.int32))]
@@ -211,33 +192,15 @@ def key_types(flink_type: FlinkType, hash_scheme: str) -> tuple[str, ...]:
     if isinstance(flink_type, RowDataType):
         names = [_sql_name(column) for column in flink_type.columns]
     elif isinstance(flink_type, TupleType):
-        names = [_java_name(field) for field in flink_type.fields]
+        names = [field.column_key_type for field in flink_type.fields]
     elif flink_type == Scalar("byte[]") and hash_scheme == "pyflink":  # hashed by content in a Row
         names = ["byte[]"]
     else:
-        names = [_java_name(flink_type)]
+        names = [flink_type.column_key_type]
     known = tuple(name for name in names if name is not None)
     if len(known) < len(names):
         raise UnsupportedTypeError(f"no column type is hashed like keys of {flink_type.java_name}")
     return known
-
-
-def _java_name(flink_type: FlinkType) -> str | None:
-    match flink_type:
-        case Scalar(name) if name in _MILLIS:
-            return "Long"
-        case Scalar(name) if name in _PLAIN:
-            return name
-        case TupleType(_, fields) | RowType(fields):
-            parts = [_java_name(field) for field in fields]
-            known = [part for part in parts if part is not None]
-            outer = "Row" if isinstance(flink_type, RowType) else f"Tuple{len(parts)}"
-            return f"{outer}<{', '.join(known)}>" if len(known) == len(parts) else None
-        case ListType(element, "List"):
-            inner = _java_name(element)
-            return None if inner is None else f"List<{inner}>"
-        case _:
-            return None
 
 
 def _sql_name(column: LogicalType) -> str | None:

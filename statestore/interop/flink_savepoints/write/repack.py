@@ -25,7 +25,6 @@ from statestore.interop.flink_savepoints.metadata.reader import (
 )
 from statestore.interop.flink_savepoints.options import ACCESS, SavepointAccess
 from statestore.interop.flink_savepoints.read.canonical import prefix_bytes
-from statestore.interop.flink_savepoints.read.key_group_check import key_groups_at
 from statestore.interop.flink_savepoints.read.savepoint import (
     FlinkOperator,
     StateEntries,
@@ -218,7 +217,7 @@ def _compute_groups(
     """Return the new key group of each key, after checking that the old one is computed right."""
     state = entries.state
     cursor = Cursor(keys, keys.starts + state.before_key, keys.ends)
-    groups_of = key_groups_at(state.key, cursor)
+    groups_of = state.key.key_groups(cursor)
     known = groups_of(operator.metadata.max_parallelism)
     wrong = np.flatnonzero(known != entries.key_group)
     if len(wrong):

@@ -8,7 +8,7 @@ UnsupportedTypeError there; ``OpaqueType`` does so in all of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -22,6 +22,11 @@ from statestore.interop.flink_savepoints.metadata.snapshot_format import (
     encode_composite,
 )
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.families.key_hash import (
+    GroupFunction,
+    KeyHash,
+    column_groups,
+)
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_fixed_skip
 
 __all__ = [
@@ -31,6 +36,7 @@ __all__ = [
     "SnapshotReaders",
     "encode_parts",
     "generic_name",
+    "nested_hashes",
     "short_name",
     "total_width",
 ]
@@ -104,6 +110,36 @@ class FlinkType(ABC):
         """
         return self._write(array)
 
+    def key_hash(self) -> KeyHash:
+        """Return how keys of this type are hashed.
+
+        Raises UnsupportedTypeError for a type whose hash cannot be computed from its values.
+        """
+        key_hash = self._key_hash()
+        if key_hash is None:
+            raise UnsupportedTypeError(
+                f"cannot compute key groups for keys of type {self.java_name}: their hash "
+                "depends on the job's own class"
+            )
+        return key_hash
+
+    @property
+    def column_key_type(self) -> str | None:
+        """The type with which a key column of a store is hashed like these keys, if any."""
+        key_hash = self._key_hash()
+        return key_hash.key_type if key_hash is not None and key_hash.is_column else None
+
+    def key_groups(self, cursor: Cursor) -> GroupFunction:
+        """Return a function from max parallelism to the key groups of the keys at a cursor.
+
+        The cursor advances past the keys.
+
+        Raises:
+            UnsupportedTypeError: for a type whose hash cannot be computed from its values.
+            DamagedFileError: if the bytes do not match the type.
+        """
+        return self._key_groups(cursor)
+
     def snapshot(self) -> bytes:
         """Return the type's serializer snapshot as Flink 2 writes it, starting with the class name.
 
@@ -150,6 +186,12 @@ class FlinkType(ABC):
 
     def _column_count(self) -> int:
         return 1
+
+    def _key_hash(self) -> KeyHash | None:
+        return None
+
+    def _key_groups(self, cursor: Cursor) -> GroupFunction:
+        return column_groups(self.key_hash(), self.read(cursor))
 
 
 class OpaqueType(FlinkType):
@@ -258,6 +300,12 @@ def _cached_skipper(flink_type: FlinkType) -> Skip:
 @lru_cache(maxsize=512)
 def _cached_column_count(flink_type: FlinkType) -> int:
     return flink_type.column_count
+
+
+def nested_hashes(parts: Sequence[FlinkType]) -> list[KeyHash] | None:
+    """Return how the parts of a key are hashed; None if one of them cannot be hashed."""
+    known = [key_hash for part in parts if (key_hash := part._key_hash()) is not None]
+    return known if len(known) == len(parts) else None
 
 
 def total_width(widths: list[int | None]) -> int | None:

@@ -36,6 +36,7 @@ from statestore.interop.flink_savepoints.types.families.base import (
     encode_parts,
     generic_name,
 )
+from statestore.interop.flink_savepoints.types.families.key_hash import KeyHash
 from statestore.interop.flink_savepoints.types.families.nullables import NullableType
 from statestore.interop.flink_savepoints.types.value_lengths import (
     Skip,
@@ -90,6 +91,17 @@ class ListType(FlinkType):
         if self.form == "LinkedList":
             return _write_linked_lists(array, self.element)
         return write_counted(array, self._written_element.write(array.flatten()))
+
+    def _key_hash(self) -> KeyHash | None:
+        element = self.element._key_hash()
+        if element is None:
+            return None
+
+        def convert(column: pa.Array) -> pa.Array:
+            return pa.ListArray.from_arrays(column.offsets, element.convert(column.values))
+
+        is_column = self.form == "List" and element.is_column
+        return KeyHash(f"List<{element.key_type}>", convert, is_column=is_column)
 
     def _snapshot(self) -> bytes:
         if self.form == "LinkedList":

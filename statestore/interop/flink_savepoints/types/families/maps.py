@@ -25,7 +25,9 @@ from statestore.interop.flink_savepoints.types.families.base import (
     SnapshotReaders,
     encode_parts,
     generic_name,
+    nested_hashes,
 )
+from statestore.interop.flink_savepoints.types.families.key_hash import KeyHash
 from statestore.interop.flink_savepoints.types.families.nullables import NullableType
 from statestore.interop.flink_savepoints.types.families.tuples import TupleType
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_counted_skip
@@ -79,6 +81,13 @@ class MapType(FlinkType):
     def _write(self, array: pa.Array) -> pa.Array:
         refuse_nulls(array)
         return write_counted(array, self._entry.write(_flatten_entries(array)))
+
+    def _key_hash(self) -> KeyHash | None:
+        parts = nested_hashes((self.key, self.value))
+        if parts is None or not all(part.is_plain for part in parts):
+            return None
+        names = ", ".join(part.key_type for part in parts)
+        return KeyHash(f"Map<{names}>", lambda column: column, is_column=False)
 
     def _snapshot(self) -> bytes:
         if self.form == "SortedMap":

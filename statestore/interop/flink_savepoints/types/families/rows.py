@@ -28,7 +28,9 @@ from statestore.interop.flink_savepoints.types.families.base import (
     SnapshotReaders,
     encode_parts,
     generic_name,
+    nested_hashes,
 )
+from statestore.interop.flink_savepoints.types.families.key_hash import KeyHash, struct_hash
 from statestore.interop.flink_savepoints.types.value_lengths import Skip
 
 __all__ = ["RowType"]
@@ -100,6 +102,10 @@ class RowType(FlinkType):
             bits[:, number] = ~valid
             parts.append(write_where(column, valid, field))
         return join_parts(matrix_bytes(np.packbits(bits, axis=1)), *parts)
+
+    def _key_hash(self) -> KeyHash | None:
+        parts = nested_hashes(self.fields)
+        return None if parts is None else struct_hash("Row", parts)
 
     def _snapshot(self) -> bytes:
         return encode_parts(_SNAPSHOT_CLASS, 4, i8(self.has_kind), *self.fields)

@@ -19,6 +19,12 @@ from statestore.interop.flink_savepoints.types.families.base import (
     SnapshotReader,
     SnapshotReaders,
 )
+from statestore.interop.flink_savepoints.types.families.key_hash import (
+    GroupFunction,
+    KeyHash,
+    column_groups,
+    groups_of_hashes,
+)
 from statestore.interop.flink_savepoints.types.families.scalar_arrays import ARRAYS
 from statestore.interop.flink_savepoints.types.families.scalar_big_numbers import BIG_NUMBERS
 from statestore.interop.flink_savepoints.types.families.scalar_form import ScalarForm
@@ -70,6 +76,14 @@ class Scalar(FlinkType):
 
     def _write(self, array: pa.Array) -> pa.Array:
         return self.form.write(array)
+
+    def _key_hash(self) -> KeyHash | None:
+        return self.form.key_hash
+
+    def _key_groups(self, cursor: Cursor) -> GroupFunction:
+        if self.form.single_key_hashes is not None:
+            return groups_of_hashes(self.form.single_key_hashes(self.read(cursor)))
+        return column_groups(self.key_hash(), self.read(cursor))
 
     def _snapshot(self) -> bytes:
         if self.form.snapshot is None:

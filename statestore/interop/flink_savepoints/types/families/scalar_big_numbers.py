@@ -12,6 +12,7 @@ from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32
 from statestore.interop.flink_savepoints.metadata.snapshot_format import BASE, inner_class
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import BYTES, piece_array
+from statestore.interop.flink_savepoints.types.families.key_hash import plain_hash
 from statestore.interop.flink_savepoints.types.families.scalar_form import ScalarForm
 from statestore.keys.big_numbers import digits_of, integer_of
 
@@ -130,6 +131,7 @@ BIG_NUMBERS = (
         _skip_big_integer,
         _read_big_integers,
         _write_big_integers,
+        plain_hash("BigInteger"),
     ),
     ScalarForm(
         "BigDecimal",
@@ -138,5 +140,6 @@ BIG_NUMBERS = (
         _skip_big_decimal,
         _read_big_decimals,
         _write_big_decimals,
+        plain_hash("BigDecimal"),
     ),
 )

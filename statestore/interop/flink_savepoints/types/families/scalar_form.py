@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.families.key_hash import KeyHash
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_fixed_skip
 
 __all__ = ["ScalarForm", "Width"]
@@ -29,6 +30,9 @@ class ScalarForm:
     """A type without parameters: its short name, its column type, and the layout of its values.
 
     ``snapshot`` is the class of its serializer snapshot; it is None if no Java serializer has it.
+    ``key_hash`` is None if keys of the type have a hash that a savepoint does not contain.
+    ``single_key_hashes`` hashes keys that are a single value, if the column of ``key_hash`` cannot
+    hold all of them.
     ``extent`` says where a value ends: after a fixed width, or where a function finds its end.
     """
 
@@ -38,6 +42,8 @@ class ScalarForm:
     extent: Width | Skip
     read: Callable[[Cursor], pa.Array]
     write: Callable[[pa.Array], pa.Array]
+    key_hash: KeyHash | None = None
+    single_key_hashes: Callable[[pa.Array], list[int]] | None = None
 
     @property
     def fixed_width(self) -> int | None:

@@ -14,6 +14,7 @@ from statestore.interop.flink_savepoints.types.encode import (
     refuse_nulls,
     write_numbers,
 )
+from statestore.interop.flink_savepoints.types.families.key_hash import KeyHash, plain_hash
 from statestore.interop.flink_savepoints.types.families.scalar_form import ScalarForm, Width
 
 __all__ = ["NUMBERS", "make_number_reader"]
@@ -48,11 +49,15 @@ def _write_sorted_longs(array: pa.Array) -> pa.Array:
     return write_numbers(pa.array(numbers), ">i8")
 
 
-def _define_number(name: str, serializer: str, dtype: str, arrow: pa.DataType) -> ScalarForm:
+def _define_number(
+    name: str, serializer: str, dtype: str, arrow: pa.DataType, key_hash: KeyHash | None = None
+) -> ScalarForm:
     snapshot, width = inner_class(BASE, serializer), Width(np.dtype(dtype).itemsize)
     read, write = make_number_reader(dtype), make_number_writer(dtype)
-    return ScalarForm(name, snapshot, arrow, width, read, write)
+    return ScalarForm(name, snapshot, arrow, width, read, write, key_hash or plain_hash(name))
 
+
+_CODE_UNIT = KeyHash("Character", lambda column: column.cast(pa.int32()))
 
 NUMBERS = (
     ScalarForm(
@@ -62,6 +67,7 @@ NUMBERS = (
         Width(1),
         _read_booleans,
         _write_booleans,
+        plain_hash("Boolean"),
     ),
     _define_number("Byte", "ByteSerializer", ">i1", pa.int8()),
     _define_number("Short", "ShortSerializer", ">i2", pa.int16()),
@@ -69,7 +75,7 @@ NUMBERS = (
     _define_number("Long", "LongSerializer", ">i8", pa.int64()),
     _define_number("Float", "FloatSerializer", ">f4", pa.float32()),
     _define_number("Double", "DoubleSerializer", ">f8", pa.float64()),
-    _define_number("Character", "CharSerializer", ">u2", pa.uint16()),
+    _define_number("Character", "CharSerializer", ">u2", pa.uint16(), _CODE_UNIT),
     ScalarForm(
         "SortedLong",
         inner_class(f"{FLINK}table.runtime.operators.sink.", "SortedLongSerializer"),

@@ -28,6 +28,7 @@ from statestore.interop.flink_savepoints.types.byte_slices import (
     piece_array,
 )
 from statestore.interop.flink_savepoints.types.encode import write_sized
+from statestore.interop.flink_savepoints.types.families.key_hash import plain_hash
 from statestore.interop.flink_savepoints.types.families.scalar_form import ScalarForm
 from statestore.interop.flink_savepoints.types.value_lengths import skip_sized
 
@@ -159,6 +160,7 @@ TEXTS = (
         skip_string,
         read_strings,
         write_strings,
+        plain_hash("String"),
     ),
     ScalarForm(
         "StringData",

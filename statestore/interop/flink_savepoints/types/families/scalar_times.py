@@ -19,13 +19,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statestore.errors import UnsupportedTypeError
+from statestore.errors import NullKeyError, UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.snapshot_format import BASE, inner_class
-from statestore.interop.flink_savepoints.types.arrow_types import INSTANT
+from statestore.interop.flink_savepoints.types.arrow_types import INSTANT, to_nanos
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, Rows
 from statestore.interop.flink_savepoints.types.byte_slices import Places
 from statestore.interop.flink_savepoints.types.encode import matrix_bytes
+from statestore.interop.flink_savepoints.types.families.key_hash import KeyHash, plain_hash
 from statestore.interop.flink_savepoints.types.families.scalar_form import ScalarForm, Width
+from statestore.keys.hashing import key_hash
 
 __all__ = ["TIMES"]
 
@@ -189,23 +191,86 @@ def _define_time(
     width: int,
     read: Callable[[Cursor], pa.Array],
     encode: Callable[[pa.Array], _Bytes],
+    key_hash: KeyHash | None,
+    single_key_hashes: Callable[[pa.Array], list[int]] | None = None,
 ) -> ScalarForm:
     def write(array: pa.Array) -> pa.Array:
         return matrix_bytes(encode(array))
 
     snapshot = inner_class(BASE, f"{name}Serializer")
-    return ScalarForm(name, snapshot, arrow, Width(width), read, write)
+    return ScalarForm(name, snapshot, arrow, Width(width), read, write, key_hash, single_key_hashes)
+
+
+def _refuse_null_keys(column: pa.Array) -> None:
+    if column.null_count:
+        raise NullKeyError(f"{column.null_count} keys are null", rows=column.null_count)
+
+
+def _hash_sql_timestamps(column: pa.Array) -> list[int]:
+    _refuse_null_keys(column)
+    return [
+        key_hash(value["second"] * 1000 + value["nano"] // 1_000_000, key_type="Long")
+        for value in column.to_pylist()
+    ]
+
+
+def _make_nanos_hashes(key_type: str) -> Callable[[pa.Array], list[int]]:
+    """Return a function that hashes times without a limit of the range."""
+
+    def hash_times(column: pa.Array) -> list[int]:
+        _refuse_null_keys(column)
+        return [
+            key_hash(value["second"] * _SECOND + value["nano"], key_type=key_type)
+            for value in column.to_pylist()
+        ]
+
+    return hash_times
 
 
 _MILLIS = pa.timestamp("ms", "UTC")
+# java.util.Date hashes its milliseconds like a Long; the java.sql classes extend it.
+_MILLIS_HASH = KeyHash("Long", lambda column: column.cast(pa.int64()))
 
 TIMES = (
-    _define_time("Date", _MILLIS, 8, _read_millis, _encode_millis),
-    _define_time("SqlDate", _MILLIS, 8, _read_millis, _encode_millis),
-    _define_time("SqlTime", _MILLIS, 8, _read_millis, _encode_millis),
-    _define_time("SqlTimestamp", INSTANT, 12, _read_sql_timestamps, _encode_sql_timestamps),
-    _define_time("Instant", INSTANT, 12, _read_instants, _encode_instants),
-    _define_time("LocalDate", pa.date32(), 6, _read_local_dates, _encode_local_dates),
-    _define_time("LocalTime", pa.time64("ns"), 7, _read_local_times, _encode_local_times),
-    _define_time("LocalDateTime", INSTANT, 13, _read_local_datetimes, _encode_local_datetimes),
+    _define_time("Date", _MILLIS, 8, _read_millis, _encode_millis, _MILLIS_HASH),
+    _define_time("SqlDate", _MILLIS, 8, _read_millis, _encode_millis, _MILLIS_HASH),
+    _define_time("SqlTime", _MILLIS, 8, _read_millis, _encode_millis, _MILLIS_HASH),
+    _define_time(
+        "SqlTimestamp",
+        INSTANT,
+        12,
+        _read_sql_timestamps,
+        _encode_sql_timestamps,
+        None,
+        _hash_sql_timestamps,
+    ),
+    _define_time(
+        "Instant",
+        INSTANT,
+        12,
+        _read_instants,
+        _encode_instants,
+        KeyHash("Instant", to_nanos),
+        _make_nanos_hashes("Instant"),
+    ),
+    _define_time(
+        "LocalDate", pa.date32(), 6, _read_local_dates, _encode_local_dates, plain_hash("LocalDate")
+    ),
+    _define_time(
+        "LocalTime",
+        pa.time64("ns"),
+        7,
+        _read_local_times,
+        _encode_local_times,
+        plain_hash("LocalTime"),
+    ),
+    _define_time(
+        "LocalDateTime",
+        INSTANT,
+        13,
+        _read_local_datetimes,
+        _encode_local_datetimes,
+        KeyHash("LocalDateTime", to_nanos),
+        _make_nanos_hashes("LocalDateTime"),
+    ),
 )

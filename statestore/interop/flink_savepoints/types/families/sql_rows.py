@@ -27,12 +27,19 @@ from statestore.interop.flink_savepoints.types.families.base import (
     SnapshotReader,
     SnapshotReaders,
 )
+from statestore.interop.flink_savepoints.types.families.key_hash import (
+    GroupFunction,
+    groups_of_hashes,
+)
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, skip_sized
+from statestore.keys.sql import sql_row_hash
 
 __all__ = ["BinaryRowType", "RowDataType"]
 
 _ROW_DATA = inner_class(TABLE, "RowDataSerializer")
 _BINARY_ROW = inner_class(TABLE, "BinaryRowDataSerializer")
+_LENGTH_BYTES = 4
+_WORD = 8  # SQL rows consist of whole words, and Flink hashes them by words
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,9 @@ class RowDataType(FlinkType):
         rows = encode_rows(self.columns, array, are_keys=self.is_key)
         return write_sized(pa.array(rows, BYTES))
 
+    def _key_groups(self, cursor: Cursor) -> GroupFunction:
+        return _sql_row_groups(cursor)
+
     def _snapshot(self) -> bytes:
         java = b"".join(column.java for column in self.columns)
         nested = encode_nested(*(field.snapshot() for field in self.fields))
@@ -88,6 +98,9 @@ class BinaryRowType(OpaqueType):
     def _skipper(self) -> Skip:
         return skip_sized
 
+    def _key_groups(self, cursor: Cursor) -> GroupFunction:
+        return _sql_row_groups(cursor)
+
     def _snapshot(self) -> bytes:
         return utf(_BINARY_ROW) + i32(3) + i32(self.columns)
 
@@ -104,3 +117,21 @@ def _parse_row_data(snapshot: SnapshotReader) -> FlinkType:
 
 def _parse_binary_row(snapshot: SnapshotReader) -> FlinkType:
     return BinaryRowType(snapshot.reader.i32())
+
+
+def _sql_row_groups(cursor: Cursor) -> GroupFunction:
+    return groups_of_hashes([sql_row_hash(row) for row in _take_rows(cursor)])
+
+
+def _take_rows(cursor: Cursor) -> list[bytes]:
+    """Return the rows of Flink SQL at a cursor, without their length prefixes."""
+    sql_rows, positions = [], cursor.position.copy()
+    for row in range(len(cursor)):
+        reader = cursor.reader(row)
+        skip_sized(reader)
+        if reader.position % _WORD != _LENGTH_BYTES:
+            raise reader.error(f"a SQL row has {reader.position - _LENGTH_BYTES} bytes", position=0)
+        sql_rows.append(bytes(reader.data[_LENGTH_BYTES : reader.position]))
+        positions[row] += reader.position
+    cursor.position = positions
+    return sql_rows

@@ -17,9 +17,11 @@ from statestore.interop.flink_savepoints.types.families.base import (
     SnapshotReaders,
     encode_parts,
     generic_name,
+    nested_hashes,
     short_name,
     total_width,
 )
+from statestore.interop.flink_savepoints.types.families.key_hash import KeyHash, struct_hash
 from statestore.interop.flink_savepoints.types.families.scalar import Scalar
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_sequence_skip
 
@@ -60,6 +62,10 @@ class TupleType(FlinkType):
 
     def _write(self, array: pa.Array) -> pa.Array:
         return write_fields(array, self.fields)
+
+    def _key_hash(self) -> KeyHash | None:
+        parts = nested_hashes(self.fields)
+        return None if parts is None else struct_hash(f"Tuple{len(self.fields)}", parts)
 
     def _snapshot(self) -> bytes:
         if self.class_name == _JOIN:

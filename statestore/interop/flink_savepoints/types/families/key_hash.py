@@ -1,0 +1,71 @@
+"""How the keys of a type are hashed: as values of a type that the store hashes, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statestore.keys.arrow import key_groups
+from statestore.keys.groups import key_group_of_hash
+
+__all__ = [
+    "GroupFunction",
+    "KeyHash",
+    "column_groups",
+    "groups_of_hashes",
+    "plain_hash",
+    "struct_hash",
+]
+
+GroupFunction: TypeAlias = Callable[[int], npt.NDArray[np.int32]]
+"""A function from the max parallelism to key groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHash:
+    """The hashed type of keys, and a function that converts their column to it.
+
+    ``is_column`` is true if a column of a store can have the hashed type. ``is_plain`` is true if
+    ``convert`` returns the column itself.
+    """
+
+    key_type: str
+    convert: Callable[[pa.Array], pa.Array]
+    is_column: bool = True
+    is_plain: bool = False
+
+
+def plain_hash(key_type: str) -> KeyHash:
+    """Return the hash of keys whose column already has the hashed type."""
+    return KeyHash(key_type, lambda column: column, is_plain=True)
+
+
+def column_groups(key_hash: KeyHash, column: pa.Array) -> GroupFunction:
+    """Return the key groups of the keys of a column."""
+    converted = key_hash.convert(column)
+    return lambda most: key_groups([converted], max_parallelism=most, key_types=[key_hash.key_type])
+
+
+def groups_of_hashes(hashes: Sequence[int]) -> GroupFunction:
+    """Return the key groups of keys with the given hashes."""
+    return lambda most: np.array(
+        [key_group_of_hash(hash_code, most) for hash_code in hashes], np.int32
+    )
+
+
+def struct_hash(name: str, parts: Sequence[KeyHash]) -> KeyHash:
+    """Return the hash of a tuple or row whose fields ``f0``, ``f1``, … have the given hashes."""
+    names = [f"f{index}" for index in range(len(parts))]
+
+    def convert(column: pa.Array) -> pa.Array:
+        fields = zip(parts, names, strict=True)
+        columns = [part.convert(column.field(field)) for part, field in fields]
+        return pa.StructArray.from_arrays(columns, names)
+
+    key_type = f"{name}<{', '.join(part.key_type for part in parts)}>"
+    return KeyHash(key_type, convert, is_column=all(part.is_column for part in parts))
