@@ -255,6 +255,14 @@ def test_a_location_that_is_being_written(moves: Moves) -> None:
         moves.hand_over("new")
 
 
+LIVING = ProcessorOptions(
+    output_schema="k string, what string, has string",
+    output_mode="Update",
+    time_mode="ProcessingTime",
+    pandas=True,
+)
+
+
 @pytest.mark.parametrize("returns", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_processor_continues_here_and_returns(
     spark: SparkSession, tmp_path: Path, returns: bool
@@ -295,12 +303,7 @@ def test_a_processor_continues_here_and_returns(
         store=store,
         operator="transformWithStateInPandasExec-0",
         processor=Living(),
-        processor_options=ProcessorOptions(
-            output_schema="k string, what string, has string",
-            output_mode="Update",
-            time_mode="ProcessingTime",
-            pandas=True,
-        ),
+        processor_options=LIVING,
         key="k",
         parallelism=3,
         output=keep,
