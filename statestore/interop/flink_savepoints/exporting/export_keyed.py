@@ -95,7 +95,8 @@ class ExportedKeyedStates:
         """
         plans = self._plan.keyed
         if not any(
-            plan.is_bytes or plan.state.max_parallelism != self._max_parallelism for plan in plans
+            plan.has_flink_groups or plan.state.max_parallelism != self._max_parallelism
+            for plan in plans
         ):
             return self._stream_runs()
         sort = stack.enter_context(EntrySort(self._max_parallelism, self._memory_bytes))
@@ -173,7 +174,7 @@ class ExportedKeyedStates:
         """Yield the entries of a state in some stored key groups, in parts."""
         plan = self._plan.keyed[place]
         for rows in self._read_rows(place, key_groups):
-            if plan.is_bytes or plan.state.max_parallelism != self._max_parallelism:
+            if plan.has_flink_groups or plan.state.max_parallelism != self._max_parallelism:
                 rows = _assign_groups(rows, plan, self._max_parallelism)
             stored, normal = row_set(rows, plan), normalize_rows(rows, plan)
             changed = stored if normal is rows else row_set(normal, plan)

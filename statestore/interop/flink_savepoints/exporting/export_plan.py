@@ -44,6 +44,7 @@ from statestore.interop.flink_savepoints.options import EVERYTHING, ExportSelect
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo as FlinkState
 from statestore.interop.flink_savepoints.read.operator_state import SOURCE_READER_STATE
 from statestore.interop.flink_savepoints.types.arrow_types import WINDOW
+from statestore.interop.flink_savepoints.types.families.undecoded import plain_type
 from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
     ListType,
@@ -339,7 +340,7 @@ def _refuse_mixed(keyed: Sequence[KeyedExport]) -> None:
     """Refuse states whose key types or names cannot be together in one Flink operator."""
     names: dict[str, KeyedExport] = {}
     for plan in keyed:
-        if plan.flink.key != keyed[0].flink.key:
+        if plain_type(plan.flink.key) != plain_type(keyed[0].flink.key):
             raise UnsupportedTypeError(
                 f"{plan.state} has keys of type {plan.flink.key.java_name}, but "
                 f"{keyed[0].state} "

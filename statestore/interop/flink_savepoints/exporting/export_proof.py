@@ -161,7 +161,11 @@ def _rebuild_imported_rows(
         assert decoded_rows.value is not None, "a list must have elements"
         edges = decoded_rows.value.offsets.to_numpy(zero_copy_only=False)
         groups = np.repeat(groups, np.diff(edges))
-    return _check_key_groups(columns.table(decoded_rows), plan, max_parallelism, groups)
+    rows = columns.table(decoded_rows)
+    if plan.has_flink_groups:
+        index = rows.schema.get_field_index(FLINK_KEY_GROUP)
+        return rows.set_column(index, FLINK_KEY_GROUP, pa.array(groups))
+    return _check_key_groups(rows, plan, max_parallelism, groups)
 
 
 def _rebuild_columns(

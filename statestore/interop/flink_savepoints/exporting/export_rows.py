@@ -50,7 +50,7 @@ def normalize_rows(rows: pa.Table, plan: KeyedExport) -> pa.Table:
     List positions count from 0, and TTL timestamps are whole milliseconds.
     """
     state = plan.state
-    if plan.is_bytes:
+    if plan.has_flink_groups:
         return _replace_column(rows, FLINK_KEY_GROUP, rows.column(KEY_GROUP))
     if plan.columns is not None:
         return rows
@@ -176,13 +176,13 @@ def compute_flink_groups(
     Entries that stay bytes have a column with their key group. For another max parallelism, their
     keys are decoded; UnsupportedTypeError if the hash of the key type is not known.
     """
-    if not plan.is_bytes:
+    if not plan.has_flink_groups:
         return key_groups_of(rows, plan.state, max_parallelism)
     if max_parallelism == plan.state.max_parallelism:
         groups: npt.NDArray[np.int32] = rows.column(FLINK_KEY_GROUP).to_numpy()
         return groups
     spans = Spans.from_values(rows.column(plan.key.names[0]).to_pylist(), f"a key of {plan.state}")
-    starts = spans.starts + plan.flink.before_key
+    starts = spans.starts + (plan.flink.before_key if plan.is_bytes else 0)
     return plan.flink.key.key_groups(Cursor(spans, starts, spans.ends))(max_parallelism)
 
 

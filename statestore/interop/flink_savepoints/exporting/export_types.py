@@ -172,8 +172,13 @@ class KeyedExport:
 
     @property
     def is_bytes(self) -> bool:
-        """Whether its entries are bytes, which the store keeps in other key groups than Flink."""
+        """Whether its entries are bytes."""
         return self.columns is not None and self.columns.form is EntryForm.BYTES
+
+    @property
+    def has_flink_groups(self) -> bool:
+        """Whether each row has Flink's key group in a column, because its key stays bytes."""
+        return self.columns is not None and self.columns.form.has_flink_groups
 
     @property
     def stored(self) -> pa.Schema:

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from threading import Lock
 from typing import Any, TypeAlias
 
@@ -435,7 +436,7 @@ def _write_entry(
     name, operator = state.info.name, planned.operator
     most = operator.metadata.max_parallelism
     # The store's key groups of bytes differ from Flink's, as does the order: one range, to sort.
-    is_sorted = columns.form is not EntryForm.BYTES
+    is_sorted = not columns.form.has_flink_groups
     threads = min(_thread_count(run, planned), most) if is_sorted else 1
     share = KeyGroupAssignment(max_parallelism=most, parallelism=threads)
     progress.begin()
@@ -448,8 +449,9 @@ def _write_entry(
             columns.schema, tuple(ranges), _bytes_per_state(planned) // _ROW_BYTES
         )
     else:
-        batches = (batch for _, table in ranges[0].groups for batch in table.to_batches())
-        rows = pa.RecordBatchReader.from_batches(columns.schema, batches)
+        # Not a RecordBatchReader, which would replace the type of an error. An empty batch gives
+        # the columns of a state without rows.
+        rows = chain([pa.RecordBatch.from_pylist([], columns.schema)], _split_batches(ranges[0]))
     lives = run.ttl.get(f"{planned.name}/{name}", run.ttl.get(name))
     ttl = None
     if lives is not None and columns.last_access is not None:
@@ -472,6 +474,11 @@ def _write_entry(
             key_types=columns.key_types,
         ),
     )
+
+
+def _split_batches(rows: RowRange) -> Iterator[pa.RecordBatch]:
+    for _, table in rows.groups:
+        yield from table.to_batches()
 
 
 def _time_domain(name: str) -> TimeDomain:

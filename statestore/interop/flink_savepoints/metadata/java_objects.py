@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader
 
-__all__ = ["JavaObject", "read_java_object"]
+__all__ = ["JAVA_STREAM", "JavaObject", "read_java_object"]
 
-_HEADER = 0xACED0005
+JAVA_STREAM = b"\xac\xed\x00\x05"
+"""The beginning of a stream of Java objects."""
+
+_HEADER = int.from_bytes(JAVA_STREAM, "big")
 _NULL, _REFERENCE, _CLASS_DESC, _OBJECT, _STRING, _ARRAY, _CLASS, _BLOCK, _END = range(0x70, 0x79)
 _RESET, _LONG_BLOCK, _EXCEPTION, _LONG_STRING, _PROXY, _ENUM = range(0x79, 0x7F)
 _FIRST_HANDLE = 0x7E0000

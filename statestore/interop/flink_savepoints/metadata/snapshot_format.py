@@ -18,6 +18,7 @@ __all__ = [
     "FLINK",
     "NESTED",
     "RUNTIME",
+    "SCALA",
     "SIMPLE_VERSION",
     "TABLE",
     "encode_composite",
@@ -34,6 +35,7 @@ BASE = f"{FLINK}api.common.typeutils.base."
 RUNTIME = f"{FLINK}api.java.typeutils.runtime."
 TABLE = f"{FLINK}table.runtime.typeutils."
 DATAVIEW = f"{FLINK}table.dataview."
+SCALA = f"{FLINK}api.scala.typeutils."
 
 COMPOSITE, NESTED = 911108, 1333245
 """The magic numbers of a composite snapshot, and of nested snapshots."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from statestore.interop.flink_savepoints.types.families.base import FlinkType
 from statestore.interop.flink_savepoints.types.families.eithers import EitherType
 from statestore.interop.flink_savepoints.types.families.enums import EnumType
+from statestore.interop.flink_savepoints.types.families.kryo import KryoType
 from statestore.interop.flink_savepoints.types.families.lists import (
     ArrayType,
     ListType,
@@ -18,10 +19,17 @@ from statestore.interop.flink_savepoints.types.families.lists import (
 )
 from statestore.interop.flink_savepoints.types.families.maps import MapType
 from statestore.interop.flink_savepoints.types.families.nullables import NullableType
-from statestore.interop.flink_savepoints.types.families.opaque import KryoType, UnknownType
+from statestore.interop.flink_savepoints.types.families.opaque import UnknownType
 from statestore.interop.flink_savepoints.types.families.pojos import PojoField, PojoType, Subclass
 from statestore.interop.flink_savepoints.types.families.python_bytes import PythonType
 from statestore.interop.flink_savepoints.types.families.rows import RowType
+from statestore.interop.flink_savepoints.types.families.scala_types import (
+    CaseClassType,
+    OptionType,
+    ScalaEnumType,
+    TraversableType,
+    TryType,
+)
 from statestore.interop.flink_savepoints.types.families.scalar import Scalar
 from statestore.interop.flink_savepoints.types.families.sql_rows import BinaryRowType, RowDataType
 from statestore.interop.flink_savepoints.types.families.sql_values import (
@@ -32,11 +40,13 @@ from statestore.interop.flink_savepoints.types.families.sql_values import (
 from statestore.interop.flink_savepoints.types.families.timers import TimerType
 from statestore.interop.flink_savepoints.types.families.ttl import TtlAwareType, TtlType
 from statestore.interop.flink_savepoints.types.families.tuples import TupleType
+from statestore.interop.flink_savepoints.types.families.undecoded import UndecodedType
 
 __all__ = [
     "TYPES",
     "ArrayType",
     "BinaryRowType",
+    "CaseClassType",
     "EitherType",
     "EnumType",
     "ExternalType",
@@ -45,6 +55,7 @@ __all__ = [
     "ListType",
     "MapType",
     "NullableType",
+    "OptionType",
     "PojoField",
     "PojoType",
     "PresentType",
@@ -52,13 +63,17 @@ __all__ = [
     "RawType",
     "RowDataType",
     "RowType",
+    "ScalaEnumType",
     "Scalar",
     "SqlScalar",
     "Subclass",
     "TimerType",
+    "TraversableType",
+    "TryType",
     "TtlAwareType",
     "TtlType",
     "TupleType",
+    "UndecodedType",
     "UnknownType",
 ]
 
@@ -77,12 +92,18 @@ TYPES: tuple[type[FlinkType], ...] = (
     TimerType,
     PojoType,
     EnumType,
+    CaseClassType,
+    TraversableType,
+    ScalaEnumType,
+    OptionType,
+    TryType,
     RowDataType,
     BinaryRowType,
     ExternalType,
     RawType,
     SqlScalar,
     PythonType,
+    UndecodedType,
     KryoType,
     UnknownType,
 )

@@ -4,14 +4,15 @@ A row has the parts key, namespace, key of a map's entry, and value. Their colum
 :mod:`statestore.interop.flink_savepoints.types.part_columns`. Each element of a list, each entry of
 a map and each timer is a row.
 
-Values without a column type stay bytes. Whole entries stay bytes if their keys have no column
-type, or have a hash that only the job can compute.
+Values without a column type stay bytes. So do keys without a column type, and keys with a hash
+that only the job can compute. Whole entries stay bytes if that concerns both, or if the end of a
+key is unknown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import count
 
@@ -28,8 +29,10 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     RowDataType,
     RowType,
     Scalar,
+    TimerType,
     TtlAwareType,
     TtlType,
+    UndecodedType,
 )
 from statestore.interop.flink_savepoints.types.part_columns import (
     PartColumns,
@@ -67,7 +70,13 @@ class EntryForm(StrEnum):
 
     COLUMNS = "columns"
     VALUE_BYTES = "value_bytes"
+    KEY_BYTES = "key_bytes"
     BYTES = "bytes"
+
+    @property
+    def has_flink_groups(self) -> bool:
+        """Whether keys stay bytes, so that each row has Flink's key group in a column."""
+        return self in (EntryForm.KEY_BYTES, EntryForm.BYTES)
 
 
 def first_free(wanted: str, taken: Iterable[str]) -> str:
@@ -130,7 +139,7 @@ class StateColumns:
             fields += zip(self.value.names, self.value.stored, strict=True)
         if self.last_access is not None:
             fields.append((self.last_access, pa.int64()))
-        if self.form is EntryForm.BYTES:
+        if self.form.has_flink_groups:
             fields.append((FLINK_KEY_GROUP, pa.int32()))
         return pa.schema(fields)
 
@@ -155,7 +164,7 @@ class StateColumns:
         columns = self._key_columns(rows)
         columns += self.namespace.columns(rows.namespace)
         if self.kind is StateKind.TIMERS:
-            return pa.Table.from_arrays([*columns, rows.time], schema=self.schema)
+            return self._build_table([*columns, rows.time], rows.key_group)
         value, map_key = rows.value, rows.map_key
         assert value is not None, "only timers have no value"
         if self.map_key is not None:
@@ -172,9 +181,13 @@ class StateColumns:
         if self.last_access is not None:
             times, value = [value.field("last_access")], value.field("value")
         assert self.value is not None, "only timers have no value"
-        return pa.Table.from_arrays(
-            [*columns, *self.value.columns(value), *times], schema=self.schema
-        )
+        return self._build_table([*columns, *self.value.columns(value), *times], rows.key_group)
+
+    def _build_table(self, columns: list[pa.Array], key_group: int) -> pa.Table:
+        """Return the columns as a table, with Flink's key group if the form has it."""
+        if self.form.has_flink_groups:
+            columns = [*columns, pa.array(np.full(len(columns[0]), key_group, np.int32))]
+        return pa.Table.from_arrays(columns, schema=self.schema)
 
     def _key_columns(self, rows: SavepointRows) -> list[pa.Array]:
         if self.key.names == (_NO_KEY,):
@@ -283,10 +296,17 @@ def _bytes_columns(state: KeyedStateInfo) -> StateColumns:
 def _typed_columns(
     state: KeyedStateInfo, form: EntryForm, max_parallelism: int, *, is_python: bool
 ) -> StateColumns:
+    if form is EntryForm.KEY_BYTES:
+        state = _with_undecoded_key(state)
     key_type, scheme = state.key, "flink-sql" if isinstance(state.key, RowDataType) else "java"
     if is_python and isinstance(key_type, RowType) and len(key_type.fields) == 1:
         key_type, scheme = key_type.fields[0], _PYFLINK
-    types = key_types(key_type, scheme)
+    types: tuple[str, ...]
+    if isinstance(key_type, UndecodedType):
+        key_type.skipper()  # raises an error if the end of a key is unknown
+        types, scheme = ("BYTES",), "flink-sql"
+    else:
+        types = key_types(key_type, scheme)
     key = part_columns(key_type, is_key=True)
     if not types:
         if max_parallelism > 1:
@@ -321,6 +341,13 @@ def _typed_columns(
     return StateColumns(
         state, form, kind, key, namespace, map_key, value, entry, stamp, scheme, types
     )
+
+
+def _with_undecoded_key(state: KeyedStateInfo) -> KeyedStateInfo:
+    key = UndecodedType(state.key)
+    if isinstance(state.value, TimerType):
+        return replace(state, key=key, value=TimerType(key, state.value.namespace))
+    return replace(state, key=key)
 
 
 def _refuse_taken_names(columns: StateColumns, names: list[str], taken: list[str]) -> None:
@@ -387,7 +414,7 @@ def _set_names(columns: StateColumns, names: Names) -> StateColumns:
 
 
 def _default_names(role: str, part: PartColumns) -> list[str]:
-    if part.flink_type is None:
+    if part.flink_type is None or isinstance(part.flink_type, UndecodedType):
         return [_KEY_BYTES if role == "key" else _VALUE_BYTES]
     if role == "key" and isinstance(part.flink_type, RowDataType) and not part.is_flat:
         return [_NO_KEY]

@@ -20,6 +20,7 @@ from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.logical_types import LogicalType
 from statestore.interop.flink_savepoints.types.arrow_types import INSTANT, to_nanos
 from statestore.interop.flink_savepoints.types.flink_types import (
+    CaseClassType,
     EitherType,
     FlinkType,
     PojoType,
@@ -32,7 +33,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
 
 __all__ = ["PartColumns", "key_types", "part_columns"]
 
-_FLAT = (TupleType, RowType, RowDataType, PojoType, EitherType)
+_FLAT = (TupleType, CaseClassType, RowType, RowDataType, PojoType, EitherType)
 _ROW_KIND, _CLASS = "row_kind", "class"
 _LTZ = "TIMESTAMP_WITH_LOCAL_TIME_ZONE"
 

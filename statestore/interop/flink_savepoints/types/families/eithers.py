@@ -8,7 +8,7 @@ from typing import Literal
 import pyarrow as pa
 
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader
-from statestore.interop.flink_savepoints.metadata.snapshot_format import FLINK, RUNTIME
+from statestore.interop.flink_savepoints.metadata.snapshot_format import FLINK, RUNTIME, SCALA
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, Rows
 from statestore.interop.flink_savepoints.types.byte_slices import join_parts
 from statestore.interop.flink_savepoints.types.decode import read_non_null
@@ -26,6 +26,7 @@ __all__ = ["EitherType"]
 
 _SNAPSHOTS = {
     "Either": f"{RUNTIME}JavaEitherSerializerSnapshot",
+    "ScalaEither": f"{SCALA}ScalaEitherSerializerSnapshot",
     "TaggedUnion": f"{FLINK}streaming.api.datastream.CoGroupedStreams$UnionSerializerSnapshot",
 }
 
@@ -36,7 +37,7 @@ class EitherType(FlinkType):
 
     left: FlinkType
     right: FlinkType
-    form: Literal["Either", "TaggedUnion"] = "Either"
+    form: Literal["Either", "ScalaEither", "TaggedUnion"] = "Either"
 
     @property
     def _is_tagged(self) -> bool:
@@ -44,7 +45,7 @@ class EitherType(FlinkType):
         return self.form == "TaggedUnion"
 
     def _java_name(self) -> str:
-        return generic_name(self.form, self.left, self.right)
+        return generic_name(self.form.removeprefix("Scala"), self.left, self.right)
 
     def _column_count(self) -> int:
         return 1 + self.left.column_count + self.right.column_count
@@ -86,7 +87,11 @@ class EitherType(FlinkType):
 
     @classmethod
     def _snapshot_readers(cls) -> SnapshotReaders:
-        return {_SNAPSHOTS["Either"]: _parse_either, _SNAPSHOTS["TaggedUnion"]: _parse_union}
+        return {
+            _SNAPSHOTS["Either"]: _parse_either,
+            _SNAPSHOTS["ScalaEither"]: _parse_scala_either,
+            _SNAPSHOTS["TaggedUnion"]: _parse_union,
+        }
 
 
 def _read_tags(cursor: Cursor) -> Rows:
@@ -99,6 +104,11 @@ def _read_tags(cursor: Cursor) -> Rows:
 def _parse_either(snapshot: SnapshotReader) -> FlinkType:
     snapshot.outer_version()
     return EitherType(*snapshot.pair())
+
+
+def _parse_scala_either(snapshot: SnapshotReader) -> FlinkType:
+    snapshot.outer_version()
+    return EitherType(*snapshot.pair(), "ScalaEither")
 
 
 def _parse_union(snapshot: SnapshotReader) -> FlinkType:

@@ -1,0 +1,170 @@
+"""Values that Kryo serializes with their class (``KryoSerializer``).
+
+``writeClassAndObject`` writes the number of the class plus 2; 0 is a null, and 1 means that the
+name of the class follows. Kryo registers the first numbers for simple types. The end of a value of
+such a type is known. So is that of an exception, which is a stream of Java's own serialization.
+Values of other classes are written by serializers of the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from statestore.errors import UnsupportedTypeError
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32, utf
+from statestore.interop.flink_savepoints.metadata.java_objects import JAVA_STREAM, read_java_object
+from statestore.interop.flink_savepoints.metadata.snapshot_format import RUNTIME, read_optional_map
+from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.byte_slices import BYTES
+from statestore.interop.flink_savepoints.types.encode import refuse_nulls
+from statestore.interop.flink_savepoints.types.families.base import (
+    FlinkType,
+    SnapshotReader,
+    SnapshotReaders,
+)
+from statestore.interop.flink_savepoints.types.families.undecoded import read_slices
+from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_fixed_skip
+
+__all__ = ["KryoType"]
+
+_KRYO = f"{RUNTIME}kryo.KryoSerializerSnapshot"
+_NULL, _NAMED, _FIRST_NUMBER = 0, 1, 2
+_NEW_NAME, _NEW_OBJECT = 0, 1
+_LONGEST_INT, _LONGEST_LONG = 5, 9
+_LAST, _UTF8, _MORE = 0x80, 0x80, 0x40
+
+
+@dataclass(frozen=True, slots=True)
+class KryoType(FlinkType):
+    """A class that Kryo serializes. ``body`` is its snapshot; its values stay bytes."""
+
+    class_name: str
+    body: bytes
+
+    def _java_name(self) -> str:
+        return f"Kryo<{self.class_name}>"
+
+    def _arrow_type(self) -> pa.DataType:
+        return pa.binary()
+
+    def _skipper(self) -> Skip:
+        return _skip_kryo
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        return read_slices(cursor, _skip_kryo)
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        refuse_nulls(array)
+        return array.cast(BYTES)
+
+    def _snapshot(self) -> bytes:
+        return utf(_KRYO) + i32(2) + utf(self.class_name) + self.body
+
+    @classmethod
+    def _snapshot_readers(cls) -> SnapshotReaders:
+        return {_KRYO: _parse_kryo}
+
+
+def _skip_kryo(reader: Reader) -> None:
+    number = reader.varint()
+    if number == _NULL:
+        return
+    if number == _NAMED:
+        _skip_named(reader)
+        return
+    skip = _SIMPLE.get(number - _FIRST_NUMBER)
+    if skip is None:
+        raise _unknown_end(reader, f"the class with the number {number - _FIRST_NUMBER}")
+    skip(reader)
+
+
+def _skip_named(reader: Reader) -> None:
+    """Skip a value after the number that says that the name of its class follows."""
+    if reader.varint() != _NEW_NAME:
+        raise reader.error("Kryo refers to the name of a class that it has not written")
+    begin = reader.position
+    _skip_text(reader)
+    name = bytes(reader.data[begin : reader.position - 1]).decode("ascii", "replace")
+    _expect_new_object(reader)
+    if bytes(reader.data[reader.position : reader.position + len(JAVA_STREAM)]) != JAVA_STREAM:
+        raise _unknown_end(reader, f"the class {name}…")
+    read_java_object(reader)
+
+
+def _unknown_end(reader: Reader, what: str) -> UnsupportedTypeError:
+    return UnsupportedTypeError(
+        f"{reader.name} has a value of {what} at byte {reader.base + reader.position}, which the "
+        "job's own Kryo serializer wrote, so its end is unknown: take a canonical savepoint, which "
+        "has the length of each value"
+    )
+
+
+def _expect_new_object(reader: Reader) -> None:
+    """Read the mark with which Kryo distinguishes an object from a reference to an earlier one."""
+    if reader.varint() != _NEW_OBJECT:
+        raise reader.error("Kryo refers to an object that it has not written")
+
+
+def _make_varint_skip(longest: int) -> Skip:
+    """Return a function for a number of 7 bits per byte; the last of 9 bytes has 8 bits."""
+
+    def skip(reader: Reader) -> None:
+        for count in range(1, longest + 1):
+            is_last_of_long = count == _LONGEST_LONG
+            if reader.u8() < _LAST or is_last_of_long:
+                return
+        raise reader.error("a variable-length number does not end")
+
+    return skip
+
+
+def _skip_string(reader: Reader) -> None:
+    _expect_new_object(reader)
+    _skip_text(reader)
+
+
+def _skip_text(reader: Reader) -> None:
+    """Skip ``Output.writeString``: ASCII whose last byte is marked, or a length and UTF-8."""
+    first = reader.u8()
+    if first < _UTF8:
+        while reader.u8() < _LAST:
+            pass
+        return
+    length = first & (_MORE - 1)
+    shift = 6
+    more = bool(first & _MORE)
+    while more:
+        byte = reader.u8()
+        length |= (byte & (_LAST - 1)) << shift
+        shift += 7
+        more = byte >= _LAST
+    for _ in range(length - 1):  # the length is counted from 1, as 0 is a null
+        byte = reader.u8()
+        reader.take(2 if byte >= 0xE0 else 1 if byte >= 0xC0 else 0)
+
+
+_SIMPLE: Mapping[int, Skip] = {
+    0: _make_varint_skip(_LONGEST_INT),  # int
+    1: _skip_string,
+    2: make_fixed_skip(4),  # float
+    3: make_fixed_skip(1),  # boolean
+    4: make_fixed_skip(1),  # byte
+    5: make_fixed_skip(2),  # char
+    6: make_fixed_skip(2),  # short
+    7: _make_varint_skip(_LONGEST_LONG),  # long
+    8: make_fixed_skip(8),  # double
+    9: make_fixed_skip(0),  # void
+}
+"""The types that ``Kryo`` registers itself, by their numbers."""
+
+
+def _parse_kryo(snapshot: SnapshotReader) -> FlinkType:
+    """Skip three maps, whose entries have lengths (``KryoSerializerSnapshotData``)."""
+    class_name = snapshot.reader.utf()
+    begin = snapshot.reader.position
+    for _ in range(3):
+        read_optional_map(snapshot.reader)
+    return KryoType(class_name, snapshot.bytes_since(begin))

@@ -1,0 +1,295 @@
+"""Types of Flink's Scala API: case classes, collections, enumerations, ``Option`` and ``Try``.
+
+``Either`` of Scala has the layout of Java's, and is in :mod:`.eithers`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.errors import UnsupportedTypeError
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32, utf
+from statestore.interop.flink_savepoints.metadata.snapshot_format import SCALA
+from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.byte_slices import BYTES, join_parts
+from statestore.interop.flink_savepoints.types.decode import (
+    build_struct,
+    number_fields,
+    read_lists,
+    read_non_null,
+)
+from statestore.interop.flink_savepoints.types.encode import (
+    choose_bytes,
+    find_valid,
+    refuse_nulls,
+    write_counted,
+    write_fields,
+    write_numbers,
+    write_where,
+)
+from statestore.interop.flink_savepoints.types.families.base import (
+    FlinkType,
+    SnapshotReader,
+    SnapshotReaders,
+    encode_parts,
+    generic_name,
+    short_name,
+    total_width,
+)
+from statestore.interop.flink_savepoints.types.families.lists import PresentType
+from statestore.interop.flink_savepoints.types.value_lengths import (
+    Skip,
+    make_counted_skip,
+    make_fixed_skip,
+    make_flagged_skip,
+    make_sequence_skip,
+)
+
+__all__ = ["CaseClassType", "OptionType", "ScalaEnumType", "TraversableType", "TryType"]
+
+_CASE_CLASS = f"{SCALA}ScalaCaseClassSerializerSnapshot"
+_TRAVERSABLE = f"{SCALA}TraversableSerializerSnapshot"
+_ENUM = f"{SCALA}ScalaEnumSerializerSnapshot"
+_OPTION = f"{SCALA}ScalaOptionSerializerSnapshot"
+_TRY = f"{SCALA}ScalaTrySerializerSnapshot"
+_ENUM_VERSION = 3
+_ENUM_WIDTH = 4
+
+
+@dataclass(frozen=True, slots=True)
+class CaseClassType(FlinkType):
+    """A case class or a tuple of Scala: its fields, one after another."""
+
+    class_name: str
+    fields: tuple[FlinkType, ...]
+
+    def _java_name(self) -> str:
+        return generic_name(short_name(self.class_name), *self.fields)
+
+    def _serializer_length(self) -> int | None:
+        return total_width([field.serializer_length for field in self.fields])
+
+    def _fixed_width(self) -> int | None:
+        return total_width([field.fixed_width for field in self.fields])
+
+    def _column_count(self) -> int:
+        return sum(field.column_count for field in self.fields)
+
+    def _arrow_type(self) -> pa.DataType:
+        return pa.struct(number_fields(self.fields))
+
+    def _skipper(self) -> Skip:
+        return make_sequence_skip(*(field.skipper() for field in self.fields))
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        return build_struct([field.read(cursor) for field in self.fields], self.arrow_type())
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        return write_fields(array, self.fields)
+
+    def _snapshot(self) -> bytes:
+        return encode_parts(_CASE_CLASS, 2, utf(self.class_name), *self.fields)
+
+    @classmethod
+    def _snapshot_readers(cls) -> SnapshotReaders:
+        return {_CASE_CLASS: _parse_case_class}
+
+
+@dataclass(frozen=True, slots=True)
+class TraversableType(FlinkType):
+    """A collection of Scala; ``builder`` is the code that makes the job's collection."""
+
+    builder: str
+    element: FlinkType
+
+    def _java_name(self) -> str:
+        return generic_name("Traversable", self.element)
+
+    def _column_count(self) -> int:
+        return self.element.column_count
+
+    def _arrow_type(self) -> pa.DataType:
+        return pa.list_(self.element.arrow_type())
+
+    def _skipper(self) -> Skip:
+        return make_counted_skip(PresentType(self.element).skipper())
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        return read_lists(PresentType(self.element), cursor, cursor.counts(1))
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        refuse_nulls(array)
+        return write_counted(array, PresentType(self.element).write(array.flatten()))
+
+    def _snapshot(self) -> bytes:
+        return encode_parts(_TRAVERSABLE, 2, utf(self.builder), self.element)
+
+    @classmethod
+    def _snapshot_readers(cls) -> SnapshotReaders:
+        return {_TRAVERSABLE: _parse_traversable}
+
+
+@dataclass(frozen=True, slots=True)
+class ScalaEnumType(FlinkType):
+    """An ``Enumeration`` of Scala; a value is the id of its constant."""
+
+    class_name: str
+    constants: tuple[tuple[str, int], ...]
+
+    @property
+    def _names(self) -> pa.Array:
+        return pa.array([name for name, _ in self.constants], pa.string())
+
+    @property
+    def _ids(self) -> pa.Array:
+        return pa.array([number for _, number in self.constants], pa.int32())
+
+    def _java_name(self) -> str:
+        return short_name(self.class_name)
+
+    def _serializer_length(self) -> int | None:
+        return _ENUM_WIDTH
+
+    def _fixed_width(self) -> int | None:
+        return _ENUM_WIDTH
+
+    def _arrow_type(self) -> pa.DataType:
+        return pa.string()
+
+    def _skipper(self) -> Skip:
+        return make_fixed_skip(_ENUM_WIDTH)
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        ids = pa.array(cursor.numbers(">i4").astype(np.int32), pa.int32())
+        index = pc.index_in(ids, self._ids)
+        unknown = index.is_null().to_numpy(zero_copy_only=False)
+        cursor.refuse(unknown, f"{self.class_name} has no constant with such an id")
+        return self._names.take(index)
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        return write_numbers(self._ids.take(pc.index_in(array, self._names)), ">i4")
+
+    def _snapshot(self) -> bytes:
+        constants = b"".join(utf(name) + i32(number) for name, number in self.constants)
+        head = utf(_ENUM) + i32(_ENUM_VERSION) + utf(self.class_name)
+        return head + i32(len(self.constants)) + constants
+
+    @classmethod
+    def _snapshot_readers(cls) -> SnapshotReaders:
+        return {_ENUM: _parse_enum}
+
+
+@dataclass(frozen=True, slots=True)
+class OptionType(FlinkType):
+    """An ``Option``; ``None`` of Scala is a null in the column."""
+
+    value: FlinkType
+
+    def _java_name(self) -> str:
+        return generic_name("Option", self.value)
+
+    def _column_count(self) -> int:
+        return self.value.column_count
+
+    def _arrow_type(self) -> pa.DataType:
+        return self.value.arrow_type()
+
+    def _skipper(self) -> Skip:
+        return make_flagged_skip(self.value.skipper(), skips_if=True)
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        is_set = cursor.flags()
+        values = read_non_null(~is_set, self.value, 0, cursor)
+        if values.null_count > int((~is_set).sum()):
+            raise UnsupportedTypeError(
+                f"a {self.java_name} holds a null, which its column cannot tell from an empty one"
+            )
+        return values
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        is_set = find_valid(array)
+        flags = choose_bytes(is_set, b"\1", b"\0")
+        return join_parts(flags, write_where(array, is_set, self.value))
+
+    def _snapshot(self) -> bytes:
+        return encode_parts(_OPTION, 2, b"", self.value)
+
+    @classmethod
+    def _snapshot_readers(cls) -> SnapshotReaders:
+        return {_OPTION: _parse_option}
+
+
+@dataclass(frozen=True, slots=True)
+class TryType(FlinkType):
+    """A ``Try``; the error of a failed one has no columns, because Kryo serializes it."""
+
+    value: FlinkType
+    error: FlinkType
+
+    def _java_name(self) -> str:
+        return generic_name("Try", self.value)
+
+    def _column_count(self) -> int:
+        return self.value.column_count
+
+    def _arrow_type(self) -> pa.DataType:
+        return self.value.arrow_type()
+
+    def _skipper(self) -> Skip:
+        skip_value = self.value.skipper()
+
+        def skip(reader: Reader) -> None:
+            if reader.bool():
+                skip_value(reader)
+            else:
+                self.error.skipper()(reader)
+
+        return skip
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        if not bool(cursor.flags().all()):
+            raise UnsupportedTypeError(
+                f"a {self.java_name} has failed, and its error can only be read as bytes"
+            )
+        return self.value.read(cursor)
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        return join_parts(pa.scalar(b"\1", BYTES), self.value.write(array))
+
+    def _snapshot(self) -> bytes:
+        return encode_parts(_TRY, 2, b"", self.value, self.error)
+
+    @classmethod
+    def _snapshot_readers(cls) -> SnapshotReaders:
+        return {_TRY: _parse_try}
+
+
+def _parse_case_class(snapshot: SnapshotReader) -> FlinkType:
+    snapshot.outer_version()
+    return CaseClassType(snapshot.reader.utf(), snapshot.fields())
+
+
+def _parse_traversable(snapshot: SnapshotReader) -> FlinkType:
+    snapshot.outer_version()
+    return TraversableType(snapshot.reader.utf(), snapshot.part())
+
+
+def _parse_enum(snapshot: SnapshotReader) -> FlinkType:
+    reader = snapshot.reader
+    class_name = reader.utf()
+    constants = [(reader.utf(), reader.i32()) for _ in range(reader.count(6, "constants"))]
+    return ScalaEnumType(class_name, tuple(constants))
+
+
+def _parse_option(snapshot: SnapshotReader) -> FlinkType:
+    snapshot.outer_version()
+    return OptionType(snapshot.part())
+
+
+def _parse_try(snapshot: SnapshotReader) -> FlinkType:
+    snapshot.outer_version()
+    return TryType(*snapshot.pair())
