@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from statestore.interop.flink_savepoints.types.flink_types import (
     ArrayType,
+    CaseClassType,
     EitherType,
     EnumType,
     FlinkType,
@@ -18,6 +19,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     Scalar,
     Subclass,
     TimerType,
+    TraversableType,
     TtlAwareType,
     TtlType,
     TupleType,
@@ -57,6 +59,9 @@ def _composites(inner: st.SearchStrategy[FlinkType]) -> st.SearchStrategy[FlinkT
         st.builds(MapType, inner, inner),
         st.builds(ArrayType, st.just("a.B"), inner),
         st.builds(EitherType, inner, inner),
+        st.builds(EitherType, inner, inner, st.just("ScalaEither")),
+        st.builds(CaseClassType, st.just("a.C"), some),
+        st.builds(TraversableType, st.just("canBuildFrom"), inner),
         st.builds(NullableType, inner, st.just(0)),
         st.builds(TtlType, inner),
         st.builds(TtlAwareType, inner, st.booleans()),

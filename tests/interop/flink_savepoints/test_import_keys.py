@@ -34,6 +34,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
 )
 from statestore.interop.flink_savepoints.types.named_columns import FLINK_KEY_GROUP, EntryForm
 from statestore.jobgraph.operators import operator_id
+from statestore.keys.hashing import key_group_of
 from tests.interop.flink_savepoints.written import written_savepoint
 
 TUPLE = "org.apache.flink.api.java.tuple.Tuple"
@@ -132,23 +133,25 @@ def structs(values: Any, kind: pa.StructType) -> dict[str, Any]:
     }
 
 
+SQL_TIMESTAMP = Scalar("SqlTimestamp")
+TIMESTAMPS = [{"second": 1, "nano": 5}, {"second": 2, "nano": 0}]
 POJO = PojoType("a.Key", (PojoField("id", "a.Key", LONG),))
 
 
 @pytest.mark.parametrize(
-    ("key", "keys"),
+    ("key", "keys", "groups"),
     [
-        (EnumType("a.Color", ("RED", "BLUE")), ["RED", "BLUE"]),
-        (POJO, [{"id": 1}, {"id": 2}]),
-        (Scalar("SqlTimestamp"), [{"second": 1, "nano": 5}, {"second": 2, "nano": 0}]),
+        (EnumType("a.Color", ("RED", "BLUE")), ["RED", "BLUE"], [5, 99]),
+        (POJO, [{"id": 1}, {"id": 2}], [5, 99]),
+        (SQL_TIMESTAMP, TIMESTAMPS, [key_group_of(at, max_parallelism=128) for at in (1000, 2000)]),
     ],
     ids=["enum", "pojo", "sql_timestamp"],
 )
 def test_keys_that_no_column_type_hashes_are_bytes(
-    key: FlinkType, keys: list[Any], tmp_path: Path
+    key: FlinkType, keys: list[Any], groups: list[int], tmp_path: Path
 ) -> None:
     array = pa.array(keys, key.arrow_type())
-    place = written_savepoint(tmp_path / "s", key, array, [1, 2], groups=[5, 99])
+    place = written_savepoint(tmp_path / "s", key, array, [1, 2], groups=groups)
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     with pytest.raises(UnsupportedTypeError, match="state 'count' of operator big"):
         import_savepoint(
@@ -158,22 +161,29 @@ def test_keys_that_no_column_type_hashes_are_bytes(
         str(place), store, hints=SavepointHints(uids={operator_id("big"): "big"})
     )
     (one,) = done.record.states
-    assert one.form is EntryForm.BYTES
+    assert one.form is EntryForm.KEY_BYTES
     assert one.why is not None
     assert "no column type is hashed like keys of" in one.why
     state = store.restore(parallelism=1).keyed("big", "count")
     assert state.entry.state.hash_scheme == "flink-sql"
     rows = state.to_arrow(0)
-    values = [int.from_bytes(one, "big") for one in rows.column("value_bytes").to_pylist()]
-    groups = rows.column(FLINK_KEY_GROUP).to_pylist()
-    assert dict(zip(groups, values, strict=True)) == {5: 1, 99: 2}
+    values = rows.column("value").to_pylist()
+    stored_groups = rows.column(FLINK_KEY_GROUP).to_pylist()
+    assert dict(zip(stored_groups, values, strict=True)) == dict(zip(groups, [1, 2], strict=True))
+
+
+def test_a_key_that_stays_bytes_in_the_wrong_key_group_is_damage(tmp_path: Path) -> None:
+    array = pa.array(TIMESTAMPS, SQL_TIMESTAMP.arrow_type())
+    place = written_savepoint(tmp_path / "s", SQL_TIMESTAMP, array, [1, 2], groups=[5, 99])
+    with pytest.raises(DamagedFileError, match="1 of 1 keys in key group 5 that belong elsewhere"):
+        import_savepoint(str(place), StateStore.open(str(tmp_path / "store")))
 
 
 @pytest.mark.parametrize("kind", ["Instant", "LocalDateTime"])
 def test_times_outside_the_range_of_nanoseconds_are_bytes(kind: str, tmp_path: Path) -> None:
     store, done = stored(tmp_path, Scalar(kind), [instant(2**34, 0), instant(0, 0)])
     (one,) = done.record.states
-    assert (one.form, one.rows) == (EntryForm.BYTES, 2)
+    assert (one.form, one.rows) == (EntryForm.KEY_BYTES, 2)
     assert one.why == "a key is a timestamp more than 292 years away from 1970"
     assert store.maintenance.verify(deep=True).is_intact
 
@@ -254,7 +264,7 @@ def test_a_text_that_no_column_can_hold_is_bytes(tmp_path: Path) -> None:
         str(place), store, hints=SavepointHints(uids={operator_id("big"): "big"})
     )
     (one,) = done.record.states
-    assert (one.form, one.rows) == (EntryForm.BYTES, 2)
+    assert (one.form, one.rows) == (EntryForm.KEY_BYTES, 2)
     assert one.why is not None
     assert "unpaired surrogate" in one.why
     proof = store.maintenance.verify(deep=True)

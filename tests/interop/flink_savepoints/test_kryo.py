@@ -17,6 +17,7 @@ EXCEPTION = (
     b"\1\0java.lang.RuntimeExceptio\xee\1"  # a new name, whose last byte is marked; a new object
     b"\xac\xed\0\5sr\0\x1ajava.lang.RuntimeException\x9e_\6G\n4\x83\xe5\2\0\0xp"
 )
+EURO = b"\xe2\x82\xac"
 VALUES = {
     "null": b"\0",
     "int": b"\2\xff\xff\xff\xff\x0f",
@@ -24,7 +25,9 @@ VALUES = {
     "String of one character": b"\3\1\x82a",
     "empty String": b"\3\1\x81",
     "String of two bytes a character": b"\3\1\x83\xc3\xa9\xc3\xa9",
-    "String of 70 characters": b"\3\1" + bytes([0xC0 | (71 & 0x3F), 71 >> 6]) + 70 * b"\xe2\x82\xac",
+    "String of 70 characters": b"\3\1"
+    + bytes([0xC0 | (71 & 0x3F), 71 >> 6])
+    + 70 * b"\xe2\x82\xac",
     "float": b"\4" + struct.pack(">f", 1.5),
     "boolean": b"\5\1",
     "byte": b"\6\x7f",
@@ -60,7 +63,9 @@ def test_a_class_of_the_job_has_no_known_end(value: bytes) -> None:
         KRYO.skipper()(Reader(value, "f"))
 
 
-@pytest.mark.parametrize("value", [b"", b"\2\xff", b"\3\1som", b"\3\2", b"\1\1", b"\2" + 6 * b"\xff"])
+@pytest.mark.parametrize(
+    "value", [b"", b"\2\xff", b"\3\1som", b"\3\2", b"\1\1", b"\2" + 6 * b"\xff"]
+)
 def test_cut_or_impossible_bytes_are_damage(value: bytes) -> None:
     with pytest.raises(DamagedFileError):
         KRYO.skipper()(Reader(value, "f"))

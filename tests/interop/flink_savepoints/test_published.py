@@ -177,3 +177,81 @@ def test_a_changelog_with_changes_is_left_out_with_what_to_do(tmp_path: Path) ->
     place = str(FLINK_1_20.unpack(f"{JOB}1.17-hashmap-checkpoint", tmp_path))
     done = import_savepoint(place, StateStore.open(str(tmp_path / "store")))
     assert {left_out.reason for left_out in done.left_out} == {CHANGELOG}
+
+
+SCALA = "stateful-scala-udf-migration-itcase-flink"
+
+
+def scala_jobs() -> list[Any]:
+    """Return the savepoints of a job in Scala by all versions of Flink and both backends."""
+    versions = [(f"1.{minor}", "jobmanager-savepoint") for minor in range(8, 14)]
+    versions += [("1.14", "hashmap-savepoint")]
+    versions += [(f"1.{minor}", form) for minor in range(15, 20) for form in SINCE_1_15]
+    for version in ("1.16-rocksdb-checkpoint", "1.19-hashmap-checkpoint"):  # changelogs
+        versions.remove(tuple(version.split("-", 1)))  # type: ignore[arg-type]
+    in_each_run = {"1.8-jobmanager-savepoint", "1.15-rocksdb-savepoint", "1.19-hashmap-savepoint"}
+    in_each_run |= {"1.17-hashmap-savepoint-native"}
+    return [
+        pytest.param(
+            FLINK_1_20 if int(version.removeprefix("1.")) > 13 else FLINK_1_13,
+            f"{SCALA}{version}-{form}",
+            id=f"{version}-{form}",
+            marks=() if f"{version}-{form}" in in_each_run else (pytest.mark.long,),
+        )
+        for version, form in versions
+    ]
+
+
+@pytest.mark.parametrize(("jar", "name"), scala_jobs())
+def test_state_of_scala_has_columns_and_is_exported_unchanged(
+    jar: PublishedJar, name: str, tmp_path: Path
+) -> None:
+    """The keys are Kryo's, so they stay bytes. The values have columns all the same."""
+    place = str(jar.unpack(name, tmp_path))
+    store = StateStore.open(str(tmp_path / "store"))
+    done = import_savepoint(place, store)
+    assert not done.left_out
+    (operator,) = {state.operator for state in done.record.states if state.is_keyed}
+    restored = store.restore(parallelism=1)
+
+    def values(state: str) -> dict[bytes, Any]:
+        rows = restored.keyed(operator, state).to_arrow()
+        names = [name for name in rows.column_names if "key" not in name]
+        return dict(
+            zip(
+                rows.column("key_bytes").to_pylist(),
+                [tuple(row.values()) for row in rows.select(names).to_pylist()],
+                strict=True,
+            )
+        )
+
+    keys = [b"\x09" + bytes([2 * key]) for key in range(4)]  # a Long of Kryo
+    pairs = [{"f0": str(key), "f1": 2 * key} for key in range(4)]
+    expected: dict[str, list[tuple[Any, ...]]] = {
+        "caseClassState": [tuple(pair.values()) for pair in pairs],
+        "caseClassWithNestingState": [*enumerate(pairs)],
+        "collectionState": [([pair],) for pair in pairs],
+        "tryState": [({"f0": str(key), "f1": 5 * key},) for key in range(4)],
+        "optionState": [(pair,) for pair in pairs],
+        "optionNoneState": [(None,)] * 4,
+        "eitherLeftState": [(True, pair, None) for pair in pairs],
+        "eitherRightState": [(False, None, str(3 * key)) for key in range(4)],
+        "enumOneState": [("THREE",)] * 4,
+    }
+    for state, rows in expected.items():
+        assert values(state) == dict(zip(keys, rows, strict=True)), state
+    assert len(values("tryFailureState")) == 4
+    export_savepoint(store, str(tmp_path / "to"))
+    assert entries(open_savepoint(str(tmp_path / "to"))) == entries(open_savepoint(place))
+
+
+def entries(savepoint: FlinkSavepoint) -> set[tuple[str, str, int, bytes, bytes]]:
+    """Return the bytes of all entries of keyed states."""
+    return {
+        (operator.metadata.id, part.state.name, part.key_group, key, value)
+        for operator in savepoint.operators
+        for part in operator.entries()
+        for key, value in zip(
+            part.keys.arrow().to_pylist(), part.values.arrow().to_pylist(), strict=True
+        )
+    }

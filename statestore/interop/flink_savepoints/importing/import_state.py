@@ -523,13 +523,13 @@ def _decode_tables(
                 yield part.key_group, columns.table_of_bytes(part, prefix)
         return
     as_bytes = [name] if columns.form is EntryForm.VALUE_BYTES else []
-    # The store checks key groups.
+    # The store checks the key groups of keys with columns.
     for rows in ordered.rows(
         name,
         as_bytes=as_bytes,
         declared=columns.state,
         key_groups=key_groups,
-        is_checked=False,
+        is_checked=columns.form.has_flink_groups,
         most_bytes=_DECODED_BYTES,
     ):
         yield rows.key_group, columns.table(rows)
