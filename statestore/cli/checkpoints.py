@@ -265,20 +265,7 @@ def write_subtasks(page: Page, operator: OperatorPlan) -> None:
             "each of them"
         )
     _write_extremes(page, subtasks)
-    if operator.read_amplification is None:
-        return
-    changed = sum(subtask.changed_rows for subtask in subtasks)
-    if not changed:
-        page.line(
-            f"because the number of key groups differs, {operator.read_amplification:.2f} "
-            "rows are read for each row that is kept"
-        )
-    else:
-        page.line(
-            f"{counted(changed, 'row')} of these "
-            f"{'is a change' if changed == 1 else 'are changes'}: "
-            f"{operator.read_amplification:.2f} rows are read for each row of the base"
-        )
+    _write_read_amplification(page, operator)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], drawing_index: int, drawing: str) -> str:
@@ -318,6 +305,24 @@ def _write_extremes(page: Page, subtasks: Sequence[SubtaskPlan]) -> None:
         f"most rows: subtask {most} with {count(rows[most])}, {ratio:.2f} times the mean; "
         f"fewest: {count(min(rows))}"
     )
+
+
+def _write_read_amplification(page: Page, operator: OperatorPlan) -> None:
+    """Write how many rows are read in addition to those that the subtasks keep, and why."""
+    if operator.read_amplification is None:
+        return
+    changed = sum(subtask.changed_rows for subtask in operator.subtasks)
+    if not changed:
+        page.line(
+            f"because the number of key groups differs, {operator.read_amplification:.2f} "
+            "rows are read for each row that is kept"
+        )
+    else:
+        page.line(
+            f"{counted(changed, 'row')} of these "
+            f"{'is a change' if changed == 1 else 'are changes'}: "
+            f"{operator.read_amplification:.2f} rows are read for each row of the base"
+        )
 
 
 def write_placements(

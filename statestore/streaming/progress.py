@@ -136,10 +136,9 @@ class Progress:
                 "checkpoint that has it (checkpoint.carry(…, base=…)); or drop the progress by "
                 "name, and start the query from the beginning with a new checkpoint location"
             )
-        stored = dict(self.queries).get(batch.query)
-        if stored is None:
-            if succeeds:
-                return
+        if batch.query in dict(self.queries):
+            self._check_same_query(batch)
+        elif not succeeds:
             raise InvalidArgumentError(
                 f"the state contains the events of query {last} up to its micro-batch "
                 f"{last_batch}, but this is query {batch.query}, which has another checkpoint "
@@ -147,6 +146,11 @@ class Progress:
                 f"begin where query {last} ended (statestore.streaming.starting_offsets "
                 "returns these offsets for Kafka), and pass QueryOptions(succeeds=True)"
             )
+
+    def _check_same_query(self, batch: MicroBatch) -> None:
+        """Raise InvalidArgumentError unless a micro-batch of a known query is its last or next."""
+        last, _ = self.queries[-1]
+        stored = dict(self.queries)[batch.query]
         if last != batch.query:
             raise InvalidArgumentError(
                 f"query {last} has updated the state after micro-batch {stored} of query "
