@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from statestore.interop.flink_savepoints.types.flink_types import (
     ArrayType,
     CaseClassType,
+    CepType,
     EitherType,
     EnumType,
     FlinkType,
@@ -62,6 +63,7 @@ def _composites(inner: st.SearchStrategy[FlinkType]) -> st.SearchStrategy[FlinkT
         st.builds(EitherType, inner, inner, st.just("ScalaEither")),
         st.builds(CaseClassType, st.just("a.C"), some),
         st.builds(TraversableType, st.just("canBuildFrom"), inner),
+        st.builds(lambda element: CepType("Lockable", (element,)), inner),
         st.builds(NullableType, inner, st.just(0)),
         st.builds(TtlType, inner),
         st.builds(TtlAwareType, inner, st.booleans()),

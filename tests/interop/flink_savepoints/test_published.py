@@ -245,6 +245,67 @@ def test_state_of_scala_has_columns_and_is_exported_unchanged(
     assert entries(open_savepoint(str(tmp_path / "to"))) == entries(open_savepoint(place))
 
 
+MATCH = "restore-tests/stream-exec-match_1"
+PROGRAMS = [
+    pytest.param(program, marks=() if program == "complex" else (pytest.mark.long,))
+    for program in (
+        *("complex", "simple", "skip-past-last-row", "skip-to-first", "skip-to-last"),
+        *("skip-to-next-row", "order-by-int-column-with-out-of-order-data"),
+        "order-by-event-time-with-out-of-order-data",
+    )
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_state_of_cep_has_columns_and_is_exported_unchanged(program: str, tmp_path: Path) -> None:
+    place = str(FLINK_SQL.unpack(f"{MATCH}/match-{program}/savepoint", tmp_path))
+    store = StateStore.open(str(tmp_path / "store"))
+    done = import_savepoint(place, store)
+    assert not done.left_out
+    assert {state.form for state in done.record.states} <= {"columns", "key_bytes"}
+    export_savepoint(store, str(tmp_path / "to"))
+    before = entries(open_savepoint(place))
+    assert before
+    assert entries(open_savepoint(str(tmp_path / "to"))) == before
+
+
+def test_partial_matches_of_cep_and_their_events_are_rows(tmp_path: Path) -> None:
+    store = StateStore.open(str(tmp_path / "store"))
+    done = import_savepoint(
+        str(FLINK_SQL.unpack(f"{MATCH}/match-complex/savepoint", tmp_path)), store
+    )
+    (operator,) = {state.operator for state in done.record.states if state.name == "nfaStateName"}
+    restored = store.restore(parallelism=1)
+    first, second = ({"id": 0, "timestamp": 1701784717828 + number} for number in range(2))
+    started = {"target": None, "version": [1]}
+    matches = {
+        row["key_f0"]: row
+        for row in restored.keyed(operator, "nfaStateName").to_arrow().to_pylist()
+    }
+    assert matches["BETA"]["completed_matches"] == []
+    assert matches["BETA"]["partial_matches"][0] == {
+        "state_name": "DOWN",
+        "previous_entry": {"event_id": second, "page_name": "DOWN"},
+        "version": [1, 0, 0],
+        "start_timestamp": first["timestamp"],
+        "previous_timestamp": second["timestamp"],
+        "start_event": first,
+    }
+    events = restored.keyed(operator, "sharedBuffer-events").to_arrow().to_pylist()
+    assert {
+        (row["key_f0"], row["map_key_timestamp"], row["value"]["element"]["f2"])
+        for row in events
+        if row["key_f0"] == "BETA"
+    } == {("BETA", first["timestamp"], 18), ("BETA", second["timestamp"], 16)}
+    edges = restored.keyed(operator, "sharedBuffer-entries-with-lockable-edges").to_arrow()
+    (row,) = (
+        row
+        for row in edges.to_pylist()
+        if row["key_f0"] == "BETA" and row["map_key"]["event_id"] == first
+    )
+    assert row["value"] == {"ref_counter": 1, "element": [{"ref_counter": 1, "edge": started}]}
+
+
 def entries(savepoint: FlinkSavepoint) -> set[tuple[str, str, int, bytes, bytes]]:
     """Return the bytes of all entries of keyed states."""
     return {

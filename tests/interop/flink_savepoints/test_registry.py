@@ -24,6 +24,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     ArrayType,
     BinaryRowType,
     CaseClassType,
+    CepType,
     EitherType,
     EnumType,
     ExternalType,
@@ -38,6 +39,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     PresentType,
     PythonType,
     RawType,
+    RecordType,
     RowDataType,
     RowType,
     ScalaEnumType,
@@ -56,6 +58,9 @@ from statestore.interop.flink_savepoints.types.flink_types import (
 LONG, TEXT = Scalar("Long"), Scalar("String")
 NO_OBJECT = b"\xac\xed\0\5p"  # a Java object stream with a null
 NO_CLASSES = 3 * (bytes.fromhex("000004f2c69a3d70") + i32(0))
+EVENT, DEWEY = CepType("EventId"), CepType("DeweyNumber")
+NODE = CepType("NodeId", (EVENT,))
+EDGE = CepType("Edge", (NODE, DEWEY))
 NESTED_LONG = i32(3) + i32(911108) + i32(1) + i32(1333245) + i32(1) + i32(1) + LONG.snapshot()
 
 EXAMPLES: tuple[FlinkType, ...] = (
@@ -84,6 +89,13 @@ EXAMPLES: tuple[FlinkType, ...] = (
     OptionType(TEXT),
     EitherType(LONG, TEXT, "ScalaEither"),
     TryType(TEXT, KryoType("java.lang.Throwable", NO_CLASSES)),
+    *(EVENT, DEWEY, NODE, EDGE),
+    CepType("Lockable", (TEXT,)),
+    CepType("Node", (EDGE,)),
+    CepType("NodeV1", (ListType(EDGE),)),
+    CepType("NFAState", (DEWEY, NODE, EVENT)),
+    CepType("NFAState", (DEWEY, NODE, EVENT), has_previous_time=True),
+    RecordType(("id", "name"), (LONG, TEXT)),
     UndecodedType(LONG),
     RowDataType(
         (key_logical_type("BIGINT"), key_logical_type("STRING")), (LONG, Scalar("StringData"))
@@ -99,7 +111,7 @@ EXAMPLES: tuple[FlinkType, ...] = (
 )
 OPAQUE = (BinaryRowType, SqlScalar, UnknownType)
 BYTES = (KryoType, UndecodedType)  # whose columns have bytes; they have tests of their own
-WITHOUT_SNAPSHOT = (PresentType, PythonType)
+WITHOUT_SNAPSHOT = (PresentType, PythonType, RecordType)
 PYTHON_SCALARS = ("PythonDate", "PythonTime", "PythonTimestamp")
 
 

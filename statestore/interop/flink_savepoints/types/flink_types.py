@@ -9,6 +9,7 @@ written.
 from __future__ import annotations
 
 from statestore.interop.flink_savepoints.types.families.base import FlinkType
+from statestore.interop.flink_savepoints.types.families.cep import CepType, RecordType
 from statestore.interop.flink_savepoints.types.families.eithers import EitherType
 from statestore.interop.flink_savepoints.types.families.enums import EnumType
 from statestore.interop.flink_savepoints.types.families.kryo import KryoType
@@ -47,6 +48,7 @@ __all__ = [
     "ArrayType",
     "BinaryRowType",
     "CaseClassType",
+    "CepType",
     "EitherType",
     "EnumType",
     "ExternalType",
@@ -61,6 +63,7 @@ __all__ = [
     "PresentType",
     "PythonType",
     "RawType",
+    "RecordType",
     "RowDataType",
     "RowType",
     "ScalaEnumType",
@@ -97,6 +100,8 @@ TYPES: tuple[type[FlinkType], ...] = (
     ScalaEnumType,
     OptionType,
     TryType,
+    CepType,
+    RecordType,
     RowDataType,
     BinaryRowType,
     ExternalType,

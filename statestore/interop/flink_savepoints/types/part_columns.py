@@ -21,6 +21,7 @@ from statestore.interop.flink_savepoints.metadata.logical_types import LogicalTy
 from statestore.interop.flink_savepoints.types.arrow_types import INSTANT, to_nanos
 from statestore.interop.flink_savepoints.types.flink_types import (
     CaseClassType,
+    CepType,
     EitherType,
     FlinkType,
     PojoType,
@@ -211,6 +212,13 @@ def _sql_name(column: LogicalType) -> str | None:
     return text if is_known and not is_fine else None
 
 
+def _has_fields(flink_type: FlinkType) -> bool:
+    """Return whether each field of a type becomes a column."""
+    return (
+        flink_type.is_record if isinstance(flink_type, CepType) else isinstance(flink_type, _FLAT)
+    )
+
+
 def part_columns(
     flink_type: FlinkType | None, *, is_key: bool = False, flat: bool = True
 ) -> PartColumns:
@@ -237,9 +245,7 @@ def part_columns(
         "SqlTimeWindow",
     )
     is_row_key = is_key and isinstance(flink_type, RowType)
-    is_flat = isinstance(
-        flink_type.value if isinstance(flink_type, PythonType) else flink_type, _FLAT
-    )
+    is_flat = _has_fields(flink_type.value if isinstance(flink_type, PythonType) else flink_type)
     flat = flat and is_flat and not (isinstance(flink_type, PythonType) and flink_type.many)
     if is_row_key:  # must stay one column, because a Row hashes differently; its kind is INSERT
         whole = pa.struct([field for field in whole if field.name != _ROW_KIND])

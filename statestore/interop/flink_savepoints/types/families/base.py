@@ -16,9 +16,11 @@ import pyarrow as pa
 
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader
+from statestore.interop.flink_savepoints.metadata.old_versions import unsupported_version
 from statestore.interop.flink_savepoints.metadata.snapshot_format import (
     COMPOSITE,
     NESTED,
+    SIMPLE_VERSION,
     encode_composite,
 )
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
@@ -226,6 +228,17 @@ class SnapshotReader:
     version: int
     read_nested: Callable[[Reader], FlinkType]
 
+    def simple_body(self, class_name: str) -> None:
+        """Read the body of ``SimpleTypeSerializerSnapshot``, which is empty since Flink 1.8.
+
+        Raises FormatVersionError for a version of ``class_name`` that Flink 1.6 or before wrote.
+        """
+        if self.version == _SIMPLE_VERSION_OF_1_7:
+            self.reader.utf()  # the serializer's class name
+        elif self.version != SIMPLE_VERSION:
+            what = f"a serializer snapshot {short_name(class_name)}"
+            raise unsupported_version(self.reader.name, what, self.version, _SIMPLE_WRITTEN_BY)
+
     def outer_version(self) -> int:
         """Read the header of ``CompositeTypeSerializerSnapshot``; return the class's version."""
         if self.version < _FIRST_WITH_HEADER:  # Flink before 1.8 wrote no header
@@ -284,6 +297,8 @@ SnapshotReaders = Mapping[str, Callable[[SnapshotReader], FlinkType]]
 """Functions that read the body of a snapshot, by the name of the snapshot's class."""
 
 _FIRST_WITH_HEADER = 3
+_SIMPLE_VERSION_OF_1_7 = 2
+_SIMPLE_WRITTEN_BY = {1: "1.6 or before"}
 
 
 def encode_parts(class_name: str, version: int, outer: bytes, *parts: FlinkType) -> bytes:

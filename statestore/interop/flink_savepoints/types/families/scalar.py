@@ -8,9 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from statestore.errors import UnsupportedTypeError
-from statestore.interop.flink_savepoints.metadata.old_versions import unsupported_version
 from statestore.interop.flink_savepoints.metadata.snapshot_format import (
-    SIMPLE_VERSION,
     encode_simple,
 )
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
@@ -37,8 +35,6 @@ from statestore.interop.flink_savepoints.types.value_lengths import Skip
 
 __all__ = ["SCALARS", "Scalar"]
 
-_SIMPLE_VERSION_OF_1_7 = 2
-_SIMPLE_WRITTEN_BY = {1: "1.6 or before"}
 _FORMS = (*NUMBERS, *BIG_NUMBERS, *TEXTS, *TIMES, *WINDOWS, *ARRAYS, *PYTHON_SCALARS)
 
 SCALARS: dict[str, ScalarForm] = {form.name: form for form in _FORMS}
@@ -101,13 +97,7 @@ class Scalar(FlinkType):
 
 def _make_reader(class_name: str, scalar: Scalar) -> Callable[[SnapshotReader], FlinkType]:
     def parse(snapshot: SnapshotReader) -> FlinkType:
-        if snapshot.version == _SIMPLE_VERSION_OF_1_7:
-            snapshot.reader.utf()  # the serializer's class name
-        elif snapshot.version != SIMPLE_VERSION:
-            what = f"a serializer snapshot {class_name.rpartition('.')[2]}"
-            raise unsupported_version(
-                snapshot.reader.name, what, snapshot.version, _SIMPLE_WRITTEN_BY
-            )
+        snapshot.simple_body(class_name)
         return scalar
 
     return parse
