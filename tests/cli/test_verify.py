@@ -134,8 +134,10 @@ def test_a_restore_prints_the_verification(run: Run, fraud: Path, parallelism: i
     """I7: rows and digest of each subtask, per state, and that they equal the stored ones."""
     arguments = ("restore", "--parallelism", parallelism, "--store", fraud)
     document = json.loads(run(*arguments, "--to", "out", "--output", "json").stdout)
+    states = document["exported"]["states"]
     manifest = StateStore.open(str(fraud)).manifest()
-    for state in document["states"]:
+    assert len(states) == len(manifest.entries)
+    for state in states:
         stored, subtasks = state["proof"]["stored"], state["proof"]["subtasks"]
         entry = manifest.find(state["operator"], state["state"])
         assert (stored["rows"], len(subtasks)) == (entry.rows, parallelism)
@@ -148,7 +150,7 @@ def test_a_restore_prints_the_verification(run: Run, fraud: Path, parallelism: i
         total = sum(int(subtask["digest"], 16) for subtask in subtasks) % 2**64
         assert digest_text(total) == stored["digest"]
     text = run(*arguments, "--to", "again").stdout
-    for state in document["states"]:
+    for state in states:
         part = text.partition(f"state {state['state']} of operator {state['operator']}\n")[2]
         lines = [line.split() for line in part.splitlines()[1 : parallelism + 3]]
         last = ["each" if state["proof"]["copies"] else "sum", *lines[-1][1:]]
