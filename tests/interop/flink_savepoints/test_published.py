@@ -306,6 +306,44 @@ def test_partial_matches_of_cep_and_their_events_are_rows(tmp_path: Path) -> Non
     assert row["value"] == {"ref_counter": 1, "element": [{"ref_counter": 1, "edge": started}]}
 
 
+OPERATOR_STATE = [
+    pytest.param(
+        f"operatorstate/{job}-flink1.{minor}",
+        marks=()
+        if (job, minor) in {("complexKeyed", 8), ("nonKeyed", 13)}
+        else (pytest.mark.long,),
+    )
+    for job in ("complexKeyed", "nonKeyed")
+    for minor in range(8, 14)
+]
+
+
+@pytest.mark.parametrize("name", OPERATOR_STATE)
+def test_elements_of_java_are_bytes_and_exported_unchanged(name: str, tmp_path: Path) -> None:
+    place = str(FLINK_1_13.unpack(name, tmp_path))
+    store = StateStore.open(str(tmp_path / "store"))
+    done = import_savepoint(place, store)
+    assert not done.left_out
+    assert {state.form for state in done.record.states if not state.is_keyed} == {"columns"}
+    export_savepoint(store, str(tmp_path / "to"))
+    before = elements(open_savepoint(place))
+    texts = [element[7:] for element in before if element.startswith(b"\xac\xed\0\5t")]
+    assert b"first0" in texts or b"second0" in texts
+    exported = open_savepoint(str(tmp_path / "to"))
+    assert elements(exported) == before
+    assert entries(exported) == entries(open_savepoint(place))
+
+
+def elements(savepoint: FlinkSavepoint) -> list[bytes]:
+    """Return the bytes of all elements of operator state, in order."""
+    return sorted(
+        element
+        for operator in savepoint.operators
+        for part in operator.operator_state()
+        for element in part.raw.arrow().to_pylist()
+    )
+
+
 def entries(savepoint: FlinkSavepoint) -> set[tuple[str, str, int, bytes, bytes]]:
     """Return the bytes of all entries of keyed states."""
     return {

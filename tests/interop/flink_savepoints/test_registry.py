@@ -29,6 +29,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     EnumType,
     ExternalType,
     FlinkType,
+    JavaObjectType,
     KryoType,
     ListType,
     MapType,
@@ -107,10 +108,15 @@ EXAMPLES: tuple[FlinkType, ...] = (
     BinaryRowType(2),
     SqlScalar("DecimalData", 3, i32(10) + i32(2)),
     KryoType("a.B", NO_CLASSES),
+    JavaObjectType(),
     UnknownType("a.OwnSnapshot", NESTED_LONG),
 )
 OPAQUE = (BinaryRowType, SqlScalar, UnknownType)
-BYTES = (KryoType, UndecodedType)  # whose columns have bytes; they have tests of their own
+BYTES = (
+    JavaObjectType,
+    KryoType,
+    UndecodedType,
+)  # whose columns have bytes; they have tests of their own
 WITHOUT_SNAPSHOT = (PresentType, PythonType, RecordType)
 PYTHON_SCALARS = ("PythonDate", "PythonTime", "PythonTimestamp")
 

@@ -1,7 +1,8 @@
-"""Objects in Java's serialization format, as far as the types of Flink SQL need it.
+"""Objects in Java's serialization format.
 
 The grammar is defined in "Java Object Serialization Specification", chapter 6. Nothing is
-instantiated: no class is loaded, and an object is a class name with field values.
+instantiated: no class is loaded, and an object is a class name with field values. The types of
+Flink SQL are read as objects. Of an object of the job, only the end is found.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from statestore.interop.flink_savepoints.metadata.java_binary import Reader
+from statestore.errors import UnsupportedTypeError
+from statestore.interop.flink_savepoints.metadata.java_binary import MAX_DEPTH, Reader
 
-__all__ = ["JAVA_STREAM", "JavaObject", "read_java_object"]
+__all__ = ["JAVA_STREAM", "JavaObject", "read_java_object", "skip_java_object"]
 
 JAVA_STREAM = b"\xac\xed\x00\x05"
 """The beginning of a stream of Java objects."""
@@ -22,6 +24,7 @@ _RESET, _LONG_BLOCK, _EXCEPTION, _LONG_STRING, _PROXY, _ENUM = range(0x79, 0x7F)
 _FIRST_HANDLE = 0x7E0000
 _WRITES_MORE, _SERIALIZABLE, _EXTERNALIZABLE, _IN_BLOCKS = 1, 2, 4, 8
 _MOST_CLASSES = 100
+_WIDTHS = {"B": 1, "Z": 1, "S": 2, "C": 2, "I": 4, "F": 4, "J": 8, "D": 8}
 
 
 @dataclass(slots=True)
@@ -48,11 +51,23 @@ class _Class:
 def read_java_object(reader: Reader) -> object:
     """Return the object of the Java stream that begins here, and advance past it.
 
-    Raises DamagedFileError if the bytes are not such a stream, or contain elements that Flink's
-    types never have.
+    Raises:
+        DamagedFileError: if the bytes are not such a stream.
+        UnsupportedTypeError: for an object whose class has its own format, whose end is unknown.
     """
     reader.expect(_HEADER - (1 << 32), "the header of a Java object stream")
     return _Stream(reader).read_content()
+
+
+def skip_java_object(reader: Reader) -> None:
+    """Advance past the Java stream that begins here, whatever the object of the job is.
+
+    Raises:
+        DamagedFileError: if the bytes are not such a stream.
+        UnsupportedTypeError: for an object whose end is unknown, or that is nested too deeply.
+    """
+    reader.expect(_HEADER - (1 << 32), "the header of a Java object stream")
+    _SkippedStream(reader).read_content()
 
 
 class _Stream:
@@ -63,6 +78,13 @@ class _Stream:
     def read_content(self) -> object:
         with self.reader.nested("Java objects"):
             return self.read_tagged(self.reader)
+
+    def unknown_end(self, what: str) -> UnsupportedTypeError:
+        reader = self.reader
+        return UnsupportedTypeError(
+            f"{reader.name} has {what} before byte {reader.base + reader.position}, so the end of "
+            "the Java object is unknown"
+        )
 
     def read_tagged(self, reader: Reader) -> object:
         tag = reader.u8()
@@ -86,6 +108,8 @@ class _Stream:
             return reader.bytes(reader.u8())
         if tag == _LONG_BLOCK:
             return reader.bytes(reader.i32())
+        if tag == _EXCEPTION:
+            raise self.unknown_end("an exception that ended the writing of an object")
         raise reader.error(f"{tag:#x} does not begin a Java object", position=reader.position - 1)
 
     def register(self, value: object) -> object:
@@ -113,12 +137,23 @@ class _Stream:
     def read_class_description(self, tag: int) -> _Class:
         reader = self.reader
         if tag == _PROXY:
-            raise reader.error("a Java proxy is not a type")
+            return self.read_proxy_class()
         java_class = _Class(reader.utf())
         reader.take(8)  # serialVersionUID
         self.handles.append(java_class)
         java_class.flags = reader.u8()
         java_class.fields = tuple(self.read_field() for _ in range(reader.u16()))
+        self.read_annotations()
+        java_class.superclass = self.read_class()
+        return java_class
+
+    def read_proxy_class(self) -> _Class:
+        """Read the class of a ``java.lang.reflect.Proxy``: its interfaces and its superclass."""
+        reader = self.reader
+        java_class = _Class("Proxy", _SERIALIZABLE)
+        self.handles.append(java_class)
+        for _ in range(reader.count(2, "interfaces of a Java proxy")):
+            reader.utf()
         self.read_annotations()
         java_class.superclass = self.read_class()
         return java_class
@@ -151,9 +186,7 @@ class _Stream:
                 raise self.reader.error("a Java class is its own superclass")
         for java_class in reversed(classes):
             if java_class.flags & _EXTERNALIZABLE and not java_class.flags & _IN_BLOCKS:
-                raise self.reader.error(
-                    f"{java_class.name} has its own serialization format, whose end is unknown"
-                )
+                raise self.unknown_end(f"a value of {java_class.name} in that class's own format")
             if java_class.flags & _SERIALIZABLE:
                 instance.fields |= self.read_values(java_class)
             if java_class.flags & (_WRITES_MORE | _EXTERNALIZABLE):
@@ -202,6 +235,32 @@ class _Stream:
         self.handles.append(elements)
         if array_class is None or len(array_class.name) < 2:
             raise self.reader.error("a Java array has no class")
-        for _ in range(self.reader.count(1, "array elements")):
-            elements.append(self.read_value(array_class.name[1]))  # noqa: PERF401 - may hold itself
+        self.read_elements(array_class.name[1], elements)
         return elements
+
+    def read_elements(self, code: str, elements: list[object]) -> None:
+        for _ in range(self.reader.count(_WIDTHS.get(code, 1), "array elements")):
+            elements.append(self.read_value(code))  # noqa: PERF401 - may hold itself
+
+
+class _SkippedStream(_Stream):
+    """A stream of which only the end is needed.
+
+    A text may end with half a character, as Java's texts can. Numbers of arrays are not read.
+    """
+
+    def read_content(self) -> object:
+        if self.reader.depth >= MAX_DEPTH:
+            raise self.unknown_end(f"objects nested more than {MAX_DEPTH} levels deep")
+        return super().read_content()
+
+    def read_text(self, tag: int) -> str:
+        reader = self.reader
+        return str(reader.take(reader.u16() if tag == _STRING else reader.i64()), "latin-1")
+
+    def read_elements(self, code: str, elements: list[object]) -> None:
+        width = _WIDTHS.get(code)
+        if width is None:
+            super().read_elements(code, elements)
+        else:
+            self.reader.take(width * self.reader.count(width, "array elements"))

@@ -12,6 +12,7 @@ from statestore.interop.flink_savepoints.types.families.base import FlinkType
 from statestore.interop.flink_savepoints.types.families.cep import CepType, RecordType
 from statestore.interop.flink_savepoints.types.families.eithers import EitherType
 from statestore.interop.flink_savepoints.types.families.enums import EnumType
+from statestore.interop.flink_savepoints.types.families.java_objects import JavaObjectType
 from statestore.interop.flink_savepoints.types.families.kryo import KryoType
 from statestore.interop.flink_savepoints.types.families.lists import (
     ArrayType,
@@ -53,6 +54,7 @@ __all__ = [
     "EnumType",
     "ExternalType",
     "FlinkType",
+    "JavaObjectType",
     "KryoType",
     "ListType",
     "MapType",
@@ -110,6 +112,7 @@ TYPES: tuple[type[FlinkType], ...] = (
     PythonType,
     UndecodedType,
     KryoType,
+    JavaObjectType,
     UnknownType,
 )
 """All types. The types without parameters share the class ``Scalar``, and are in ``SCALARS``."""

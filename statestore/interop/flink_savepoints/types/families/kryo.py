@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32, utf
-from statestore.interop.flink_savepoints.metadata.java_objects import JAVA_STREAM, read_java_object
+from statestore.interop.flink_savepoints.metadata.java_objects import JAVA_STREAM, skip_java_object
 from statestore.interop.flink_savepoints.metadata.snapshot_format import RUNTIME, read_optional_map
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import BYTES
@@ -91,7 +91,7 @@ def _skip_named(reader: Reader) -> None:
     _expect_new_object(reader)
     if bytes(reader.data[reader.position : reader.position + len(JAVA_STREAM)]) != JAVA_STREAM:
         raise _unknown_end(reader, f"the class {name}…")
-    read_java_object(reader)
+    skip_java_object(reader)
 
 
 def _unknown_end(reader: Reader, what: str) -> UnsupportedTypeError:
