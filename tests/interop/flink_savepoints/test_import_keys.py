@@ -20,11 +20,17 @@ from statestore.errors import (
     StateStoreError,
     UnsupportedTypeError,
 )
-from statestore.interop.flink_savepoints import ImportedSavepoint, import_savepoint
+from statestore.interop.flink_savepoints import (
+    ImportedSavepoint,
+    export_savepoint,
+    import_savepoint,
+    open_savepoint,
+)
 from statestore.interop.flink_savepoints.options import SavepointHints
 from statestore.interop.flink_savepoints.types.flink_types import (
     EnumType,
     FlinkType,
+    KryoType,
     ListType,
     PojoField,
     PojoType,
@@ -133,22 +139,32 @@ def structs(values: Any, kind: pa.StructType) -> dict[str, Any]:
     }
 
 
+NO_CLASSES = 3 * bytes.fromhex("000004f2c69a3d70 00000000")
 SQL_TIMESTAMP = Scalar("SqlTimestamp")
 TIMESTAMPS = [{"second": 1, "nano": 5}, {"second": 2, "nano": 0}]
 POJO = PojoType("a.Key", (PojoField("id", "a.Key", LONG),))
 
 
 @pytest.mark.parametrize(
-    ("key", "keys", "groups"),
+    ("key", "keys", "groups", "stored_keys"),
     [
-        (EnumType("a.Color", ("RED", "BLUE")), ["RED", "BLUE"], [5, 99]),
-        (POJO, [{"id": 1}, {"id": 2}], [5, 99]),
-        (SQL_TIMESTAMP, TIMESTAMPS, [key_group_of(at, max_parallelism=128) for at in (1000, 2000)]),
+        (EnumType("a.Color", ("RED", "BLUE")), ["RED", "BLUE"], [5, 99], [("RED",), ("BLUE",)]),
+        (POJO, [{"id": 1}, {"id": 2}], [5, 99], [(1,), (2,)]),
+        (
+            SQL_TIMESTAMP,
+            TIMESTAMPS,
+            [key_group_of(at, max_parallelism=128) for at in (1000, 2000)],
+            [(1_000_000_005,), (2_000_000_000,)],
+        ),
     ],
     ids=["enum", "pojo", "sql_timestamp"],
 )
-def test_keys_that_no_column_type_hashes_are_bytes(
-    key: FlinkType, keys: list[Any], groups: list[int], tmp_path: Path
+def test_keys_that_no_column_type_hashes_have_flink_s_key_group(
+    key: FlinkType,
+    keys: list[Any],
+    groups: list[int],
+    stored_keys: list[tuple[Any, ...]],
+    tmp_path: Path,
 ) -> None:
     array = pa.array(keys, key.arrow_type())
     place = written_savepoint(tmp_path / "s", key, array, [1, 2], groups=groups)
@@ -161,15 +177,84 @@ def test_keys_that_no_column_type_hashes_are_bytes(
         str(place), store, hints=SavepointHints(uids={operator_id("big"): "big"})
     )
     (one,) = done.record.states
-    assert one.form is EntryForm.KEY_BYTES
+    assert one.form is EntryForm.KEY_COLUMNS
     assert one.why is not None
     assert "no column type is hashed like keys of" in one.why
     state = store.restore(parallelism=1).keyed("big", "count")
     assert state.entry.state.hash_scheme == "flink-sql"
     rows = state.to_arrow(0)
+    columns = [rows.column(name).to_pylist() for name in one.names["key"]]
+    assert sorted(zip(*columns, strict=True)) == sorted(stored_keys)
     values = rows.column("value").to_pylist()
     stored_groups = rows.column(FLINK_KEY_GROUP).to_pylist()
     assert dict(zip(stored_groups, values, strict=True)) == dict(zip(groups, [1, 2], strict=True))
+
+
+@pytest.mark.parametrize(
+    "value_type", [LONG, KryoType("a.B", NO_CLASSES)], ids=["columns", "bytes"]
+)
+def test_a_state_with_keys_of_the_job_s_own_class_is_changed_and_exported(
+    value_type: FlinkType, tmp_path: Path
+) -> None:
+    """A POJO's key group is that of the savepoint, because only the job has its hash."""
+    array = pa.array([{"id": 1}, {"id": 2}], POJO.arrow_type())
+    first, second = b"\x09\2", b"\x09\4"
+    is_long = value_type == LONG
+    values = [1, 2] if is_long else pa.array([first, b"\x63"])  # whose end is unknown
+    place = written_savepoint(
+        tmp_path / "s", POJO, array, values, value_type=value_type, groups=[5, 99]
+    )
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    hints = SavepointHints(
+        uids={operator_id("big"): "big"}, columns={operator_id("big"): {"key": "customer"}}
+    )
+    done = import_savepoint(str(place), store, hints=hints)
+    (one,) = done.record.states
+    form = EntryForm.KEY_COLUMNS if is_long else EntryForm.KEY_COLUMNS_VALUE_BYTES
+    assert (one.form, one.names["key"]) == (form, ("customer",))
+    state = store.restore(parallelism=1).keyed("big", "count")
+    (row,) = state.get(2)
+    (value,) = one.names["value"]
+    assert row[value] == (2 if is_long else b"\x63")
+    changed = pa.Table.from_pylist(
+        [row | {value: 7 if is_long else second}], state.to_arrow(0).schema
+    ).drop_columns(["key_group"])
+    with store.snapshot(parallelism=1) as snapshot:
+        snapshot.write_changes("big", "count", changed)
+        snapshot.carry_rest()
+    export_savepoint(store, str(tmp_path / "to"))
+    (operator,) = open_savepoint(str(tmp_path / "to")).operators
+    found = {
+        (part.key_group, key, value)
+        for part in operator.entries()
+        for key, value in zip(
+            part.keys.arrow().to_pylist(), part.values.arrow().to_pylist(), strict=True
+        )
+    }
+    keys = [
+        bytes([group]) + key + b"\0"
+        for group, key in zip([5, 99], POJO.write(array).to_pylist(), strict=True)
+    ]
+    old, new = ((1).to_bytes(8, "big"), (7).to_bytes(8, "big")) if is_long else (first, second)
+    assert found == {(5, keys[0], old), (99, keys[1], new)}
+    with pytest.raises(UnsupportedTypeError, match="their hash depends on the job's own class"):
+        export_savepoint(store, str(tmp_path / "more"), max_parallelism=256)
+    assert not (tmp_path / "more" / "_metadata").exists()
+
+
+def test_a_new_key_of_the_job_s_own_class_has_no_key_group(tmp_path: Path) -> None:
+    array = pa.array([{"id": 1}], POJO.arrow_type())
+    place = written_savepoint(tmp_path / "s", POJO, array, [1], groups=[5])
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    hints = SavepointHints(uids={operator_id("big"): "big"})
+    import_savepoint(str(place), store, hints=hints)
+    state = store.restore(parallelism=1).keyed("big", "count")
+    new = pa.Table.from_pylist([{"key_id": 3, "value": 3}], state.to_arrow(0).schema)
+    with store.snapshot(parallelism=1) as snapshot:
+        snapshot.write_changes("big", "count", new.drop_columns(["key_group"]))
+        snapshot.carry_rest()
+    with pytest.raises(UnsupportedTypeError, match="1 rows without flink_key_group: only the job"):
+        export_savepoint(store, str(tmp_path / "to"))
 
 
 def test_a_key_that_stays_bytes_in_the_wrong_key_group_is_damage(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from statestore.interop.flink_savepoints.types.decode import (
     decode_values,
 )
 from statestore.interop.flink_savepoints.types.flink_types import ListType, MapType
-from statestore.interop.flink_savepoints.types.named_columns import FLINK_KEY_GROUP, EntryForm
+from statestore.interop.flink_savepoints.types.named_columns import FLINK_KEY_GROUP
 from statestore.interop.flink_savepoints.types.store_types import from_millis
 from statestore.interop.flink_savepoints.write.entries import PIECE_BYTES
 from statestore.rows.key_group_runs import key_groups_of
@@ -155,7 +155,7 @@ def _rebuild_imported_rows(
         rows = columns.table_of_bytes(entries, prefix)
         index = rows.schema.get_field_index(FLINK_KEY_GROUP)
         return rows.set_column(index, FLINK_KEY_GROUP, pa.array(groups))
-    as_bytes = columns.form is EntryForm.VALUE_BYTES
+    as_bytes = columns.form.has_value_bytes
     decoded_rows = state_rows(entries, prefix, as_bytes=as_bytes)
     if plan.flink.kind == "list" and not as_bytes:
         assert decoded_rows.value is not None, "a list must have elements"

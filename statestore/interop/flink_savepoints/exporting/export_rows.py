@@ -23,7 +23,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     MapType,
     NullableType,
 )
-from statestore.interop.flink_savepoints.types.named_columns import FLINK_KEY_GROUP, EntryForm
+from statestore.interop.flink_savepoints.types.named_columns import FLINK_KEY_GROUP
 from statestore.interop.flink_savepoints.types.store_types import as_millis
 from statestore.interop.flink_savepoints.write.entries import Groups, join_entries, prefixes
 from statestore.rows.digests import rows_digest
@@ -136,7 +136,7 @@ def _encode_imported_rows(
             join_parts(prefix, _encode_part(plan, plan.key.names, timers, value_type)), values
         ), groups
     keys = _join_key_parts(prefix, plan, flink_rows.key, flink_rows.namespace, flink_rows.map_key)
-    if flink_rows.value is not None and columns.form is EntryForm.VALUE_BYTES:
+    if flink_rows.value is not None and columns.form.has_value_bytes:
         values = flink_rows.value.cast(BYTES)
     elif plan.flink.kind == "list" and isinstance(value_type, ListType):
         values = _encode_part(plan, names, flink_rows.value, value_type.element, is_list=True)
@@ -173,17 +173,35 @@ def compute_flink_groups(
 ) -> npt.NDArray[np.int32]:
     """Return the key group of each row in Flink.
 
-    Entries that stay bytes have a column with their key group. For another max parallelism, their
-    keys are decoded; UnsupportedTypeError if the hash of the key type is not known.
+    Rows whose key group the store cannot compute have a column with it. For another max
+    parallelism, their keys are decoded.
+
+    Raises:
+        UnsupportedTypeError: if the hash of the key type is not known, or a row has no key group.
     """
     if not plan.has_flink_groups:
         return key_groups_of(rows, plan.state, max_parallelism)
-    if max_parallelism == plan.state.max_parallelism:
-        groups: npt.NDArray[np.int32] = rows.column(FLINK_KEY_GROUP).to_numpy()
-        return groups
-    spans = Spans.from_values(rows.column(plan.key.names[0]).to_pylist(), f"a key of {plan.state}")
-    starts = spans.starts + (plan.flink.before_key if plan.is_bytes else 0)
-    return plan.flink.key.key_groups(Cursor(spans, starts, spans.ends))(max_parallelism)
+    stored = rows.column(FLINK_KEY_GROUP)
+    if max_parallelism != plan.state.max_parallelism:
+        spans = _stored_keys(rows, plan)
+        starts = spans.starts + (plan.flink.before_key if plan.is_bytes else 0)
+        return plan.flink.key.key_groups(Cursor(spans, starts, spans.ends))(max_parallelism)
+    if stored.null_count:
+        raise UnsupportedTypeError(
+            f"{plan.state} has {stored.null_count} rows without {FLINK_KEY_GROUP}: only the job "
+            "can compute the key group of a new key, so add rows of keys that the state has"
+        )
+    groups: npt.NDArray[np.int32] = stored.to_numpy()
+    return groups
+
+
+def _stored_keys(rows: pa.RecordBatch, plan: KeyedExport) -> Spans:
+    """Return the bytes of the keys of rows whose key group the store cannot compute."""
+    columns = plan.columns
+    assert columns is not None, "only imported states have Flink's key groups"
+    keys = columns.key.array(rows)
+    whole = keys if plan.is_bytes else plan.flink.key.write(keys)
+    return Spans.from_array(whole.cast(BYTES), f"a key of {plan.state}")
 
 
 def _encode_keys(rows: pa.Table, plan: KeyedExport, max_parallelism: int | None = None) -> pa.Array:

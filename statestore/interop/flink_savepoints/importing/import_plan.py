@@ -261,25 +261,15 @@ def _plan_state(
     if declared:
         state = declared_state(state, declared)
     for form in EntryForm:
-        if form is EntryForm.VALUE_BYTES and state.kind == "timers":
+        if form.has_value_bytes and state.kind == "timers":
             continue
         if form is EntryForm.COLUMNS and is_python_state(info.name) and not declared:
             why = UNDECLARED
             continue
-        parts = {
-            part: names
-            for part, names in part_names.items()
-            if form is EntryForm.COLUMNS or part == "key"
-        }
+        parts = {part: names for part, names in part_names.items() if form.may_name(part)}
         try:
             forms.append(
-                state_columns(
-                    state,
-                    form,
-                    data.max_parallelism,
-                    {} if form is EntryForm.BYTES else parts,
-                    is_python=is_python,
-                )
+                state_columns(state, form, data.max_parallelism, parts, is_python=is_python)
             )
         except UnsupportedTypeError as error:
             why = why or str(error)

@@ -522,7 +522,7 @@ def _decode_tables(
             for part in entries.parts(_DECODED_BYTES):
                 yield part.key_group, columns.table_of_bytes(part, prefix)
         return
-    as_bytes = [name] if columns.form is EntryForm.VALUE_BYTES else []
+    as_bytes = [name] if columns.form.has_value_bytes else []
     # The store checks the key groups of keys with columns.
     for rows in ordered.rows(
         name,

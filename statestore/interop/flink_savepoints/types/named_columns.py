@@ -4,9 +4,9 @@ A row has the parts key, namespace, key of a map's entry, and value. Their colum
 :mod:`statestore.interop.flink_savepoints.types.part_columns`. Each element of a list, each entry of
 a map and each timer is a row.
 
-Values without a column type stay bytes. So do keys without a column type, and keys with a hash
-that only the job can compute. Whole entries stay bytes if that concerns both, or if the end of a
-key is unknown.
+Keys or values without a column type stay bytes. Whole entries stay bytes if that concerns both, or
+if the end of a key is unknown. If the store cannot hash keys as Flink does, each row has Flink's
+key group in a column.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from statestore.format.state import StateKind
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo
 from statestore.interop.flink_savepoints.read.savepoint import SavepointRows, StateEntries
 from statestore.interop.flink_savepoints.types.flink_types import (
+    KryoType,
     ListType,
     MapType,
     RowDataType,
@@ -39,6 +40,7 @@ from statestore.interop.flink_savepoints.types.part_columns import (
     key_types,
     part_columns,
 )
+from statestore.keys.arrow_types import check_key_type
 from statestore.rows.digests import row_hashes
 
 __all__ = [
@@ -66,17 +68,43 @@ Names = Mapping[str, tuple[str, ...]]
 
 
 class EntryForm(StrEnum):
-    """The parts of an entry that are stored as typed columns."""
+    """The parts of an entry that are stored as typed columns, the best form first."""
 
     COLUMNS = "columns"
+    """All parts have columns, and the store hashes keys as Flink does."""
+
     VALUE_BYTES = "value_bytes"
+    """As ``COLUMNS``, but values stay bytes."""
+
+    KEY_COLUMNS = "key_columns"
+    """All parts have columns, but only the job can compute the hash of a key."""
+
+    KEY_COLUMNS_VALUE_BYTES = "key_columns_value_bytes"
+    """As ``KEY_COLUMNS``, but values stay bytes."""
+
     KEY_BYTES = "key_bytes"
+    """All parts but the key have columns."""
+
     BYTES = "bytes"
+    """Keys, with everything that belongs to them, and values stay bytes."""
 
     @property
     def has_flink_groups(self) -> bool:
-        """Whether keys stay bytes, so that each row has Flink's key group in a column."""
-        return self in (EntryForm.KEY_BYTES, EntryForm.BYTES)
+        """Whether each row has a column with Flink's key group, which the store cannot compute."""
+        return self not in (EntryForm.COLUMNS, EntryForm.VALUE_BYTES)
+
+    @property
+    def has_value_bytes(self) -> bool:
+        """Whether only values stay bytes."""
+        return self in (EntryForm.VALUE_BYTES, EntryForm.KEY_COLUMNS_VALUE_BYTES)
+
+    def may_name(self, part: str) -> bool:
+        """Return whether a part of an entry has columns that a user can name."""
+        if self is EntryForm.BYTES:
+            return False
+        if self is EntryForm.KEY_BYTES:
+            return part != "key"
+        return part == "key" or not self.has_value_bytes
 
 
 def first_free(wanted: str, taken: Iterable[str]) -> str:
@@ -301,13 +329,16 @@ def _typed_columns(
     key_type, scheme = state.key, "flink-sql" if isinstance(state.key, RowDataType) else "java"
     if is_python and isinstance(key_type, RowType) and len(key_type.fields) == 1:
         key_type, scheme = key_type.fields[0], _PYFLINK
-    types: tuple[str, ...]
     if isinstance(key_type, UndecodedType):
         key_type.skipper()  # raises an error if the end of a key is unknown
-        types, scheme = ("BYTES",), "flink-sql"
+    key = part_columns(key_type, is_key=True)
+    if isinstance(key_type, KryoType):
+        raise UnsupportedTypeError(f"keys of {key_type.java_name} are bytes")
+    if form.has_flink_groups:
+        scheme = "flink-sql"  # any scheme would do: the store's key groups differ from Flink's
+        types = tuple(check_key_type(stored, scheme) for stored in key.stored)
     else:
         types = key_types(key_type, scheme)
-    key = part_columns(key_type, is_key=True)
     if not types:
         if max_parallelism > 1:
             raise UnsupportedTypeError("keys without columns are in an unknown key group")
@@ -327,7 +358,7 @@ def _typed_columns(
         if not map_key.fields:
             raise UnsupportedTypeError(f"keys of {state.value.java_name} cannot be a column")
     kind = StateKind(state.kind)
-    if form is EntryForm.VALUE_BYTES:
+    if form.has_value_bytes:
         kind = StateKind.VALUE if kind is StateKind.LIST else kind
         value, entry, stamp = part_columns(None), None, None
     else:
