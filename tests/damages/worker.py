@@ -34,7 +34,7 @@ MEMORY = 2 << 30
 SECONDS = 60
 ACTIONS = {"show": 140, "rows": 50, "repack": 8, "import": 2}
 _ALL_BYTES = ("opaque", "person", "list_person", "nested_list", "nested_map", "nested")
-_NO_END = "the length of a value of"  # the error for hashmap values without a length
+_NO_END = "so its end is unknown"  # the error for hashmap values without a length
 
 Found = dict[str, Any]
 """The result of a read, by the item's name. A value that starts with a number gives the

@@ -60,7 +60,16 @@ def is_column(kind: FlinkType) -> bool:
     return True
 
 
-COLUMNS = [pytest.param(case, id=name) for name, case in NAMED.items() if is_column(kind_of(case))]
+def has_kryo(case: dict[str, Any]) -> bool:
+    """Return whether values have parts of the job's own classes, which Kryo wrote."""
+    return "Kryo" in kind_of(case).java_name
+
+
+COLUMNS = [
+    pytest.param(case, id=name)
+    for name, case in NAMED.items()
+    if is_column(kind_of(case)) and not has_kryo(case)
+]
 
 
 PIECES = st.lists(
@@ -125,6 +134,10 @@ def test_flink_values_are_read(case: dict[str, Any]) -> None:
         with pytest.raises(UnsupportedTypeError, match="only be read as bytes"):
             decode_values(kind, spans)
         return
+    if has_kryo(case):
+        with pytest.raises(UnsupportedTypeError, match="so its end is unknown"):
+            decode_values(kind, spans)
+        return
     array = decode_values(kind, spans)
     assert array.type == kind.arrow_type()
     array.validate(full=True)
@@ -145,9 +158,10 @@ def test_flink_values_are_written_byte_for_byte(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_the_end_of_a_flink_value_is_found(case: dict[str, Any]) -> None:
     kind = kind_of(case)
-    if "kryo" in case["name"] or "Kryo" in kind.java_name:
-        with pytest.raises(UnsupportedTypeError, match="the length of a value of"):
-            kind.skipper()
+    if has_kryo(case):
+        readers = [Reader(bytes.fromhex(raw), case["name"]) for raw, _ in case["values"]]
+        with pytest.raises(UnsupportedTypeError, match="so its end is unknown"):
+            [*map(kind.skipper(), readers)]
         return
     for raw, _ in case["values"]:
         reader = Reader(bytes.fromhex(raw) + b"more", case["name"])

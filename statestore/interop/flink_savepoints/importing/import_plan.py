@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +27,7 @@ from statestore.interop.flink_savepoints.metadata.reader import KeyGroupsHandle
 from statestore.interop.flink_savepoints.read.canonical import KeyedHeader, StateInfo
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo, keyed_state
 from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator, FlinkSavepoint
+from statestore.interop.flink_savepoints.types.families.kryo import find_kryo_part
 from statestore.interop.flink_savepoints.types.named_columns import (
     EntryForm,
     StateColumns,
@@ -221,15 +222,23 @@ def _find_operator(savepoint: FlinkSavepoint, name: str, names: Mapping[str, str
 
 
 def _find_unreadable_type(operator: FlinkOperator) -> str | None:
-    """Return why the hashmap backend's format cannot be read: a type without a known end."""
+    """Return why the hashmap backend's format cannot be read: a value without a known end.
+
+    Whether the end of a Kryo value is known depends on its class. If a state has such values, all
+    are visited here, before anything is written.
+    """
     for part in operator.parts:
-        if isinstance(part.handle, KeyGroupsHandle) and not part.is_canonical:
-            for state in filter(None, part.states):
-                try:
-                    for flink_type in (state.key, state.namespace, state.value):
-                        flink_type.skipper()
-                except UnsupportedTypeError as error:
-                    return f"state {state.name!r}: {error}"
+        if not isinstance(part.handle, KeyGroupsHandle) or part.is_canonical:
+            continue
+        for state in filter(None, part.states):
+            types = (state.key, state.namespace, state.value)
+            try:
+                for flink_type in types:
+                    flink_type.skipper()
+                if find_kryo_part(types):
+                    deque(part.entries([state.name]), maxlen=0)
+            except UnsupportedTypeError as error:
+                return f"state {state.name!r}: {error}"
     return None
 
 

@@ -58,6 +58,7 @@ from statestore.interop.flink_savepoints.read.savepoint import (
     FlinkSavepoint,
     open_savepoint,
 )
+from statestore.interop.flink_savepoints.types.families.kryo import find_kryo_part
 from statestore.interop.flink_savepoints.types.named_columns import EntryForm, StateColumns
 from statestore.jobgraph.graph import JobGraph, Node
 from statestore.jobgraph.operators import operator_id
@@ -294,10 +295,10 @@ def _refuse_bytes(planned: tuple[PlannedOperator, ...], url: str) -> None:
         if operator.is_wanted and operator.problem is not None
     ]
     problems += [
-        f"state {state.info.name!r} of operator {operator.name}: {state.why}"
+        f"state {state.info.name!r} of operator {operator.name}: {reason}"
         for operator in planned
         for state in operator.states
-        if state.forms[0].form is not EntryForm.COLUMNS
+        if (reason := state.why or find_kryo_part((state.state.key, state.state.value)))
     ]
     if problems:
         raise UnsupportedTypeError(

@@ -31,6 +31,7 @@ from statestore.interop.flink_savepoints.read.savepoint import (
     FlinkSavepoint,
     open_savepoint,
 )
+from statestore.interop.flink_savepoints.types.families.kryo import find_kryo_part
 from statestore.interop.flink_savepoints.types.flink_types import FlinkType, Scalar
 
 __all__ = [
@@ -218,7 +219,7 @@ def _find_type_problem(flink_type: FlinkType) -> str | None:
         flink_type.arrow_type()
     except UnsupportedTypeError as error:
         return str(error)
-    return None
+    return find_kryo_part(flink_type)
 
 
 def _show_operator_states(elements: list[SubtaskElements]) -> tuple[ShownOperatorState, ...]:

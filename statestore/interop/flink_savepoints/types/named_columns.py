@@ -23,6 +23,7 @@ from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.format.state import StateKind
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo
 from statestore.interop.flink_savepoints.read.savepoint import SavepointRows, StateEntries
+from statestore.interop.flink_savepoints.types.families.kryo import find_kryo_part
 from statestore.interop.flink_savepoints.types.flink_types import (
     KryoType,
     ListType,
@@ -365,6 +366,8 @@ def _typed_columns(
         inner = inner.value if isinstance(inner, TtlAwareType) else inner
         stamp = "last_access" if isinstance(inner, TtlType) else None
         inner = inner.value if isinstance(inner, TtlType) else inner
+        if isinstance(inner, KryoType):
+            raise UnsupportedTypeError(find_kryo_part(inner))
         # The value of a map entry can be null. It stays one column, because flattened fields of a
         # struct cannot tell a null from a struct of nulls.
         value = part_columns(inner, flat=map_key is None)

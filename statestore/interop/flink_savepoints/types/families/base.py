@@ -8,8 +8,8 @@ UnsupportedTypeError there; ``OpaqueType`` does so in all of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 
 import pyarrow as pa
@@ -39,6 +39,7 @@ __all__ = [
     "encode_parts",
     "generic_name",
     "nested_hashes",
+    "nested_types",
     "short_name",
     "total_width",
 ]
@@ -321,6 +322,18 @@ def nested_hashes(parts: Sequence[FlinkType]) -> list[KeyHash] | None:
     """Return how the parts of a key are hashed; None if one of them cannot be hashed."""
     known = [key_hash for part in parts if (key_hash := part._key_hash()) is not None]
     return known if len(known) == len(parts) else None
+
+
+def nested_types(part: object) -> Iterator[FlinkType]:
+    """Yield a type and all types in it; ``part`` can also be a tuple, or a part of a type."""
+    if isinstance(part, tuple):
+        for item in part:
+            yield from nested_types(item)
+    if isinstance(part, FlinkType):
+        yield part
+    if is_dataclass(part):
+        for member in fields(part):
+            yield from nested_types(getattr(part, member.name))
 
 
 def total_width(widths: list[int | None]) -> int | None:

@@ -24,11 +24,12 @@ from statestore.interop.flink_savepoints.types.families.base import (
     FlinkType,
     SnapshotReader,
     SnapshotReaders,
+    nested_types,
 )
 from statestore.interop.flink_savepoints.types.families.undecoded import read_slices
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_fixed_skip
 
-__all__ = ["KryoType"]
+__all__ = ["KryoType", "find_kryo_part"]
 
 _KRYO = f"{RUNTIME}kryo.KryoSerializerSnapshot"
 _NULL, _NAMED, _FIRST_NUMBER = 0, 1, 2
@@ -66,6 +67,13 @@ class KryoType(FlinkType):
     @classmethod
     def _snapshot_readers(cls) -> SnapshotReaders:
         return {_KRYO: _parse_kryo}
+
+
+def find_kryo_part(part: object) -> str | None:
+    """Return which part of a type, or of several types, stays bytes because Kryo wrote it."""
+    names = (nested.java_name for nested in nested_types(part) if isinstance(nested, KryoType))
+    name = next(names, None)
+    return None if name is None else f"values of {name} can only be read as bytes"
 
 
 def _skip_kryo(reader: Reader) -> None:
