@@ -175,7 +175,11 @@ def compact(run: Run, actor: Actor) -> None:
 def edit(run: Run, actor: Actor) -> None:
     """Put one row into the newest checkpoint."""
     key, label = f"{actor.name}-edit", label_of(run.world.checker.latest(actor.store))
-    done = run.world.store(actor.store).maintenance.edit(label, NAME, put=[row(key)])
+    run.writing += 1
+    try:
+        done = run.world.store(actor.store).maintenance.edit(label, NAME, put=[row(key)])
+    finally:
+        run.writing -= 1
     assert done.new_checkpoint_id is not None
     _derived(run, actor.store, done.new_checkpoint_id, key)
 

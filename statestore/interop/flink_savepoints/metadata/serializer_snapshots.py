@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32
-from statestore.interop.flink_savepoints.metadata.old_versions import unsupported_version
+from statestore.interop.flink_savepoints.metadata.old_versions import too_old
 from statestore.interop.flink_savepoints.metadata.snapshot_format import is_plain_composite
 from statestore.interop.flink_savepoints.types.families.base import FlinkType, SnapshotReader
 from statestore.interop.flink_savepoints.types.flink_types import TYPES, UnknownType
@@ -83,7 +83,7 @@ def _read_versioned(reader: Reader) -> FlinkType:
         return UnknownType(class_name, i32(version) + bytes(reader.data[middle : reader.position]))
     if class_name.endswith(_OLD_SNAPSHOT):
         what = f"a serializer snapshot {class_name.rpartition('.')[2]}"
-        raise unsupported_version(reader.name, what, version, {version: "1.7 or before"})
+        raise too_old(reader.name, what, "1.7 or before")
     raise UnsupportedTypeError(
         f"{reader.name} has state with the unknown serializer {class_name!r} at byte "
         f"{reader.base + begin}: the length of its snapshot is unknown, so nothing of "
