@@ -84,9 +84,33 @@ def _session(location: str) -> Any:
     return session.spark_session(app_name="statestore spark", table_format="parquet", s3=in_bucket)
 
 
-def _check(location: str, batch: int | None) -> None:
+def _check(location: str, batch: int | None, operators: Mapping[int, str]) -> None:
     """Refuse an invalid checkpoint location before Spark is started for it."""
-    _module("location").CheckpointLocation(open_storage(location)).batch(batch)
+    opened = _module("location").CheckpointLocation(open_storage(location), operators)
+    opened.operators(opened.batch(batch))
+
+
+def _parse_operators(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> Mapping[int, str]:
+    """Return the names of operators by number, from ``NUMBER=NAME``."""
+    operators = {}
+    for value in values:
+        number, separator, name = value.partition("=")
+        if not separator or not number.isdecimal():
+            raise click.BadParameter(f"{value!r} is not NUMBER=NAME, such as 0=dedupe")
+        operators[int(number)] = name
+    return operators
+
+
+_OPERATORS = click.option(
+    "--operator",
+    "operators",
+    multiple=True,
+    metavar="NUMBER=NAME",
+    callback=_parse_operators,
+    help="What an operator of Spark 3 is, if its columns do not tell it. Repeatable.",
+)
 
 
 @click.command(
@@ -106,14 +130,17 @@ def _check(location: str, batch: int | None) -> None:
 )
 @click.argument("location")
 @click.option("--batch", type=int, metavar="N", help="A completed micro-batch. [newest]")
+@_OPERATORS
 @pass_invocation
-def show_state(invocation: Invocation, location: str, batch: int | None) -> Output[ShownLocation]:
+def show_state(
+    invocation: Invocation, location: str, batch: int | None, operators: Mapping[int, str]
+) -> Output[ShownLocation]:
     """Show the content of a checkpoint location."""
-    _check(location, batch)
+    _check(location, batch, operators)
     session = _session(location)
     with progress_bar("reading") as progress:
         shown = _module("show_location").show_location(
-            session, location, batch=batch, on_progress=progress
+            session, location, batch=batch, operators=operators, on_progress=progress
         )
     return Output(shown, write_location)
 
@@ -141,6 +168,7 @@ def show_state(invocation: Invocation, location: str, batch: int | None) -> Outp
 @click.option(
     "--max-parallelism", type=int, metavar="N", help="The key groups of states in a new store."
 )
+@_OPERATORS
 @pass_invocation
 def import_state(
     invocation: Invocation,
@@ -148,11 +176,12 @@ def import_state(
     target: str | None,
     batch: int | None,
     max_parallelism: int | None,
+    operators: Mapping[int, str],
 ) -> Output[SparkImportSummary]:
     """Import the state of a query's micro-batch as a checkpoint."""
     if target is not None:
         invocation.arguments["store"] = target
-    _check(location, batch)
+    _check(location, batch, operators)
     session = _session(location)
     store = invocation.store(spark=session)
     with progress_bar("importing") as progress:
@@ -162,6 +191,7 @@ def import_state(
             store,
             batch=batch,
             max_parallelism=max_parallelism,
+            operators=operators,
             on_progress=progress,
         )
     return Output(_summary(imported), write_imported)
@@ -172,6 +202,7 @@ def _summary(imported: ImportedCheckpoint) -> SparkImportSummary:
     record = imported.record
     return SparkImportSummary(
         location=imported.location,
+        moved_from=imported.moved_from,
         query_id=record.query_id,
         batch=record.batch,
         store=imported.store,
@@ -319,6 +350,8 @@ def _location(invocation: Invocation, places: tuple[str, ...]) -> str:
 def write_location(page: Page, shown: ShownLocation) -> None:
     """Write it as text."""
     page.line(f"query {shown.query_id} in {shown.location}", "bold")
+    if shown.moved_from is not None:
+        page.line(f"  moved from   {shown.moved_from}")
     first, last = shown.kept
     page.line(f"  micro-batch  {shown.batch} ({first} to {last} are completed and kept)")
     if shown.uncommitted is not None:
@@ -383,10 +416,12 @@ class ImportedStoreSummary:
 class SparkImportSummary:
     """A query's state, imported as checkpoint ``checkpoint_id``.
 
-    ``found`` is true if it had been imported before.
+    ``found`` is true if it had been imported before. ``moved_from`` is the location at which the
+    query ran, if the location was moved or copied and its files tell so.
     """
 
     location: str
+    moved_from: str | None
     query_id: str
     batch: int
     store: str
@@ -405,6 +440,8 @@ def write_imported(page: Page, imported: SparkImportSummary) -> None:
     else:
         scope = " (only the changes since the previous one)" if imported.is_incremental else ""
         page.line(f"imported {what} as {where}{scope}", "bold")
+    if imported.moved_from is not None:
+        page.line(f"{imported.location} was moved or copied from {imported.moved_from}")
     table = table_of("operator", "state", "rows", "key", "entry", right={"rows"})
     for store in imported.states:
         key, entry = (

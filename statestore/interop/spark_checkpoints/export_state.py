@@ -27,6 +27,7 @@ from statestore.format.left_out import LeftOutState, left_out_text, refuse_left_
 from statestore.format.manifest import Manifest
 from statestore.interop.spark_checkpoints import query_settings
 from statestore.interop.spark_checkpoints.columns import KEY_BYTES, VALUE_BYTES
+from statestore.interop.spark_checkpoints.descriptions import rewrite_description, schema_folder
 from statestore.interop.spark_checkpoints.hand_over import with_progress
 from statestore.interop.spark_checkpoints.import_record import QUERY, ImportedStore, QueryRecord
 from statestore.interop.spark_checkpoints.location import (
@@ -38,19 +39,20 @@ from statestore.interop.spark_checkpoints.location import (
     provider_name,
     state_folder,
 )
-from statestore.interop.spark_checkpoints.parts import first_error_line, read_stored_rows
+from statestore.interop.spark_checkpoints.parts import read_stored_rows
 from statestore.interop.spark_checkpoints.rewriter import check_spark, rewrite
 from statestore.interop.spark_checkpoints.state_files import CODEC, Provider, write_state
 from statestore.interop.spark_checkpoints.state_reader import (
     ObservedState,
     observe_state,
     prepared_session,
-    session_settings,
 )
 from statestore.interop.spark_checkpoints.stores import StoreStates, needs_rewriter, select_stores
 from statestore.interop.spark_checkpoints.target import Target
 from statestore.spark.bucket_access import configure_storage_access
 from statestore.spark.compat import refuse_connect
+from statestore.spark.error_cause import describe_cause
+from statestore.spark.session_settings import session_settings
 from statestore.storage import open_storage
 from statestore.store import StateStore
 from statestore.streaming.timer_index import INDEX
@@ -252,7 +254,7 @@ def _write_location(
             except (PySparkException, Py4JJavaError) as error:
                 raise StorageError(
                     f"Spark cannot write store {name!r} of operator {operator} to {written.url}: "
-                    f"{first_error_line(error)}"
+                    f"{describe_cause(error)}"
                 ) from error
     target.put(f"commits/{batch}", _build_commit(logs, batch, ids))
     stores = _verify_stores(spark, written, states, batch, partitions)
@@ -313,25 +315,11 @@ def _build_files(
             lines[1] = json.dumps(settings, separators=(",", ":")).encode()
             files[name] = b"\n".join(lines)
         elif name.startswith("state/") and name.split("/")[2] == "_metadata":
-            files[name] = _build_operator_metadata(name, content, partitions, location)
+            folder = schema_folder(location, int(name.split("/")[1]))
+            files[name] = rewrite_description(content, folder, partitions)
         elif not name.startswith("commits/"):
             files[name] = content
     return files
-
-
-def _build_operator_metadata(name: str, content: bytes, partitions: int, location: str) -> bytes:
-    """Return the metadata of an operator; its schema files are named by absolute paths."""
-    version, document = content.split(b"\n", 1)
-    operator = json.loads(document)
-    for store_info in operator["stateStoreInfo"]:
-        store_info["numPartitions"] = partitions
-        if store_info.get("stateSchemaFilePaths"):
-            folder = f"{location}/{name.partition('/_metadata/')[0]}/_stateSchema/"
-            paths = (
-                path.rpartition("/_stateSchema/")[2] for path in store_info["stateSchemaFilePaths"]
-            )
-            store_info["stateSchemaFilePaths"] = [folder + path for path in paths]
-    return version + b"\n" + json.dumps(operator, separators=(",", ":")).encode()
 
 
 def _build_commit(
@@ -359,7 +347,7 @@ def _verify_stores(
 ) -> tuple[ExportedStore, ...]:
     """Return rows and bytes by partition; CorruptionError if they differ from a state."""
     exported = []
-    with prepared_session(spark, written, batch):
+    with prepared_session(spark, written, batch, ()):
         for store in stores:
             imported = store.imported
             observed = _observe_part(spark, written, batch, imported, partitions)

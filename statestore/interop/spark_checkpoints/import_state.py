@@ -42,7 +42,8 @@ class ImportedCheckpoint:
     """A checkpoint that was imported from a query's state.
 
     ``found`` is true if the store already had this micro-batch. ``is_incremental`` is true if only
-    the changes since the previous one were written.
+    the changes since the previous one were written. ``moved_from`` is the location at which the
+    query ran, if the location was moved or copied and its files tell so.
     """
 
     location: str
@@ -51,6 +52,7 @@ class ImportedCheckpoint:
     found: bool
     is_incremental: bool
     record: QueryRecord
+    moved_from: str | None
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ def import_checkpoint(
     *,
     batch: int | None = None,
     max_parallelism: int | None = None,
+    operators: Mapping[int, str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> ImportedCheckpoint:
@@ -85,6 +88,8 @@ def import_checkpoint(
         batch: a committed micro-batch; by default the newest.
         max_parallelism: the number of key groups of all states. By default it is unchanged, or for
             a new store Flink's default for the number of partitions.
+        operators: the names of operators by number, such as ``{0: "dedupe"}``. They are needed for
+            a location of Spark 3 if the columns of an operator do not tell its name.
         storage_options: options for fsspec, to access the location.
         on_progress: a callback that receives the number of finished states, the total, and the next
             state.
@@ -94,28 +99,32 @@ def import_checkpoint(
 
     Raises:
         InvalidArgumentError: if the location is not a query's checkpoint location, the micro-batch
-            does not exist, or the store has something else.
+            does not exist, or the store has something else. Also if the name of an operator is
+            missing or wrong.
         UnsupportedTypeError: for an unsupported operator or state format.
         DamagedFileError or MissingFileError: if a file of the query is damaged or missing.
         SchemaMismatchError: if the query's state has other columns than the stored state.
         StateStoreError: as ``store.snapshot`` and ``checkpoint.write_keyed``.
     """
-    query_location = CheckpointLocation(open_storage(location, storage_options))
+    query_location = CheckpointLocation(open_storage(location, storage_options), operators or {})
     number = query_location.batch(batch)
     plan = query_location.plan(number)
-    operators = query_location.operators(number)
-    _refuse_unsupported(query_location, operators, plan)
+    all_operators = query_location.operators(number)
+    moved_from = next((known.moved_from for known in all_operators if known.moved_from), None)
+    _refuse_unsupported(query_location, all_operators, plan)
     stored = _load_newest(store)
     if stored is not None:
         restored, before = stored
         _refuse_other_query(before, query_location, number, store)
         if before.batch == number:
             newest = restored.checkpoint_id
-            return ImportedCheckpoint(query_location.url, store.url, newest, True, False, before)
+            return ImportedCheckpoint(
+                query_location.url, store.url, newest, True, False, before, moved_from
+            )
         max_parallelism = min(entry.state.max_parallelism for entry in restored.manifest.keyed)
-    with prepared_session(spark, query_location, number):
-        refuse_damaged_states(spark, query_location, operators, number)
-        sources = tuple(_read_sources(spark, query_location, number, operators))
+    with prepared_session(spark, query_location, number, all_operators) as url:
+        refuse_damaged_states(spark, query_location, all_operators, number)
+        sources = tuple(_read_sources(spark, url, number, all_operators))
         if stored is not None:
             _refuse_changed_plan(stored[1], sources, query_location)
         logs = tuple(query_location.files(number))
@@ -132,7 +141,7 @@ def import_checkpoint(
             )
             record.write(checkpoint, parallelism)
     return ImportedCheckpoint(
-        query_location.url, store.url, checkpoint.id, False, stored is not None, record
+        query_location.url, store.url, checkpoint.id, False, stored is not None, record, moved_from
     )
 
 
@@ -146,11 +155,11 @@ def _refuse_unsupported(
 
 
 def _read_sources(
-    spark: SparkSession, location: CheckpointLocation, batch: int, operators: tuple[Operator, ...]
+    spark: SparkSession, url: str, batch: int, operators: tuple[Operator, ...]
 ) -> Iterator[_Source]:
     """Yield the parts to import, without variables that have no columns (the store has them)."""
     for part in (part for operator in operators for part in list_parts(operator)):
-        rows = read_stored_rows(spark, location.spark_url, batch, part)
+        rows = read_stored_rows(spark, url, batch, part)
         columns = map_columns(rows, part)
         if columns.is_typed or not part.is_view:
             yield _Source(part, columns, rows)

@@ -19,7 +19,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
@@ -30,14 +31,24 @@ from statestore.errors import (
     FormatVersionError,
     InvalidArgumentError,
     MissingFileError,
+    UnsupportedTypeError,
 )
 from statestore.format.documents import convert_value
+from statestore.interop.spark_checkpoints.descriptions import (
+    DEDUPE,
+    Columns,
+    build_description,
+    correct_dedupe_schema,
+    find_candidates,
+    parse_schema,
+    split_schema_path,
+)
 from statestore.interop.spark_checkpoints.log_damage import (
     refuse_damaged_log,
     refuse_damaged_schema,
     refuse_damaged_source_log,
 )
-from statestore.interop.spark_checkpoints.query_settings import settings_of
+from statestore.interop.spark_checkpoints.query_settings import JOIN_FORMAT, settings_of
 from statestore.storage import Storage
 
 __all__ = [
@@ -63,6 +74,11 @@ PROVIDERS = {
     "hdfs": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
     "rocksdb": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
 }
+
+_CONTINUE_A_COPY = (
+    "Copy the location, run the query with Spark 4 and the copy until it has completed a "
+    "micro-batch, and use the copy"
+)
 
 UNFINISHED = b"This is not a checkpoint of a query yet"
 """The beginning of the newest file in ``offsets`` until an export is complete. Spark reads this
@@ -98,6 +114,7 @@ class _StoreInfo(Struct, frozen=True):
     storeName: str
     numPartitions: int
     stateSchemaFilePaths: list[str] = []
+    stateSchemaFilePath: str = ""
 
 
 class _Variable(Struct, frozen=True):
@@ -158,20 +175,32 @@ class VariableInfo:
 
 @dataclass(frozen=True)
 class Operator:
-    """A stateful operator, as the file ``metadata`` (``state/0/_metadata/…``) describes it."""
+    """A stateful operator, as the file ``metadata`` (``state/0/_metadata/…``) describes it.
+
+    ``description`` is the content of that file. ``corrections`` are the files with which Spark
+    must read the operator, if the location lacks them or has wrong ones. ``moved_from`` is the
+    location that the file ``metadata`` names, if it is another one.
+    """
 
     number: int
     name: str
     stores: tuple[StoreInfo, ...]
     variables: tuple[VariableInfo, ...]
     metadata: str
+    description: bytes = b""
+    corrections: Mapping[str, bytes] = field(default_factory=dict)
+    moved_from: str | None = None
 
 
 @dataclass(frozen=True)
 class CheckpointLocation:
-    """A query's checkpoint location; each part is read when it is used first."""
+    """A query's checkpoint location; each part is read when it is used first.
+
+    ``operator_names`` are the names of operators by number, for a location that lacks them.
+    """
 
     storage: Storage
+    operator_names: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -230,6 +259,11 @@ class CheckpointLocation:
                 "running or did not finish"
             )
         _ = self.query_id
+        if not self.committed and self._is_without_commit_log():
+            raise FormatVersionError(
+                f"{self.url} has plans of micro-batches, but no commits: it was written by Spark "
+                f"2.1 or before. {_CONTINUE_A_COPY}"
+            )
         if not self.committed:
             raise InvalidArgumentError(
                 f"the query of {self.url} has not completed a micro-batch yet, so there is no state"
@@ -242,6 +276,15 @@ class CheckpointLocation:
                 f"{self.committed[0]} to {self.committed[-1]}"
             )
         return number
+
+    def _is_without_commit_log(self) -> bool:
+        """Return whether Spark 2.1 or before planned more than one micro-batch.
+
+        It had no commit log, and its plans have no settings.
+        """
+        if len(self.planned) < 2:
+            return False
+        return SHUFFLE_PARTITIONS not in self.plan(self.planned[-1]).settings
 
     def plan(self, number: int) -> BatchPlan:
         """Return the plan of a micro-batch.
@@ -294,8 +337,10 @@ class CheckpointLocation:
         """Return the stateful operators of a micro-batch, ordered by their numbers.
 
         Raises:
-            InvalidArgumentError: if the query has no state, or was written before Spark 4.0.
-            DamagedFileError or FormatVersionError: as :meth:`plan`.
+            InvalidArgumentError: if the query has no state. Also if an operator's name is needed,
+                or ``operator_names`` has a wrong one.
+            UnsupportedTypeError: for unknown stores of Spark 3.
+            MissingFileError, DamagedFileError or FormatVersionError: as :meth:`plan`.
         """
         names = self.storage.list("state")
         numbers = sorted(
@@ -303,6 +348,11 @@ class CheckpointLocation:
         )
         if not numbers:
             raise InvalidArgumentError(f"the query of {self.url} has no state")
+        for number in self.operator_names:
+            if number not in numbers:
+                raise InvalidArgumentError(
+                    f"{self.url} has no operator {number}, but {', '.join(map(str, numbers))}"
+                )
         return tuple(self._read_operator(number, names, batch) for number in numbers)
 
     def files(self, batch: int) -> Iterator[tuple[str, bytes]]:
@@ -327,8 +377,12 @@ class CheckpointLocation:
             content = self._read_content(name)
             refuse_damaged_source_log(self.storage, name, content)
             yield name, content
+        corrections: dict[str, bytes] = {}
+        for operator in self.operators(batch):
+            corrections |= operator.corrections
+        yield from corrections.items()
         for name in self.storage.list("state"):
-            if _is_description(name, batch):
+            if _is_description(name, batch) and name not in corrections:
                 content = self._read_content(name)
                 refuse_damaged_schema(self.storage, name, content)
                 yield name, content
@@ -384,11 +438,116 @@ class CheckpointLocation:
         kept = [version for version in versions if version <= batch]
         name = f"{folder}/v2/{max(kept)}" if kept else f"{folder}/metadata"
         if name not in names:
+            content = self._build_description(number, names, batch)
+            operator = self._parse_operator(number, name, content, names)
+            corrections = {name: content, **self._correct_schema(operator, names)}
+            return replace(operator, corrections=corrections)
+        operator = self._parse_operator(number, name, self._read_content(name), names)
+        if self.operator_names.get(number, operator.name) != operator.name:
             raise InvalidArgumentError(
-                f"{self.url} has no {name}, which describes operator {number}: the location "
-                "was written before Spark 4.0. Run the query for one micro-batch with Spark 4"
+                f"operator {number} of {self.url} is {operator.name}, as {name} says, and not "
+                f"{self.operator_names[number]}"
             )
-        version, *lines = self._read_lines(name)
+        return replace(operator, corrections=self._correct_schema(operator, names))
+
+    def _correct_schema(self, operator: Operator, names: tuple[str, ...]) -> dict[str, bytes]:
+        """Return a deduplication's schema file by its name if it must be corrected."""
+        name = f"state/{operator.number}/0/_metadata/schema"
+        if operator.name != DEDUPE or name not in names:
+            return {}
+        content = self._read_content(name)
+        with self._refuse_damaged_schema(name):
+            corrected = correct_dedupe_schema(content)
+        return {} if corrected == content else {name: corrected}
+
+    def _build_description(self, number: int, names: tuple[str, ...], batch: int) -> bytes:
+        """Describe an operator of Spark 3, which has no description."""
+        settings = self.plan(batch).settings
+        stores = dict(self._read_schemas(number, names))
+        if not stores:
+            raise FormatVersionError(self._explain_old_format(number, names, settings))
+        candidates = find_candidates(stores, settings)
+        what = (
+            f"{self.url} does not say what operator {number} is, because Spark before 4.0 wrote it"
+        )
+        if not candidates:
+            raise UnsupportedTypeError(f"{what}, and its stores are unknown: {', '.join(stores)}")
+        operator_name = self.operator_names.get(number, candidates[0])
+        if operator_name not in candidates:
+            raise InvalidArgumentError(
+                f"operator {number} of {self.url} cannot be {operator_name}: its columns are "
+                f"those of {' or '.join(candidates)}"
+            )
+        if len(candidates) > 1 and number not in self.operator_names:
+            raise InvalidArgumentError(
+                f"{what}. By its columns it can be {' or '.join(candidates)}: pass the right one, "
+                f"such as --operator {number}={candidates[-1]}, or operators={{{number}: "
+                f"{candidates[-1]!r}}} in Python"
+            )
+        return build_description(
+            number, operator_name, stores, self._count_partitions(number, names, settings)
+        )
+
+    def _read_schemas(self, number: int, names: tuple[str, ...]) -> Iterator[tuple[str, Columns]]:
+        """Yield the name and the columns of each store that has a schema file of its own."""
+        pattern = re.compile(rf"state/{number}/0/(?:([^/]+)/)?_metadata/schema")
+        for name in names:
+            if match := pattern.fullmatch(name):
+                content = self._read_content(name)
+                with self._refuse_damaged_schema(name):
+                    columns = parse_schema(content)
+                yield match[1] or "default", columns
+
+    @contextmanager
+    def _refuse_damaged_schema(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, RecursionError) as error:
+            raise DamagedFileError(
+                f"{self.url}/{name} is damaged: {error}. Replace it with an intact copy"
+            ) from error
+
+    def _count_partitions(
+        self, number: int, names: tuple[str, ...], settings: Mapping[str, str]
+    ) -> int:
+        """Return an operator's number of partitions; MissingFileError if a folder is missing."""
+        partitions = int(settings.get(SHUFFLE_PARTITIONS, "0"))
+        folders = {
+            int(part)
+            for name in names
+            if name.startswith(f"state/{number}/")
+            and _NUMBER.fullmatch(part := _path_part(name, 2))
+        }
+        if folders not in ({*range(partitions)}, {0}):
+            missing = sorted({*range(partitions)} - folders)
+            raise MissingFileError(
+                f"{self.url} has {partitions} partitions, but operator {number} has no folder of "
+                f"partition {', '.join(map(str, missing))}"
+            )
+        return partitions
+
+    def _explain_old_format(
+        self, number: int, names: tuple[str, ...], settings: Mapping[str, str]
+    ) -> str:
+        if any(name.startswith(f"state/{number}/_stateSchema/") for name in names):
+            return (
+                f"{self.url} has schema files of operator {number}, but no file in state/{number}/"
+                "_metadata, which says what the operator is. If the location was copied, copy this "
+                "folder too"
+            )
+        what = f"{self.url} does not describe the columns of operator {number}"
+        is_join = any(name.startswith(f"state/{number}/0/left-") for name in names)
+        if is_join and settings[JOIN_FORMAT] == "1":
+            return (
+                f"{what}, a stream-stream join of Spark 2.4 or before ({JOIN_FORMAT} is 1). Spark "
+                "4 cannot continue it either: run the query with a new checkpoint location"
+            )
+        return f"{what}: it was written before Spark 3.1. {_CONTINUE_A_COPY}"
+
+    def _parse_operator(
+        self, number: int, name: str, content: bytes, names: tuple[str, ...]
+    ) -> Operator:
+        version, *lines = self._split_lines(name, content)
         if version not in ("v1", "v2"):
             raise FormatVersionError(_unsupported_version(self, name, version))
         document = self._decode(name, "".join(lines).encode(), _OperatorMetadata)
@@ -406,6 +565,12 @@ class CheckpointLocation:
                 f"{self.url}/{name} is invalid: operator {number} has {most} partitions, but "
                 f"{files} files in total"
             )
+        if any(store.stateSchemaFilePath for store in document.stateStoreInfo):
+            raise FormatVersionError(
+                f"{self.url}/{name} was written by a preview of Spark 4.0, whose state no release "
+                "of Spark can read: run the query with a new checkpoint location"
+            )
+        paths = [path for store in document.stateStoreInfo for path in store.stateSchemaFilePaths]
         stores = tuple(
             StoreInfo(store.storeName, store.numPartitions) for store in document.stateStoreInfo
         )
@@ -417,7 +582,35 @@ class CheckpointLocation:
             VariableInfo(variable.stateName, variable.stateVariableType, variable.ttlEnabled)
             for variable in properties.stateVariables
         )
-        return Operator(info.operatorId, info.operatorName, stores, variables, name)
+        return Operator(
+            info.operatorId,
+            info.operatorName,
+            stores,
+            variables,
+            name,
+            content,
+            moved_from=self._find_old_location(number, paths, names),
+        )
+
+    def _find_old_location(
+        self, number: int, paths: list[str], names: tuple[str, ...]
+    ) -> str | None:
+        """Return the location that the paths of schema files name, if it is another one.
+
+        Raises:
+            MissingFileError: if this location does not have one of these files.
+        """
+        moved_from = None
+        for path in paths:
+            origin, name = split_schema_path(path)
+            if f"state/{number}/_stateSchema/{name}" not in names:
+                raise MissingFileError(
+                    f"{self.url}/state/{number}/_stateSchema/{name} is missing; it describes the "
+                    f"columns of operator {number}. If the location was copied, copy this file too"
+                )
+            if _plain_path(origin) != _plain_path(self.spark_url):
+                moved_from = origin
+        return moved_from
 
     def _list_numbers(self, folder: str) -> tuple[int, ...]:
         names = (name.rpartition("/")[2] for name in self.storage.list(folder))
@@ -434,8 +627,11 @@ class CheckpointLocation:
         return content
 
     def _read_lines(self, name: str) -> list[str]:
+        return self._split_lines(name, self._read_content(name))
+
+    def _split_lines(self, name: str, content: bytes) -> list[str]:
         try:
-            lines = self._read_content(name).decode().splitlines()
+            lines = content.decode().splitlines()
         except UnicodeDecodeError:
             lines = []
         if not lines:
@@ -488,6 +684,11 @@ def _parse_log_offset(end: str) -> int | None:
     value = None if end == _NO_END else json.loads(end)
     number = value.get("logOffset") if isinstance(value, dict) and len(value) == 1 else None
     return number if isinstance(number, int) else None
+
+
+def _plain_path(url: str) -> str:
+    """Return a URL in the form in which Spark writes paths of a local file system."""
+    return re.sub("^file:/+", "/", url)
 
 
 def _unsupported_version(location: CheckpointLocation, name: str, version: str) -> str:

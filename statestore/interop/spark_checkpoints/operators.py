@@ -96,7 +96,7 @@ def find_problem(operator: Operator, settings: Mapping[str, str]) -> str | None:
         return f"its rows have checksums ({ROW_CHECKSUM}), which are not supported"
     formats = dict(_FORMATS)
     if operator.name == "symmetricHashJoin":
-        formats[JOIN_FORMAT] = ("2",)
+        formats[JOIN_FORMAT] = ("1", "2")
     for name, known in formats.items():
         version = settings[name]
         if version not in known:

@@ -24,13 +24,13 @@ from statestore.interop.spark_checkpoints.columns import StoreColumns
 from statestore.interop.spark_checkpoints.families import GROUPING_KEY, FamilyColumns
 from statestore.interop.spark_checkpoints.location import Operator
 from statestore.interop.spark_checkpoints.operators import find_operator_kind
+from statestore.spark.error_cause import describe_cause
 from statestore.spark.structs import first_free
 
 __all__ = [
     "Columns",
     "PartForm",
     "StatePart",
-    "first_error_line",
     "list_parts",
     "map_columns",
     "read_stored_rows",
@@ -143,14 +143,10 @@ def read_stored_rows(spark: SparkSession, url: str, batch: int, part: StatePart)
     except (PySparkException, Py4JJavaError) as error:
         raise DamagedFileError(
             f"Spark cannot open store {part.store!r} of operator {part.operator} "
-            f"({part.operator_name}) in {url} at micro-batch {batch}: {first_error_line(error)}. "
-            f"Its description in state/{part.operator}/…/_metadata is missing or damaged"
+            f"({part.operator_name}) in {url} at micro-batch {batch}: its description in "
+            f"state/{part.operator}/…/_metadata is missing or damaged. Replace it with an intact "
+            f"copy (Spark reports {describe_cause(error)})"
         ) from error
-
-
-def first_error_line(error: Exception) -> str:
-    """Return the first line of Spark's error message."""
-    return next(filter(str.strip, str(error).splitlines()), "no reason given")
 
 
 def _load_rows(spark: SparkSession, url: str, batch: int, part: StatePart) -> DataFrame:

@@ -35,6 +35,7 @@ from statestore.errors import (
 )
 from statestore.interop.spark_checkpoints.location import FORMAT_VERSION, provider_name
 from statestore.spark.compat import refuse_connect
+from statestore.spark.error_cause import describe_cause
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Set
@@ -109,7 +110,7 @@ def rewrite(
             partitions = _copy_metadata(spark, location, batch, Path(folder))
         except _ERRORS as error:
             raise StorageError(
-                f"cannot read the checkpoint {location}: {_find_cause(error)}"
+                f"cannot read the checkpoint {location}: {describe_cause(error)}"
             ) from error
         _check_stores(frames.keys(), partitions.keys(), location)
         rows = {
@@ -236,7 +237,7 @@ def _run_rewriter(
         )
         cause = row_source.error or error
         raise StorageError(
-            f"Spark cannot write the state of {what}: {_find_cause(cause)}"
+            f"Spark cannot write the state of {what}: {describe_cause(cause)}"
         ) from cause
 
 
@@ -308,7 +309,7 @@ def _prepare_rows(frame: DataFrame, store: _Store, partitions: int) -> DataFrame
         partition_count = int(rows.getNumPartitions())
     except _ERRORS as error:
         raise StorageError(
-            f"cannot read the rows for {_describe_store(store)}: {_find_cause(error)}"
+            f"cannot read the rows for {_describe_store(store)}: {describe_cause(error)}"
         ) from error
     if partition_count not in (partitions, 1):  # 1 if an operator has no shuffle key
         raise ParallelismError(
@@ -326,13 +327,3 @@ def _local_uri(path: Path) -> str:
 
 def _describe_store(store: _Store) -> str:
     return f"operator {store[0]}, store {store[1]!r}"
-
-
-def _find_cause(error: BaseException) -> str:
-    """Return the innermost cause in the JVM, or the first line of the error."""
-    if isinstance(error, Py4JJavaError):
-        cause = error.java_exception
-        while cause.getCause() is not None:
-            cause = cause.getCause()
-        return str(cause.toString())
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -81,10 +81,12 @@ class ShownLocation:
 
     ``kept`` are the first and last micro-batch that can be imported according to the logs.
     ``uncommitted`` is a planned micro-batch that will run again. ``sources`` are the ends of each
-    source's data, as JSON.
+    source's data, as JSON. ``moved_from`` is the location at which the query ran, if the location
+    was moved or copied and its files tell so.
     """
 
     location: str
+    moved_from: str | None
     query_id: str
     batch: int
     kept: tuple[int, int]
@@ -103,6 +105,7 @@ def show_location(
     location: str,
     *,
     batch: int | None = None,
+    operators: Mapping[int, str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> ShownLocation:
@@ -112,6 +115,7 @@ def show_location(
         spark: a session of Spark Classic.
         location: the path or URL; the query may be running.
         batch: a committed micro-batch; by default the newest.
+        operators: the names of operators by number, for a location of Spark 3 that lacks them.
         storage_options: options for fsspec, to access the location.
         on_progress: a callback that receives the number of finished stores, the total, and the next
             store.
@@ -121,17 +125,17 @@ def show_location(
 
     Raises:
         InvalidArgumentError: if the location is not a query's checkpoint location, or the
-            micro-batch does not exist.
+            micro-batch does not exist. Also if the name of an operator is missing or wrong.
         DamagedFileError or MissingFileError: if a file of the query is damaged or missing.
         FormatVersionError: if another version of Spark wrote it.
     """
-    query_location = CheckpointLocation(open_storage(location, storage_options))
+    query_location = CheckpointLocation(open_storage(location, storage_options), operators or {})
     number = query_location.batch(batch)
     plan, commit = query_location.plan(number), query_location.commit(number)
-    operators = query_location.operators(number)
-    total = sum(len(operator.stores) for operator in operators)
+    all_operators = query_location.operators(number)
+    total = sum(len(operator.stores) for operator in all_operators)
     shown, done = [], 0
-    for operator in operators:
+    for operator in all_operators:
         problem = find_problem(operator, plan.settings)
         stores = []
         for info in operator.stores:
@@ -153,6 +157,7 @@ def show_location(
         )
     return ShownLocation(
         location=query_location.url,
+        moved_from=next((known.moved_from for known in all_operators if known.moved_from), None),
         query_id=query_location.query_id,
         batch=number,
         kept=(query_location.committed[0], query_location.committed[-1]),
@@ -184,11 +189,11 @@ def _show_store(
         return ShownStore(
             name=info.name, key=None, value=None, rows=None, file_bytes=sizes, notes=()
         )
-    with prepared_session(spark, location, plan.number):
+    with prepared_session(spark, location, plan.number, [operator]) as url:
         this_store = replace(operator, stores=(info,))
         refuse_damaged_states(spark, location, [this_store], plan.number)
         whole, *views = (
-            _show_part(spark, location.spark_url, plan.number, part)
+            _show_part(spark, url, plan.number, part)
             for part in list_parts(operator)
             if part.store == info.name
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -16,19 +16,25 @@ from pyspark.sql import functions as F
 from statestore.errors import DamagedFileError, InvalidArgumentError
 from statestore.format.digest import combine
 from statestore.format.rescale_proof import RowSet
-from statestore.interop.spark_checkpoints.location import FORMAT_VERSION, CheckpointLocation
-from statestore.interop.spark_checkpoints.parts import Columns, first_error_line
+from statestore.interop.spark_checkpoints.location import (
+    FORMAT_VERSION,
+    CheckpointLocation,
+    Operator,
+)
+from statestore.interop.spark_checkpoints.parts import Columns
+from statestore.interop.spark_checkpoints.view import described_location
 from statestore.rows.digests import rows_digest
 from statestore.spark.arrow_functions import map_in_arrow
 from statestore.spark.bucket_access import configure_storage_access
 from statestore.spark.compat import refuse_connect
+from statestore.spark.error_cause import describe_cause
+from statestore.spark.session_settings import session_settings
 from statestore.spark.workers import warm_up_worker
 
 __all__ = [
     "ObservedState",
     "observe_state",
     "prepared_session",
-    "session_settings",
 ]
 
 # If this is on, Spark looks up each row of a changelog in RocksDB to count the rows.
@@ -37,9 +43,18 @@ _COUNTS = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
 
 @contextmanager
 def prepared_session(
-    spark: SparkSession, location: CheckpointLocation, batch: int
-) -> Iterator[None]:
+    spark: SparkSession, location: CheckpointLocation, batch: int, operators: Sequence[Operator]
+) -> Iterator[str]:
     """Prepare a session so that Spark can read the state of a micro-batch within a block.
+
+    Args:
+        spark: the session.
+        location: the location.
+        batch: a committed micro-batch.
+        operators: the operators of the location, or nothing if their descriptions are correct.
+
+    Yields:
+        The URL with which Spark must read.
 
     Raises:
         InvalidArgumentError: for a session of Spark Connect, which lacks the necessary access.
@@ -55,30 +70,17 @@ def prepared_session(
     _ = spark.streams  # starts the coordinator of state stores, which Spark's reader needs
     settings = {FORMAT_VERSION: str(location.commit(batch).version), _COUNTS: "false"}
     try:
-        with session_settings(spark, settings):
-            yield
+        with (
+            session_settings(spark, settings),
+            described_location(spark, location, operators) as url,
+        ):
+            yield url
     except (PySparkException, Py4JJavaError) as error:
         raise DamagedFileError(
-            f"Spark cannot read the state of micro-batch {batch} in {location.url}: "
-            f"{first_error_line(error)}. A file of it is missing or damaged; choose an older "
-            "intact micro-batch"
+            f"Spark cannot read the state of micro-batch {batch} in {location.url}: a file of it "
+            "is missing or damaged. Choose an older intact micro-batch (Spark reports "
+            f"{describe_cause(error)})"
         ) from error
-
-
-@contextmanager
-def session_settings(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
-    """Change settings of a session within a block, and restore them afterwards."""
-    before = {name: spark.conf.get(name, None) for name in settings}
-    try:
-        for name, value in settings.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)
 
 
 _OUTCOME = pa.schema(

@@ -477,7 +477,7 @@ def test_swapped_partitions_are_detected(kept: Kept, tmp_path: Path) -> None:
 def misplaced(kept: Kept, target: Path) -> int:
     location = CheckpointLocation(LocalStorage(str(target)))
     (operator,) = location.operators(3)
-    with prepared_session(kept.spark, location, 3):
+    with prepared_session(kept.spark, location, 3, ()):
         (part,) = list_parts(operator)
         rows = read_stored_rows(kept.spark, location.spark_url, 3, part)
         return observe_state(rows, map_columns(rows, part), 3).misplaced

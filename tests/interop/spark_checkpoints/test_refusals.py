@@ -224,7 +224,6 @@ LOST: dict[str, tuple[str, str, type[StateStoreError], list[str]]] = {
     "commits": ("hdfs", "commits/*", InvalidArgumentError, ["completed"]),
     "offsets": ("hdfs", "offsets/2", MissingFileError, ["offsets/2"]),
     "offsets-before": ("hdfs", "offsets/1", MissingFileError, ["offsets/1"]),
-    "operators": ("hdfs", METADATA, InvalidArgumentError, [METADATA, "operator 0"]),
     "schema": ("hdfs", "state/0/0/_metadata/*", DamagedFileError, ["operator 0", "default"]),
     "delta": ("hdfs", "state/0/1/2.delta", DamagedFileError, ["micro-batch 2"]),
     "zip": ("rocksdb", "state/0/1/*.zip", DamagedFileError, ["micro-batch 2"]),

@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from statestore import StateStore
-from statestore.errors import UnsupportedTypeError
+from statestore.errors import FormatVersionError, MissingFileError, UnsupportedTypeError
 from statestore.interop.spark_checkpoints.columns import StoreColumns
 from statestore.interop.spark_checkpoints.export_state import export_checkpoint
 from statestore.interop.spark_checkpoints.import_state import ImportedCheckpoint, import_checkpoint
+from statestore.interop.spark_checkpoints.location import CheckpointLocation
 from statestore.interop.spark_checkpoints.show_location import show_location
 from statestore.interop.spark_checkpoints.variables import family_names, rebuild_families
 from statestore.snapshot.write_options import Changes
+from statestore.storage import LocalStorage
 from tests.interop.spark_checkpoints.processors import DAY
 from tests.interop.spark_checkpoints.queries import (
     NO_DATA_BATCHES,
@@ -117,6 +120,43 @@ def test_a_query_continues_at_another_parallelism(
     emitted = moves.run("second")
     assert emitted == moves.run("first")
     assert any(emitted.values())
+
+
+def test_a_location_that_was_moved(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark looks for its schema files in the old place; an import finds them in the new one."""
+    moves = Moves(spark, tmp_path, "tws_avro", partitions=1)
+    events(moves.source, 0, 1)
+    moves.run("first")
+    rows = moves.rows("first")
+    (tmp_path / "elsewhere").mkdir()
+    moved = (tmp_path / "first").rename(tmp_path / "elsewhere" / "moved")
+    before = sorted((path, path.stat().st_mtime_ns) for path in moved.rglob("*"))
+    with pytest.raises(Py4JJavaError, match="FileNotFoundException"):
+        moves.rows("elsewhere/moved")
+    origin = f"file:{tmp_path}/first"
+    assert show_location(spark, str(moved)).moved_from == origin
+    imported = moves.take("elsewhere/moved")
+    assert imported.moved_from == origin
+    assert [store.state for store in imported.record.stores] == STATES["tws_avro"]
+    moves.give("second", 2)
+    assert moves.rows("second") == rows
+    moves.is_described("second", 2)
+    assert sorted((path, path.stat().st_mtime_ns) for path in moved.rglob("*")) == before
+
+    for schema in moved.glob("state/0/_stateSchema/default/*"):
+        schema.unlink()
+    with pytest.raises(MissingFileError, match=r"_stateSchema/default/.* copy this file too"):
+        show_location(spark, str(moved))
+
+
+def test_a_location_without_the_description_of_its_operator(tmp_path: Path) -> None:
+    (tmp_path / "state" / "0" / "_stateSchema" / "default").mkdir(parents=True)
+    (tmp_path / "state" / "0" / "_stateSchema" / "default" / "0_a").touch()
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text('v1\n{"conf":{}}\n0')
+    location = CheckpointLocation(LocalStorage(str(tmp_path)))
+    with pytest.raises(FormatVersionError, match=r"state/0/_metadata, .* copy this folder too"):
+        location.operators(0)
 
 
 @pytest.mark.long
