@@ -250,7 +250,14 @@ def _write_location(
             reporter(f"{name} of operator {operator}")
             folder = state_folder(operator, name)
             try:
-                write_state(target.storage, folder, batch + 1, frame, provider)
+                write_state(
+                    target.storage,
+                    folder,
+                    batch + 1,
+                    frame,
+                    provider,
+                    has_checksums=record.settings[query_settings.ROW_CHECKSUM] == "true",
+                )
             except (PySparkException, Py4JJavaError) as error:
                 raise StorageError(
                     f"Spark cannot write store {name!r} of operator {operator} to {written.url}: "

@@ -1,4 +1,6 @@
-"""Map all column families of a transformWithState's store to the rows of one state, and back.
+"""Map all column families of a store to the rows of one state, and back.
+
+The store of a transformWithState has families, and that of a join in state format 3.
 
 Spark's reader returns each row as bytes, with the grouping key of the row. The fields of the
 grouping key become the key of the state. Three columns distinguish the rows of a grouping key: the
@@ -51,7 +53,8 @@ FAMILY, GROUPING_KEY, POSITION = "column_family_name", "partition_key", "positio
 OWNER = "owner"
 _TAKEN = ("key_group", KEY_BYTES, VALUE_BYTES, SHUFFLE_HASH, NO_KEY, FAMILY, POSITION)
 _READ_ONLY = (
-    "Spark stores counts, times and timers in addition to the variables: change their states"
+    "its column families depend on each other, so they are read-only; the variables of a "
+    "transformWithState have states of their own, which can be changed"
 )
 
 

@@ -179,7 +179,8 @@ class Operator:
 
     ``description`` is the content of that file. ``corrections`` are the files with which Spark
     must read the operator, if the location lacks them or has wrong ones. ``moved_from`` is the
-    location that the file ``metadata`` names, if it is another one.
+    location that the file ``metadata`` names, if it is another one. ``has_families`` is true if
+    its store has several column families.
     """
 
     number: int
@@ -190,6 +191,7 @@ class Operator:
     description: bytes = b""
     corrections: Mapping[str, bytes] = field(default_factory=dict)
     moved_from: str | None = None
+    has_families: bool = False
 
 
 @dataclass(frozen=True)
@@ -590,6 +592,7 @@ class CheckpointLocation:
             name,
             content,
             moved_from=self._find_old_location(number, paths, names),
+            has_families=bool(paths),
         )
 
     def _find_old_location(

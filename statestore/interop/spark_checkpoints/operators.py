@@ -17,7 +17,6 @@ from statestore.interop.spark_checkpoints.query_settings import (
     ENCODING,
     GROUPS_FORMAT,
     JOIN_FORMAT,
-    ROW_CHECKSUM,
 )
 
 __all__ = [
@@ -92,11 +91,9 @@ def find_problem(operator: Operator, settings: Mapping[str, str]) -> str | None:
     provider = provider_name(settings)
     if provider not in ("hdfs", "rocksdb"):
         return f"its state store provider {provider} is not one of Spark's own"
-    if settings[ROW_CHECKSUM] != "false":
-        return f"its rows have checksums ({ROW_CHECKSUM}), which are not supported"
     formats = dict(_FORMATS)
     if operator.name == "symmetricHashJoin":
-        formats[JOIN_FORMAT] = ("1", "2")
+        formats[JOIN_FORMAT] = ("1", "2", "3")
     for name, known in formats.items():
         version = settings[name]
         if version not in known:

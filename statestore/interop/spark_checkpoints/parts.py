@@ -100,7 +100,6 @@ class StatePart:
 
 def list_parts(operator: Operator) -> tuple[StatePart, ...]:
     """Return the parts of a supported operator; a store comes before its variables."""
-    operator_kind = find_operator_kind(operator.name)
     stores = tuple(
         StatePart(
             operator=operator.number,
@@ -111,7 +110,7 @@ def list_parts(operator: Operator) -> tuple[StatePart, ...]:
         )
         for info in operator.stores
     )
-    if operator_kind is None or not operator_kind.has_variables:
+    if not operator.has_families:
         return stores
     (store,) = stores
     return (replace(store, form=PartForm.FAMILIES), *_list_variable_parts(store, operator))

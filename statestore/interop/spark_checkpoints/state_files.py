@@ -4,6 +4,7 @@ A partition of an HDFS-backed store is one file, ``<version>.snapshot``. It has 
 length of the key (four bytes, big-endian), the key, the length of the value, and the value. It ends
 with -1. RocksDB's ``<version>.changelog``, of version 1, has the same format with a byte 0 before
 each key and value. It applies to an empty database, ``<version - 1>.zip``. Both are compressed.
+With row checksums, the CRC-32C of a key and its value precedes the value.
 
 Keys and values are Arrow columns of bytes. They are written with vectorized operations, not row by
 row.
@@ -16,8 +17,11 @@ import json
 import pickle
 import zipfile
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from struct import Struct
 from typing import Literal
 
+import google_crc32c
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
@@ -38,11 +42,18 @@ CODEC = "zstd"
 _END = b"\xff\xff\xff\xff"
 _ENCODING = b"\0"  # version 0 of RocksDB's row encoding
 _EMPTY = "v1\n" + json.dumps({"sstFiles": [], "numKeys": 0, "numInternalKeys": 0})
+_U32 = Struct("<I")  # the order of bytes in Spark's rows, on the machines that Spark supports
 _FAILED = pa.schema({"error": pa.binary()})
 
 
 def write_state(
-    storage: Storage, folder: str, version: int, rows: DataFrame, provider: Provider
+    storage: Storage,
+    folder: str,
+    version: int,
+    rows: DataFrame,
+    provider: Provider,
+    *,
+    has_checksums: bool,
 ) -> None:
     """Write each Spark partition of a DataFrame as the store's partition with the same number.
 
@@ -52,31 +63,35 @@ def write_state(
         version: the version of the state.
         rows: ``key_bytes`` and ``value_bytes``, in the partitions where Spark looks for them.
         provider: the state store provider that will read the files.
+        has_checksums: write a checksum for each row.
 
     Raises:
         StorageError: if a file cannot be written.
     """
-    task = _make_writer(storage, folder, version, provider)
+    task = _make_writer(storage, folder, version, provider, has_checksums)
     for failed in map_in_arrow(rows, task, "error binary").collect():
         raise pickle.loads(failed.error)
 
 
-def _make_writer(storage: Storage, folder: str, version: int, provider: Provider) -> Task:
+def _make_writer(
+    storage: Storage, folder: str, version: int, provider: Provider, has_checksums: bool
+) -> Task:
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         warm_up_worker()
         context = TaskContext.get()
         assert context is not None, "this must run in a Spark task"
         number = context.partitionId()
         try:
+            frames = _Frames(provider, has_checksums)
             if provider == "hdfs":
-                name, encoding = f"{folder.format(number)}/{version}.snapshot", b""
+                name = f"{folder.format(number)}/{version}.snapshot"
             else:
-                name, encoding = f"{folder.format(number)}/{version}.changelog", _ENCODING
+                name = f"{folder.format(number)}/{version}.changelog"
                 if version > 1:  # version 0 is always empty and needs no file
                     storage.put_if_absent(
                         f"{folder.format(number)}/{version - 1}.zip", _empty_database()
                     )
-            _write_file(storage, name, batches, encoding)
+            _write_file(storage, name, batches, frames)
         except StateStoreError as error:  # returned as a row, so that the driver raises it
             yield pa.RecordBatch.from_pylist([{"error": pickle.dumps(error)}], _FAILED)
 
@@ -92,28 +107,62 @@ def _empty_database() -> bytes:
 
 
 def _write_file(
-    storage: Storage, name: str, batches: Iterable[pa.RecordBatch], encoding: bytes
+    storage: Storage, name: str, batches: Iterable[pa.RecordBatch], frames: _Frames
 ) -> None:
     storage.delete(name)  # a killed attempt of this task may have left a partial file
     with storage.open_write(name) as file, pa.CompressedOutputStream(file, CODEC) as compressed:
         for batch in batches:
             if batch.num_rows:
-                compressed.write(_frame_rows(batch.column(0), batch.column(1), encoding))
+                compressed.write(frames.encode(batch.column(0), batch.column(1)))
         compressed.write(_END)
 
 
-def _frame_rows(keys: pa.Array, values: pa.Array, encoding: bytes) -> pa.Buffer:
-    """Return the rows in the format of the file: concatenated, with their lengths."""
-    prefix, empty = (pa.scalar(text, pa.large_binary()) for text in (encoding, b""))
-    parts: list[pa.Array | pa.Scalar] = []
-    for column in (keys, values):
-        parts += [_encode_lengths(column, len(encoding)), prefix, column.cast(pa.large_binary())]
-    joined = pc.binary_join_element_wise(*parts, empty)
-    # The values of an array are contiguous, so the result is the slice from the first to the last.
-    _, offsets, data = joined.buffers()
-    ends = pa.Array.from_buffers(pa.int64(), len(joined) + 1, [None, offsets])
-    first, last = ends[0].as_py(), ends[-1].as_py()
-    return data.slice(first, last - first)
+@dataclass(frozen=True)
+class _Frames:
+    """Encodes rows in the format of a provider's files."""
+
+    provider: Provider
+    has_checksums: bool
+
+    def encode(self, keys: pa.Array, values: pa.Array) -> pa.Buffer:
+        """Return the rows, concatenated, with their lengths."""
+        key_prefix = b"" if self.provider == "hdfs" else _ENCODING
+        value_prefix: pa.Array | pa.Scalar = _large(key_prefix)
+        value_bytes = len(key_prefix)
+        if self.has_checksums:
+            value_prefix = self._checksums(keys, values, key_prefix)
+            value_bytes += 4 if self.provider == "hdfs" else 8
+        parts = (
+            _encode_lengths(keys, len(key_prefix)),
+            _large(key_prefix),
+            keys.cast(pa.large_binary()),
+            _encode_lengths(values, value_bytes),
+            value_prefix,
+            values.cast(pa.large_binary()),
+        )
+        joined = pc.binary_join_element_wise(*parts, _large(b""))
+        # The values of an array are contiguous, so the result is the slice from the first to the
+        # last.
+        _, offsets, data = joined.buffers()
+        ends = pa.Array.from_buffers(pa.int64(), len(joined) + 1, [None, offsets])
+        first, last = ends[0].as_py(), ends[-1].as_py()
+        return data.slice(first, last - first)
+
+    def _checksums(self, keys: pa.Array, values: pa.Array, prefix: bytes) -> pa.Array:
+        """Return what precedes each value: the CRC-32C of the row, and the prefix.
+
+        For RocksDB the length of the value follows the checksum, because a list has several values.
+        """
+        heads = []
+        for key, value in zip(keys.to_pylist(), values.to_pylist(), strict=True):
+            checksum = google_crc32c.value(prefix + key + prefix + value)
+            length = b"" if self.provider == "hdfs" else _U32.pack(len(prefix) + len(value))
+            heads.append(_U32.pack(checksum) + length + prefix)
+        return pa.array(heads, pa.large_binary())
+
+
+def _large(text: bytes) -> pa.Scalar:
+    return pa.scalar(text, pa.large_binary())
 
 
 def _encode_lengths(column: pa.Array, more: int) -> pa.Array:

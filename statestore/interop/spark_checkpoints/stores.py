@@ -20,7 +20,6 @@ from statestore.interop.spark_checkpoints.import_record import ImportedStore, Qu
 from statestore.interop.spark_checkpoints.operators import (
     NOT_REWRITTEN,
     PREFIXED,
-    find_operator_kind,
 )
 from statestore.interop.spark_checkpoints.parts import PartForm
 from statestore.interop.spark_checkpoints.query_settings import ENCODING
@@ -89,22 +88,21 @@ def needs_rewriter(record: QueryRecord, provider: Provider) -> bool:
         return False
     if record.commit_version != "1":
         return True
-    kinds = (
-        (store.operator_name, find_operator_kind(store.operator_name)) for store in record.stores
+    return any(
+        store.operator_name in PREFIXED or store.form is PartForm.FAMILIES
+        for store in record.stores
     )
-    return any(name in PREFIXED or (kind and kind.has_variables) for name, kind in kinds)
 
 
 def _select_store(
     restored: RestoredCheckpoint, record: QueryRecord, store: ImportedStore, provider: Provider
 ) -> StoreStates:
-    operator_kind = find_operator_kind(store.operator_name)
     if needs_rewriter(record, provider) and store.operator_name in NOT_REWRITTEN:
         raise UnsupportedTypeError(
             "Spark's own rewriter, which writes RocksDB for this query, does not support "
             f"operator {store.uid}: export with provider hdfs"
         )
-    if provider == "hdfs" and operator_kind is not None and operator_kind.has_variables:
+    if provider == "hdfs" and store.form is PartForm.FAMILIES:
         raise UnsupportedTypeError(
             f"Spark supports operator {store.uid} only with provider rocksdb: export with that "
             "provider"

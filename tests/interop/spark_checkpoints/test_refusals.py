@@ -36,7 +36,6 @@ from tests.interop.spark_checkpoints.queries import BOTH, QUERIES, Query, events
 
 AGGREGATION = "spark.sql.streaming.aggregation.stateFormatVersion"
 JOIN = "spark.sql.streaming.join.stateFormatVersion"
-CHECKSUMS = "spark.sql.streaming.stateStore.rowChecksum.enabled"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
 OTHER_KEY = Query("agg", "update", lambda rows: rows.groupBy("small", "k").count())
@@ -129,12 +128,6 @@ BROKEN: dict[str, tuple[str, Callable[[str], str], type[StateStoreError], list[s
         conf(AGGREGATION, "9"),
         UnsupportedTypeError,
         ["operator 0", "format 9", AGGREGATION],
-    ),
-    "checksums": (
-        "offsets/2",
-        conf(CHECKSUMS, "true"),
-        UnsupportedTypeError,
-        ["operator 0", CHECKSUMS],
     ),
     "provider": (
         "offsets/2",
@@ -265,8 +258,8 @@ def test_a_folder_that_is_not_a_location(kept: Kept, tmp_path: Path) -> None:
 def test_a_join_of_another_format(kept: Kept, tmp_path: Path) -> None:
     location = kept.copy(tmp_path / "location")
     edit(location / METADATA, named("stateStoreSave", "symmetricHashJoin"))
-    edit(location / "offsets/2", conf(JOIN, "3"))
-    refuses(kept, tmp_path, location, UnsupportedTypeError, ["format 3", JOIN])
+    edit(location / "offsets/2", conf(JOIN, "4"))
+    refuses(kept, tmp_path, location, UnsupportedTypeError, ["format 4", JOIN])
 
 
 def test_a_join_with_a_store_that_is_not_known(kept: Kept, tmp_path: Path) -> None:

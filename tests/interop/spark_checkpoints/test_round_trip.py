@@ -17,6 +17,7 @@ from tests.interop.spark_checkpoints.queries import (
     copy_location,
     events,
     run,
+    settings,
 )
 
 Provider = Literal["hdfs", "rocksdb"]
@@ -122,4 +123,39 @@ def test_a_query_continues_at_other_parallelisms(
         if has_more or move == len(partitions) - 1:
             plain |= world.run("plain", providers[0], files)
     assert moved == plain
+    assert any(moved.values())
+
+
+CHECKSUMS = {
+    "spark.sql.streaming.stateStore.rowChecksum.enabled": "true",
+    "spark.sql.streaming.stateStore.rowChecksum.readVerificationRatio": "1",
+}
+JOIN_IN_FAMILIES = {"spark.sql.streaming.join.stateFormatVersion": "3"}
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "conf"),
+    [
+        ("agg", ROCKS, HDFS, CHECKSUMS),
+        ("agg", HDFS, ROCKS, CHECKSUMS),
+        ("join", ROCKS, ROCKS, JOIN_IN_FAMILIES),
+    ],
+    ids=["checksums in hdfs", "checksums in rocksdb", "join in column families"],
+)
+def test_a_query_with_another_format_continues(
+    spark: SparkSession,
+    tmp_path: Path,
+    name: str,
+    before: Provider,
+    after: Provider,
+    conf: dict[str, str],
+) -> None:
+    """Spark checks each checksum that it reads."""
+    world = World(spark, tmp_path, name, 2, {NO_DATA_BATCHES: "false", **conf})
+    world.run("first", before, 2)
+    copy_location(tmp_path / "first", tmp_path / "plain")
+    with settings(spark, conf):
+        world.move("first", "moved", after, 3)
+    moved = world.run("moved", after, 3)
+    assert moved == world.run("plain", before, 3)
     assert any(moved.values())
