@@ -98,9 +98,13 @@ HOMES = {
         "statestore.snapshot.acknowledgement",
         "statestore.settings",
         "statestore.interop.spark_checkpoints.location",
+        "statestore.interop.spark_checkpoints.operator_reader",
         "statestore.restore.plan",  # what subtasks read: values by the hundred thousand
     ),
-    "google_crc32c": ("statestore.interop.flink_savepoints.read.checksums",),
+    "google_crc32c": (
+        "statestore.interop.flink_savepoints.read.checksums",
+        "statestore.interop.spark_checkpoints.state_files",
+    ),
     "xxhash": ("statestore.interop.flink_savepoints.read.checksums",),
     "click": ("statestore.cli",),
     "rich": ("statestore.cli", "statestore.demo"),

@@ -130,5 +130,7 @@ def test_a_missing_or_truncated_object_is_named(s3: S3Server, url: str, local: P
         f"the file {url}/{path.name}, which the savepoint references, does not exist"
     )
     files.put_if_absent(path.name, path.read_bytes()[:-1])
+    savepoint = open_savepoint(place, access=SavepointAccess(storage_options=s3.options))
+    (damaged,) = (operator for operator in savepoint.operators if operator.is_damaged)
     with pytest.raises(DamagedFileError, match=f"{url}/{path.name} has"):
-        rows(place, s3)
+        list(damaged.rows())

@@ -34,11 +34,11 @@ from statestore.interop.spark_checkpoints.location import (
     FORMAT_VERSION,
     PROVIDER,
     PROVIDERS,
-    SHUFFLE_PARTITIONS,
     CheckpointLocation,
     provider_name,
     state_folder,
 )
+from statestore.interop.spark_checkpoints.operator_reader import SHUFFLE_PARTITIONS
 from statestore.interop.spark_checkpoints.parts import read_stored_rows
 from statestore.interop.spark_checkpoints.rewriter import check_spark, rewrite
 from statestore.interop.spark_checkpoints.state_files import CODEC, Provider, write_state

@@ -16,7 +16,8 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.interop.spark_checkpoints.import_record import ImportedStore, QueryRecord
-from statestore.interop.spark_checkpoints.location import BatchPlan, CheckpointLocation, Operator
+from statestore.interop.spark_checkpoints.location import BatchPlan, CheckpointLocation
+from statestore.interop.spark_checkpoints.operator_reader import Operator
 from statestore.interop.spark_checkpoints.operators import find_problem
 from statestore.interop.spark_checkpoints.parts import (
     Columns,

@@ -19,10 +19,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct, ValidationError
 
@@ -31,54 +30,42 @@ from statestore.errors import (
     FormatVersionError,
     InvalidArgumentError,
     MissingFileError,
-    UnsupportedTypeError,
 )
 from statestore.format.documents import convert_value
-from statestore.interop.spark_checkpoints.descriptions import (
-    DEDUPE,
-    Columns,
-    build_description,
-    correct_dedupe_schema,
-    find_candidates,
-    parse_schema,
-    split_schema_path,
-)
 from statestore.interop.spark_checkpoints.log_damage import (
     refuse_damaged_log,
     refuse_damaged_schema,
     refuse_damaged_source_log,
 )
-from statestore.interop.spark_checkpoints.query_settings import JOIN_FORMAT, settings_of
+from statestore.interop.spark_checkpoints.operator_reader import (
+    CONTINUE_A_COPY,
+    SHUFFLE_PARTITIONS,
+    Operator,
+    path_part,
+    read_operator,
+    unsupported_version,
+)
+from statestore.interop.spark_checkpoints.query_settings import settings_of
 from statestore.storage import Storage
 
 __all__ = [
     "FORMAT_VERSION",
     "PROVIDER",
     "PROVIDERS",
-    "SHUFFLE_PARTITIONS",
     "UNFINISHED",
     "BatchCommit",
     "BatchPlan",
     "CheckpointLocation",
-    "Operator",
-    "StoreInfo",
-    "VariableInfo",
     "provider_name",
     "state_folder",
 ]
 
 FORMAT_VERSION = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 PROVIDERS = {
     "hdfs": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
     "rocksdb": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
 }
-
-_CONTINUE_A_COPY = (
-    "Copy the location, run the query with Spark 4 and the copy until it has completed a "
-    "micro-batch, and use the copy"
-)
 
 UNFINISHED = b"This is not a checkpoint of a query yet"
 """The beginning of the newest file in ``offsets`` until an export is complete. Spark reads this
@@ -88,7 +75,6 @@ file first, and refuses to start with it.
 _NUMBER = re.compile(r"\d{1,18}")
 _NO_END = "-"  # the end of a source that has had no data yet
 T = TypeVar("T")
-VariableKind = Literal["ValueState", "ListState", "MapState", "TimerState"]
 
 
 class _Query(Struct, frozen=True):
@@ -103,34 +89,6 @@ class _Offsets(Struct, frozen=True):
 
 class _Commit(Struct, frozen=True):
     nextBatchWatermarkMs: int = 0
-
-
-class _OperatorInfo(Struct, frozen=True):
-    operatorId: int
-    operatorName: str
-
-
-class _StoreInfo(Struct, frozen=True):
-    storeName: str
-    numPartitions: int
-    stateSchemaFilePaths: list[str] = []
-    stateSchemaFilePath: str = ""
-
-
-class _Variable(Struct, frozen=True):
-    stateName: str
-    stateVariableType: VariableKind
-    ttlEnabled: bool = False
-
-
-class _Properties(Struct, frozen=True):
-    stateVariables: list[_Variable] = []
-
-
-class _OperatorMetadata(Struct, frozen=True):
-    operatorInfo: _OperatorInfo
-    stateStoreInfo: list[_StoreInfo]
-    operatorPropertiesJson: str = "{}"
 
 
 @dataclass(frozen=True)
@@ -154,44 +112,6 @@ class BatchCommit:
     number: int
     version: int
     next_watermark_ms: int
-
-
-@dataclass(frozen=True)
-class StoreInfo:
-    """One of an operator's stores: its name, and the number of its partitions."""
-
-    name: str
-    partitions: int
-
-
-@dataclass(frozen=True)
-class VariableInfo:
-    """A variable of a transformWithState: its name and kind, and whether its values have a TTL."""
-
-    name: str
-    kind: VariableKind
-    has_ttl: bool
-
-
-@dataclass(frozen=True)
-class Operator:
-    """A stateful operator, as the file ``metadata`` (``state/0/_metadata/…``) describes it.
-
-    ``description`` is the content of that file. ``corrections`` are the files with which Spark
-    must read the operator, if the location lacks them or has wrong ones. ``moved_from`` is the
-    location that the file ``metadata`` names, if it is another one. ``has_families`` is true if
-    its store has several column families.
-    """
-
-    number: int
-    name: str
-    stores: tuple[StoreInfo, ...]
-    variables: tuple[VariableInfo, ...]
-    metadata: str
-    description: bytes = b""
-    corrections: Mapping[str, bytes] = field(default_factory=dict)
-    moved_from: str | None = None
-    has_families: bool = False
 
 
 @dataclass(frozen=True)
@@ -224,7 +144,7 @@ class CheckpointLocation:
                 f"{self.url} is not a checkpoint location of a query: it has no file 'metadata'. "
                 "Pass the folder that the query was started with as checkpointLocation"
             ) from None
-        return self._decode("metadata", content, _Query).id
+        return self.decode("metadata", content, _Query).id
 
     @cached_property
     def planned(self) -> tuple[int, ...]:
@@ -264,7 +184,7 @@ class CheckpointLocation:
         if not self.committed and self._is_without_commit_log():
             raise FormatVersionError(
                 f"{self.url} has plans of micro-batches, but no commits: it was written by Spark "
-                f"2.1 or before. {_CONTINUE_A_COPY}"
+                f"2.1 or before. {CONTINUE_A_COPY}"
             )
         if not self.committed:
             raise InvalidArgumentError(
@@ -305,19 +225,19 @@ class CheckpointLocation:
                 "location and version 1, or as a StatefulQuery, which supports both"
             )
         if version != "v1":
-            raise FormatVersionError(_unsupported_version(self, name, version))
+            raise FormatVersionError(unsupported_version(self.url, name, version))
         if not lines:
             raise DamagedFileError(
                 f"{self.url}/{name} is truncated: the settings after its first line are missing"
             )
-        settings = self._decode(name, lines[0].encode(), _Offsets)
+        settings = self.decode(name, lines[0].encode(), _Offsets)
         if not lines[1:]:
             raise DamagedFileError(
                 f"{self.url}/{name} is truncated: it has no end position of a source"
             )
         for line in lines[1:]:
             if line != _NO_END:
-                self._decode(name, line.encode(), object)
+                self.decode(name, line.encode(), object)
         return BatchPlan(
             number,
             settings.batchWatermarkMs,
@@ -331,8 +251,8 @@ class CheckpointLocation:
         name = f"commits/{number}"
         version, *lines = self._read_lines(name)
         if version not in ("v1", "v2"):
-            raise FormatVersionError(_unsupported_version(self, name, version))
-        commit = self._decode(name, "\n".join(lines).encode(), _Commit)
+            raise FormatVersionError(unsupported_version(self.url, name, version))
+        commit = self.decode(name, "\n".join(lines).encode(), _Commit)
         return BatchCommit(number, int(version[1:]), commit.nextBatchWatermarkMs)
 
     def operators(self, batch: int) -> tuple[Operator, ...]:
@@ -346,7 +266,7 @@ class CheckpointLocation:
         """
         names = self.storage.list("state")
         numbers = sorted(
-            {int(part) for name in names if _NUMBER.fullmatch(part := _path_part(name, 1))}
+            {int(part) for name in names if _NUMBER.fullmatch(part := path_part(name, 1))}
         )
         if not numbers:
             raise InvalidArgumentError(f"the query of {self.url} has no state")
@@ -355,7 +275,7 @@ class CheckpointLocation:
                 raise InvalidArgumentError(
                     f"{self.url} has no operator {number}, but {', '.join(map(str, numbers))}"
                 )
-        return tuple(self._read_operator(number, names, batch) for number in numbers)
+        return tuple(read_operator(self, number, names, batch) for number in numbers)
 
     def files(self, batch: int) -> Iterator[tuple[str, bytes]]:
         """Yield the names and contents of all files that an export needs, except the state's rows.
@@ -367,16 +287,16 @@ class CheckpointLocation:
         Raises:
             MissingFileError, DamagedFileError or FormatVersionError: as :meth:`plan`.
         """
-        yield "metadata", self._read_content("metadata")
+        yield "metadata", self.read_content("metadata")
         last = batch + 1 if batch + 1 in self.planned else batch
         plans = {number: self.plan(number) for number in range(max(batch - 1, 0), last + 1)}
         for number in plans:
-            yield f"offsets/{number}", self._read_content(f"offsets/{number}")
+            yield f"offsets/{number}", self.read_content(f"offsets/{number}")
         for number in sorted({batch - 1, batch} & {*self.committed}):
             self.commit(number)
-            yield f"commits/{number}", self._read_content(f"commits/{number}")
+            yield f"commits/{number}", self.read_content(f"commits/{number}")
         for name in self._list_source_logs(plans[last].ends):
-            content = self._read_content(name)
+            content = self.read_content(name)
             refuse_damaged_source_log(self.storage, name, content)
             yield name, content
         corrections: dict[str, bytes] = {}
@@ -385,7 +305,7 @@ class CheckpointLocation:
         yield from corrections.items()
         for name in self.storage.list("state"):
             if _is_description(name, batch) and name not in corrections:
-                content = self._read_content(name)
+                content = self.read_content(name)
                 refuse_damaged_schema(self.storage, name, content)
                 yield name, content
 
@@ -407,12 +327,12 @@ class CheckpointLocation:
         names = self.storage.list("sources")
         ended = [*map(_parse_log_offset, ends)]
         greatest = max((number for number in ended if number is not None), default=None)
-        folders = {int(part) for name in names if _NUMBER.fullmatch(part := _path_part(name, 1))}
+        folders = {int(part) for name in names if _NUMBER.fullmatch(part := path_part(name, 1))}
         # A source that is used twice, as in a self-join, has one folder and two ends. Then the ends
         # cannot be matched to folders.
         one_each = folders == {*range(len(ended))}
         for name in names:
-            source, file = _path_part(name, 1), _NUMBER.match(_path_part(name, 2))
+            source, file = path_part(name, 1), _NUMBER.match(path_part(name, 2))
             known = ended[int(source)] if one_each and source.isdigit() else greatest
             if known is None or file is None or int(file.group()) <= known:
                 yield name
@@ -430,196 +350,15 @@ class CheckpointLocation:
                     "source has read, so the query cannot continue from this micro-batch without it"
                 )
 
-    def _read_operator(self, number: int, names: tuple[str, ...], batch: int) -> Operator:
-        folder = f"state/{number}/_metadata"
-        versions = [
-            int(name.rpartition("/")[2])
-            for name in names
-            if name.startswith(f"{folder}/v2/") and _NUMBER.fullmatch(name.rpartition("/")[2])
-        ]
-        kept = [version for version in versions if version <= batch]
-        name = f"{folder}/v2/{max(kept)}" if kept else f"{folder}/metadata"
-        if name not in names:
-            content = self._build_description(number, names, batch)
-            operator = self._parse_operator(number, name, content, names)
-            corrections = {name: content, **self._correct_schema(operator, names)}
-            return replace(operator, corrections=corrections)
-        operator = self._parse_operator(number, name, self._read_content(name), names)
-        if self.operator_names.get(number, operator.name) != operator.name:
-            raise InvalidArgumentError(
-                f"operator {number} of {self.url} is {operator.name}, as {name} says, and not "
-                f"{self.operator_names[number]}"
-            )
-        return replace(operator, corrections=self._correct_schema(operator, names))
-
-    def _correct_schema(self, operator: Operator, names: tuple[str, ...]) -> dict[str, bytes]:
-        """Return a deduplication's schema file by its name if it must be corrected."""
-        name = f"state/{operator.number}/0/_metadata/schema"
-        if operator.name != DEDUPE or name not in names:
-            return {}
-        content = self._read_content(name)
-        with self._refuse_damaged_schema(name):
-            corrected = correct_dedupe_schema(content)
-        return {} if corrected == content else {name: corrected}
-
-    def _build_description(self, number: int, names: tuple[str, ...], batch: int) -> bytes:
-        """Describe an operator of Spark 3, which has no description."""
-        settings = self.plan(batch).settings
-        stores = dict(self._read_schemas(number, names))
-        if not stores:
-            raise FormatVersionError(self._explain_old_format(number, names, settings))
-        candidates = find_candidates(stores, settings)
-        what = (
-            f"{self.url} does not say what operator {number} is, because Spark before 4.0 wrote it"
-        )
-        if not candidates:
-            raise UnsupportedTypeError(f"{what}, and its stores are unknown: {', '.join(stores)}")
-        operator_name = self.operator_names.get(number, candidates[0])
-        if operator_name not in candidates:
-            raise InvalidArgumentError(
-                f"operator {number} of {self.url} cannot be {operator_name}: its columns are "
-                f"those of {' or '.join(candidates)}"
-            )
-        if len(candidates) > 1 and number not in self.operator_names:
-            raise InvalidArgumentError(
-                f"{what}. By its columns it can be {' or '.join(candidates)}: pass the right one, "
-                f"such as --operator {number}={candidates[-1]}, or operators={{{number}: "
-                f"{candidates[-1]!r}}} in Python"
-            )
-        return build_description(
-            number, operator_name, stores, self._count_partitions(number, names, settings)
-        )
-
-    def _read_schemas(self, number: int, names: tuple[str, ...]) -> Iterator[tuple[str, Columns]]:
-        """Yield the name and the columns of each store that has a schema file of its own."""
-        pattern = re.compile(rf"state/{number}/0/(?:([^/]+)/)?_metadata/schema")
-        for name in names:
-            if match := pattern.fullmatch(name):
-                content = self._read_content(name)
-                with self._refuse_damaged_schema(name):
-                    columns = parse_schema(content)
-                yield match[1] or "default", columns
-
-    @contextmanager
-    def _refuse_damaged_schema(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except (ValueError, RecursionError) as error:
-            raise DamagedFileError(
-                f"{self.url}/{name} is damaged: {error}. Replace it with an intact copy"
-            ) from error
-
-    def _count_partitions(
-        self, number: int, names: tuple[str, ...], settings: Mapping[str, str]
-    ) -> int:
-        """Return an operator's number of partitions; MissingFileError if a folder is missing."""
-        partitions = int(settings.get(SHUFFLE_PARTITIONS, "0"))
-        folders = {
-            int(part)
-            for name in names
-            if name.startswith(f"state/{number}/")
-            and _NUMBER.fullmatch(part := _path_part(name, 2))
-        }
-        if folders not in ({*range(partitions)}, {0}):
-            missing = sorted({*range(partitions)} - folders)
-            raise MissingFileError(
-                f"{self.url} has {partitions} partitions, but operator {number} has no folder of "
-                f"partition {', '.join(map(str, missing))}"
-            )
-        return partitions
-
-    def _explain_old_format(
-        self, number: int, names: tuple[str, ...], settings: Mapping[str, str]
-    ) -> str:
-        if any(name.startswith(f"state/{number}/_stateSchema/") for name in names):
-            return (
-                f"{self.url} has schema files of operator {number}, but no file in state/{number}/"
-                "_metadata, which says what the operator is. If the location was copied, copy this "
-                "folder too"
-            )
-        what = f"{self.url} does not describe the columns of operator {number}"
-        is_join = any(name.startswith(f"state/{number}/0/left-") for name in names)
-        if is_join and settings[JOIN_FORMAT] == "1":
-            return (
-                f"{what}, a stream-stream join of Spark 2.4 or before ({JOIN_FORMAT} is 1). Spark "
-                "4 cannot continue it either: run the query with a new checkpoint location"
-            )
-        return f"{what}: it was written before Spark 3.1. {_CONTINUE_A_COPY}"
-
-    def _parse_operator(
-        self, number: int, name: str, content: bytes, names: tuple[str, ...]
-    ) -> Operator:
-        version, *lines = self._split_lines(name, content)
-        if version not in ("v1", "v2"):
-            raise FormatVersionError(_unsupported_version(self, name, version))
-        document = self._decode(name, "".join(lines).encode(), _OperatorMetadata)
-        if not document.stateStoreInfo or any(
-            store.numPartitions < 1 for store in document.stateStoreInfo
-        ):
-            raise DamagedFileError(
-                f"{self.url}/{name} is invalid: operator {number} has no store, or one "
-                "without partitions"
-            )
-        files = sum(file.startswith(f"state/{number}/") for file in names)
-        most = max(store.numPartitions for store in document.stateStoreInfo)
-        if most > files:  # each partition has at least one file
-            raise DamagedFileError(
-                f"{self.url}/{name} is invalid: operator {number} has {most} partitions, but "
-                f"{files} files in total"
-            )
-        if any(store.stateSchemaFilePath for store in document.stateStoreInfo):
-            raise FormatVersionError(
-                f"{self.url}/{name} was written by a preview of Spark 4.0, whose state no release "
-                "of Spark can read: run the query with a new checkpoint location"
-            )
-        paths = [path for store in document.stateStoreInfo for path in store.stateSchemaFilePaths]
-        stores = tuple(
-            StoreInfo(store.storeName, store.numPartitions) for store in document.stateStoreInfo
-        )
-        info = document.operatorInfo
-        properties = self._decode(
-            name, (document.operatorPropertiesJson or "{}").encode(), _Properties
-        )
-        variables = tuple(
-            VariableInfo(variable.stateName, variable.stateVariableType, variable.ttlEnabled)
-            for variable in properties.stateVariables
-        )
-        return Operator(
-            info.operatorId,
-            info.operatorName,
-            stores,
-            variables,
-            name,
-            content,
-            moved_from=self._find_old_location(number, paths, names),
-            has_families=bool(paths),
-        )
-
-    def _find_old_location(
-        self, number: int, paths: list[str], names: tuple[str, ...]
-    ) -> str | None:
-        """Return the location that the paths of schema files name, if it is another one.
-
-        Raises:
-            MissingFileError: if this location does not have one of these files.
-        """
-        moved_from = None
-        for path in paths:
-            origin, name = split_schema_path(path)
-            if f"state/{number}/_stateSchema/{name}" not in names:
-                raise MissingFileError(
-                    f"{self.url}/state/{number}/_stateSchema/{name} is missing; it describes the "
-                    f"columns of operator {number}. If the location was copied, copy this file too"
-                )
-            if _plain_path(origin) != _plain_path(self.spark_url):
-                moved_from = origin
-        return moved_from
-
     def _list_numbers(self, folder: str) -> tuple[int, ...]:
         names = (name.rpartition("/")[2] for name in self.storage.list(folder))
         return tuple(sorted(int(name) for name in names if _NUMBER.fullmatch(name)))
 
-    def _read_content(self, name: str) -> bytes:
+    def read_content(self, name: str) -> bytes:
+        """Return a file of the location.
+
+        Raises MissingFileError or DamagedFileError if it is missing or truncated.
+        """
         try:
             content = self.storage.read(name)
         except FileNotFoundError:
@@ -630,9 +369,10 @@ class CheckpointLocation:
         return content
 
     def _read_lines(self, name: str) -> list[str]:
-        return self._split_lines(name, self._read_content(name))
+        return self.split_lines(name, self.read_content(name))
 
-    def _split_lines(self, name: str, content: bytes) -> list[str]:
+    def split_lines(self, name: str, content: bytes) -> list[str]:
+        """Return the lines of a file; DamagedFileError if it has none, or is not text."""
         try:
             lines = content.decode().splitlines()
         except UnicodeDecodeError:
@@ -641,7 +381,8 @@ class CheckpointLocation:
             raise DamagedFileError(f"{self.url}/{name} is empty or not in Spark's format")
         return lines
 
-    def _decode(self, name: str, content: bytes, document_type: type[T]) -> T:
+    def decode(self, name: str, content: bytes, document_type: type[T]) -> T:
+        """Return a JSON document of a file; DamagedFileError if it does not have this type."""
         try:
             value: Any = json.loads(content)
             json.dumps(value, ensure_ascii=False).encode()  # refuses unpaired surrogates
@@ -677,25 +418,8 @@ def _is_description(name: str, batch: int) -> bool:
     return not {"_metadata", "_stateSchema"}.isdisjoint(folders)
 
 
-def _path_part(name: str, index: int) -> str:
-    parts = name.split("/")
-    return parts[index] if len(parts) > index else ""
-
-
 def _parse_log_offset(end: str) -> int | None:
     """Return the log number at which a file source ends, None for any other source."""
     value = None if end == _NO_END else json.loads(end)
     number = value.get("logOffset") if isinstance(value, dict) and len(value) == 1 else None
     return number if isinstance(number, int) else None
-
-
-def _plain_path(url: str) -> str:
-    """Return a URL in the form in which Spark writes paths of a local file system."""
-    return re.sub("^file:/+", "/", url)
-
-
-def _unsupported_version(location: CheckpointLocation, name: str, version: str) -> str:
-    return (
-        f"{location.url}/{name} begins with {version[:40]!r}: it has the format of an "
-        "unsupported Spark version"
-    )

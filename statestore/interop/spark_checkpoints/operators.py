@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from statestore.interop.spark_checkpoints.location import Operator, provider_name
+from statestore.interop.spark_checkpoints.location import provider_name
+from statestore.interop.spark_checkpoints.operator_reader import Operator
 from statestore.interop.spark_checkpoints.query_settings import (
     AGGREGATION_FORMAT,
     ENCODING,

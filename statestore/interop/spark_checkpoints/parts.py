@@ -22,7 +22,7 @@ from statestore.errors import DamagedFileError
 from statestore.format.state import StateKind, TimeDomain
 from statestore.interop.spark_checkpoints.columns import StoreColumns
 from statestore.interop.spark_checkpoints.families import GROUPING_KEY, FamilyColumns
-from statestore.interop.spark_checkpoints.location import Operator
+from statestore.interop.spark_checkpoints.operator_reader import Operator
 from statestore.interop.spark_checkpoints.operators import find_operator_kind
 from statestore.spark.error_cause import describe_cause
 from statestore.spark.structs import first_free

@@ -11,11 +11,10 @@ from pyspark.sql import SparkSession
 from statestore.interop.spark_checkpoints.location import (
     BatchPlan,
     CheckpointLocation,
-    Operator,
-    StoreInfo,
     provider_name,
     state_folder,
 )
+from statestore.interop.spark_checkpoints.operator_reader import Operator, StoreInfo
 from statestore.interop.spark_checkpoints.operators import find_operator_kind, find_problem
 from statestore.interop.spark_checkpoints.parts import (
     StatePart,

@@ -32,11 +32,8 @@ from pyspark.sql import SparkSession
 
 from statestore.errors import DamagedFileError
 from statestore.format.documents import convert_value
-from statestore.interop.spark_checkpoints.location import (
-    CheckpointLocation,
-    Operator,
-    state_folder,
-)
+from statestore.interop.spark_checkpoints.location import CheckpointLocation, state_folder
+from statestore.interop.spark_checkpoints.operator_reader import Operator
 from statestore.interop.spark_checkpoints.query_settings import CODEC
 from statestore.storage import Storage
 

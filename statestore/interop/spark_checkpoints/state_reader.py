@@ -16,11 +16,8 @@ from pyspark.sql import functions as F
 from statestore.errors import DamagedFileError, InvalidArgumentError
 from statestore.format.digest import combine
 from statestore.format.rescale_proof import RowSet
-from statestore.interop.spark_checkpoints.location import (
-    FORMAT_VERSION,
-    CheckpointLocation,
-    Operator,
-)
+from statestore.interop.spark_checkpoints.location import FORMAT_VERSION, CheckpointLocation
+from statestore.interop.spark_checkpoints.operator_reader import Operator
 from statestore.interop.spark_checkpoints.parts import Columns
 from statestore.interop.spark_checkpoints.view import described_location
 from statestore.rows.digests import rows_digest

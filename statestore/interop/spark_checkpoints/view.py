@@ -19,7 +19,8 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from statestore.interop.spark_checkpoints.descriptions import rewrite_description, schema_folder
-from statestore.interop.spark_checkpoints.location import CheckpointLocation, Operator
+from statestore.interop.spark_checkpoints.location import CheckpointLocation
+from statestore.interop.spark_checkpoints.operator_reader import Operator
 from statestore.spark.session_settings import session_settings
 
 __all__ = ["described_location"]
