@@ -65,38 +65,40 @@ class Deriver:
 
         Before all of these, the last manifest is also committed under each id that a writer which
         stalled before its put could still take. Otherwise that writer's checkpoint would hide the
-        new ones. Only the last checkpoint publishes new versions of its Delta tables. Raises the
-        errors of :meth:`begin`.
+        new ones. The greatest of these ids comes first: as soon as a checkpoint is visible, no
+        stalled writer can commit above it. Only the last checkpoint publishes new versions of its
+        Delta tables. Raises the errors of :meth:`begin`.
         """
         storage = self.catalog.storage
         tables = TablesAsStored(storage, manifests[-1])
         self.fence.claim()
         free = self.catalog.next_id()
-        claimed_ids = sorted({free, *self.fence.announced_ids(above=free)})
-        top = claimed_ids.pop() if len(manifests) == 1 else claimed_ids[-1] + len(manifests)
-        above = [*claimed_ids, top]
+        taken = sorted({free, *self.fence.announced_ids(above=free)}, reverse=True)
+        if taken == [free] and len(manifests) == 1:
+            taken, top = [], free  # the put decides between this id and a stalled writer's
+        else:
+            top = taken[0] + len(manifests)
         below = range(top - 1, top - len(manifests), -1)
         begun: dict[int, tuple[CheckpointWriter, Manifest]] = {}
         try:
             # Claim in ascending order: an announced id must be above all earlier ones.
-            for number in sorted([*above, *below]):
-                is_above = number in above
-                place = above.index(number) if is_above else 0
-                known = above[place - 1] if place else newest_id
-                like = manifests[-1] if is_above else manifests[number - top - 1]
+            for number in sorted([*taken, top, *below]):
+                is_checked = number == top or number in taken[:1]
+                known = taken[0] if number == top and taken else newest_id
+                like = manifests[number - top - 1] if number in below else manifests[-1]
                 writer = self._begin(
                     like,
-                    self.catalog if is_above else _UncheckedCatalog(self.catalog),
+                    self.catalog if is_checked else _UncheckedCatalog(self.catalog),
                     tables if number == top else ParquetTable(),
                     number,
-                    known if is_above else None,
+                    known if is_checked else None,
                 )
                 begun[number] = writer, like
         except BaseException:
             for writer, _ in begun.values():
                 writer.abandon()
             raise
-        return tuple(begun[number] for number in [*above, *below])
+        return tuple(begun[number] for number in [*taken, top, *below])
 
     def _begin(
         self,

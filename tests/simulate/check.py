@@ -68,6 +68,7 @@ class Seen:
     reported: set[str] = field(default_factory=set)  # the keys
     # holds that an actor was notified of, with the time
     held: dict[str, int] = field(default_factory=dict)
+    since: dict[str, tuple[int, int]] = field(default_factory=dict)
     purged: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
     newest: int = 0
@@ -242,8 +243,10 @@ class Checker:
             if document is None:
                 seen.holds.pop(rest, None)
             else:
-                until = document.get("until_ms", 2**62)
-                seen.holds[rest] = int(document["checkpoint_id"]), int(until)
+                number, until = int(document["checkpoint_id"]), document.get("until_ms", 2**62)
+                seen.holds[rest] = number, int(until)
+                if seen.since.get(rest, (0, 0))[0] != number:
+                    seen.since[rest] = number, self._scheduler.now_ms
 
     def _checkpoint(self, store: str, number: int, rest: str) -> None:
         seen = self.seen(store)
@@ -271,12 +274,17 @@ class Checker:
             self.wrong("held", f"the manifest of checkpoint {kept} of {store} is gone, and held")
 
     def _unheld(self, seen: Seen, store: str, gone: set[int]) -> None:
-        """Check that an expired checkpoint was not held when the expiry began."""
+        """Check that an expired checkpoint was not held when the expiry began.
+
+        A purge moves a savepoint to the checkpoint that it writes in place of the held one. An
+        expiry that began before may expire that one, which the savepoint then keeps.
+        """
         task = self._scheduler.current
         for name, told_ms in seen.held.items():
             number, until_ms = seen.holds.get(name, (0, 0))
             is_over = until_ms - MARGIN_MS <= self._scheduler.now_ms
-            if number in gone and not is_over and task and told_ms < task.began_ms:
+            began_ms = max(told_ms, seen.since.get(name, (0, 0))[1])
+            if number in gone and not is_over and task and began_ms < task.began_ms:
                 self.wrong("expired", f"checkpoint {number} of {store} has expired, held by {name}")
 
     def _hold(self, seen: Seen, store: str, rest: str) -> None:

@@ -160,6 +160,18 @@ KNOWN = (
         ),
     ),
     Known(
+        "a forget that stalls at its put commits above its successor",
+        "fenced",
+        "the ids that a stalled writer could take are taken from the greatest one down",
+        Plan(
+            "local",
+            3,
+            (_of("forget", 1), _of("forget", 2)),
+            (Event("forget1", 113, "wait"), Event("forget2", 131, "wait")),
+        ),
+        near=1,
+    ),
+    Known(
         "two purges at once end in a traceback",
         "crashed: AttributeError",
         "an id that the second wants is visible by then",
