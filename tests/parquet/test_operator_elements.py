@@ -102,7 +102,7 @@ Pair = namedtuple("Pair", "a b")
         (["text"], "elements of a subtask must be a list"),
         ([{"a": 1}], "elements of a subtask must be a list"),
         ([[{}], [{}]], "have no columns"),
-        ([[{1: 2}]], "column names must be strings"),
+        ([[{1: 2}]], "a column name of the rows is not a string"),
         ([[{"a": 1}, {"a": "x"}]], "values of 'a' do not have one type"),
         ([[{"a": 2**64}]], "values of 'a'.* element 0 of subtask 0 of the rows has 18446744073709"),
         ([[{"subtask": 1}]], "'subtask', which is reserved for the store"),

@@ -265,9 +265,7 @@ class CheckpointLocation:
             MissingFileError, DamagedFileError or FormatVersionError: as :meth:`plan`.
         """
         names = self.storage.list("state")
-        numbers = sorted(
-            {int(part) for name in names if _NUMBER.fullmatch(part := path_part(name, 1))}
-        )
+        numbers = _operator_numbers(names)
         if not numbers:
             raise InvalidArgumentError(f"the query of {self.url} has no state")
         for number in self.operator_names:
@@ -300,8 +298,9 @@ class CheckpointLocation:
             refuse_damaged_source_log(self.storage, name, content)
             yield name, content
         corrections: dict[str, bytes] = {}
-        for operator in self.operators(batch):
-            corrections |= operator.corrections
+        if _operator_numbers(self.storage.list("state")):  # a StatefulQuery keeps its state itself
+            for operator in self.operators(batch):
+                corrections |= operator.corrections
         yield from corrections.items()
         for name in self.storage.list("state"):
             if _is_description(name, batch) and name not in corrections:
@@ -406,6 +405,12 @@ def provider_name(settings: Mapping[str, str]) -> str:
 def state_folder(operator: int, store: str) -> str:
     """Return the folder of a store, with ``{}`` as a placeholder for the partition number."""
     return f"state/{operator}/{{}}" + ("" if store == "default" else f"/{store}")
+
+
+def _operator_numbers(names: tuple[str, ...]) -> list[int]:
+    """Return the numbers of the operators that have files below ``state``, in order."""
+    parts = {path_part(name, 1) for name in names}
+    return sorted(int(part) for part in parts if _NUMBER.fullmatch(part))
 
 
 def _is_description(name: str, batch: int) -> bool:

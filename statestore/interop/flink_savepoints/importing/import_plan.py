@@ -281,7 +281,7 @@ def _plan_state(
                 state_columns(state, form, data.max_parallelism, parts, is_python=is_python)
             )
         except UnsupportedTypeError as error:
-            why = why or str(error)
+            why = why or (None if forms else str(error))
     return PlannedState(info, state, tuple(forms), why, declared if is_python else None)
 
 
