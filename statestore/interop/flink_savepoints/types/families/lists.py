@@ -44,7 +44,7 @@ from statestore.interop.flink_savepoints.types.value_lengths import (
     make_flagged_skip,
 )
 
-__all__ = ["ArrayType", "ListType", "PresentType"]
+__all__ = ["ArrayType", "ListType", "PresentElementsType", "PresentType"]
 
 _SNAPSHOTS = {
     "List": f"{BASE}ListSerializerSnapshot",
@@ -121,15 +121,15 @@ class ListType(FlinkType):
         }
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayType(FlinkType):
-    """An array of objects."""
+class PresentElementsType(FlinkType):
+    """A number of elements, each after a flag that it is not null."""
 
-    class_name: str
+    __slots__ = ()
+
     element: FlinkType
 
-    def _java_name(self) -> str:
-        return f"{self.element.java_name}[]"
+    def _column_count(self) -> int:
+        return self.element.column_count
 
     def _arrow_type(self) -> pa.DataType:
         return pa.list_(self.element.arrow_type())
@@ -143,6 +143,17 @@ class ArrayType(FlinkType):
     def _write(self, array: pa.Array) -> pa.Array:
         refuse_nulls(array)
         return write_counted(array, PresentType(self.element).write(array.flatten()))
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType(PresentElementsType):
+    """An array of objects."""
+
+    class_name: str
+    element: FlinkType
+
+    def _java_name(self) -> str:
+        return f"{self.element.java_name}[]"
 
     def _snapshot(self) -> bytes:
         return encode_parts(_ARRAY_SNAPSHOT, 1, utf(self.class_name), self.element)

@@ -17,17 +17,11 @@ from statestore.interop.flink_savepoints.metadata.snapshot_format import SCALA
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import BYTES, join_parts
 from statestore.interop.flink_savepoints.types.decode import (
-    build_struct,
-    number_fields,
-    read_lists,
     read_non_null,
 )
 from statestore.interop.flink_savepoints.types.encode import (
     choose_bytes,
     find_valid,
-    refuse_nulls,
-    write_counted,
-    write_fields,
     write_numbers,
     write_where,
 )
@@ -38,15 +32,13 @@ from statestore.interop.flink_savepoints.types.families.base import (
     encode_parts,
     generic_name,
     short_name,
-    total_width,
 )
-from statestore.interop.flink_savepoints.types.families.lists import PresentType
+from statestore.interop.flink_savepoints.types.families.lists import PresentElementsType
+from statestore.interop.flink_savepoints.types.families.tuples import FieldsType
 from statestore.interop.flink_savepoints.types.value_lengths import (
     Skip,
-    make_counted_skip,
     make_fixed_skip,
     make_flagged_skip,
-    make_sequence_skip,
 )
 
 __all__ = ["CaseClassType", "OptionType", "ScalaEnumType", "TraversableType", "TryType"]
@@ -61,35 +53,8 @@ _ENUM_WIDTH = 4
 
 
 @dataclass(frozen=True, slots=True)
-class CaseClassType(FlinkType):
-    """A case class or a tuple of Scala: its fields, one after another."""
-
-    class_name: str
-    fields: tuple[FlinkType, ...]
-
-    def _java_name(self) -> str:
-        return generic_name(short_name(self.class_name), *self.fields)
-
-    def _serializer_length(self) -> int | None:
-        return total_width([field.serializer_length for field in self.fields])
-
-    def _fixed_width(self) -> int | None:
-        return total_width([field.fixed_width for field in self.fields])
-
-    def _column_count(self) -> int:
-        return sum(field.column_count for field in self.fields)
-
-    def _arrow_type(self) -> pa.DataType:
-        return pa.struct(number_fields(self.fields))
-
-    def _skipper(self) -> Skip:
-        return make_sequence_skip(*(field.skipper() for field in self.fields))
-
-    def _read(self, cursor: Cursor) -> pa.Array:
-        return build_struct([field.read(cursor) for field in self.fields], self.arrow_type())
-
-    def _write(self, array: pa.Array) -> pa.Array:
-        return write_fields(array, self.fields)
+class CaseClassType(FieldsType):
+    """A case class or a tuple of Scala."""
 
     def _snapshot(self) -> bytes:
         return encode_parts(_CASE_CLASS, 2, utf(self.class_name), *self.fields)
@@ -100,7 +65,7 @@ class CaseClassType(FlinkType):
 
 
 @dataclass(frozen=True, slots=True)
-class TraversableType(FlinkType):
+class TraversableType(PresentElementsType):
     """A collection of Scala; ``builder`` is the code that makes the job's collection."""
 
     builder: str
@@ -108,22 +73,6 @@ class TraversableType(FlinkType):
 
     def _java_name(self) -> str:
         return generic_name("Traversable", self.element)
-
-    def _column_count(self) -> int:
-        return self.element.column_count
-
-    def _arrow_type(self) -> pa.DataType:
-        return pa.list_(self.element.arrow_type())
-
-    def _skipper(self) -> Skip:
-        return make_counted_skip(PresentType(self.element).skipper())
-
-    def _read(self, cursor: Cursor) -> pa.Array:
-        return read_lists(PresentType(self.element), cursor, cursor.counts(1))
-
-    def _write(self, array: pa.Array) -> pa.Array:
-        refuse_nulls(array)
-        return write_counted(array, PresentType(self.element).write(array.flatten()))
 
     def _snapshot(self) -> bytes:
         return encode_parts(_TRAVERSABLE, 2, utf(self.builder), self.element)

@@ -25,7 +25,7 @@ from statestore.interop.flink_savepoints.types.families.key_hash import KeyHash,
 from statestore.interop.flink_savepoints.types.families.scalar import Scalar
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_sequence_skip
 
-__all__ = ["TupleType"]
+__all__ = ["FieldsType", "TupleType"]
 
 _SNAPSHOT = f"{RUNTIME}TupleSerializerSnapshot"
 _JOIN = f"{FLINK}streaming.api.operators.co.IntervalJoinOperator$BufferEntry"
@@ -33,8 +33,8 @@ _JOIN_SNAPSHOT = f"{_JOIN}SerializerSnapshot"
 
 
 @dataclass(frozen=True, slots=True)
-class TupleType(FlinkType):
-    """A ``Tuple1`` to ``Tuple25``, or a Scala-free subclass of one."""
+class FieldsType(FlinkType):
+    """A class whose values are its fields, one after another, none of which has a null flag."""
 
     class_name: str
     fields: tuple[FlinkType, ...]
@@ -62,6 +62,11 @@ class TupleType(FlinkType):
 
     def _write(self, array: pa.Array) -> pa.Array:
         return write_fields(array, self.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class TupleType(FieldsType):
+    """A ``Tuple1`` to ``Tuple25``, or a Scala-free subclass of one."""
 
     def _key_hash(self) -> KeyHash | None:
         parts = nested_hashes(self.fields)
