@@ -334,6 +334,65 @@ def test_elements_of_java_are_bytes_and_exported_unchanged(name: str, tmp_path: 
     assert entries(exported) == entries(open_savepoint(place))
 
 
+OWN_SERIALIZER = "type-serializer-snapshot-migration-itcase-flink"
+CANONICAL = [f"1.{minor}-rocksdb-savepoint" for minor in range(8, 14)]
+CANONICAL += ["1.13-savepoint", "1.16-hashmap-savepoint", "1.16-rocksdb-savepoint"]
+ROCKSDB = ["1.16-rocksdb-checkpoint", "1.16-rocksdb-savepoint-native"]
+HEAP = [f"1.{minor}-savepoint" for minor in range(8, 13)]
+HEAP += ["1.16-hashmap-checkpoint", "1.16-hashmap-savepoint-native"]
+
+
+def own_serializer_jobs(versions: list[str], in_each_run: set[str]) -> list[Any]:
+    """Return the savepoints of a job with a serializer of its own."""
+    return [
+        pytest.param(
+            FLINK_1_20 if version.startswith("1.16") else FLINK_1_13,
+            f"{OWN_SERIALIZER}{version}",
+            id=version,
+            marks=() if version in in_each_run else (pytest.mark.long,),
+        )
+        for version in versions
+    ]
+
+
+@pytest.mark.parametrize(
+    ("jar", "name"),
+    own_serializer_jobs(
+        CANONICAL + ROCKSDB, {"1.8-rocksdb-savepoint", "1.13-savepoint", "1.16-rocksdb-checkpoint"}
+    ),
+)
+def test_values_of_the_jobs_own_serializer_are_bytes_and_exported_unchanged(
+    jar: PublishedJar, name: str, tmp_path: Path
+) -> None:
+    place = str(jar.unpack(name, tmp_path))
+    store = StateStore.open(str(tmp_path / "store"))
+    done = import_savepoint(place, store)
+    assert not done.left_out
+    assert [(state.name, state.form) for state in done.record.states if state.is_keyed] == [
+        ("testState", "value_bytes")
+    ]
+    export_savepoint(store, str(tmp_path / "to"))
+    before = entries(open_savepoint(place))
+    assert before
+    assert entries(open_savepoint(str(tmp_path / "to"))) == before
+
+
+@pytest.mark.parametrize(
+    ("jar", "name"), own_serializer_jobs(HEAP, {"1.12-savepoint", "1.16-hashmap-savepoint-native"})
+)
+def test_values_of_the_jobs_own_serializer_have_no_end_on_the_heap(
+    jar: PublishedJar, name: str, tmp_path: Path
+) -> None:
+    place = str(jar.unpack(name, tmp_path))
+    done = import_savepoint(place, StateStore.open(str(tmp_path / "store")))
+    (left_out,) = done.left_out
+    assert left_out.reason == (
+        "state 'testState': the length of a value of "
+        "TypeSerializerSnapshotMigrationITCase$TestSerializerSnapshot is unknown: take a canonical "
+        "savepoint, which has the length of each value"
+    )
+
+
 def elements(savepoint: FlinkSavepoint) -> list[bytes]:
     """Return the bytes of all elements of operator state, in order."""
     return sorted(

@@ -20,14 +20,14 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, StateNotFoundError
-from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32
+from statestore.interop.flink_savepoints.metadata.java_binary import i32
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
     SerializerSnapshot,
-    read_snapshot,
 )
 from statestore.interop.flink_savepoints.read.canonical import StateInfo
 from statestore.interop.flink_savepoints.read.canonical import StateKind as FlinkKind
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo, keyed_state
+from statestore.interop.flink_savepoints.read.unknown_snapshots import read_whole_snapshot
 from statestore.interop.flink_savepoints.types.named_columns import (
     EntryForm,
     StateColumns,
@@ -171,7 +171,7 @@ class ImportedState:
 
     def _read_snapshot(self, name: str) -> SerializerSnapshot:
         raw: bytes = getattr(self, name)
-        return read_snapshot(Reader(i32(_PROXY_VERSION) + raw, f"the {name} of {self.name!r}"))
+        return read_whole_snapshot(i32(_PROXY_VERSION) + raw, f"the {name} of {self.name!r}")
 
 
 @dataclass(frozen=True)

@@ -5,21 +5,37 @@ writes its own snapshot (:mod:`statestore.interop.flink_savepoints.types.flink_t
 found by the name of the snapshot's class.
 
 The snapshot of an unsupported class has no recognizable end, so nothing after it can be parsed.
-Such a class is an UnsupportedTypeError that names the class.
+Such a class is an UnknownSnapshotError that names the class, unless the caller gives the end.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32
-from statestore.interop.flink_savepoints.metadata.old_versions import too_old
+from statestore.interop.flink_savepoints.metadata.old_versions import unsupported_version
 from statestore.interop.flink_savepoints.metadata.snapshot_format import is_plain_composite
 from statestore.interop.flink_savepoints.types.families.base import FlinkType, SnapshotReader
 from statestore.interop.flink_savepoints.types.flink_types import TYPES, UnknownType
 
-__all__ = ["SerializerSnapshot", "make_snapshot", "read_bare_snapshot", "read_snapshot"]
+__all__ = [
+    "NO_ENDS",
+    "BodyEnds",
+    "SerializerSnapshot",
+    "UnknownSnapshotError",
+    "make_snapshot",
+    "read_bare_snapshot",
+    "read_snapshot",
+]
+
+BodyEnds = Mapping[int, int]
+"""The end of each body of an unknown class, by the position where the body begins."""
+
+NO_ENDS: BodyEnds = MappingProxyType({})
 
 _PROXY = 2
 _OLD_SNAPSHOT = "ConfigSnapshot"  # the end of the class names of ``TypeSerializerConfigSnapshot``
@@ -38,8 +54,21 @@ class SerializerSnapshot:
     raw: bytes
 
 
-def read_snapshot(reader: Reader) -> SerializerSnapshot:
+class UnknownSnapshotError(UnsupportedTypeError):
+    """A snapshot of an unknown class, whose body begins at ``body`` and has an unknown end."""
+
+    def __init__(self, message: str, class_name: str, body: int) -> None:
+        super().__init__(message)
+        self.class_name = class_name
+        self.body = body
+
+
+def read_snapshot(reader: Reader, ends: BodyEnds = NO_ENDS) -> SerializerSnapshot:
     """Return the serializer snapshot that begins here, and advance past it.
+
+    Args:
+        reader: the bytes.
+        ends: where the bodies of unknown classes end.
 
     Raises:
         UnsupportedTypeError: for an unsupported class, or an unsupported version of a class.
@@ -47,7 +76,7 @@ def read_snapshot(reader: Reader) -> SerializerSnapshot:
     """
     reader.expect(_PROXY, "the version of a serializer snapshot")
     begin = reader.position
-    flink_type = _read_nested_snapshot(reader)
+    flink_type = _read_nested_snapshot(reader, ends)
     return SerializerSnapshot(flink_type, bytes(reader.data[begin : reader.position]))
 
 
@@ -56,7 +85,7 @@ def read_bare_snapshot(reader: Reader) -> FlinkType:
 
     Raises the errors of :func:`read_snapshot`.
     """
-    return _read_nested_snapshot(reader)
+    return _read_nested_snapshot(reader, NO_ENDS)
 
 
 def make_snapshot(flink_type: FlinkType) -> SerializerSnapshot:
@@ -64,15 +93,15 @@ def make_snapshot(flink_type: FlinkType) -> SerializerSnapshot:
     return SerializerSnapshot(flink_type, flink_type.snapshot())
 
 
-def _read_nested_snapshot(reader: Reader) -> FlinkType:
+def _read_nested_snapshot(reader: Reader, ends: BodyEnds) -> FlinkType:
     with reader.nested("serializer snapshots"):
-        return _read_versioned(reader)
+        return _read_versioned(reader, ends)
 
 
-def _read_versioned(reader: Reader) -> FlinkType:
+def _read_versioned(reader: Reader, ends: BodyEnds) -> FlinkType:
     begin = reader.position
     class_name, version = reader.utf(), reader.i32()
-    snapshot = SnapshotReader(reader, version, _read_nested_snapshot)
+    snapshot = SnapshotReader(reader, version, partial(_read_nested_snapshot, ends=ends))
     read = _READERS.get(class_name)
     if read is not None:
         return read(snapshot)
@@ -83,9 +112,14 @@ def _read_versioned(reader: Reader) -> FlinkType:
         return UnknownType(class_name, i32(version) + bytes(reader.data[middle : reader.position]))
     if class_name.endswith(_OLD_SNAPSHOT):
         what = f"a serializer snapshot {class_name.rpartition('.')[2]}"
-        raise too_old(reader.name, what, "1.7 or before")
-    raise UnsupportedTypeError(
+        raise unsupported_version(reader.name, what, version, {version: "1.7 or before"})
+    body = reader.base + reader.position
+    if body in ends:
+        return UnknownType(class_name, i32(version) + reader.bytes(ends[body] - body))
+    raise UnknownSnapshotError(
         f"{reader.name} has state with the unknown serializer {class_name!r} at byte "
         f"{reader.base + begin}: the length of its snapshot is unknown, so nothing of "
-        "this operator can be read"
+        "this operator can be read",
+        class_name,
+        body,
     )

@@ -22,6 +22,8 @@ import numpy as np
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i8, i32, utf
 from statestore.interop.flink_savepoints.metadata.old_versions import unsupported_version
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
+    NO_ENDS,
+    BodyEnds,
     SerializerSnapshot,
     read_snapshot,
 )
@@ -45,6 +47,8 @@ __all__ = [
     "prefix_bytes",
     "read_entries",
     "read_header",
+    "read_header_start",
+    "read_state_info",
     "read_state_infos",
     "state_info_bytes",
 ]
@@ -105,13 +109,20 @@ def read_header(data: bytes | memoryview, name: str) -> KeyedHeader:
         DamagedFileError: if the bytes do not follow Flink's format.
     """
     reader = Reader(data, name)
-    version = reader.i32()
-    if version != _VERSION:
-        raise unsupported_version(name, "keyed state", version, _WRITTEN_BY)
-    is_compressed = reader.bool()
-    key = read_snapshot(reader)
+    is_compressed, key = read_header_start(reader)
     states = read_state_infos(reader)
     return KeyedHeader(is_compressed, key, states, reader.position)
+
+
+def read_header_start(reader: Reader, ends: BodyEnds = NO_ENDS) -> tuple[bool, SerializerSnapshot]:
+    """Parse a header up to its states: whether key groups are compressed, and the key's type.
+
+    ``ends`` are the ends of unknown snapshots. Raises the errors of :func:`read_header`.
+    """
+    version = reader.i32()
+    if version != _VERSION:
+        raise unsupported_version(reader.name, "keyed state", version, _WRITTEN_BY)
+    return reader.bool(), read_snapshot(reader, ends)
 
 
 def read_state_infos(reader: Reader) -> tuple[StateInfo, ...]:
@@ -120,13 +131,14 @@ def read_state_infos(reader: Reader) -> tuple[StateInfo, ...]:
     if count * 14 > reader.remaining:
         raise reader.error(f"{count} states do not fit in {reader.remaining} bytes")
     begin = reader.position
-    states = tuple(_read_state_info(reader) for _ in range(count))
+    states = tuple(read_state_info(reader) for _ in range(count))
     if len({state.name for state in states}) < count:
         raise reader.error("a state occurs twice", position=begin)
     return states
 
 
-def _read_state_info(reader: Reader) -> StateInfo:
+def read_state_info(reader: Reader, ends: BodyEnds = NO_ENDS) -> StateInfo:
+    """Parse the description of one state; ``ends`` are the ends of unknown snapshots."""
     name = reader.utf()
     number = reader.i32()
     if not 0 <= number < len(_KINDS):
@@ -135,7 +147,7 @@ def _read_state_info(reader: Reader) -> StateInfo:
         )
     options = {reader.utf(): reader.utf() for _ in range(reader.count(4, "options"))}
     serializers = {
-        reader.utf(): read_snapshot(reader) for _ in range(reader.count(12, "serializers"))
+        reader.utf(): read_snapshot(reader, ends) for _ in range(reader.count(12, "serializers"))
     }
     return StateInfo(name, _KINDS[number], options, serializers)
 

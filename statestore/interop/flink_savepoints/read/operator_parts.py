@@ -19,7 +19,7 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     OperatorHandles,
     Subtask,
 )
-from statestore.interop.flink_savepoints.read.canonical import prefix_bytes, read_header
+from statestore.interop.flink_savepoints.read.canonical import prefix_bytes
 from statestore.interop.flink_savepoints.read.key_group_form import find_form
 from statestore.interop.flink_savepoints.read.keyed_part import KeyedPart
 from statestore.interop.flink_savepoints.read.keyed_states import keyed_states
@@ -29,6 +29,7 @@ from statestore.interop.flink_savepoints.read.raw_timers import (
     open_timers,
 )
 from statestore.interop.flink_savepoints.read.savepoint_files import METADATA, Places, open_source
+from statestore.interop.flink_savepoints.read.unknown_snapshots import read_whole_header
 from statestore.keys.groups import KeyGroupAssignment
 
 __all__ = ["open_parts", "recognize_timers"]
@@ -100,7 +101,7 @@ def _open_keyed(
         source = open_source(stream, places, what)
         stop = min((offset for offset in offsets if offset), default=source.size)
         data = source.read(0, min(stop, source.size))
-        header = read_header(data, source.name)
+        header = read_whole_header(data, source.name)
         if header.length != len(data):
             raise DamagedFileError(
                 f"{source.name} is damaged at byte {header.length}: "
