@@ -95,7 +95,10 @@ def main() -> None:
         _tables(target / "2.3_tables.tar.xz")
     serializers = target / "serializers.json.xz"
     if not serializers.exists():
-        serializers.write_bytes(_compressed(json.dumps(_serializers()).encode()))
+        serializers.write_bytes(_compressed(json.dumps(_serializers("Serializers")).encode()))
+    user_types = target / "user_types.json.xz"
+    if not user_types.exists():
+        user_types.write_bytes(_compressed(json.dumps(_serializers("Rows")).encode()))
 
 
 def _kafka(target: Path) -> dict[str, object]:
@@ -125,9 +128,9 @@ def _tables(target: Path) -> None:
     target.write_bytes(_compressed(packed.getvalue()))
 
 
-def _serializers() -> dict[str, list[object]]:
+def _serializers(program: str) -> dict[str, list[object]]:
     """Return each version's serializer output where it differs from the newest version's."""
-    said = [Flink(version).java("golden.Serializers", ()).splitlines() for version in VERSIONS]
+    said = [Flink(version).java(f"golden.{program}", ()).splitlines() for version in VERSIONS]
     return {
         version: [json.loads(line) for line in lines if lines is said[0] or line not in said[0]]
         for version, lines in zip(VERSIONS, said, strict=True)

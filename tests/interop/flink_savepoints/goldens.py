@@ -65,6 +65,9 @@ def few(goldens: Iterable[Golden], names: Iterable[str] = _FEW) -> list[Any]:
 
 def serializers() -> dict[str, list[dict[str, Any]]]:
     """Return the output of Flink's serializers, by version."""
-    text = lzma.decompress((FOLDER / "serializers.json.xz").read_bytes())
-    found: dict[str, list[dict[str, Any]]] = json.loads(text)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name in ("serializers", "user_types"):
+        text = lzma.decompress((FOLDER / f"{name}.json.xz").read_bytes())
+        for version, cases in json.loads(text).items():
+            found.setdefault(version, []).extend(cases)
     return found

@@ -22,6 +22,8 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     RowDataType,
     RowType,
     Scalar,
+    SqlCollection,
+    StreamElementType,
     TtlAwareType,
     TtlType,
     TupleType,
@@ -70,6 +72,10 @@ def _value(value: Any, kind: FlinkType) -> Any:
         case RowDataType(columns):
             row = [_sql(value[f"f{at}"], one) for at, one in enumerate(columns)]
             return {"row": row, "kind": _KINDS[value["row_kind"]]}
+        case SqlCollection(column):
+            return _sql(value, column)
+        case StreamElementType(inner):
+            return {"timestamp": value["timestamp"], "value": _value(value["value"], inner)}
         case ListType(element) | ArrayType(_, element):
             return [_value(one, element) for one in value]
         case MapType(key, item):
@@ -130,8 +136,9 @@ def _number(value: float, name: str) -> Any:
 def _sql(value: Any, column: LogicalType) -> Any:
     if value is None:
         return None
-    if column.root == "ROW":
-        row = [_sql(value[f"f{at}"], one) for at, one in enumerate(column.children)]
+    if column.root in ("ROW", "STRUCTURED_TYPE"):
+        names = column.names or [f"f{at}" for at in range(len(column.children))]
+        row = [_sql(value[name], one) for name, one in zip(names, column.children, strict=True)]
         return {"row": row, "kind": _KINDS[value["row_kind"]]}
     if column.root == "ARRAY":
         return [_sql(one, column.children[0]) for one in value]

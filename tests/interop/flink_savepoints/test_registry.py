@@ -12,7 +12,10 @@ import pytest
 
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32
-from statestore.interop.flink_savepoints.metadata.logical_types import key_logical_type
+from statestore.interop.flink_savepoints.metadata.logical_types import (
+    LogicalType,
+    key_logical_type,
+)
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import read_snapshot
 from statestore.interop.flink_savepoints.types import families
 from statestore.interop.flink_savepoints.types.byte_slices import Spans
@@ -45,7 +48,9 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     RowType,
     ScalaEnumType,
     Scalar,
+    SqlCollection,
     SqlScalar,
+    StreamElementType,
     TimerType,
     TraversableType,
     TryType,
@@ -62,6 +67,9 @@ NO_CLASSES = 3 * (bytes.fromhex("000004f2c69a3d70") + i32(0))
 EVENT, DEWEY = CepType("EventId"), CepType("DeweyNumber")
 NODE = CepType("NodeId", (EVENT,))
 EDGE = CepType("Edge", (NODE, DEWEY))
+BIGINT, STRING = map(key_logical_type, ("BIGINT", "STRING"))
+ARRAY = LogicalType("ARRAY<BIGINT>", b"", "ARRAY", children=(BIGINT,))
+MAP = LogicalType("MAP<BIGINT, STRING>", b"", "MAP", children=(BIGINT, STRING))
 NESTED_LONG = i32(3) + i32(911108) + i32(1) + i32(1333245) + i32(1) + i32(1) + LONG.snapshot()
 
 EXAMPLES: tuple[FlinkType, ...] = (
@@ -98,15 +106,16 @@ EXAMPLES: tuple[FlinkType, ...] = (
     CepType("NFAState", (DEWEY, NODE, EVENT), has_previous_time=True),
     RecordType(("id", "name"), (LONG, TEXT)),
     UndecodedType(LONG),
-    RowDataType(
-        (key_logical_type("BIGINT"), key_logical_type("STRING")), (LONG, Scalar("StringData"))
-    ),
+    RowDataType((BIGINT, STRING), (LONG, Scalar("StringData"))),
     ExternalType(NO_OBJECT + b"\1", LONG),
     RawType(LONG),
     PythonType(LONG),
     PythonType(LONG, many=True),
     BinaryRowType(2),
     SqlScalar("DecimalData", 3, i32(10) + i32(2)),
+    SqlCollection(ARRAY, 1, NO_OBJECT),
+    SqlCollection(MAP, 1, 2 * NO_OBJECT),
+    StreamElementType(LONG),
     KryoType("a.B", NO_CLASSES),
     JavaObjectType(),
     UnknownType("a.OwnSnapshot", NESTED_LONG),

@@ -64,6 +64,7 @@ from statestore.jobgraph.graph import JobGraph, Node
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange, is_int
 from statestore.restore.restored import RestoredCheckpoint
+from statestore.rows.column_types import arrow_schema
 from statestore.snapshot.write_options import KeyedOptions
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import open_storage
@@ -122,12 +123,14 @@ class _Import:
     is_strict: bool
     threads: int | None
 
-    def knows(self, uid: str, state: str) -> bool:
-        """Return whether the newest checkpoint has this keyed state."""
+    def stored_schema(self, uid: str, state: str) -> pa.Schema | None:
+        """Return the columns of a keyed state in the newest checkpoint; None if it has no such."""
         if self.restored is None:
-            return False
-        keyed = self.restored.manifest.keyed
-        return any((entry.state.uid, entry.state.name) == (uid, state) for entry in keyed)
+            return None
+        for entry in self.restored.manifest.keyed:
+            if (entry.state.uid, entry.state.name) == (uid, state):
+                return arrow_schema(entry.state.schema)
+        return None
 
 
 def import_savepoint(
@@ -386,11 +389,13 @@ def _import_keyed(
 ) -> ImportedState:
     """Write a keyed state in the first form that can represent all of its rows."""
     why = state.why
-    for columns in state.forms:
+    stored = run.stored_schema(planned.name, state.info.name)
+    for form in state.forms:
+        columns = form if stored is None else form.with_stored_zones(stored)
         try:
             entry = _write_entry(run, planned, state, columns, progress)
         except UnsupportedTypeError as error:
-            if run.is_strict or columns is state.forms[-1]:
+            if run.is_strict or form is state.forms[-1]:
                 error.add_note(f"state {state.info.name!r} of operator {planned.name}")
                 raise
             why = why or str(error)
@@ -457,7 +462,7 @@ def _write_entry(
     ttl = None
     if lives is not None and columns.last_access is not None:
         ttl = TimeToLive(lives, columns.last_access)
-    if run.knows(planned.name, name):
+    if run.stored_schema(planned.name, name) is not None:
         return run.checkpoint.write_changes_against(planned.name, name, rows, ttl=ttl)
     return run.checkpoint.write_keyed(
         planned.name,

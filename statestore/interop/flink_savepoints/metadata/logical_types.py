@@ -18,8 +18,8 @@ _PLAIN = {
     "BOOLEAN": "BOOLEAN", "TINYINT": "TINYINT", "SMALLINT": "SMALLINT", "INTEGER": "INT",
     "BIGINT": "BIGINT", "FLOAT": "FLOAT", "DOUBLE": "DOUBLE", "DATE": "DATE", "NULL": "NULL",
     "INTERVAL_YEAR_MONTH": "INTERVAL YEAR TO MONTH", "INTERVAL_DAY_TIME": "INTERVAL DAY TO SECOND",
-    "DISTINCT_TYPE": "DISTINCT", "STRUCTURED_TYPE": "STRUCTURED", "RAW": "RAW",
-    "SYMBOL": "SYMBOL", "VARIANT": "VARIANT", "BITMAP": "BITMAP",
+    "DISTINCT_TYPE": "DISTINCT", "RAW": "RAW", "SYMBOL": "SYMBOL", "VARIANT": "VARIANT",
+    "BITMAP": "BITMAP",
 }  # fmt: skip
 _LENGTHS = {
     "CHAR": "CHAR", "VARCHAR": "VARCHAR", "BINARY": "BINARY", "VARBINARY": "VARBINARY",
@@ -39,6 +39,7 @@ _FREE_TYPES = 256  # types within a type that are always allowed, whatever the s
 _BYTES_OF_TYPE = 8  # a lower limit: Java needs more bytes for each type that is used once
 _CHARACTERS_OF_TYPE = 256  # a long SQL name, which repeats nested types, counts as several types
 _MOST_WRAPPERS = 10
+_MOST_SUPERTYPES = 100
 
 # For each type that a key can have: its root, its class, and its numeric parameters.
 _KEYS = {
@@ -67,7 +68,10 @@ _JAVA_ENUM = b"q\0~\0\6"
 
 @dataclass(frozen=True, slots=True)
 class LogicalType:
-    """A type of Flink SQL, in SQL syntax; ``java`` is its serialized Java object."""
+    """A type of Flink SQL, in SQL syntax; ``java`` is its serialized Java object.
+
+    ``names`` are the names of a structured type's attributes, whose types are its ``children``.
+    """
 
     text: str
     java: bytes
@@ -75,6 +79,7 @@ class LogicalType:
     precision: int = 0
     scale: int = 0
     children: tuple[LogicalType, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 def key_logical_type(name: str) -> LogicalType:
@@ -177,6 +182,7 @@ def _parse_type(types: _TypeReader, java_object: object, java: bytes) -> Logical
 
     precision = scale = 0
     children: tuple[LogicalType, ...] = ()
+    names: tuple[str, ...] = ()
     if name in _LENGTHS:
         precision = number("length", 0, _LONGEST)
         text = "STRING" if (name, precision) == ("VARCHAR", _LONGEST) else None
@@ -193,21 +199,39 @@ def _parse_type(types: _TypeReader, java_object: object, java: bytes) -> Logical
         inner = [java_object.fields.get(field) for field in _CHILDREN[name]]
         children = tuple(map(types.read, inner))
         text = f"{name}<{', '.join(child.text for child in children)}>"
-    elif name == "ROW":
-        row_fields = _read_row_fields(types, java_object)
-        children = tuple(types.read(field_type) for _, field_type in row_fields)
-        pairs = zip(row_fields, children, strict=True)
-        text = f"ROW<{', '.join(f'{field} {child.text}' for (field, _), child in pairs)}>"
+    elif name in ("ROW", "STRUCTURED_TYPE"):
+        fields = (
+            _read_fields(types, java_object, "fields")
+            if name == "ROW"
+            else _read_attributes(types, java_object)
+        )
+        children = tuple(types.read(field_type) for _, field_type in fields)
+        pairs = zip(fields, children, strict=True)
+        title = name.removesuffix("_TYPE")
+        text = f"{title}<{', '.join(f'{field} {child.text}' for (field, _), child in pairs)}>"
+        names = () if name == "ROW" else tuple(field for field, _ in fields)
     else:
         text = _PLAIN.get(name, name)
     if java_object.fields.get("isNullable") is False:
         text += " NOT NULL"
-    return LogicalType(text, java, name, precision, scale, children)
+    return LogicalType(text, java, name, precision, scale, children, names)
 
 
-def _read_row_fields(types: _TypeReader, row: JavaObject) -> list[tuple[str, object]]:
-    """Return the names and types of a ``RowType``, whose list is inside of Java's wrappers."""
-    field_list: object = row.fields.get("fields")
+def _read_attributes(types: _TypeReader, structured: JavaObject) -> list[tuple[str, object]]:
+    """Return the names and types of a ``StructuredType``: those of its supertypes come first."""
+    attributes: list[tuple[str, object]] = []
+    ancestor: object = structured
+    for _ in range(_MOST_SUPERTYPES):
+        if not isinstance(ancestor, JavaObject):
+            return attributes
+        attributes = _read_fields(types, ancestor, "attributes") + attributes
+        ancestor = ancestor.fields.get("superType")
+    raise types.reader.error("a structured type is its own supertype", position=types.begin)
+
+
+def _read_fields(types: _TypeReader, row: JavaObject, field: str) -> list[tuple[str, object]]:
+    """Return the names and types in a list of fields, which is inside of Java's wrappers."""
+    field_list: object = row.fields.get(field)
     for _ in range(_MOST_WRAPPERS):
         if not isinstance(field_list, JavaObject) or "list" not in field_list.fields:
             break

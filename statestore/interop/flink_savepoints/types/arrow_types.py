@@ -10,6 +10,7 @@ from statestore.interop.flink_savepoints.metadata.logical_types import LogicalTy
 __all__ = [
     "EXACT_IN_MILLIS",
     "INSTANT",
+    "OUT_OF_LINE",
     "WINDOW",
     "entry_types",
     "row_fields",
@@ -27,8 +28,12 @@ _SQL = {
     "BIGINT": pa.int64(), "FLOAT": pa.float32(), "DOUBLE": pa.float64(), "DATE": pa.date32(),
     "TIME_WITHOUT_TIME_ZONE": pa.time32("ms"), "CHAR": pa.string(), "VARCHAR": pa.string(),
     "BINARY": pa.binary(), "VARBINARY": pa.binary(), "INTERVAL_YEAR_MONTH": pa.int32(),
-    "INTERVAL_DAY_TIME": pa.int64(), "RAW": pa.binary(),
+    "INTERVAL_DAY_TIME": pa.int64(), "RAW": pa.binary(), "VARIANT": pa.binary(),
+    "BITMAP": pa.binary(),
 }  # fmt: skip
+OUT_OF_LINE = ("RAW", "VARIANT", "BITMAP")
+"""Types whose values stay bytes, and are never inside of a row's fixed part, even if short."""
+
 EXACT_IN_MILLIS = 3
 """The highest number of fractional digits that Flink SQL stores as milliseconds alone."""
 _EXACT_IN_MICROS = 6
@@ -42,6 +47,20 @@ def row_fields(columns: tuple[LogicalType, ...]) -> list[pa.Field]:
     return [pa.field("row_kind", pa.int8()), *named]
 
 
+def _structured_fields(structured: LogicalType) -> list[pa.Field]:
+    """Return the fields of a structured type: its row kind, and its attributes by their names.
+
+    The attributes are numbered if a name is not an identifier, or is used twice (ignoring case).
+    """
+    row_kind, *numbered = row_fields(structured.children)
+    names = structured.names
+    different = {row_kind.name, *(name.lower() for name in names)}
+    if len(different) <= len(names) or not all(map(str.isidentifier, names)):
+        return [row_kind, *numbered]
+    named = [field.with_name(name) for field, name in zip(numbered, names, strict=True)]
+    return [row_kind, *named]
+
+
 def entry_types(column: LogicalType) -> tuple[LogicalType, LogicalType]:
     """Return the key and value types of a map; the values of a multiset are counts."""
     key, *value = column.children
@@ -52,6 +71,8 @@ def sql_type(column: LogicalType) -> pa.DataType:
     """Return the Arrow type of a Flink SQL column; UnsupportedTypeError if it has none."""
     if column.root == "ROW":
         return pa.struct(row_fields(column.children))
+    if column.root == "STRUCTURED_TYPE":
+        return pa.struct(_structured_fields(column))
     if column.root == "ARRAY":
         return pa.list_(sql_type(column.children[0]))
     if column.root in ("MAP", "MULTISET"):
@@ -62,7 +83,8 @@ def sql_type(column: LogicalType) -> pa.DataType:
     if column.root in ("TIMESTAMP_WITHOUT_TIME_ZONE", "TIMESTAMP_WITH_LOCAL_TIME_ZONE"):
         if column.precision > _EXACT_IN_MICROS:
             return INSTANT
-        return pa.timestamp("ms" if column.precision <= EXACT_IN_MILLIS else "us")
+        zone = "UTC" if column.root == "TIMESTAMP_WITH_LOCAL_TIME_ZONE" else None
+        return pa.timestamp("ms" if column.precision <= EXACT_IN_MILLIS else "us", zone)
     data_type = _SQL.get(column.root)
     if data_type is None:
         raise UnsupportedTypeError(f"values of {column.text} can only be read as bytes")

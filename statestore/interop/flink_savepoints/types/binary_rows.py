@@ -9,6 +9,7 @@ timestamps of more than three fractional digits, are stored in the variable-leng
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from decimal import Context, Decimal
 from itertools import pairwise
 from typing import Any
@@ -23,6 +24,7 @@ from statestore.interop.flink_savepoints.metadata.logical_types import LogicalTy
 from statestore.interop.flink_savepoints.types.arrow_types import (
     EXACT_IN_MILLIS,
     INSTANT,
+    OUT_OF_LINE,
     entry_types,
     row_fields,
     sql_type,
@@ -35,7 +37,7 @@ from statestore.interop.flink_savepoints.types.byte_cursor import (
 )
 from statestore.interop.flink_savepoints.types.byte_slices import Bytes, Places, Spans, piece_array
 
-__all__ = ["decode_rows", "encode_rows"]
+__all__ = ["decode_collections", "decode_rows", "encode_collections", "encode_rows"]
 
 _HEADER_BITS = 8
 _WORD = 8
@@ -50,6 +52,8 @@ _NUMBERS = {
 }  # fmt: skip
 _TEXTS = ("CHAR", "VARCHAR")
 _BYTES = (*_TEXTS, "BINARY", "VARBINARY")
+_ROWS = ("ROW", "STRUCTURED_TYPE")
+_NESTED = (*_ROWS, "ARRAY", "MAP", "MULTISET")
 _EXACT = Context(prec=80)
 
 
@@ -90,14 +94,30 @@ class _RowCursor(Cursor):
 
 def decode_rows(columns: tuple[LogicalType, ...], cursor: Cursor) -> pa.Array:
     """Return rows as structs of ``row_kind``, ``f0``, ``f1``, …; raises like ``decode_values``."""
+    return _decode_slices(columns, row_fields(columns), _take_sized(cursor))
+
+
+def decode_collections(column: LogicalType, cursor: Cursor) -> pa.Array:
+    """Return arrays, maps or multisets that are not part of a row, each after its length.
+
+    Raises the errors of ``decode_values``.
+    """
+    cursor.refuse_cells(_count_leaves(column))
+    return _decode_slice_values(column, _take_sized(cursor))
+
+
+def _take_sized(cursor: Cursor) -> Cursor:
+    """Return the slices of bytes that follow their lengths, and advance past them."""
     lengths = cursor.counts(1)
     begins = cursor.position
     cursor.position = begins + lengths
-    return _decode_slices(columns, Cursor(cursor.spans, begins, cursor.position))
+    return Cursor(cursor.spans, begins, cursor.position)
 
 
-def _decode_slices(columns: tuple[LogicalType, ...], within: Cursor) -> pa.Array:
-    """Return the rows in the given slices; ``within`` does not advance."""
+def _decode_slices(
+    columns: tuple[LogicalType, ...], fields: list[pa.Field], within: Cursor
+) -> pa.Array:
+    """Return the rows in the given slices as structs; ``within`` does not advance."""
     within.refuse_cells(len(columns))
     row_cursor = _RowCursor(within.spans, within.position, within.end)
     fixed = Cursor(within.spans, within.position, within.end)
@@ -110,7 +130,7 @@ def _decode_slices(columns: tuple[LogicalType, ...], within: Cursor) -> pa.Array
     for number, column in enumerate(columns):
         word = np.ascontiguousarray(words[:, number])
         arrays.append(_decode_column(column, word, bits[:, _HEADER_BITS + number], row_cursor))
-    return pa.StructArray.from_arrays(arrays, fields=row_fields(columns))
+    return pa.StructArray.from_arrays(arrays, fields=fields)
 
 
 def _header_width(columns: int) -> int:
@@ -135,9 +155,10 @@ def _decode_column(column: LogicalType, words: Bytes, nulls: Rows, within: _RowC
         return _decode_decimals(column, words, nulls, within)
     if column.root.startswith("TIMESTAMP"):
         return _decode_timestamps(column, _to_native(words, "<i8"), nulls, within)
-    if column.children:
+    if column.root in _NESTED:
         return _decode_nested(column, words, nulls, within)
-    pieces = _slice_bytes(words, nulls, within, can_be_inline=column.root != "RAW")
+    can_be_inline = column.root not in OUT_OF_LINE
+    pieces = _slice_bytes(words, nulls, within, can_be_inline=can_be_inline)
     pieces = pc.if_else(pa.array(~nulls), pieces, pa.scalar(None, pieces.type))
     try:
         return pieces.cast(data_type)
@@ -149,13 +170,16 @@ def _decode_nested(column: LogicalType, words: Bytes, nulls: Rows, within: _RowC
     within.refuse_cells(_count_leaves(column))
     starts, sizes = _locate(words, nulls, within)
     slices = Cursor(within.spans, starts[~nulls], (starts + sizes)[~nulls])
-    if column.root == "ROW":
-        nested = _decode_slices(column.children, slices)
-    elif column.root == "ARRAY":
-        nested = _decode_array(column.children[0], slices)
-    else:
-        nested = _decode_map(*entry_types(column), slices)
-    return scatter(nested, ~nulls)
+    return scatter(_decode_slice_values(column, slices), ~nulls)
+
+
+def _decode_slice_values(column: LogicalType, slices: Cursor) -> pa.Array:
+    """Return the rows, arrays or maps in the given slices, which do not advance."""
+    if column.root in _ROWS:
+        return _decode_slices(column.children, list(sql_type(column)), slices)
+    if column.root == "ARRAY":
+        return _decode_array(column.children[0], slices)
+    return _decode_map(*entry_types(column), slices)
 
 
 def _count_leaves(column: LogicalType) -> int:
@@ -298,6 +322,14 @@ def encode_rows(
     ]
 
 
+def encode_collections(column: LogicalType, values: pa.Array) -> list[bytes]:
+    """Return the bytes of arrays, maps or multisets that are not part of a row.
+
+    None of them may be null.
+    """
+    return list(_encode_valid(column, values))
+
+
 def _reserved_bytes(column: LogicalType) -> int:
     """Return how many bytes of variable-length data a null reserves."""
     if column.root == "DECIMAL":
@@ -313,9 +345,9 @@ def _to_plain_values(column: LogicalType, field: pa.Array) -> list[Any]:
             None if value is None else value.scaleb(column.scale) for value in field.to_pylist()
         )
         return [None if value is None else int(value) for value in scaled]
-    if column.children:
+    if column.root in _NESTED:
         return _to_plain_nested(column, field)
-    if column.root == "RAW":
+    if column.root in OUT_OF_LINE:
         return [None if value is None else _OutOfLine(value) for value in field.to_pylist()]
     if column.root in _BYTES:
         return list(field.cast(pa.binary()).to_pylist())
@@ -342,23 +374,28 @@ def _to_plain_values(column: LogicalType, field: pa.Array) -> list[Any]:
 
 def _to_plain_nested(column: LogicalType, field: pa.Array) -> list[Any]:
     validity = field.is_valid().to_pylist()
-    valid = field.filter(field.is_valid())
-    if column.root == "ROW":
-        encoded = iter(encode_rows(column.children, valid))
-    elif column.root == "ARRAY":
-        encoded = iter(_encode_arrays(column.children[0], valid.flatten(), valid.offsets))
-    else:
-        key, value = entry_types(column)
-        first, last = valid.offsets[0].as_py(), valid.offsets[-1].as_py()
-        sides = [side.slice(first, last - first) for side in (valid.keys, valid.items)]
-        keys = _encode_arrays(key, sides[0], valid.offsets)
-        values = _encode_arrays(value, sides[1], valid.offsets)
-        pairs = zip(keys, values, strict=True)
-        encoded = (
-            len(key_bytes).to_bytes(4, "little") + key_bytes + value_bytes
-            for key_bytes, value_bytes in pairs
-        )
+    encoded = _encode_valid(column, field.filter(field.is_valid()))
     return [_OutOfLine(next(encoded)) if is_valid else None for is_valid in validity]
+
+
+def _encode_valid(column: LogicalType, values: pa.Array) -> Iterator[bytes]:
+    """Return the bytes of rows, arrays or maps, none of which is null."""
+    if column.root in _ROWS:
+        return iter(encode_rows(column.children, values))
+    if column.root == "ARRAY":
+        return iter(_encode_arrays(column.children[0], values.flatten(), values.offsets))
+    key, value = entry_types(column)
+    first, last = values.offsets[0].as_py(), values.offsets[-1].as_py()
+    keys, items = (side.slice(first, last - first) for side in (values.keys, values.items))
+    pairs = zip(
+        _encode_arrays(key, keys, values.offsets),
+        _encode_arrays(value, items, values.offsets),
+        strict=True,
+    )
+    return (
+        len(key_bytes).to_bytes(4, "little") + key_bytes + value_bytes
+        for key_bytes, value_bytes in pairs
+    )
 
 
 def _encode_arrays(element: LogicalType, values: pa.Array, offsets: pa.Array) -> list[bytes]:

@@ -37,8 +37,10 @@ from statestore.interop.flink_savepoints.types.families.sql_rows import BinaryRo
 from statestore.interop.flink_savepoints.types.families.sql_values import (
     ExternalType,
     RawType,
+    SqlCollection,
     SqlScalar,
 )
+from statestore.interop.flink_savepoints.types.families.stream_elements import StreamElementType
 from statestore.interop.flink_savepoints.types.families.timers import TimerType
 from statestore.interop.flink_savepoints.types.families.ttl import TtlAwareType, TtlType
 from statestore.interop.flink_savepoints.types.families.tuples import TupleType
@@ -70,7 +72,9 @@ __all__ = [
     "RowType",
     "ScalaEnumType",
     "Scalar",
+    "SqlCollection",
     "SqlScalar",
+    "StreamElementType",
     "Subclass",
     "TimerType",
     "TraversableType",
@@ -109,6 +113,8 @@ TYPES: tuple[type[FlinkType], ...] = (
     ExternalType,
     RawType,
     SqlScalar,
+    SqlCollection,
+    StreamElementType,
     PythonType,
     UndecodedType,
     KryoType,

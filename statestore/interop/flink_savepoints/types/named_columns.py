@@ -18,6 +18,7 @@ from itertools import count
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.format.state import StateKind
@@ -57,6 +58,9 @@ FLINK_KEY_GROUP = "flink_key_group"
 """Flink's key group of entries that stay bytes, because it cannot be computed from the bytes."""
 
 _KEY_BYTES, _VALUE_BYTES, _NO_KEY = "key_bytes", "value_bytes", "no_key"
+_HASH_OF_NO_KEY = pa.scalar(-1404071217, pa.int32())
+"""The only INT that Flink SQL hashes like a row without columns, so it is in its key group."""
+
 _RESERVED = ("key_group", "__deleted__", FLINK_KEY_GROUP)
 _ROW_KIND = "row_kind"
 _WINDOW = ("window_start", "window_end")
@@ -172,6 +176,21 @@ class StateColumns:
             fields.append((FLINK_KEY_GROUP, pa.int32()))
         return pa.schema(fields)
 
+    def with_stored_zones(self, schema: pa.Schema) -> StateColumns:
+        """Return these columns with the time zones that the store has for nested timestamps.
+
+        Earlier releases stored a nested ``TIMESTAMP_LTZ`` without the zone UTC. Its values are the
+        same, so a later savepoint continues with the column types of the store.
+        """
+        map_key = None if self.map_key is None else self.map_key.with_stored_zones(schema)
+        value = None if self.value is None else self.value.with_stored_zones(schema)
+        return replace(self, map_key=map_key, value=value)
+
+    @property
+    def has_empty_key(self) -> bool:
+        """Whether all keys are the same row of Flink SQL without columns."""
+        return isinstance(self.key.flink_type, RowDataType) and not self.key.flink_type.columns
+
     def table_of_bytes(self, entries: StateEntries, prefix: int) -> pa.Table:
         """Return undecoded entries of one key group as rows.
 
@@ -219,8 +238,8 @@ class StateColumns:
         return pa.Table.from_arrays(columns, schema=self.schema)
 
     def _key_columns(self, rows: SavepointRows) -> list[pa.Array]:
-        if self.key.names == (_NO_KEY,):
-            return [pa.nulls(len(rows), pa.bool_())]
+        if self.has_empty_key:
+            return [pa.repeat(_empty_key(self.key.stored[0]), len(rows))]
         key = rows.key
         if self.hash_scheme == _PYFLINK:
             key = key.field("f0")
@@ -262,7 +281,8 @@ class StateColumns:
         return SavepointRows(self.state, key_group, key, namespace, map_key, value)
 
     def _key_array(self, batch: pa.RecordBatch) -> pa.Array:
-        if self.key.names == (_NO_KEY,):
+        if self.has_empty_key:
+            _refuse_other_keys(batch.column(self.key.names[0]), self.state.name)
             kinds = pa.array(np.zeros(batch.num_rows, np.int8))
             return pa.StructArray.from_arrays([kinds], [_ROW_KIND])
         key = self.key.array(batch)
@@ -272,6 +292,22 @@ class StateColumns:
         if self.hash_scheme == _PYFLINK and isinstance(wrapped, RowType):
             return _build_insert_rows([key], wrapped)
         return key
+
+
+def _empty_key(stored: pa.DataType) -> pa.Scalar:
+    """Return the stored value of a key without columns; with one key group it is null."""
+    return _HASH_OF_NO_KEY if stored == _HASH_OF_NO_KEY.type else pa.scalar(None, stored)
+
+
+def _refuse_other_keys(keys: pa.Array, state: str) -> None:
+    """Raise InvalidArgumentError for a key that is not the key without columns."""
+    only = _empty_key(keys.type)
+    other = next((key for key in pc.unique(keys) if not key.equals(only)), None)
+    if other is not None:
+        raise InvalidArgumentError(
+            f"state {state!r} has the key {other}, but its keys in Flink have no columns, so the "
+            f"only key is {only}; delete the rows of the other key"
+        )
 
 
 def _build_insert_rows(fields: list[pa.Array], row_type: RowType) -> pa.Array:
@@ -341,12 +377,10 @@ def _typed_columns(
     else:
         types = key_types(key_type, scheme)
     if not types:
-        if max_parallelism > 1:
-            raise UnsupportedTypeError("keys without columns are in an unknown key group")
-        key, types = (
-            PartColumns(state.key, (pa.field("", pa.bool_()),), (pa.bool_(),), False),
-            ("BOOLEAN",),
-        )
+        # A single key group needs no hash: there the key is a null, of any type.
+        is_hashed = max_parallelism > 1
+        stored, types = (pa.int32(), ("INT",)) if is_hashed else (pa.bool_(), ("BOOLEAN",))
+        key = PartColumns(state.key, (pa.field("", stored),), (stored,), False)
     namespace = part_columns(state.namespace)
     if state.kind == "timers":
         parts = (key, namespace, None, None, _ENTRY["timers"], None)

@@ -11,7 +11,7 @@ type that a store's column cannot hold is converted:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -29,12 +29,16 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     RowDataType,
     RowType,
     Scalar,
+    StreamElementType,
     TupleType,
 )
 
 __all__ = ["PartColumns", "key_types", "part_columns"]
 
-_FLAT = (TupleType, CaseClassType, RowType, RowDataType, PojoType, EitherType)
+_FLAT = (
+    *(TupleType, CaseClassType, RowType, RowDataType, PojoType, EitherType),
+    StreamElementType,
+)
 _ROW_KIND, _CLASS = "row_kind", "class"
 _LTZ = "TIMESTAMP_WITH_LOCAL_TIME_ZONE"
 
@@ -83,6 +87,17 @@ class PartColumns:
             columns.append(_to_stored(column, stored))
         return columns
 
+    def with_stored_zones(self, schema: pa.Schema) -> PartColumns:
+        """Return the part with a column's type in ``schema`` if only time zones differ."""
+        stored = tuple(
+            schema.field(name).type
+            if name in schema.names
+            and _without_zones(schema.field(name).type) == _without_zones(own)
+            else own
+            for name, own in zip(self.names, self.stored, strict=True)
+        )
+        return replace(self, stored=stored)
+
     def array(self, rows: pa.RecordBatch) -> pa.Array:
         """Return the values of the part in the form in which Flink's bytes are decoded."""
         columns = [
@@ -120,6 +135,20 @@ def _to_stored(array: pa.Array, stored: pa.DataType) -> pa.Array:
         raise UnsupportedTypeError(
             f"a value of {array.type} has no column form ({str(error).splitlines()[0]})"
         ) from error
+
+
+def _without_zones(data_type: pa.DataType) -> pa.DataType:
+    """Return a type in which no timestamp has a time zone."""
+    types = pa.types
+    if types.is_timestamp(data_type):
+        return pa.timestamp(data_type.unit)
+    if types.is_struct(data_type):
+        return pa.struct([field.with_type(_without_zones(field.type)) for field in data_type])
+    if types.is_map(data_type):
+        return pa.map_(_without_zones(data_type.key_type), _without_zones(data_type.item_type))
+    if types.is_list(data_type):
+        return pa.list_(_without_zones(data_type.value_type))
+    return data_type
 
 
 def _field_types(struct_type: pa.StructType) -> list[pa.DataType]:
@@ -257,6 +286,6 @@ def part_columns(
     if isinstance(flink_type, RowDataType):
         first = len(fields) - len(flink_type.columns)
         for index, column in enumerate(flink_type.columns, first):
-            if column.root == _LTZ and pa.types.is_timestamp(stored[index]):
+            if column.root == _LTZ and pa.types.is_timestamp(fields[index].type):
                 stored[index] = pa.timestamp("us", "UTC")
     return PartColumns(flink_type, tuple(fields), tuple(stored), True)

@@ -4,6 +4,11 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
+import org.apache.flink.streaming.api.watermark.Watermark;
+import org.apache.flink.streaming.runtime.streamrecord.StreamElement;
+import org.apache.flink.streaming.runtime.streamrecord.StreamElementSerializer;
+import org.apache.flink.streaming.runtime.streamrecord.StreamRecord;
+import org.apache.flink.table.catalog.ObjectIdentifier;
 import org.apache.flink.table.data.ArrayData;
 import org.apache.flink.table.data.DecimalData;
 import org.apache.flink.table.data.GenericArrayData;
@@ -29,11 +34,13 @@ import org.apache.flink.table.types.logical.LogicalType;
 import org.apache.flink.table.types.logical.MapType;
 import org.apache.flink.table.types.logical.RowType;
 import org.apache.flink.table.types.logical.SmallIntType;
+import org.apache.flink.table.types.logical.StructuredType;
 import org.apache.flink.table.types.logical.TimeType;
 import org.apache.flink.table.types.logical.TimestampType;
 import org.apache.flink.table.types.logical.TinyIntType;
 import org.apache.flink.table.types.logical.VarBinaryType;
 import org.apache.flink.table.types.logical.VarCharType;
+import org.apache.flink.table.types.logical.utils.LogicalTypeChecks;
 import org.apache.flink.types.RowKind;
 
 /** What SQL's operators keep: values of the logical types, as one row, and each in a row. */
@@ -79,6 +86,80 @@ public class Rows {
             new BigIntType(false), new VarCharType(VarCharType.MAX_LENGTH), new TimestampType(3)
         };
         row("row_data of names", RowType.of(three, names));
+    }
+
+    /** Types of user functions: structured ones, and values outside of rows. */
+    public static void main(String[] arguments) throws Exception {
+        LogicalType text = new VarCharType(VarCharType.MAX_LENGTH);
+        LogicalType local = new LocalZonedTimestampType(3);
+        StructuredType base =
+                StructuredType.newBuilder(ObjectIdentifier.of("a", "b", "Base"))
+                        .attributes(List.of(attribute("id", new BigIntType(false))))
+                        .build();
+        StructuredType inner =
+                StructuredType.newBuilder(ObjectIdentifier.of("a", "b", "Inner"))
+                        .attributes(List.of(attribute("name", text), attribute("at", local)))
+                        .superType(base)
+                        .build();
+        StructuredType outer =
+                StructuredType.newBuilder(ObjectIdentifier.of("a", "b", "Outer"))
+                        .attributes(
+                                List.of(
+                                        attribute("inner", inner),
+                                        attribute("list", new ArrayType(inner))))
+                        .build();
+        row("row_data of structured types", RowType.of(new IntType(), inner, outer));
+        row("row_data of nested instants", RowType.of(RowType.of(local, new ArrayType(local))));
+        LogicalType[] elements = {
+            new TinyIntType(), new BigIntType(), text, inner, local, new ArrayType(new IntType()),
+            new DecimalType(38, 10), new LocalZonedTimestampType(9)
+        };
+        for (LogicalType element : elements) {
+            collection(new ArrayType(element));
+            collection(new MapType(new IntType(false), element));
+        }
+        collection(new MapType(text.copy(false), new BigIntType()));
+        Serializers.of(
+                "stream elements",
+                new StreamElementSerializer<>(
+                        InternalSerializers.<RowData>create(RowType.of(new BigIntType(), local))),
+                Rows::element,
+                Rows::elementJson);
+    }
+
+    private static StructuredType.StructuredAttribute attribute(String name, LogicalType type) {
+        return new StructuredType.StructuredAttribute(name, type);
+    }
+
+    private static void collection(LogicalType type) throws Exception {
+        Serializers.of(
+                type.asSummaryString(),
+                InternalSerializers.create(type),
+                random -> value(type, random),
+                value -> json(type, value));
+    }
+
+    private static StreamElement element(Random random) {
+        LogicalType type = RowType.of(new BigIntType(), new LocalZonedTimestampType(3));
+        if (random.nextInt(4) == 0) {
+            return new Watermark(random.nextLong());
+        }
+        RowData row = (RowData) value(type, random);
+        return random.nextBoolean()
+                ? new StreamRecord<>(row, random.nextLong())
+                : new StreamRecord<>(row);
+    }
+
+    private static String elementJson(StreamElement element) {
+        if (element.isWatermark()) {
+            return Json.object(
+                    "timestamp", Json.of(element.asWatermark().getTimestamp()), "value", "null");
+        }
+        StreamRecord<RowData> record = element.asRecord();
+        LogicalType type = RowType.of(new BigIntType(), new LocalZonedTimestampType(3));
+        return Json.object(
+                "timestamp", record.hasTimestamp() ? Json.of(record.getTimestamp()) : "null",
+                "value", json(type, record.getValue()));
     }
 
     private static void row(String name, RowType type) throws Exception {
@@ -138,11 +219,11 @@ public class Rows {
             Object key = value(((MapType) type).getKeyType(), random);
             return new GenericMapData(Map.of(key, value(((MapType) type).getValueType(), random)));
         }
-        RowType row = (RowType) type;
-        GenericRowData data = new GenericRowData(row.getFieldCount());
+        List<LogicalType> fields = LogicalTypeChecks.getFieldTypes(type);
+        GenericRowData data = new GenericRowData(fields.size());
         data.setRowKind(RowKind.values()[random.nextInt(4)]);
-        for (int at = 0; at < row.getFieldCount(); at++) {
-            LogicalType field = row.getTypeAt(at);
+        for (int at = 0; at < fields.size(); at++) {
+            LogicalType field = fields.get(at);
             data.setField(at, field.isNullable() ? orNull(field, random) : value(field, random));
         }
         return data;
@@ -179,7 +260,7 @@ public class Rows {
             RowData row = (RowData) value;
             List<String> fields = new ArrayList<>();
             for (int at = 0; at < row.getArity(); at++) {
-                LogicalType field = ((RowType) type).getTypeAt(at);
+                LogicalType field = LogicalTypeChecks.getFieldTypes(type).get(at);
                 fields.add(json(field, RowData.createFieldGetter(field, at).getFieldOrNull(row)));
             }
             String inner = "[" + String.join(",", fields) + "]";

@@ -9,9 +9,19 @@ import pyarrow as pa
 
 from statestore.interop.flink_savepoints.metadata.java_binary import i32, utf
 from statestore.interop.flink_savepoints.metadata.java_objects import read_java_object
+from statestore.interop.flink_savepoints.metadata.logical_types import (
+    LogicalType,
+    read_logical_type,
+)
 from statestore.interop.flink_savepoints.metadata.snapshot_format import TABLE, inner_class
+from statestore.interop.flink_savepoints.types.arrow_types import sql_type
+from statestore.interop.flink_savepoints.types.binary_rows import (
+    decode_collections,
+    encode_collections,
+)
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
-from statestore.interop.flink_savepoints.types.encode import write_sized
+from statestore.interop.flink_savepoints.types.byte_slices import BYTES
+from statestore.interop.flink_savepoints.types.encode import refuse_nulls, write_sized
 from statestore.interop.flink_savepoints.types.families.base import (
     FlinkType,
     OpaqueType,
@@ -23,18 +33,21 @@ from statestore.interop.flink_savepoints.types.families.base import (
 from statestore.interop.flink_savepoints.types.families.scalar_texts import read_sized
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, skip_sized
 
-__all__ = ["ExternalType", "RawType", "SqlScalar"]
+__all__ = ["ExternalType", "RawType", "SqlCollection", "SqlScalar"]
 
 _EXTERNAL = inner_class(TABLE, "ExternalSerializer")
 _RAW = inner_class(TABLE, "RawValueDataSerializer")
 _SCALARS = {
     "DecimalData": f"{TABLE}DecimalDataSerializer$DecimalSerializerSnapshot",
     "TimestampData": inner_class(TABLE, "TimestampDataSerializer"),
-    "ArrayData": inner_class(TABLE, "ArrayDataSerializer"),
-    "MapData": inner_class(TABLE, "MapDataSerializer"),
 }
-_BODIES = {"DecimalData": (2, 0), "TimestampData": (1, 0), "ArrayData": (0, 2), "MapData": (0, 4)}
-"""How many numbers, and how many Java objects, the body of a snapshot has."""
+_NUMBERS = {"DecimalData": 2, "TimestampData": 1}
+"""How many numbers the body of a snapshot has."""
+
+_COLLECTIONS = {
+    "ARRAY": ("ArrayData", inner_class(TABLE, "ArrayDataSerializer")),
+    "MAP": ("MapData", inner_class(TABLE, "MapDataSerializer")),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +111,7 @@ class RawType(FlinkType):
 
 @dataclass(frozen=True, slots=True)
 class SqlScalar(OpaqueType):
-    """A type of Flink SQL's internal data whose snapshot body is kept as it is.
-
-    These are decimals, timestamps, arrays and maps.
-    """
+    """A decimal or timestamp outside of a row, whose snapshot body is kept as it is."""
 
     name: str
     version: int
@@ -115,7 +125,51 @@ class SqlScalar(OpaqueType):
 
     @classmethod
     def _snapshot_readers(cls) -> SnapshotReaders:
-        return {_SCALARS[name]: _make_scalar_reader(name, *body) for name, body in _BODIES.items()}
+        return {
+            _SCALARS[name]: _make_scalar_reader(name, count) for name, count in _NUMBERS.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SqlCollection(FlinkType):
+    """An array or map outside of a row: a length, and the bytes of Flink SQL's binary format.
+
+    ``column`` is its type in a row. ``serializers`` are the serializers of its elements, as Java
+    serialized them.
+    """
+
+    column: LogicalType
+    version: int
+    serializers: bytes
+
+    def _java_name(self) -> str:
+        name, _ = _COLLECTIONS[self.column.root]
+        return f"{name}<{', '.join(child.text for child in self.column.children)}>"
+
+    def _arrow_type(self) -> pa.DataType:
+        return sql_type(self.column)
+
+    def _skipper(self) -> Skip:
+        return skip_sized
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        return decode_collections(self.column, cursor)
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        refuse_nulls(array)
+        return write_sized(pa.array(encode_collections(self.column, array), BYTES))
+
+    def _snapshot(self) -> bytes:
+        _, class_name = _COLLECTIONS[self.column.root]
+        java = b"".join(child.java for child in self.column.children)
+        return utf(class_name) + i32(self.version) + java + self.serializers
+
+    @classmethod
+    def _snapshot_readers(cls) -> SnapshotReaders:
+        return {
+            class_name: _make_collection_reader(root)
+            for root, (_, class_name) in _COLLECTIONS.items()
+        }
 
 
 def _parse_external(snapshot: SnapshotReader) -> FlinkType:
@@ -132,14 +186,24 @@ def _parse_raw_value(snapshot: SnapshotReader) -> FlinkType:
     return RawType(snapshot.part())
 
 
-def _make_scalar_reader(
-    name: str, numbers: int, objects: int
-) -> Callable[[SnapshotReader], FlinkType]:
+def _make_scalar_reader(name: str, numbers: int) -> Callable[[SnapshotReader], FlinkType]:
     def read(snapshot: SnapshotReader) -> FlinkType:
+        return SqlScalar(name, snapshot.version, snapshot.reader.bytes(4 * numbers))
+
+    return read
+
+
+def _make_collection_reader(root: str) -> Callable[[SnapshotReader], FlinkType]:
+    """Return a function for the types of the elements, then their serializers as Java objects."""
+    parts = 1 if root == "ARRAY" else 2
+
+    def read(snapshot: SnapshotReader) -> FlinkType:
+        children = tuple(read_logical_type(snapshot.reader) for _ in range(parts))
+        text = f"{root}<{', '.join(child.text for child in children)}>"
         begin = snapshot.reader.position
-        snapshot.reader.take(4 * numbers)
-        for _ in range(objects):
+        for _ in children:
             read_java_object(snapshot.reader)
-        return SqlScalar(name, snapshot.version, snapshot.bytes_since(begin))
+        column = LogicalType(text, b"", root, children=children)
+        return SqlCollection(column, snapshot.version, snapshot.bytes_since(begin))
 
     return read
