@@ -342,7 +342,8 @@ def _to_plain_values(column: LogicalType, field: pa.Array) -> list[Any]:
     """Return values as the numbers or bytes that a row contains."""
     if column.root == "DECIMAL":
         scaled = (
-            None if value is None else value.scaleb(column.scale) for value in field.to_pylist()
+            None if value is None else value.scaleb(column.scale, _EXACT)
+            for value in field.to_pylist()
         )
         return [None if value is None else int(value) for value in scaled]
     if column.root in _NESTED:
