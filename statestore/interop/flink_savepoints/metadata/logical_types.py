@@ -199,17 +199,12 @@ def _parse_type(types: _TypeReader, java_object: object, java: bytes) -> Logical
         inner = [java_object.fields.get(field) for field in _CHILDREN[name]]
         children = tuple(map(types.read, inner))
         text = f"{name}<{', '.join(child.text for child in children)}>"
-    elif name in ("ROW", "STRUCTURED_TYPE"):
-        fields = (
-            _read_fields(types, java_object, "fields")
-            if name == "ROW"
-            else _read_attributes(types, java_object)
-        )
-        children = tuple(types.read(field_type) for _, field_type in fields)
-        pairs = zip(fields, children, strict=True)
-        title = name.removesuffix("_TYPE")
-        text = f"{title}<{', '.join(f'{field} {child.text}' for (field, _), child in pairs)}>"
-        names = () if name == "ROW" else tuple(field for field, _ in fields)
+    elif name == "ROW":
+        field_names, children = _read_fields(types, java_object, "fields")
+        text = f"ROW<{_join_fields(field_names, children)}>"
+    elif name == "STRUCTURED_TYPE":
+        names, children = _read_attributes(types, java_object)
+        text = f"STRUCTURED<{_join_fields(names, children)}>"
     else:
         text = _PLAIN.get(name, name)
     if java_object.fields.get("isNullable") is False:
@@ -217,19 +212,30 @@ def _parse_type(types: _TypeReader, java_object: object, java: bytes) -> Logical
     return LogicalType(text, java, name, precision, scale, children, names)
 
 
-def _read_attributes(types: _TypeReader, structured: JavaObject) -> list[tuple[str, object]]:
+def _join_fields(names: tuple[str, ...], children: tuple[LogicalType, ...]) -> str:
+    pairs = zip(names, children, strict=True)
+    return ", ".join(f"{name} {child.text}" for name, child in pairs)
+
+
+def _read_attributes(
+    types: _TypeReader, structured: JavaObject
+) -> tuple[tuple[str, ...], tuple[LogicalType, ...]]:
     """Return the names and types of a ``StructuredType``: those of its supertypes come first."""
-    attributes: list[tuple[str, object]] = []
+    names: tuple[str, ...] = ()
+    children: tuple[LogicalType, ...] = ()
     ancestor: object = structured
     for _ in range(_MOST_SUPERTYPES):
         if not isinstance(ancestor, JavaObject):
-            return attributes
-        attributes = _read_fields(types, ancestor, "attributes") + attributes
+            return names, children
+        own_names, own_children = _read_fields(types, ancestor, "attributes")
+        names, children = own_names + names, own_children + children
         ancestor = ancestor.fields.get("superType")
     raise types.reader.error("a structured type is its own supertype", position=types.begin)
 
 
-def _read_fields(types: _TypeReader, row: JavaObject, field: str) -> list[tuple[str, object]]:
+def _read_fields(
+    types: _TypeReader, row: JavaObject, field: str
+) -> tuple[tuple[str, ...], tuple[LogicalType, ...]]:
     """Return the names and types in a list of fields, which is inside of Java's wrappers."""
     field_list: object = row.fields.get(field)
     for _ in range(_MOST_WRAPPERS):
@@ -242,8 +248,10 @@ def _read_fields(types: _TypeReader, row: JavaObject, field: str) -> list[tuple[
     if isinstance(field_list, JavaObject):
         array = field_list.fields.get("a")
         elements = array if isinstance(array, list) else field_list.custom_data
-    return [
-        (str(element.fields.get("name")), element.fields.get("type"))
+    fields = [
+        element.fields
         for element in elements
         if isinstance(element, JavaObject) and "type" in element.fields
     ]
+    names = tuple(str(element.get("name")) for element in fields)
+    return names, tuple(types.read(element["type"]) for element in fields)
