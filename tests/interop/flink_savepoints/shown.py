@@ -10,9 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from statestore.interop.flink_savepoints.metadata.logical_types import LogicalType
+from statestore.interop.flink_savepoints.metadata.logical_types import (
+    LogicalType,
+    key_logical_type,
+)
 from statestore.interop.flink_savepoints.types.flink_types import (
     ArrayType,
+    DecimalDataType,
     EitherType,
     FlinkType,
     ListType,
@@ -24,6 +28,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     Scalar,
     SqlCollection,
     StreamElementType,
+    TimestampDataType,
     TtlAwareType,
     TtlType,
     TupleType,
@@ -74,6 +79,10 @@ def _value(value: Any, kind: FlinkType) -> Any:
             return {"row": row, "kind": _KINDS[value["row_kind"]]}
         case SqlCollection(column):
             return _sql(value, column)
+        case DecimalDataType():
+            return str(value)
+        case TimestampDataType(precision):
+            return _sql(value, key_logical_type(f"TIMESTAMP({precision})"))
         case StreamElementType(inner):
             return {"timestamp": value["timestamp"], "value": _value(value["value"], inner)}
         case ListType(element) | ArrayType(_, element):

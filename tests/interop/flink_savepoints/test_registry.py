@@ -28,6 +28,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     BinaryRowType,
     CaseClassType,
     CepType,
+    DecimalDataType,
     EitherType,
     EnumType,
     ExternalType,
@@ -49,9 +50,9 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     ScalaEnumType,
     Scalar,
     SqlCollection,
-    SqlScalar,
     StreamElementType,
     TimerType,
+    TimestampDataType,
     TraversableType,
     TryType,
     TtlAwareType,
@@ -112,7 +113,8 @@ EXAMPLES: tuple[FlinkType, ...] = (
     PythonType(LONG),
     PythonType(LONG, many=True),
     BinaryRowType(2),
-    SqlScalar("DecimalData", 3, i32(10) + i32(2)),
+    *(DecimalDataType(10, 2), DecimalDataType(38, 10)),
+    *(TimestampDataType(3), TimestampDataType(6), TimestampDataType(9)),
     SqlCollection(ARRAY, 1, NO_OBJECT),
     SqlCollection(MAP, 1, 2 * NO_OBJECT),
     StreamElementType(LONG),
@@ -120,7 +122,7 @@ EXAMPLES: tuple[FlinkType, ...] = (
     JavaObjectType(),
     UnknownType("a.OwnSnapshot", NESTED_LONG),
 )
-OPAQUE = (BinaryRowType, SqlScalar, UnknownType)
+OPAQUE = (BinaryRowType, UnknownType)
 BYTES = (
     JavaObjectType,
     KryoType,

@@ -16,15 +16,18 @@ from statestore.interop.flink_savepoints.metadata.logical_types import (
     LogicalType,
     key_logical_type,
 )
+from statestore.interop.flink_savepoints.metadata.serializer_snapshots import read_snapshot
 from statestore.interop.flink_savepoints.types.arrow_types import sql_type
 from statestore.interop.flink_savepoints.types.byte_slices import Spans
 from statestore.interop.flink_savepoints.types.decode import decode_values
 from statestore.interop.flink_savepoints.types.flink_types import (
+    DecimalDataType,
     FlinkType,
     RowDataType,
     Scalar,
     SqlCollection,
     StreamElementType,
+    TimestampDataType,
 )
 
 _SCALARS = tuple(
@@ -171,6 +174,19 @@ def test_stream_elements_survive(data: st.DataObject) -> None:
     survives(StreamElementType(RowDataType((column,), (Scalar("Long"),))), values)
 
 
+@given(data=st.data(), precision=st.integers(1, 38))
+def test_decimals_outside_of_rows_survive(data: st.DataObject, precision: int) -> None:
+    column = key_logical_type(f"DECIMAL({precision}, {precision // 2})")
+    values = data.draw(st.lists(values_of(column), max_size=4))
+    survives(DecimalDataType(precision, precision // 2), values)
+
+
+@given(data=st.data(), precision=st.integers(0, 9))
+def test_timestamps_outside_of_rows_survive(data: st.DataObject, precision: int) -> None:
+    values = data.draw(st.lists(values_of(key_logical_type(f"TIMESTAMP({precision})")), max_size=4))
+    survives(TimestampDataType(precision), values)
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_decimal_keeps_all_of_its_38_digits(sign: int) -> None:
     column = key_logical_type("DECIMAL(38, 10)")
@@ -226,6 +242,27 @@ def test_a_damaged_array_or_map_is_named(
 ) -> None:
     with pytest.raises(error, match=message):
         decode_values(SqlCollection(column, 1, b""), Spans.from_values([raw], "values"))
+
+
+@pytest.mark.parametrize(
+    ("flink_type", "raw", "message"),
+    [
+        (DecimalDataType(2, 0), bytes(7) + b"\x64", "a decimal has too many digits"),
+        (DecimalDataType(38, 0), i32(9) + bytes(8), "a count is too large"),
+        (TimestampDataType(6), bytes(8) + i32(1_000_000), "does not have this nanosecond"),
+    ],
+)
+def test_a_damaged_decimal_or_timestamp_is_named(
+    flink_type: FlinkType, raw: bytes, message: str
+) -> None:
+    with pytest.raises(DamagedFileError, match=message):
+        decode_values(flink_type, Spans.from_values([raw], "values"))
+
+
+@pytest.mark.parametrize("flink_type", [DecimalDataType(39, 0), TimestampDataType(10)])
+def test_a_type_with_too_many_digits_is_damaged(flink_type: FlinkType) -> None:
+    with pytest.raises(DamagedFileError, match=r"a type of Flink SQL has (39|10) digits"):
+        read_snapshot(Reader(i32(2) + flink_type.snapshot(), "a snapshot"))
 
 
 def test_a_null_array_outside_of_a_row_is_refused() -> None:

@@ -37,13 +37,24 @@ from statestore.interop.flink_savepoints.types.byte_cursor import (
 )
 from statestore.interop.flink_savepoints.types.byte_slices import Bytes, Places, Spans, piece_array
 
-__all__ = ["decode_collections", "decode_rows", "encode_collections", "encode_rows"]
+__all__ = [
+    "COMPACT_DIGITS",
+    "build_decimals",
+    "build_timestamps",
+    "decode_collections",
+    "decode_rows",
+    "encode_collections",
+    "encode_rows",
+    "to_plain_values",
+]
 
 _HEADER_BITS = 8
 _WORD = 8
 _INLINE = 0x80
 _MOST_INLINE = 7
-_COMPACT_DIGITS = 18
+COMPACT_DIGITS = 18
+"""The highest precision of a decimal that Flink SQL stores as a number of eight bytes."""
+
 _MILLIS_PER_DAY = 86_400_000
 _NUMBERS = {
     "TINYINT": "<i1", "SMALLINT": "<i2", "INTEGER": "<i4", "BIGINT": "<i8", "FLOAT": "<f4",
@@ -240,14 +251,20 @@ def _to_native(words: Bytes, dtype: str) -> npt.NDArray[Any]:
 def _decode_decimals(
     column: LogicalType, words: Bytes, nulls: Rows, within: _RowCursor
 ) -> pa.Array:
-    if column.precision <= _COMPACT_DIGITS:
+    if column.precision <= COMPACT_DIGITS:
         values = _to_native(words, "<i8").tolist()
     else:
         raw = _slice_bytes(words, nulls, within, can_be_inline=False).to_pylist()
         values = [int.from_bytes(data, "big", signed=True) for data in raw]
+    unscaled = [None if null else value for value, null in zip(values, nulls, strict=True)]
+    return build_decimals(column, unscaled, within)
+
+
+def build_decimals(column: LogicalType, unscaled: list[int | None], within: Cursor) -> pa.Array:
+    """Return decimals from whole numbers; DamagedFileError for one with too many digits."""
     decimals = [
-        None if null else Decimal(unscaled).scaleb(-column.scale, _EXACT)
-        for unscaled, null in zip(values, nulls, strict=True)
+        None if value is None else Decimal(value).scaleb(-column.scale, _EXACT)
+        for value in unscaled
     ]
     try:
         return pa.array(decimals, sql_type(column))
@@ -280,15 +297,25 @@ def _slice_bytes(words: Bytes, nulls: Rows, within: _RowCursor, *, can_be_inline
 
 
 def _decode_timestamps(column: LogicalType, whole: Places, nulls: Rows, within: Cursor) -> pa.Array:
-    data_type = sql_type(column)
     if column.precision <= EXACT_IN_MILLIS:
-        return pa.array(whole, pa.int64(), mask=nulls).cast(data_type)
+        return build_timestamps(column, whole, np.zeros(len(whole), np.int64), nulls)
     offset, nano = np.where(nulls, 0, whole >> 32), np.where(nulls, 0, whole & 0xFFFFFFFF)
     wrong = (offset < 0) | (offset + _WORD > within.end - within.position) | (nano > 999_999)
     within.refuse(wrong & ~nulls, "a timestamp of a row is outside the row")
     cursor = Cursor(within.spans, (within.position + offset)[~nulls], within.end[~nulls])
     millis = np.zeros(len(whole), np.int64)
     millis[~nulls] = _to_native(cursor.take(_WORD), "<i8")
+    return build_timestamps(column, millis, nano, nulls)
+
+
+def build_timestamps(column: LogicalType, millis: Places, nano: Places, nulls: Rows) -> pa.Array:
+    """Return timestamps from milliseconds since 1970, and nanoseconds of the millisecond.
+
+    Raises UnsupportedTypeError for a value that is out of the range of the column's type.
+    """
+    data_type = sql_type(column)
+    if column.precision <= EXACT_IN_MILLIS:
+        return pa.array(millis, pa.int64(), mask=nulls).cast(data_type)
     if data_type == INSTANT:
         parts = [millis // 1000, millis % 1000 * 1_000_000 + nano]
         arrays = [pa.array(parts[0]), pa.array(parts[1].astype(np.int32))]
@@ -311,9 +338,7 @@ def encode_rows(
     In keys, a null of a type that does not fit into a word reserves the bytes of a value.
     """
     kinds, *fields = rows.flatten()
-    values = [
-        _to_plain_values(column, field) for column, field in zip(columns, fields, strict=True)
-    ]
+    values = [to_plain_values(column, field) for column, field in zip(columns, fields, strict=True)]
     row_values = zip(*values, strict=True) if values else ((),) * len(rows)
     reserved = [_reserved_bytes(column) if are_keys else 0 for column in columns]
     return [
@@ -333,13 +358,17 @@ def encode_collections(column: LogicalType, values: pa.Array) -> list[bytes]:
 def _reserved_bytes(column: LogicalType) -> int:
     """Return how many bytes of variable-length data a null reserves."""
     if column.root == "DECIMAL":
-        return 2 * _WORD if column.precision > _COMPACT_DIGITS else 0
+        return 2 * _WORD if column.precision > COMPACT_DIGITS else 0
     is_long = column.root.startswith("TIMESTAMP") and column.precision > EXACT_IN_MILLIS
     return _WORD if is_long else 0
 
 
-def _to_plain_values(column: LogicalType, field: pa.Array) -> list[Any]:
-    """Return values as the numbers or bytes that a row contains."""
+def to_plain_values(column: LogicalType, field: pa.Array) -> list[Any]:
+    """Return values as the numbers or bytes that a row contains.
+
+    A decimal is its unscaled number. A timestamp of more than three fractional digits is a pair:
+    milliseconds since 1970, and nanoseconds of the millisecond.
+    """
     if column.root == "DECIMAL":
         scaled = (
             None if value is None else value.scaleb(column.scale, _EXACT)
@@ -401,7 +430,7 @@ def _encode_valid(column: LogicalType, values: pa.Array) -> Iterator[bytes]:
 
 def _encode_arrays(element: LogicalType, values: pa.Array, offsets: pa.Array) -> list[bytes]:
     """Return the bytes of arrays in the layout of ``BinaryArrayWriter``."""
-    plain, edges = _to_plain_values(element, values), offsets.to_pylist()
+    plain, edges = to_plain_values(element, values), offsets.to_pylist()
     first = edges[0]
     return [
         _encode_array(element, plain[start - first : stop - first])
@@ -445,7 +474,7 @@ def _encode_word(column: LogicalType, value: Any, tail: bytearray, first: int) -
         word: bytes = np.array([value], _NUMBERS[column.root]).tobytes().ljust(_WORD, b"\0")
         return word
     if column.root == "DECIMAL":
-        if column.precision <= _COMPACT_DIGITS:
+        if column.precision <= COMPACT_DIGITS:
             return int(value).to_bytes(_WORD, "little", signed=True)
         width = (value + (value < 0)).bit_length() // 8 + 1
         tail += int(value).to_bytes(width, "big", signed=True).ljust(2 * _WORD, b"\0")

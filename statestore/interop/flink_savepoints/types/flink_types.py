@@ -34,11 +34,14 @@ from statestore.interop.flink_savepoints.types.families.scala_types import (
 )
 from statestore.interop.flink_savepoints.types.families.scalar import Scalar
 from statestore.interop.flink_savepoints.types.families.sql_rows import BinaryRowType, RowDataType
+from statestore.interop.flink_savepoints.types.families.sql_scalars import (
+    DecimalDataType,
+    TimestampDataType,
+)
 from statestore.interop.flink_savepoints.types.families.sql_values import (
     ExternalType,
     RawType,
     SqlCollection,
-    SqlScalar,
 )
 from statestore.interop.flink_savepoints.types.families.stream_elements import StreamElementType
 from statestore.interop.flink_savepoints.types.families.timers import TimerType
@@ -52,6 +55,7 @@ __all__ = [
     "BinaryRowType",
     "CaseClassType",
     "CepType",
+    "DecimalDataType",
     "EitherType",
     "EnumType",
     "ExternalType",
@@ -73,10 +77,10 @@ __all__ = [
     "ScalaEnumType",
     "Scalar",
     "SqlCollection",
-    "SqlScalar",
     "StreamElementType",
     "Subclass",
     "TimerType",
+    "TimestampDataType",
     "TraversableType",
     "TryType",
     "TtlAwareType",
@@ -112,7 +116,8 @@ TYPES: tuple[type[FlinkType], ...] = (
     BinaryRowType,
     ExternalType,
     RawType,
-    SqlScalar,
+    DecimalDataType,
+    TimestampDataType,
     SqlCollection,
     StreamElementType,
     PythonType,

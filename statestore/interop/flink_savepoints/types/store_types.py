@@ -17,17 +17,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import UnsupportedTypeError
-from statestore.interop.flink_savepoints.metadata.java_binary import i32
 from statestore.interop.flink_savepoints.metadata.logical_types import LogicalType, key_logical_type
 from statestore.interop.flink_savepoints.types.arrow_types import INSTANT, row_fields
 from statestore.interop.flink_savepoints.types.flink_types import (
+    DecimalDataType,
     FlinkType,
     ListType,
     MapType,
     RowDataType,
     RowType,
     Scalar,
-    SqlScalar,
+    TimestampDataType,
     TupleType,
 )
 from statestore.keys.key_types import JavaType
@@ -228,10 +228,10 @@ _SQL_FIELDS = {
 def _sql_field(column: LogicalType) -> FlinkType:
     """Return the type of a row's field (``InternalSerializers``)."""
     if column.root == "DECIMAL":
-        return SqlScalar("DecimalData", 3, i32(column.precision) + i32(column.scale))
+        return DecimalDataType(column.precision, column.scale)
     if column.root in _SQL_FIELDS:
         return Scalar(_SQL_FIELDS[column.root])
-    return SqlScalar("TimestampData", 1, i32(column.precision))
+    return TimestampDataType(column.precision)
 
 
 def _sql_cast(array: pa.Array, target: pa.DataType) -> pa.Array:

@@ -115,10 +115,17 @@ public class Rows {
             new DecimalType(38, 10), new LocalZonedTimestampType(9)
         };
         for (LogicalType element : elements) {
-            collection(new ArrayType(element));
-            collection(new MapType(new IntType(false), element));
+            outsideOfRow(new ArrayType(element));
+            outsideOfRow(new MapType(new IntType(false), element));
         }
-        collection(new MapType(text.copy(false), new BigIntType()));
+        outsideOfRow(new MapType(text.copy(false), new BigIntType()));
+        for (int digits : new int[] {10, 18, 19, 38}) {
+            outsideOfRow(new DecimalType(digits, digits / 2));
+        }
+        for (int digits : new int[] {0, 3, 6, 9}) {
+            outsideOfRow(new TimestampType(digits));
+            outsideOfRow(new LocalZonedTimestampType(digits));
+        }
         Serializers.of(
                 "stream elements",
                 new StreamElementSerializer<>(
@@ -131,7 +138,7 @@ public class Rows {
         return new StructuredType.StructuredAttribute(name, type);
     }
 
-    private static void collection(LogicalType type) throws Exception {
+    private static void outsideOfRow(LogicalType type) throws Exception {
         Serializers.of(
                 type.asSummaryString(),
                 InternalSerializers.create(type),

@@ -24,7 +24,6 @@ from statestore.interop.flink_savepoints.types.byte_slices import BYTES
 from statestore.interop.flink_savepoints.types.encode import refuse_nulls, write_sized
 from statestore.interop.flink_savepoints.types.families.base import (
     FlinkType,
-    OpaqueType,
     SnapshotReader,
     SnapshotReaders,
     encode_parts,
@@ -33,17 +32,10 @@ from statestore.interop.flink_savepoints.types.families.base import (
 from statestore.interop.flink_savepoints.types.families.scalar_texts import read_sized
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, skip_sized
 
-__all__ = ["ExternalType", "RawType", "SqlCollection", "SqlScalar"]
+__all__ = ["ExternalType", "RawType", "SqlCollection"]
 
 _EXTERNAL = inner_class(TABLE, "ExternalSerializer")
 _RAW = inner_class(TABLE, "RawValueDataSerializer")
-_SCALARS = {
-    "DecimalData": f"{TABLE}DecimalDataSerializer$DecimalSerializerSnapshot",
-    "TimestampData": inner_class(TABLE, "TimestampDataSerializer"),
-}
-_NUMBERS = {"DecimalData": 2, "TimestampData": 1}
-"""How many numbers the body of a snapshot has."""
-
 _COLLECTIONS = {
     "ARRAY": ("ArrayData", inner_class(TABLE, "ArrayDataSerializer")),
     "MAP": ("MapData", inner_class(TABLE, "MapDataSerializer")),
@@ -110,27 +102,6 @@ class RawType(FlinkType):
 
 
 @dataclass(frozen=True, slots=True)
-class SqlScalar(OpaqueType):
-    """A decimal or timestamp outside of a row, whose snapshot body is kept as it is."""
-
-    name: str
-    version: int
-    body: bytes
-
-    def _java_name(self) -> str:
-        return self.name
-
-    def _snapshot(self) -> bytes:
-        return utf(_SCALARS[self.name]) + i32(self.version) + self.body
-
-    @classmethod
-    def _snapshot_readers(cls) -> SnapshotReaders:
-        return {
-            _SCALARS[name]: _make_scalar_reader(name, count) for name, count in _NUMBERS.items()
-        }
-
-
-@dataclass(frozen=True, slots=True)
 class SqlCollection(FlinkType):
     """An array or map outside of a row: a length, and the bytes of Flink SQL's binary format.
 
@@ -184,13 +155,6 @@ def _parse_external(snapshot: SnapshotReader) -> FlinkType:
 def _parse_raw_value(snapshot: SnapshotReader) -> FlinkType:
     snapshot.outer_version()
     return RawType(snapshot.part())
-
-
-def _make_scalar_reader(name: str, numbers: int) -> Callable[[SnapshotReader], FlinkType]:
-    def read(snapshot: SnapshotReader) -> FlinkType:
-        return SqlScalar(name, snapshot.version, snapshot.reader.bytes(4 * numbers))
-
-    return read
 
 
 def _make_collection_reader(root: str) -> Callable[[SnapshotReader], FlinkType]:
