@@ -53,6 +53,7 @@ CONTINUE_A_COPY = (
 
 
 _NUMBER = re.compile(r"\d{1,18}")
+_MOST_PARTITIONS = 1_000_000  # far above any real one; for each, folders are looked for
 
 
 def read_operator(
@@ -166,18 +167,28 @@ def _count_partitions(
 ) -> int:
     """Return an operator's number of partitions; MissingFileError if a folder is missing."""
     partitions = int(settings.get(SHUFFLE_PARTITIONS, "0"))
+    if not _has_partitions(number, names, partitions):
+        raise MissingFileError(
+            f"{location.url} has {partitions:,} partitions, but operator {number} does not have "
+            "the folders of all of them"
+        )
+    return partitions
+
+
+def _has_partitions(number: int, names: tuple[str, ...], partitions: int) -> bool:
+    """Return whether an operator has files of each partition, or of partition 0 only.
+
+    An operator whose rows are all in one partition, such as an aggregation without a key, still
+    has the query's number of partitions in its description.
+    """
     folders = {
         int(part)
         for name in names
         if name.startswith(f"state/{number}/") and _NUMBER.fullmatch(part := path_part(name, 2))
     }
-    if folders not in ({*range(partitions)}, {0}):
-        missing = sorted({*range(partitions)} - folders)
-        raise MissingFileError(
-            f"{location.url} has {partitions} partitions, but operator {number} has no folder of "
-            f"partition {', '.join(map(str, missing))}"
-        )
-    return partitions
+    if folders == {0}:
+        return 0 < partitions <= _MOST_PARTITIONS
+    return partitions <= len(folders) and folders.issuperset(range(partitions))
 
 
 def _explain_old_format(
@@ -213,12 +224,11 @@ def _parse_operator(
             f"{location.url}/{name} is invalid: operator {number} has no store, or one "
             "without partitions"
         )
-    files = sum(file.startswith(f"state/{number}/") for file in names)
     most = max(store.numPartitions for store in document.stateStoreInfo)
-    if most > files:  # each partition has at least one file
+    if not _has_partitions(number, names, most):
         raise DamagedFileError(
-            f"{location.url}/{name} is invalid: operator {number} has {most} partitions, but "
-            f"{files} files in total"
+            f"{location.url}/{name} is invalid: operator {number} has {most:,} partitions, but "
+            "not the folders of all of them"
         )
     if any(store.stateSchemaFilePath for store in document.stateStoreInfo):
         raise FormatVersionError(

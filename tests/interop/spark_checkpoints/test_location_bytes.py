@@ -62,6 +62,17 @@ def test_more_partitions_than_files_are_refused(tmp_path: Path, partitions: str)
         read_all(location(tmp_path, **{"state/0/_metadata/metadata": text}))
 
 
+def test_an_operator_may_have_all_its_rows_in_partition_0(tmp_path: Path) -> None:
+    """Spark writes the query's number of partitions for an aggregation without a key, too."""
+    store = '{"storeName":"default","numPartitions":200}'
+    operator = '{"operatorId":0,"operatorName":"stateStoreSave"}'
+    text = f'v1\n{{"operatorInfo":{operator},"stateStoreInfo":[{store}]}}'
+    found = location(tmp_path, **{"state/0/_metadata/metadata": text})
+    (tmp_path / "state/0/1/1.delta").unlink()
+    (tmp_path / "state/0/1").rmdir()
+    assert found.operators(0)[0].stores[0].partitions == 200
+
+
 IDS = ["deep", "half", "deep member", "half member"]
 
 
