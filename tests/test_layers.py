@@ -105,7 +105,10 @@ HOMES = {
         "statestore.interop.flink_savepoints.read.checksums",
         "statestore.interop.spark_checkpoints.state_files",
     ),
-    "xxhash": ("statestore.interop.flink_savepoints.read.checksums",),
+    "xxhash": (
+        "statestore.interop.flink_savepoints.read.checksums",
+        "statestore.interop.spark_checkpoints.state_files",
+    ),
     "click": ("statestore.cli",),
     "rich": ("statestore.cli", "statestore.demo"),
     "prometheus_client": ("statestore.prometheus",),

@@ -364,7 +364,7 @@ class CheckpointLocation:
             raise MissingFileError(
                 f"{self.url}/{name} does not exist; Spark has removed it, or it was lost"
             ) from None
-        refuse_damaged_log(self.storage, name, content)
+        refuse_damaged_log(self.storage, name)
         return content
 
     def _read_lines(self, name: str) -> list[str]:

@@ -3,42 +3,25 @@
 from __future__ import annotations
 
 import json
-import zlib
-from pathlib import Path
 
 from statestore.errors import DamagedFileError
+from statestore.interop.spark_checkpoints.hadoop_checksums import differing_checksums
 from statestore.storage import Storage
 
 __all__ = ["refuse_damaged_log", "refuse_damaged_schema", "refuse_damaged_source_log"]
 
 _SCHEMA_VERSION = b"\0\2v2"
-_MAGIC, _HEADER_BYTES, _SUM_BYTES = b"crc\0", 8, 4
 
 
-def refuse_damaged_log(storage: Storage, name: str, content: bytes) -> None:
-    """Compare a file with the checksums that Hadoop keeps next to it, in ``.<name>.crc``.
-
-    Only local file systems have such files. Without one, nothing is compared.
+def refuse_damaged_log(storage: Storage, name: str) -> None:
+    """Compare a file with the checksums that Hadoop keeps next to it.
 
     Raises:
         DamagedFileError: if the file differs from its checksums.
     """
-    path = storage.native_path(name)
-    if path is None:
-        return
-    sums_path = Path(path).with_name(f".{Path(path).name}.crc")
-    sums = sums_path.read_bytes() if sums_path.is_file() else b""
-    if len(sums) < _HEADER_BYTES or not sums.startswith(_MAGIC):
-        return  # Hadoop ignores a file without this header, too
-    chunk_bytes = int.from_bytes(sums[len(_MAGIC) : _HEADER_BYTES], "big")
-    chunks = range(0, len(content), max(chunk_bytes, 1))
-    actual = b"".join(
-        zlib.crc32(content[start : start + chunk_bytes]).to_bytes(_SUM_BYTES, "big")
-        for start in chunks
-    )
-    if actual != sums[_HEADER_BYTES:]:
+    if (sums_name := differing_checksums(storage, name)) is not None:
         raise DamagedFileError(
-            f"{storage.url}/{name} differs from its checksum in {sums_path.name}. Replace it with "
+            f"{storage.url}/{name} differs from its checksum in {sums_name}. Replace it with "
             "an intact copy; if it was changed on purpose, delete the checksum"
         )
 

@@ -4,7 +4,8 @@ A file of the HDFS-backed store (``<version>.delta``, ``<version>.snapshot``) or
 RocksDB is one compressed stream. Spark stops reading it at its last row, which is a length of -1.
 It does not notice bytes that follow, such as the zeros that a crashed file system leaves. It does
 not name the file if the last row is missing. So the frames of each stream are read here up to the
-end. Spark decompresses them and checks their content.
+end, and Spark decompresses them. Of the codecs, only lz4 has checksums of the content. With another
+one, changed bytes inside of a frame are found by Hadoop's checksums, which Spark does not compare.
 
 A snapshot of RocksDB is a zip archive that names data files, ``SSTs/*.sst``. If a block of one of
 these does not match its checksum, RocksDB ends an iteration early. Spark does not ask it why, and
@@ -32,6 +33,7 @@ from pyspark.sql import SparkSession
 
 from statestore.errors import DamagedFileError
 from statestore.format.documents import convert_value
+from statestore.interop.spark_checkpoints.hadoop_checksums import differing_checksums
 from statestore.interop.spark_checkpoints.location import CheckpointLocation, state_folder
 from statestore.interop.spark_checkpoints.operator_reader import Operator
 from statestore.interop.spark_checkpoints.query_settings import CODEC
@@ -141,6 +143,8 @@ def _list_state_files(
 
 def _check_file(storage: Storage, name: str) -> dict[str, int]:
     """Check a file; return the names and lengths of its data files."""
+    if (sums_name := differing_checksums(storage, name)) is not None:
+        raise _Damage(f"it differs from its checksum in {sums_name}")
     if name.endswith(".zip"):
         return _check_snapshot(storage, name)
     _check_stream(storage, name)

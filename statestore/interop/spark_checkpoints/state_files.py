@@ -19,11 +19,12 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from struct import Struct
-from typing import Literal
+from typing import Any, Literal
 
 import google_crc32c
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
@@ -31,6 +32,7 @@ from statestore.errors import StateStoreError
 from statestore.spark.arrow_functions import Task, map_in_arrow
 from statestore.spark.workers import warm_up_worker
 from statestore.storage import Storage
+from statestore.storage.base import NewFile
 
 __all__ = ["CODEC", "Provider", "write_state"]
 
@@ -40,9 +42,10 @@ CODEC = "zstd"
 """The codec of the files: the setting ``spark.sql.streaming.stateStore.compression.codec``."""
 
 _END = b"\xff\xff\xff\xff"
+_FLAGS_AT, _HAS_CHECKSUM = 4, 0b100  # of a zstd frame
 _ENCODING = b"\0"  # version 0 of RocksDB's row encoding
 _EMPTY = "v1\n" + json.dumps({"sstFiles": [], "numKeys": 0, "numInternalKeys": 0})
-_U32 = Struct("<I")  # the order of bytes in Spark's rows, on the machines that Spark supports
+_U32 = Struct("<I")  # in zstd, and in Spark's rows on the machines that Spark supports
 _FAILED = pa.schema({"error": pa.binary()})
 
 
@@ -110,11 +113,43 @@ def _write_file(
     storage: Storage, name: str, batches: Iterable[pa.RecordBatch], frames: _Frames
 ) -> None:
     storage.delete(name)  # a killed attempt of this task may have left a partial file
-    with storage.open_write(name) as file, pa.CompressedOutputStream(file, CODEC) as compressed:
-        for batch in batches:
-            if batch.num_rows:
-                compressed.write(frames.encode(batch.column(0), batch.column(1)))
-        compressed.write(_END)
+    checksum = xxhash.xxh64()
+    with storage.open_write(name) as file:
+        with pa.CompressedOutputStream(_ChecksummedFrame(file), CODEC) as compressed:
+            for batch in batches:
+                if batch.num_rows:
+                    encoded = frames.encode(batch.column(0), batch.column(1))
+                    checksum.update(encoded)
+                    compressed.write(encoded)
+            checksum.update(_END)
+            compressed.write(_END)
+        file.write(_U32.pack(checksum.intdigest() & 0xFFFFFFFF))
+
+
+class _ChecksummedFrame(io.RawIOBase):
+    """Passes a zstd frame on to a file, and sets the flag that a checksum follows the frame.
+
+    Arrow cannot write the checksum, without which a reader does not notice changed content. The
+    flag is bit 2 of the byte after the magic number (RFC 8878, section 3.1.1.1.1). The stream stays
+    the caller's, who also writes the checksum.
+    """
+
+    def __init__(self, file: NewFile) -> None:
+        self._file = file
+        self._written = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        content = bytes(data)
+        index = _FLAGS_AT - self._written
+        if 0 <= index < len(content):
+            flags = bytes([content[index] | _HAS_CHECKSUM])
+            content = content[:index] + flags + content[index + 1 :]
+        self._file.write(content)
+        self._written += len(content)
+        return len(content)
 
 
 @dataclass(frozen=True)
