@@ -19,14 +19,13 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
-from msgspec import UnsetType
-from msgspec.structs import fields as struct_fields
 
-from statestore.cli.documents import CheckpointMetricsDocument, Document, LeftOutDocument, members
+from statestore.cli.documents import members
 from statestore.cli.main import cli
-from statestore.cli.output import Output, Result
-from statestore.cli.verbs.watch import WatchedDocument
+from statestore.cli.output import Output
+from statestore.cli.verbs.watch import WatchedCheckpoint
 from statestore.format.left_out import LeftOutState
+from statestore.format.metrics import CheckpointMetrics
 
 PAGE = Path(__file__).with_name("JSON.md")
 HEADING = "## Documents\n"
@@ -36,8 +35,7 @@ setting. A member that can be null may be absent.
 """
 SHARED: dict[type[Any], str] = {
     LeftOutState: "left-out state",
-    LeftOutDocument: "left-out state",
-    CheckpointMetricsDocument: "metrics",
+    CheckpointMetrics: "metrics",
 }
 WORDS = {str: "text", int: "integer", float: "number", bool: "true or false", Any: "any"}
 WIDTH = 24
@@ -61,7 +59,7 @@ def documents(group: click.Group, prefix: str) -> Iterator[tuple[str, list[type[
         if isinstance(command, click.Group):
             yield from documents(command, f"{prefix}{name} ")
         elif name == "watch":
-            yield name, [WatchedDocument]
+            yield name, [WatchedCheckpoint]
         elif results := list(_results_of(command.callback)):
             yield f"{prefix}{name}", results
 
@@ -73,8 +71,6 @@ def _results_of(callback: Callable[..., Any] | None) -> Iterator[type[Any]]:
         if get_origin(choice) in (Output, Iterator):
             (result,) = get_args(choice)
             yield result
-        elif isinstance(choice, type) and issubclass(choice, Result):
-            yield _hints(choice.document)["return"]
 
 
 def section(title: str, results: list[type[Any]]) -> str:
@@ -114,9 +110,6 @@ def _inner(result: type[Any], path: str) -> Iterator[tuple[str, type[Any]]]:
 def _types(result: Any) -> Iterator[tuple[str, Any]]:
     """Yield the name and the type of each member; digests are text in JSON."""
     hints = _hints(result)
-    if Document in result.__mro__:
-        yield from ((field.encode_name, hints[field.name]) for field in struct_fields(result))
-        return
     for name in members(result):
         hint = hints[name] if name in hints else _hints(getattr(result, name).fget)["return"]
         if name == "digest":
@@ -152,7 +145,7 @@ def _imported_for_types(module: Any) -> dict[str, Any]:
 def _words(hint: Any) -> tuple[Any, str]:
     """Return the result in a type, whose members are shown, and the type in words."""
     origin = get_origin(hint)
-    choices = [choice for choice in get_args(hint) if choice not in (UnsetType, NoneType, ...)]
+    choices = [choice for choice in get_args(hint) if choice not in (NoneType, ...)]
     if origin is Literal:
         return None, "text"
     if isinstance(origin, type) and issubclass(origin, Sequence):
@@ -170,7 +163,7 @@ def _words(hint: Any) -> tuple[Any, str]:
         return None, WORDS[hint]
     if isinstance(hint, type) and issubclass(hint, Enum | Path):
         return None, "text"
-    assert is_dataclass(hint) or issubclass(hint, Document), hint
+    assert is_dataclass(hint), hint
     return hint, "object"
 
 

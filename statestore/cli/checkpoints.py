@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from typing import Self
+from dataclasses import dataclass
 
-import msgspec
 from rich.table import Table
 
-from statestore.cli.documents import CheckpointMetricsDocument, Document, ErrorDocument
 from statestore.cli.drawing import (
     amount,
     bar,
@@ -22,13 +19,11 @@ from statestore.cli.drawing import (
     spans,
 )
 from statestore.cli.output import Page, cell, table_of
-from statestore.errors import StateStoreError
 from statestore.format.digest import digest_text
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.metrics import CheckpointMetrics
-from statestore.format.metrics_json import metrics_to_json
-from statestore.format.rescale_proof import RowSet
+from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import RangeAssignment
 from statestore.restore.key_group_weights import Weight
 from statestore.restore.placement import OperatorPlacement
@@ -36,17 +31,14 @@ from statestore.restore.plan import OperatorPlan, ParallelismChoice, RestorePlan
 from statestore.restore.range_skew import RangeSkew
 
 __all__ = [
-    "LayerDocument",
-    "RowSetDocument",
+    "ShownLayer",
     "changed_rows",
-    "error_document",
     "held_text",
-    "layers_document",
     "layers_text",
-    "metrics_document",
     "metrics_text",
     "rows_text",
     "share",
+    "shown_layers",
     "write_choices",
     "write_key_groups",
     "write_left_out",
@@ -60,53 +52,37 @@ MOST_LINES = 64
 GAP = 2
 
 
-def error_document(error: StateStoreError) -> ErrorDocument:
-    """Return the reason why a checkpoint cannot be read."""
-    return ErrorDocument(kind=error.kind, message=str(error))
-
-
 def write_left_out(page: Page, records: Iterable[LeftOutState], indent: str = "  ") -> None:
     """Write one line about the state that a checkpoint lacks of its source, or nothing."""
     for record in records:
         page.line(f"{indent}left out  {record}")
 
 
-class LayerDocument(Document):
-    """Changes of a state, and the key groups in which they count (``live``: first and last)."""
+@dataclass(frozen=True)
+class ShownLayer:
+    """Changes of a state, and the key groups in which they count."""
 
-    checkpoint: int
+    checkpoint_id: int
     depth: int
     rows: int
     size_bytes: int
     files: int
-    live: list[list[int]]
+    live: tuple[KeyGroupRange, ...]
 
 
-class RowSetDocument(Document):
-    """A number of rows, and the digest of them all."""
-
-    rows: int
-    digest: str
-
-    @classmethod
-    def of_rows(cls, rows: RowSet) -> Self:
-        """Return the document of a set of rows."""
-        return cls(rows=rows.rows, digest=digest_text(rows.digest))
-
-
-def layers_document(entry: KeyedEntry) -> list[LayerDocument] | None:
-    """Return the member ``changes`` of a state; None for a state without changes."""
-    return [
-        LayerDocument(
-            checkpoint=layer.checkpoint_id,
+def shown_layers(entry: KeyedEntry) -> tuple[ShownLayer, ...]:
+    """Return the changes of a state, oldest first."""
+    return tuple(
+        ShownLayer(
+            checkpoint_id=layer.checkpoint_id,
             depth=layer.depth,
             rows=layer.entry.rows,
             size_bytes=layer.entry.size_bytes,
             files=layer.entry.files,
-            live=[[groups.first, groups.last] for groups in layer.live],
+            live=layer.live,
         )
         for layer in entry.layers
-    ] or None
+    )
 
 
 def layers_text(entry: KeyedEntry, base: str) -> list[tuple[str, str]]:
@@ -130,11 +106,10 @@ def layers_text(entry: KeyedEntry, base: str) -> list[tuple[str, str]]:
     ]
 
 
-def rows_text(manifest: Manifest) -> str:
-    """Return the number of rows of a checkpoint, with rows of changes listed separately."""
-    changed = changed_rows(manifest)
-    rows = count(manifest.rows - changed)
-    return f"{rows} + {count(changed)}" if changed else rows
+def rows_text(rows: int, changed: int) -> str:
+    """Return a number of rows, with the rows of changes among them listed separately."""
+    base = count(rows - changed)
+    return f"{base} + {count(changed)}" if changed else base
 
 
 def held_text(manifest: Manifest) -> str:
@@ -148,18 +123,6 @@ def held_text(manifest: Manifest) -> str:
 def changed_rows(manifest: Manifest) -> int:
     """Return the number of rows of changes."""
     return sum(entry.changed_rows for entry in manifest.keyed)
-
-
-def metrics_document(manifest: Manifest) -> CheckpointMetricsDocument | None:
-    """Return a checkpoint's metrics: the manifest's metrics, with sums; None if it has none."""
-    metrics = manifest.metrics
-    if metrics is None:
-        return None
-    document = metrics_to_json(metrics)
-    for state, shown in zip(metrics.states, document["states"], strict=True):
-        shown["changed_share"] = state.changed_share
-    sums = {"written": asdict(metrics.written), "changed_share": metrics.changed_share}
-    return msgspec.convert(document | sums, CheckpointMetricsDocument)
 
 
 def metrics_text(manifest: Manifest) -> list[tuple[str, str]]:

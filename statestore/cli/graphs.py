@@ -11,99 +11,97 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from msgspec import field
-
-from statestore.cli.documents import Document
 from statestore.cli.drawing import ASCII, count, counted, size
 from statestore.cli.output import Page
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.jobgraph.chaining import JobVertex, job_vertices
-from statestore.jobgraph.graph import JobGraph
+from statestore.jobgraph.graph import EdgePartitioner, JobGraph
 from statestore.jobgraph.matching import Matching, StoredOperator
 from statestore.jobgraph.operators import operator_ids
 from statestore.jobgraph.stored_operators import label_of
 
 __all__ = [
-    "GraphDocument",
-    "graph_document",
+    "ShownGraph",
+    "shown_graph",
     "write_graph",
     "write_matching",
 ]
 
 
-class VertexOperatorDocument(Document):
+@dataclass(frozen=True, kw_only=True)
+class VertexOperator:
     """An operator of a job vertex. ``states`` has the names of its states."""
 
     name: str
     uid: str | None
     uid_hash: str | None
     operator_id: str
-    states: list[str]
+    states: tuple[str, ...]
 
 
-class VertexDocument(Document):
+@dataclass(frozen=True, kw_only=True)
+class ShownVertex:
     """A job vertex with its chained operators."""
 
     id: str
     parallelism: int
     max_parallelism: int | None
-    operators: list[VertexOperatorDocument]
+    operators: tuple[VertexOperator, ...]
 
 
-class EdgeDocument(Document):
+@dataclass(frozen=True, kw_only=True)
+class ShownEdge:
     """An edge between two operators."""
 
-    source: str = field(name="from")
-    target: str = field(name="to")
-    partitioner: str
+    source: str
+    target: str
+    partitioner: EdgePartitioner
 
 
-class GraphDocument(Document):
+@dataclass(frozen=True, kw_only=True)
+class ShownGraph:
     """With ``--graph``: the job graph of a checkpoint."""
 
     store: str
-    id: int
-    vertices: list[VertexDocument]
-    edges: list[EdgeDocument]
+    checkpoint_id: int
+    vertices: tuple[ShownVertex, ...]
+    edges: tuple[ShownEdge, ...]
 
 
-def graph_document(store: str, manifest: Manifest, graph: JobGraph) -> GraphDocument:
+def shown_graph(store: str, manifest: Manifest, graph: JobGraph) -> ShownGraph:
     """Return the job vertices with their operators, and the edges between them."""
     ids = operator_ids(graph)
-    return GraphDocument(
+    return ShownGraph(
         store=store,
-        id=manifest.checkpoint_id,
-        vertices=[
-            VertexDocument(
+        checkpoint_id=manifest.checkpoint_id,
+        vertices=tuple(
+            ShownVertex(
                 id=vertex.id,
                 parallelism=vertex.parallelism,
                 max_parallelism=vertex.max_parallelism,
-                operators=[
-                    VertexOperatorDocument(
+                operators=tuple(
+                    VertexOperator(
                         name=name,
                         uid=graph.node(name).uid,
                         uid_hash=graph.node(name).uid_hash,
                         operator_id=ids[name],
-                        states=[
+                        states=tuple(
                             entry.state.name
                             for entry in manifest.entries
                             if entry.state.uid == label_of(graph.node(name))
-                        ],
+                        ),
                     )
                     for name in vertex.in_order
-                ],
+                ),
             )
             for vertex in job_vertices(graph, ids)
-        ],
-        edges=[
-            EdgeDocument(
-                source=edge.source,
-                target=edge.target,
-                partitioner=graph.partitioner(edge).value,
-            )
+        ),
+        edges=tuple(
+            ShownEdge(source=edge.source, target=edge.target, partitioner=graph.partitioner(edge))
             for edge in graph.edges
-        ],
+        ),
     )
 
 

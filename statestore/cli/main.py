@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import click
@@ -24,7 +23,6 @@ from statestore.cli.command import (
 )
 from statestore.cli.output import (
     Output,
-    Result,
     document_text,
     is_unicode,
     leave_stdout,
@@ -164,10 +162,6 @@ class Command(Root):
     def _invoked(self, ctx: click.Context) -> Any:
         invocation = ctx.ensure_object(Invocation)  # before the verb's context takes it over
         result = super().invoke(ctx)
-        if isinstance(result, Result):
-            own = result
-            result = Output(own.document(), lambda page, _: own.write(page))
-            result = replace(result, problem=own.problem, status=own.status)
         if not isinstance(result, Output):
             return result
         if invocation.settings.output == "json":

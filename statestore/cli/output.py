@@ -10,17 +10,12 @@ import json
 import os
 import select
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from time import sleep
 from typing import Any, Generic, TextIO, TypeVar
-from uuid import UUID
 
-import msgspec
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -33,7 +28,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from statestore.cli.documents import Document, json_document
+from statestore.cli.documents import json_document
 from statestore.cli.drawing import ASCII, UNICODE, Pen, count
 from statestore.errors import StateStoreError
 
@@ -42,7 +37,6 @@ __all__ = [
     "Bar",
     "Output",
     "Page",
-    "Result",
     "cell",
     "document_text",
     "is_unicode",
@@ -62,7 +56,6 @@ T = TypeVar("T")
 
 DRAWING_WIDTH = 100
 UNLIMITED = 100_000
-_COLUMN_VALUES = (bytes, date, datetime, Decimal, time, timedelta, UUID)
 
 
 @dataclass(frozen=True)
@@ -112,26 +105,6 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Result(ABC):
-    """The result of a verb.
-
-    ``problem`` is raised after the result has been printed; without one, ``status`` is the exit
-    status.
-    """
-
-    problem: StateStoreError | None = None
-    status: int = 0
-
-    @abstractmethod
-    def document(self) -> Document:
-        """Return the result for ``--output json``."""
-
-    @abstractmethod
-    def write(self, page: Page) -> None:
-        """Write the result for ``--output text``, which is for people and may change."""
-
-
 @dataclass(frozen=True)
 class Output(Generic[T]):
     """The output of a verb: its result for JSON, and the function that writes it as text.
@@ -162,8 +135,6 @@ def cell(text: str) -> Text:
 
 def document_text(result: object, *, indent: int | None, ascii_only: bool) -> str:
     """Return a result as JSON; values of columns are encoded without loss."""
-    if isinstance(result, Document):
-        result = msgspec.to_builtins(result, builtin_types=_COLUMN_VALUES)
     return json.dumps(json_document(result), indent=indent, ensure_ascii=ascii_only)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from statestore.format.documents import Count
 
@@ -92,8 +92,10 @@ class StateMetrics:
     from the request to the last answer.
     """
 
-    uid: str
-    name: str
+    json_properties: ClassVar[tuple[str, ...]] = ("changed_share",)
+
+    operator: str
+    state: str
     write_ms: int = 0
     written: Amount = Amount()
     base_rows: int | None = None
@@ -113,8 +115,10 @@ class CheckpointMetrics:
 
     ``duration_ms`` covers everything from its beginning to its last phase here, including the job's
     work between the writes. ``compaction`` is the data that compaction wrote; some of it may have
-    been written and merged again.
+    been written and merged again. ``written`` is the sum of all states.
     """
+
+    json_properties: ClassVar[tuple[str, ...]] = ("written", "changed_share")
 
     duration_ms: int
     phases: PhaseTimes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from statestore.format.documents import Count, convert_json
 from statestore.format.metrics import CheckpointMetrics, StateMetrics
@@ -25,8 +25,8 @@ def metrics_to_json(metrics: CheckpointMetrics) -> dict[str, Any]:
 
 def _state_json(state: StateMetrics) -> dict[str, Any]:
     document = {
-        "uid": state.uid,
-        "name": state.name,
+        "uid": state.operator,
+        "name": state.state,
         "write_ms": state.write_ms,
         **asdict(state.written),
     }
@@ -40,8 +40,8 @@ class _Amount(Struct, frozen=True):
 
 
 class _State(_Amount, frozen=True, kw_only=True):
-    uid: str
-    name: str
+    operator: str = field(name="uid")
+    state: str = field(name="name")
     write_ms: Count
     base_rows: Count | None = None
 

@@ -126,8 +126,8 @@ class Measuring:
 
     def _state(self, name: Name) -> StateMetrics:
         return StateMetrics(
-            uid=name[0],
-            name=name[1],
+            operator=name[0],
+            state=name[1],
             write_ms=_ms(self._writes.get(name, 0)),
             written=self._written.get(name, Amount()),
             base_rows=self._bases.get(name),

@@ -233,7 +233,7 @@ def test_common_options_are_accepted_before_and_after_the_verb(run: Run, fraud: 
 
 def test_the_environment_names_the_store(run: Run, fraud: Path) -> None:
     done = run("list", env={"STATESTORE_URI": str(fraud), "STATESTORE_OUTPUT": "json"})
-    assert [row["id"] for row in json.loads(done.stdout)["checkpoints"]] == [1, 2]
+    assert [row["checkpoint_id"] for row in json.loads(done.stdout)["checkpoints"]] == [1, 2]
     assert run("list", "--store", "nowhere", env={"STATESTORE_URI": str(fraud)}).exit_code == 10
 
 

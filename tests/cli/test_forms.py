@@ -48,18 +48,18 @@ def test_show_separates_base_and_changes(run: Run, state: Checkpoints) -> None:
     assert (told["rows"], told["files"], told["size_bytes"]) == (40, base.files, base.size_bytes)
     assert told["changes"] == [
         {
-            "checkpoint": layer.checkpoint_id,
+            "checkpoint_id": layer.checkpoint_id,
             "depth": 0,
             "rows": rows,
             "size_bytes": layer.entry.size_bytes,
             "files": len(layer.entry.handles),
-            "live": [[0, GROUPS - 1]],
+            "live": [{"first": 0, "last": GROUPS - 1}],
         }
         for layer, rows in zip(entry.layers, (3, 1), strict=True)
     ]
     assert (shown["rows"], shown["changed_rows"]) == (44, 4)
     assert [row.get("changed_rows") for row in answer("list")["checkpoints"]] == [None, 3, 4]
-    assert "changes" not in answer("show", 1)["operators"][0]["states"][0]
+    assert answer("show", 1)["operators"][0]["states"][0]["changes"] == []
 
 
 def test_text_counts_rows_of_changes_separately(run: Run, state: Checkpoints) -> None:

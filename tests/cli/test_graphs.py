@@ -43,12 +43,16 @@ def test_a_graph_is_drawn_by_chains(run: Run, fraud: Path) -> None:
 
 def test_a_graph_as_json(run: Run, fraud: Path) -> None:
     document = json.loads(run("show", "--graph", "--store", fraud, "--output", "json").stdout)
-    assert document["id"] == 2
+    assert document["checkpoint_id"] == 2
     first = document["vertices"][0]
     assert [operator["name"] for operator in first["operators"]] == ["orders", "clean"]
     assert first["id"] == first["operators"][0]["operator_id"]
     assert first["operators"][0]["states"] == ["offsets", "files", "rules"]
-    assert document["edges"][0] == {"from": "orders", "to": "clean", "partitioner": "FORWARD"}
+    assert document["edges"][0] == {
+        "source": "orders",
+        "target": "clean",
+        "partitioner": "FORWARD",
+    }
     assert len(document["edges"]) == 4
 
 

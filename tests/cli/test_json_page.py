@@ -25,5 +25,5 @@ def test_a_command_has_a_document_for_each_of_its_results() -> None:
     shown = {name: [result.__name__ for result in results] for name, results in documents(cli, "")}
     assert shown["get"] == ["FoundRows", "KeyFound"]
     assert shown["restore"] == ["PlannedRestore", "Restored"]
-    assert shown["watch"] == ["WatchedDocument"]
+    assert shown["watch"] == ["WatchedCheckpoint"]
     assert shown["flink repack"] == ["RepackResult"]

@@ -21,7 +21,11 @@ def test_a_savepoint_is_created_listed_used_and_deleted(run: Run, damaged: Path)
     done = run("expire", "--retain", 1, "--store", damaged)
     assert "checkpoint 1 is held by savepoint 'before-upgrade'" in done.stdout
     (listed,) = json.loads(run("list", "--store", damaged, "--output", "json").stdout)["savepoints"]
-    assert (listed["name"], listed["id"], listed["expired"]) == ("before-upgrade", 1, False)
+    assert (listed["name"], listed["checkpoint_id"], listed["is_expired"]) == (
+        "before-upgrade",
+        1,
+        False,
+    )
     assert "before-upgrade   1" in run("list", "--store", damaged).stdout
     for verb in (["show"], ["verify"], ["plan", "--parallelism", 2]):
         assert run(*verb, "before-upgrade", "--store", damaged).exit_code == 0
@@ -43,7 +47,12 @@ def test_a_savepoint_is_created_listed_used_and_deleted(run: Run, damaged: Path)
 def test_a_pin_prints_only_its_token(run: Run, damaged: Path) -> None:
     token = run("pin", "--lease", "2h", "--holder", "me", "--store", damaged).stdout.strip()
     (pin,) = json.loads(run("list", "--store", damaged, "--output", "json").stdout)["pins"]
-    assert (pin["token"], pin["id"], pin["holder"], pin["over"]) == (token, 2, "me", False)
+    assert (pin["token"], pin["checkpoint_id"], pin["holder"], pin["is_over"]) == (
+        token,
+        2,
+        "me",
+        False,
+    )
     wrong = run("unpin", "x", "--store", damaged)
     assert (wrong.exit_code, token in wrong.stderr) == (10, True)
     assert run("unpin", token, "--store", damaged).exit_code == 0

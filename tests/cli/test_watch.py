@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,16 +86,14 @@ def test_a_missing_store_is_awaited_and_each_checkpoint_is_a_json_line(
     out, _ = process.communicate(timeout=SOON_S)
     assert process.returncode == 0
     lines = [json.loads(line) for line in out.splitlines()]
-    assert [(line["id"], line["new"], line["error"]) for line in lines] == [
+    assert [(line["checkpoint_id"], line["is_new"], line["error"]) for line in lines] == [
         (number, True, None) for number in (1, 2, 3)
     ]
     manifest = store.manifest(3)
     assert manifest.metrics is not None
     last = lines[-1]
     assert last["store"] == store.url
-    assert last["metrics"]["phases"] == {
-        f"{name}_ms": taken for name, taken in manifest.metrics.phases.items()
-    }
+    assert last["metrics"]["phases"] == asdict(manifest.metrics.phases)
     assert last["metrics"]["written"]["rows"] == 5
     assert last["metrics"]["changed_share"] == last["metrics"]["states"][0]["changed_share"] == 0.1
     assert (last["rows"], last["changed_rows"], last["layers"]) == (60, 10, 2)
@@ -174,7 +172,7 @@ def test_piped_to_head_it_exits_quietly(
     assert process.wait(SOON_S) == 141
     assert process.stderr is not None
     assert process.stderr.read() == ""
-    assert (json.loads(head.stdout)["id"] if output == "json" else head.stdout[:12]) in (
+    assert (json.loads(head.stdout)["checkpoint_id"] if output == "json" else head.stdout[:12]) in (
         1,
         "checkpoint 1",
     )
@@ -291,7 +289,7 @@ def test_show_prints_the_phases_and_the_json_has_the_figures(run: Run, tmp_path:
 def test_a_checkpoint_without_metrics_shows_none(run: Run, tmp_path: Path) -> None:
     golden = Path(__file__).parent.parent / "golden" / "store_v1"
     document = json.loads(run("show", "--store", golden, "--output", "json").stdout)
-    assert "metrics" not in document
+    assert document["metrics"] is None
     assert "phases" not in run("show", "--store", golden).stdout
     found = next(
         followed(StateStore.open(str(golden)), interval_s=0, stop_after=1, say=pytest.fail)

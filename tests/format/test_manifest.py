@@ -72,8 +72,8 @@ SMALL = Manifest(
         duration_ms=9,
         phases=PhaseTimes(begin_ms=1, write_ms=4, put_ms=2),
         states=(
-            StateMetrics(uid="totals", name="sum", written=Amount(2, 100, 1), base_rows=5),
-            StateMetrics(uid="source", name="offsets", write_ms=1, written=Amount(3, 50, 1)),
+            StateMetrics(operator="totals", state="sum", written=Amount(2, 100, 1), base_rows=5),
+            StateMetrics(operator="source", state="offsets", write_ms=1, written=Amount(3, 50, 1)),
         ),
         compaction=Amount(3, 200, 1),
     ),

@@ -22,7 +22,9 @@ from tests.support.key_values import metrics
 
 
 def state(rows: int, base: int | None, files: int = 1) -> StateMetrics:
-    return StateMetrics(uid="u", name=f"s{rows}", written=Amount(rows, 10, files), base_rows=base)
+    return StateMetrics(
+        operator="u", state=f"s{rows}", written=Amount(rows, 10, files), base_rows=base
+    )
 
 
 def read(document: Any) -> CheckpointMetrics:

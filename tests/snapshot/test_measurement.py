@@ -81,7 +81,7 @@ def figures(store: StateStore) -> CheckpointMetrics:
 
 
 def state_of(metrics: CheckpointMetrics, name: str) -> StateMetrics:
-    (found,) = [state for state in metrics.states if state.name == name]
+    (found,) = [state for state in metrics.states if state.state == name]
     return found
 
 

@@ -194,8 +194,8 @@ metrics = st.builds(
     states=st.lists(
         st.builds(
             StateMetrics,
-            uid=names,
-            name=names,
+            operator=names,
+            state=names,
             write_ms=counts,
             written=_amounts,
             base_rows=st.none() | counts,

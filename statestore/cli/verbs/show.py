@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import click
-from msgspec import UNSET, UnsetType
-from msgspec.structs import replace
 
 from statestore.cli.checkpoints import (
-    LayerDocument,
-    RowSetDocument,
+    ShownLayer,
     changed_rows,
     held_text,
-    layers_document,
     layers_text,
-    metrics_document,
     metrics_text,
+    shown_layers,
     write_key_groups,
     write_subtasks,
 )
@@ -28,23 +26,25 @@ from statestore.cli.command import (
     pass_invocation,
     state_options,
 )
-from statestore.cli.documents import (
-    CheckpointMetricsDocument,
-    Column,
-    Document,
-    LeftOutDocument,
-)
+from statestore.cli.documents import Column
 from statestore.cli.drawing import amount, count, counted, duration, when
-from statestore.cli.graphs import GraphDocument, graph_document, write_graph
-from statestore.cli.output import Page, Result
+from statestore.cli.graphs import ShownGraph, shown_graph, write_graph
+from statestore.cli.output import Output, Page
 from statestore.errors import InvalidArgumentError
+from statestore.format.batches import BatchRecord
 from statestore.format.digest import digest_text
-from statestore.format.manifest import Entry, KeyedEntry, Manifest
+from statestore.format.left_out import LeftOutState
+from statestore.format.manifest import Entry, KeyedEntry, Manifest, TableRef, Writer
+from statestore.format.metrics import CheckpointMetrics
+from statestore.format.rescale_proof import RowSet
 from statestore.format.schema import type_text
+from statestore.format.state import Layout, StateKind, TimeDomain
+from statestore.format.ttl import TimeToLive
+from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.restore.plan import RestorePlan
 from statestore.restore.selection import select
 
-__all__ = ["ShownCheckpoint", "ShownGraph", "show_checkpoint"]
+__all__ = ["ShownCheckpoint", "show_checkpoint", "write_checkpoint"]
 
 
 @click.command(
@@ -69,50 +69,35 @@ __all__ = ["ShownCheckpoint", "ShownGraph", "show_checkpoint"]
 @pass_invocation
 def show_checkpoint(
     invocation: Invocation, checkpoint: str, uid: str | None, name: str | None, graph: bool
-) -> ShownCheckpoint | ShownGraph:
+) -> Output[ShownCheckpoint] | Output[ShownGraph]:
     """Show what a checkpoint contains."""
     store = invocation.store()
     manifest = store.manifest(checkpoint)
     if graph:
-        if manifest.graph is None:
-            raise InvalidArgumentError(
-                f"checkpoint {manifest.checkpoint_id} has no job graph; pass one when a snapshot "
-                "is taken, with store.snapshot(graph=…) or the setting graph of the snapshot job"
-            )
-        return ShownGraph(store=store.url, manifest=select(manifest, uid, name))
-    return ShownCheckpoint(
-        store=store.url,
-        now_ms=time.time_ns() // 1_000_000,
-        manifest=select(manifest, uid, name),
-        plan=store.plan(checkpoint=manifest.checkpoint_id, operator=uid, state=name),
-    )
+        return _show_graph(store.url, select(manifest, uid, name))
+    plan = store.plan(checkpoint=manifest.checkpoint_id, operator=uid, state=name)
+    manifest = select(manifest, uid, name)
+    shown = ShownCheckpoint.of(store.url, manifest, time.time_ns() // 1_000_000)
+    return Output(shown, lambda page, _: write_checkpoint(page, shown, manifest, plan))
 
 
-class WriterDocument(Document):
-    """The writer of a checkpoint."""
+def _show_graph(store: str, manifest: Manifest) -> Output[ShownGraph]:
+    graph = manifest.graph
+    if graph is None:
+        raise InvalidArgumentError(
+            f"checkpoint {manifest.checkpoint_id} has no job graph; pass one when a snapshot "
+            "is taken, with store.snapshot(graph=…) or the setting graph of the snapshot job"
+        )
 
-    release: str
-    name: str
-    token: str
-    generation: int
+    def write(page: Page, shown: ShownGraph) -> None:
+        page.line(f"job graph of checkpoint {shown.checkpoint_id} of {store}", "bold")
+        write_graph(page, manifest, graph)
 
-
-class BatchDocument(Document):
-    """The last batch of a job, and the checkpoint that was taken for it."""
-
-    number: int
-    checkpoint_id: int
-
-
-class TableDocument(Document):
-    """The table of a state, below the store."""
-
-    format: str
-    path: str
-    version: int | None
+    return Output(shown_graph(store, manifest, graph), write)
 
 
-class TtlDocument(Document):
+@dataclass(frozen=True, kw_only=True)
+class ShownTtl:
     """The expiry of a state's rows."""
 
     duration_ms: int
@@ -121,170 +106,140 @@ class TtlDocument(Document):
     visibility: str
 
 
-class ShownStateDocument(Document):
+@dataclass(frozen=True, kw_only=True)
+class ShownState:
     """A state.
 
-    * Operator state has ``mode`` and ``elements_per_subtask``; keyed state has the other members.
-    * ``ttl`` is absent if rows do not expire.
-    * ``changes`` is absent for a state without changes. They are sorted, oldest first. ``rows``,
-      ``size_bytes``, ``files`` and ``digest`` are then those of the base.
+    * Operator state has ``mode`` and ``elements_per_subtask``; keyed state has the members from
+      ``kind`` on.
+    * ``ttl`` is None if rows do not expire.
+    * ``changes`` are sorted, oldest first. With changes, ``rows``, ``size_bytes``, ``files`` and
+      ``digest`` are those of the base.
     * ``merged`` is the content of base and changes together, if it was recorded.
     """
 
-    name: str
-    sort: str
-    columns: list[Column]
+    state: str
+    sort: Literal["keyed", "operator"]
+    columns: tuple[Column, ...]
     rows: int
     size_bytes: int
     files: int
-    digest: str
-    table: TableDocument
-    mode: str | None = None
-    elements_per_subtask: list[int] | None = None
-    kind: str | None = None
-    key: list[str] | None = None
-    key_types: list[str] | None = None
-    namespace: list[str] | None = None
-    entry: list[str] | None = None
-    time_domain: str | UnsetType | None = UNSET
+    digest: int
+    table: TableRef
+    mode: RedistributionMode | None = None
+    elements_per_subtask: tuple[int, ...] | None = None
+    kind: StateKind | None = None
+    key: tuple[str, ...] | None = None
+    key_types: tuple[str, ...] | None = None
+    namespace: tuple[str, ...] | None = None
+    entry: tuple[str, ...] | None = None
+    time_domain: TimeDomain | None = None
     hash_scheme: str | None = None
-    layout: str | None = None
-    ttl: TtlDocument | None = None
-    merged: RowSetDocument | None = None
-    changes: list[LayerDocument] | None = None
+    layout: Layout | None = None
+    ttl: ShownTtl | None = None
+    merged: RowSet | None = None
+    changes: tuple[ShownLayer, ...] | None = None
 
 
-class ShownOperatorDocument(Document):
-    """An operator. ``max_parallelism`` is null if it has no keyed state."""
+@dataclass(frozen=True, kw_only=True)
+class ShownOperator:
+    """An operator. ``max_parallelism`` is None if it has no keyed state."""
 
-    uid: str
+    operator: str
     operator_id: str
     max_parallelism: int | None
-    states: list[ShownStateDocument]
+    states: tuple[ShownState, ...]
 
 
-class CheckpointDocument(Document):
-    """A checkpoint. ``batches`` is as in docs/FORMAT.md.
+@dataclass(frozen=True, kw_only=True)
+class ShownCheckpoint:
+    """A checkpoint, or some of its states. ``batches`` is as in docs/FORMAT.md.
 
-    ``changed_rows`` of its rows are changes, if any. ``metrics`` is absent if nothing was measured.
+    ``changed_rows`` of its rows are changes. ``metrics`` is None if nothing was measured.
     """
 
     store: str
-    id: int
+    checkpoint_id: int
     store_id: str
     parallelism: int
     started_at_ms: int
     created_at_ms: int
     age_ms: int
-    writer: WriterDocument
+    writer: Writer
     rows: int
+    changed_rows: int
     size_bytes: int
     files: int
-    batches: dict[str, BatchDocument]
-    operators: list[ShownOperatorDocument]
-    left_out: list[LeftOutDocument]
-    changed_rows: int = 0
-    metrics: CheckpointMetricsDocument | None = None
+    batches: Mapping[str, BatchRecord]
+    operators: tuple[ShownOperator, ...]
+    left_out: tuple[LeftOutState, ...]
+    metrics: CheckpointMetrics | None
 
-
-@dataclass(frozen=True, kw_only=True)
-class ShownCheckpoint(Result):
-    """One checkpoint, or some of its states; ``plan`` is for its own parallelism."""
-
-    store: str
-    now_ms: int
-    manifest: Manifest
-    plan: RestorePlan
-
-    def document(self) -> CheckpointDocument:
-        """Return it for ``--output json``."""
-        manifest = self.manifest
-        return CheckpointDocument(
-            store=self.store,
-            id=manifest.checkpoint_id,
+    @classmethod
+    def of(cls, store: str, manifest: Manifest, now_ms: int) -> ShownCheckpoint:
+        """Return the content of a manifest."""
+        return cls(
+            store=store,
+            checkpoint_id=manifest.checkpoint_id,
             store_id=manifest.store_id,
             parallelism=manifest.parallelism,
             started_at_ms=manifest.started_at_ms,
             created_at_ms=manifest.created_at_ms,
-            age_ms=self.now_ms - manifest.created_at_ms,
-            writer=WriterDocument.of(manifest.writer),
+            age_ms=now_ms - manifest.created_at_ms,
+            writer=manifest.writer,
             rows=manifest.rows,
+            changed_rows=changed_rows(manifest),
             size_bytes=manifest.size_bytes,
             files=manifest.files,
-            batches={
-                job: BatchDocument.of(record)
-                for job, record in sorted((manifest.batches or {}).items())
-            },
-            operators=[
-                ShownOperatorDocument(
-                    uid=uid,
+            batches=dict(sorted((manifest.batches or {}).items())),
+            operators=tuple(
+                ShownOperator(
+                    operator=uid,
                     operator_id=manifest.operators.id_of(uid),
                     max_parallelism=_max_parallelism(manifest, uid),
-                    states=[
-                        _state_document(entry)
-                        for entry in manifest.entries
-                        if entry.state.uid == uid
-                    ],
+                    states=tuple(
+                        _shown_state(entry) for entry in manifest.entries if entry.state.uid == uid
+                    ),
                 )
                 for uid in manifest.uids
-            ],
-            left_out=LeftOutDocument.each(manifest.left_out),
-            changed_rows=changed_rows(manifest),
-            metrics=metrics_document(manifest),
+            ),
+            left_out=manifest.left_out,
+            metrics=manifest.metrics,
         )
 
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        manifest = self.manifest
-        took = duration(manifest.took_ms)
-        age = duration(self.now_ms - manifest.created_at_ms)
-        page.line(f"checkpoint {manifest.checkpoint_id} of {self.store}", "bold")
+
+def write_checkpoint(
+    page: Page, shown: ShownCheckpoint, manifest: Manifest, plan: RestorePlan
+) -> None:
+    """Write it as text; ``plan`` is a restore at its own parallelism."""
+    page.line(f"checkpoint {shown.checkpoint_id} of {shown.store}", "bold")
+    taken = f"{when(shown.created_at_ms)}, {duration(shown.age_ms)} ago"
+    _write_pairs(
+        page,
+        ("taken", f"{taken}; it took {duration(manifest.took_ms)}"),
+        ("parallelism", str(shown.parallelism)),
+        ("written by", f"{shown.writer.name}, statestore {shown.writer.release}"),
+        ("holds", held_text(manifest)),
+        *(
+            ("last batch", f"{record.number} of job {job!r}, checkpoint {record.checkpoint_id}")
+            for job, record in shown.batches.items()
+            if job
+        ),
+        *(("left out", str(record)) for record in shown.left_out),
+        *metrics_text(manifest),
+    )
+    write_key_groups(page, plan)
+    for operator in plan.operators:
+        page.line()
+        page.line(f"operator {operator.operator}", "bold")
+        groups = _max_parallelism(manifest, operator.operator)
         _write_pairs(
             page,
-            ("taken", f"{when(manifest.created_at_ms)}, {age} ago; it took {took}"),
-            ("parallelism", str(manifest.parallelism)),
-            ("written by", f"{manifest.writer.name}, statestore {manifest.writer.release}"),
-            ("holds", held_text(manifest)),
-            *(
-                ("last batch", f"{record.number} of job {job!r}, checkpoint {record.checkpoint_id}")
-                for job, record in sorted((manifest.batches or {}).items())
-                if job
-            ),
-            *(("left out", str(one)) for one in manifest.left_out),
-            *metrics_text(manifest),
+            ("operator id", manifest.operators.id_of(operator.operator)),
+            ("max parallelism", "none: no keyed state" if groups is None else str(groups)),
         )
-        write_key_groups(page, self.plan)
-        for operator in self.plan.operators:
-            page.line()
-            page.line(f"operator {operator.operator}", "bold")
-            groups = _max_parallelism(manifest, operator.operator)
-            _write_pairs(
-                page,
-                ("operator id", manifest.operators.id_of(operator.operator)),
-                ("max parallelism", "none: no keyed state" if groups is None else str(groups)),
-            )
-            _write_states(page, manifest, operator.operator)
-            write_subtasks(page, operator)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShownGraph(Result):
-    """The job graph of a checkpoint that has one."""
-
-    store: str
-    manifest: Manifest
-
-    def document(self) -> GraphDocument:
-        """Return it for ``--output json``."""
-        assert self.manifest.graph is not None
-        return graph_document(self.store, self.manifest, self.manifest.graph)
-
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        manifest = self.manifest
-        assert manifest.graph is not None
-        page.line(f"job graph of checkpoint {manifest.checkpoint_id} of {self.store}", "bold")
-        write_graph(page, manifest, manifest.graph)
+        _write_states(page, manifest, operator.operator)
+        write_subtasks(page, operator)
 
 
 def _max_parallelism(manifest: Manifest, uid: str) -> int | None:
@@ -293,37 +248,43 @@ def _max_parallelism(manifest: Manifest, uid: str) -> int | None:
     return next(found, None)
 
 
-def _state_document(entry: Entry) -> ShownStateDocument:
+def _shown_state(entry: Entry) -> ShownState:
     state, base = entry.state, entry.parts[0]
-    document = ShownStateDocument(
-        name=state.name,
+    shown = ShownState(
+        state=state.name,
         sort="keyed" if isinstance(entry, KeyedEntry) else "operator",
-        columns=[Column(name=f.name, type=type_text(f.type)) for f in state.schema.fields],
+        columns=tuple(Column(field.name, type_text(field.type)) for field in state.schema.fields),
         rows=base.rows,
         size_bytes=base.size_bytes,
         files=base.files,
-        digest=digest_text(base.digest),
-        table=TableDocument.of(entry.table),
+        digest=base.digest,
+        table=entry.table,
     )
     if not isinstance(entry, KeyedEntry):
-        return replace(
-            document, mode=entry.state.mode.value, elements_per_subtask=list(entry.counts)
-        )
+        return replace(shown, mode=entry.state.mode, elements_per_subtask=tuple(entry.counts))
     keyed = entry.state
-    merged = entry.contents if entry.layers else None
     return replace(
-        document,
-        kind=keyed.kind.value,
-        key=list(keyed.key),
-        key_types=list(keyed.key_types),
-        namespace=list(keyed.namespace),
-        entry=list(keyed.entry),
-        time_domain=keyed.time_domain and keyed.time_domain.value,
+        shown,
+        kind=keyed.kind,
+        key=keyed.key,
+        key_types=keyed.key_types,
+        namespace=keyed.namespace,
+        entry=keyed.entry,
+        time_domain=keyed.time_domain,
         hash_scheme=keyed.hash_scheme,
-        layout=keyed.layout.value,
-        ttl=keyed.ttl and TtlDocument.of(keyed.ttl),
-        merged=None if merged is None else RowSetDocument.of_rows(merged),
-        changes=layers_document(entry),
+        layout=keyed.layout,
+        ttl=None if keyed.ttl is None else _shown_ttl(keyed.ttl),
+        merged=entry.contents if entry.layers else None,
+        changes=shown_layers(entry),
+    )
+
+
+def _shown_ttl(ttl: TimeToLive) -> ShownTtl:
+    return ShownTtl(
+        duration_ms=ttl.duration_ms,
+        column=ttl.column,
+        update=ttl.update,
+        visibility=ttl.visibility,
     )
 
 

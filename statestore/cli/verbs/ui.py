@@ -16,12 +16,11 @@ import click
 from statestore.cli.arguments import query_limit_options
 from statestore.cli.command import Invocation, Verb, checkpoint_argument, pass_invocation
 from statestore.cli.completion import complete_checkpoint
-from statestore.cli.documents import Document
 from statestore.cli.drawing import size
-from statestore.cli.output import Page, Result, progress_bar
+from statestore.cli.output import Output, Page, progress_bar
 from statestore.durations import milliseconds_of
 
-__all__ = ["Reported", "serve_store", "write_store_report"]
+__all__ = ["WrittenReport", "serve_store", "write_store_report"]
 
 
 @click.command(
@@ -115,16 +114,17 @@ def serve_store(
 @pass_invocation
 def write_store_report(
     invocation: Invocation, checkpoint: str, to: str, against: str | None
-) -> Reported:
+) -> Output[WrittenReport]:
     """Write the pages of 'statestore ui' as one HTML file."""
     report = import_module("statestore.ui.report")
     store = invocation.store()
     with progress_bar("drawing") as progress:
         written = report.write_report(store, to, checkpoint, against=against, progress=progress)
-    return Reported(store=store.url, file=to, size_bytes=written)
+    return Output(WrittenReport(store=store.url, file=to, size_bytes=written), write_report_size)
 
 
-class ReportedDocument(Document):
+@dataclass(frozen=True, kw_only=True)
+class WrittenReport:
     """The written report."""
 
     store: str
@@ -132,18 +132,6 @@ class ReportedDocument(Document):
     size_bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reported(Result):
-    """A report that was written."""
-
-    store: str
-    file: str
-    size_bytes: int
-
-    def document(self) -> ReportedDocument:
-        """Return it for ``--output json``."""
-        return ReportedDocument.of(self)
-
-    def write(self, page: Page) -> None:
-        """Write it as text."""
-        page.line(f"{self.file}: {size(self.size_bytes)}")
+def write_report_size(page: Page, report: WrittenReport) -> None:
+    """Write it as text."""
+    page.line(f"{report.file}: {size(report.size_bytes)}")

@@ -10,12 +10,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
-from msgspec import UNSET, UnsetType
-from msgspec.structs import replace
 from rich.console import Group
 from rich.live import Live
 from rich.text import Text
@@ -23,19 +21,12 @@ from rich.text import Text
 from statestore.cli.arguments import SPAN
 from statestore.cli.checkpoints import (
     changed_rows,
-    error_document,
     held_text,
-    metrics_document,
     metrics_text,
     share,
 )
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.documents import (
-    CheckpointMetricsDocument,
-    Document,
-    ErrorDocument,
-    LeftOutDocument,
-)
+from statestore.cli.documents import ReadError
 from statestore.cli.drawing import count, counted, duration, size, when
 from statestore.cli.output import Page, cell, document_text, page, pause, printable, table_of
 from statestore.durations import milliseconds_of
@@ -47,11 +38,20 @@ from statestore.errors import (
     StorageError,
     StoreNotFoundError,
 )
-from statestore.format.left_out import left_out_text
+from statestore.format.left_out import LeftOutState, left_out_text
 from statestore.format.manifest import Manifest
+from statestore.format.metrics import CheckpointMetrics
 from statestore.store import StateStore
 
-__all__ = ["JsonLines", "LiveScreen", "TextLines", "Watched", "followed", "watch_checkpoints"]
+__all__ = [
+    "JsonLines",
+    "LiveScreen",
+    "TextLines",
+    "Watched",
+    "WatchedCheckpoint",
+    "followed",
+    "watch_checkpoints",
+]
 
 SHORTEST_S = 0.05  # an interval of 0 would only keep a core or an object store busy
 SHOWN = 12
@@ -121,28 +121,29 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-class WatchedDocument(Document):
+@dataclass(frozen=True, kw_only=True)
+class WatchedCheckpoint:
     """A checkpoint, one a line. Of an unreadable one only the first four members are known.
 
-    ``new`` is false for the checkpoint that existed at the start. ``error`` is null for a readable
-    checkpoint.
+    ``is_new`` is False for the checkpoint that existed at the start. ``error`` is None for a
+    readable checkpoint. ``changed_rows`` of its rows are changes.
     """
 
     store: str
-    id: int
-    new: bool
-    error: ErrorDocument | None
-    created_at_ms: int | UnsetType = UNSET
-    age_ms: int | UnsetType = UNSET
-    took_ms: int | UnsetType = UNSET
-    parallelism: int | UnsetType = UNSET
-    rows: int | UnsetType = UNSET
-    size_bytes: int | UnsetType = UNSET
-    files: int | UnsetType = UNSET
-    layers: int | UnsetType = UNSET
-    left_out: list[LeftOutDocument] | UnsetType = UNSET
-    changed_rows: int = 0
-    metrics: CheckpointMetricsDocument | None = None
+    checkpoint_id: int
+    is_new: bool
+    error: ReadError | None = None
+    created_at_ms: int | None = None
+    age_ms: int | None = None
+    took_ms: int | None = None
+    parallelism: int | None = None
+    rows: int | None = None
+    changed_rows: int | None = None
+    size_bytes: int | None = None
+    files: int | None = None
+    layers: int | None = None
+    left_out: tuple[LeftOutState, ...] | None = None
+    metrics: CheckpointMetrics | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +230,7 @@ class JsonLines:
 
     def show(self, watched: Watched) -> None:
         """Write a checkpoint."""
-        _write(document_text(_document(watched), indent=None, ascii_only=True))
+        _write(document_text(_watched_checkpoint(watched), indent=None, ascii_only=True))
 
 
 class TextLines(JsonLines):
@@ -335,29 +336,29 @@ def _line(watched: Watched) -> str:
     return "; ".join(parts)
 
 
-def _document(watched: Watched) -> WatchedDocument:
-    manifest, error = watched.manifest, watched.error
-    document = WatchedDocument(
+def _watched_checkpoint(watched: Watched) -> WatchedCheckpoint:
+    manifest = watched.manifest
+    shown = WatchedCheckpoint(
         store=watched.store,
-        id=watched.checkpoint_id,
-        new=watched.is_new,
-        error=None if error is None else error_document(error),
+        checkpoint_id=watched.checkpoint_id,
+        is_new=watched.is_new,
+        error=None if watched.error is None else ReadError.of(watched.error),
     )
     if manifest is None:
-        return document
+        return shown
     return replace(
-        document,
+        shown,
         created_at_ms=manifest.created_at_ms,
         age_ms=_age_ms(manifest),
         took_ms=manifest.took_ms,
         parallelism=manifest.parallelism,
         rows=manifest.rows,
+        changed_rows=changed_rows(manifest),
         size_bytes=manifest.size_bytes,
         files=manifest.files,
         layers=_layers(manifest),
-        left_out=LeftOutDocument.each(manifest.left_out),
-        changed_rows=changed_rows(manifest),
-        metrics=metrics_document(manifest),
+        left_out=manifest.left_out,
+        metrics=manifest.metrics,
     )
 
 
