@@ -18,6 +18,7 @@ from statestore.interop.flink_savepoints import (
     show_savepoint,
 )
 from statestore.interop.flink_savepoints.metadata.reader import read_metadata
+from statestore.keys.hashing import key_group_of
 from tests.servers.published import FLINK_1_13, FLINK_1_20, FLINK_SQL, PublishedJar
 
 JOB = "new-stateful-udf-migration-itcase-flink"
@@ -206,7 +207,7 @@ def scala_jobs() -> list[Any]:
 def test_state_of_scala_has_columns_and_is_exported_unchanged(
     jar: PublishedJar, name: str, tmp_path: Path
 ) -> None:
-    """The keys are Kryo's, so they stay bytes. The values have columns all the same."""
+    """The keys are Kryo's ``Object``, and each is a ``Long``."""
     place = str(jar.unpack(name, tmp_path))
     store = StateStore.open(str(tmp_path / "store"))
     done = import_savepoint(place, store)
@@ -214,18 +215,17 @@ def test_state_of_scala_has_columns_and_is_exported_unchanged(
     (operator,) = {state.operator for state in done.record.states if state.is_keyed}
     restored = store.restore(parallelism=1)
 
-    def values(state: str) -> dict[bytes, Any]:
+    def values(state: str) -> dict[int, Any]:
         rows = restored.keyed(operator, state).to_arrow()
         names = [name for name in rows.column_names if "key" not in name]
         return dict(
             zip(
-                rows.column("key_bytes").to_pylist(),
+                rows.column("key").to_pylist(),
                 [tuple(row.values()) for row in rows.select(names).to_pylist()],
                 strict=True,
             )
         )
 
-    keys = [b"\x09" + bytes([2 * key]) for key in range(4)]  # a Long of Kryo
     pairs = [{"f0": str(key), "f1": 2 * key} for key in range(4)]
     expected: dict[str, list[tuple[Any, ...]]] = {
         "caseClassState": [tuple(pair.values()) for pair in pairs],
@@ -239,10 +239,26 @@ def test_state_of_scala_has_columns_and_is_exported_unchanged(
         "enumOneState": [("THREE",)] * 4,
     }
     for state, rows in expected.items():
-        assert values(state) == dict(zip(keys, rows, strict=True)), state
+        assert values(state) == dict(enumerate(rows)), state
     assert len(values("tryFailureState")) == 4
     export_savepoint(store, str(tmp_path / "to"))
     assert entries(open_savepoint(str(tmp_path / "to"))) == entries(open_savepoint(place))
+
+
+def test_state_by_numbers_of_kryo_is_rescaled(tmp_path: Path) -> None:
+    place = str(FLINK_1_20.unpack(f"{SCALA}1.15-rocksdb-savepoint", tmp_path))
+    store = StateStore.open(str(tmp_path / "store"))
+    done = import_savepoint(place, store)
+    assert {state.key_class for state in done.record.states if state.is_keyed} == {"Long"}
+    export_savepoint(store, str(tmp_path / "to"), max_parallelism=300)
+    exported = entries(open_savepoint(str(tmp_path / "to")))
+    assert {(operator, state, key[2:], value) for operator, state, _, key, value in exported} == {
+        (operator, state, key[1:], value)
+        for operator, state, _, key, value in entries(open_savepoint(place))
+    }
+    assert {group for _, _, group, key, _ in exported} == {
+        key_group_of(key, max_parallelism=300) for key in range(4)
+    }
 
 
 SQL = "restore-tests/stream-exec-"

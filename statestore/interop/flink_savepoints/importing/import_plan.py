@@ -21,6 +21,7 @@ from statestore.interop.flink_savepoints.importing.import_record import (
     ImportedState,
     SavepointRecord,
 )
+from statestore.interop.flink_savepoints.importing.kryo_classes import find_kryo_keys
 from statestore.interop.flink_savepoints.importing.losses import transactions, transactions_reason
 from statestore.interop.flink_savepoints.importing.refusals import Refused
 from statestore.interop.flink_savepoints.metadata.reader import KeyGroupsHandle
@@ -28,6 +29,7 @@ from statestore.interop.flink_savepoints.read.canonical import KeyedHeader, Stat
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo, keyed_state
 from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator, FlinkSavepoint
 from statestore.interop.flink_savepoints.types.families.kryo import find_kryo_part
+from statestore.interop.flink_savepoints.types.flink_types import FlinkType
 from statestore.interop.flink_savepoints.types.named_columns import (
     EntryForm,
     StateColumns,
@@ -132,8 +134,9 @@ def plan_import(
         if header is not None and problem is None and is_wanted:
             tables = tables_by_id.get(number, {})
             _check_tables(tables, operator)
+            key = find_kryo_keys(operator) or header.key.flink_type
             states = tuple(
-                _plan_state(info, header, operator, names[number], tables, before)
+                _plan_state(info, key, operator, names[number], tables, before)
                 for info in header.states
             )
         planned.append(
@@ -244,14 +247,14 @@ def _find_unreadable_type(operator: FlinkOperator) -> str | None:
 
 def _plan_state(
     info: StateInfo,
-    header: KeyedHeader,
+    key: FlinkType,
     operator: FlinkOperator,
     name: str,
     tables: Mapping[str, Any],
     before: SavepointRecord | None,
 ) -> PlannedState:
     data = operator.metadata
-    state = keyed_state(info, header.key.flink_type, f"operator {operator.title}")
+    state = keyed_state(info, key, f"operator {operator.title}")
     stored = () if before is None else before.states
     for stored_state in stored:
         if (stored_state.operator, stored_state.name, stored_state.sort) == (
@@ -266,7 +269,7 @@ def _plan_state(
     forms, why = [], None
     part_names = dict(_configured_names(tables, info.name))
     declared = tables.get("states", {}).get(info.name, {}).get(_TYPE, "")
-    is_python = any(is_python_state(state_info.name) for state_info in header.states)
+    is_python = any(is_python_state(state_info.name) for state_info in operator.states)
     if declared:
         state = declared_state(state, declared)
     for form in EntryForm:

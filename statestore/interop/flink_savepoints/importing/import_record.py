@@ -28,6 +28,7 @@ from statestore.interop.flink_savepoints.read.canonical import StateInfo
 from statestore.interop.flink_savepoints.read.canonical import StateKind as FlinkKind
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo, keyed_state
 from statestore.interop.flink_savepoints.read.unknown_snapshots import read_whole_snapshot
+from statestore.interop.flink_savepoints.types.flink_types import KryoKeyType, KryoType
 from statestore.interop.flink_savepoints.types.named_columns import (
     EntryForm,
     StateColumns,
@@ -72,6 +73,7 @@ _STATE_FIELDS = pa.schema(
     [
         *(pa.field(name, pa.string()) for name in ("operator", "state", "name", "sort", "kind")),
         *(pa.field(name, pa.string()) for name in ("form", "why", "names", "options", "python")),
+        pa.field("key_class", pa.string()),
         *(pa.field(name, pa.binary()) for name in _SERIALIZERS),
         pa.field("rows", pa.int64()),
         pa.field("digest", pa.string()),
@@ -111,7 +113,8 @@ class ImportedState:
     empty. ``why`` is the reason if its values stay bytes. ``names`` are the column names by part.
     ``options`` and the serializers are copied from Flink's header; each snapshot begins with its
     class name. ``python`` is the user's declaration for a state of a PyFlink operator, or empty if
-    there is none; for other operators it is None.
+    there is none; for other operators it is None. ``key_class`` is the class of the keys if Kryo
+    wrote them and all are of one simple class, such as ``Long``.
     """
 
     operator: str
@@ -129,6 +132,7 @@ class ImportedState:
     rows: int
     digest: int
     python: str | None = None
+    key_class: str | None = None
 
     @property
     def info(self) -> StateInfo:
@@ -166,6 +170,8 @@ class ImportedState:
         """Return the mapping for the same state of another savepoint, with the same columns."""
         if self.python:
             state = declared_state(state, self.python)
+        if self.key_class is not None and isinstance(state.key, KryoType):
+            state = state.with_key(KryoKeyType.parse(state.key, self.key_class))
         is_python = self.python is not None
         return state_columns(state, self.form, max_parallelism, self.names, is_python=is_python)
 

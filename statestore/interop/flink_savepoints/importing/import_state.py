@@ -59,6 +59,7 @@ from statestore.interop.flink_savepoints.read.savepoint import (
     open_savepoint,
 )
 from statestore.interop.flink_savepoints.types.families.kryo import find_kryo_part
+from statestore.interop.flink_savepoints.types.flink_types import KryoKeyType
 from statestore.interop.flink_savepoints.types.named_columns import EntryForm, StateColumns
 from statestore.jobgraph.graph import JobGraph, Node
 from statestore.jobgraph.operators import operator_id
@@ -411,6 +412,7 @@ def _import_keyed(
         contents = entry.contents
         assert contents is not None, "all rows of the state must be passed"
         assert planned.header is not None, "an operator with states must have a header"
+        key = columns.state.key
         raw = {name: snapshot.raw for name, snapshot in state.info.serializers.items()}
         return ImportedState(
             operator=planned.name,
@@ -428,6 +430,7 @@ def _import_keyed(
             rows=contents.rows,
             digest=contents.digest,
             python=state.python,
+            key_class=key.text if isinstance(key, KryoKeyType) else None,
         )
     raise AssertionError("a state must have a form")
 

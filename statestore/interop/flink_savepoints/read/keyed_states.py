@@ -54,6 +54,12 @@ class KeyedStateInfo:
         """The number of bytes between the key group and the key: the time of a timer, or none."""
         return 8 if self.kind == "timers" else 0
 
+    def with_key(self, key: FlinkType) -> KeyedStateInfo:
+        """Return the state with another type of keys."""
+        if isinstance(self.value, TimerType):
+            return replace(self, key=key, value=TimerType(key, self.value.namespace))
+        return replace(self, key=key)
+
     @property
     def has_ttl(self) -> bool:
         """Whether its values, elements or entries have a timestamp of the last access."""

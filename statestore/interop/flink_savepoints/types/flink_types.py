@@ -14,6 +14,7 @@ from statestore.interop.flink_savepoints.types.families.eithers import EitherTyp
 from statestore.interop.flink_savepoints.types.families.enums import EnumType
 from statestore.interop.flink_savepoints.types.families.java_objects import JavaObjectType
 from statestore.interop.flink_savepoints.types.families.kryo import KryoType
+from statestore.interop.flink_savepoints.types.families.kryo_keys import KryoKeyType
 from statestore.interop.flink_savepoints.types.families.lists import (
     ArrayType,
     ListType,
@@ -61,6 +62,7 @@ __all__ = [
     "ExternalType",
     "FlinkType",
     "JavaObjectType",
+    "KryoKeyType",
     "KryoType",
     "ListType",
     "MapType",
@@ -123,6 +125,7 @@ TYPES: tuple[type[FlinkType], ...] = (
     PythonType,
     UndecodedType,
     KryoType,
+    KryoKeyType,
     JavaObjectType,
     UnknownType,
 )

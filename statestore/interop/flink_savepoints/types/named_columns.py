@@ -32,7 +32,6 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     RowDataType,
     RowType,
     Scalar,
-    TimerType,
     TtlAwareType,
     TtlType,
     UndecodedType,
@@ -362,7 +361,7 @@ def _typed_columns(
     state: KeyedStateInfo, form: EntryForm, max_parallelism: int, *, is_python: bool
 ) -> StateColumns:
     if form is EntryForm.KEY_BYTES:
-        state = _with_undecoded_key(state)
+        state = state.with_key(UndecodedType(state.key))
     key_type, scheme = state.key, "flink-sql" if isinstance(state.key, RowDataType) else "java"
     if is_python and isinstance(key_type, RowType) and len(key_type.fields) == 1:
         key_type, scheme = key_type.fields[0], _PYFLINK
@@ -409,13 +408,6 @@ def _typed_columns(
     return StateColumns(
         state, form, kind, key, namespace, map_key, value, entry, stamp, scheme, types
     )
-
-
-def _with_undecoded_key(state: KeyedStateInfo) -> KeyedStateInfo:
-    key = UndecodedType(state.key)
-    if isinstance(state.value, TimerType):
-        return replace(state, key=key, value=TimerType(key, state.value.namespace))
-    return replace(state, key=key)
 
 
 def _refuse_taken_names(columns: StateColumns, names: list[str], taken: list[str]) -> None:

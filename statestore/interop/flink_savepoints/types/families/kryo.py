@@ -29,10 +29,13 @@ from statestore.interop.flink_savepoints.types.families.base import (
 from statestore.interop.flink_savepoints.types.families.undecoded import read_slices
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_fixed_skip
 
-__all__ = ["KryoType", "find_kryo_part"]
+__all__ = ["FIRST_NUMBER", "KryoType", "find_kryo_part", "skip_kryo"]
+
+FIRST_NUMBER = 2
+"""The number of the first class that Kryo registers, as values have it."""
 
 _KRYO = f"{RUNTIME}kryo.KryoSerializerSnapshot"
-_NULL, _NAMED, _FIRST_NUMBER = 0, 1, 2
+_NULL, _NAMED = 0, 1
 _NEW_NAME, _NEW_OBJECT = 0, 1
 _LONGEST_INT, _LONGEST_LONG = 5, 9
 _LAST, _UTF8, _MORE = 0x80, 0x80, 0x40
@@ -52,10 +55,10 @@ class KryoType(FlinkType):
         return pa.binary()
 
     def _skipper(self) -> Skip:
-        return _skip_kryo
+        return skip_kryo
 
     def _read(self, cursor: Cursor) -> pa.Array:
-        return read_slices(cursor, _skip_kryo)
+        return read_slices(cursor, skip_kryo)
 
     def _write(self, array: pa.Array) -> pa.Array:
         refuse_nulls(array)
@@ -76,16 +79,17 @@ def find_kryo_part(part: object) -> str | None:
     return None if name is None else f"values of {name} can only be read as bytes"
 
 
-def _skip_kryo(reader: Reader) -> None:
+def skip_kryo(reader: Reader) -> None:
+    """Skip a value with its class; UnsupportedTypeError if its end is unknown."""
     number = reader.varint()
     if number == _NULL:
         return
     if number == _NAMED:
         _skip_named(reader)
         return
-    skip = _SIMPLE.get(number - _FIRST_NUMBER)
+    skip = _SIMPLE.get(number - FIRST_NUMBER)
     if skip is None:
-        raise _unknown_end(reader, f"the class with the number {number - _FIRST_NUMBER}")
+        raise _unknown_end(reader, f"the class with the number {number - FIRST_NUMBER}")
     skip(reader)
 
 

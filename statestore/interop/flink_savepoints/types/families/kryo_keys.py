@@ -1,0 +1,212 @@
+"""Keys that Kryo serializes, if all of them are of one simple class, such as ``Long``.
+
+The snapshot often names no class but ``java.lang.Object``; each key names its class by a number.
+Flink 1 has Kryo 2, and Flink 2 has Kryo 5. They differ in the byte order of numbers of a fixed
+width, and in the longest text that is written as plain ASCII.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from statestore.errors import UnsupportedTypeError
+from statestore.interop.flink_savepoints.metadata.java_binary import varint
+from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.byte_slices import BYTES
+from statestore.interop.flink_savepoints.types.encode import refuse_nulls
+from statestore.interop.flink_savepoints.types.families.base import FlinkType, SnapshotReaders
+from statestore.interop.flink_savepoints.types.families.key_hash import KeyHash
+from statestore.interop.flink_savepoints.types.families.kryo import (
+    FIRST_NUMBER,
+    KryoType,
+    skip_kryo,
+)
+from statestore.interop.flink_savepoints.types.families.scalar import SCALARS
+from statestore.interop.flink_savepoints.types.families.undecoded import read_slices
+from statestore.interop.flink_savepoints.types.value_lengths import Skip
+
+__all__ = ["KryoKeyType", "kryo_key_types"]
+
+_FLINK_1, _FLINK_2 = 2, 5  # the versions of Kryo
+_VERSION = " of Kryo "
+_NEW_OBJECT = b"\1"
+_EMPTY_TEXT = b"\x81"
+_MARK, _MORE = 0x80, 0x40  # of the first byte of a text's length, and of the last byte of ASCII
+_LONGEST_ASCII = {_FLINK_1: 63, _FLINK_2: 32}
+_MOST_SHIFTED_BYTES = 8  # the ninth byte of a long has 8 bits instead of 7
+
+_Decode = Callable[[bytes], Any]
+_Encode = Callable[[Any], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class KryoKeyType(FlinkType):
+    """Keys of the simple class ``simple``, as the version ``kryo`` of Kryo writes them.
+
+    ``class_name`` and ``body`` are the snapshot, as in :class:`KryoType`.
+    """
+
+    class_name: str
+    body: bytes
+    simple: str
+    kryo: int
+
+    @classmethod
+    def parse(cls, kryo_type: KryoType, text: str) -> KryoKeyType:
+        """Return the type of keys whose class an import recorded."""
+        simple, _, version = text.partition(_VERSION)
+        return cls(kryo_type.class_name, kryo_type.body, simple, int(version or _FLINK_1))
+
+    @property
+    def text(self) -> str:
+        """The class of the keys, as an import records it: ``Long``, or ``Short of Kryo 5``."""
+        return self.simple if self.kryo == _FLINK_1 else f"{self.simple}{_VERSION}{self.kryo}"
+
+    @property
+    def has_byte_order(self) -> bool:
+        """Whether the versions of Kryo read different values from the same bytes."""
+        return self.simple in _ORDERED
+
+    def _java_name(self) -> str:
+        return f"Kryo<{self.simple}>"
+
+    def _arrow_type(self) -> pa.DataType:
+        return SCALARS[self.simple].arrow
+
+    def _skipper(self) -> Skip:
+        return skip_kryo
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        raw = read_slices(cursor, skip_kryo)
+        number, decode, _ = _find_codec(self.simple, self.kryo)
+        try:
+            values = [_decode_key(key, number, decode) for key in raw.to_pylist()]
+            column = pa.array(values, self.arrow_type())
+            is_exact = self.write(column).equals(raw.cast(BYTES))
+        except (ValueError, IndexError, struct.error) as error:
+            raise UnsupportedTypeError(f"a key is not a {self.text}: {error}") from error
+        if not is_exact:
+            raise UnsupportedTypeError(f"a key is a {self.text} in another form")
+        return column
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        refuse_nulls(array)
+        number, _, encode = _find_codec(self.simple, self.kryo)
+        head = bytes([number + FIRST_NUMBER])
+        return pa.array([head + encode(value) for value in array.to_pylist()], BYTES)
+
+    def _key_hash(self) -> KeyHash | None:
+        return SCALARS[self.simple].key_hash
+
+    def _snapshot(self) -> bytes:
+        return KryoType(self.class_name, self.body).snapshot()
+
+    @classmethod
+    def _snapshot_readers(cls) -> SnapshotReaders:
+        return {}
+
+
+def kryo_key_types(kryo_type: KryoType, key: bytes) -> tuple[KryoKeyType, ...]:
+    """Return the types that all keys may have if one of them is ``key``, the likeliest first.
+
+    It is empty if the class of the key is not a simple one.
+    """
+    return tuple(
+        KryoKeyType(kryo_type.class_name, kryo_type.body, simple, version)
+        for simple, number in _NUMBERS.items()
+        for version in ((_FLINK_1, _FLINK_2) if simple in (*_ORDERED, "String") else (_FLINK_1,))
+        if key[:1] == bytes([number + FIRST_NUMBER])
+    )
+
+
+def _decode_key(key: bytes, number: int, decode: _Decode) -> Any:
+    if key[0] != number + FIRST_NUMBER:
+        raise ValueError(f"its class has the number {key[0] - FIRST_NUMBER}")
+    return decode(key[1:])
+
+
+def _find_codec(simple: str, version: int) -> tuple[int, _Decode, _Encode]:
+    """Return the number of a class, and how its values are decoded and encoded."""
+    number = _NUMBERS[simple]
+    if simple in ("Integer", "Long"):
+        return number, _decode_number, _encode_number
+    if simple == "String":
+        longest = _LONGEST_ASCII[version]
+        return number, _decode_text, lambda text: _encode_text(text, longest)
+    order = ">" if version == _FLINK_1 else "<"
+    packed = struct.Struct(order + _FORMATS[simple])
+    return number, lambda data: packed.unpack(data)[0], packed.pack
+
+
+def _encode_number(value: int) -> bytes:
+    """Encode a zigzag number: 7 bits per byte, lowest bits first, and 8 bits in a ninth byte."""
+    zigzag = value << 1 if value >= 0 else ~value << 1 | 1
+    if zigzag < 1 << 7 * _MOST_SHIFTED_BYTES:
+        return varint(zigzag)
+    low = [zigzag >> 7 * place & 0x7F | _MARK for place in range(_MOST_SHIFTED_BYTES)]
+    return bytes([*low, zigzag >> 7 * _MOST_SHIFTED_BYTES])
+
+
+def _decode_number(data: bytes) -> int:
+    places = enumerate(data)
+    zigzag = sum(
+        (byte if place == _MOST_SHIFTED_BYTES else byte & 0x7F) << 7 * place
+        for place, byte in places
+    )
+    return zigzag >> 1 ^ -(zigzag & 1)
+
+
+def _encode_text(text: str, longest_ascii: int) -> bytes:
+    """Encode ``Output.writeString``: ASCII whose last byte is marked, or a length and UTF-8."""
+    units = text.encode("utf-16-le", "surrogatepass")
+    count = len(units) // 2
+    if not count:
+        return _NEW_OBJECT + _EMPTY_TEXT
+    if text.isascii() and 1 < count <= longest_ascii:
+        ascii_text = text.encode("ascii")
+        return _NEW_OBJECT + ascii_text[:-1] + bytes([ascii_text[-1] | _MARK])
+    length = count + 1  # 0 is a null
+    first, rest = length & (_MORE - 1) | _MARK, length >> 6
+    head = bytes([first]) if not rest else bytes([first | _MORE]) + varint(rest)
+    characters = "".join(map(chr, struct.unpack(f"<{count}H", units)))
+    return _NEW_OBJECT + head + characters.encode("utf-8", "surrogatepass")
+
+
+def _decode_text(data: bytes) -> str:
+    first, text = data[1], data[1:]
+    if first < _MARK:
+        return (text[:-1] + bytes([text[-1] & ~_MARK])).decode("ascii")
+    begin = 1
+    if first & _MORE:
+        while text[begin] & _MARK:
+            begin += 1
+        begin += 1
+    characters = text[begin:].decode("utf-8", "surrogatepass")
+    return characters.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+
+
+_NUMBERS = {
+    "Integer": 0,
+    "String": 1,
+    "Float": 2,
+    "Boolean": 3,
+    "Byte": 4,
+    "Character": 5,
+    "Short": 6,
+    "Long": 7,
+    "Double": 8,
+}
+_ORDERED = ("Float", "Character", "Short", "Double")
+_FORMATS = {
+    "Float": "f",
+    "Boolean": "?",
+    "Byte": "b",
+    "Character": "H",
+    "Short": "h",
+    "Double": "d",
+}
