@@ -30,7 +30,7 @@ from statestore.storage import Storage
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["TICKS", "MicroBatch", "planned", "source_folders"]
+__all__ = ["TICKS", "MicroBatch", "planned", "source_folders", "split_sources"]
 
 TICKS = "statestore_ticks"
 """The name of the tick source in a query whose sources have names."""
@@ -144,7 +144,10 @@ def _planned(
     batch_time_ms, watermark = plan.get("batchTimestampMs"), plan.get("batchWatermarkMs")
     texts = [line.decode() for line in lines[2:]]
     if lines[0] == _NAMED:
-        sources = _by_name(location, name, texts)
+        try:
+            sources = split_sources(texts)
+        except ValueError:
+            raise _broken(location, name) from None
     else:
         own = [*folders] if folders is not None else [*map(str, range(len(texts)))]
         if len(own) != len(texts):
@@ -159,19 +162,24 @@ def _planned(
         sources.remove(named[0] if named else sources[-1])
     files = tuple(_files(location, sources))
     names, ends = (tuple(part) for part in zip(*sources, strict=True)) if sources else ((), ())
-    names = () if all(map(str.isdigit, names)) else names
+    names = () if all(map(str.isdecimal, names)) else names
     return MicroBatch(
         query, number, ends, batch_time_ms or None, files, before, watermark or 0, names
     )
 
 
-def _by_name(location: Storage, file: str, lines: list[str]) -> list[tuple[str, str]]:
-    """Return the sources' names and ends; numbered sources are sorted by their numbers."""
-    split = [line.partition(":") for line in lines]
-    if not all(colon for _, colon, _ in split):
-        raise _broken(location, file)
-    sources = [(name, end) for name, _, end in split]
-    if all(name.isdigit() for name, _ in sources):
+def split_sources(lines: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the sources' names and ends in version 2 of the offsets.
+
+    Numbered sources are sorted by their numbers.
+
+    Raises:
+        ValueError: for a line without a name, or a name that occurs twice.
+    """
+    sources = [(name, end) for name, colon, end in (line.partition(":") for line in lines) if colon]
+    if len(dict(sources)) < len(lines):
+        raise ValueError("a line has no name of a source, or two have the same one")
+    if all(name.isdecimal() for name, _ in sources):
         sources.sort(key=lambda source: int(source[0]))
     return sources
 

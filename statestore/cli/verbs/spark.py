@@ -360,8 +360,9 @@ def write_location(page: Page, shown: ShownLocation) -> None:
     if shown.watermark_ms:
         page.line(f"  watermark    {when(shown.watermark_ms)}")
     page.line(f"  provider     {shown.provider}, checkpoint format {shown.checkpoint_version}")
-    for number, source in enumerate(shown.sources):
-        page.line(f"  source {number:<5} ends at {source}")
+    names = shown.source_names or range(len(shown.sources))
+    for name, source in zip(names, shown.sources, strict=True):
+        page.line(f"  source {name!s:<5} ends at {source}")
     for operator in shown.operators:
         does = f", {operator.does}" if operator.does else ""
         page.line()

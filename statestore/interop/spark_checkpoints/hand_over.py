@@ -18,16 +18,19 @@ from typing import Any
 from statestore.errors import InvalidArgumentError
 from statestore.format.left_out import LeftOutState
 from statestore.interop.spark_checkpoints.import_record import QueryRecord
-from statestore.interop.spark_checkpoints.location import CheckpointLocation
+from statestore.interop.spark_checkpoints.location import BatchPlan, CheckpointLocation
 from statestore.interop.spark_checkpoints.target import Target
 from statestore.storage import open_storage
 from statestore.store import StateStore
+from statestore.streaming.planned import TICKS
 from statestore.streaming.progress import same_ends
 
 __all__ = ["ExportedProgress", "export_progress", "with_progress"]
 
-_TICK = b'\n{"offset":0,"timestamp":0}'
-"""The start position of a tick source, as a line of the offset log."""
+_TICK = b'{"offset":0,"timestamp":0}'
+"""The start position of a tick source."""
+_NAMED = b"v2\n"
+"""The first line of an offset log that begins each position with the source's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +93,8 @@ def export_progress(
     target.begin()
     for name, content in record.logs:
         if not name.startswith("state/"):
-            target.put(name, content + _TICK * (ticks and name.startswith("offsets/")))
+            has_tick = ticks and name.startswith("offsets/")
+            target.put(name, _add_tick(content, _tick_source(record)) if has_tick else content)
     target.finish()
     return ExportedProgress(
         store=store.url,
@@ -139,9 +143,7 @@ def with_progress(
             f"{checkpoint_id} is at {position}; pass the location of that query"
         )
     location.batch(record.batch)
-    ends = location.plan(record.batch).ends
-    has_ticks = len(ends) == len(record.ends) + 1
-    if not same_ends(ends[:-1] if has_ticks else ends, record.ends):
+    if not same_ends(_list_ends(record, location.plan(record.batch)), record.ends):
         raise InvalidArgumentError(
             f"micro-batch {record.batch} in {location.url} ends at other source positions "
             f"than checkpoint {checkpoint_id}, so this state did not continue with that "
@@ -155,18 +157,47 @@ def with_progress(
     return replace(record, logs=(*descriptions, *_convert_logs(record, location)))
 
 
+def _tick_source(record: QueryRecord) -> str:
+    """Return the name or number of a tick source, which follows the sources of the query."""
+    return TICKS if record.names else str(len(record.ends))
+
+
+def _add_tick(content: bytes, source: str) -> bytes:
+    """Return a file of the offset log with the start position of a tick source."""
+    name = f"{source}:".encode() if content.startswith(_NAMED) else b""
+    return content + b"\n" + name + _TICK
+
+
+def _list_ends(record: QueryRecord, plan: BatchPlan) -> tuple[str, ...]:
+    """Return the ends of a plan in the order of the record's sources, without a tick source.
+
+    It is empty if the plan has other sources.
+    """
+    if not record.names:
+        has_tick = len(plan.ends) == len(record.ends) + 1
+        return plan.ends[:-1] if has_tick else plan.ends
+    ends = dict(zip(plan.sources or (), plan.ends, strict=False))
+    if ends.keys() - {TICKS} != {*record.names}:
+        return ()
+    return tuple(ends[name] for name in record.names)
+
+
 def _convert_logs(record: QueryRecord, location: CheckpointLocation) -> Iterator[tuple[str, bytes]]:
     """Yield the logs of a location, with the imported settings and without the tick source.
 
     The layout of the rows depends on the imported settings.
     """
-    sources = len(record.ends)
+    tick = _tick_source(record)
     for name, content in location.files(record.batch):
-        if name.startswith(f"sources/{sources}/"):
+        if name.startswith(f"sources/{tick}/"):
             continue
         if name.startswith("offsets/"):
-            lines = content.split(b"\n")[: 2 + sources]
-            planned = json.loads(lines[1]) | {"conf": record.settings}
-            lines[1] = json.dumps(planned, separators=(",", ":")).encode()
-            content = b"\n".join(lines)
+            version, settings, *ends = content.split(b"\n")
+            planned = json.loads(settings) | {"conf": record.settings}
+            if content.startswith(_NAMED):
+                ends = [end for end in ends if not end.startswith(f"{tick}:".encode())]
+            else:
+                ends = ends[: len(record.ends)]
+            settings = json.dumps(planned, separators=(",", ":")).encode()
+            content = b"\n".join([version, settings, *ends])
         yield name, content

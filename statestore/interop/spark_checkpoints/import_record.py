@@ -88,7 +88,8 @@ class QueryRecord:
     """The query, the micro-batch of the state, and the imported stores and logs.
 
     ``ends`` are the ends of each source's data, as JSON. ``logs`` are the names and contents of
-    files, from the time of the imported micro-batch.
+    files, from the time of the imported micro-batch. ``names`` are the names of the sources in the
+    order of ``ends``, empty if they have none.
     """
 
     query_id: str
@@ -97,10 +98,12 @@ class QueryRecord:
     ends: tuple[str, ...]
     stores: tuple[ImportedStore, ...]
     logs: tuple[tuple[str, bytes], ...]
+    names: tuple[str, ...] = ()
 
     def write(self, checkpoint: CheckpointWriter, parallelism: int) -> None:
         """Write the record into a checkpoint with this parallelism."""
-        Progress(((self.query_id, self.batch),), self.ends).write(checkpoint, QUERY, parallelism)
+        progress = Progress(((self.query_id, self.batch),), self.ends, names=self.names)
+        progress.write(checkpoint, QUERY, parallelism)
         checkpoint.write_broadcast(QUERY, _ORIGIN, [{"location": self.location}])
         checkpoint.write_broadcast(QUERY, _STORES, [store.to_element() for store in self.stores])
         logs = [{"name": name, "content": content} for name, content in self.logs]
@@ -153,7 +156,7 @@ class QueryRecord:
         # A record of an older release has no positions; then the positions in its logs apply.
         ends = progress.ends or tuple(dict(logs)[f"offsets/{batch}"].decode().splitlines()[2:])
         location = next((origin["location"] for origin in _read_origin(restored)), "")
-        return cls(query, batch, location, ends, stores, logs)
+        return cls(query, batch, location, ends, stores, logs, progress.names)
 
 
 def _read_origin(restored: RestoredCheckpoint) -> Iterable[dict[str, Any]]:

@@ -138,7 +138,13 @@ def import_checkpoint(
                     on_progress(done, len(sources), f"{source.part.state} of {source.part.uid}")
                 stores.append(_write_state(checkpoint, source, max_parallelism, stored is not None))
             record = QueryRecord(
-                query_location.query_id, number, query_location.url, plan.ends, tuple(stores), logs
+                query_location.query_id,
+                number,
+                query_location.url,
+                plan.ends,
+                tuple(stores),
+                logs,
+                plan.names,
             )
             record.write(checkpoint, parallelism)
     return ImportedCheckpoint(

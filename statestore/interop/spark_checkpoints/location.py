@@ -3,7 +3,8 @@
 ::
 
     metadata                          the query's id
-    offsets/<batch>                   the plan of a micro-batch: settings, and ends of sources
+    offsets/<batch>                   the plan of a micro-batch: settings, and ends of sources, by
+                                      name in version 2
     commits/<batch>                   the micro-batch is finished
     sources/<source>/…                the files that a source has read
     state/<operator>/_metadata/…      the operator, its stores, and their number of partitions
@@ -47,6 +48,7 @@ from statestore.interop.spark_checkpoints.operator_reader import (
 )
 from statestore.interop.spark_checkpoints.query_settings import settings_of
 from statestore.storage import Storage
+from statestore.streaming.planned import split_sources
 
 __all__ = [
     "FORMAT_VERSION",
@@ -95,7 +97,9 @@ class _Commit(Struct, frozen=True):
 class BatchPlan:
     """The plan of a micro-batch: its settings, and the end of each source's data.
 
-    ``settings`` also has the settings that the plan lacks, with Spark's oldest values.
+    ``settings`` also has the settings that the plan lacks, with Spark's oldest values. ``sources``
+    are the names of the sources in the order of ``ends``, which are numbers by default. They are
+    None in version 1 of the offset log, which identifies sources by their order.
     """
 
     number: int
@@ -103,6 +107,13 @@ class BatchPlan:
     planned_at_ms: int
     settings: Mapping[str, str]
     ends: tuple[str, ...]
+    sources: tuple[str, ...] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that the query gave to its sources, in the order of ``ends``; empty if none."""
+        sources = self.sources or ()
+        return () if all(map(str.isdecimal, sources)) else sources
 
 
 @dataclass(frozen=True)
@@ -206,7 +217,8 @@ class CheckpointLocation:
         """
         if len(self.planned) < 2:
             return False
-        return SHUFFLE_PARTITIONS not in self.plan(self.planned[-1]).settings
+        plan = self.plan(self.planned[-1])
+        return plan.sources is None and SHUFFLE_PARTITIONS not in plan.settings
 
     def plan(self, number: int) -> BatchPlan:
         """Return the plan of a micro-batch.
@@ -217,14 +229,7 @@ class CheckpointLocation:
         """
         name = f"offsets/{number}"
         version, *lines = self._read_lines(name)
-        if version == "v2":
-            raise FormatVersionError(
-                f"{self.url}/{name} has version 2 of the offset log "
-                "(spark.sql.streaming.offsetLog.formatVersion), which names the sources; it "
-                "cannot be shown, imported or exported yet. Run the query with a new checkpoint "
-                "location and version 1, or as a StatefulQuery, which supports both"
-            )
-        if version != "v1":
+        if version not in ("v1", "v2"):
             raise FormatVersionError(unsupported_version(self.url, name, version))
         if not lines:
             raise DamagedFileError(
@@ -235,16 +240,32 @@ class CheckpointLocation:
             raise DamagedFileError(
                 f"{self.url}/{name} is truncated: it has no end position of a source"
             )
-        for line in lines[1:]:
-            if line != _NO_END:
-                self.decode(name, line.encode(), object)
+        sources, ends = self._split_sources(name, version, lines[1:])
+        for end in ends:
+            if end != _NO_END:
+                self.decode(name, end.encode(), object)
         return BatchPlan(
             number,
             settings.batchWatermarkMs,
             settings.batchTimestampMs,
             settings_of(settings.conf),
-            tuple(lines[1:]),
+            ends,
+            sources,
         )
+
+    def _split_sources(
+        self, name: str, version: str, lines: list[str]
+    ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+        """Return the sources' names, which version 1 does not have, and their ends."""
+        if version == "v1":
+            return None, tuple(lines)
+        try:
+            named = split_sources(lines)
+        except ValueError as error:
+            raise DamagedFileError(
+                f"{self.url}/{name} is not in Spark's format: {error}"
+            ) from error
+        return tuple(source for source, _ in named), tuple(end for _, end in named)
 
     def commit(self, number: int) -> BatchCommit:
         """Return the commit log entry of a micro-batch; raises the errors of :meth:`plan`."""
@@ -293,7 +314,7 @@ class CheckpointLocation:
         for number in sorted({batch - 1, batch} & {*self.committed}):
             self.commit(number)
             yield f"commits/{number}", self.read_content(f"commits/{number}")
-        for name in self._list_source_logs(plans[last].ends):
+        for name in self._list_source_logs(plans[last]):
             content = self.read_content(name)
             refuse_damaged_source_log(self.storage, name, content)
             yield name, content
@@ -308,6 +329,20 @@ class CheckpointLocation:
                 refuse_damaged_schema(self.storage, name, content)
                 yield name, content
 
+    def corrected_plan(self, number: int, partitions: int) -> dict[str, bytes]:
+        """Return a plan by its name, with the number of shuffle partitions if it lacks it.
+
+        Spark 4.2 and 4.3 leave the number out of version 2 of the offset log, but their reader of
+        state requires it. The result is empty if the plan needs no correction.
+        """
+        if SHUFFLE_PARTITIONS in self.plan(number).settings:
+            return {}
+        name = f"offsets/{number}"
+        version, settings, *ends = self.read_content(name).split(b"\n")
+        planned = json.loads(settings)
+        planned["conf"] |= {SHUFFLE_PARTITIONS: str(partitions)}
+        return {name: b"\n".join([version, json.dumps(planned).encode(), *ends])}
+
     def folder_size(self, folder: str) -> int:
         """Return the total size of a folder's files, without subfolders."""
         return sum(
@@ -316,28 +351,29 @@ class CheckpointLocation:
             if "/" not in name.removeprefix(f"{folder}/")
         )
 
-    def _list_source_logs(self, ends: tuple[str, ...]) -> Iterator[str]:
+    def _list_source_logs(self, plan: BatchPlan) -> Iterator[str]:
         """Yield the files of source logs; for a file source, only up to its end.
 
         A file source writes a numbered file whenever it finds new input files. Every tenth file,
         ``<number>.compact``, contains all previous entries. All files after the last one of these
-        are needed.
+        are needed. A source that the query no longer has keeps all of its files.
         """
         names = self.storage.list("sources")
-        ended = [*map(_parse_log_offset, ends)]
-        greatest = max((number for number in ended if number is not None), default=None)
-        folders = {int(part) for name in names if _NUMBER.fullmatch(part := path_part(name, 1))}
-        # A source that is used twice, as in a self-join, has one folder and two ends. Then the ends
-        # cannot be matched to folders.
-        one_each = folders == {*range(len(ended))}
+        sources = plan.sources or tuple(map(str, range(len(plan.ends))))
+        ends = dict(zip(sources, map(_parse_log_offset, plan.ends), strict=True))
+        greatest = max((number for number in ends.values() if number is not None), default=None)
+        folders = {part for name in names if _NUMBER.fullmatch(part := path_part(name, 1))}
+        # Without names, a source that is used twice, as in a self-join, has one folder and two
+        # ends. Then the ends cannot be matched to folders.
+        is_matched = plan.sources is not None or folders == ends.keys()
         for name in names:
-            source, file = path_part(name, 1), _NUMBER.match(path_part(name, 2))
-            known = ended[int(source)] if one_each and source.isdigit() else greatest
+            file = _NUMBER.match(path_part(name, 2))
+            known = ends.get(path_part(name, 1)) if is_matched else greatest
             if known is None or file is None or int(file.group()) <= known:
                 yield name
-        if one_each:
-            for number, known in enumerate(ended):
-                self._check_source_log(f"sources/{number}", known, names)
+        if is_matched:
+            for source, known in ends.items():
+                self._check_source_log(f"sources/{source}", known, names)
 
     def _check_source_log(self, folder: str, number: int | None, names: tuple[str, ...]) -> None:
         for log_number in range(-1 if number is None else number, -1, -1):

@@ -80,7 +80,8 @@ class ShownLocation:
 
     ``kept`` are the first and last micro-batch that can be imported according to the logs.
     ``uncommitted`` is a planned micro-batch that will run again. ``sources`` are the ends of each
-    source's data, as JSON. ``moved_from`` is the location at which the query ran, if the location
+    source's data, as JSON. ``source_names`` are the names of these sources, empty if they have
+    none. ``moved_from`` is the location at which the query ran, if the location
     was moved or copied and its files tell so.
     """
 
@@ -96,6 +97,7 @@ class ShownLocation:
     planned_at_ms: int
     formats: Mapping[str, str]
     sources: tuple[str, ...]
+    source_names: tuple[str, ...]
     operators: tuple[ShownQueryOperator, ...]
 
 
@@ -167,6 +169,7 @@ def show_location(
         planned_at_ms=plan.planned_at_ms,
         formats={name: value for name, value in plan.settings.items() if "ormatVersion" in name},
         sources=plan.ends,
+        source_names=plan.names,
         operators=tuple(shown),
     )
 

@@ -69,7 +69,7 @@ def prepared_session(
     try:
         with (
             session_settings(spark, settings),
-            described_location(spark, location, operators) as url,
+            described_location(spark, location, batch, operators) as url,
         ):
             yield url
     except (PySparkException, Py4JJavaError) as error:

@@ -1,4 +1,4 @@
-"""Let Spark read a location as if it described its operators correctly.
+"""Let Spark read a location as if it described its operators and its settings correctly.
 
 Nothing is written to the location, whose query may be running. Instead Spark reads it through
 Hadoop's ViewFs, which joins several folders under one URL: the location, and a temporary folder
@@ -28,12 +28,15 @@ __all__ = ["described_location"]
 
 @contextmanager
 def described_location(
-    spark: SparkSession, location: CheckpointLocation, operators: Sequence[Operator]
+    spark: SparkSession, location: CheckpointLocation, batch: int, operators: Sequence[Operator]
 ) -> Iterator[str]:
-    """Yield a URL with which Spark can read all operators of a location within a block."""
+    """Yield a URL with which Spark can read all operators of a micro-batch within a block."""
     name = f"statestore-{uuid4().hex}"
     url = f"viewfs://{name}"
     files = dict(pair for operator in operators for pair in _list_replaced(operator, url))
+    partitions = [store.partitions for operator in operators for store in operator.stores]
+    if partitions:
+        files |= location.corrected_plan(batch, max(partitions))
     if not files:
         yield location.spark_url
         return
@@ -44,7 +47,7 @@ def described_location(
             path = Path(root, file)
             path.parent.mkdir(parents=True)
             path.write_bytes(content)
-            folder = re.sub("_metadata/.*", "_metadata", file)
+            folder = re.sub("(_metadata|offsets)/.*", r"\1", file)
             links[f"{table}.link./{folder}"] = f"file://{root}/{folder}"
         with session_settings(spark, links):
             try:

@@ -36,6 +36,8 @@ PROVIDERS = {
     "rocksdb": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
 }
 BOTH = ("hdfs", "rocksdb")
+EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+UNFINISHED = "spark.sql.streaming.checkUnfinishedRepartitionOnRestart"
 NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 SCHEMA = (
     "k string, id int, v long, t timestamp, price decimal(10,2), day date, small short, blob binary"
@@ -99,8 +101,24 @@ def _event(draw: random.Random, number: int) -> dict[str, Any]:
 
 
 def stream(spark: SparkSession, source: Path) -> DataFrame:
-    """Return the events of a folder as a stream with one file per micro-batch."""
-    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(source))
+    """Return the events of a folder as a stream with one file per micro-batch.
+
+    It has a name if the session requires names.
+    """
+    reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+    if spark.conf.get(EVOLUTION, "false") == "true":
+        reader = reader.name("events")
+    return reader.json(str(source))
+
+
+def offset_log(version: int, is_named: bool) -> dict[str, str]:
+    """Return the settings for a version of the offset log, and for sources with names."""
+    return {
+        "spark.sql.streaming.offsetLog.formatVersion": str(version),
+        EVOLUTION: str(is_named).lower(),
+        # Spark 4.2 requires shuffle partitions in the plan, where version 2 has none.
+        UNFINISHED: str(version == 1).lower(),
+    }
 
 
 @contextmanager

@@ -27,8 +27,10 @@ from tests.interop.spark_checkpoints.queries import (
     Query,
     copy_location,
     events,
+    offset_log,
     planned_only,
     run,
+    settings,
     stream,
     texts,
 )
@@ -263,16 +265,24 @@ LIVING = ProcessorOptions(
 )
 
 
-@pytest.mark.parametrize("returns", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("returns", "version", "is_named"),
+    [
+        (False, 1, False),
+        pytest.param(True, 1, False, marks=pytest.mark.long),
+        pytest.param(True, 2, False, marks=pytest.mark.long),
+        pytest.param(True, 2, True, marks=pytest.mark.long),
+    ],
+)
 def test_a_processor_continues_here_and_returns(
-    spark: SparkSession, tmp_path: Path, returns: bool
+    spark: SparkSession, tmp_path: Path, returns: bool, version: int, is_named: bool
 ) -> None:
     """All of its state moves: a value, a list, a map, TTLs and timers, at another parallelism each
     time. Its output equals the output of a query that never left Spark.
 
     In each run, test_transform_with_state.py continues a query in Spark from an export.
     """
-    query, conf = QUERIES["tws_ttl"], {NO_DATA_BATCHES: "false"}
+    query, conf = QUERIES["tws_ttl"], {NO_DATA_BATCHES: "false", **offset_log(version, is_named)}
     source, store = tmp_path / "events", StateStore.open(str(tmp_path / "store"), spark=spark)
 
     def in_spark(where: str, partitions: int = 2) -> dict[int, list[str]]:
@@ -309,9 +319,10 @@ def test_a_processor_continues_here_and_returns(
         output=keep,
         options=QueryOptions(source="query"),
     )
-    keyed = stream(spark, source).selectExpr("concat(k, '-', id % 4) as k", "id", "v", "t")
-    started = here.start(keyed, progress, available_now=True)
-    assert started.awaitTermination(300)
+    with settings(spark, conf):
+        keyed = stream(spark, source).selectExpr("concat(k, '-', id % 4) as k", "id", "v", "t")
+        started = here.start(keyed, progress, available_now=True)
+        assert started.awaitTermination(300)
     plain = in_spark("plain")
     assert {number: rows for number, rows in emitted.items() if rows} == plain
     assert plain

@@ -137,7 +137,12 @@ BROKEN: dict[str, tuple[str, Callable[[str], str], type[StateStoreError], list[s
     ),
     "encoding": ("offsets/2", conf(ENCODING, "avro"), UnsupportedTypeError, [ENCODING, "avro"]),
     "offsets-version": ("offsets/2", named("v1", "v7"), FormatVersionError, ["offsets/2", "v7"]),
-    "offsets-of-names": ("offsets/2", named("v1", "v2"), FormatVersionError, ["names the sources"]),
+    "offsets-of-names": (
+        "offsets/2",
+        named("v1", "v2"),
+        DamagedFileError,
+        ["offsets/2", "not in Spark's format"],
+    ),
     "commits-version": ("commits/2", named("v1", "v7"), FormatVersionError, ["commits/2", "v7"]),
     "metadata-version": (METADATA, named("v1", "v7"), FormatVersionError, [METADATA, "v7"]),
     "offsets-cut": ("offsets/2", half, DamagedFileError, ["offsets/2"]),
