@@ -31,7 +31,7 @@ from statestore.keys.murmur3 import Hashes, absorb, finish
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["check_key_type", "check_key_types", "key_groups", "key_hashes"]
+__all__ = ["check_key_type", "check_key_types", "key_groups", "key_groups_of_hashes", "key_hashes"]
 
 Int32s: TypeAlias = npt.NDArray[np.int32]
 
@@ -51,8 +51,17 @@ def key_groups(
     Raises the errors of :func:`key_hashes`, and ParallelismError when ``max_parallelism`` is not in
     1..32768.
     """
-    key_group_of_hash(0, max_parallelism)  # checks the bounds
+    key_group_of_hash(0, max_parallelism)  # refuses it before all rows are hashed
     hashes = key_hashes(columns, hash_scheme=hash_scheme, key_types=key_types)
+    return key_groups_of_hashes(hashes, max_parallelism)
+
+
+def key_groups_of_hashes(hashes: Int32s, max_parallelism: int) -> Int32s:
+    """Return the key group of every key hash, as :func:`key_hashes` returns them.
+
+    Raises ParallelismError when ``max_parallelism`` is not in 1..32768.
+    """
+    key_group_of_hash(0, max_parallelism)  # checks the bounds
     groups = np.empty(len(hashes), np.int32)
     for start in range(0, len(hashes), _ROWS_AT_A_TIME):
         part = slice(start, start + _ROWS_AT_A_TIME)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
+import pyarrow as pa
 import pytest
 from click.testing import Result
 
@@ -21,7 +22,13 @@ from statestore import StateStore
 from statestore.cli.command import Verb
 from statestore.cli.main import cli
 from statestore.cli.verbs import flink as verbs
+from statestore.interop.flink_savepoints import open_savepoint
+from statestore.interop.flink_savepoints.types.flink_types import PojoField, PojoType, Scalar
+from statestore.interop.flink_savepoints.types.java_hashes import java_hash_codes
+from statestore.jobgraph.operators import operator_id
+from statestore.keys.arrow import key_groups_of_hashes
 from tests.interop.flink_savepoints.goldens import Golden
+from tests.interop.flink_savepoints.written import written_savepoint
 
 pytestmark = pytest.mark.slow
 
@@ -112,6 +119,31 @@ def test_times_are_read(here: Path, run: Run) -> None:
     assert [one and one.duration_ms for one in found] == [36_500 * 86_400_000, 5_400_000]
 
 
+def test_a_hash_of_the_job_moves_keys_to_other_key_groups(run: Run) -> None:
+    key = PojoType("a.Key", (PojoField("a", "a.Key", Scalar("Integer")),))
+    column = pa.array([{"a": 3}, {"a": 5}], key.arrow_type())
+    codes = java_hash_codes("a == 3 ? 7 : a", key, column)
+    groups = key_groups_of_hashes(codes, 128).tolist()
+    written_savepoint(Path("by_class").absolute(), key, column, [1, 2], groups=groups)
+    recipe = f"{operator_id('big')}=java:a == 3 ? 7 : a"
+    plain = run("flink", "repack", "by_class", "no", "--max-parallelism", "300")
+    assert "pass it with --key-hash" in plain.stderr
+    options = ("--key-hash", recipe)
+    packed = run("flink", "repack", "by_class", "packed", "--max-parallelism", "300", *options)
+    assert (packed.exit_code, packed.stderr) == (0, "")
+    done = run("flink", "import", "by_class", "--to", "o", *options)
+    assert (done.exit_code, done.stderr) == (0, "")
+    exported = run("flink", "export", "o", "more", "--max-parallelism", "300")
+    assert (exported.exit_code, exported.stderr) == (0, "")
+    for folder in ("packed", "more"):
+        (operator,) = open_savepoint(folder).operators
+        found = {part.key_group for part in operator.entries()}
+        assert found == set(key_groups_of_hashes(codes, 300).tolist())
+    wrong = run("flink", "import", "by_class", "--to", "p", "--key-hash", recipe + " + 1")
+    assert wrong.exit_code == 2
+    assert "does not hold: it puts the key {'a': " in wrong.stderr
+
+
 def test_omitted_state_is_reported(run: Run) -> None:
     Golden("2.3_heap_native").unpack(Path("native"))
     done = run("flink", "import", "native", "--to", "o")
@@ -159,6 +191,9 @@ def test_excluded_operators_are_reported(here: Path, run: Run) -> None:
         (("--strict",), "state without a column form, which was to be refused"),
         (("--uid", "nobody"), "no operator with the id"),
         (("--operator", "nobody"), "no operator 'nobody'"),
+        (("--key-hash", "by_long"), "'by_long' must have the form OPERATOR=java:EXPRESSION"),
+        (("--key-hash", "by_long=java:1"), "are Long, whose hash is known: remove the recipe"),
+        (("--key-hash", "nobody=java:1"), "no operator 'nobody'"),
     ],
 )
 def test_errors_of_an_import(options: tuple[str, ...], why: str, here: Path, run: Run) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,12 +27,14 @@ __all__ = [
     "dropping",
     "flink",
     "folder_pair",
+    "hash_recipes",
     "moved_folders",
+    "recipe_pair",
     "repack_state",
     "show_state",
 ]
 
-
+_RECIPE = re.compile(r"(.+?)=((?:java:|scala$).*)", re.DOTALL)
 _KAFKA_OFFSETS = {-1: "latest", -2: "earliest", -3: "as committed to Kafka"}
 """What a source of Kafka has of a partition that it has not read from yet."""
 
@@ -99,6 +102,19 @@ dropping = click.option(
 """The option of what is lost on purpose."""
 
 
+hash_recipes = click.option(
+    "--key-hash",
+    "recipes",
+    multiple=True,
+    metavar="OPERATOR=java:EXPRESSION",
+    help=(
+        "The hashCode() of the class of an operator's keys, such as by_id=java:31*a.hashCode()+b. "
+        "It must give the stored key group of every key. Repeatable."
+    ),
+)
+"""The option of hashes that only the job has."""
+
+
 @click.command(
     "show",
     cls=Verb,
@@ -140,7 +156,8 @@ def show_state(
         "new savepoint has the canonical format. Flink restores it at any parallelism up to the "
         "new maximum, with any state backend. Set pipeline.max-parallelism of the job to the new "
         "maximum. Values are copied unchanged, so the state can have any class. Keys must have "
-        "types with a known hash, and each key must be in the key group of its hash. The "
+        "types with a known hash, or a hash that --key-hash gives, and each key must be in the "
+        "key group of its hash. The "
         "savepoint or checkpoint is only read."
     ),
     examples=(
@@ -165,6 +182,7 @@ def show_state(
 )
 @moved_folders
 @allowed_places
+@hash_recipes
 @dropping
 @pass_invocation
 def repack_state(
@@ -175,6 +193,7 @@ def repack_state(
     parallelism: int | None,
     moved: tuple[str, ...],
     allow: tuple[str, ...],
+    recipes: tuple[str, ...],
     drop: tuple[str, ...],
 ) -> Output[RepackResult]:
     """Rewrite a savepoint with another number of key groups."""
@@ -187,6 +206,7 @@ def repack_state(
             parallelism=parallelism,
             drop=drop,
             on_progress=progress,
+            key_hash=dict(map(recipe_pair, recipes)),
             access=module.SavepointAccess(moved=dict(map(folder_pair, moved)), allow=allow),
         )
     return Output(repacked, write_repacked)
@@ -198,6 +218,14 @@ def folder_pair(text: str) -> tuple[str, str]:
     if not (old and equals and new):
         raise click.UsageError(f"--moved {text!r} must have the form OLD=NEW")
     return old, new
+
+
+def recipe_pair(text: str) -> tuple[str, str]:
+    """Parse the operator and the recipe of a ``--key-hash`` option; either can contain ``=``."""
+    pair = _RECIPE.fullmatch(text)
+    if pair is None:
+        raise click.UsageError(f"--key-hash {text!r} must have the form OPERATOR=java:EXPRESSION")
+    return pair[1], pair[2]
 
 
 def _find_damage(shown: ShownSavepoint) -> DamagedFileError | None:

@@ -14,7 +14,7 @@ import click
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
-from statestore.cli.verbs.flink import allowed_places, dropping
+from statestore.cli.verbs.flink import allowed_places, dropping, hash_recipes, recipe_pair
 from statestore.durations import milliseconds_of
 from statestore.errors import IncompleteError, InvalidArgumentError
 from statestore.format.left_out import LeftOutState, left_out_text
@@ -95,6 +95,7 @@ _ID = re.compile(r"[0-9a-f]{32}")
     help="The new path of a moved folder that the savepoint references by an absolute path.",
 )
 @allowed_places
+@hash_recipes
 @click.option(
     "--threads",
     type=int,
@@ -117,6 +118,7 @@ def import_state(
     strict: bool,
     moved: tuple[str, ...],
     allow: tuple[str, ...],
+    recipes: tuple[str, ...],
     threads: int | None,
     drop: tuple[str, ...],
 ) -> Output[FlinkImportSummary]:
@@ -142,6 +144,7 @@ def import_state(
             hints=module.SavepointHints(
                 uids=dict(map(_uid, uids)),
                 columns=None if columns is None else _tables(columns),
+                key_hash=dict(map(recipe_pair, recipes)),
                 ttl={state: _duration(time) for state, time in _pairs("--ttl", "STATE=TIME", ttl)},
             ),
         )

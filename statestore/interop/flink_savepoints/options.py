@@ -43,6 +43,8 @@ class SavepointHints:
             ``states`` each state can have these and ``map_key`` and ``value``. Each is a name or a
             list of names. A PyFlink state also has ``type``, such as ``ValueState<LONG>``. States
             that are already in the store keep their names.
+        key_hash: recipes for the hashes of keys of the job's own class, by operator, such as
+            ``java:31 * a.hashCode() + b``. A recipe must give the stored key group of every key.
         ttl: TTLs such as ``7d``, by state or ``operator/state``. A savepoint has the time of a
             row's last access, but not the TTL.
 
@@ -53,6 +55,7 @@ class SavepointHints:
     uids: Mapping[str, str] | None = None
     columns: Mapping[str, Any] | None = None
     ttl: Mapping[str, Duration] | None = None
+    key_hash: Mapping[str, str] | None = None
 
 
 @checked_fields

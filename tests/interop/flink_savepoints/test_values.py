@@ -22,6 +22,7 @@ from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
     read_snapshot,
 )
 from statestore.interop.flink_savepoints.read.key_group_check import check_key_groups
+from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import Spans
 from statestore.interop.flink_savepoints.types.decode import (
@@ -105,7 +106,8 @@ def test_changed_bytes_give_a_valid_column_or_a_typed_error(
                 read(kind, spans).validate(full=True)
         with suppress(StateStoreError):
             kind.skipper()(Reader(raw, "v"))
-        check_key_groups(kind, Cursor(spans, spans.starts, spans.ends), 1, 128, "state 's'")
+        state = KeyedStateInfo("s", "value", kind, Scalar("VoidNamespace"), kind)
+        check_key_groups(state, Cursor(spans, spans.starts, spans.ends), 1, 128, "state 's'")
 
 
 def has_half_pair(value: object) -> bool:

@@ -174,7 +174,7 @@ def compute_flink_groups(
     """Return the key group of each row in Flink.
 
     Rows whose key group the store cannot compute have a column with it. For another max
-    parallelism, their keys are decoded.
+    parallelism, or if there is a recipe for their hash, their keys are decoded.
 
     Raises:
         UnsupportedTypeError: if the hash of the key type is not known, or a row has no key group.
@@ -182,14 +182,15 @@ def compute_flink_groups(
     if not plan.has_flink_groups:
         return key_groups_of(rows, plan.state, max_parallelism)
     stored = rows.column(FLINK_KEY_GROUP)
-    if max_parallelism != plan.state.max_parallelism:
+    if plan.flink.recipe is not None or max_parallelism != plan.state.max_parallelism:
         spans = _stored_keys(rows, plan)
         starts = spans.starts + (plan.flink.before_key if plan.is_bytes else 0)
-        return plan.flink.key.key_groups(Cursor(spans, starts, spans.ends))(max_parallelism)
+        return plan.flink.key_groups(Cursor(spans, starts, spans.ends))(max_parallelism)
     if stored.null_count:
         raise UnsupportedTypeError(
             f"{plan.state} has {stored.null_count} rows without {FLINK_KEY_GROUP}: only the job "
-            "can compute the key group of a new key, so add rows of keys that the state has"
+            "can compute the key group of a new key. Add rows of keys that the state has, or give "
+            "the hash to the import (--key-hash, key_hash=)"
         )
     groups: npt.NDArray[np.int32] = stored.to_numpy()
     return groups

@@ -21,15 +21,15 @@ from statestore.interop.flink_savepoints.importing.import_record import (
     ImportedState,
     SavepointRecord,
 )
-from statestore.interop.flink_savepoints.importing.kryo_classes import find_kryo_keys
+from statestore.interop.flink_savepoints.importing.key_probes import ProbedKeys, probe_keys
 from statestore.interop.flink_savepoints.importing.losses import transactions, transactions_reason
 from statestore.interop.flink_savepoints.importing.refusals import Refused
 from statestore.interop.flink_savepoints.metadata.reader import KeyGroupsHandle
+from statestore.interop.flink_savepoints.options import SavepointHints
 from statestore.interop.flink_savepoints.read.canonical import KeyedHeader, StateInfo
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo, keyed_state
 from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator, FlinkSavepoint
 from statestore.interop.flink_savepoints.types.families.kryo import find_kryo_part
-from statestore.interop.flink_savepoints.types.flink_types import FlinkType
 from statestore.interop.flink_savepoints.types.named_columns import (
     EntryForm,
     StateColumns,
@@ -85,8 +85,7 @@ def plan_import(
     savepoint: FlinkSavepoint,
     *,
     operators: Collection[str],
-    uids: Mapping[str, str],
-    columns: Mapping[str, Any],
+    hints: SavepointHints,
     before: SavepointRecord | None,
     drop: Collection[Refused],
 ) -> tuple[PlannedOperator, ...]:
@@ -95,8 +94,8 @@ def plan_import(
     Args:
         savepoint: the savepoint.
         operators: the selected operators, by uid, name or id; if empty, all.
-        uids: uids by operator id, for operators whose uid is not in the savepoint.
-        columns: column names by operator, in the format of the file with column names.
+        hints: what the savepoint does not contain: uids, column names, and recipes for the hashes
+            of keys.
         before: the savepoint from which the store's newest checkpoint was imported. States of this
             savepoint keep their form and names.
         drop: the kinds of unsupported state to leave out, instead of an error.
@@ -108,16 +107,21 @@ def plan_import(
         StateNotFoundError: for an operator or a state that does not exist.
         UnsupportedTypeError: for a selected operator that cannot be read.
         DamagedFileError: if a file of a selected operator is damaged.
-        InvalidArgumentError: for column names that do not fit.
+        InvalidArgumentError: for column names that do not fit, or a recipe that does not hold.
         SchemaMismatchError: for a state that has other columns in the store.
         LeftOutStateError: for an operator of the store that the import would leave out.
     """
-    names = _choose_names(savepoint, uids)
+    names = _choose_names(savepoint, hints.uids or {})
     selected_ids = {_find_operator(savepoint, name, names).metadata.id for name in operators}
     tables_by_id = {
         _find_operator(savepoint, name, names).metadata.id: tables
-        for name, tables in columns.items()
+        for name, tables in (hints.columns or {}).items()
     }
+    recipes = {
+        _find_operator(savepoint, name, names).metadata.id: recipe
+        for name, recipe in (hints.key_hash or {}).items()
+    }
+    stored_recipes = _stored_recipes(before)
     planned = []
     for operator in savepoint.operators:
         number = operator.metadata.id
@@ -131,12 +135,14 @@ def plan_import(
         problem = operator.problem or _find_unreadable_type(operator) or refused
         states: tuple[PlannedState, ...] = ()
         header = operator.header
+        if header is None and problem is None and number in recipes:
+            probe_keys(operator, recipes[number])  # raises an error
         if header is not None and problem is None and is_wanted:
             tables = tables_by_id.get(number, {})
             _check_tables(tables, operator)
-            key = find_kryo_keys(operator) or header.key.flink_type
+            keys = probe_keys(operator, recipes.get(number), stored_recipes.get(names[number]))
             states = tuple(
-                _plan_state(info, key, operator, names[number], tables, before)
+                _plan_state(info, header, keys, operator, names[number], tables, before)
                 for info in header.states
             )
         planned.append(
@@ -149,6 +155,12 @@ def plan_import(
     if before is not None:
         _refuse_left_out(planned, before)
     return tuple(planned)
+
+
+def _stored_recipes(before: SavepointRecord | None) -> dict[str, str]:
+    """Return the recipes of the states of a store, by operator."""
+    states = () if before is None else before.states
+    return {state.operator: state.key_hash for state in states if state.key_hash is not None}
 
 
 def _refuse_left_out(planned: Iterable[PlannedOperator], before: SavepointRecord) -> None:
@@ -247,14 +259,15 @@ def _find_unreadable_type(operator: FlinkOperator) -> str | None:
 
 def _plan_state(
     info: StateInfo,
-    key: FlinkType,
+    header: KeyedHeader,
+    keys: ProbedKeys,
     operator: FlinkOperator,
     name: str,
     tables: Mapping[str, Any],
     before: SavepointRecord | None,
 ) -> PlannedState:
     data = operator.metadata
-    state = keyed_state(info, key, f"operator {operator.title}")
+    state = keys.describe(keyed_state(info, header.key.flink_type, f"operator {operator.title}"))
     stored = () if before is None else before.states
     for stored_state in stored:
         if (stored_state.operator, stored_state.name, stored_state.sort) == (

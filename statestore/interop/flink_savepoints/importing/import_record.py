@@ -1,11 +1,12 @@
 """The import record: broadcast state of the operator ``flink``, which describes the savepoint.
 
-A checkpoint that was imported from a savepoint has it. Its three states are:
+A checkpoint that was imported from a savepoint has it. Its states are:
 
 - ``savepoint`` identifies the savepoint.
 - ``operators`` has the metadata of each operator.
 - ``states`` has the header data of each state, with exact copies of the serializer snapshots, and
   the mapping of the state's rows to columns.
+- ``keys`` has what the import found out of the keys of states. Imports of older releases lack it.
 
 The savepoint can be rebuilt from this record and the rows.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import pyarrow as pa
@@ -43,7 +44,7 @@ __all__ = ["RECORD", "ImportedOperator", "ImportedState", "SavepointRecord"]
 RECORD = "flink"
 """The operator that holds the record; no other operator gets this name."""
 
-_SAVEPOINT, _OPERATORS, _STATES = "savepoint", "operators", "states"
+_SAVEPOINT, _OPERATORS, _STATES, _KEYS = "savepoint", "operators", "states", "keys"
 _PROXY_VERSION = 2
 _SERIALIZERS = {
     "key_serializer": "KEY_SERIALIZER",
@@ -73,11 +74,13 @@ _STATE_FIELDS = pa.schema(
     [
         *(pa.field(name, pa.string()) for name in ("operator", "state", "name", "sort", "kind")),
         *(pa.field(name, pa.string()) for name in ("form", "why", "names", "options", "python")),
-        pa.field("key_class", pa.string()),
         *(pa.field(name, pa.binary()) for name in _SERIALIZERS),
         pa.field("rows", pa.int64()),
         pa.field("digest", pa.string()),
     ]
+)
+_KEY_FIELDS = pa.schema(
+    [pa.field(name, pa.string()) for name in ("operator", "state", "key_class", "key_hash")]
 )
 
 
@@ -114,7 +117,8 @@ class ImportedState:
     ``options`` and the serializers are copied from Flink's header; each snapshot begins with its
     class name. ``python`` is the user's declaration for a state of a PyFlink operator, or empty if
     there is none; for other operators it is None. ``key_class`` is the class of the keys if Kryo
-    wrote them and all are of one simple class, such as ``Long``.
+    wrote them and all are of one simple class, such as ``Long``. ``key_hash`` is the recipe for the
+    hashes of keys whose type has no known hash.
     """
 
     operator: str
@@ -133,6 +137,7 @@ class ImportedState:
     digest: int
     python: str | None = None
     key_class: str | None = None
+    key_hash: str | None = None
 
     @property
     def info(self) -> StateInfo:
@@ -161,10 +166,9 @@ class ImportedState:
 
     def columns(self, max_parallelism: int) -> StateColumns:
         """Return the mapping of a keyed state's rows to columns."""
-        state = keyed_state(
-            self.info, self.key.flink_type, f"state {self.name!r} of {self.operator}"
-        )
-        return self.map_columns(state, max_parallelism)
+        name = f"state {self.name!r} of {self.operator}"
+        state = keyed_state(self.info, self.key.flink_type, name)
+        return self.map_columns(replace(state, recipe=self.key_hash), max_parallelism)
 
     def map_columns(self, state: KeyedStateInfo, max_parallelism: int) -> StateColumns:
         """Return the mapping for the same state of another savepoint, with the same columns."""
@@ -211,6 +215,8 @@ class SavepointRecord:
             for state in self.states
         ]
         _write_broadcast(checkpoint, _STATES, states, _STATE_FIELDS)
+        keys = [vars(state) for state in self.states if state.key_class or state.key_hash]
+        _write_broadcast(checkpoint, _KEYS, keys, _KEY_FIELDS)
 
     @classmethod
     def of(cls, restored: RestoredCheckpoint) -> SavepointRecord:
@@ -233,7 +239,13 @@ class SavepointRecord:
                 _make_selector(ImportedOperator), _read_elements(restored, _OPERATORS)
             )
         )
-        states = tuple(map(_parse_state, _read_elements(restored, _STATES)))
+        keys = {
+            (element["operator"], element["state"]): element for element in _read_keys(restored)
+        }
+        states = tuple(
+            _parse_state(element | keys.get((element["operator"], element["state"]), {}))
+            for element in _read_elements(restored, _STATES)
+        )
         which = {name: savepoint[name] for name in _SAVEPOINT_FIELDS.names}
         return cls(**which, operators=operators, states=states)
 
@@ -262,6 +274,13 @@ def _write_broadcast(
 ) -> None:
     rows = [{column: element[column] for column in schema.names} for element in elements]
     checkpoint.write_broadcast(RECORD, name, pa.Table.from_pylist(rows, schema))
+
+
+def _read_keys(restored: RestoredCheckpoint) -> list[dict[str, Any]]:
+    try:
+        return _read_elements(restored, _KEYS)
+    except StateNotFoundError:  # an import of an older release
+        return []
 
 
 def _read_elements(restored: RestoredCheckpoint, name: str) -> list[dict[str, Any]]:

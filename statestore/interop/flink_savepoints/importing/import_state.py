@@ -207,8 +207,7 @@ def import_savepoint(
     planned = plan_import(
         savepoint,
         operators=operators,
-        uids=hints.uids or {},
-        columns=hints.columns or {},
+        hints=hints,
         before=before,
         drop=dropped,
     )
@@ -430,6 +429,7 @@ def _import_keyed(
             rows=contents.rows,
             digest=contents.digest,
             python=state.python,
+            key_hash=columns.state.recipe,
             key_class=key.text if isinstance(key, KryoKeyType) else None,
         )
     raise AssertionError("a state must have a form")

@@ -1,7 +1,8 @@
 """Check that keys of a savepoint are stored in the key groups that Flink's hash gives.
 
-The hash function follows from the key's type. Enums and user-defined classes have a ``hashCode``
-that a savepoint does not contain, so their keys are not checked.
+The hash function follows from the key's type, or from the state's recipe. Enums and user-defined
+classes have a ``hashCode`` that a savepoint does not contain. Their keys are not checked without a
+recipe.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 import numpy as np
 
 from statestore.errors import DamagedFileError, InvalidArgumentError, UnsupportedTypeError
+from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
-from statestore.interop.flink_savepoints.types.flink_types import FlinkType
 
 __all__ = ["check_key_groups"]
 
 
 def check_key_groups(
-    flink_type: FlinkType, cursor: Cursor, key_group: int, max_parallelism: int, where: str
+    state: KeyedStateInfo, cursor: Cursor, key_group: int, max_parallelism: int, where: str
 ) -> None:
     """Check that each key at a cursor belongs to the key group in which it is stored.
 
@@ -25,7 +26,7 @@ def check_key_groups(
     DamagedFileError if a key belongs to another key group.
     """
     try:
-        computed = flink_type.key_groups(cursor)(max_parallelism)
+        computed = state.key_groups(cursor)(max_parallelism)
     except UnsupportedTypeError:
         return
     except InvalidArgumentError as error:

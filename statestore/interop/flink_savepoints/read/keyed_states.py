@@ -9,6 +9,12 @@ from typing import Literal
 from statestore.errors import IncompatibleStateError, UnsupportedTypeError
 from statestore.interop.flink_savepoints.importing.refusals import Refused
 from statestore.interop.flink_savepoints.read.canonical import KeyedHeader, StateInfo
+from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.families.key_hash import (
+    GroupFunction,
+    groups_of_hashes,
+)
+from statestore.interop.flink_savepoints.types.families.undecoded import plain_type
 from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
     ListType,
@@ -17,6 +23,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     TimerType,
     TtlType,
 )
+from statestore.interop.flink_savepoints.types.key_recipes import recipe_hash_codes
 
 __all__ = ["KeyedStateInfo", "StateForm", "keyed_state", "keyed_states"]
 
@@ -40,7 +47,8 @@ class KeyedStateInfo:
     """A keyed state: its name, its kind, and its types.
 
     ``value`` is the type in the header: for a list state the list, for a map state the map, for
-    timers the timer.
+    timers the timer. ``recipe`` gives the hashes of keys whose type has no known hash, as in
+    :mod:`statestore.interop.flink_savepoints.types.key_recipes`.
     """
 
     name: str
@@ -48,6 +56,22 @@ class KeyedStateInfo:
     key: FlinkType
     namespace: FlinkType
     value: FlinkType
+    recipe: str | None = None
+
+    def key_groups(self, cursor: Cursor) -> GroupFunction:
+        """Return a function from max parallelism to the key groups of the keys at a cursor.
+
+        The cursor advances past the keys.
+
+        Raises:
+            UnsupportedTypeError: for a type whose hash cannot be computed from its values.
+            InvalidArgumentError: for a recipe that does not fit the keys.
+            DamagedFileError: if the bytes do not match the type.
+        """
+        key = plain_type(self.key)
+        if self.recipe is None:
+            return key.key_groups(cursor)
+        return groups_of_hashes(recipe_hash_codes(self.recipe, key, key.read(cursor)))
 
     @property
     def before_key(self) -> int:

@@ -68,7 +68,6 @@ from statestore.interop.flink_savepoints.types.decode import (
     decode_map_values,
     decode_values,
 )
-from statestore.interop.flink_savepoints.types.families.undecoded import plain_type
 from statestore.interop.flink_savepoints.types.flink_types import ListType, MapType
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.groups import KeyGroupRange
@@ -277,9 +276,7 @@ class FlinkOperator:
             return rows
         before = self._prefix + state.before_key
         cursor = Cursor(entries.keys, entries.keys.starts + before, entries.keys.ends)
-        check_key_groups(
-            plain_type(state.key), cursor, key_group, self.metadata.max_parallelism, where
-        )
+        check_key_groups(state, cursor, key_group, self.metadata.max_parallelism, where)
         return rows
 
 

@@ -36,7 +36,7 @@ __all__ = ["read_whole_header", "read_whole_snapshot"]
 
 _LONGEST_HEADER = 1 << 20
 _MOST_BYTES = 1 << 18  # parsed in all trials of a header
-_LEAST_BYTES = 64  # the cost of a trial that fails at once
+_LEAST_BYTES = 64  # the least cost of a trial
 _MOST_UNKNOWN = 16  # snapshots of unknown classes in one state, each a level of recursion
 _CLASS_NAME = re.compile(r"[\w$]+(\.[\w$]+)*")
 _LENGTH_BYTES = 2

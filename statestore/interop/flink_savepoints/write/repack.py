@@ -16,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 
 from statestore.errors import IncompatibleStateError, StateStoreError
+from statestore.interop.flink_savepoints.importing.key_probes import ProbedKeys, probe_keys
 from statestore.interop.flink_savepoints.importing.left_out_state import dropped_parts
 from statestore.interop.flink_savepoints.importing.refusals import refused_kinds
 from statestore.interop.flink_savepoints.metadata.reader import (
@@ -81,6 +82,7 @@ def repack_savepoint(
     max_parallelism: int,
     parallelism: int | None = None,
     access: SavepointAccess = ACCESS,
+    key_hash: Mapping[str, str] | None = None,
     drop: Collection[str] = (),
     on_progress: Progress | None = None,
 ) -> RepackResult:
@@ -99,6 +101,8 @@ def repack_savepoint(
             restore the savepoint with any other.
         access: how the source's files are found and read. The storage options also apply to the
             target.
+        key_hash: recipes for the hashes of keys of the job's own class, by operator, as in
+            :class:`SavepointHints`.
         drop: the kinds of unsupported state to leave out instead of an error, as the names of
             :class:`Refused`.
         on_progress: a callback that receives the number of finished operators, and the total.
@@ -108,7 +112,9 @@ def repack_savepoint(
 
     Raises:
         ParallelismError: if the numbers do not fit.
-        InvalidArgumentError: if the source is not a savepoint, or the target is not empty.
+        InvalidArgumentError: if the source is not a savepoint, the target is not empty, or a recipe
+            does not hold.
+        StateNotFoundError: for a recipe of an operator that does not exist.
         UnsupportedTypeError: for a key whose hash cannot be computed from a savepoint.
         IncompatibleStateError: for state that cannot be read.
         CorruptionError: if the savepoint is damaged, or a key is in a wrong key group.
@@ -119,13 +125,18 @@ def repack_savepoint(
         _assign_key_groups(operator, max_parallelism, parallelism)
         for operator in savepoint.operators
     ]
+    recipes = {
+        savepoint.operator(name).metadata.id: recipe for name, recipe in (key_hash or {}).items()
+    }
     writer = SavepointWriter(open_storage(target, access.storage_options))
     done: list[RepackedOperator] = []
     operators: list[OperatorHandles] = []
     every = zip(savepoint.metadata.operators, savepoint.operators, shares, strict=True)
     for number, (whole, operator, share) in enumerate(every):
         try:
-            handles, entries = _repack_operator(operator, writer, share)
+            handles, entries = _repack_operator(
+                operator, writer, share, recipes.get(operator.metadata.id)
+            )
         except StateStoreError as error:
             error.add_note(f"operator {operator.title} of {savepoint.url}")
             raise
@@ -164,7 +175,10 @@ def _assign_key_groups(
 
 
 def _repack_operator(
-    operator: FlinkOperator, writer: SavepointWriter, share: KeyGroupAssignment
+    operator: FlinkOperator,
+    writer: SavepointWriter,
+    share: KeyGroupAssignment,
+    recipe: str | None,
 ) -> tuple[OperatorHandles, Mapping[str, int]]:
     """Write an operator's state; return its metadata with new handles, and entries by state."""
     subtasks: dict[int, Subtask] = {
@@ -176,12 +190,13 @@ def _repack_operator(
         for subtask in operator.metadata.subtasks
     }
     entries: dict[str, int] = {}
+    keys = probe_keys(operator, recipe)
     header = operator.header
     if header is not None:
         places = {state.name: place for place, state in enumerate(header.states)}
         most = share.max_parallelism
         with EntrySort(most, MEMORY_BYTES) as sort:
-            entries = _sort_entries(operator, places, most, sort)
+            entries = _sort_entries(operator, keys, places, most, sort)
             groups = key_group_bytes(sort.runs(), most, is_compressed=header.is_compressed)
             for index, part in enumerate(share.ranges()):
                 keyed = writer.write_keyed(header, part.first, islice(groups, len(part)))
@@ -196,7 +211,11 @@ def _repack_operator(
 
 
 def _sort_entries(
-    operator: FlinkOperator, places: Mapping[str, int], most: int, sort: EntrySort
+    operator: FlinkOperator,
+    probed: ProbedKeys,
+    places: Mapping[str, int],
+    most: int,
+    sort: EntrySort,
 ) -> dict[str, int]:
     """Sort all entries of an operator by their new key groups; return the counts by state."""
     prefix = prefix_bytes(operator.metadata.max_parallelism)
@@ -204,7 +223,8 @@ def _sort_entries(
     for entry in operator.entries(is_checked=True):
         name, keys = entry.state.name, entry.keys
         keys = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)
-        groups = _compute_groups(operator, entry, keys, most)
+        state = probed.describe(entry.state)
+        groups = _compute_groups(operator, replace(entry, state=state), keys, most)
         whole = join_parts(prefixes(groups, most), keys.arrow().cast(BYTES))
         sort.add(join_entries(whole, entry.values.arrow().cast(BYTES)), groups, places[name])
         counts[name] = counts.get(name, 0) + len(keys)
@@ -217,7 +237,7 @@ def _compute_groups(
     """Return the new key group of each key, after checking that the old one is computed right."""
     state = entries.state
     cursor = Cursor(keys, keys.starts + state.before_key, keys.ends)
-    groups_of = state.key.key_groups(cursor)
+    groups_of = state.key_groups(cursor)
     known = groups_of(operator.metadata.max_parallelism)
     wrong = np.flatnonzero(known != entries.key_group)
     if len(wrong):

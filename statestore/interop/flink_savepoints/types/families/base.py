@@ -26,8 +26,10 @@ from statestore.interop.flink_savepoints.metadata.snapshot_format import (
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.families.key_hash import (
     GroupFunction,
+    HashCodes,
     KeyHash,
     column_groups,
+    hash_column,
 )
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_fixed_skip
 
@@ -122,7 +124,8 @@ class FlinkType(ABC):
         if key_hash is None:
             raise UnsupportedTypeError(
                 f"cannot compute key groups for keys of type {self.java_name}: their hash "
-                "depends on the job's own class"
+                "depends on the job's own class. If you know it, pass it with "
+                "--key-hash (key_hash=)"
             )
         return key_hash
 
@@ -131,6 +134,22 @@ class FlinkType(ABC):
         """The type with which a key column of a store is hashed like these keys, if any."""
         key_hash = self._key_hash()
         return key_hash.key_type if key_hash is not None and key_hash.is_column else None
+
+    def hash_codes(self, column: pa.Array) -> HashCodes:
+        """Return Java's ``hashCode`` of each value of a column; 0 for a null.
+
+        For types of Scala this is the hash of a case class without a ``hashCode`` of its own.
+
+        Raises UnsupportedTypeError for a type whose hash cannot be computed from its values.
+        """
+        return self._hash_codes(column)
+
+    def scala_hash_codes(self, column: pa.Array) -> HashCodes:
+        """Return Scala's ``##`` of each value, with which case classes hash their fields.
+
+        Raises the errors of :meth:`hash_codes`.
+        """
+        return self._scala_hash_codes(column)
 
     def key_groups(self, cursor: Cursor) -> GroupFunction:
         """Return a function from max parallelism to the key groups of the keys at a cursor.
@@ -192,6 +211,12 @@ class FlinkType(ABC):
 
     def _key_hash(self) -> KeyHash | None:
         return None
+
+    def _hash_codes(self, column: pa.Array) -> HashCodes:
+        return hash_column(self.key_hash(), column)
+
+    def _scala_hash_codes(self, column: pa.Array) -> HashCodes:
+        return self._hash_codes(column)
 
     def _key_groups(self, cursor: Cursor) -> GroupFunction:
         return column_groups(self.key_hash(), self.read(cursor))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader
@@ -20,6 +21,8 @@ from statestore.interop.flink_savepoints.types.families.base import (
     encode_parts,
     generic_name,
 )
+from statestore.interop.flink_savepoints.types.families.key_hash import HashCodes, hash_column
+from statestore.interop.flink_savepoints.types.families.scala_hash import hash_product
 from statestore.interop.flink_savepoints.types.value_lengths import Skip
 
 __all__ = ["EitherType"]
@@ -81,6 +84,14 @@ class EitherType(FlinkType):
         tags = choose_bytes(rows, b"\1", b"\2" if self._is_tagged else b"\0")
         sides = write_where(left, rows, self.left), write_where(right, ~rows, self.right)
         return join_parts(tags, *sides)
+
+    def _hash_codes(self, column: pa.Array) -> HashCodes:
+        if self.form != "ScalaEither":
+            return hash_column(self.key_hash(), column)  # whose error names the type
+        is_left, left, right = column.flatten()
+        rows = is_left.to_numpy(zero_copy_only=False)
+        sides = self.left.scala_hash_codes(left), self.right.scala_hash_codes(right)
+        return hash_product([np.where(rows, *sides)])
 
     def _snapshot(self) -> bytes:
         return encode_parts(_SNAPSHOTS[self.form], 1, b"", self.left, self.right)

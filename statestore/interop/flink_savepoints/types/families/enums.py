@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.java_binary import i32, utf
 from statestore.interop.flink_savepoints.metadata.snapshot_format import BASE, inner_class
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
@@ -17,6 +18,7 @@ from statestore.interop.flink_savepoints.types.families.base import (
     SnapshotReaders,
     short_name,
 )
+from statestore.interop.flink_savepoints.types.families.key_hash import HashCodes
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_fixed_skip
 
 __all__ = ["EnumType"]
@@ -53,6 +55,12 @@ class EnumType(FlinkType):
         wrong = (numbers < 0) | (numbers >= len(self.constants))
         cursor.refuse(wrong, f"{self.class_name} has no such constant")
         return pa.array(self.constants, pa.string()).take(pa.array(numbers))
+
+    def _hash_codes(self, column: pa.Array) -> HashCodes:
+        raise UnsupportedTypeError(
+            f"Java gives the constants of the enum {self.java_name} other hashes in each process, "
+            "so no recipe holds for them"
+        )
 
     def _write(self, array: pa.Array) -> pa.Array:
         return write_numbers(pc.index_in(array, pa.array(self.constants, pa.string())), ">i4")

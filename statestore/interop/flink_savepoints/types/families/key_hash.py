@@ -10,20 +10,25 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statestore.keys.arrow import key_groups
-from statestore.keys.groups import key_group_of_hash
+from statestore.keys.arrow import key_groups, key_groups_of_hashes, key_hashes
 
 __all__ = [
     "GroupFunction",
+    "HashCodes",
     "KeyHash",
     "column_groups",
     "groups_of_hashes",
+    "hash_column",
+    "hash_valid",
     "plain_hash",
     "struct_hash",
 ]
 
 GroupFunction: TypeAlias = Callable[[int], npt.NDArray[np.int32]]
 """A function from the max parallelism to key groups."""
+
+HashCodes: TypeAlias = npt.NDArray[np.int32]
+"""Java's ``hashCode`` of each value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +56,26 @@ def column_groups(key_hash: KeyHash, column: pa.Array) -> GroupFunction:
     return lambda most: key_groups([converted], max_parallelism=most, key_types=[key_hash.key_type])
 
 
-def groups_of_hashes(hashes: Sequence[int]) -> GroupFunction:
+def groups_of_hashes(hashes: HashCodes) -> GroupFunction:
     """Return the key groups of keys with the given hashes."""
-    return lambda most: np.array(
-        [key_group_of_hash(hash_code, most) for hash_code in hashes], np.int32
-    )
+    return lambda most: key_groups_of_hashes(hashes, most)
+
+
+def hash_column(key_hash: KeyHash, column: pa.Array) -> HashCodes:
+    """Return the hash of each value of a column; 0 for a null."""
+
+    def hash_known(known: pa.Array) -> HashCodes:
+        return key_hashes([key_hash.convert(known)], key_types=[key_hash.key_type])
+
+    return hash_valid(column, hash_known)
+
+
+def hash_valid(column: pa.Array, hash_known: Callable[[pa.Array], HashCodes]) -> HashCodes:
+    """Return the hashes that a function gives of a column without nulls; 0 for a null."""
+    hashes = np.zeros(len(column), np.int32)
+    is_valid = column.is_valid()
+    hashes[is_valid.to_numpy(zero_copy_only=False)] = hash_known(column.filter(is_valid))
+    return hashes
 
 
 def struct_hash(name: str, parts: Sequence[KeyHash]) -> KeyHash:

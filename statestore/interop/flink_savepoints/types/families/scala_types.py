@@ -33,7 +33,9 @@ from statestore.interop.flink_savepoints.types.families.base import (
     generic_name,
     short_name,
 )
+from statestore.interop.flink_savepoints.types.families.key_hash import HashCodes
 from statestore.interop.flink_savepoints.types.families.lists import PresentElementsType
+from statestore.interop.flink_savepoints.types.families.scala_hash import NONE_HASH, hash_product
 from statestore.interop.flink_savepoints.types.families.tuples import FieldsType
 from statestore.interop.flink_savepoints.types.value_lengths import (
     Skip,
@@ -55,6 +57,10 @@ _ENUM_WIDTH = 4
 @dataclass(frozen=True, slots=True)
 class CaseClassType(FieldsType):
     """A case class or a tuple of Scala."""
+
+    def _hash_codes(self, column: pa.Array) -> HashCodes:
+        parts = zip(self.fields, column.flatten(), strict=True)
+        return hash_product([field.scala_hash_codes(values) for field, values in parts])
 
     def _snapshot(self) -> bytes:
         return encode_parts(_CASE_CLASS, 2, utf(self.class_name), *self.fields)
@@ -119,6 +125,11 @@ class ScalaEnumType(FlinkType):
         cursor.refuse(unknown, f"{self.class_name} has no constant with such an id")
         return self._names.take(index)
 
+    def _hash_codes(self, column: pa.Array) -> HashCodes:
+        ids = self._ids.take(pc.index_in(column, self._names)).fill_null(0)
+        codes: HashCodes = ids.to_numpy(zero_copy_only=False)
+        return codes
+
     def _write(self, array: pa.Array) -> pa.Array:
         return write_numbers(self._ids.take(pc.index_in(array, self._names)), ">i4")
 
@@ -158,6 +169,10 @@ class OptionType(FlinkType):
                 f"a {self.java_name} holds a null, which its column cannot tell from an empty one"
             )
         return values
+
+    def _hash_codes(self, column: pa.Array) -> HashCodes:
+        some = hash_product([self.value.scala_hash_codes(column)])
+        return np.where(find_valid(column), some, np.int32(NONE_HASH))
 
     def _write(self, array: pa.Array) -> pa.Array:
         is_set = find_valid(array)

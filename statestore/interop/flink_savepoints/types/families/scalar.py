@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from statestore.errors import UnsupportedTypeError
@@ -19,10 +20,14 @@ from statestore.interop.flink_savepoints.types.families.base import (
 )
 from statestore.interop.flink_savepoints.types.families.key_hash import (
     GroupFunction,
+    HashCodes,
     KeyHash,
     column_groups,
     groups_of_hashes,
+    hash_column,
+    hash_valid,
 )
+from statestore.interop.flink_savepoints.types.families.scala_hash import SCALA_NUMBERS
 from statestore.interop.flink_savepoints.types.families.scalar_arrays import ARRAYS
 from statestore.interop.flink_savepoints.types.families.scalar_big_numbers import BIG_NUMBERS
 from statestore.interop.flink_savepoints.types.families.scalar_form import ScalarForm
@@ -78,8 +83,18 @@ class Scalar(FlinkType):
 
     def _key_groups(self, cursor: Cursor) -> GroupFunction:
         if self.form.single_key_hashes is not None:
-            return groups_of_hashes(self.form.single_key_hashes(self.read(cursor)))
+            return groups_of_hashes(self._hash_codes(self.read(cursor)))
         return column_groups(self.key_hash(), self.read(cursor))
+
+    def _hash_codes(self, column: pa.Array) -> HashCodes:
+        single = self.form.single_key_hashes
+        if single is None:
+            return hash_column(self.key_hash(), column)
+        return hash_valid(column, lambda known: np.array(single(known), np.int32))
+
+    def _scala_hash_codes(self, column: pa.Array) -> HashCodes:
+        hash_number = SCALA_NUMBERS.get(self.name)
+        return self._hash_codes(column) if hash_number is None else hash_valid(column, hash_number)
 
     def _snapshot(self) -> bytes:
         if self.form.snapshot is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from statestore.interop.flink_savepoints.metadata.java_binary import i32, utf
@@ -120,7 +121,7 @@ def _parse_binary_row(snapshot: SnapshotReader) -> FlinkType:
 
 
 def _sql_row_groups(cursor: Cursor) -> GroupFunction:
-    return groups_of_hashes([sql_row_hash(row) for row in _take_rows(cursor)])
+    return groups_of_hashes(np.array([sql_row_hash(row) for row in _take_rows(cursor)], np.int32))
 
 
 def _take_rows(cursor: Cursor) -> list[bytes]:

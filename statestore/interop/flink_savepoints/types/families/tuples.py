@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from statestore.interop.flink_savepoints.metadata.java_binary import utf
@@ -21,7 +22,11 @@ from statestore.interop.flink_savepoints.types.families.base import (
     short_name,
     total_width,
 )
-from statestore.interop.flink_savepoints.types.families.key_hash import KeyHash, struct_hash
+from statestore.interop.flink_savepoints.types.families.key_hash import (
+    HashCodes,
+    KeyHash,
+    struct_hash,
+)
 from statestore.interop.flink_savepoints.types.families.scalar import Scalar
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_sequence_skip
 
@@ -71,6 +76,13 @@ class TupleType(FieldsType):
     def _key_hash(self) -> KeyHash | None:
         parts = nested_hashes(self.fields)
         return None if parts is None else struct_hash(f"Tuple{len(self.fields)}", parts)
+
+    def _hash_codes(self, column: pa.Array) -> HashCodes:
+        parts = zip(self.fields, column.flatten(), strict=True)
+        first, *others = (field.hash_codes(values) for field, values in parts)
+        for codes in others:
+            first = first * np.int32(31) + codes
+        return first
 
     def _snapshot(self) -> bytes:
         if self.class_name == _JOIN:
