@@ -139,6 +139,20 @@ def test_an_older_flink_is_named_and_what_to_do(version: str, said: str, tmp_pat
     assert not any(operator.is_damaged for operator in shown.operators)
 
 
+@pytest.mark.parametrize("job", ["nonKeyed", pytest.param("complexKeyed", marks=pytest.mark.long)])
+def test_operator_state_of_flink_1_7_names_flink_and_what_to_do(job: str, tmp_path: Path) -> None:
+    place = str(FLINK_1_13.unpack(f"operatorstate/{job}-flink1.7", tmp_path))
+    done = import_savepoint(place, StateStore.open(str(tmp_path / "store")))
+    reasons = {left_out.reason for left_out in done.left_out}
+    said = (
+        "has a serializer snapshot ParameterlessTypeSerializerConfig, which Flink 1.7 or before "
+        "wrote. Savepoints of Flink 1.8 and later can be read. Restore the job with a Flink of "
+        "1.8 to 1.16, and take a new savepoint"
+    )
+    assert any(reason.endswith(said) for reason in reasons)
+    assert all("Restore the job with a Flink of 1.8 to 1.16" in reason for reason in reasons)
+
+
 @pytest.mark.parametrize(
     "jar",
     [

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32
-from statestore.interop.flink_savepoints.metadata.old_versions import unsupported_version
+from statestore.interop.flink_savepoints.metadata.old_versions import too_old
 from statestore.interop.flink_savepoints.metadata.snapshot_format import is_plain_composite
 from statestore.interop.flink_savepoints.types.families.base import FlinkType, SnapshotReader
 from statestore.interop.flink_savepoints.types.flink_types import TYPES, UnknownType
@@ -38,7 +38,10 @@ BodyEnds = Mapping[int, int]
 NO_ENDS: BodyEnds = MappingProxyType({})
 
 _PROXY = 2
-_OLD_SNAPSHOT = "ConfigSnapshot"  # the end of the class names of ``TypeSerializerConfigSnapshot``
+_OLD_SNAPSHOTS = (
+    "ConfigSnapshot",  # the end of the class names of ``TypeSerializerConfigSnapshot``
+    "ParameterlessTypeSerializerConfig",
+)
 _READERS = {
     class_name: read
     for flink_type in TYPES
@@ -110,9 +113,9 @@ def _read_versioned(reader: Reader, ends: BodyEnds) -> FlinkType:
         snapshot.outer_version()
         snapshot.parts()
         return UnknownType(class_name, i32(version) + bytes(reader.data[middle : reader.position]))
-    if class_name.endswith(_OLD_SNAPSHOT):
+    if class_name.endswith(_OLD_SNAPSHOTS):
         what = f"a serializer snapshot {class_name.rpartition('.')[2]}"
-        raise unsupported_version(reader.name, what, version, {version: "1.7 or before"})
+        raise too_old(reader.name, what, "1.7 or before")
     body = reader.base + reader.position
     if body in ends:
         return UnknownType(class_name, i32(version) + reader.bytes(ends[body] - body))
