@@ -21,6 +21,7 @@ from statestore.interop.spark_checkpoints.query_settings import (
 )
 
 __all__ = [
+    "JOIN",
     "NOT_REWRITTEN",
     "PREFIXED",
     "OperatorKind",
@@ -45,7 +46,8 @@ class OperatorKind:
         return self.entries.get(store)
 
 
-_JOIN = {f"{side}-keyWithIndexToValue": "index" for side in ("left", "right")}
+JOIN = "symmetricHashJoin"
+_JOIN_ENTRIES = {f"{side}-keyWithIndexToValue": "index" for side in ("left", "right")}
 _KINDS = {
     "stateStoreSave": OperatorKind("aggregation", {}),
     "sessionWindowStateStoreSaveExec": OperatorKind(
@@ -53,7 +55,7 @@ _KINDS = {
     ),
     "dedupe": OperatorKind("deduplication", {}),
     "dedupeWithinWatermark": OperatorKind("deduplication within the watermark", {}),
-    "symmetricHashJoin": OperatorKind("stream-stream join", _JOIN),
+    JOIN: OperatorKind("stream-stream join", _JOIN_ENTRIES),
     "flatMapGroupsWithState": OperatorKind("flatMapGroupsWithState", {}),
     "applyInPandasWithState": OperatorKind("applyInPandasWithState", {}),
     "globalLimit": OperatorKind("limit", {}),
@@ -93,8 +95,8 @@ def find_problem(operator: Operator, settings: Mapping[str, str]) -> str | None:
     if provider not in ("hdfs", "rocksdb"):
         return f"its state store provider {provider} is not one of Spark's own"
     formats = dict(_FORMATS)
-    if operator.name == "symmetricHashJoin":
-        formats[JOIN_FORMAT] = ("1", "2", "3")
+    if operator.name == JOIN:
+        formats[JOIN_FORMAT] = ("1", "2", "3", "4")
     for name, known in formats.items():
         version = settings[name]
         if version not in known:

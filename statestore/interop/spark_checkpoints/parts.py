@@ -23,7 +23,7 @@ from statestore.format.state import StateKind, TimeDomain
 from statestore.interop.spark_checkpoints.columns import StoreColumns
 from statestore.interop.spark_checkpoints.families import GROUPING_KEY, FamilyColumns
 from statestore.interop.spark_checkpoints.operator_reader import Operator
-from statestore.interop.spark_checkpoints.operators import find_operator_kind
+from statestore.interop.spark_checkpoints.operators import JOIN, find_operator_kind
 from statestore.spark.error_cause import describe_cause
 from statestore.spark.structs import first_free
 
@@ -39,6 +39,8 @@ __all__ = [
 Columns = StoreColumns | FamilyColumns
 TTL = "ttlExpirationMs"
 _EVENT_TIMERS = "$event"
+_EVENT_TIME = "__event_time"
+"""The last key field of a join in state format 4. It has no influence on the partition of a row."""
 
 
 class PartForm(StrEnum):
@@ -161,6 +163,9 @@ def _load_rows(spark: SparkSession, url: str, batch: int, part: StatePart) -> Da
     if part.form is PartForm.FAMILIES:
         # The reader has one task per partition, and no other way to return the partition.
         rows = reader.option("_readAllColumnFamilies", "true").load()
+        if part.operator_name == JOIN:
+            shuffled = F.col(GROUPING_KEY).dropFields(_EVENT_TIME)
+            rows = rows.withColumn(GROUPING_KEY, shuffled)
         return rows.withColumn("partition_id", F.spark_partition_id())
     if part.form is PartForm.TIMERS:
         rows = reader.option("readRegisteredTimers", "true").load()

@@ -18,11 +18,12 @@ from statestore.interop.spark_checkpoints.columns import StoreColumns
 from statestore.interop.spark_checkpoints.families import FAMILY, FamilyColumns
 from statestore.interop.spark_checkpoints.import_record import ImportedStore, QueryRecord
 from statestore.interop.spark_checkpoints.operators import (
+    JOIN,
     NOT_REWRITTEN,
     PREFIXED,
 )
 from statestore.interop.spark_checkpoints.parts import PartForm
-from statestore.interop.spark_checkpoints.query_settings import ENCODING
+from statestore.interop.spark_checkpoints.query_settings import ENCODING, JOIN_FORMAT
 from statestore.interop.spark_checkpoints.state_files import Provider
 from statestore.interop.spark_checkpoints.variables import family_names, rebuild_families
 from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
@@ -30,6 +31,8 @@ from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
 __all__ = ["StoreStates", "needs_rewriter", "select_stores"]
 
 State = tuple[ImportedStore, RestoredKeyedState]
+_NOT_WRITTEN = "4"
+"""The state format of joins that Spark's rewriter writes wrongly, up to Spark 4.3."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,12 @@ def _select_store(
         raise UnsupportedTypeError(
             "Spark's own rewriter, which writes RocksDB for this query, does not support "
             f"operator {store.uid}: export with provider hdfs"
+        )
+    if store.operator_name == JOIN and record.settings[JOIN_FORMAT] == _NOT_WRITTEN:
+        raise UnsupportedTypeError(
+            f"Spark's own rewriter writes operator {store.uid}, a join in state format "
+            f"{_NOT_WRITTEN}, as files that Spark cannot read. Its state can be imported, but not "
+            f"exported: start the query with a new location and {JOIN_FORMAT}=3"
         )
     if provider == "hdfs" and store.form is PartForm.FAMILIES:
         raise UnsupportedTypeError(

@@ -263,8 +263,8 @@ def test_a_folder_that_is_not_a_location(kept: Kept, tmp_path: Path) -> None:
 def test_a_join_of_another_format(kept: Kept, tmp_path: Path) -> None:
     location = kept.copy(tmp_path / "location")
     edit(location / METADATA, named("stateStoreSave", "symmetricHashJoin"))
-    edit(location / "offsets/2", conf(JOIN, "4"))
-    refuses(kept, tmp_path, location, UnsupportedTypeError, ["format 4", JOIN])
+    edit(location / "offsets/2", conf(JOIN, "5"))
+    refuses(kept, tmp_path, location, UnsupportedTypeError, ["format 5", JOIN])
 
 
 def test_a_join_with_a_store_that_is_not_known(kept: Kept, tmp_path: Path) -> None:

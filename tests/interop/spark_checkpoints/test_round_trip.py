@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from statestore import StateStore
+from statestore.errors import UnsupportedTypeError
 from statestore.interop.spark_checkpoints.export_state import export_checkpoint
 from statestore.interop.spark_checkpoints.import_state import import_checkpoint
 from tests.interop.spark_checkpoints.queries import (
@@ -159,3 +160,31 @@ def test_a_query_with_another_format_continues(
     moved = world.run("moved", after, 3)
     assert moved == world.run("plain", before, 3)
     assert any(moved.values())
+
+
+def test_a_join_in_format_4_is_imported_and_not_exported(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark's rewriter, also when Spark calls it, writes such a join so that Spark cannot read it.
+
+    The key of its rows also has their event time, which does not determine the partition.
+    """
+    conf = {
+        "spark.sql.streaming.join.stateFormatVersion": "4",
+        "spark.sql.streaming.join.stateFormatV4.enabled": "true",
+    }
+    world = World(spark, tmp_path, "join", 2, {NO_DATA_BATCHES: "false", **conf})
+    world.run("first", "rocksdb", 2)
+    store = StateStore.open(str(tmp_path / "store"), spark=spark)
+    done = import_checkpoint(spark, str(tmp_path / "first"), store)
+    (imported,) = done.record.stores
+    assert imported.columns.key.names == ["field0", "field1"]
+    state = store.restore().keyed(imported.uid, imported.state).to_arrow()
+    assert {*state["column_family_name"].to_pylist()} == {
+        f"{side}-{family}"
+        for side in ("left", "right")
+        for family in ("keyWithTsToValues", "tsWithKey")
+    }
+    with pytest.raises(UnsupportedTypeError, match="a join in state format 4, as files that Spark"):
+        export_checkpoint(store, str(tmp_path / "moved"), partitions=3)
+    assert not (tmp_path / "moved").exists()
