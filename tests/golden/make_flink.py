@@ -99,6 +99,9 @@ def main() -> None:
     user_types = target / "user_types.json.xz"
     if not user_types.exists():
         user_types.write_bytes(_compressed(json.dumps(_serializers("Rows")).encode()))
+    kryo_values = target / "kryo_values.json.xz"
+    if not kryo_values.exists():
+        kryo_values.write_bytes(_compressed(json.dumps(_kryo_values()).encode()))
 
 
 def _kafka(target: Path) -> dict[str, object]:
@@ -135,6 +138,19 @@ def _serializers(program: str) -> dict[str, list[object]]:
         version: [json.loads(line) for line in lines if lines is said[0] or line not in said[0]]
         for version, lines in zip(VERSIONS, said, strict=True)
     }
+
+
+def _kryo_values() -> list[dict[str, str]]:
+    """Return values with their class, and the bytes that Kryo of each version writes."""
+    said = [Flink(version).java("golden.KryoValues", ()).splitlines() for version in VERSIONS]
+    return [
+        {"class": json.loads(lines[0])["class"]}
+        | {
+            version: json.loads(line)["bytes"]
+            for version, line in zip(VERSIONS, lines, strict=True)
+        }
+        for lines in zip(*said, strict=True)
+    ]
 
 
 def _write(target: Path, version: str) -> dict[str, object]:

@@ -30,7 +30,10 @@ __all__ = ["VERSIONS", "Flink", "flink_with_kafka"]
 VERSIONS = ("2.3.0", "1.20.3")
 SOURCES = Path(__file__).parents[1] / "interop" / "flink_savepoints" / "java"
 JOB_SECONDS = 240
-_OPENED = ("java.util", "java.lang", "java.math", "java.time")
+_OPENED = (
+    *("java.util", "java.util.concurrent", "java.util.concurrent.atomic"),
+    *("java.lang", "java.math", "java.time"),
+)
 _JVM = (
     "-Xmx1200m",
     *SHORT_LIVED_JVM,

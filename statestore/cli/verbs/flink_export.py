@@ -32,14 +32,17 @@ __all__ = ["export_state"]
         "State that Flink cannot represent is refused with its operator, state and column. Before "
         "the savepoint becomes visible, all rows are read back and compared with the store. Flink "
         "restores the savepoint at any parallelism up to the maximum, with any state backend. Set "
-        "pipeline.max-parallelism of the job to that maximum. STORE is the same as --store. With "
-        "--dry-run: what each subtask would get, and nothing is written."
+        "pipeline.max-parallelism of the job to that maximum. With --flink 2.3, values that Kryo "
+        "of Flink 1 wrote are converted: Flink 2 reads other values from them, without an error. "
+        "STORE is the same as --store. With --dry-run: what each subtask would get, and nothing is "
+        "written."
     ),
     examples=(
         "statestore flink export ./orders ./savepoint",
         "statestore flink export ./savepoint --max-parallelism 720 --dry-run --store ./orders",
         "statestore flink export ./orders ./some --operator by_long --leave-out by_long/texts",
         "statestore flink export ./orders ./less --leave-out kinds --leave-out by_tuple",
+        "statestore flink export ./orders ./savepoint --flink 2.3",
     ),
 )
 @click.argument("places", nargs=-1, required=True, metavar="[STORE] SAVEPOINT")
@@ -91,6 +94,17 @@ __all__ = ["export_state"]
     metavar="UID/STATE",
     help="A state whose value columns form a tuple in the job instead of a Row. Repeatable.",
 )
+@click.option(
+    "--flink",
+    "version",
+    metavar="VERSION",
+    help="The job's version of Flink, such as 2.3: state of Flink 1 is converted for Flink 2.",
+)
+@click.option(
+    "--written-by",
+    metavar="VERSION",
+    help="The Flink that wrote the imported savepoint. [from its metadata, since Flink 1.16]",
+)
 @click.option("--dry-run", is_flag=True, help="Report what would be written, and write nothing.")
 @pass_invocation
 def export_state(
@@ -105,6 +119,8 @@ def export_state(
     moved: tuple[str, ...],
     allow: tuple[str, ...],
     tuples: tuple[str, ...],
+    version: str | None,
+    written_by: str | None,
     dry_run: bool,
 ) -> Output[ExportedSavepoint]:
     """Export a checkpoint as a savepoint that Flink can restore."""
@@ -123,7 +139,11 @@ def export_state(
             checkpoint=checkpoint,
             parallelism=parallelism,
             max_parallelism=max_parallelism,
-            tuples=tuple(_state("--tuple", tuple_state) for tuple_state in tuples),
+            target=module.FlinkTarget(
+                tuples=tuple(_state("--tuple", tuple_state) for tuple_state in tuples),
+                version=version,
+                written_by=written_by,
+            ),
             dry_run=dry_run,
             on_progress=progress,
             access=module.SavepointAccess(moved=dict(map(folder_pair, moved)), allow=allow),

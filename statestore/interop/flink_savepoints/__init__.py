@@ -28,6 +28,7 @@ from statestore.interop.flink_savepoints.importing.import_state import (
 from statestore.interop.flink_savepoints.importing.refusals import Refused
 from statestore.interop.flink_savepoints.options import (
     ExportSelection,
+    FlinkTarget,
     SavepointAccess,
     SavepointHints,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "ExportedSavepoint",
     "FlinkOperator",
     "FlinkSavepoint",
+    "FlinkTarget",
     "ImportedOperator",
     "ImportedSavepoint",
     "ImportedState",

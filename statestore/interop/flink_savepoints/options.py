@@ -9,7 +9,16 @@ from typing import Any
 from statestore.arguments import checked_fields
 from statestore.durations import Duration
 
-__all__ = ["ACCESS", "EVERYTHING", "HINTS", "ExportSelection", "SavepointAccess", "SavepointHints"]
+__all__ = [
+    "ACCESS",
+    "ANY_JOB",
+    "EVERYTHING",
+    "HINTS",
+    "ExportSelection",
+    "FlinkTarget",
+    "SavepointAccess",
+    "SavepointHints",
+]
 
 
 @checked_fields
@@ -80,6 +89,29 @@ class ExportSelection:
     carry: Collection[str] = ()
 
 
+@checked_fields
+@dataclass(frozen=True, kw_only=True)
+class FlinkTarget:
+    """The job that restores an exported savepoint.
+
+    Attributes:
+        tuples: states, as pairs of operator and state, whose values of several columns are a tuple
+            in the job; by default they are a ``Row``. State that was imported keeps its types.
+        version: the job's version of Flink, such as ``2.3``. State that Flink 1 wrote is then
+            converted for Flink 2. By default it is written for the Flink that wrote it.
+        written_by: the version of Flink that wrote the imported state. By default it follows from
+            the savepoint's metadata, except for savepoints before Flink 1.16.
+
+    Raises:
+        InvalidArgumentError: for a value of another type.
+    """
+
+    tuples: Collection[tuple[str, str]] = ()
+    version: str | None = None
+    written_by: str | None = None
+
+
 ACCESS = SavepointAccess()
 HINTS = SavepointHints()
 EVERYTHING = ExportSelection()
+ANY_JOB = FlinkTarget()

@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from statestore.format.state import StateKind
 from statestore.format.ttl import TimeToLive
+from statestore.interop.flink_savepoints.options import FlinkTarget
 from statestore.snapshot.write_options import KeyedOptions
 from statestore.store import StateStore
 
-__all__ = ["TUPLES", "golden_rows", "write_golden_store"]
+__all__ = ["TUPLED", "TUPLES", "golden_rows", "write_golden_store"]
 
 Row = Mapping[str, Any]
 NOW = 1_790_000_000_000
@@ -25,6 +26,8 @@ TUPLES = (
     ("parts", "union"),
 )
 """States with several columns, which are a tuple in the job."""
+
+TUPLED = FlinkTarget(tuples=TUPLES)
 
 _KEYS = {
     "by_long": [("id", pa.int64())],

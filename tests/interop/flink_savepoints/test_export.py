@@ -36,7 +36,7 @@ from statestore.interop.flink_savepoints.write.canonical_writer import Savepoint
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.snapshot.write_options import Changes
 from statestore.store import StateStore
-from tests.interop.flink_savepoints.golden_store import TUPLES, write_golden_store
+from tests.interop.flink_savepoints.golden_store import TUPLED, write_golden_store
 from tests.interop.flink_savepoints.goldens import Golden
 from tests.support.options import grouped, keyed_arguments
 
@@ -66,7 +66,11 @@ def rows_in(place: Path, *, operator: int = 0, name: str = "state") -> Iterator[
 @pytest.mark.parametrize("most", [128, pytest.param(720, marks=pytest.mark.long), 32768])
 def test_all_rows_are_where_flink_reads_them(golden: StateStore, tmp_path: Path, most: int) -> None:
     done = export_savepoint(
-        golden, str(tmp_path / "to"), tuples=TUPLES, parallelism=5, max_parallelism=most
+        golden,
+        str(tmp_path / "to"),
+        target=TUPLED,
+        parallelism=5,
+        max_parallelism=most,
     )
     made = open_savepoint(done.savepoint)
     assert made.metadata.version == 3
@@ -203,7 +207,7 @@ def test_a_ttl_becomes_the_time_of_last_access(tmp_path: Path) -> None:
 def test_a_dry_run_reports_the_same_and_writes_nothing(golden: StateStore, tmp_path: Path) -> None:
     place = tmp_path / "to"
     told: list[tuple[float, float]] = []
-    options: Mapping[str, Any] = {"tuples": TUPLES, "parallelism": 3, "max_parallelism": 300}
+    options: Mapping[str, Any] = {"target": TUPLED, "parallelism": 3, "max_parallelism": 300}
     plan = export_savepoint(golden, str(place), dry_run=True, **options)
     assert not place.exists()
     done = export_savepoint(golden, str(place), on_progress=lambda *at: told.append(at), **options)
@@ -418,7 +422,7 @@ def test_an_invalid_target_is_refused(golden: StateStore, tmp_path: Path) -> Non
     used.mkdir()
     (used / "note").write_text("mine")
     with pytest.raises(InvalidArgumentError, match="is not empty"):
-        export_savepoint(golden, str(used), tuples=TUPLES)
+        export_savepoint(golden, str(used), target=TUPLED)
     assert [one.name for one in used.iterdir()] == ["note"]
     with pytest.raises(InvalidArgumentError, match="is inside"):
         export_savepoint(golden, str(tmp_path / "store" / "savepoint"))
@@ -448,7 +452,7 @@ def test_a_crash_leaves_no_savepoint(
         monkeypatch.setattr(SavepointWriter, "write_file", file)
         monkeypatch.setattr(SavepointWriter, "discard", lambda _: None)  # like a killed process
         with pytest.raises(StorageError):
-            export_savepoint(golden, str(place), tuples=TUPLES)
+            export_savepoint(golden, str(place), target=TUPLED)
         assert len(list(place.glob("*"))) == survived
         with pytest.raises(InvalidArgumentError, match="is not a Flink savepoint"):
             open_savepoint(str(place))
@@ -464,7 +468,7 @@ def test_an_export_that_fails_verification_is_deleted(
 
     monkeypatch.setattr(export_keyed, "encode_rows", wrong)
     with pytest.raises(CorruptionError, match="rows were read back"):
-        export_savepoint(golden, str(tmp_path / "to"), tuples=TUPLES)
+        export_savepoint(golden, str(tmp_path / "to"), target=TUPLED)
     assert not any((tmp_path / "to").iterdir())
 
 
@@ -473,7 +477,7 @@ def test_rows_that_differ_from_the_stored_ones_are_not_written(
 ) -> None:
     monkeypatch.setattr(ExportedKeyedStates, "_read_rows", lambda *_: iter(()))
     with pytest.raises(CorruptionError, match="0 rows were read"):
-        export_savepoint(golden, str(tmp_path / "to"), tuples=TUPLES)
+        export_savepoint(golden, str(tmp_path / "to"), target=TUPLED)
     assert not any((tmp_path / "to").iterdir())
 
 
@@ -502,7 +506,11 @@ def test_the_size_of_pieces_does_not_matter(
     golden: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, most: int
 ) -> None:
     whole = export_savepoint(
-        golden, str(tmp_path / "whole"), tuples=TUPLES, max_parallelism=most, parallelism=3
+        golden,
+        str(tmp_path / "whole"),
+        target=TUPLED,
+        max_parallelism=most,
+        parallelism=3,
     )
     for module in (export_keyed, entries):
         monkeypatch.setattr(module, "PIECE_BYTES", size)
@@ -510,7 +518,11 @@ def test_the_size_of_pieces_does_not_matter(
     monkeypatch.setattr(group_bytes, "BLOCK_BYTES", max(size, 10))
     store = StateStore.open(golden.url, parquet=ParquetOptions(memory_bytes=2**16))
     done = export_savepoint(
-        store, str(tmp_path / "pieces"), tuples=TUPLES, max_parallelism=most, parallelism=3
+        store,
+        str(tmp_path / "pieces"),
+        target=TUPLED,
+        max_parallelism=most,
+        parallelism=3,
     )
     assert done.operators == whole.operators
     assert entries_in(done.savepoint) == entries_in(whole.savepoint)

@@ -10,7 +10,7 @@ import pytest
 from statestore.interop.flink_savepoints import export_savepoint, import_savepoint
 from statestore.interop.flink_savepoints.options import ExportSelection, SavepointAccess
 from statestore.store import StateStore
-from tests.interop.flink_savepoints.golden_store import TUPLES, golden_rows, write_golden_store
+from tests.interop.flink_savepoints.golden_store import TUPLED, golden_rows, write_golden_store
 from tests.interop.flink_savepoints.goldens import Golden
 from tests.interop.flink_savepoints.test_real_flink import (
     HEAP,
@@ -40,7 +40,7 @@ def restored(
     """
     store = write_golden_store(str(folder / "store"), GOLDEN.rows())
     place = str(folder / "savepoint")
-    export_savepoint(store, place, tuples=TUPLES, parallelism=written, max_parallelism=most)
+    export_savepoint(store, place, target=TUPLED, parallelism=written, max_parallelism=most)
     found = dumped(Flink(version), folder, place, backend, parallelism=parallelism, most=most)
     # Only the job's source prints the state that it was restored without.
     states = [one for one in found if one["operator"] != "numbers"]

@@ -20,6 +20,7 @@ from statestore.interop.flink_savepoints.exporting.export_types import (
     OperatorExport,
     OperatorStatePlan,
 )
+from statestore.interop.flink_savepoints.exporting.flink_versions import migrate_elements
 from statestore.interop.flink_savepoints.metadata.java_binary import i16, i32
 from statestore.interop.flink_savepoints.metadata.reader import (
     InlineHandle,
@@ -145,7 +146,10 @@ def _redistribute(
             for run in redistribution.runs(number)[state_plan.state.name]:
                 elements += old[run.subtask][run.first : run.stop]
     schema = arrow_schema(state_plan.state.schema)
-    return tuple(pa.Table.from_pylist(elements, schema) for elements in lists)
+    tables = (pa.Table.from_pylist(elements, schema) for elements in lists)
+    if state_plan.is_migrated:
+        return tuple(migrate_elements(table, state_plan) for table in tables)
+    return tuple(tables)
 
 
 def write_subtask(

@@ -31,6 +31,11 @@ from statestore.interop.flink_savepoints.exporting.export_types import (
     OperatorExport,
     OperatorStatePlan,
 )
+from statestore.interop.flink_savepoints.exporting.flink_versions import (
+    migrate_keyed,
+    migrate_operator,
+    must_migrate,
+)
 from statestore.interop.flink_savepoints.importing.import_operators import element_columns
 from statestore.interop.flink_savepoints.importing.import_record import (
     RECORD,
@@ -40,7 +45,12 @@ from statestore.interop.flink_savepoints.importing.import_record import (
 )
 from statestore.interop.flink_savepoints.importing.left_out_state import checkpoint_left_out
 from statestore.interop.flink_savepoints.metadata.reader import Mode
-from statestore.interop.flink_savepoints.options import EVERYTHING, ExportSelection
+from statestore.interop.flink_savepoints.options import (
+    ANY_JOB,
+    EVERYTHING,
+    ExportSelection,
+    FlinkTarget,
+)
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo as FlinkState
 from statestore.interop.flink_savepoints.read.operator_state import SOURCE_READER_STATE
 from statestore.interop.flink_savepoints.types.arrow_types import WINDOW
@@ -90,7 +100,7 @@ def plan_export(
     selection: ExportSelection = EVERYTHING,
     parallelism: int | None = None,
     max_parallelism: int | None = None,
-    tuples: Collection[tuple[str, str]] = (),
+    target: FlinkTarget = ANY_JOB,
 ) -> ExportPlan:
     """Plan the export of a checkpoint; see ``export_savepoint`` for the parameters.
 
@@ -100,14 +110,14 @@ def plan_export(
             named in the selection.
         UnsupportedTypeError: for a type that Flink does not support, with the operator, state and
             column.
-        InvalidArgumentError: if no state is left to write.
+        InvalidArgumentError: if no state is left to write, or for a wrong version of the target.
         ParallelismError: for an invalid parallelism.
     """
     operators = selection.operators
     states = ((entry.state.uid, entry.state.name) for entry in manifest.entries)
     known = {state for state in states if record is None or state[0] != RECORD}
     uids = sorted({uid for uid, _ in known})
-    _refuse_unknown(known, uids, operators, tuples)
+    _refuse_unknown(known, uids, operators, target.tuples)
     lacking = checkpoint_left_out(manifest, record)
     # Without an import record it is unknown from which savepoint operators could be copied.
     operators_lacking = [state for state in lacking if state.state is None and record is not None]
@@ -138,12 +148,13 @@ def plan_export(
         if (state.operator, state.part) not in unwanted
     ]
     skipped = {(state.operator, state.state) for state in left}
+    migrates = must_migrate(record, target)
     plans = []
     for uid in uids:
         names = {name for owner, name in known if owner == uid and (uid, name) not in skipped}
         if names:
-            tupled = {name for owner, name in tuples if owner == uid}
-            own = _OperatorSelection(names, tupled, record)
+            tupled = {name for owner, name in target.tuples if owner == uid}
+            own = _OperatorSelection(names, tupled, record, migrates)
             operator_plan = _plan_operator(manifest, uid, own, parallelism, max_parallelism)
             offsets = next((view.state for view in views if view.operator == uid), None)
             plans.append(replace(operator_plan, offsets=offsets))
@@ -216,11 +227,15 @@ def _find_views(known: set[tuple[str, str]], record: SavepointRecord) -> list[Le
 
 @dataclass(frozen=True)
 class _OperatorSelection:
-    """The states of an operator to write, the states to write as tuples, and the import record."""
+    """The states of an operator to write, the states to write as tuples, and the import record.
+
+    ``migrates`` is True if the state is converted from Flink 1 to Flink 2.
+    """
 
     names: set[str]
     tuples: set[str]
     record: SavepointRecord | None
+    migrates: bool
 
     def find_state(self, uid: str, name: str) -> ImportedState | None:
         """Return the import record of a state, None if it was not imported."""
@@ -280,6 +295,8 @@ def _plan_operator(
                 else _plan_imported_operator_state(operator_state, known)
             )
             operator.append(operator_plan)
+    if selection.migrates:
+        keyed, operator = list(map(migrate_keyed, keyed)), list(map(migrate_operator, operator))
     _refuse_mixed(keyed)
     imported = selection.find_operator(uid)
     subtasks = parallelism or manifest.operators.parallelism_of(uid)

@@ -13,6 +13,7 @@ from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.format.names import KEY_GROUP
 from statestore.format.rescale_proof import RowSet
 from statestore.interop.flink_savepoints.exporting.export_types import KeyedExport
+from statestore.interop.flink_savepoints.exporting.flink_versions import migrate_rows
 from statestore.interop.flink_savepoints.read.composite import KeyLayout, length_marks
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import BYTES, Spans, join_parts
@@ -47,9 +48,12 @@ def row_set(rows: pa.Table, plan: KeyedExport) -> RowSet:
 def normalize_rows(rows: pa.Table, plan: KeyedExport) -> pa.Table:
     """Return rows in the form that a savepoint can represent.
 
-    List positions count from 0, and TTL timestamps are whole milliseconds.
+    List positions count from 0, and TTL timestamps are whole milliseconds. Values that are migrated
+    have the form of the new version of Flink.
     """
     state = plan.state
+    if plan.is_migrated:
+        rows = migrate_rows(rows, plan)
     if plan.has_flink_groups:
         return _replace_column(rows, FLINK_KEY_GROUP, rows.column(KEY_GROUP))
     if plan.columns is not None:

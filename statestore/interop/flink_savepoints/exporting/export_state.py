@@ -11,7 +11,7 @@ The memory that it needs does not depend on the size of a key group or state
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
@@ -49,8 +49,10 @@ from statestore.interop.flink_savepoints.metadata.reader import (
 from statestore.interop.flink_savepoints.metadata.writer import metadata_v3
 from statestore.interop.flink_savepoints.options import (
     ACCESS,
+    ANY_JOB,
     EVERYTHING,
     ExportSelection,
+    FlinkTarget,
     SavepointAccess,
 )
 from statestore.interop.flink_savepoints.read.savepoint import parse_savepoint
@@ -133,7 +135,7 @@ def export_savepoint(
     selection: ExportSelection = EVERYTHING,
     parallelism: int | None = None,
     max_parallelism: int | None = None,
-    tuples: Collection[tuple[str, str]] = (),
+    target: FlinkTarget = ANY_JOB,
     access: SavepointAccess = ACCESS,
     dry_run: bool = False,
     on_progress: Progress | None = None,
@@ -152,8 +154,7 @@ def export_savepoint(
             restore the savepoint with any other.
         max_parallelism: the number of key groups, 1 to 32768; by default as stored. An operator
             that was imported with one key group keeps it, because its job allows no other.
-        tuples: states, as pairs of operator and state, whose values of several columns are a tuple
-            in the job; by default they are a ``Row``.
+        target: the job that restores the savepoint: its version of Flink, and its tuples.
         access: how the files of a savepoint to carry from are found and read. The storage options
             also apply to the written savepoint.
         dry_run: report what each subtask would get, without writing anything.
@@ -163,10 +164,12 @@ def export_savepoint(
         The written operators and states, and the ones that were left out.
 
     Raises:
-        UnsupportedTypeError: for a type or value that Flink does not support, with the operator,
-            state and column. A type is refused before anything is written.
-        InvalidArgumentError: if the place is not empty or is inside of the store, or if another
-            savepoint is now in the place of the savepoint to carry from.
+        UnsupportedTypeError: for a type or value that Flink does not support, or that cannot be
+            converted for the target, with the operator, state and column. A type is refused before
+            anything is written.
+        InvalidArgumentError: if the place is not empty or is inside of the store, if another
+            savepoint is now in the place of the savepoint to carry from, or for a target that
+            the state cannot be written for.
         LeftOutStateError: for state of the source that the checkpoint does not have, because its
             import or a salvage left it out, unless ``selection`` names it.
         StateNotFoundError: for an operator or a state that does not exist.
@@ -187,17 +190,17 @@ def export_savepoint(
         selection=selection,
         parallelism=parallelism,
         max_parallelism=max_parallelism,
-        tuples=tuples,
+        target=target,
     )
-    target = open_storage(place, access.storage_options)
-    if f"{target.url}/".startswith(f"{store.url.rstrip('/')}/"):
+    storage = open_storage(place, access.storage_options)
+    if f"{storage.url}/".startswith(f"{store.url.rstrip('/')}/"):
         raise InvalidArgumentError(
-            f"{target.url} is inside the store {store.url}; choose a folder outside the store"
+            f"{storage.url} is inside the store {store.url}; choose a folder outside the store"
         )
     carried = None
     if plan.carried and record is not None:
         carried = select_carried_operators(plan.carried, record, max_parallelism, access)
-    writer = _DryRunWriter(target) if dry_run else SavepointWriter(target)
+    writer = _DryRunWriter(storage) if dry_run else SavepointWriter(storage)
     reporter = _ProgressReporter(on_progress, restored, plan)
     try:
         memory_bytes = store.parts.parquet.memory_bytes
@@ -211,7 +214,7 @@ def export_savepoint(
         number = restored.checkpoint_id if carried is None else carried.checkpoint
         metadata = SavepointMetadata(3, number, handles)
         if not dry_run:
-            _verify(metadata, written, Places(target, access.storage_options))
+            _verify(metadata, written, Places(storage, access.storage_options))
             writer.finish(metadata)
     except BaseException:
         writer.discard()
@@ -219,7 +222,7 @@ def export_savepoint(
     return ExportedSavepoint(
         store=store.url,
         checkpoint_id=restored.checkpoint_id,
-        savepoint=target.url,
+        savepoint=storage.url,
         operators=tuple(operator.result for operator in written),
         left_out=plan.left_out,
         dry_run=dry_run,

@@ -131,7 +131,7 @@ class KeyedExport:
     """The export plan of a keyed state: its Flink state, and the columns of each part.
 
     For a state that was imported from a savepoint, ``imported`` is its record and ``columns`` is
-    the mapping of its rows.
+    the mapping of its rows. ``is_migrated`` is True if its values are converted for Flink 2.
     """
 
     state: KeyedState
@@ -143,6 +143,7 @@ class KeyedExport:
 
     columns: StateColumns | None = None
     imported: ImportedState | None = None
+    is_migrated: bool = False
 
     @property
     def info(self) -> StateInfo:
@@ -188,13 +189,17 @@ class KeyedExport:
 
 @dataclass(frozen=True)
 class OperatorStatePlan:
-    """The export plan of an operator state; ``key`` is set for a broadcast map only."""
+    """The export plan of an operator state; ``key`` is set for a broadcast map only.
+
+    ``is_migrated`` is True if its values are converted for Flink 2.
+    """
 
     state: OperatorState
     mode: Mode
     value: ExportPart
     key: ExportPart | None
     imported: ImportedState | None = None
+    is_migrated: bool = False
 
     @property
     def name(self) -> str:

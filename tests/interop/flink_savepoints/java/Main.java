@@ -37,7 +37,7 @@ import org.apache.flink.util.Collector;
 /**
  * Runs jobs one after another in a cluster of this process. A step is one argument, words with "="
  * between blanks: do=savepoint|checkpoint|restore|dump, to=, from=, events=, parallelism=, max=, format=; with
- * results= the job is one of SQL; any name with a dot is a setting of Flink.
+ * results= the job is one of SQL; a dump waits for operators= of them; any name with a dot is a setting of Flink.
  */
 public class Main {
     private static final List<String> WINDOWS = List.of("sums", "lists", "sessions");
@@ -99,7 +99,8 @@ public class Main {
         mini.submitJob(graph).get();
         JobID job = graph.getJobID();
         if (dumps) {
-            int subtasks = 1 + 7 * Integer.parseInt(words.get("parallelism"));
+            int operators = Integer.parseInt(words.getOrDefault("operators", "7"));
+            int subtasks = 1 + operators * Integer.parseInt(words.get("parallelism"));
             waitFor(mini, job, () -> Dump.subtasks() == subtasks);
             Files.write(Path.of(words.get("to")), Dump.lines(), StandardCharsets.UTF_8);
             mini.cancelJob(job).get();

@@ -1,0 +1,220 @@
+"""Write state of Flink 1 for Flink 2, which reads some of it in another way without an error.
+
+What differs is Kryo: Flink 1 has version 2 and Flink 2 has version 5, with the same serializer
+snapshots. Flink 2 has no serializers of Flink's Scala API, so state with them is refused. All other
+serializers that this package writes are the same in both.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pyarrow as pa
+
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.interop.flink_savepoints.exporting.export_types import (
+    ExportPart,
+    KeyedExport,
+    OperatorStatePlan,
+)
+from statestore.interop.flink_savepoints.importing.import_record import SavepointRecord
+from statestore.interop.flink_savepoints.options import FlinkTarget
+from statestore.interop.flink_savepoints.types.byte_slices import BYTES, Spans
+from statestore.interop.flink_savepoints.types.decode import (
+    decode_list,
+    decode_map_values,
+    decode_values,
+)
+from statestore.interop.flink_savepoints.types.encode import encode_list
+from statestore.interop.flink_savepoints.types.families.base import nested_types
+from statestore.interop.flink_savepoints.types.families.kryo_migration import migrate_kryo
+from statestore.interop.flink_savepoints.types.flink_types import (
+    FlinkType,
+    KryoKeyType,
+    KryoType,
+    ListType,
+    MapType,
+    NullableType,
+)
+from statestore.interop.flink_savepoints.types.named_columns import EntryForm
+
+__all__ = ["migrate_elements", "migrate_keyed", "migrate_operator", "migrate_rows", "must_migrate"]
+
+_VERSION = re.compile(r"([12])(\.\d+)*")
+_FIRST_OF_FLINK_2 = 5
+"""The first version of ``_metadata`` that only Flink 2 writes."""
+
+_ONLY_FLINK_1 = 4
+"""The version that only Flink 1 writes; earlier ones are also written by an export."""
+
+_SCALA = b"org.apache.flink.api.scala.typeutils."
+_KRYO_5 = 5
+
+
+def must_migrate(record: SavepointRecord | None, target: FlinkTarget) -> bool:
+    """Return whether state of Flink 1 is to be written for Flink 2.
+
+    Args:
+        record: the savepoint from which the state was imported; None if there is none.
+        target: the job that restores the savepoint.
+
+    Raises:
+        InvalidArgumentError: for a text that is no version of Flink 1 or 2, for state of Flink 2
+            and a job of Flink 1, and if nothing says which Flink wrote the savepoint.
+    """
+    written_by = _parse_major(target.written_by, "written_by")
+    wanted = _parse_major(target.version, "the version of the target")
+    if wanted is None or record is None:
+        return False
+    if written_by is None:
+        if record.metadata_version < _ONLY_FLINK_1:
+            raise InvalidArgumentError(
+                f"nothing says whether Flink 1 or 2 wrote the state of {record.place}, whose "
+                f"metadata have version {record.metadata_version}: pass --written-by with the "
+                "version of Flink, or FlinkTarget(written_by=…) in Python"
+            )
+        written_by = 2 if record.metadata_version >= _FIRST_OF_FLINK_2 else 1
+    if written_by > wanted:
+        raise InvalidArgumentError(
+            f"Flink {written_by} wrote the state of {record.place}, and it cannot be written for "
+            f"Flink {wanted}: choose version 2 as the target"
+        )
+    return written_by < wanted
+
+
+def _parse_major(version: str | None, what: str) -> int | None:
+    if version is None:
+        return None
+    match = _VERSION.fullmatch(version)
+    if match is None:
+        raise InvalidArgumentError(
+            f"{what} is {version!r}, which is not a version of Flink 1 or 2, such as 2.3"
+        )
+    return int(match[1])
+
+
+def migrate_keyed(plan: KeyedExport) -> KeyedExport:
+    """Return the plan of a keyed state of Flink 1 for Flink 2.
+
+    Raises UnsupportedTypeError for a type that Flink 2 does not have, or whose bytes are unknown.
+    """
+    if plan.imported is None:
+        return plan
+    _refuse_scala(plan)
+    key = plan.flink.key
+    if isinstance(key, KryoKeyType):
+        return replace(
+            plan,
+            flink=plan.flink.with_key(replace(key, kryo=_KRYO_5)),
+            key=replace(plan.key, flink_type=replace(key, kryo=_KRYO_5)),
+            is_migrated=_has_kryo(plan.flink.value),
+        )
+    kept = "keys" if _has_kryo(key) else "namespaces" if _has_kryo(plan.flink.namespace) else ""
+    is_bytes = plan.is_bytes and _has_kryo(plan.flink.value)
+    if kept or is_bytes:
+        raise UnsupportedTypeError(
+            f"{plan.state} cannot be written for Flink 2: its {kept or 'values'} are bytes that "
+            f"Kryo 2 wrote, and Flink 2 has Kryo 5. Leave it out with --leave-out {plan.state.uid}"
+        )
+    return replace(plan, is_migrated=_has_kryo(plan.flink.value))
+
+
+def migrate_operator(plan: OperatorStatePlan) -> OperatorStatePlan:
+    """Return the plan of an operator state of Flink 1 for Flink 2.
+
+    Raises UnsupportedTypeError for a type that Flink 2 does not have.
+    """
+    if plan.imported is None:
+        return plan
+    _refuse_scala(plan)
+    serializers = plan.imported.info.serializers.values()
+    return replace(plan, is_migrated=any(_has_kryo(s.flink_type) for s in serializers))
+
+
+def _refuse_scala(plan: KeyedExport | OperatorStatePlan) -> None:
+    known = plan.imported
+    assert known is not None, "only imported state has serializers"
+    raw = (known.key_serializer, known.namespace_serializer, known.value_serializer)
+    if any(_SCALA in snapshot for snapshot in raw if snapshot is not None):
+        raise UnsupportedTypeError(
+            f"{plan.state} cannot be written for Flink 2: it has a serializer of Flink's Scala "
+            "API, which Flink 2 does not have. Restore the savepoint with a job of Flink 1 that "
+            "copies this state to a POJO or Row, or leave it out with --leave-out "
+            f"{plan.state.uid}/{plan.state.name}"
+        )
+
+
+def _has_kryo(flink_type: FlinkType) -> bool:
+    return any(isinstance(nested, KryoType) for nested in nested_types(flink_type))
+
+
+def migrate_rows(rows: pa.Table, plan: KeyedExport) -> pa.Table:
+    """Return rows of a keyed state with the values of Kryo 2 in the form of Kryo 5.
+
+    Raises UnsupportedTypeError for a value that cannot be converted.
+    """
+    columns = plan.columns
+    assert columns is not None, "the state was imported"
+    for part in (plan.map_key, plan.value):
+        if _has_kryo(part.flink_type):
+            rows = _set_columns(rows, _migrate_part(rows, part, str(plan.state)))
+    if columns.form.has_value_bytes:
+        (name,) = plan.value.names
+        raw = Spans.from_array(_column(rows, name), f"a value of {plan.state}")
+        rows = _set_columns(rows, {name: _migrate_entries(raw, plan)})
+    return rows
+
+
+def _migrate_entries(raw: Spans, plan: KeyedExport) -> pa.Array:
+    """Migrate undecoded values of a keyed state's entries."""
+    value = migrate_kryo(plan.flink.value)
+    if plan.flink.kind == "list" and isinstance(value, ListType):
+        return encode_list(decode_list(value.element, raw), value.element)
+    if plan.flink.kind == "map" and isinstance(value, MapType):
+        return NullableType(value.value).write(decode_map_values(value.value, raw))
+    return value.write(decode_values(value, raw))
+
+
+def migrate_elements(rows: pa.Table, plan: OperatorStatePlan) -> pa.Table:
+    """Return elements of an operator state with the values of Kryo 2 in the form of Kryo 5.
+
+    Raises UnsupportedTypeError for a value that cannot be converted.
+    """
+    known = plan.imported
+    assert known is not None, "the state was imported"
+    if known.form is not EntryForm.BYTES:
+        for part in (plan.value, plan.key):
+            if part is not None and _has_kryo(part.flink_type):
+                rows = _set_columns(rows, _migrate_part(rows, part, str(plan.state)))
+        return rows
+    serializers = known.info.serializers
+    if plan.mode == "broadcast":
+        raise UnsupportedTypeError(
+            f"{plan.state} cannot be written for Flink 2: its entries are bytes that Kryo 2 wrote. "
+            f"Leave it out with --leave-out {plan.state.uid}/{plan.state.name}"
+        )
+    element = migrate_kryo(serializers["VALUE_SERIALIZER"].flink_type)
+    (name,) = plan.value.names
+    raw = Spans.from_array(_column(rows, name), f"an element of {plan.state}")
+    return _set_columns(rows, {name: element.write(decode_values(element, raw))})
+
+
+def _migrate_part(rows: pa.Table, part: ExportPart, state: str) -> dict[str, pa.Array]:
+    """Encode a part for Flink 2, and decode it again as bytes of Kryo 5 in their columns."""
+    raw = migrate_kryo(part.flink_type).write(part.to_flink(rows))
+    spans = Spans.from_array(raw, f"a value of {state}")
+    return part.from_flink(decode_values(part.flink_type, spans))
+
+
+def _column(rows: pa.Table, name: str) -> pa.Array:
+    """Return a column of bytes."""
+    return rows.column(name).combine_chunks().cast(BYTES)
+
+
+def _set_columns(rows: pa.Table, columns: dict[str, pa.Array]) -> pa.Table:
+    for name, column in columns.items():
+        index = rows.schema.get_field_index(name)
+        field = rows.schema.field(index)
+        rows = rows.set_column(index, field, column.cast(field.type))
+    return rows

@@ -1,0 +1,76 @@
+"""What an export for another version of Flink converts, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.interop.flink_savepoints import export_savepoint, import_savepoint
+from statestore.interop.flink_savepoints.exporting.flink_versions import must_migrate
+from statestore.interop.flink_savepoints.importing.import_record import SavepointRecord
+from statestore.interop.flink_savepoints.options import ExportSelection, FlinkTarget
+from statestore.store import StateStore
+from tests.interop.flink_savepoints.goldens import Golden
+
+RECORD = SavepointRecord("/savepoint", 1, 4, "", (), ())
+
+
+@pytest.mark.parametrize(
+    ("metadata_version", "target", "migrates"),
+    [
+        (4, FlinkTarget(), False),
+        (4, FlinkTarget(version="1.20"), False),
+        (4, FlinkTarget(version="2.3"), True),
+        (4, FlinkTarget(version="2", written_by="2.0.1"), False),
+        (5, FlinkTarget(version="2.3"), False),
+        (6, FlinkTarget(version="2.3"), False),
+        (3, FlinkTarget(version="2.3", written_by="1.15.4"), True),
+        (3, FlinkTarget(version="2.3", written_by="2.3"), False),
+        (3, FlinkTarget(), False),
+    ],
+)
+def test_state_of_flink_1_is_migrated(
+    metadata_version: int, target: FlinkTarget, migrates: bool
+) -> None:
+    record = replace(RECORD, metadata_version=metadata_version)
+    assert must_migrate(record, target) is migrates
+    assert must_migrate(None, target) is False
+
+
+@pytest.mark.parametrize(
+    ("metadata_version", "target", "message"),
+    [
+        (3, FlinkTarget(version="2.3"), "whether Flink 1 or 2 wrote .*: pass --written-by"),
+        (6, FlinkTarget(version="1.20"), "Flink 2 wrote .*it cannot be written for Flink 1"),
+        (4, FlinkTarget(version="3.0"), "'3.0', which is not a version of Flink 1 or 2"),
+        (4, FlinkTarget(version="newest"), "'newest', which is not a version"),
+        (4, FlinkTarget(version="2.3", written_by="0.9"), "written_by is '0.9'"),
+    ],
+)
+def test_a_wrong_version_is_refused(
+    metadata_version: int, target: FlinkTarget, message: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        must_migrate(replace(RECORD, metadata_version=metadata_version), target)
+
+
+def test_a_class_of_the_job_is_refused_before_the_savepoint_exists(tmp_path: Path) -> None:
+    """The job's class ``Opaque`` has a Kryo serializer; without its state, the rest is written."""
+    store = StateStore.open(str(tmp_path / "store"))
+    golden = Golden("1.20_heap_snappy").unpack(tmp_path / "from")
+    record = import_savepoint(str(golden), store).record
+    opaque = next(state for state in record.states if state.name == "opaque")
+    place, target = tmp_path / "to", FlinkTarget(version="2.3")
+    with pytest.raises(UnsupportedTypeError, match="Kryo 2 to Kryo 5"):
+        export_savepoint(store, str(place), target=target)
+    assert not [*place.glob("*")]
+    names = ("opaque", "person", "list_person")
+    left_out = [f"{opaque.operator}/{name}" for name in names]
+    done = export_savepoint(
+        store, str(place), target=target, selection=ExportSelection(leave_out=left_out)
+    )
+    assert (place / "_metadata").exists()
+    assert {state.state for state in done.left_out} >= set(names)

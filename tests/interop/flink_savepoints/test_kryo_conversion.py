@@ -1,0 +1,92 @@
+"""Values of Kryo 2 become the bytes that Kryo 5 of real Flink 2 writes for them."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statestore.errors import DamagedFileError, UnsupportedTypeError
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader
+from statestore.interop.flink_savepoints.types.kryo_conversion import (
+    convert_kryo_value,
+    skip_kryo_value,
+)
+from tests.interop.flink_savepoints.goldens import FOLDER
+
+REGISTERED = ("java.lang.Object", "org.apache.avro.generic.GenericData$Array")
+OLD, NEW = "1.20.3", "2.3.0"
+RECORDED = json.loads(lzma.decompress((Path(FOLDER) / "kryo_values.json.xz").read_bytes()))
+OLD_BYTES = [bytes.fromhex(value[OLD]) for value in RECORDED]
+
+
+def convert(data: bytes) -> bytes:
+    return convert_kryo_value(data, REGISTERED, "a value")
+
+
+@pytest.mark.parametrize("number", range(len(RECORDED)))
+def test_a_value_has_the_bytes_of_kryo_5(number: int) -> None:
+    assert convert(OLD_BYTES[number]).hex() == RECORDED[number][NEW]
+
+
+def test_most_values_differ() -> None:
+    """Flink 2 reads these bytes as other values, or fails."""
+    assert sum(value[OLD] != value[NEW] for value in RECORDED) > len(RECORDED) // 2
+
+
+@pytest.mark.parametrize("number", range(len(RECORDED)))
+def test_the_end_of_a_value_follows_from_its_bytes(number: int) -> None:
+    reader = Reader(OLD_BYTES[number] + b"\1\0rest", "a value")
+    skip_kryo_value(reader, REGISTERED)
+    assert reader.position == len(OLD_BYTES[number])
+
+
+@pytest.mark.parametrize("number", range(len(RECORDED)))
+def test_a_value_that_is_cut_off_is_refused(number: int) -> None:
+    data = OLD_BYTES[number]
+    for length in {0, len(data) // 2, len(data) - 1}:
+        with pytest.raises((DamagedFileError, UnsupportedTypeError)):
+            convert(data[:length])
+
+
+@given(
+    st.binary(max_size=60)
+    | st.tuples(st.sampled_from(OLD_BYTES), st.binary(max_size=4)).map(
+        lambda pair: pair[0] + pair[1]
+    )
+    | st.builds(
+        lambda data, at, byte: data[: at % len(data)] + bytes([byte]) + data[at % len(data) + 1 :],
+        st.sampled_from(OLD_BYTES),
+        st.integers(0, 9000),
+        st.integers(0, 255),
+    )
+)
+def test_any_bytes_are_converted_or_refused(data: bytes) -> None:
+    with suppress(DamagedFileError, UnsupportedTypeError):
+        convert(data)
+
+
+def test_a_class_of_the_job_is_refused_by_name() -> None:
+    named = b"\1\0" + b"com.acme.Order"[:-1] + bytes([ord("r") | 0x80]) + b"\1\2"
+    with pytest.raises(UnsupportedTypeError, match=r"a value of com\.acme\.Order, which cannot be"):
+        convert(named)
+    with pytest.raises(UnsupportedTypeError, match=r"a value of com\.acme\.Item, which"):
+        convert_kryo_value(b"\x57\1\2", ("com.acme.Item",), "a value")
+
+
+def test_lists_in_lists_are_limited() -> None:
+    """The class of the first list is written by name, and those of the others by its number."""
+    head = b"\1\0" + b"java.util.LinkedList"[:-1] + bytes([ord("t") | 0x80]) + b"\1\1"
+    with pytest.raises(UnsupportedTypeError, match="nested too deeply"):
+        convert(head + b"\1\0\1\1" * 100_000)
+
+
+def test_a_huge_count_takes_no_time() -> None:
+    head = b"\1\0" + b"[I"[:-1] + bytes([ord("I") | 0x80]) + b"\1"
+    with pytest.raises(DamagedFileError):
+        convert(head + b"\xff\xff\xff\xff\x07")
