@@ -135,18 +135,8 @@ def plan_export(
         "a job that restores the savepoint",
         otherwise="; --carry copies a whole operator unchanged from the imported savepoint",
     )
-    left = [
-        LeftOut(uid, name, "as requested" if (uid, name) in unwanted else "not selected")
-        for uid, name in sorted(known)
-        if (uid, name) in unwanted or uid not in selected
-    ]
     views = [] if record is None else _find_views(known, record)
-    left += views
-    left += [
-        LeftOut(state.operator, state.part, state.reason)
-        for state in missing
-        if (state.operator, state.part) not in unwanted
-    ]
+    left = [*_left_out_states(known, unwanted, selected, missing), *views]
     skipped = {(state.operator, state.state) for state in left}
     migrates = must_migrate(record, target)
     plans = []
@@ -164,6 +154,22 @@ def plan_export(
         )
     whole = record if operators is None else None
     return ExportPlan(tuple(plans), tuple(left), whole, carried)
+
+
+def _left_out_states(
+    known: Collection[tuple[str, str]],
+    unwanted: Collection[tuple[str, str]],
+    selected: Collection[str],
+    missing: Sequence[LeftOutState],
+) -> Iterator[LeftOut]:
+    """Yield the states that are not written: unwanted, not selected, or missing in the store."""
+    for uid, name in sorted(known):
+        if (uid, name) in unwanted or uid not in selected:
+            reason = "as requested" if (uid, name) in unwanted else "not selected"
+            yield LeftOut(uid, name, reason)
+    for state in missing:
+        if (state.operator, state.part) not in unwanted:
+            yield LeftOut(state.operator, state.part, state.reason)
 
 
 def _select_carried(
