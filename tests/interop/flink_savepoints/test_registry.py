@@ -25,6 +25,12 @@ from statestore.interop.flink_savepoints.types.families.undecoded import plain_t
 from statestore.interop.flink_savepoints.types.flink_types import (
     TYPES,
     ArrayType,
+    AvroArrayType,
+    AvroFixedType,
+    AvroMapType,
+    AvroOptionalType,
+    AvroType,
+    AvroUnionType,
     BinaryRowType,
     CaseClassType,
     CepType,
@@ -107,6 +113,14 @@ EXAMPLES: tuple[FlinkType, ...] = (
     CepType("NFAState", (DEWEY, NODE, EVENT)),
     CepType("NFAState", (DEWEY, NODE, EVENT), has_previous_time=True),
     RecordType(("id", "name"), (LONG, TEXT)),
+    AvroType("a.B", '{"type":"record","name":"B","fields":[{"name":"a","type":"int"}]}'),
+    AvroType("a.B", '"string"', version=2),
+    AvroFixedType(1),
+    AvroOptionalType(TEXT, null_index=0),
+    AvroOptionalType(LONG, null_index=1),
+    AvroUnionType((LONG, TEXT)),
+    AvroArrayType(TEXT),
+    AvroMapType(LONG),
     UndecodedType(LONG),
     RowDataType((BIGINT, STRING), (LONG, Scalar("StringData"))),
     ExternalType(NO_OBJECT + b"\1", LONG),
@@ -130,7 +144,8 @@ BYTES = (
     KryoType,
     UndecodedType,
 )  # whose columns have bytes; they have tests of their own
-WITHOUT_SNAPSHOT = (PresentType, PythonType, RecordType)
+AVRO_PARTS = (AvroFixedType, AvroOptionalType, AvroUnionType, AvroArrayType, AvroMapType)
+WITHOUT_SNAPSHOT = (PresentType, PythonType, RecordType, *AVRO_PARTS)
 PYTHON_SCALARS = ("PythonDate", "PythonTime", "PythonTimestamp")
 
 
@@ -159,9 +174,11 @@ def two_values(data_type: pa.DataType) -> pa.Array:
 
 def values_of(flink_type: FlinkType) -> pa.Array:
     whole = two_values(flink_type.arrow_type())
-    if not isinstance(flink_type, EitherType):
+    if not isinstance(flink_type, EitherType | AvroUnionType):
         return whole
     is_left, left, right = whole.flatten()
+    if isinstance(flink_type, AvroUnionType):
+        is_left = pa.array([0, 1], pa.int32())
     sides = [left.take(pa.array([0, None])), right.take(pa.array([None, 1]))]
     return pa.StructArray.from_arrays([is_left, *sides], fields=list(whole.type))
 

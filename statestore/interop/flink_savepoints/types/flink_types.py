@@ -8,6 +8,14 @@ written.
 
 from __future__ import annotations
 
+from statestore.interop.flink_savepoints.types.families.avro import AvroType
+from statestore.interop.flink_savepoints.types.families.avro_parts import (
+    AvroArrayType,
+    AvroFixedType,
+    AvroMapType,
+    AvroOptionalType,
+    AvroUnionType,
+)
 from statestore.interop.flink_savepoints.types.families.base import FlinkType
 from statestore.interop.flink_savepoints.types.families.cep import CepType, RecordType
 from statestore.interop.flink_savepoints.types.families.eithers import EitherType
@@ -53,6 +61,12 @@ from statestore.interop.flink_savepoints.types.families.undecoded import Undecod
 __all__ = [
     "TYPES",
     "ArrayType",
+    "AvroArrayType",
+    "AvroFixedType",
+    "AvroMapType",
+    "AvroOptionalType",
+    "AvroType",
+    "AvroUnionType",
     "BinaryRowType",
     "CaseClassType",
     "CepType",
@@ -114,6 +128,12 @@ TYPES: tuple[type[FlinkType], ...] = (
     TryType,
     CepType,
     RecordType,
+    AvroType,
+    AvroFixedType,
+    AvroOptionalType,
+    AvroUnionType,
+    AvroArrayType,
+    AvroMapType,
     RowDataType,
     BinaryRowType,
     ExternalType,

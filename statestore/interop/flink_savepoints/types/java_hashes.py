@@ -22,10 +22,12 @@ from statestore.interop.flink_savepoints.types.families.key_hash import (
 from statestore.interop.flink_savepoints.types.families.tuples import FieldsType
 from statestore.interop.flink_savepoints.types.flink_types import (
     ArrayType,
+    AvroType,
     EnumType,
     FlinkType,
     ListType,
     PojoType,
+    RecordType,
     RowType,
     Scalar,
 )
@@ -165,6 +167,8 @@ class _Machine:
 def _list_members(field: _Field) -> dict[str, _Field]:
     """Return the fields of a value by name."""
     flink_type = field.flink_type
+    if isinstance(flink_type, AvroType):
+        flink_type = flink_type.layout
     if isinstance(flink_type, PojoType):
         if flink_type.registered or flink_type.others:
             raise UnsupportedTypeError(
@@ -173,6 +177,8 @@ def _list_members(field: _Field) -> dict[str, _Field]:
         types = {member.name: member.value for member in flink_type.fields}
     elif isinstance(flink_type, FieldsType | RowType):
         types = {f"f{number}": part for number, part in enumerate(flink_type.fields)}
+    elif isinstance(flink_type, RecordType):
+        types = dict(zip(flink_type.names, flink_type.fields, strict=True))
     else:
         if isinstance(flink_type, EnumType):
             flink_type.hash_codes(field.column)  # whose error gives the reason

@@ -20,6 +20,7 @@ from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.logical_types import LogicalType
 from statestore.interop.flink_savepoints.types.arrow_types import INSTANT, to_nanos
 from statestore.interop.flink_savepoints.types.flink_types import (
+    AvroType,
     CaseClassType,
     CepType,
     EitherType,
@@ -244,7 +245,9 @@ def _sql_name(column: LogicalType) -> str | None:
 def _has_fields(flink_type: FlinkType) -> bool:
     """Return whether each field of a type becomes a column."""
     return (
-        flink_type.is_record if isinstance(flink_type, CepType) else isinstance(flink_type, _FLAT)
+        flink_type.is_record
+        if isinstance(flink_type, AvroType | CepType)
+        else isinstance(flink_type, _FLAT)
     )
 
 

@@ -32,7 +32,7 @@ from statestore.interop.flink_savepoints.types.families.nullables import Nullabl
 from statestore.interop.flink_savepoints.types.families.tuples import TupleType
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_counted_skip
 
-__all__ = ["MapType"]
+__all__ = ["MapType", "flatten_entries"]
 
 _SNAPSHOTS = {
     "Map": f"{BASE}MapSerializerSnapshot",
@@ -80,7 +80,7 @@ class MapType(FlinkType):
 
     def _write(self, array: pa.Array) -> pa.Array:
         refuse_nulls(array)
-        return write_counted(array, self._entry.write(_flatten_entries(array)))
+        return write_counted(array, self._entry.write(flatten_entries(array)))
 
     def _key_hash(self) -> KeyHash | None:
         parts = nested_hashes((self.key, self.value))
@@ -104,7 +104,7 @@ class MapType(FlinkType):
         }
 
 
-def _flatten_entries(array: pa.Array) -> pa.Array:
+def flatten_entries(array: pa.Array) -> pa.Array:
     """Return the keys and values of maps as structs."""
     first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
     sides = [side.slice(first, last - first) for side in (array.keys, array.items)]
