@@ -53,6 +53,7 @@ _KINDS = {
     "sessionWindowStateStoreSaveExec": OperatorKind(
         "aggregation by session", {"default": "sessionStartTime"}
     ),
+    "StatefulStreamlineAggregate": OperatorKind("aggregation in real-time mode", {}),
     "dedupe": OperatorKind("deduplication", {}),
     "dedupeWithinWatermark": OperatorKind("deduplication within the watermark", {}),
     JOIN: OperatorKind("stream-stream join", _JOIN_ENTRIES),

@@ -59,6 +59,9 @@ _PARAMETERS: Final = (
 )
 # Folders below state/<operator> that describe the state, and contain no rows.
 _METADATA_FOLDERS: Final = frozenset({"_metadata", "_stateSchema"})
+# Operators that the rewriter does not know by name, and the operator with the same stores. The
+# rewriter reads the name in the skeleton only.
+_WRITTEN_LIKE: Final = {"StatefulStreamlineAggregate": "stateStoreSave"}
 _ERRORS: Final = (Py4JError, PySparkException)  # PySpark converts some errors of the JVM
 
 _Store = tuple[int, str]  # operator, and name of the store
@@ -246,6 +249,8 @@ def _copy_metadata(
 ) -> dict[_Store, int]:
     """Copy the metadata and schemas of the state to ``folder``, with ``batch`` as committed.
 
+    Operators get the names that the rewriter knows.
+
     Returns:
         The number of partitions of each store.
     """
@@ -263,6 +268,11 @@ def _copy_metadata(
     for name in wanted:
         target = hadoop.Path(_local_uri(folder / name))
         files.copyToLocalFile(False, hadoop.Path(root, name), target, True)  # True: no checksums
+    for description in folder.glob("state/*/_metadata/metadata"):
+        text = description.read_text(encoding="utf-8")
+        for name, known in _WRITTEN_LIKE.items():
+            text = text.replace(f'"operatorName":"{name}"', f'"operatorName":"{known}"')
+        description.write_text(text, encoding="utf-8")
     commit = folder / "commits" / str(batch)
     commit.parent.mkdir()
     version = spark.conf.get(FORMAT_VERSION)
