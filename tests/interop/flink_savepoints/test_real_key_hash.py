@@ -15,7 +15,14 @@ from statestore.interop.flink_savepoints import (
 )
 from statestore.interop.flink_savepoints.options import SavepointHints
 from statestore.store import StateStore
-from tests.interop.flink_savepoints.test_real_flink import HEAP, NEWEST, ROCKSDB, comparable, read
+from tests.interop.flink_savepoints.test_real_flink import (
+    HEAP,
+    NEWEST,
+    OLDER,
+    ROCKSDB,
+    comparable,
+    read,
+)
 from tests.servers.flink import Flink
 
 pytestmark = [pytest.mark.flink, pytest.mark.long]
@@ -23,8 +30,11 @@ pytestmark = [pytest.mark.flink, pytest.mark.long]
 HASH = "31 * (31 * name.hashCode() + (int) (number ^ (number >>> 32))) + (isOdd ? 1 : 0)"
 
 
-def run(*steps: dict[str, str]) -> list[str]:
-    flink = Flink(NEWEST, main="golden.ByClass")
+CLASS = Flink(NEWEST, main="golden.ByClass")
+CASE_CLASS = Flink(OLDER, main="golden.ByCaseClass", connector="scala")
+
+
+def run(flink: Flink, *steps: dict[str, str]) -> list[str]:
     return flink.run([{"parallelism": "2", "operators": "1"} | step for step in steps])
 
 
@@ -34,9 +44,18 @@ def dump(savepoint: str, rows: Path, most: int) -> dict[str, str]:
     return ROCKSDB | step
 
 
+def restored(flink: Flink, savepoints: list[tuple[str, int]]) -> list[Any]:
+    """Return the rows that Flink finds in savepoints with numbers of key groups, comparable."""
+    dumps = [dump(place, Path(f"{place}.jsonl"), most) for place, most in savepoints]
+    run(flink, *dumps)
+    rows = [read(Path(step["to"])) for step in dumps]
+    assert {row.get("state") for row in rows[0]} >= {"last", "texts", "sums"}
+    return [comparable(found) for found in rows]
+
+
 def test_keys_of_the_jobs_own_class_move_to_other_key_groups(tmp_path: Path) -> None:
     step = {"do": "savepoint", "to": str(tmp_path), "events": "400", "format": "CANONICAL"}
-    (source,) = run(HEAP | step)
+    (source,) = run(CLASS, HEAP | step)
     key_hash = {"by_class": f"java:{HASH}"}
     wrong = SavepointHints(key_hash={"by_class": f"java:{HASH} + 1"})
     with pytest.raises(InvalidArgumentError, match=r"does not hold: it puts the key \{'isOdd': "):
@@ -46,13 +65,18 @@ def test_keys_of_the_jobs_own_class_move_to_other_key_groups(tmp_path: Path) -> 
     exported = export_savepoint(store, str(tmp_path / "to"), max_parallelism=720).savepoint
     packed = str(tmp_path / "packed")
     repack_savepoint(source, packed, max_parallelism=300, key_hash=key_hash)
-    places = {name: tmp_path / f"{name}.jsonl" for name in ("source", "exported", "packed")}
-    run(
-        dump(source, places["source"], 128),
-        dump(exported, places["exported"], 720),
-        dump(packed, places["packed"], 300),
-    )
-    found: dict[str, list[dict[str, Any]]] = {name: read(rows) for name, rows in places.items()}
-    assert {row.get("state") for row in found["source"]} >= {"last", "texts", "sums"}
-    assert comparable(found["exported"]) == comparable(found["source"])
-    assert comparable(found["packed"]) == comparable(found["source"])
+    before, *after = restored(CLASS, [(source, 128), (exported, 720), (packed, 300)])
+    assert after == [before, before]
+
+
+def test_case_classes_move_to_other_key_groups_without_a_recipe(tmp_path: Path) -> None:
+    step = {"do": "savepoint", "to": str(tmp_path), "events": "400", "format": "CANONICAL"}
+    (source,) = run(CASE_CLASS, HEAP | step)
+    store = StateStore.open(str(tmp_path / "store"))
+    done = import_savepoint(source, store)
+    assert {state.key_hash for state in done.record.states if state.is_keyed} == {"scala"}
+    exported = export_savepoint(store, str(tmp_path / "to"), max_parallelism=720).savepoint
+    packed = str(tmp_path / "packed")
+    repack_savepoint(source, packed, max_parallelism=300)
+    before, *after = restored(CASE_CLASS, [(source, 128), (exported, 720), (packed, 300)])
+    assert after == [before, before]
