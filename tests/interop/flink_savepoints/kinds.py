@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from statestore.interop.flink_savepoints.types.flink_types import (
     ArrayType,
+    AvroType,
     CaseClassType,
     CepType,
     EitherType,
@@ -73,9 +74,16 @@ def _composites(inner: st.SearchStrategy[FlinkType]) -> st.SearchStrategy[FlinkT
     )
 
 
+_AVRO = (
+    '{"type":"record","name":"R","fields":[{"name":"a","type":["null","int"]},'
+    '{"name":"b","type":{"type":"array","items":["string","long"]}},'
+    '{"name":"c","type":{"type":"map","values":"bytes"}}]}'
+)
 _TUPLE = "org.apache.flink.api.java.tuple.Tuple"
 kinds: st.SearchStrategy[FlinkType] = st.recursive(
-    st.sampled_from(SCALARS).map(Scalar) | st.just(EnumType("a.E", ("ONE", "TWO"))),
+    st.sampled_from(SCALARS).map(Scalar)
+    | st.just(EnumType("a.E", ("ONE", "TWO")))
+    | st.just(AvroType("a.R", _AVRO)),
     _composites,
     max_leaves=6,
 )
