@@ -19,7 +19,9 @@ from statestore.settings import from_table
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
 
-GOLDEN = sorted((Path(__file__).parent / "golden").glob("*_v*"))
+GOLDEN = sorted(
+    file.parent for file in (Path(__file__).parent / "golden").glob("*_v*/**/statestore.json")
+)
 OLDER = [path for path in GOLDEN if "table_format" not in (path / "statestore.json").read_text()]
 OTHER = "created with table_format='parquet' .* opened with table_format='delta'; omit table_format"
 
