@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +13,7 @@ from statestore.cli.completion import complete_checkpoint, complete_operator
 from statestore.cli.drawing import count, size
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.cli.verbs.flink import allowed_places, folder_pair, moved_folders
+from statestore.parsing import parse_toml
 
 if TYPE_CHECKING:
     from statestore.interop.flink_savepoints.exporting.export_state import ExportedSavepoint
@@ -105,6 +107,12 @@ __all__ = ["export_state"]
     metavar="VERSION",
     help="The Flink that wrote the imported savepoint. [from its metadata, since Flink 1.16]",
 )
+@click.option(
+    "--classes",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="With --flink 2.x: the classes of Java that replace those of Scala, as TOML.",
+)
 @click.option("--dry-run", is_flag=True, help="Report what would be written, and write nothing.")
 @pass_invocation
 def export_state(
@@ -121,6 +129,7 @@ def export_state(
     tuples: tuple[str, ...],
     version: str | None,
     written_by: str | None,
+    classes: Path | None,
     dry_run: bool,
 ) -> Output[ExportedSavepoint]:
     """Export a checkpoint as a savepoint that Flink can restore."""
@@ -143,6 +152,7 @@ def export_state(
                 tuples=tuple(_state("--tuple", tuple_state) for tuple_state in tuples),
                 version=version,
                 written_by=written_by,
+                classes=None if classes is None else _read_classes(classes),
             ),
             dry_run=dry_run,
             on_progress=progress,
@@ -152,6 +162,13 @@ def export_state(
             ),
         )
     return Output(exported, write_exported)
+
+
+def _read_classes(file: Path) -> dict[str, Any]:
+    try:
+        return parse_toml(file.read_text())
+    except ValueError as error:
+        raise click.UsageError(f"--classes: {file} is not valid TOML: {error}") from error
 
 
 def _state(option: str, text: str) -> tuple[str, str]:

@@ -101,6 +101,10 @@ class FlinkTarget:
             converted for Flink 2. By default it is written for the Flink that wrote it.
         written_by: the version of Flink that wrote the imported state. By default it follows from
             the savepoint's metadata, except for savepoints before Flink 1.16.
+        classes: for a job of Flink 2 the classes of Java that replace those of Scala, by the name
+            of the class of Scala: ``{"tuple": True}``, ``{"pojo": name, "fields": [names in the
+            order of the case class]}``, or ``{"enum": name}``. A POJO of keys also has ``hash``,
+            a recipe like those of ``key_hash`` in an import.
 
     Raises:
         InvalidArgumentError: for a value of another type.
@@ -109,6 +113,7 @@ class FlinkTarget:
     tuples: Collection[tuple[str, str]] = ()
     version: str | None = None
     written_by: str | None = None
+    classes: Mapping[str, Any] | None = None
 
 
 ACCESS = SavepointAccess()

@@ -36,6 +36,11 @@ from statestore.interop.flink_savepoints.exporting.flink_versions import (
     migrate_operator,
     must_migrate,
 )
+from statestore.interop.flink_savepoints.exporting.scala_classes import (
+    ClassMapping,
+    parse_class_mapping,
+    replace_scala_types,
+)
 from statestore.interop.flink_savepoints.importing.import_operators import element_columns
 from statestore.interop.flink_savepoints.importing.import_record import (
     RECORD,
@@ -138,13 +143,13 @@ def plan_export(
     views = [] if record is None else _find_views(known, record)
     left = [*_left_out_states(known, unwanted, selected, missing), *views]
     skipped = {(state.operator, state.state) for state in left}
-    migrates = must_migrate(record, target)
+    classes = parse_class_mapping(target.classes or {}) if must_migrate(record, target) else None
     plans = []
     for uid in uids:
         names = {name for owner, name in known if owner == uid and (uid, name) not in skipped}
         if names:
             tupled = {name for owner, name in target.tuples if owner == uid}
-            own = _OperatorSelection(names, tupled, record, migrates)
+            own = _OperatorSelection(names, tupled, record, classes)
             operator_plan = _plan_operator(manifest, uid, own, parallelism, max_parallelism)
             offsets = next((view.state for view in views if view.operator == uid), None)
             plans.append(replace(operator_plan, offsets=offsets))
@@ -235,13 +240,14 @@ def _find_views(known: set[tuple[str, str]], record: SavepointRecord) -> list[Le
 class _OperatorSelection:
     """The states of an operator to write, the states to write as tuples, and the import record.
 
-    ``migrates`` is True if the state is converted from Flink 1 to Flink 2.
+    ``classes`` are those that replace classes of Scala if the state is converted from Flink 1 to
+    Flink 2; None if it is not.
     """
 
     names: set[str]
     tuples: set[str]
     record: SavepointRecord | None
-    migrates: bool
+    classes: Mapping[str, ClassMapping] | None
 
     def find_state(self, uid: str, name: str) -> ImportedState | None:
         """Return the import record of a state, None if it was not imported."""
@@ -249,6 +255,27 @@ class _OperatorSelection:
         return next(
             (state for state in states if (state.operator, state.state) == (uid, name)), None
         )
+
+    def plan_keyed(self, state: KeyedState) -> KeyedExport:
+        """Return the plan of a keyed state."""
+        known = self.find_state(state.uid, state.name)
+        if known is None:
+            return _plan_keyed(state, as_tuple=state.name in self.tuples)
+        if self.classes is None:
+            return _plan_imported_keyed(state, known)
+        replaced = replace_scala_types(known, self.classes)
+        is_rekeyed = replaced.key_serializer != known.key_serializer
+        return replace(migrate_keyed(_plan_imported_keyed(state, replaced)), is_rekeyed=is_rekeyed)
+
+    def plan_operator_state(self, state: OperatorState) -> OperatorStatePlan:
+        """Return the plan of an operator state."""
+        known = self.find_state(state.uid, state.name)
+        if known is None:
+            return _plan_operator_state(state, as_tuple=state.name in self.tuples)
+        if self.classes is None:
+            return _plan_imported_operator_state(state, known)
+        replaced = replace_scala_types(known, self.classes)
+        return migrate_operator(_plan_imported_operator_state(state, replaced))
 
     def find_operator(self, uid: str) -> ImportedOperator | None:
         """Return the import record of an operator, None if it was not imported."""
@@ -278,31 +305,16 @@ def _plan_operator(
     parallelism: int | None,
     most: int | None,
 ) -> OperatorExport:
-    keyed, operator = [], []
-    for keyed_entry in manifest.keyed:
-        state = keyed_entry.state
-        if state.uid == uid and state.name in selection.names:
-            known = selection.find_state(uid, state.name)
-            plan = (
-                _plan_keyed(state, as_tuple=state.name in selection.tuples)
-                if known is None
-                else _plan_imported_keyed(state, known)
-            )
-            keyed.append(plan)
-    for entry in manifest.operator:
-        operator_state = entry.state
-        if operator_state.uid == uid and operator_state.name in selection.names:
-            known = selection.find_state(uid, operator_state.name)
-            operator_plan = (
-                _plan_operator_state(
-                    operator_state, as_tuple=operator_state.name in selection.tuples
-                )
-                if known is None
-                else _plan_imported_operator_state(operator_state, known)
-            )
-            operator.append(operator_plan)
-    if selection.migrates:
-        keyed, operator = list(map(migrate_keyed, keyed)), list(map(migrate_operator, operator))
+    keyed = [
+        selection.plan_keyed(entry.state)
+        for entry in manifest.keyed
+        if entry.state.uid == uid and entry.state.name in selection.names
+    ]
+    operator = [
+        selection.plan_operator_state(entry.state)
+        for entry in manifest.operator
+        if entry.state.uid == uid and entry.state.name in selection.names
+    ]
     _refuse_mixed(keyed)
     imported = selection.find_operator(uid)
     subtasks = parallelism or manifest.operators.parallelism_of(uid)
@@ -328,7 +340,7 @@ def choose_key_groups(imported: ImportedOperator | None, wanted: int | None) -> 
 
 
 def _plan_imported_keyed(state: KeyedState, known: ImportedState) -> KeyedExport:
-    columns = known.columns(state.max_parallelism)
+    columns = known.columns(state.max_parallelism).with_stored_types(arrow_schema(state.schema))
     map_key = (
         ExportPart((), NO_VALUE)
         if columns.map_key is None
@@ -354,7 +366,13 @@ def _plan_imported_operator_state(state: OperatorState, known: ImportedState) ->
         return OperatorStatePlan(state, mode, value, None, known)
     serializers = known.info.serializers
     key = serializers["KEY_SERIALIZER"].flink_type if mode == "broadcast" else None
-    parts = element_columns(serializers["VALUE_SERIALIZER"].flink_type, key, names)
+    schema = arrow_schema(state.schema)
+    parts = {
+        name: part.with_stored_types(schema)
+        for name, part in element_columns(
+            serializers["VALUE_SERIALIZER"].flink_type, key, names
+        ).items()
+    }
     map_key = ImportedPart.from_columns(parts["map_key"]) if key is not None else None
     return OperatorStatePlan(state, mode, ImportedPart.from_columns(parts["value"]), map_key, known)
 

@@ -186,7 +186,8 @@ def compute_flink_groups(
     if not plan.has_flink_groups:
         return key_groups_of(rows, plan.state, max_parallelism)
     stored = rows.column(FLINK_KEY_GROUP)
-    if plan.flink.recipe is not None or max_parallelism != plan.state.max_parallelism:
+    is_moved = plan.is_rekeyed or max_parallelism != plan.state.max_parallelism
+    if plan.flink.recipe is not None or is_moved:
         spans = _stored_keys(rows, plan)
         starts = spans.starts + (plan.flink.before_key if plan.is_bytes else 0)
         return plan.flink.key_groups(Cursor(spans, starts, spans.ends))(max_parallelism)

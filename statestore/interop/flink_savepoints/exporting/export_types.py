@@ -131,7 +131,8 @@ class KeyedExport:
     """The export plan of a keyed state: its Flink state, and the columns of each part.
 
     For a state that was imported from a savepoint, ``imported`` is its record and ``columns`` is
-    the mapping of its rows. ``is_migrated`` is True if its values are converted for Flink 2.
+    the mapping of its rows. ``is_migrated`` is True if its values are converted for Flink 2, and
+    ``is_rekeyed`` if its keys get another hash there.
     """
 
     state: KeyedState
@@ -144,6 +145,7 @@ class KeyedExport:
     columns: StateColumns | None = None
     imported: ImportedState | None = None
     is_migrated: bool = False
+    is_rekeyed: bool = False
 
     @property
     def info(self) -> StateInfo:

@@ -175,6 +175,15 @@ class StateColumns:
             fields.append((FLINK_KEY_GROUP, pa.int32()))
         return pa.schema(fields)
 
+    def with_stored_types(self, schema: pa.Schema) -> StateColumns:
+        """Return these columns with the types that the store has for them."""
+        parts = {
+            name: part.with_stored_types(schema)
+            for name in ("key", "namespace", "map_key", "value")
+            if (part := getattr(self, name)) is not None
+        }
+        return replace(self, **parts)
+
     def with_stored_zones(self, schema: pa.Schema) -> StateColumns:
         """Return these columns with the time zones that the store has for nested timestamps.
 

@@ -88,6 +88,10 @@ class PartColumns:
             columns.append(_to_stored(column, stored))
         return columns
 
+    def with_stored_types(self, schema: pa.Schema) -> PartColumns:
+        """Return the part with the types that its columns have in ``schema``."""
+        return replace(self, stored=tuple(schema.field(name).type for name in self.names))
+
     def with_stored_zones(self, schema: pa.Schema) -> PartColumns:
         """Return the part with a column's type in ``schema`` if only time zones differ."""
         stored = tuple(
@@ -128,6 +132,8 @@ def _to_stored(array: pa.Array, stored: pa.DataType) -> pa.Array:
             _to_stored(*pair) for pair in zip(array.flatten(), _field_types(stored), strict=True)
         ]
         return pa.StructArray.from_arrays(fields, fields=list(stored), mask=_null_mask(array))
+    if pa.types.is_list(stored):
+        return _replace_items(array, _to_stored(array.values, stored.value_type))
     try:
         if pa.types.is_time32(array.type):
             array = array.cast(pa.time64("ns"))
@@ -156,6 +162,12 @@ def _field_types(struct_type: pa.StructType) -> list[pa.DataType]:
     return [field.type for field in struct_type]
 
 
+def _replace_items(array: pa.Array, items: pa.Array) -> pa.Array:
+    """Return lists with the same number of other items."""
+    offsets = pa.array(array.offsets.to_numpy(), pa.int32())  # Arrow takes no slice with a mask
+    return pa.ListArray.from_arrays(offsets, items, mask=_null_mask(array))
+
+
 def _null_mask(array: pa.Array) -> pa.Array | None:
     return array.is_null() if array.null_count else None
 
@@ -177,6 +189,8 @@ def _from_stored(array: pa.Array, data_type: pa.DataType) -> pa.Array:
             for pair in zip(array.flatten(), _field_types(data_type), strict=True)
         ]
         return pa.StructArray.from_arrays(fields, fields=list(data_type), mask=_null_mask(array))
+    if pa.types.is_list(data_type):
+        return _replace_items(array, _from_stored(array.values, data_type.value_type))
     if pa.types.is_null(data_type):
         return pa.nulls(len(array))
     if pa.types.is_time32(data_type):
