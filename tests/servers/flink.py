@@ -25,7 +25,7 @@ from statestore.spark.session import java_home
 from tests.servers.jars import JarSet, jars_of
 from tests.servers.process import SHORT_LIVED_JVM
 
-__all__ = ["VERSIONS", "Flink", "flink_with_kafka"]
+__all__ = ["JVM", "VERSIONS", "Flink", "flink_with_kafka"]
 
 VERSIONS = ("2.3.0", "1.20.3")
 SOURCES = Path(__file__).parents[1] / "interop" / "flink_savepoints" / "java"
@@ -34,7 +34,7 @@ _OPENED = (
     *("java.util", "java.util.concurrent", "java.util.concurrent.atomic"),
     *("java.lang", "java.math", "java.time"),
 )
-_JVM = (
+JVM = (
     "-Xmx1200m",
     *SHORT_LIVED_JVM,
     *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED),
@@ -92,11 +92,14 @@ class Flink:
             )
         done.touch()
 
-    def jars(self) -> tuple[Path, ...]:
-        """Return its jars; MissingDependencyError if they cannot be fetched."""
+    def libraries(self) -> tuple[Path, ...]:
+        """Return all published jars; MissingDependencyError if they cannot be fetched."""
         self.fetch()
-        found = sorted((self.folder / "pyflink" / "lib").glob("*.jar"))
-        own = tuple(jar for jar in found if not jar.name.startswith(_UNUSED))
+        return tuple(sorted((self.folder / "pyflink" / "lib").glob("*.jar")))
+
+    def jars(self) -> tuple[Path, ...]:
+        """Return the jars of its jobs; MissingDependencyError if they cannot be fetched."""
+        own = tuple(jar for jar in self.libraries() if not jar.name.startswith(_UNUSED))
         return own if self.connector_jars is None else (*own, *jars_of(self.connector_jars))
 
     def run(self, steps: Sequence[Mapping[str, str]]) -> list[str]:
@@ -115,7 +118,7 @@ class Flink:
         classes = self._compiled()
         log = f"-Dlog4j.configurationFile=file:{classes / 'log4j2.properties'}"
         path = ["-cp", ":".join(map(str, (classes, *self.jars())))]
-        return [str(java_home() / "bin" / "java"), *_JVM, log, *path, name, *arguments]
+        return [str(java_home() / "bin" / "java"), *JVM, log, *path, name, *arguments]
 
     def _compiled(self) -> Path:
         """Return the folder of the classes; compile them again after a source has changed."""

@@ -1,6 +1,7 @@
-"""Snapshots that Flink and Spark publish in the test jars of their compatibility tests.
+"""Jars from Maven for tests, such as the test jars with snapshots of Flink and Spark.
 
-A jar is fetched when a test first needs it, and kept in a folder of this Python environment.
+Flink and Spark publish the snapshots of their compatibility tests in such jars. A jar is fetched
+when a test first needs it, and kept in a folder of this Python environment.
 ``python -m tests.servers.published`` fetches all of them.
 """
 
@@ -17,25 +18,27 @@ from pathlib import Path
 from statestore.errors import MissingDependencyError
 from statestore.spark.jars import CENTRAL, MIRROR
 
-__all__ = ["FLINK_1_13", "FLINK_1_20", "FLINK_SQL", "SPARK", "PublishedJar"]
+__all__ = ["FLINK_1_13", "FLINK_1_15", "FLINK_1_20", "FLINK_SQL", "SPARK", "PublishedJar"]
 
 _SECONDS = 120
 
 
 @dataclass(frozen=True)
 class PublishedJar:
-    """The test jar of a Maven artifact, by its group, name and version, and its SHA-256."""
+    """A jar of a Maven artifact, and its SHA-256; by default the jar of the artifact's tests."""
 
     group: str
     artifact: str
     version: str
     sha256: str
+    classifier: str | None = "tests"
 
     @property
     def file(self) -> Path:
         """The jar, fetched the first time; MissingDependencyError if that fails."""
         folder = Path(sys.prefix) / "share" / "statestore" / "published"
-        path = folder / f"{self.artifact}-{self.version}-tests.jar"
+        suffix = "" if self.classifier is None else f"-{self.classifier}"
+        path = folder / f"{self.artifact}-{self.version}{suffix}.jar"
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
             new = path.with_suffix(f".{os.getpid()}")
@@ -80,6 +83,12 @@ FLINK_1_13 = PublishedJar(
     "1.13.6",
     "6178e92607953a131d594faa8e5875df904349aadeea16f1407e8537500a5ca5",
 )
+FLINK_1_15 = PublishedJar(
+    "org.apache.flink",
+    "flink-tests",
+    "1.15.4",
+    "43ebd8e61359c8b7d8adf3e0870a23604d7748c4f79c239755431411c69283ed",
+)
 FLINK_1_20 = PublishedJar(
     "org.apache.flink",
     "flink-tests",
@@ -103,7 +112,7 @@ SPARK = PublishedJar(
 def main() -> int:
     """Fetch all jars; return an exit code."""
     try:
-        for jar in (FLINK_1_13, FLINK_1_20, FLINK_SQL, SPARK):
+        for jar in (FLINK_1_13, FLINK_1_15, FLINK_1_20, FLINK_SQL, SPARK):
             print(f"{jar.file.name}: {jar.file.stat().st_size:,} bytes")
     except MissingDependencyError as error:
         print(error, file=sys.stderr)
