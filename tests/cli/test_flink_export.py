@@ -89,6 +89,11 @@ def test_as_json(here: Path, run: Run) -> None:
         (("orders", "to", "--leave-out", "nothing"), "'nothing' cannot be left out"),
         (("orders", "to", "--tuple", "/texts"), "--tuple '/texts' must have the form UID/STATE"),
         (("orders", "orders/to"), "is inside"),
+        (("orders", "to", "--flink", "3"), "'3', which is not a version of Flink 1 or 2"),
+        (
+            ("orders", "to", "--flink", "2.3", "--classes", "orders/statestore.json"),
+            "not valid TOML",
+        ),
         (("orders", "to", "--operator", "nobody"), "the checkpoint has no operator 'nobody'"),
     ],
 )

@@ -40,11 +40,10 @@ __all__ = ["export_state"]
         "written."
     ),
     examples=(
-        "statestore flink export ./orders ./savepoint",
+        "statestore flink export ./orders ./savepoint --flink 2.3",
         "statestore flink export ./savepoint --max-parallelism 720 --dry-run --store ./orders",
         "statestore flink export ./orders ./some --operator by_long --leave-out by_long/texts",
         "statestore flink export ./orders ./less --leave-out kinds --leave-out by_tuple",
-        "statestore flink export ./orders ./savepoint --flink 2.3",
     ),
 )
 @click.argument("places", nargs=-1, required=True, metavar="[STORE] SAVEPOINT")
