@@ -109,7 +109,8 @@ hash_recipes = click.option(
     metavar="OPERATOR=java:EXPRESSION",
     help=(
         "The hashCode() of the class of an operator's keys, such as by_id=java:31*a.hashCode()+b. "
-        "It must give the stored key group of every key. Repeatable."
+        "It must give the stored key group of every key. OPERATOR=scala is the hash that Scala "
+        "gives a case class. Repeatable."
     ),
 )
 """The option of hashes that only the job has."""

@@ -106,7 +106,8 @@ def moved(found: Entries, key: FlinkType, groups: dict[bytes, int]) -> Entries:
             "scala",
             id="tuple of a case class",
         ),
-        pytest.param(OptionType(TEXT), ["a", None], None, "scala", id="option"),
+        pytest.param(OptionType(TEXT), ["a", None], "scala", "scala", id="option, given"),
+        pytest.param(OptionType(TEXT), ["a", None, "b"], None, "scala", id="option"),
     ],
 )
 def test_state_by_a_class_of_the_job_is_rescaled(
@@ -185,6 +186,17 @@ def test_a_case_class_with_a_hash_of_its_own_keeps_its_key_groups(tmp_path: Path
         repack_savepoint(str(place), str(tmp_path / "packed"), max_parallelism=720)
     with pytest.raises(InvalidArgumentError, match="the recipe 'scala' for the keys of operator"):
         imported(place, new_store(tmp_path / "other"), "scala")
+
+
+def test_a_few_keys_do_not_prove_the_hash_of_a_case_class(tmp_path: Path) -> None:
+    """It was right for two keys, so the next savepoint can prove it, and the third follows it."""
+    store = new_store(tmp_path)
+    for number, count, recipe in ((1, 2, None), (2, 3, "scala"), (3, 1, "scala")):
+        keys = PAIRS[:count]
+        place = savepoint(
+            tmp_path / f"s{number}", CASE, keys, groups_of("scala", CASE, keys), number
+        )
+        assert imported(place, store).record.states[0].key_hash == recipe
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import log2
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from statestore.interop.flink_savepoints.types.key_recipes import SCALA
 from statestore.interop.flink_savepoints.write.entries import Groups
 
 __all__ = ["ProbedKeys", "probe_keys"]
+
+_LONGEST_SHOWN = 200
+_PROOF_BITS = 20  # a wrong recipe holds once in a million: three keys in 128 key groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ class ProbedKeys:
 def probe_keys(
     operator: FlinkOperator, given: str | None = None, stored: str | None = None
 ) -> ProbedKeys:
-    """Find out the class of Kryo's keys, and whether a recipe for the hash of keys holds.
+    """Find the class of Kryo's keys, and check the recipe for the hash of keys.
 
     Args:
         operator: an operator that can be read.
@@ -56,7 +60,7 @@ def probe_keys(
 
     Returns:
         The class, and the given or the stored recipe. Without both, the recipe of case classes is
-        tried, and returned if it holds for all keys.
+        tried. It is returned if it holds for all keys, and there are enough keys to prove it.
 
     Raises:
         InvalidArgumentError: for a given or stored recipe that does not hold, with a key; or for a
@@ -119,7 +123,19 @@ def _find_recipe(
         _check_recipe(operator, SCALA)
     except InvalidArgumentError:  # the job's class has a hash of its own
         return None
-    return SCALA
+    return SCALA if stored == SCALA or _has_proof(operator) else None
+
+
+def _has_proof(operator: FlinkOperator) -> bool:
+    """Return whether a wrong recipe would hardly hold for as many keys as the operator has."""
+    bits_of_key = log2(operator.metadata.max_parallelism)
+    known: set[str] = set()
+    for state, _, keys in _iterate_keys(operator):
+        for row in range(len(keys)):
+            known.add(_show_key(state, keys, row))
+            if len(known) * bits_of_key >= _PROOF_BITS:
+                return True
+    return False
 
 
 def _check_recipe(operator: FlinkOperator, recipe: str) -> None:
@@ -179,4 +195,5 @@ def _has_group(state: KeyedStateInfo, keys: Cursor, key_group: int, max_parallel
 
 def _show_key(state: KeyedStateInfo, keys: Cursor, row: int) -> str:
     selected = Cursor(keys.spans, keys.position[row : row + 1], keys.end[row : row + 1])
-    return repr(plain_type(state.key).read(selected)[0].as_py())
+    text = repr(plain_type(state.key).read(selected)[0].as_py())
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"

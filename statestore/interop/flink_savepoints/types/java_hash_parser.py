@@ -7,7 +7,7 @@ The grammar is a part of Java's, with Java's precedences::
     unary       = ("-" | "~" | "(int)" | "(long)") unary | postfix
     postfix     = (number | name | "(" expression ")") {"." name ["(" [expression {","…}] ")"]}
 
-Nothing is executed here, and a program has no loops and no calls except those of known functions.
+Nothing is executed here. A program has no loops, and calls only known functions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _END = ""
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An instruction: what it does, and its name or number.
+    """An instruction: its kind, and a name or a number.
 
     ``number``, ``long`` and ``name`` push a value. ``member`` replaces a value by one of its
     fields. ``call`` replaces ``count`` values by the result of a function or method. ``binary``,

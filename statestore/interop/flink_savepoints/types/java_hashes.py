@@ -1,7 +1,7 @@
 """Compute the hashes of keys with the Java expression of their class's ``hashCode()``.
 
-The expression is computed for all keys at once, with Java's arithmetic of 32 and 64 bits. Its names
-are the fields of the key: those of a POJO, or ``f0``, ``f1``, … of tuples, case classes and rows.
+The expression is computed on whole columns, with Java's arithmetic of 32 and 64 bits. Its names are
+the fields of the key. The fields of tuples, case classes and rows are ``f0``, ``f1``, …
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _Field:
 
 @dataclass(frozen=True, slots=True)
 class _Name:
-    """A name that is no field: ``null``, or a class with static functions."""
+    """The name ``null``, or the name of a class with static functions."""
 
     name: str
 
@@ -190,7 +190,7 @@ def _list_members(field: _Field) -> dict[str, _Field]:
 
 def _find_member(value: _Value, name: str) -> _Field:
     if not isinstance(value, _Field):
-        raise InvalidArgumentError(f"a recipe asks for {name!r} of something that is no field")
+        raise InvalidArgumentError(f"a recipe asks for {name!r} of a value without fields")
     members = _list_members(value)
     if name not in members:
         known = ", ".join(members) or "none"
@@ -209,7 +209,7 @@ def _to_number(value: _Value, where: str) -> _Number:
         return _Number(value.column.fill_null(0).to_numpy(zero_copy_only=False).astype(dtype))
     name = value.name if isinstance(value, _Field | _Name) else "a condition"
     raise InvalidArgumentError(
-        f"{where} needs a whole number, and {name} is none: use {name}.hashCode()"
+        f"{where} needs a whole number instead of {name}: use {name}.hashCode()"
     )
 
 
@@ -326,7 +326,7 @@ def _hash_box(box: str, value: _Value) -> HashCodes:
 
 
 def _hash_array(value: _Value) -> HashCodes:
-    """Return ``Arrays.hashCode`` of a field, which is that of a list of the elements."""
+    """Return ``Arrays.hashCode`` of a field. A list of the elements has the same hash."""
     if isinstance(value, _Field):
         flink_type, column = value.flink_type, value.column
         if isinstance(flink_type, ArrayType):
