@@ -28,7 +28,6 @@ from statestore.interop.flink_savepoints.types.decode import (
 )
 from statestore.interop.flink_savepoints.types.encode import encode_list
 from statestore.interop.flink_savepoints.types.families.base import nested_types
-from statestore.interop.flink_savepoints.types.families.kryo_migration import migrate_kryo
 from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
     KryoKeyType,
@@ -37,6 +36,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     MapType,
     NullableType,
 )
+from statestore.interop.flink_savepoints.types.kryo_migration import migrate_kryo
 from statestore.interop.flink_savepoints.types.named_columns import EntryForm
 
 __all__ = ["migrate_elements", "migrate_keyed", "migrate_operator", "migrate_rows", "must_migrate"]

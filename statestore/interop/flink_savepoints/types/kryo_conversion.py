@@ -22,6 +22,14 @@ from typing import Any
 
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader, varint
+from statestore.interop.flink_savepoints.types.kryo_bytes import (
+    MARK,
+    MORE,
+    encode_number,
+    encode_text,
+    read_number,
+    read_text,
+)
 
 __all__ = ["FIRST_OF_JOB", "convert_kryo_value", "skip_kryo_value"]
 
@@ -30,11 +38,9 @@ FIRST_OF_JOB = 85
 
 _NULL, _NAMED, _FIRST = 0, 1, 2
 _NEW = 1
-_MARK, _MORE = 0x80, 0x40
 _LONGEST_ASCII = 32  # Kryo 5 writes longer text with its length
 _NANOS_OF_MILLI = 1_000_000
 _WORD, _LONG_WORD = 1 << 32, 1 << 64
-_MOST_SHIFTED_BYTES = 8  # the ninth byte of a long has 8 bits instead of 7
 
 
 @dataclass(eq=False)
@@ -197,80 +203,27 @@ def _nested_too_deeply(name: str) -> UnsupportedTypeError:
     )
 
 
-def _number(source: _Source) -> int:
-    """Read a variable-length number; a long of 9 bytes has 8 bits in the last one."""
-    value = 0
-    for place in range(_MOST_SHIFTED_BYTES + 1):
-        byte = source.reader.u8()
-        if place == _MOST_SHIFTED_BYTES:
-            return value | byte << 7 * place
-        value |= (byte & ~_MARK) << 7 * place
-        if byte < _MARK:
-            return value
-    raise AssertionError
-
-
-def _encode_number(value: int) -> bytes:
-    if value < 1 << 7 * _MOST_SHIFTED_BYTES:
-        return varint(value)
-    low = [value >> 7 * place & 0x7F | _MARK for place in range(_MOST_SHIFTED_BYTES)]
-    return bytes([*low, value >> 7 * _MOST_SHIFTED_BYTES])
-
-
 def _signed(source: _Source) -> int:
-    zigzag = _number(source)
+    zigzag = read_number(source.reader)
     return zigzag >> 1 ^ -(zigzag & 1)
 
 
-def _read_number(source: _Source) -> bytes:
-    return _encode_number(_number(source))
-
-
-def _read_text(source: _Source) -> str | None:
-    """Read ``Output.writeString``: ASCII whose last byte is marked, or a length and UTF-8."""
-    first = source.reader.u8()
-    if first < _MARK:
-        text = bytearray([first])
-        while text[-1] < _MARK:
-            text.append(source.reader.u8())
-        text[-1] &= ~_MARK
-        return text.decode("ascii")
-    length = first & (_MORE - 1)
-    if first & _MORE:
-        length |= source.reader.varint() << 6
-    if not length:
-        return None
-    begin = source.reader.position
-    for _ in range(length - 1):
-        byte = source.reader.u8()
-        source.reader.take(2 if byte >= 0xE0 else 1 if byte >= 0xC0 else 0)
-    units = bytes(source.reader.data[begin : source.reader.position])
-    return units.decode("utf-8", "surrogatepass")  # each character is one unit of UTF-16
+def _copy_number(source: _Source) -> bytes:
+    return encode_number(read_number(source.reader))
 
 
 def _read_name(source: _Source) -> str:
     """Read the name of a class."""
     begin = source.reader.position
-    name = _read_text(source)
+    name = read_text(source.reader)
     if not name or not name.isascii():
         raise source.reader.error("the name of a class is not ASCII", position=begin)
     return name
 
 
-def _encode_text(text: str | None) -> bytes:
-    if text is None:
-        return bytes([_MARK])
-    if 1 < len(text) <= _LONGEST_ASCII and text.isascii():
-        return text[:-1].encode() + bytes([ord(text[-1]) | _MARK])
-    length = len(text) + 1
-    first, rest = length & (_MORE - 1) | _MARK, length >> 6
-    head = bytes([first]) if not rest else bytes([first | _MORE]) + varint(rest)
-    return head + text.encode("utf-8", "surrogatepass")
-
-
 def _encode_name(name: str) -> bytes:
     """Encode ``Output.writeAscii``, which a class name has in any length."""
-    return name[:-1].encode("ascii") + bytes([ord(name[-1]) | _MARK])
+    return name[:-1].encode("ascii") + bytes([ord(name[-1]) | MARK])
 
 
 def _put(target: _Target, content: bytes) -> None:
@@ -279,7 +232,7 @@ def _put(target: _Target, content: bytes) -> None:
 
 def _same(count: int) -> _Codec:
     """Return the codec of a class with ``count`` numbers of a variable length."""
-    return _Codec(lambda source: b"".join(_read_number(source) for _ in range(count)), _put)
+    return _Codec(lambda source: b"".join(_copy_number(source) for _ in range(count)), _put)
 
 
 def _fixed(width: int, *, has_mark: bool = False) -> _Codec:
@@ -288,7 +241,10 @@ def _fixed(width: int, *, has_mark: bool = False) -> _Codec:
 
 
 def _text_codec() -> _Codec:
-    return _Codec(_read_text, lambda target, text: target.put(_encode_text(text)))
+    return _Codec(
+        lambda source: read_text(source.reader),
+        lambda target, text: target.put(encode_text(text, _LONGEST_ASCII)),
+    )
 
 
 def _read_bytes(source: _Source) -> bytes:
@@ -298,7 +254,7 @@ def _read_bytes(source: _Source) -> bytes:
 
 
 def _read_decimal(source: _Source) -> bytes:
-    return _read_bytes(source) + _read_number(source)
+    return _read_bytes(source) + _copy_number(source)
 
 
 def _array(width: int) -> _Codec:
@@ -315,7 +271,7 @@ def _array(width: int) -> _Codec:
 
 def _read_numbers(source: _Source) -> bytes:
     count = source.reader.varint()
-    return varint(count) + b"".join(_read_number(source) for _ in range(count - 1))
+    return varint(count) + b"".join(_copy_number(source) for _ in range(count - 1))
 
 
 def _read_objects(source: _Source) -> list[_Object | None]:
@@ -411,9 +367,9 @@ def _write_collection(target: _Target, content: _Collection) -> None:
 
 def _encode_flagged(value: int, flag: bool) -> bytes:
     """Encode ``Output.writeVarIntFlag``: the first byte has the flag, and 6 bits of the number."""
-    first = value & (_MORE - 1) | (_MARK if flag else 0)
+    first = value & (MORE - 1) | (MARK if flag else 0)
     rest = value >> 6
-    return bytes([first]) if not rest else bytes([first | _MORE]) + varint(rest)
+    return bytes([first]) if not rest else bytes([first | MORE]) + varint(rest)
 
 
 def _map(*, is_sorted: bool = False) -> _Codec:
@@ -447,23 +403,23 @@ def _read_uuid(source: _Source) -> bytes:
 
 def _read_instant(source: _Source) -> bytes:
     nanos, seconds = _signed(source), _signed(source)
-    return _encode_number(seconds % _LONG_WORD) + _encode_number(nanos)
+    return encode_number(seconds % _LONG_WORD) + encode_number(nanos)
 
 
 def _read_duration(source: _Source) -> bytes:
     nanos, seconds = _signed(source), _signed(source)
-    return struct.pack("<q", seconds) + _encode_number(nanos)
+    return struct.pack("<q", seconds) + encode_number(nanos)
 
 
 def _read_timestamp(source: _Source) -> bytes:
     """Read milliseconds and nanoseconds; in Kryo 5 the milliseconds are those of whole seconds."""
-    millis, nanos = _number(source), _number(source)
-    return _encode_number((millis - nanos // _NANOS_OF_MILLI) % _LONG_WORD) + _encode_number(nanos)
+    millis, nanos = read_number(source.reader), read_number(source.reader)
+    return encode_number((millis - nanos // _NANOS_OF_MILLI) % _LONG_WORD) + encode_number(nanos)
 
 
 def _read_date(source: _Source) -> bytes:
     day, month = source.reader.i16(), source.reader.i16()
-    return _encode_number(_signed(source) % _WORD) + bytes([month, day])
+    return encode_number(_signed(source) % _WORD) + bytes([month, day])
 
 
 def _read_time(source: _Source) -> bytes:
@@ -471,7 +427,7 @@ def _read_time(source: _Source) -> bytes:
     hour, minute = source.reader.u8(), source.reader.u8()
     nano, second = _signed(source), source.reader.u8()
     if nano:
-        return bytes([hour, minute, second]) + _encode_number(nano)
+        return bytes([hour, minute, second]) + encode_number(nano)
     parts = [hour, minute, second]
     while len(parts) > 1 and not parts[-1]:
         parts.pop()
@@ -488,13 +444,13 @@ def _read_date_time(source: _Source) -> bytes:
 
 _STRING = 1
 _WRAPPERS: Mapping[int | str, _Codec] = {
-    0: _Codec(_read_number, _put, has_mark=False),
+    0: _Codec(_copy_number, _put, has_mark=False),
     2: _fixed(4),
     3: _Codec(lambda source: bytes(source.reader.take(1)), _put, has_mark=False),
     4: _Codec(lambda source: bytes(source.reader.take(1)), _put, has_mark=False),
     5: _fixed(2),
     6: _fixed(2),
-    7: _Codec(_read_number, _put, has_mark=False),
+    7: _Codec(_copy_number, _put, has_mark=False),
     8: _fixed(8),
 }
 """The classes of numbers that Kryo registers itself; no object refers to them."""

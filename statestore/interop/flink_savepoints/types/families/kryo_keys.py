@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from statestore.errors import UnsupportedTypeError
-from statestore.interop.flink_savepoints.metadata.java_binary import varint
+from statestore.errors import DamagedFileError, UnsupportedTypeError
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import BYTES
 from statestore.interop.flink_savepoints.types.encode import refuse_nulls
@@ -28,6 +28,14 @@ from statestore.interop.flink_savepoints.types.families.kryo import (
 )
 from statestore.interop.flink_savepoints.types.families.scalar import SCALARS
 from statestore.interop.flink_savepoints.types.families.undecoded import read_slices
+from statestore.interop.flink_savepoints.types.kryo_bytes import (
+    encode_number,
+    encode_text,
+    from_code_units,
+    read_number,
+    read_text,
+    to_code_units,
+)
 from statestore.interop.flink_savepoints.types.value_lengths import Skip
 
 __all__ = ["KryoKeyType", "kryo_key_types"]
@@ -35,10 +43,7 @@ __all__ = ["KryoKeyType", "kryo_key_types"]
 _FLINK_1, _FLINK_2 = 2, 5  # the versions of Kryo
 _VERSION = " of Kryo "
 _NEW_OBJECT = b"\1"
-_EMPTY_TEXT = b"\x81"
-_MARK, _MORE = 0x80, 0x40  # of the first byte of a text's length, and of the last byte of ASCII
 _LONGEST_ASCII = {_FLINK_1: 63, _FLINK_2: 32}
-_MOST_SHIFTED_BYTES = 8  # the ninth byte of a long has 8 bits instead of 7
 
 _Decode = Callable[[bytes], Any]
 _Encode = Callable[[Any], bytes]
@@ -88,7 +93,7 @@ class KryoKeyType(FlinkType):
             values = [_decode_key(key, number, decode) for key in raw.to_pylist()]
             column = pa.array(values, self.arrow_type())
             is_exact = self.write(column).equals(raw.cast(BYTES))
-        except (ValueError, IndexError, struct.error) as error:
+        except (ValueError, IndexError, struct.error, DamagedFileError) as error:
             raise UnsupportedTypeError(f"a key is not a {self.text}: {error}") from error
         if not is_exact:
             raise UnsupportedTypeError(f"a key is a {self.text} in another form")
@@ -134,60 +139,33 @@ def _find_codec(simple: str, version: int) -> tuple[int, _Decode, _Encode]:
     """Return the number of a class, and how its values are decoded and encoded."""
     number = _NUMBERS[simple]
     if simple in ("Integer", "Long"):
-        return number, _decode_number, _encode_number
+        return number, _decode_zigzag, _encode_zigzag
     if simple == "String":
         longest = _LONGEST_ASCII[version]
-        return number, _decode_text, lambda text: _encode_text(text, longest)
+        return (
+            number,
+            _decode_text,
+            lambda text: _NEW_OBJECT + encode_text(to_code_units(text), longest),
+        )
     order = ">" if version == _FLINK_1 else "<"
     packed = struct.Struct(order + _FORMATS[simple])
     return number, lambda data: packed.unpack(data)[0], packed.pack
 
 
-def _encode_number(value: int) -> bytes:
-    """Encode a zigzag number: 7 bits per byte, lowest bits first, and 8 bits in a ninth byte."""
-    zigzag = value << 1 if value >= 0 else ~value << 1 | 1
-    if zigzag < 1 << 7 * _MOST_SHIFTED_BYTES:
-        return varint(zigzag)
-    low = [zigzag >> 7 * place & 0x7F | _MARK for place in range(_MOST_SHIFTED_BYTES)]
-    return bytes([*low, zigzag >> 7 * _MOST_SHIFTED_BYTES])
+def _encode_zigzag(value: int) -> bytes:
+    return encode_number(value << 1 if value >= 0 else ~value << 1 | 1)
 
 
-def _decode_number(data: bytes) -> int:
-    places = enumerate(data)
-    zigzag = sum(
-        (byte if place == _MOST_SHIFTED_BYTES else byte & 0x7F) << 7 * place
-        for place, byte in places
-    )
+def _decode_zigzag(data: bytes) -> int:
+    zigzag = read_number(Reader(data, "a key"))
     return zigzag >> 1 ^ -(zigzag & 1)
 
 
-def _encode_text(text: str, longest_ascii: int) -> bytes:
-    """Encode ``Output.writeString``: ASCII whose last byte is marked, or a length and UTF-8."""
-    units = text.encode("utf-16-le", "surrogatepass")
-    count = len(units) // 2
-    if not count:
-        return _NEW_OBJECT + _EMPTY_TEXT
-    if text.isascii() and 1 < count <= longest_ascii:
-        ascii_text = text.encode("ascii")
-        return _NEW_OBJECT + ascii_text[:-1] + bytes([ascii_text[-1] | _MARK])
-    length = count + 1  # 0 is a null
-    first, rest = length & (_MORE - 1) | _MARK, length >> 6
-    head = bytes([first]) if not rest else bytes([first | _MORE]) + varint(rest)
-    characters = "".join(map(chr, struct.unpack(f"<{count}H", units)))
-    return _NEW_OBJECT + head + characters.encode("utf-8", "surrogatepass")
-
-
 def _decode_text(data: bytes) -> str:
-    first, text = data[1], data[1:]
-    if first < _MARK:
-        return (text[:-1] + bytes([text[-1] & ~_MARK])).decode("ascii")
-    begin = 1
-    if first & _MORE:
-        while text[begin] & _MARK:
-            begin += 1
-        begin += 1
-    characters = text[begin:].decode("utf-8", "surrogatepass")
-    return characters.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+    text = read_text(Reader(data[len(_NEW_OBJECT) :], "a key"))
+    if text is None:
+        raise ValueError("it is null")
+    return from_code_units(text)
 
 
 _NUMBERS = {
