@@ -142,7 +142,7 @@ def check_spark(spark: SparkSession) -> None:
     except Py4JJavaError as error:
         raise MissingDependencyError(
             f"{needed}; this is Spark {version}, which has no {_REWRITER}: export with a "
-            "newer Spark"
+            "newer Spark. State without column families can also be exported with provider hdfs"
         ) from error
     signatures = [
         tuple(parameter_type.getName() for parameter_type in constructor.getParameterTypes())

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyspark
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from statestore.errors import DamagedFileError, InvalidArgumentError
+from statestore.errors import DamagedFileError, InvalidArgumentError, MissingDependencyError
 from statestore.format.digest import combine
 from statestore.format.rescale_proof import RowSet
 from statestore.interop.spark_checkpoints.location import FORMAT_VERSION, CheckpointLocation
@@ -23,7 +24,7 @@ from statestore.interop.spark_checkpoints.view import described_location
 from statestore.rows.digests import rows_digest
 from statestore.spark.arrow_functions import map_in_arrow
 from statestore.spark.bucket_access import configure_storage_access
-from statestore.spark.compat import refuse_connect
+from statestore.spark.compat import INSTALLED, refuse_connect
 from statestore.spark.error_cause import describe_cause
 from statestore.spark.session_settings import session_settings
 from statestore.spark.workers import warm_up_worker
@@ -34,6 +35,7 @@ __all__ = [
     "prepared_session",
 ]
 
+_FIRST_WITH_STATE_IDS, _FIRST_WITH_NAMED_OFFSETS = (4, 1), (4, 2)
 # If this is on, Spark looks up each row of a changelog in RocksDB to count the rows.
 _COUNTS = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
 
@@ -55,9 +57,11 @@ def prepared_session(
 
     Raises:
         InvalidArgumentError: for a session of Spark Connect, which lacks the necessary access.
+        MissingDependencyError: if this Spark is older than a format of the location.
         DamagedFileError: if Spark cannot read a file within the block.
     """
     refuse_connect(spark, "reading the state of a query")
+    _refuse_newer_format(location, batch)
     if set(location.spark_url) & {" ", "%"}:
         raise InvalidArgumentError(
             f"Spark's state reader cannot open {location.url} because it misinterprets spaces "
@@ -78,6 +82,21 @@ def prepared_session(
             "is missing or damaged. Choose an older intact micro-batch (Spark reports "
             f"{describe_cause(error)})"
         ) from error
+
+
+def _refuse_newer_format(location: CheckpointLocation, batch: int) -> None:
+    formats = {
+        "version 2 of the offset log": location.plan(batch).sources is not None
+        and INSTALLED < _FIRST_WITH_NAMED_OFFSETS,
+        "version 2 of the checkpoint format": location.commit(batch).version > 1
+        and INSTALLED < _FIRST_WITH_STATE_IDS,
+    }
+    for name, is_newer in formats.items():
+        if is_newer:
+            raise MissingDependencyError(
+                f"{location.url} has {name}, which the state reader of Spark {pyspark.__version__} "
+                "does not support; use Spark 4.2 or later"
+            )
 
 
 _OUTCOME = pa.schema(

@@ -10,7 +10,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from statestore.spark.compat import INSTALLED
+
 __all__ = ["MemoryStream"]
+
+_FIRST_IN_RUNTIME = (4, 1)
 
 
 class MemoryStream:
@@ -19,11 +23,14 @@ class MemoryStream:
     def __init__(self, spark: SparkSession) -> None:
         self._session: Any = spark
         jvm: Any = self._session._jvm
-        runtime = jvm.org.apache.spark.sql.execution.streaming.runtime
+        package = jvm.org.apache.spark.sql.execution.streaming
+        session = self._session._jsparkSession
+        if INSTALLED >= _FIRST_IN_RUNTIME:
+            package = package.runtime
+        else:
+            session = session.sqlContext()
         encoder = jvm.org.apache.spark.sql.Encoders.STRING()
-        self._stream = runtime.MemoryStream(
-            0, self._session._jsparkSession, jvm.scala.Option.apply(1), encoder
-        )
+        self._stream = package.MemoryStream(0, session, jvm.scala.Option.apply(1), encoder)
 
     def add(self, *texts: str) -> None:
         """Add texts."""

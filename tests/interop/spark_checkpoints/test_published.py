@@ -21,12 +21,14 @@ from statestore.errors import (
     DamagedFileError,
     FormatVersionError,
     InvalidArgumentError,
+    MissingDependencyError,
     MissingFileError,
     StateStoreError,
     UnsupportedTypeError,
 )
 from statestore.interop.spark_checkpoints import export_checkpoint, import_checkpoint
 from statestore.interop.spark_checkpoints.location import CheckpointLocation
+from statestore.spark.compat import INSTALLED
 from statestore.storage import LocalStorage
 from tests.interop.spark_checkpoints.memory_stream import MemoryStream
 from tests.interop.spark_checkpoints.queries import PROVIDERS, settings, texts
@@ -230,6 +232,11 @@ WAYS = [
     (OLD_JOIN, "rocksdb"),
 ]
 
+REWRITTEN = [(SESSIONS, "rocksdb"), (OLD_JOIN, "rocksdb")]
+"""What only Spark's own rewriter can write. Spark 4.0 and 4.1 export all other ways."""
+
+FIRST_WITH_STATE_IDS, FIRST_WITH_REWRITER, FIRST_WITH_NAMED_OFFSETS = (4, 1), (4, 2), (4, 2)
+
 
 @pytest.mark.parametrize(
     ("published", "provider"),
@@ -245,14 +252,43 @@ def test_a_published_query_continues(
 ) -> None:
     location = unpack(published.folder, tmp_path)
     store = StateStore.open(str(tmp_path / "store"), spark=spark)
+    if published is OLD_JOIN and INSTALLED < FIRST_WITH_STATE_IDS:
+        with pytest.raises(MissingDependencyError, match="version 2 of the checkpoint format"):
+            import_checkpoint(spark, str(location), store)
+        return
     imported = import_checkpoint(spark, str(location), store, operators=published.names)
     (uid,) = {state.uid for state in imported.record.stores}
     assert uid == f"{published.operator}-0"
     assert sum(state.contents.rows for state in imported.record.stores) == published.rows
+    if (published, provider) in REWRITTEN and INSTALLED < FIRST_WITH_REWRITER:
+        with pytest.raises(MissingDependencyError, match=r"Spark 4\.2 or later is required"):
+            export_checkpoint(store, str(tmp_path / "moved"), partitions=3, provider=provider)
+        return
     export_checkpoint(store, str(tmp_path / "moved"), partitions=3, provider=provider)
     moved = published.resume(spark, tmp_path / "moved")
     assert moved == published.resume(spark, location)
     assert moved
+
+
+def name_sources(plan: Path) -> None:
+    """Turn a plan into one of version 2, in which the sources have numbers as names."""
+    _, settings, *ends = plan.read_text().splitlines()
+    named = [f"{number}:{end}" for number, end in enumerate(ends)]
+    plan.write_text("\n".join(["v2", settings, *named]))
+    plan.with_name(f".{plan.name}.crc").unlink(missing_ok=True)
+
+
+def test_a_plan_of_version_2_needs_spark_4_2(spark: SparkSession, tmp_path: Path) -> None:
+    location = unpack(NEW_DEDUPLICATION.folder, tmp_path)
+    for plan in location.glob("offsets/[0-9]*"):
+        name_sources(plan)
+    store = StateStore.open(str(tmp_path / "store"), spark=spark)
+    if INSTALLED < FIRST_WITH_NAMED_OFFSETS:
+        with pytest.raises(MissingDependencyError, match="version 2 of the offset log"):
+            import_checkpoint(spark, str(location), store)
+        return
+    (imported,) = import_checkpoint(spark, str(location), store).record.stores
+    assert imported.contents.rows == NEW_DEDUPLICATION.rows
 
 
 def test_spark_4_describes_a_location_of_spark_2(spark: SparkSession, tmp_path: Path) -> None:
@@ -364,7 +400,7 @@ def rename_store(location: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "error", "message"),
     [
-        (lose_partition, MissingFileError, "operator 0 has no folder of partition 3"),
+        (lose_partition, MissingFileError, "operator 0 does not have the folders of all"),
         (cut_schema, DamagedFileError, "_metadata/schema is damaged: it is cut off"),
         (rename_store, UnsupportedTypeError, "stores are unknown: default, other"),
     ],
