@@ -23,8 +23,11 @@ from statestore.interop.flink_savepoints import export_savepoint, import_savepoi
 from statestore.interop.flink_savepoints.exporting.carry import select_carried_operators
 from statestore.interop.flink_savepoints.importing.import_record import SavepointRecord
 from statestore.interop.flink_savepoints.metadata.reader import (
+    ChangelogHandle,
+    FileChanges,
     FileHandle,
     IncrementalHandle,
+    InlineChanges,
     KeyGroupsHandle,
     OperatorHandle,
     OperatorHandles,
@@ -34,12 +37,17 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     read_metadata,
 )
 from statestore.interop.flink_savepoints.metadata.writer import metadata_v3
-from statestore.interop.flink_savepoints.options import ExportSelection, SavepointAccess
+from statestore.interop.flink_savepoints.options import (
+    ExportSelection,
+    FlinkTarget,
+    SavepointAccess,
+)
 from statestore.interop.flink_savepoints.read.savepoint_files import Places, open_source
 from statestore.jobgraph.operators import operator_id
 from statestore.storage import open_storage
 from tests.interop.flink_savepoints.goldens import Golden
-from tests.interop.flink_savepoints.test_refusals import CHANGELOG, IN_FLIGHT, one_operator
+from tests.interop.flink_savepoints.test_refusals import IN_FLIGHT, one_operator
+from tests.servers.published import FLINK_1_15
 
 pytestmark = pytest.mark.slow
 
@@ -262,11 +270,104 @@ def test_a_changed_or_missing_savepoint_is_refused(tmp_path: Path) -> None:
         export_savepoint(store, str(tmp_path / "to"))
 
 
-@pytest.mark.parametrize("subtask", [IN_FLIGHT, b"".join(CHANGELOG)], ids=["flight", "changelog"])
-def test_operators_that_no_savepoint_can_contain_are_refused(
-    subtask: bytes, tmp_path: Path
-) -> None:
-    data = one_operator(subtask)
+@pytest.mark.parametrize("storage", [None, "filesystem"], ids=["1.15", "later"])
+def test_a_changelog_is_copied_with_its_files(storage: str | None, tmp_path: Path) -> None:
+    """A synthetic subtask has materialized state, and changes in a file and in the metadata."""
+    source = unpacked(tmp_path)
+    (source / "merged").write_bytes(b"0123456789" * 9)
+    materialized = KeyGroupsHandle(
+        0, (3, 4), SegmentHandle(10, 30, 0, str(source / "merged"), "id"), is_savepoint=False
+    )
+    in_file = FileChanges(
+        0,
+        2,
+        ((5, SegmentHandle(40, 20, 0, str(source / "merged"), "id")),),
+        b"b" * 16,
+        "f",
+        storage,
+    )
+    inline = InlineChanges(0, 2, ((1, b"change"),), b"s" * 16, "i")
+    changelog = ChangelogHandle(0, 2, 99, (materialized,), (in_file, inline), b"m" * 16, "c")
+    metadata = metadata_of(source)
+    (kinds,) = (operator for operator in metadata.operators if operator.id == KINDS)
+    first, *rest = kinds.subtasks
+    changed = replace(kinds, subtasks=(replace(first, keyed=changelog), *rest))
+    operators = tuple(changed if operator is kinds else operator for operator in metadata.operators)
+    (source / "_metadata").write_bytes(metadata_v3(SavepointMetadata(3, 7, operators)))
+    store = imported(source, tmp_path)
+    export_savepoint(store, str(tmp_path / "to"), selection=ExportSelection(carry=["kinds"]))
+    copy = operator_of(tmp_path / "to").subtasks[0].keyed
+    assert isinstance(copy, ChangelogHandle)
+    (state,), (written, kept) = copy.materialized, copy.changes
+    assert isinstance(state, KeyGroupsHandle)
+    assert isinstance(written, FileChanges)
+    assert kept == inline
+    places = Places(open_storage(str(tmp_path / "to")), None, {})
+    files = [open_source(stream, places, "m") for stream in (state.stream, written.streams[0][1])]
+    assert [file.read(0, file.size) for file in files] == [b"0123456789" * 3, b"0123456789" * 2]
+    assert replace(written, streams=in_file.streams) == in_file
+    assert replace(copy, materialized=(materialized,), changes=(in_file, inline)) == changelog
+    with pytest.raises(ParallelismError, match="cannot be carried to 720"):
+        export_savepoint(
+            store,
+            str(tmp_path / "more"),
+            max_parallelism=720,
+            selection=ExportSelection(carry=["kinds"]),
+        )
+
+
+def test_a_changelog_outside_of_the_savepoint_is_refused(tmp_path: Path) -> None:
+    source = unpacked(tmp_path)
+    elsewhere = FileHandle(str(tmp_path / "elsewhere"), 3)
+    changes = FileChanges(0, 1, ((0, elsewhere),), bytes(16), "f", None)
+    changelog = ChangelogHandle(0, 1, 0, (), (changes,), bytes(16), "c")
+    metadata = metadata_of(source)
+    operators = tuple(
+        replace(operator, subtasks=(replace(operator.subtasks[0], keyed=changelog),))
+        if operator.id == KINDS
+        else operator
+        for operator in metadata.operators
+    )
+    (source / "_metadata").write_bytes(metadata_v3(SavepointMetadata(3, 7, operators)))
+    store = imported(source, tmp_path)
+    with pytest.raises(InvalidArgumentError, match="elsewhere"):
+        export_savepoint(store, str(tmp_path / "to"), selection=ExportSelection(carry=["kinds"]))
+
+
+def test_an_operator_of_flink_1_is_not_carried_to_flink_2(tmp_path: Path) -> None:
+    source = Golden("1.20_heap_native").unpack(tmp_path / "from")
+    store = imported(source, tmp_path)
+    (missing,) = store.manifest().left_out
+    with pytest.raises(IncompatibleStateError, match="cannot be carried to Flink 2: its state is"):
+        export_savepoint(
+            store,
+            str(tmp_path / "to"),
+            target=FlinkTarget(version="2.3"),
+            selection=ExportSelection(carry=[missing.operator]),
+        )
+    assert not any((tmp_path / "to").glob("*"))
+
+
+def test_a_savepoint_can_consist_of_carried_operators(tmp_path: Path) -> None:
+    """Flink 1.4 wrote this one, of which no operator can be read."""
+    source = FLINK_1_15.unpack(
+        "type-serializer-snapshot-migration-itcase-flink1.4-savepoint", tmp_path
+    )
+    store = imported(source, tmp_path)
+    unread = {missing.operator for missing in store.manifest().left_out}
+    selection = ExportSelection(carry=sorted(unread))
+    done = export_savepoint(store, str(tmp_path / "to"), selection=selection)
+    assert (set(done.carried), done.operators) == (unread, ())
+    before, after = (
+        {operator.id: unplaced(operator) for operator in metadata_of(place).operators}
+        for place in (source, tmp_path / "to")
+    )
+    assert after == before
+    assert len(unread) == 2
+
+
+def test_in_flight_records_are_not_carried(tmp_path: Path) -> None:
+    data = one_operator(IN_FLIGHT)
     (tmp_path / "_metadata").write_bytes(data)
     digest = hashlib.sha256(data).hexdigest()
     savepoint = SavepointRecord(str(tmp_path), 1, 4, digest, (), ())

@@ -32,8 +32,8 @@ DRAGONS = [
     *("Here be yet more dragons!", "Here be the mostest dragons!"),
 ]
 CHANGELOG = (
-    "subtask 1 has its state in the changelog state backend: take a canonical savepoint, or drop "
-    "it (--drop changelog)"
+    "subtask 1 has its state in the changelog state backend: take a canonical savepoint, carry the "
+    "operator in the export (--carry), or drop it (--drop changelog)"
 )
 ONE_OF_EACH_FORM = {
     *("1.8-rocksdb-savepoint", "1.10-rocksdb-savepoint", "1.13-rocksdb-savepoint"),

@@ -28,6 +28,7 @@ from statestore.interop.flink_savepoints.importing.losses import lost_timers
 from statestore.interop.flink_savepoints.importing.refusals import Refused
 from statestore.interop.flink_savepoints.metadata.java_binary import i8, i16, i32, i64, utf
 from statestore.interop.flink_savepoints.metadata.reader import (
+    ChangelogHandle,
     IncrementalHandle,
     InlineHandle,
     KeyGroupsHandle,
@@ -176,9 +177,27 @@ def test_only_known_kinds_can_be_dropped(tmp_path: Path) -> None:
         import_savepoint("s", StateStore.open(str(tmp_path)), drop=["timers"])
 
 
-def test_a_changelog_is_not_written() -> None:
-    with pytest.raises(IncompatibleStateError, match="changelog"):
-        metadata_v3(read_metadata(one_operator(b"".join(CHANGELOG)), "m"))
+IN_FILES_OF_1_15 = i8(10) + CHANGES[1:].removesuffix(utf("b"))
+IN_METADATA = (
+    i8(9) + i32(0) + i32(128) + bytes(16) + i32(2) + i32(7) + i32(3) + b"abc" + i32(-1) + i32(0)
+) + utf("d")
+
+
+@pytest.mark.parametrize(
+    "changes", [CHANGES, IN_FILES_OF_1_15, IN_METADATA], ids=["files", "unnamed", "metadata"]
+)
+@pytest.mark.parametrize("ids", [(8, 8), (14, 16)], ids=["1.15", "later"])
+def test_a_changelog_is_written_as_it_was_read(changes: bytes, ids: tuple[int, int]) -> None:
+    tag, width = ids
+    handle = (
+        *(i32(0), i32(0), i8(tag), i32(0), i32(128), i64(1), i32(0), i32(1)),
+        *(changes, bytes(range(width)), utf("c"), i8(0), i32(0), i32(0)),
+    )
+    metadata = read_metadata(one_operator(b"".join(handle)), "m")
+    assert isinstance(metadata.operators[0].subtasks[0].keyed, ChangelogHandle)
+    written = metadata_v3(metadata)
+    assert b"".join(handle[2:-3]) in written
+    assert read_metadata(written, "m").operators == metadata.operators
 
 
 def test_asynchronous_states_are_refused_and_others_read_after_a_drop(

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from statestore import StateStore
-from statestore.errors import IncompatibleStateError
 from statestore.interop.flink_savepoints import (
     export_savepoint,
     import_savepoint,
@@ -167,15 +166,6 @@ MIGRATIONS = {
 }
 """The tests of jobs, the prefix of their savepoints, and how many of these Flink 1.20 restores."""
 
-CHANGELOGS = {
-    "new-stateful-udf-migration-itcase-flink1.17-hashmap-checkpoint",
-    "stateful-scala-udf-migration-itcase-flink1.16-rocksdb-checkpoint",
-    "stateful-scala-udf-migration-itcase-flink1.19-hashmap-checkpoint",
-    "stateful-scala-with-broadcast-udf-migration-itcase-flink1.16-hashmap-checkpoint",
-    "stateful-scala-with-broadcast-udf-migration-itcase-flink1.19-hashmap-checkpoint",
-}
-"""Checkpoints of the changelog state backend. An export cannot have their state, and says so."""
-
 
 @pytest.mark.long
 @pytest.mark.parametrize("way", ["original", "exported"])
@@ -188,21 +178,10 @@ def test_jobs_of_all_versions_continue(name: str, way: str, tmp_path: Path) -> N
         for savepoint in published(jar, prefix):
             if not (work / savepoint).exists():
                 source = jar.unpack(savepoint, tmp_path / "published")
-                write = copied if savepoint in CHANGELOGS else WAYS[way]
-                write(source, work / savepoint, tmp_path / "stores" / savepoint)
+                WAYS[way](source, work / savepoint, tmp_path / "stores" / savepoint)
     verdicts = MIGRATION.run(work, [f"--select-class={name}"], seconds=600)
     assert since_1_8(verdicts) == {}
     assert len(verdicts.passed) == count
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", sorted(CHANGELOGS))
-def test_changelogs_are_refused(name: str, tmp_path: Path) -> None:
-    source = FLINK_1_20.unpack(name, tmp_path)
-    with pytest.raises(
-        IncompatibleStateError, match=r"cannot be carried: .* changelog state backend"
-    ):
-        exported()(source, tmp_path / "to", tmp_path / "store")
 
 
 def published(jar: PublishedJar, prefix: str) -> list[str]:

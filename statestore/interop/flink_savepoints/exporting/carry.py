@@ -22,7 +22,9 @@ from statestore.format.left_out import LeftOutState
 from statestore.interop.flink_savepoints.importing.import_record import SavepointRecord
 from statestore.interop.flink_savepoints.importing.refusals import Refused, unread_parts
 from statestore.interop.flink_savepoints.metadata.reader import (
+    ChangelogHandle,
     EmptyHandle,
+    FileChanges,
     IncrementalHandle,
     InlineHandle,
     KeyedHandle,
@@ -49,7 +51,6 @@ from statestore.storage import open_storage
 __all__ = ["CarriedOperators", "select_carried_operators"]
 
 _PIECE_BYTES = 16 << 20
-_NOT_CARRIED = frozenset({Refused.IN_FLIGHT, Refused.CHANGELOG})
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,7 @@ def select_carried_operators(
         InvalidArgumentError: if another savepoint is now in its place, or the operators have files
             in places that may not be read.
         ParallelismError: if an operator has another number of key groups than the export.
-        IncompatibleStateError: for state that a savepoint cannot have: in-flight records and
-            changelogs.
+        IncompatibleStateError: for in-flight records, which a savepoint cannot have.
         StateNotFoundError: for an operator that the savepoint does not have.
     """
     options = access.storage_options
@@ -131,7 +131,7 @@ def _find_operator(
         )
     for subtask in operator.subtasks:
         for part, text in unread_parts(subtask):
-            if part in _NOT_CARRIED:
+            if part is Refused.IN_FLIGHT:
                 raise IncompatibleStateError(
                     f"operator {record.operator!r} cannot be carried: subtask {subtask.index} has "
                     f"{text}"
@@ -190,6 +190,15 @@ class _FileCopier:
                 shared=tuple((name, self._copy_stream(file)) for name, file in handle.shared),
                 private=tuple((name, self._copy_stream(file)) for name, file in handle.private),
             )
+        if isinstance(handle, ChangelogHandle):
+            return replace(
+                handle,
+                materialized=tuple(map(self._copy_keyed_handle, handle.materialized)),
+                changes=tuple(map(self._copy_keyed_handle, handle.changes)),
+            )
+        if isinstance(handle, FileChanges):
+            streams = ((offset, self._copy_stream(stream)) for offset, stream in handle.streams)
+            return replace(handle, streams=tuple(streams))
         return handle
 
     def _copy_stream(self, handle: StreamHandle) -> StreamHandle:

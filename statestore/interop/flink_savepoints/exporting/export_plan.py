@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from statestore.errors import (
+    IncompatibleStateError,
     InvalidArgumentError,
     StateNotFoundError,
     UnsupportedTypeError,
@@ -116,6 +117,7 @@ def plan_export(
         UnsupportedTypeError: for a type that Flink does not support, with the operator, state and
             column.
         InvalidArgumentError: if no state is left to write, or for a wrong version of the target.
+        IncompatibleStateError: for an operator of Flink 1 to carry to Flink 2.
         ParallelismError: for an invalid parallelism.
     """
     operators = selection.operators
@@ -143,7 +145,7 @@ def plan_export(
     views = [] if record is None else _find_views(known, record)
     left = [*_left_out_states(known, unwanted, selected, missing), *views]
     skipped = {(state.operator, state.state) for state in left}
-    classes = parse_class_mapping(target.classes or {}) if must_migrate(record, target) else None
+    classes = _find_class_mapping(record, target, carried)
     plans = []
     for uid in uids:
         names = {name for owner, name in known if owner == uid and (uid, name) not in skipped}
@@ -153,12 +155,29 @@ def plan_export(
             operator_plan = _plan_operator(manifest, uid, own, parallelism, max_parallelism)
             offsets = next((view.state for view in views if view.operator == uid), None)
             plans.append(replace(operator_plan, offsets=offsets))
-    if not plans:
+    if not plans and not carried:
         raise InvalidArgumentError(
             "no state is left to write, but a savepoint must have at least one; leave out less"
         )
     whole = record if operators is None else None
     return ExportPlan(tuple(plans), tuple(left), whole, carried)
+
+
+def _find_class_mapping(
+    record: SavepointRecord | None, target: FlinkTarget, carried: Sequence[LeftOutState]
+) -> Mapping[str, ClassMapping] | None:
+    """Return by what classes of Scala are replaced; None if no state changes its serializers.
+
+    Raises IncompatibleStateError for an operator that would keep its serializers.
+    """
+    if not must_migrate(record, target):
+        return None
+    if carried:
+        raise IncompatibleStateError(
+            f"operator {carried[0].operator!r} cannot be carried to Flink 2: its state is copied "
+            "with the serializers of Flink 1. Leave it out (--leave-out)"
+        )
+    return parse_class_mapping(target.classes or {})
 
 
 def _left_out_states(

@@ -176,7 +176,8 @@ def export_savepoint(
         ParallelismError: for an invalid parallelism, or if an operator to carry has another number
             of key groups than ``max_parallelism``.
         MissingFileError: if the savepoint to carry from was deleted.
-        IncompatibleStateError: for an operator to carry with in-flight records or a changelog.
+        IncompatibleStateError: for an operator to carry with in-flight records, or from Flink 1 to
+            Flink 2.
         CorruptionError: if the rows of the store do not match their recorded digest, or the written
             rows are read back differently. In both cases the written files are deleted.
         StateStoreError: as ``store.restore``, or if the place cannot be written.

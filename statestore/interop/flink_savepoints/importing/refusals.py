@@ -10,7 +10,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from statestore.errors import IncompatibleStateError, InvalidArgumentError
-from statestore.interop.flink_savepoints.metadata.reader import ChangelogHandle, Subtask
+from statestore.interop.flink_savepoints.metadata.reader import CHANGELOG_HANDLES, Subtask
 
 __all__ = ["Refused", "drop_refused", "refused_kinds", "unread_parts"]
 
@@ -55,7 +55,7 @@ def drop_refused(subtask: Subtask, drop: Collection[Refused]) -> Subtask:
             raise IncompatibleStateError(
                 f"subtask {subtask.index} has {what}, or drop it (--drop {refused})"
             )
-    is_changelog = isinstance(subtask.keyed, ChangelogHandle)
+    is_changelog = isinstance(subtask.keyed, CHANGELOG_HANDLES)
     return replace(
         subtask,
         channels=(),
@@ -70,9 +70,10 @@ def unread_parts(subtask: Subtask) -> Iterator[tuple[Refused, str]]:
     if subtask.channels:
         records = f"{len(subtask.channels)} handles of in-flight records"
         yield Refused.IN_FLIGHT, f"{records} of an unaligned checkpoint: take a savepoint"
-    if isinstance(subtask.keyed, ChangelogHandle):
+    if isinstance(subtask.keyed, CHANGELOG_HANDLES):
         what = "its state in the changelog state backend"
-        yield Refused.CHANGELOG, f"{what}: take a canonical savepoint"
+        carry = "carry the operator in the export (--carry)"
+        yield Refused.CHANGELOG, f"{what}: take a canonical savepoint, {carry}"
     if subtask.raw_keyed is not None or subtask.raw_operator is not None:
         what = "raw state in a format that only the operator knows"
         yield Refused.RAW, f"{what}: carry the operator in the export (--carry)"

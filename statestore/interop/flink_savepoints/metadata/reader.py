@@ -20,14 +20,17 @@ from statestore.errors import FormatVersionError
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader
 
 __all__ = [
+    "CHANGELOG_HANDLES",
     "MAGIC",
     "MASTER_MAGIC",
     "MODES",
     "ChangelogHandle",
     "ChannelHandle",
     "EmptyHandle",
+    "FileChanges",
     "FileHandle",
     "IncrementalHandle",
+    "InlineChanges",
     "InlineHandle",
     "KeyGroupsHandle",
     "KeyGroupsStream",
@@ -153,19 +156,66 @@ class IncrementalHandle:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangelogHandle:
-    """A handle of the changelog state backend. It is recognized, but its changes cannot be read.
+class InlineChanges:
+    """``InMemoryChangelogStateHandle``: changes by key group. Their content is not interpreted.
 
-    ``has_changes`` is false if it only describes states and changes no row.
+    ``bounds`` are the bytes of its sequence numbers.
     """
 
-    kind: int
     first: int
     count: int
-    has_changes: bool = True
+    changes: tuple[tuple[int, bytes], ...]
+    bounds: bytes
+    handle_id: str
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether it changes rows, and does not only describe states."""
+        return any(key_group != _STATE_DESCRIPTION for key_group, _ in self.changes)
 
 
-KeyedHandle: TypeAlias = KeyGroupsHandle | IncrementalHandle | ChangelogHandle | None
+@dataclass(frozen=True, slots=True)
+class FileChanges:
+    """``ChangelogStateHandleStreamImpl``: streams with changes, each from an offset on.
+
+    ``bounds`` are the bytes of its sizes. Newer versions of Flink name the ``storage``.
+    """
+
+    first: int
+    count: int
+    streams: tuple[tuple[int, StreamHandle], ...]
+    bounds: bytes
+    handle_id: str
+    storage: str | None
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether it has files with changes."""
+        return bool(self.streams)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogHandle:
+    """``ChangelogStateBackendHandle``: materialized state, and the changes to it.
+
+    The changes cannot be read. ``ids`` are the bytes of its materialization and checkpoint.
+    """
+
+    first: int
+    count: int
+    size: int
+    materialized: tuple[KeyedHandle, ...]
+    changes: tuple[KeyedHandle, ...]
+    ids: bytes
+    handle_id: str
+
+
+KeyedHandle: TypeAlias = (
+    KeyGroupsHandle | IncrementalHandle | ChangelogHandle | InlineChanges | FileChanges | None
+)
+
+CHANGELOG_HANDLES = (ChangelogHandle, InlineChanges, FileChanges)
+"""The handles of the changelog state backend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,7 +485,7 @@ def _read_keyed_handle(reader: Reader) -> KeyedHandle:
         return _read_incremental_handle(reader, tag)
     if tag in _CHANGES:
         first, count = _read_range(reader)
-        return ChangelogHandle(tag, first, count, _CHANGES[tag](reader, tag))
+        return _CHANGES[tag](reader, tag, first, count)
     if tag in _CHANGELOGS:
         first, count = _read_range(reader)
         with reader.nested("handles"):
@@ -462,46 +512,42 @@ def _read_files(reader: Reader) -> tuple[tuple[str, StreamHandle], ...]:
 
 def _read_changelog(reader: Reader, tag: int, first: int, count: int) -> KeyedHandle:
     """Read a ``ChangelogStateBackendHandle``; without changes, return its materialized state."""
-    reader.i64()
+    size = reader.i64()
     materialized, changes = (
-        [_read_keyed_handle(reader) for _ in range(reader.count(1, "handles"))] for _ in range(2)
+        tuple(_read_keyed_handle(reader) for _ in range(reader.count(1, "handles")))
+        for _ in range(2)
     )
-    reader.take(16 if tag == 14 else 8)
-    reader.utf()
+    ids = reader.bytes(16 if tag == 14 else 8)
+    handle_id = reader.utf()
     has_changes = any(
-        not isinstance(handle, ChangelogHandle) or handle.has_changes for handle in changes
+        not isinstance(handle, InlineChanges | FileChanges) or handle.has_changes
+        for handle in changes
     )
     if has_changes or len(materialized) > 1:
-        return ChangelogHandle(tag, first, count)
+        return ChangelogHandle(first, count, size, materialized, changes, ids, handle_id)
     return materialized[0] if materialized else None
 
 
-def _read_inline_changes(reader: Reader, tag: int) -> bool:
-    """Read an ``InMemoryChangelogStateHandle``; return whether it changes a row."""
-    reader.take(16)
-    key_groups = set()
-    for _ in range(reader.count(8, "changes")):
-        key_groups.add(reader.i32())
-        reader.take(reader.i32())
-    reader.utf()
-    return not key_groups <= {_STATE_DESCRIPTION}
+def _read_inline_changes(reader: Reader, tag: int, first: int, count: int) -> InlineChanges:
+    bounds = reader.bytes(16)
+    changes = tuple(
+        (reader.i32(), reader.bytes(reader.i32())) for _ in range(reader.count(8, "changes"))
+    )
+    return InlineChanges(first, count, changes, bounds, reader.utf())
 
 
-def _read_changes_in_files(reader: Reader, tag: int) -> bool:
-    """Read a ``ChangelogStateHandleStreamImpl``; return whether it has files with changes."""
-    count = reader.count(9, "changes")
-    for _ in range(count):
-        reader.i64()
-        _read_stream_handle(reader)
-    reader.take(16)
-    reader.utf()
-    if tag == 13:
-        reader.utf()
-    return count > 0
+def _read_changes_in_files(reader: Reader, tag: int, first: int, count: int) -> FileChanges:
+    streams = tuple(
+        (reader.i64(), _read_stream_handle(reader)) for _ in range(reader.count(9, "changes"))
+    )
+    bounds, handle_id = reader.bytes(16), reader.utf()
+    return FileChanges(
+        first, count, streams, bounds, handle_id, reader.utf() if tag == 13 else None
+    )
 
 
 _CHANGELOGS = (8, 14)
-_CHANGES: dict[int, Callable[[Reader, int], bool]] = {
+_CHANGES: dict[int, Callable[[Reader, int, int, int], InlineChanges | FileChanges]] = {
     9: _read_inline_changes,
     10: _read_changes_in_files,
     13: _read_changes_in_files,

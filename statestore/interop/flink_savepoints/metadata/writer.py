@@ -13,7 +13,9 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     MODES,
     ChangelogHandle,
     EmptyHandle,
+    FileChanges,
     FileHandle,
+    InlineChanges,
     InlineHandle,
     KeyedHandle,
     KeyGroupsHandle,
@@ -27,12 +29,14 @@ from statestore.interop.flink_savepoints.metadata.reader import (
 
 __all__ = ["metadata_v3"]
 
+_TWO_IDS = 16  # the bytes of the ids of a changelog's materialization and checkpoint
+
 
 def metadata_v3(metadata: SavepointMetadata) -> bytes:
     """Return the bytes of a ``_metadata`` file of version 3 (``MetadataV3Serializer``).
 
     This version has no operator names, no uids and no properties. Raises IncompatibleStateError for
-    in-flight records and for changelog handles, which a savepoint of this package never contains.
+    in-flight records, which a savepoint of this package never contains.
     """
     parts = [i32(MAGIC), i32(3), i64(metadata.checkpoint_id), i32(len(metadata.master_states))]
     for master in metadata.master_states:
@@ -86,8 +90,8 @@ def _encode_operator_handle(handle: OperatorHandle | None) -> bytes:
 def _encode_keyed_handle(handle: KeyedHandle) -> bytes:
     if handle is None:
         return i8(0)
-    if isinstance(handle, ChangelogHandle):
-        raise IncompatibleStateError("a handle of the changelog state backend cannot be written")
+    if isinstance(handle, ChangelogHandle | InlineChanges | FileChanges):
+        return _encode_changelog(handle)
     if isinstance(handle, KeyGroupsHandle):
         tag = 7 if handle.is_savepoint else 3 if handle.handle_id is None else 12
         last = () if tag != 12 or handle.handle_id is None else (utf(handle.handle_id),)
@@ -106,6 +110,24 @@ def _encode_keyed_handle(handle: KeyedHandle) -> bytes:
         parts.append(i32(len(files)))
         parts += [utf(name) + _encode_stream_handle(stream) for name, stream in files]
     return b"".join(parts) + (b"" if handle.handle_id is None else utf(handle.handle_id))
+
+
+def _encode_changelog(handle: ChangelogHandle | InlineChanges | FileChanges) -> bytes:
+    """Encode a handle of the changelog state backend."""
+    part = i32(handle.first) + i32(handle.count)
+    if isinstance(handle, InlineChanges):
+        changes = (i32(group) + i32(len(data)) + data for group, data in handle.changes)
+        head = i8(9) + part + handle.bounds + i32(len(handle.changes))
+        return b"".join((head, *changes, utf(handle.handle_id)))
+    if isinstance(handle, FileChanges):
+        streams = (i64(offset) + _encode_stream_handle(stream) for offset, stream in handle.streams)
+        head = i8(10 if handle.storage is None else 13) + part + i32(len(handle.streams))
+        last = b"" if handle.storage is None else utf(handle.storage)
+        return b"".join((head, *streams, handle.bounds, utf(handle.handle_id), last))
+    parts = [i8(14 if len(handle.ids) == _TWO_IDS else 8), part, i64(handle.size)]
+    for handles in (handle.materialized, handle.changes):
+        parts += [i32(len(handles)), *map(_encode_keyed_handle, handles)]
+    return b"".join((*parts, handle.ids, utf(handle.handle_id)))
 
 
 def _encode_range(handle: KeyGroupsHandle | KeyGroupsStream) -> bytes:

@@ -26,10 +26,13 @@ from statestore.errors import (
     StorageError,
 )
 from statestore.interop.flink_savepoints.metadata.reader import (
+    ChangelogHandle,
     EmptyHandle,
+    FileChanges,
     FileHandle,
     IncrementalHandle,
     InlineHandle,
+    KeyedHandle,
     KeyGroupsHandle,
     OperatorHandle,
     OperatorHandles,
@@ -149,11 +152,20 @@ def _list_streams(subtask: Subtask) -> Iterator[StreamHandle]:
     """Yield all stream handles of a subtask."""
     handles = (subtask.operator, subtask.raw_operator, subtask.keyed, subtask.raw_keyed)
     for handle in (*handles, subtask.timers):
-        if isinstance(handle, IncrementalHandle):
-            yield handle.meta
-            yield from (file for _, file in (*handle.shared, *handle.private))
-        elif isinstance(handle, KeyGroupsHandle | OperatorHandle):
-            yield handle.stream
+        yield from _list_handle_streams(handle)
+
+
+def _list_handle_streams(handle: KeyedHandle | OperatorHandle) -> Iterator[StreamHandle]:
+    if isinstance(handle, IncrementalHandle):
+        yield handle.meta
+        yield from (file for _, file in (*handle.shared, *handle.private))
+    elif isinstance(handle, KeyGroupsHandle | OperatorHandle):
+        yield handle.stream
+    elif isinstance(handle, ChangelogHandle):
+        for part in (*handle.materialized, *handle.changes):
+            yield from _list_handle_streams(part)
+    elif isinstance(handle, FileChanges):
+        yield from (stream for _, stream in handle.streams)
 
 
 def read_metadata_file(storage: Storage) -> bytes:
