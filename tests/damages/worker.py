@@ -19,7 +19,7 @@ import pyarrow as pa
 from statestore import StateStore
 from statestore.errors import IncompatibleStateError, StateStoreError, UnsupportedTypeError
 from statestore.interop.flink_savepoints import import_savepoint, repack_savepoint, show_savepoint
-from statestore.interop.flink_savepoints.metadata.reader import (
+from statestore.interop.flink_savepoints.metadata.handles import (
     IncrementalHandle,
     KeyGroupsHandle,
     OperatorHandles,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from statestore.interop.flink_savepoints.metadata.reader import (
+from statestore.interop.flink_savepoints.metadata.handles import (
     OperatorHandles,
     SavepointMetadata,
     Subtask,

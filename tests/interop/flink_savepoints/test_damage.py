@@ -25,8 +25,7 @@ from statestore.interop.flink_savepoints import (
     repack_savepoint,
     show_savepoint,
 )
-from statestore.interop.flink_savepoints.metadata.java_binary import i8, i32, i64, string_value
-from statestore.interop.flink_savepoints.metadata.reader import (
+from statestore.interop.flink_savepoints.metadata.handles import (
     FileHandle,
     IncrementalHandle,
     InlineHandle,
@@ -35,6 +34,9 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     SavepointMetadata,
     StreamHandle,
     Subtask,
+)
+from statestore.interop.flink_savepoints.metadata.java_binary import i8, i32, i64, string_value
+from statestore.interop.flink_savepoints.metadata.reader import (
     read_metadata,
 )
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (

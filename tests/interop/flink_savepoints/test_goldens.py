@@ -12,7 +12,9 @@ import pyarrow as pa
 import pytest
 
 from statestore.errors import IncompatibleStateError, UnsupportedTypeError
-from statestore.interop.flink_savepoints.metadata.reader import read_metadata
+from statestore.interop.flink_savepoints.metadata.reader import (
+    read_metadata,
+)
 from statestore.interop.flink_savepoints.metadata.writer import metadata_v3
 from statestore.interop.flink_savepoints.options import SavepointAccess
 from statestore.interop.flink_savepoints.read.operator_state import (

@@ -26,6 +26,14 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.interop.flink_savepoints import import_savepoint, show_savepoint
+from statestore.interop.flink_savepoints.metadata.handles import (
+    FileHandle,
+    IncrementalHandle,
+    InlineHandle,
+    OperatorHandles,
+    SegmentHandle,
+    Subtask,
+)
 from statestore.interop.flink_savepoints.metadata.java_binary import (
     MAX_DEPTH,
     Reader,
@@ -42,12 +50,6 @@ from statestore.interop.flink_savepoints.metadata.logical_types import (
 )
 from statestore.interop.flink_savepoints.metadata.reader import (
     MAGIC,
-    FileHandle,
-    IncrementalHandle,
-    InlineHandle,
-    OperatorHandles,
-    SegmentHandle,
-    Subtask,
     read_metadata,
 )
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (

@@ -15,9 +15,11 @@ from statestore.interop.flink_savepoints.exporting.export_plan import plan_expor
 from statestore.interop.flink_savepoints.exporting.export_state import export_savepoint
 from statestore.interop.flink_savepoints.importing.import_record import SavepointRecord
 from statestore.interop.flink_savepoints.importing.import_state import import_savepoint
-from statestore.interop.flink_savepoints.metadata.reader import (
+from statestore.interop.flink_savepoints.metadata.handles import (
     MasterState,
     SavepointMetadata,
+)
+from statestore.interop.flink_savepoints.metadata.reader import (
     read_metadata,
 )
 from statestore.interop.flink_savepoints.metadata.writer import metadata_v3

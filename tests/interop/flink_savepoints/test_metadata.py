@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import DamagedFileError, FormatVersionError, IncompatibleStateError
-from statestore.interop.flink_savepoints.metadata.java_binary import i8, i32, i64, utf
-from statestore.interop.flink_savepoints.metadata.reader import (
+from statestore.interop.flink_savepoints.metadata.handles import (
     ChannelHandle,
     EmptyHandle,
     FileHandle,
@@ -29,6 +28,9 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     SavepointMetadata,
     SegmentHandle,
     Subtask,
+)
+from statestore.interop.flink_savepoints.metadata.java_binary import i8, i32, i64, utf
+from statestore.interop.flink_savepoints.metadata.reader import (
     read_metadata,
 )
 from statestore.interop.flink_savepoints.metadata.writer import metadata_v3

@@ -11,7 +11,7 @@ import pytest
 from statestore import StateStore
 from statestore.errors import IncompatibleStateError, InvalidArgumentError, StorageError
 from statestore.interop.flink_savepoints import import_savepoint, repack_savepoint, show_savepoint
-from statestore.interop.flink_savepoints.metadata.reader import (
+from statestore.interop.flink_savepoints.metadata.handles import (
     FileHandle,
     IncrementalHandle,
     KeyGroupsHandle,
@@ -19,6 +19,8 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     SavepointMetadata,
     StreamHandle,
     Subtask,
+)
+from statestore.interop.flink_savepoints.metadata.reader import (
     read_metadata,
 )
 from statestore.interop.flink_savepoints.metadata.writer import metadata_v3

@@ -26,8 +26,7 @@ from statestore.interop.flink_savepoints import (
 )
 from statestore.interop.flink_savepoints.importing.losses import lost_timers
 from statestore.interop.flink_savepoints.importing.refusals import Refused
-from statestore.interop.flink_savepoints.metadata.java_binary import i8, i16, i32, i64, utf
-from statestore.interop.flink_savepoints.metadata.reader import (
+from statestore.interop.flink_savepoints.metadata.handles import (
     ChangelogHandle,
     IncrementalHandle,
     InlineHandle,
@@ -36,6 +35,9 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     OperatorHandles,
     OperatorPart,
     SavepointMetadata,
+)
+from statestore.interop.flink_savepoints.metadata.java_binary import i8, i16, i32, i64, utf
+from statestore.interop.flink_savepoints.metadata.reader import (
     read_metadata,
 )
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from statestore.interop.flink_savepoints.metadata.reader import (
+from statestore.interop.flink_savepoints.metadata.handles import (
     OperatorHandles,
     SavepointMetadata,
     Subtask,

@@ -21,7 +21,7 @@ from statestore.errors import (
 from statestore.format.left_out import LeftOutState
 from statestore.interop.flink_savepoints.importing.import_record import SavepointRecord
 from statestore.interop.flink_savepoints.importing.refusals import Refused, unread_parts
-from statestore.interop.flink_savepoints.metadata.reader import (
+from statestore.interop.flink_savepoints.metadata.handles import (
     ChangelogHandle,
     EmptyHandle,
     FileChanges,
@@ -35,6 +35,8 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     SavepointMetadata,
     StreamHandle,
     Subtask,
+)
+from statestore.interop.flink_savepoints.metadata.reader import (
     read_metadata,
 )
 from statestore.interop.flink_savepoints.options import SavepointAccess

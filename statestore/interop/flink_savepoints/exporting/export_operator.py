@@ -21,12 +21,12 @@ from statestore.interop.flink_savepoints.exporting.export_types import (
     OperatorStatePlan,
 )
 from statestore.interop.flink_savepoints.exporting.flink_versions import migrate_elements
-from statestore.interop.flink_savepoints.metadata.java_binary import i16, i32
-from statestore.interop.flink_savepoints.metadata.reader import (
+from statestore.interop.flink_savepoints.metadata.handles import (
     InlineHandle,
     OperatorHandle,
     OperatorPart,
 )
+from statestore.interop.flink_savepoints.metadata.java_binary import i16, i32
 from statestore.interop.flink_savepoints.read.canonical import state_info_bytes
 from statestore.interop.flink_savepoints.read.operator_state import (
     SOURCE_READER_STATE,

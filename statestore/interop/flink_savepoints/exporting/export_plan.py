@@ -50,7 +50,9 @@ from statestore.interop.flink_savepoints.importing.import_record import (
     SavepointRecord,
 )
 from statestore.interop.flink_savepoints.importing.left_out_state import checkpoint_left_out
-from statestore.interop.flink_savepoints.metadata.reader import Mode
+from statestore.interop.flink_savepoints.metadata.handles import (
+    Mode,
+)
 from statestore.interop.flink_savepoints.options import (
     ANY_JOB,
     EVERYTHING,

@@ -38,7 +38,7 @@ from statestore.interop.flink_savepoints.importing.import_record import (
     ImportedOperator,
     SavepointRecord,
 )
-from statestore.interop.flink_savepoints.metadata.reader import (
+from statestore.interop.flink_savepoints.metadata.handles import (
     InlineHandle,
     KeyGroupsHandle,
     OperatorHandles,

@@ -17,7 +17,9 @@ from statestore.interop.flink_savepoints.importing.import_record import (
     ImportedState,
     SavepointRecord,
 )
-from statestore.interop.flink_savepoints.metadata.reader import Mode
+from statestore.interop.flink_savepoints.metadata.handles import (
+    Mode,
+)
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
     SerializerSnapshot,
     make_snapshot,

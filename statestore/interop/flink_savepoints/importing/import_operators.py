@@ -18,7 +18,9 @@ from statestore.errors import UnsupportedTypeError
 from statestore.format.digest import combine
 from statestore.format.manifest import OperatorEntry
 from statestore.interop.flink_savepoints.importing.import_record import ImportedState
-from statestore.interop.flink_savepoints.metadata.reader import Mode
+from statestore.interop.flink_savepoints.metadata.handles import (
+    Mode,
+)
 from statestore.interop.flink_savepoints.read.operator_state import (
     SOURCE_READER_STATE,
     OperatorStateInfo,

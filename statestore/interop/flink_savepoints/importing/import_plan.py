@@ -24,7 +24,9 @@ from statestore.interop.flink_savepoints.importing.import_record import (
 from statestore.interop.flink_savepoints.importing.key_probes import ProbedKeys, probe_keys
 from statestore.interop.flink_savepoints.importing.losses import transactions, transactions_reason
 from statestore.interop.flink_savepoints.importing.refusals import Refused
-from statestore.interop.flink_savepoints.metadata.reader import KeyGroupsHandle
+from statestore.interop.flink_savepoints.metadata.handles import (
+    KeyGroupsHandle,
+)
 from statestore.interop.flink_savepoints.options import SavepointHints
 from statestore.interop.flink_savepoints.read.canonical import KeyedHeader, StateInfo
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo, keyed_state

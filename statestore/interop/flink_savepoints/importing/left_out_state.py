@@ -9,7 +9,9 @@ from statestore.format.manifest import Manifest
 from statestore.interop.flink_savepoints.importing.import_plan import PlannedOperator
 from statestore.interop.flink_savepoints.importing.import_record import SavepointRecord
 from statestore.interop.flink_savepoints.importing.refusals import unread_parts
-from statestore.interop.flink_savepoints.metadata.reader import OperatorHandles
+from statestore.interop.flink_savepoints.metadata.handles import (
+    OperatorHandles,
+)
 from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator, FlinkSavepoint
 
 __all__ = ["NOT_ASKED_FOR", "checkpoint_left_out", "dropped_parts", "has_state", "left_out_of"]

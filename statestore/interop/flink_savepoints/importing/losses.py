@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from statestore.interop.flink_savepoints.importing.refusals import Refused
-from statestore.interop.flink_savepoints.metadata.reader import IncrementalHandle, OperatorHandles
+from statestore.interop.flink_savepoints.metadata.handles import (
+    IncrementalHandle,
+    OperatorHandles,
+)
 from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator, FlinkSavepoint
 from statestore.interop.flink_savepoints.types.flink_types import Scalar
 

@@ -10,7 +10,10 @@ from dataclasses import replace
 from enum import StrEnum
 
 from statestore.errors import IncompatibleStateError, InvalidArgumentError
-from statestore.interop.flink_savepoints.metadata.reader import CHANGELOG_HANDLES, Subtask
+from statestore.interop.flink_savepoints.metadata.handles import (
+    CHANGELOG_HANDLES,
+    Subtask,
+)
 
 __all__ = ["Refused", "drop_refused", "refused_kinds", "unread_parts"]
 

@@ -6,10 +6,7 @@
 from __future__ import annotations
 
 from statestore.errors import IncompatibleStateError
-from statestore.interop.flink_savepoints.metadata.java_binary import i8, i32, i64, utf
-from statestore.interop.flink_savepoints.metadata.reader import (
-    MAGIC,
-    MASTER_MAGIC,
+from statestore.interop.flink_savepoints.metadata.handles import (
     MODES,
     ChangelogHandle,
     EmptyHandle,
@@ -25,6 +22,11 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     RelativeHandle,
     SavepointMetadata,
     StreamHandle,
+)
+from statestore.interop.flink_savepoints.metadata.java_binary import i8, i32, i64, utf
+from statestore.interop.flink_savepoints.metadata.reader import (
+    MAGIC,
+    MASTER_MAGIC,
 )
 
 __all__ = ["metadata_v3"]

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from itertools import islice
 
-from statestore.interop.flink_savepoints.metadata.reader import KeyGroupsHandle
+from statestore.interop.flink_savepoints.metadata.handles import (
+    KeyGroupsHandle,
+)
 from statestore.interop.flink_savepoints.read.savepoint_files import ByteSource
 
 __all__ = ["find_form"]

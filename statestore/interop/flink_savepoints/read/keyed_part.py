@@ -15,8 +15,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from statestore.errors import DamagedFileError, UnsupportedTypeError
-from statestore.interop.flink_savepoints.metadata.java_binary import Reader
-from statestore.interop.flink_savepoints.metadata.reader import (
+from statestore.interop.flink_savepoints.metadata.handles import (
     FileHandle,
     IncrementalHandle,
     KeyGroupsHandle,
@@ -24,6 +23,7 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     SegmentHandle,
     StreamHandle,
 )
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader
 from statestore.interop.flink_savepoints.read.canonical import (
     Entries,
     KeyedHeader,

@@ -13,7 +13,7 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.interop.flink_savepoints.importing.refusals import Refused
-from statestore.interop.flink_savepoints.metadata.reader import (
+from statestore.interop.flink_savepoints.metadata.handles import (
     IncrementalHandle,
     KeyGroupsHandle,
     OperatorHandles,

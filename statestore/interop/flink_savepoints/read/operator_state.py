@@ -17,9 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import UnsupportedTypeError
+from statestore.interop.flink_savepoints.metadata.handles import (
+    Mode,
+    OperatorHandle,
+    OperatorPart,
+)
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32, i64, utf
 from statestore.interop.flink_savepoints.metadata.old_versions import unsupported_version
-from statestore.interop.flink_savepoints.metadata.reader import Mode, OperatorHandle, OperatorPart
 from statestore.interop.flink_savepoints.read.canonical import StateInfo, read_state_infos
 from statestore.interop.flink_savepoints.read.savepoint_files import ByteSource
 from statestore.interop.flink_savepoints.read.snappy import SNAPPY_HEAD, chunks

@@ -20,9 +20,11 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import DamagedFileError
+from statestore.interop.flink_savepoints.metadata.handles import (
+    KeyGroupsHandle,
+)
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader
 from statestore.interop.flink_savepoints.metadata.old_versions import unsupported_version
-from statestore.interop.flink_savepoints.metadata.reader import KeyGroupsHandle
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
     SerializerSnapshot,
     read_bare_snapshot,

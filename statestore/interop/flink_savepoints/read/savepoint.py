@@ -26,7 +26,7 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.interop.flink_savepoints.importing.refusals import Refused, drop_refused
-from statestore.interop.flink_savepoints.metadata.reader import (
+from statestore.interop.flink_savepoints.metadata.handles import (
     FileHandle,
     IncrementalHandle,
     InlineHandle,
@@ -36,6 +36,8 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     SavepointMetadata,
     SegmentHandle,
     StreamHandle,
+)
+from statestore.interop.flink_savepoints.metadata.reader import (
     read_metadata,
 )
 from statestore.interop.flink_savepoints.options import ACCESS, SavepointAccess

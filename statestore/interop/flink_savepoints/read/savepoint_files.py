@@ -25,7 +25,7 @@ from statestore.errors import (
     MissingFileError,
     StorageError,
 )
-from statestore.interop.flink_savepoints.metadata.reader import (
+from statestore.interop.flink_savepoints.metadata.handles import (
     ChangelogHandle,
     EmptyHandle,
     FileChanges,

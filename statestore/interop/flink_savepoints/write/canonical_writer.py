@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from statestore.catalog.catalog import refuse_inside_store
 from statestore.errors import CommitConflictError, InvalidArgumentError
-from statestore.interop.flink_savepoints.metadata.reader import (
+from statestore.interop.flink_savepoints.metadata.handles import (
     InlineHandle,
     KeyGroupsHandle,
     OperatorHandle,

@@ -19,7 +19,7 @@ from statestore.errors import IncompatibleStateError, StateStoreError
 from statestore.interop.flink_savepoints.importing.key_probes import ProbedKeys, probe_keys
 from statestore.interop.flink_savepoints.importing.left_out_state import dropped_parts
 from statestore.interop.flink_savepoints.importing.refusals import refused_kinds
-from statestore.interop.flink_savepoints.metadata.reader import (
+from statestore.interop.flink_savepoints.metadata.handles import (
     OperatorHandles,
     SavepointMetadata,
     Subtask,
