@@ -110,7 +110,7 @@ __all__ = ["export_state"]
     "--classes",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="With --flink 2.x: the classes of Java that replace those of Scala, as TOML.",
+    help="With --flink 2.x: what replaces classes of Scala, and fields' collections, as TOML.",
 )
 @click.option("--dry-run", is_flag=True, help="Report what would be written, and write nothing.")
 @pass_invocation

@@ -104,7 +104,8 @@ class FlinkTarget:
         classes: for a job of Flink 2 the classes of Java that replace those of Scala, by the name
             of the class of Scala: ``{"tuple": True}``, ``{"pojo": name, "fields": [names in the
             order of the case class]}``, or ``{"enum": name}``. A POJO of keys also has ``hash``,
-            a recipe like those of ``key_hash`` in an import.
+            a recipe like those of ``key_hash`` in an import. By the name of a POJO of Java, the
+            types of its collections: ``{"collections": {field: "List<String>"}}``.
 
     Raises:
         InvalidArgumentError: for a value of another type.

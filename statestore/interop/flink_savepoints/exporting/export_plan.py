@@ -39,6 +39,7 @@ from statestore.interop.flink_savepoints.exporting.flink_versions import (
 )
 from statestore.interop.flink_savepoints.exporting.scala_classes import (
     ClassMapping,
+    list_collections,
     parse_class_mapping,
     replace_scala_types,
 )
@@ -286,7 +287,9 @@ class _OperatorSelection:
             return _plan_imported_keyed(state, known)
         replaced = replace_scala_types(known, self.classes)
         is_rekeyed = replaced.key_serializer != known.key_serializer
-        return replace(migrate_keyed(_plan_imported_keyed(state, replaced)), is_rekeyed=is_rekeyed)
+        plan = _plan_imported_keyed(state, replaced)
+        migrated = migrate_keyed(plan, list_collections(self.classes))
+        return replace(migrated, is_rekeyed=is_rekeyed)
 
     def plan_operator_state(self, state: OperatorState) -> OperatorStatePlan:
         """Return the plan of an operator state."""

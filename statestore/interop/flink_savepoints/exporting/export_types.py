@@ -134,7 +134,8 @@ class KeyedExport:
 
     For a state that was imported from a savepoint, ``imported`` is its record and ``columns`` is
     the mapping of its rows. ``is_migrated`` is True if its values are converted for Flink 2, and
-    ``is_rekeyed`` if its keys get another hash there.
+    ``is_rekeyed`` if its keys get another hash there. ``read_value`` is the type of its stored
+    values if it differs from that in ``flink``.
     """
 
     state: KeyedState
@@ -147,6 +148,7 @@ class KeyedExport:
     columns: StateColumns | None = None
     imported: ImportedState | None = None
     is_migrated: bool = False
+    read_value: FlinkType | None = None
     is_rekeyed: bool = False
 
     @property
@@ -196,6 +198,7 @@ class OperatorStatePlan:
     """The export plan of an operator state; ``key`` is set for a broadcast map only.
 
     ``is_migrated`` is True if its values are converted for Flink 2.
+    ``read_value`` is the type of the values in Flink 1, if it is not that in ``flink``.
     """
 
     state: OperatorState

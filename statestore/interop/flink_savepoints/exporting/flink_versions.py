@@ -18,7 +18,10 @@ from statestore.interop.flink_savepoints.exporting.export_types import (
     KeyedExport,
     OperatorStatePlan,
 )
-from statestore.interop.flink_savepoints.importing.import_record import SavepointRecord
+from statestore.interop.flink_savepoints.importing.import_record import (
+    ImportedState,
+    SavepointRecord,
+)
 from statestore.interop.flink_savepoints.options import FlinkTarget
 from statestore.interop.flink_savepoints.types.byte_slices import BYTES, Spans
 from statestore.interop.flink_savepoints.types.decode import (
@@ -35,6 +38,11 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     ListType,
     MapType,
     NullableType,
+)
+from statestore.interop.flink_savepoints.types.kryo_collections import (
+    Collections,
+    read_collections,
+    write_collections,
 )
 from statestore.interop.flink_savepoints.types.kryo_migration import migrate_kryo
 from statestore.interop.flink_savepoints.types.named_columns import EntryForm
@@ -94,21 +102,23 @@ def _parse_major(version: str | None, what: str) -> int | None:
     return int(match[1])
 
 
-def migrate_keyed(plan: KeyedExport) -> KeyedExport:
+def migrate_keyed(plan: KeyedExport, collections: Collections) -> KeyedExport:
     """Return the plan of a keyed state of Flink 1 for Flink 2.
 
-    Raises UnsupportedTypeError for a type that Flink 2 does not have, or whose bytes are unknown.
+    Fields of POJOs in ``collections`` get the serializers that Flink 2 has for their types. Raises
+    UnsupportedTypeError for a type that Flink 2 does not have, or whose bytes are unknown.
     """
     if plan.imported is None:
         return plan
     _refuse_scala(plan)
+    plan = _migrate_collections(plan, plan.imported, collections)
     key = plan.flink.key
     if isinstance(key, KryoKeyType):
         return replace(
             plan,
             flink=plan.flink.with_key(replace(key, kryo=_KRYO_5)),
             key=replace(plan.key, flink_type=replace(key, kryo=_KRYO_5)),
-            is_migrated=_has_kryo(plan.flink.value),
+            is_migrated=plan.is_migrated or _has_kryo(plan.flink.value),
         )
     kept = "keys" if _has_kryo(key) else "namespaces" if _has_kryo(plan.flink.namespace) else ""
     is_bytes = plan.is_bytes and _has_kryo(plan.flink.value)
@@ -117,7 +127,23 @@ def migrate_keyed(plan: KeyedExport) -> KeyedExport:
             f"{plan.state} cannot be written for Flink 2: its {kept or 'values'} are bytes that "
             f"Kryo 2 wrote, and Flink 2 has Kryo 5. Leave it out with --leave-out {plan.state.uid}"
         )
-    return replace(plan, is_migrated=_has_kryo(plan.flink.value))
+    return replace(plan, is_migrated=plan.is_migrated or _has_kryo(plan.flink.value))
+
+
+def _migrate_collections(
+    plan: KeyedExport, known: ImportedState, collections: Collections
+) -> KeyedExport:
+    before = plan.flink.value
+    after: FlinkType = write_collections(before, collections)
+    if after == before or plan.is_bytes:
+        return plan
+    return replace(
+        plan,
+        flink=replace(plan.flink, value=after),
+        imported=replace(known, value_serializer=after.snapshot()),
+        is_migrated=True,
+        read_value=read_collections(before, collections),
+    )
 
 
 def migrate_operator(plan: OperatorStatePlan) -> OperatorStatePlan:
@@ -169,11 +195,12 @@ def migrate_rows(rows: pa.Table, plan: KeyedExport) -> pa.Table:
 def _migrate_entries(raw: Spans, plan: KeyedExport) -> pa.Array:
     """Migrate undecoded values of a keyed state's entries."""
     value = migrate_kryo(plan.flink.value)
-    if plan.flink.kind == "list" and isinstance(value, ListType):
-        return encode_list(decode_list(value.element, raw), value.element)
-    if plan.flink.kind == "map" and isinstance(value, MapType):
-        return NullableType(value.value).write(decode_map_values(value.value, raw))
-    return value.write(decode_values(value, raw))
+    before = value if plan.read_value is None else migrate_kryo(plan.read_value)
+    if plan.flink.kind == "list" and isinstance(before, ListType) and isinstance(value, ListType):
+        return encode_list(decode_list(before.element, raw), value.element)
+    if plan.flink.kind == "map" and isinstance(before, MapType) and isinstance(value, MapType):
+        return NullableType(value.value).write(decode_map_values(before.value, raw))
+    return value.write(decode_values(before, raw))
 
 
 def migrate_elements(rows: pa.Table, plan: OperatorStatePlan) -> pa.Table:

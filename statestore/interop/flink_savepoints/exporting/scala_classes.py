@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
@@ -33,9 +33,13 @@ from statestore.interop.flink_savepoints.types.families.timers import TimerType
 from statestore.interop.flink_savepoints.types.families.ttl import TtlAwareType, TtlType
 from statestore.interop.flink_savepoints.types.families.tuples import TupleType
 from statestore.interop.flink_savepoints.types.flink_types import FlinkType, ListType, MapType
+from statestore.interop.flink_savepoints.types.kryo_collections import (
+    Collections,
+    parse_collection,
+)
 from statestore.interop.flink_savepoints.types.named_columns import EntryForm
 
-__all__ = ["ClassMapping", "parse_class_mapping", "replace_scala_types"]
+__all__ = ["ClassMapping", "list_collections", "parse_class_mapping", "replace_scala_types"]
 
 _SCALA_TUPLE = re.compile(r"scala\.Tuple(\d+)(\$mc.*)?")
 _JAVA_TUPLE = "org.apache.flink.api.java.tuple.Tuple"
@@ -55,17 +59,21 @@ class ClassMapping:
     """The class of Java that replaces a class of Scala: a POJO, an enum, or else a tuple.
 
     ``fields`` are the names of the POJO's fields, in the order of the case class. ``key_hash`` is a
-    recipe for keys, as in an import.
+    recipe for keys, as in an import. ``collections`` are types of fields, of a class that already
+    is a POJO.
     """
 
     pojo: str | None = None
     enum: str | None = None
     fields: tuple[str, ...] = ()
     key_hash: str | None = None
+    collections: Mapping[str, FlinkType] = field(default_factory=dict)
 
     @property
     def kind(self) -> str:
-        """The kind of the class: ``tuple``, ``pojo`` or ``enum``."""
+        """The kind of the class: ``tuple``, ``pojo``, ``enum`` or ``collections``."""
+        if self.collections:
+            return "collections"
         return "pojo" if self.pojo is not None else "tuple" if self.enum is None else "enum"
 
 
@@ -74,7 +82,8 @@ def parse_class_mapping(classes: Mapping[str, Any]) -> dict[str, ClassMapping]:
 
     Args:
         classes: by the name of a class of Scala a mapping: ``{"tuple": True}``, ``{"pojo": name,
-            "fields": [names]}``, or ``{"enum": name}``; a class of keys also has ``hash``.
+            "fields": [names]}``, or ``{"enum": name}``; a class of keys also has ``hash``. By the
+            name of a POJO: ``{"collections": {field: type}}``.
 
     Raises:
         InvalidArgumentError: for a mapping of another form, with the class.
@@ -83,6 +92,12 @@ def parse_class_mapping(classes: Mapping[str, Any]) -> dict[str, ClassMapping]:
 
 
 def _parse_mapping(name: str, given: Any) -> ClassMapping:
+    declared = given.get("collections") if isinstance(given, dict) and len(given) == 1 else None
+    if isinstance(declared, dict) and declared:
+        collections = {
+            member: parse_collection(text, f"{name}.{member}") for member, text in declared.items()
+        }
+        return ClassMapping(collections=collections)
     forms: tuple[set[str], ...] = ({"tuple"}, {"pojo", "fields"}, {"enum"})
     if (
         not isinstance(given, dict)
@@ -91,7 +106,7 @@ def _parse_mapping(name: str, given: Any) -> ClassMapping:
     ):
         raise InvalidArgumentError(
             f"the class {name!r} is mapped to {given!r}: say tuple = true, or pojo = '…' with "
-            "fields = ['…'], or enum = '…'"
+            "fields = ['…'], or enum = '…'; for the fields of a POJO, collections = {field = '…'}"
         )
     members = given.get("fields", [])
     texts = [text for key, text in given.items() if key in ("pojo", "enum", "hash")]
@@ -100,6 +115,15 @@ def _parse_mapping(name: str, given: Any) -> ClassMapping:
     if len({*members}) != len(members):
         raise InvalidArgumentError(f"the class {name!r} is mapped to a POJO with a field twice")
     return ClassMapping(given.get("pojo"), given.get("enum"), tuple(members), given.get("hash"))
+
+
+def list_collections(classes: Mapping[str, ClassMapping]) -> Collections:
+    """Return the declared types of fields of POJOs."""
+    return {
+        (name, member): content
+        for name, mapping in classes.items()
+        for member, content in mapping.collections.items()
+    }
 
 
 def replace_scala_types(known: ImportedState, classes: Mapping[str, ClassMapping]) -> ImportedState:

@@ -31,7 +31,13 @@ from statestore.interop.flink_savepoints.types.kryo_bytes import (
     read_text,
 )
 
-__all__ = ["FIRST_OF_JOB", "convert_kryo_value", "skip_kryo_value"]
+__all__ = [
+    "FIRST_OF_JOB",
+    "KryoObject",
+    "convert_kryo_value",
+    "read_kryo_object",
+    "skip_kryo_value",
+]
 
 FIRST_OF_JOB = 85
 """The number of the first class that a job registers; Flink registers the classes before it."""
@@ -44,8 +50,12 @@ _WORD, _LONG_WORD = 1 << 32, 1 << 64
 
 
 @dataclass(eq=False)
-class _Object:
-    """An object of a graph: its class, and its content in the form that its codec reads."""
+class KryoObject:
+    """An object of a graph: its class, and its content in the form that its codec reads.
+
+    A class is the number with which Kryo registers it, or its name. Numbers and texts have the form
+    of Kryo 5. The content of a collection or map is a comparator, if any, and the objects in it.
+    """
 
     class_key: int | str
     content: Any = None
@@ -58,9 +68,9 @@ class _Source:
     reader: Reader
     registered: Sequence[str]
     names: list[str] = field(default_factory=list)
-    objects: list[_Object] = field(default_factory=list)
+    objects: list[KryoObject] = field(default_factory=list)
 
-    def read(self) -> _Object | None:
+    def read(self) -> KryoObject | None:
         """Read an object with its class."""
         number = self.reader.varint()
         if number == _NULL:
@@ -74,10 +84,10 @@ class _Source:
             raise self.reader.error("Kryo refers to the name of a class that it has not written")
         return self.read_content(self.names[name_number])
 
-    def read_content(self, class_key: int | str) -> _Object:
+    def read_content(self, class_key: int | str) -> KryoObject:
         """Read an object of a class, with its mark if it has one."""
         codec = self.find_codec(class_key)
-        made = _Object(class_key)
+        made = KryoObject(class_key)
         if codec.has_mark:
             mark = self.reader.varint()
             if mark != _NEW:
@@ -123,7 +133,7 @@ class _Target:
         """Write bytes."""
         self.parts.append(data)
 
-    def write(self, value: _Object | None) -> None:
+    def write(self, value: KryoObject | None) -> None:
         """Write an object with its class."""
         if value is None:
             self.put(b"\0")
@@ -140,7 +150,7 @@ class _Target:
         number = self.names.setdefault(class_key, len(self.names))
         self.put(varint(_NAMED) + varint(number) + (_encode_name(class_key) if is_new else b""))
 
-    def write_content(self, value: _Object, *, is_nullable: bool) -> None:
+    def write_content(self, value: KryoObject, *, is_nullable: bool) -> None:
         """Write an object of a known class; ``is_nullable`` if a null could be in its place."""
         codec = self.source.find_codec(value.class_key)
         if codec.has_mark:
@@ -191,8 +201,13 @@ def convert_kryo_value(data: bytes, registered: Sequence[str], name: str) -> byt
 
 def skip_kryo_value(reader: Reader, registered: Sequence[str]) -> None:
     """Skip a value with its class that Kryo 2 wrote; the errors are those of the conversion."""
+    read_kryo_object(reader, registered)
+
+
+def read_kryo_object(reader: Reader, registered: Sequence[str]) -> KryoObject | None:
+    """Read a value with its class that Kryo 2 wrote; the errors are those of the conversion."""
     try:
-        _Source(reader, registered).read()
+        return _Source(reader, registered).read()
     except RecursionError:
         raise _nested_too_deeply(reader.name) from None
 
@@ -274,11 +289,11 @@ def _read_numbers(source: _Source) -> bytes:
     return varint(count) + b"".join(_copy_number(source) for _ in range(count - 1))
 
 
-def _read_objects(source: _Source) -> list[_Object | None]:
+def _read_objects(source: _Source) -> list[KryoObject | None]:
     return [source.read() for _ in range(source.reader.varint() - 1)]
 
 
-def _write_objects(target: _Target, items: list[_Object | None]) -> None:
+def _write_objects(target: _Target, items: list[KryoObject | None]) -> None:
     target.put(varint(len(items) + 1))
     for item in items:
         target.write(item)
@@ -287,9 +302,9 @@ def _write_objects(target: _Target, items: list[_Object | None]) -> None:
 def _final_array(class_key: int) -> _Codec:
     """Return the codec of an array whose class says that of its elements."""
 
-    def read(source: _Source) -> list[_Object | None]:
+    def read(source: _Source) -> list[KryoObject | None]:
         codec = source.find_codec(class_key)
-        items: list[_Object | None] = []
+        items: list[KryoObject | None] = []
         for _ in range(source.reader.varint() - 1):
             if codec.has_mark:
                 is_null = source.reader.data[source.reader.position] == _NULL
@@ -300,7 +315,7 @@ def _final_array(class_key: int) -> _Codec:
             items.append(None if is_null else source.read_content(class_key))
         return items
 
-    def write(target: _Target, items: list[_Object | None]) -> None:
+    def write(target: _Target, items: list[KryoObject | None]) -> None:
         target.put(varint(len(items) + 1))
         for item in items:
             _write_nullable(target, item)
@@ -308,7 +323,7 @@ def _final_array(class_key: int) -> _Codec:
     return _Codec(read, write)
 
 
-def _write_nullable(target: _Target, item: _Object | None) -> None:
+def _write_nullable(target: _Target, item: KryoObject | None) -> None:
     if item is None:
         target.put(b"\0")
     else:
@@ -320,7 +335,7 @@ def _collection(*, is_sorted: bool = False) -> _Codec:
     return _Codec(partial(_read_collection, is_sorted), _write_collection)
 
 
-_Collection = tuple[list[_Object | None], list[_Object | None]]
+_Collection = tuple[list[KryoObject | None], list[KryoObject | None]]
 
 
 def _read_collection(is_sorted: bool, source: _Source) -> _Collection:
@@ -390,7 +405,7 @@ def _map(*, is_sorted: bool = False) -> _Codec:
 def _record(count: int) -> _Codec:
     """Return the codec of ``count`` objects with their classes."""
 
-    def write(target: _Target, items: list[_Object | None]) -> None:
+    def write(target: _Target, items: list[KryoObject | None]) -> None:
         for item in items:
             target.write(item)
 

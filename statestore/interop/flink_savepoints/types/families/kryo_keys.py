@@ -38,7 +38,7 @@ from statestore.interop.flink_savepoints.types.kryo_bytes import (
 )
 from statestore.interop.flink_savepoints.types.value_lengths import Skip
 
-__all__ = ["KryoKeyType", "kryo_key_types"]
+__all__ = ["KRYO_NUMBERS", "KryoKeyType", "decode_kryo_5", "kryo_key_types"]
 
 _FLINK_1, _FLINK_2 = 2, 5  # the versions of Kryo
 _VERSION = " of Kryo "
@@ -123,7 +123,7 @@ def kryo_key_types(kryo_type: KryoType, key: bytes) -> tuple[KryoKeyType, ...]:
     """
     return tuple(
         KryoKeyType(kryo_type.class_name, kryo_type.body, simple, version)
-        for simple, number in _NUMBERS.items()
+        for simple, number in KRYO_NUMBERS.items()
         for version in ((_FLINK_1, _FLINK_2) if simple in (*_ORDERED, "String") else (_FLINK_1,))
         if key[:1] == bytes([number + FIRST_NUMBER])
     )
@@ -137,7 +137,7 @@ def _decode_key(key: bytes, number: int, decode: _Decode) -> Any:
 
 def _find_codec(simple: str, version: int) -> tuple[int, _Decode, _Encode]:
     """Return the number of a class, and how its values are decoded and encoded."""
-    number = _NUMBERS[simple]
+    number = KRYO_NUMBERS[simple]
     if simple in ("Integer", "Long"):
         return number, _decode_zigzag, _encode_zigzag
     if simple == "String":
@@ -150,6 +150,11 @@ def _find_codec(simple: str, version: int) -> tuple[int, _Decode, _Encode]:
     order = ">" if version == _FLINK_1 else "<"
     packed = struct.Struct(order + _FORMATS[simple])
     return number, lambda data: packed.unpack(data)[0], packed.pack
+
+
+def decode_kryo_5(simple: str, data: bytes) -> Any:
+    """Return a value of a simple class but ``String`` from its bytes, as Kryo 5 writes them."""
+    return _find_codec(simple, _FLINK_2)[1](data)
 
 
 def _encode_zigzag(value: int) -> bytes:
@@ -168,7 +173,7 @@ def _decode_text(data: bytes) -> str:
     return from_code_units(text)
 
 
-_NUMBERS = {
+KRYO_NUMBERS = {
     "Integer": 0,
     "String": 1,
     "Float": 2,
@@ -179,6 +184,8 @@ _NUMBERS = {
     "Long": 7,
     "Double": 8,
 }
+"""The simple classes, by the numbers with which Kryo registers them."""
+
 _ORDERED = ("Float", "Character", "Short", "Double")
 _FORMATS = {
     "Float": "f",
