@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from zipfile import ZipFile
 
+import pyarrow as pa
 import pytest
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
@@ -12,9 +14,17 @@ from statestore.interop.flink_savepoints import export_savepoint, import_savepoi
 from statestore.interop.flink_savepoints.exporting.flink_versions import must_migrate
 from statestore.interop.flink_savepoints.importing.import_record import SavepointRecord
 from statestore.interop.flink_savepoints.options import ExportSelection, FlinkTarget
+from statestore.interop.flink_savepoints.types.flink_types import TYPES, CepType, ListType, Scalar
 from statestore.store import StateStore
 from tests.interop.flink_savepoints.goldens import Golden
+from tests.interop.flink_savepoints.test_real_flink import NEWEST, OLDER
+from tests.interop.flink_savepoints.written import written_savepoint
+from tests.servers.flink import Flink
 
+CEP_BUFFER = (
+    "org.apache.flink.cep.nfa.sharedbuffer.SharedBufferNode$SharedBufferNodeSerializer"
+    "$SharedBufferNodeSerializerSnapshot"
+)
 RECORD = SavepointRecord("/savepoint", 1, 4, "", (), ())
 
 
@@ -74,3 +84,32 @@ def test_a_class_of_the_job_is_refused_before_the_savepoint_exists(tmp_path: Pat
     )
     assert (place / "_metadata").exists()
     assert {state.state for state in done.left_out} >= set(names)
+
+
+@pytest.mark.flink
+def test_all_serializers_that_flink_2_does_not_have_are_known() -> None:
+    """Those of Scala are replaced or refused, and that of CEP is refused."""
+    known = {name for flink_type in TYPES for name in flink_type.snapshot_readers()}
+    older, newer = (
+        {
+            entry.removesuffix(".class").replace("/", ".")
+            for jar in Flink(version).libraries()
+            for entry in ZipFile(jar).namelist()
+        }
+        for version in (OLDER, NEWEST)
+    )
+    removed = (known & older) - newer
+    assert {name for name in removed if ".scala." not in name} == {CEP_BUFFER}
+    assert len(removed) == 7
+
+
+def test_a_buffer_of_cep_of_flink_1_13_is_refused(tmp_path: Path) -> None:
+    store = StateStore.open(str(tmp_path / "store"))
+    keys = pa.array([1, 2], pa.int64())
+    node = CepType("NodeV1", (ListType(Scalar("Long")),))
+    values = pa.array([None, None], node.arrow_type()).fill_null([])
+    place = written_savepoint(tmp_path / "from", Scalar("Long"), keys, values, value_type=node)
+    import_savepoint(str(place), store)
+    target = FlinkTarget(version="2.3", written_by="1.13")
+    with pytest.raises(UnsupportedTypeError, match=r"CEP's buffer of Flink 1\.13 .* 1\.20"):
+        export_savepoint(store, str(tmp_path / "to"), target=target)

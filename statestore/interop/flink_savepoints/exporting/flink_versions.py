@@ -56,7 +56,18 @@ _FIRST_OF_FLINK_2 = 5
 _ONLY_FLINK_1 = 4
 """The version that only Flink 1 writes; earlier ones are also written by an export."""
 
-_SCALA = b"org.apache.flink.api.scala.typeutils."
+_REMOVED = {
+    b"org.apache.flink.api.scala.typeutils.": (
+        "a serializer of Flink's Scala API",
+        "Restore the savepoint with a job of Flink 1 that copies this state to a POJO or Row",
+    ),
+    b"org.apache.flink.cep.nfa.sharedbuffer.SharedBufferNode$SharedBufferNodeSerializer$": (
+        "the serializer of CEP's buffer of Flink 1.13 or before",
+        "Restore the savepoint with a job of Flink 1.20, and take a new one",
+    ),
+}
+"""Serializers that Flink 2 does not have, by the beginning of a class name, and what to do."""
+
 _KRYO_5 = 5
 
 
@@ -110,7 +121,7 @@ def migrate_keyed(plan: KeyedExport, collections: Collections) -> KeyedExport:
     """
     if plan.imported is None:
         return plan
-    _refuse_scala(plan)
+    _refuse_removed(plan)
     plan = _migrate_collections(plan, plan.imported, collections)
     key = plan.flink.key
     if isinstance(key, KryoKeyType):
@@ -153,22 +164,23 @@ def migrate_operator(plan: OperatorStatePlan) -> OperatorStatePlan:
     """
     if plan.imported is None:
         return plan
-    _refuse_scala(plan)
+    _refuse_removed(plan)
     serializers = plan.imported.info.serializers.values()
     return replace(plan, is_migrated=any(_has_kryo(s.flink_type) for s in serializers))
 
 
-def _refuse_scala(plan: KeyedExport | OperatorStatePlan) -> None:
+def _refuse_removed(plan: KeyedExport | OperatorStatePlan) -> None:
+    """Refuse a state with a serializer that Flink 2 no longer has."""
     known = plan.imported
     assert known is not None, "only imported state has serializers"
     raw = (known.key_serializer, known.namespace_serializer, known.value_serializer)
-    if any(_SCALA in snapshot for snapshot in raw if snapshot is not None):
-        raise UnsupportedTypeError(
-            f"{plan.state} cannot be written for Flink 2: it has a serializer of Flink's Scala "
-            "API, which Flink 2 does not have. Restore the savepoint with a job of Flink 1 that "
-            "copies this state to a POJO or Row, or leave it out with --leave-out "
-            f"{plan.state.uid}/{plan.state.name}"
-        )
+    for removed, (what, advice) in _REMOVED.items():
+        if any(removed in snapshot for snapshot in raw if snapshot is not None):
+            raise UnsupportedTypeError(
+                f"{plan.state} cannot be written for Flink 2: it has {what}, which Flink 2 does "
+                f"not have. {advice}, or leave it out with --leave-out "
+                f"{plan.state.uid}/{plan.state.name}"
+            )
 
 
 def _has_kryo(flink_type: FlinkType) -> bool:
