@@ -38,6 +38,7 @@ __all__ = [
     "OpaqueType",
     "SnapshotReader",
     "SnapshotReaders",
+    "WrapperType",
     "encode_parts",
     "generic_name",
     "nested_hashes",
@@ -220,6 +221,37 @@ class FlinkType(ABC):
 
     def _key_groups(self, cursor: Cursor) -> GroupFunction:
         return column_groups(self.key_hash(), self.read(cursor))
+
+
+class WrapperType(FlinkType):
+    """A type whose values have the bytes and the columns of another type."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def _wrapped(self) -> FlinkType: ...
+
+    def _java_name(self) -> str:
+        return self._wrapped.java_name
+
+    def _fixed_width(self) -> int | None:
+        return self._wrapped.fixed_width
+
+    def _column_count(self) -> int:
+        return self._wrapped.column_count
+
+    def _arrow_type(self) -> pa.DataType:
+        return self._wrapped.arrow_type()
+
+    def _skipper(self) -> Skip:
+        return self._wrapped.skipper()
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        return self._wrapped.read(cursor)
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        return self._wrapped.write(array)
 
 
 class OpaqueType(FlinkType):

@@ -26,6 +26,7 @@ from statestore.interop.flink_savepoints.types.families.base import (
     FlinkType,
     SnapshotReader,
     SnapshotReaders,
+    WrapperType,
     encode_parts,
     generic_name,
     total_width,
@@ -113,7 +114,7 @@ class RecordType(FlinkType):
 
 
 @dataclass(frozen=True, slots=True)
-class CepType(FlinkType):
+class CepType(WrapperType):
     """A class of Flink CEP.
 
     ``parts`` are the types whose snapshots its snapshot nests. ``has_previous_time`` is true if the
@@ -128,10 +129,10 @@ class CepType(FlinkType):
     @property
     def is_record(self) -> bool:
         """Whether a value consists of named fields."""
-        return isinstance(self._layout, RecordType)
+        return isinstance(self._wrapped, RecordType)
 
     @property
-    def _layout(self) -> FlinkType:
+    def _wrapped(self) -> FlinkType:
         return _make_layout(self)
 
     def _java_name(self) -> str:
@@ -142,25 +143,7 @@ class CepType(FlinkType):
         )
 
     def _serializer_length(self) -> int | None:
-        return self._layout.serializer_length if self.name == "EventId" else None
-
-    def _fixed_width(self) -> int | None:
-        return self._layout.fixed_width
-
-    def _column_count(self) -> int:
-        return self._layout.column_count
-
-    def _arrow_type(self) -> pa.DataType:
-        return self._layout.arrow_type()
-
-    def _skipper(self) -> Skip:
-        return self._layout.skipper()
-
-    def _read(self, cursor: Cursor) -> pa.Array:
-        return self._layout.read(cursor)
-
-    def _write(self, array: pa.Array) -> pa.Array:
-        return self._layout.write(array)
+        return self._wrapped.serializer_length if self.name == "EventId" else None
 
     def _snapshot(self) -> bytes:
         class_name = _SNAPSHOTS[self.name]

@@ -26,6 +26,7 @@ from statestore.interop.flink_savepoints.types.families.base import (
     FlinkType,
     SnapshotReader,
     SnapshotReaders,
+    WrapperType,
     encode_parts,
     generic_name,
 )
@@ -43,26 +44,15 @@ _COLLECTIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class ExternalType(FlinkType):
+class ExternalType(WrapperType):
     """A user function's value in Flink SQL's internal format; ``outer`` is the serialized type."""
 
     outer: bytes
     value: FlinkType
 
-    def _java_name(self) -> str:
-        return self.value.java_name
-
-    def _arrow_type(self) -> pa.DataType:
-        return self.value.arrow_type()
-
-    def _skipper(self) -> Skip:
-        return self.value.skipper()
-
-    def _read(self, cursor: Cursor) -> pa.Array:
-        return self.value.read(cursor)
-
-    def _write(self, array: pa.Array) -> pa.Array:
-        return self.value.write(array)
+    @property
+    def _wrapped(self) -> FlinkType:
+        return self.value
 
     def _snapshot(self) -> bytes:
         return encode_parts(_EXTERNAL, 1, self.outer, self.value)

@@ -14,6 +14,7 @@ from statestore.interop.flink_savepoints.types.families.base import (
     FlinkType,
     SnapshotReader,
     SnapshotReaders,
+    WrapperType,
     encode_parts,
     generic_name,
     total_width,
@@ -66,32 +67,15 @@ class TtlType(FlinkType):
 
 
 @dataclass(frozen=True, slots=True)
-class TtlAwareType(FlinkType):
+class TtlAwareType(WrapperType):
     """The element of a list or the value of a map, which may have a TTL."""
 
     value: FlinkType
     has_ttl: bool
 
-    def _java_name(self) -> str:
-        return self.value.java_name
-
-    def _fixed_width(self) -> int | None:
-        return self.value.fixed_width
-
-    def _column_count(self) -> int:
-        return self.value.column_count
-
-    def _arrow_type(self) -> pa.DataType:
-        return self.value.arrow_type()
-
-    def _skipper(self) -> Skip:
-        return self.value.skipper()
-
-    def _read(self, cursor: Cursor) -> pa.Array:
-        return self.value.read(cursor)
-
-    def _write(self, array: pa.Array) -> pa.Array:
-        return self.value.write(array)
+    @property
+    def _wrapped(self) -> FlinkType:
+        return self.value
 
     def _snapshot(self) -> bytes:
         return utf(_TTL_AWARE) + i32(1) + i8(self.has_ttl) + self.value.snapshot()
