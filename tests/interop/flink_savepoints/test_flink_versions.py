@@ -20,6 +20,7 @@ from tests.interop.flink_savepoints.goldens import Golden
 from tests.interop.flink_savepoints.test_real_flink import NEWEST, OLDER
 from tests.interop.flink_savepoints.written import written_savepoint
 from tests.servers.flink import Flink
+from tests.servers.published import FLINK_1_20
 
 CEP_BUFFER = (
     "org.apache.flink.cep.nfa.sharedbuffer.SharedBufferNode$SharedBufferNodeSerializer"
@@ -65,6 +66,19 @@ def test_a_wrong_version_is_refused(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         must_migrate(replace(RECORD, metadata_version=metadata_version), target)
+
+
+def test_all_states_that_cannot_be_written_are_named_at_once(tmp_path: Path) -> None:
+    """The published savepoint is of a job in Scala, with ten states of its classes."""
+    source = FLINK_1_20.unpack(
+        "stateful-scala-udf-migration-itcase-flink1.19-rocksdb-savepoint", tmp_path
+    )
+    store = StateStore.open(str(tmp_path / "store"))
+    import_savepoint(str(source), store)
+    with pytest.raises(UnsupportedTypeError, match=r"^12 states cannot be written; ") as error:
+        export_savepoint(store, str(tmp_path / "to"), target=FlinkTarget(version="2.3"))
+    assert str(error.value).count("--leave-out d1392353922252257afa15351a98bae9/") == 11
+    assert all("Scala" in note or "no type of Java" in note for note in error.value.__notes__)
 
 
 def test_a_class_of_the_job_is_refused_before_the_savepoint_exists(tmp_path: Path) -> None:

@@ -6,19 +6,18 @@ refused before anything is written.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from statestore.errors import (
-    IncompatibleStateError,
     InvalidArgumentError,
-    StateNotFoundError,
     UnsupportedTypeError,
 )
-from statestore.format.left_out import LeftOutState, left_out_text, refuse_left_out
+from statestore.format.left_out import refuse_left_out
 from statestore.format.manifest import Manifest
 from statestore.format.schema import Schema
 from statestore.format.state import KeyedState, OperatorState, StateKind, TimeDomain
@@ -28,20 +27,25 @@ from statestore.interop.flink_savepoints.exporting.export_types import (
     ExportPlan,
     ImportedPart,
     KeyedExport,
-    LeftOut,
     OperatorExport,
     OperatorStatePlan,
 )
 from statestore.interop.flink_savepoints.exporting.flink_versions import (
+    find_class_mapping,
     migrate_keyed,
     migrate_operator,
-    must_migrate,
 )
 from statestore.interop.flink_savepoints.exporting.scala_classes import (
     ClassMapping,
     list_collections,
-    parse_class_mapping,
     replace_scala_types,
+)
+from statestore.interop.flink_savepoints.exporting.state_selection import (
+    find_views,
+    list_left_out,
+    refuse_unknown,
+    select_carried,
+    select_unwanted,
 )
 from statestore.interop.flink_savepoints.importing.import_operators import element_columns
 from statestore.interop.flink_savepoints.importing.import_record import (
@@ -61,7 +65,6 @@ from statestore.interop.flink_savepoints.options import (
     FlinkTarget,
 )
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo as FlinkState
-from statestore.interop.flink_savepoints.read.operator_state import SOURCE_READER_STATE
 from statestore.interop.flink_savepoints.types.arrow_types import WINDOW
 from statestore.interop.flink_savepoints.types.families.undecoded import plain_type
 from statestore.interop.flink_savepoints.types.flink_types import (
@@ -102,6 +105,17 @@ _MODES: Mapping[RedistributionMode, Mode] = {
 }
 
 
+_Problem = tuple[str, UnsupportedTypeError]
+"""A state, as an option names it, and the reason why it cannot be written."""
+
+
+class _StatePlans(NamedTuple):
+    """The plans of an operator's states."""
+
+    keyed: list[KeyedExport]
+    operator: list[OperatorStatePlan]
+
+
 def plan_export(
     manifest: Manifest,
     record: SavepointRecord | None = None,
@@ -127,14 +141,14 @@ def plan_export(
     states = ((entry.state.uid, entry.state.name) for entry in manifest.entries)
     known = {state for state in states if record is None or state[0] != RECORD}
     uids = sorted({uid for uid, _ in known})
-    _refuse_unknown(known, uids, operators, target.tuples)
+    refuse_unknown(known, uids, operators, target.tuples)
     lacking = checkpoint_left_out(manifest, record)
     # Without an import record it is unknown from which savepoint operators could be copied.
     operators_lacking = [state for state in lacking if state.state is None and record is not None]
-    carried = _select_carried(operators_lacking, selection.carry, manifest.checkpoint_id)
+    carried = select_carried(operators_lacking, selection.carry, manifest.checkpoint_id)
     missing = [state for state in lacking if state not in carried]
     named = {name if isinstance(name, str) else "/".join(name) for name in selection.leave_out}
-    unwanted = _select_unwanted(manifest, known, missing, named)
+    unwanted = select_unwanted(manifest, known, missing, named)
     selected = set(uids if operators is None else operators)
     # If the user selected operators, only missing state of these operators matters.
     relevant = [state for state in missing if operators is None or state.operator in selected]
@@ -145,117 +159,30 @@ def plan_export(
         "a job that restores the savepoint",
         otherwise="; --carry copies a whole operator unchanged from the imported savepoint",
     )
-    views = [] if record is None else _find_views(known, record)
-    left = [*_left_out_states(known, unwanted, selected, missing), *views]
+    views = [] if record is None else find_views(known, record)
+    left = [*list_left_out(known, unwanted, selected, missing), *views]
     skipped = {(state.operator, state.state) for state in left}
-    classes = _find_class_mapping(record, target, carried)
+    classes = find_class_mapping(record, target, carried)
     plans = []
+    problems: list[_Problem] = []
     for uid in uids:
         names = {name for owner, name in known if owner == uid and (uid, name) not in skipped}
         if names:
             tupled = {name for owner, name in target.tuples if owner == uid}
             own = _OperatorSelection(names, tupled, record, classes)
-            operator_plan = _plan_operator(manifest, uid, own, parallelism, max_parallelism)
+            planned = _plan_states(manifest, uid, own, problems)
+            operator_plan = _plan_operator(
+                manifest, uid, own, planned, parallelism, max_parallelism
+            )
             offsets = next((view.state for view in views if view.operator == uid), None)
             plans.append(replace(operator_plan, offsets=offsets))
+    _refuse_problems(problems)
     if not plans and not carried:
         raise InvalidArgumentError(
             "no state is left to write, but a savepoint must have at least one; leave out less"
         )
     whole = record if operators is None else None
     return ExportPlan(tuple(plans), tuple(left), whole, carried)
-
-
-def _find_class_mapping(
-    record: SavepointRecord | None, target: FlinkTarget, carried: Sequence[LeftOutState]
-) -> Mapping[str, ClassMapping] | None:
-    """Return by what classes of Scala are replaced; None if no state changes its serializers.
-
-    Raises IncompatibleStateError for an operator that would keep its serializers.
-    """
-    if not must_migrate(record, target):
-        return None
-    if carried:
-        raise IncompatibleStateError(
-            f"operator {carried[0].operator!r} cannot be carried to Flink 2: its state is copied "
-            "with the serializers of Flink 1. Leave it out (--leave-out)"
-        )
-    return parse_class_mapping(target.classes or {})
-
-
-def _left_out_states(
-    known: Collection[tuple[str, str]],
-    unwanted: Collection[tuple[str, str]],
-    selected: Collection[str],
-    missing: Sequence[LeftOutState],
-) -> Iterator[LeftOut]:
-    """Yield the states that are not written: unwanted, not selected, or missing in the store."""
-    for uid, name in sorted(known):
-        if (uid, name) in unwanted or uid not in selected:
-            reason = "as requested" if (uid, name) in unwanted else "not selected"
-            yield LeftOut(uid, name, reason)
-    for state in missing:
-        if (state.operator, state.part) not in unwanted:
-            yield LeftOut(state.operator, state.part, state.reason)
-
-
-def _select_carried(
-    operators: Sequence[LeftOutState], names: Collection[str], checkpoint_id: int
-) -> tuple[LeftOutState, ...]:
-    """Return the operators to copy; StateNotFoundError for a name that matches none of them."""
-    for name in names:
-        if not any(operator.is_named(name) for operator in operators):
-            raise StateNotFoundError(
-                f"no operator {name!r} can be carried unchanged from an imported savepoint; "
-                f"checkpoint {checkpoint_id} lacks these whole operators: "
-                f"{left_out_text(operators) or 'none'}"
-            )
-    return tuple(operator for operator in operators if any(map(operator.is_named, names)))
-
-
-def _select_unwanted(
-    manifest: Manifest,
-    known: set[tuple[str, str]],
-    missing: Sequence[LeftOutState],
-    named: Collection[str],
-) -> set[tuple[str, str]]:
-    """Return the states of the checkpoint that the user asked to leave out.
-
-    The name of an already missing state selects nothing here. Raises StateNotFoundError for a name
-    that matches neither a state of the checkpoint nor a missing state.
-    """
-    unwanted = set()
-    for text in named:
-        matching = {
-            (uid, name)
-            for uid, name in known
-            if text in (uid, f"{uid}/{name}", manifest.operators.id_of(uid))
-        }
-        if not matching and not any(state.is_named(text) for state in missing):
-            stored = ", ".join(f"{uid}/{name}" for uid, name in sorted(known))
-            raise StateNotFoundError(
-                f"{text!r} cannot be left out because it does not exist: name an operator or "
-                f"OPERATOR/STATE. Checkpoint {manifest.checkpoint_id} lacks "
-                f"{left_out_text(missing) or 'nothing of its source'}; it has {stored}"
-            )
-        unwanted |= matching
-    return unwanted
-
-
-def _find_views(known: set[tuple[str, str]], record: SavepointRecord) -> list[LeftOut]:
-    """Return the offset states that an import added; their offsets are written to the splits."""
-    splits = {state.operator for state in record.states if state.name == SOURCE_READER_STATE}
-    imported = {(state.operator, state.state) for state in record.states}
-    return [
-        LeftOut(
-            uid,
-            name,
-            f"the offsets are written into the splits of {SOURCE_READER_STATE}",
-            is_written_elsewhere=True,
-        )
-        for uid, name in sorted(known - imported)
-        if uid in splits and name.startswith("offsets")
-    ]
 
 
 @dataclass(frozen=True)
@@ -307,38 +234,48 @@ class _OperatorSelection:
         return next((operator for operator in operators if operator.operator == uid), None)
 
 
-def _refuse_unknown(
-    known: set[tuple[str, str]],
-    uids: Sequence[str],
-    operators: Collection[str] | None,
-    states: Collection[tuple[str, str]],
-) -> None:
-    for uid in operators or ():
-        if uid not in uids:
-            raise StateNotFoundError(
-                f"the checkpoint has no operator {uid!r}; it has {', '.join(uids)}"
-            )
-    for uid, name in sorted({*states} - known):
-        raise StateNotFoundError(f"operator {uid!r} has no state {name!r}")
+def _plan_states(
+    manifest: Manifest, uid: str, selection: _OperatorSelection, problems: list[_Problem]
+) -> _StatePlans:
+    """Return the plans of an operator's states; add what is wrong with others to ``problems``."""
+    plans = _StatePlans([], [])
+    for entry in manifest.entries:
+        state = entry.state
+        if state.uid != uid or state.name not in selection.names:
+            continue
+        try:
+            if isinstance(state, KeyedState):
+                plans.keyed.append(selection.plan_keyed(state))
+            else:
+                plans.operator.append(selection.plan_operator_state(state))
+        except UnsupportedTypeError as error:
+            problems.append((f"{uid}/{state.name}", error))
+    return plans
+
+
+def _refuse_problems(problems: Sequence[_Problem]) -> None:
+    """Raise the error of a state, or one that names several."""
+    if len(problems) == 1:
+        raise problems[0][1]
+    if problems:
+        options = " ".join(f"--leave-out {name}" for name, _ in problems)
+        error = UnsupportedTypeError(
+            f"{len(problems)} states cannot be written; without them, the rest can: {options}"
+        )
+        for _, problem in problems:
+            error.add_note(str(problem))
+        raise error
 
 
 def _plan_operator(
     manifest: Manifest,
     uid: str,
     selection: _OperatorSelection,
+    states: _StatePlans,
     parallelism: int | None,
     most: int | None,
 ) -> OperatorExport:
-    keyed = [
-        selection.plan_keyed(entry.state)
-        for entry in manifest.keyed
-        if entry.state.uid == uid and entry.state.name in selection.names
-    ]
-    operator = [
-        selection.plan_operator_state(entry.state)
-        for entry in manifest.operator
-        if entry.state.uid == uid and entry.state.name in selection.names
-    ]
+    keyed, operator = states
     _refuse_mixed(keyed)
     imported = selection.find_operator(uid)
     subtasks = parallelism or manifest.operators.parallelism_of(uid)

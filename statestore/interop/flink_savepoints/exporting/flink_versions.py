@@ -1,22 +1,32 @@
 """Write state of Flink 1 for Flink 2, which reads some of it in another way without an error.
 
 What differs is Kryo: Flink 1 has version 2 and Flink 2 has version 5, with the same serializer
-snapshots. Flink 2 has no serializers of Flink's Scala API, so state with them is refused. All other
-serializers that this package writes are the same in both.
+snapshots. Flink 2 has no serializers of Flink's Scala API, which ``scala_classes`` replaces. All
+other serializers that this package writes are the same in both.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
-from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.errors import (
+    IncompatibleStateError,
+    InvalidArgumentError,
+    UnsupportedTypeError,
+)
+from statestore.format.left_out import LeftOutState
 from statestore.interop.flink_savepoints.exporting.export_types import (
     ExportPart,
     KeyedExport,
     OperatorStatePlan,
+)
+from statestore.interop.flink_savepoints.exporting.scala_classes import (
+    ClassMapping,
+    parse_class_mapping,
 )
 from statestore.interop.flink_savepoints.importing.import_record import (
     ImportedState,
@@ -47,7 +57,14 @@ from statestore.interop.flink_savepoints.types.kryo_collections import (
 from statestore.interop.flink_savepoints.types.kryo_migration import migrate_kryo
 from statestore.interop.flink_savepoints.types.named_columns import EntryForm
 
-__all__ = ["migrate_elements", "migrate_keyed", "migrate_operator", "migrate_rows", "must_migrate"]
+__all__ = [
+    "find_class_mapping",
+    "migrate_elements",
+    "migrate_keyed",
+    "migrate_operator",
+    "migrate_rows",
+    "must_migrate",
+]
 
 _VERSION = re.compile(r"([12])(\.\d+)*")
 _FIRST_OF_FLINK_2 = 5
@@ -111,6 +128,23 @@ def _parse_major(version: str | None, what: str) -> int | None:
             f"{what} is {version!r}, which is not a version of Flink 1 or 2, such as 2.3"
         )
     return int(match[1])
+
+
+def find_class_mapping(
+    record: SavepointRecord | None, target: FlinkTarget, carried: Sequence[LeftOutState]
+) -> Mapping[str, ClassMapping] | None:
+    """Return by what classes of Scala are replaced; None if no state changes its serializers.
+
+    Raises IncompatibleStateError for an operator that would keep its serializers.
+    """
+    if not must_migrate(record, target):
+        return None
+    if carried:
+        raise IncompatibleStateError(
+            f"operator {carried[0].operator!r} cannot be carried to Flink 2: its state is copied "
+            "with the serializers of Flink 1. Leave it out (--leave-out)"
+        )
+    return parse_class_mapping(target.classes or {})
 
 
 def migrate_keyed(plan: KeyedExport, collections: Collections) -> KeyedExport:
