@@ -131,9 +131,11 @@ def _list_state_files(
             by_folder.setdefault(folder, {})[name] = int(match[1])
     for operator in operators:
         for store in operator.stores:
-            folder = state_folder(operator.number, store.name)
-            for partition in range(store.partitions):
-                versions = by_folder.get(folder.format(partition), {})
+            before, after = state_folder(operator.number, store.name).split("{}")
+            # Spark reads all folders, also after its ``repartition``, which leaves the number of
+            # partitions in the operator's description as it was.
+            pattern = re.compile(rf"{re.escape(before)}\d+{re.escape(after)}")
+            for versions in (by_folder[name] for name in by_folder if pattern.fullmatch(name)):
                 whole = {name for name in versions if name.endswith((".snapshot", ".zip"))}
                 base = max((versions[name] for name in whole), default=0)
                 for name, number in versions.items():

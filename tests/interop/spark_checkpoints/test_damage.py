@@ -147,6 +147,18 @@ def test_rows_before_a_damaged_block_of_rocksdb_are_not_imported(
         take(spark, location, tmp_path / "store")
 
 
+def test_a_partition_above_the_described_number_is_checked(
+    spark: SparkSession, locations: dict[str, Path], tmp_path: Path
+) -> None:
+    """Spark's own ``repartition`` adds folders and keeps the number in the description."""
+    location = tmp_path / "location"
+    shutil.copytree(locations["lz4"], location)
+    shutil.copytree(location / "state/0/1", location / "state/0/2")
+    damage(location, "state/0/2/2.delta", DAMAGES["cut-by-1"], is_checksummed=False)
+    with pytest.raises(DamagedFileError, match=r"state/0/2/2\.delta, which has state of .*damaged"):
+        take(spark, location, tmp_path / "store")
+
+
 def test_a_log_that_differs_from_its_checksum_is_refused(
     spark: SparkSession, locations: dict[str, Path], tmp_path: Path
 ) -> None:
