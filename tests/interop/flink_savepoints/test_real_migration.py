@@ -34,7 +34,9 @@ def test_flink_2_reads_what_flink_1_wrote(tmp_path: Path) -> None:
     (source,) = run(OLDER, **step)
     before = dumped(OLDER, source, tmp_path / "before.jsonl")
     store = StateStore.open(str(tmp_path / "store"))
-    import_savepoint(source, store)
+    record = import_savepoint(source, store).record
+    classes = {state.name: state.value_class for state in record.states}
+    assert classes["double"] == "Double"
     done = export_savepoint(store, str(tmp_path / "to"), target=FlinkTarget(version="2.3"))
     after = dumped(NEWEST, done.savepoint, tmp_path / "after.jsonl")
     assert comparable(after) == comparable(before)

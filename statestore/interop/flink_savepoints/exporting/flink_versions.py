@@ -43,7 +43,6 @@ from statestore.interop.flink_savepoints.types.encode import encode_list
 from statestore.interop.flink_savepoints.types.families.base import nested_types
 from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
-    KryoKeyType,
     KryoType,
     ListType,
     MapType,
@@ -54,7 +53,10 @@ from statestore.interop.flink_savepoints.types.kryo_collections import (
     read_collections,
     write_collections,
 )
-from statestore.interop.flink_savepoints.types.kryo_migration import migrate_kryo
+from statestore.interop.flink_savepoints.types.kryo_migration import (
+    migrate_kryo,
+    write_simple_for_kryo_5,
+)
 from statestore.interop.flink_savepoints.types.named_columns import EntryForm
 
 __all__ = [
@@ -84,8 +86,6 @@ _REMOVED = {
     ),
 }
 """Serializers that Flink 2 does not have, by the beginning of a class name, and what to do."""
-
-_KRYO_5 = 5
 
 
 def must_migrate(record: SavepointRecord | None, target: FlinkTarget) -> bool:
@@ -157,14 +157,12 @@ def migrate_keyed(plan: KeyedExport, collections: Collections) -> KeyedExport:
         return plan
     _refuse_removed(plan)
     plan = _migrate_collections(plan, plan.imported, collections)
+    plan = replace(
+        plan,
+        flink=write_simple_for_kryo_5(plan.flink),
+        key=replace(plan.key, flink_type=write_simple_for_kryo_5(plan.key.flink_type)),
+    )
     key = plan.flink.key
-    if isinstance(key, KryoKeyType):
-        return replace(
-            plan,
-            flink=plan.flink.with_key(replace(key, kryo=_KRYO_5)),
-            key=replace(plan.key, flink_type=replace(key, kryo=_KRYO_5)),
-            is_migrated=plan.is_migrated or _has_kryo(plan.flink.value),
-        )
     kept = "keys" if _has_kryo(key) else "namespaces" if _has_kryo(plan.flink.namespace) else ""
     is_bytes = plan.is_bytes and _has_kryo(plan.flink.value)
     if kept or is_bytes:

@@ -24,6 +24,7 @@ from statestore.interop.flink_savepoints.importing.import_record import (
 from statestore.interop.flink_savepoints.importing.key_probes import ProbedKeys, probe_keys
 from statestore.interop.flink_savepoints.importing.losses import transactions, transactions_reason
 from statestore.interop.flink_savepoints.importing.refusals import Refused
+from statestore.interop.flink_savepoints.importing.value_probes import find_value_types
 from statestore.interop.flink_savepoints.metadata.handles import (
     KeyGroupsHandle,
 )
@@ -143,10 +144,8 @@ def plan_import(
             tables = tables_by_id.get(number, {})
             _check_tables(tables, operator)
             keys = probe_keys(operator, recipes.get(number), stored_recipes.get(names[number]))
-            states = tuple(
-                _plan_state(info, header, keys, operator, names[number], tables, before)
-                for info in header.states
-            )
+            planning = _Planning(operator, header, keys, names[number], savepoint.metadata.version)
+            states = tuple(planning.plan(info, tables, before) for info in header.states)
         planned.append(
             PlannedOperator(
                 names[number], operator, header, states, problem, is_wanted, tuple(dropped)
@@ -259,48 +258,50 @@ def _find_unreadable_type(operator: FlinkOperator) -> str | None:
     return None
 
 
-def _plan_state(
-    info: StateInfo,
-    header: KeyedHeader,
-    keys: ProbedKeys,
-    operator: FlinkOperator,
-    name: str,
-    tables: Mapping[str, Any],
-    before: SavepointRecord | None,
-) -> PlannedState:
-    data = operator.metadata
-    state = keys.describe(keyed_state(info, header.key.flink_type, f"operator {operator.title}"))
-    stored = () if before is None else before.states
-    for stored_state in stored:
-        if (stored_state.operator, stored_state.name, stored_state.sort) == (
-            name,
-            info.name,
-            "keyed",
-        ):
-            columns = _match_stored_columns(state, stored_state, data.max_parallelism)
-            return PlannedState(
-                info, columns.state, (columns,), stored_state.why, stored_state.python
-            )
-    forms, why = [], None
-    part_names = dict(_configured_names(tables, info.name))
-    declared = tables.get("states", {}).get(info.name, {}).get(_TYPE, "")
-    is_python = any(is_python_state(state_info.name) for state_info in operator.states)
-    if declared:
-        state = declared_state(state, declared)
-    for form in EntryForm:
-        if form.has_value_bytes and state.kind == "timers":
-            continue
-        if form is EntryForm.COLUMNS and is_python_state(info.name) and not declared:
-            why = UNDECLARED
-            continue
-        parts = {part: names for part, names in part_names.items() if form.may_name(part)}
-        try:
-            forms.append(
-                state_columns(state, form, data.max_parallelism, parts, is_python=is_python)
-            )
-        except UnsupportedTypeError as error:
-            why = why or (None if forms else str(error))
-    return PlannedState(info, state, tuple(forms), why, declared if is_python else None)
+@dataclass(frozen=True)
+class _Planning:
+    """An operator whose states are planned: what its keys are, and its name in the store."""
+
+    operator: FlinkOperator
+    header: KeyedHeader
+    keys: ProbedKeys
+    name: str
+    metadata_version: int
+
+    def plan(
+        self, info: StateInfo, tables: Mapping[str, Any], before: SavepointRecord | None
+    ) -> PlannedState:
+        """Return the forms of a state, or the one that it has in the store."""
+        title = f"operator {self.operator.title}"
+        state = self.keys.describe(keyed_state(info, self.header.key.flink_type, title))
+        most = self.operator.metadata.max_parallelism
+        for stored in () if before is None else before.states:
+            if (stored.operator, stored.name, stored.sort) == (self.name, info.name, "keyed"):
+                columns = _match_stored_columns(state, stored, most)
+                return PlannedState(info, columns.state, (columns,), stored.why, stored.python)
+        is_python = any(is_python_state(own.name) for own in self.operator.states)
+        declared = tables.get("states", {}).get(info.name, {}).get(_TYPE, "")
+        if declared:
+            state = declared_state(state, declared)
+        forms: list[StateColumns] = []
+        why = None
+        typed = list(find_value_types(self.operator, state, self.metadata_version))
+        for variant in (*typed, state):
+            for form in EntryForm:
+                if form.has_value_bytes and (state.kind == "timers" or variant is not state):
+                    continue
+                if form is EntryForm.BYTES and variant is not state:
+                    continue
+                if form is EntryForm.COLUMNS and is_python_state(info.name) and not declared:
+                    why = UNDECLARED
+                    continue
+                configured = _configured_names(tables, info.name)
+                parts = {part: names for part, names in configured if form.may_name(part)}
+                try:
+                    forms.append(state_columns(variant, form, most, parts, is_python=is_python))
+                except UnsupportedTypeError as error:
+                    why = why or (None if forms else str(error))
+        return PlannedState(info, state, tuple(forms), why, declared if is_python else None)
 
 
 def _match_stored_columns(

@@ -6,7 +6,8 @@ A checkpoint that was imported from a savepoint has it. Its states are:
 - ``operators`` has the metadata of each operator.
 - ``states`` has the header data of each state, with exact copies of the serializer snapshots, and
   the mapping of the state's rows to columns.
-- ``keys`` has what the import found out of the keys of states. Imports of older releases lack it.
+- ``keys`` has what the import found out of the keys and values of states. Imports of older releases
+  lack it.
 
 The savepoint can be rebuilt from this record and the rows.
 """
@@ -21,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, StateNotFoundError
+from statestore.interop.flink_savepoints.importing.value_probes import set_value_class
 from statestore.interop.flink_savepoints.metadata.java_binary import i32
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
     SerializerSnapshot,
@@ -80,7 +82,10 @@ _STATE_FIELDS = pa.schema(
     ]
 )
 _KEY_FIELDS = pa.schema(
-    [pa.field(name, pa.string()) for name in ("operator", "state", "key_class", "key_hash")]
+    [
+        pa.field(name, pa.string())
+        for name in ("operator", "state", "key_class", "key_hash", "value_class")
+    ]
 )
 
 
@@ -118,7 +123,7 @@ class ImportedState:
     class name. ``python`` is the user's declaration for a state of a PyFlink operator, or empty if
     there is none; for other operators it is None. ``key_class`` is the class of the keys if Kryo
     wrote them and all are of one simple class, such as ``Long``. ``key_hash`` is the recipe for the
-    hashes of keys whose type has no known hash.
+    hashes of keys whose type has no known hash. ``value_class`` is like ``key_class``, of values.
     """
 
     operator: str
@@ -138,6 +143,7 @@ class ImportedState:
     python: str | None = None
     key_class: str | None = None
     key_hash: str | None = None
+    value_class: str | None = None
 
     @property
     def info(self) -> StateInfo:
@@ -176,6 +182,8 @@ class ImportedState:
             state = declared_state(state, self.python)
         if self.key_class is not None and isinstance(state.key, KryoType):
             state = state.with_key(KryoKeyType.parse(state.key, self.key_class))
+        if self.value_class is not None:
+            state = set_value_class(state, self.value_class)
         is_python = self.python is not None
         return state_columns(state, self.form, max_parallelism, self.names, is_python=is_python)
 
@@ -215,7 +223,11 @@ class SavepointRecord:
             for state in self.states
         ]
         _write_broadcast(checkpoint, _STATES, states, _STATE_FIELDS)
-        keys = [vars(state) for state in self.states if state.key_class or state.key_hash]
+        keys = [
+            vars(state)
+            for state in self.states
+            if state.key_class or state.key_hash or state.value_class
+        ]
         _write_broadcast(checkpoint, _KEYS, keys, _KEY_FIELDS)
 
     @classmethod

@@ -46,6 +46,7 @@ from statestore.interop.flink_savepoints.importing.left_out_state import (
 )
 from statestore.interop.flink_savepoints.importing.losses import lost_timers
 from statestore.interop.flink_savepoints.importing.refusals import refused_kinds
+from statestore.interop.flink_savepoints.importing.value_probes import find_value_class
 from statestore.interop.flink_savepoints.options import (
     ACCESS,
     HINTS,
@@ -431,6 +432,7 @@ def _import_keyed(
             python=state.python,
             key_hash=columns.state.recipe,
             key_class=key.text if isinstance(key, KryoKeyType) else None,
+            value_class=find_value_class(columns.state),
         )
     raise AssertionError("a state must have a form")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from statestore.interop.flink_savepoints.types.byte_slices import BYTES
 from statestore.interop.flink_savepoints.types.encode import refuse_nulls
 from statestore.interop.flink_savepoints.types.families.base import FlinkType, SnapshotReaders
 from statestore.interop.flink_savepoints.types.families.kryo import KryoType
+from statestore.interop.flink_savepoints.types.families.kryo_keys import KryoKeyType
 from statestore.interop.flink_savepoints.types.families.undecoded import read_slices
 from statestore.interop.flink_savepoints.types.kryo_conversion import (
     convert_kryo_value,
@@ -21,7 +23,10 @@ from statestore.interop.flink_savepoints.types.kryo_conversion import (
 )
 from statestore.interop.flink_savepoints.types.value_lengths import Skip
 
-__all__ = ["MigratedKryoType", "migrate_kryo"]
+__all__ = ["KRYO_5", "MigratedKryoType", "migrate_kryo", "write_simple_for_kryo_5"]
+
+KRYO_5 = 5
+"""The version of Kryo in Flink 2."""
 
 T = TypeVar("T")
 
@@ -66,21 +71,37 @@ class MigratedKryoType(FlinkType):
 
 def migrate_kryo(part: T) -> T:
     """Return a type, or a part of one, with each class that Kryo serializes migrated."""
-    migrated: Any = _migrate(part)
-    return migrated  # type: ignore[no-any-return]
+
+    def migrate(kryo: FlinkType) -> FlinkType | None:
+        if not isinstance(kryo, KryoType):
+            return None
+        return MigratedKryoType(kryo.class_name, _registered_classes(kryo.body))
+
+    return _replace_types(part, migrate)
 
 
-def _migrate(part: Any) -> Any:
-    if isinstance(part, KryoType):
-        return MigratedKryoType(part.class_name, _registered_classes(part.body))
-    if isinstance(part, tuple):
-        return tuple(map(_migrate, part))
-    if is_dataclass(part) and not isinstance(part, type):
+def write_simple_for_kryo_5(part: T) -> T:
+    """Return a type, or a part of one, whose values of simple classes are written by Kryo 5."""
+
+    def migrate(simple: FlinkType) -> FlinkType | None:
+        return replace(simple, kryo=KRYO_5) if isinstance(simple, KryoKeyType) else None
+
+    return _replace_types(part, migrate)
+
+
+def _replace_types(part: T, change: Callable[[FlinkType], FlinkType | None]) -> T:
+    """Replace the types in a part for which ``change`` returns another one."""
+    replaced: Any = part
+    if isinstance(part, FlinkType) and (changed := change(part)) is not None:
+        replaced = changed
+    elif isinstance(part, tuple):
+        replaced = tuple(_replace_types(item, change) for item in part)
+    elif is_dataclass(part) and not isinstance(part, type):
         parts = {member.name: getattr(part, member.name) for member in fields(part)}
-        changed = {name: _migrate(value) for name, value in parts.items()}
-        if any(changed[name] is not value for name, value in parts.items()):
-            return replace(part, **changed)
-    return part
+        new = {name: _replace_types(value, change) for name, value in parts.items()}
+        if any(new[name] is not value for name, value in parts.items()):
+            replaced = replace(part, **new)
+    return replaced  # type: ignore[no-any-return]
 
 
 def _registered_classes(body: bytes) -> tuple[str, ...]:
