@@ -58,7 +58,7 @@ def test_show_separates_base_and_changes(run: Run, state: Checkpoints) -> None:
         for layer, rows in zip(entry.layers, (3, 1), strict=True)
     ]
     assert (shown["rows"], shown["changed_rows"]) == (44, 4)
-    assert [row.get("changed_rows") for row in answer("list")["checkpoints"]] == [None, 3, 4]
+    assert [row["changed_rows"] for row in answer("list")["checkpoints"]] == [0, 3, 4]
     assert answer("show", 1)["operators"][0]["states"][0]["changes"] == []
 
 

@@ -72,5 +72,5 @@ def read(store: StateStore, uid: str, name: str, key: Any, wanted: list[dict[str
     assert store.query(f"SELECT k FROM {quoted}").read_all().num_rows
     words = ["--store", store.url, "show", "latest", "--output", "json"]
     document = json.loads(CliRunner().invoke(cli, words, catch_exceptions=False).stdout)
-    assert [operator["uid"] for operator in document["operators"]] == [uid]
+    assert [operator["operator"] for operator in document["operators"]] == [uid]
     assert CliRunner().invoke(cli, words[:-2], catch_exceptions=False).exit_code == 0

@@ -60,7 +60,7 @@ class SerializerSnapshot:
 class UnknownSnapshotError(UnsupportedTypeError):
     """A snapshot of an unknown class, whose body begins at ``body`` and has an unknown end."""
 
-    def __init__(self, message: str, class_name: str, body: int) -> None:
+    def __init__(self, message: str, class_name: str = "", body: int = 0) -> None:
         super().__init__(message)
         self.class_name = class_name
         self.body = body
