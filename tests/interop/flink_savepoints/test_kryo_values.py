@@ -9,9 +9,14 @@ import pyarrow as pa
 import pytest
 
 from statestore import StateStore
+from statestore.errors import SchemaMismatchError
 from statestore.interop.flink_savepoints import export_savepoint, import_savepoint, open_savepoint
-from statestore.interop.flink_savepoints.importing.value_probes import find_value_types
+from statestore.interop.flink_savepoints.importing.value_probes import (
+    find_value_types,
+    set_value_class,
+)
 from statestore.interop.flink_savepoints.options import FlinkTarget
+from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo
 from statestore.interop.flink_savepoints.types.families.kryo_keys import KryoKeyType
 from statestore.interop.flink_savepoints.types.flink_types import FlinkType, KryoType, Scalar
 from statestore.interop.flink_savepoints.types.named_columns import EntryForm
@@ -72,6 +77,24 @@ def test_values_of_one_class_have_a_column(name: str, values: list[Any], tmp_pat
     assert {value for _, _, value in entries(str(tmp_path / "two"))} == set(
         raw(simple(name, kryo=5), values)
     )
+
+
+@pytest.mark.parametrize(
+    ("metadata_version", "kryo"), [(4, 2), (6, 5), (3, None)], ids=["Flink 1", "Flink 2", "unknown"]
+)
+def test_a_later_savepoint_is_read_by_the_kryo_that_wrote_it(
+    metadata_version: int, kryo: int | None
+) -> None:
+    """A store of Flink 1 continues with a savepoint of Flink 2, which has another byte order."""
+    state = KeyedStateInfo("s", "value", LONG, Scalar("VoidNamespace"), KRYO)
+    if kryo is None:
+        with pytest.raises(SchemaMismatchError, match=r"'s'.*version 3.*separate store"):
+            set_value_class(state, "Double", metadata_version)
+    else:
+        later = set_value_class(state, "Double", metadata_version)
+        assert later.value == simple("Double", kryo)
+    assert set_value_class(state, "Double").value == simple("Double")
+    assert set_value_class(state, "Long", 3).value == simple("Long")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,10 @@ from statestore.interop.flink_savepoints.importing.import_record import (
 from statestore.interop.flink_savepoints.importing.key_probes import ProbedKeys, probe_keys
 from statestore.interop.flink_savepoints.importing.losses import transactions, transactions_reason
 from statestore.interop.flink_savepoints.importing.refusals import Refused
-from statestore.interop.flink_savepoints.importing.value_probes import find_value_types
+from statestore.interop.flink_savepoints.importing.value_probes import (
+    find_value_types,
+    set_value_class,
+)
 from statestore.interop.flink_savepoints.metadata.handles import (
     KeyGroupsHandle,
 )
@@ -277,6 +280,8 @@ class _Planning:
         most = self.operator.metadata.max_parallelism
         for stored in () if before is None else before.states:
             if (stored.operator, stored.name, stored.sort) == (self.name, info.name, "keyed"):
+                if stored.value_class is not None:
+                    state = set_value_class(state, stored.value_class, self.metadata_version)
                 columns = _match_stored_columns(state, stored, most)
                 return PlannedState(info, columns.state, (columns,), stored.why, stored.python)
         is_python = any(is_python_state(own.name) for own in self.operator.states)

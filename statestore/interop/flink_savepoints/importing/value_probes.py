@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from statestore.errors import SchemaMismatchError
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo
 from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator
 from statestore.interop.flink_savepoints.types.families.kryo_keys import kryo_key_types
@@ -45,19 +46,50 @@ def find_value_types(
         return
     first = entries.values.part(0, 1)
     head = bytes(first.data[first.starts[0] + before : first.starts[0] + before + 1])
-    version = 5 if metadata_version >= _FIRST_OF_FLINK_2 else 2
+    version = _find_kryo_version(metadata_version)
     for simple in kryo_key_types(kryo, head):
-        is_known = metadata_version >= _ONLY_FLINK_1 and simple.kryo == version
-        if is_known or not simple.has_byte_order:
+        if simple.kryo == version or not simple.has_byte_order:
             yield _replace_values(state, simple)
 
 
-def set_value_class(state: KeyedStateInfo, text: str) -> KeyedStateInfo:
-    """Return a state whose values have the class that an import recorded."""
+def _find_kryo_version(metadata_version: int) -> int | None:
+    """Return which version of Kryo wrote a savepoint; None if its metadata do not say it.
+
+    An export writes an old version of the metadata for both.
+    """
+    if metadata_version >= _FIRST_OF_FLINK_2:
+        return 5
+    return 2 if metadata_version == _ONLY_FLINK_1 else None
+
+
+def set_value_class(
+    state: KeyedStateInfo, text: str, metadata_version: int | None = None
+) -> KeyedStateInfo:
+    """Return a state whose values have the class that an import recorded.
+
+    Args:
+        state: the state, as its header describes it.
+        text: the class, with the version of Kryo.
+        metadata_version: the version of ``_metadata`` if the state is of another savepoint, which
+            another version of Kryo may have written.
+
+    Raises:
+        SchemaMismatchError: if nothing says which Kryo wrote it, and they read other values.
+    """
     kryo, _ = _find_innermost(state)
     if not isinstance(kryo, KryoType):
         return state
-    return _replace_values(state, KryoKeyType.parse(kryo, text))
+    simple = KryoKeyType.parse(kryo, text)
+    version = None if metadata_version is None else _find_kryo_version(metadata_version)
+    if version is not None:
+        simple = replace(simple, kryo=version)
+    elif metadata_version is not None and simple.has_byte_order:
+        raise SchemaMismatchError(
+            f"nothing says which version of Kryo wrote the values of state {state.name!r}, because "
+            f"its savepoint has metadata of version {metadata_version}: import the savepoint into "
+            "a separate store"
+        )
+    return _replace_values(state, simple)
 
 
 def find_value_class(state: KeyedStateInfo) -> str | None:
