@@ -79,6 +79,42 @@ def test_a_class_of_the_job_is_refused_by_name() -> None:
         convert_kryo_value(b"\x57\1\2", ("com.acme.Item",), "a value")
 
 
+def named(name: str) -> bytes:
+    """Return the beginning of a new object of a class."""
+    return b"\1\0" + name[:-1].encode() + bytes([ord(name[-1]) | 0x80]) + b"\1"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (named("java.time.Instant") + b"\1\2", "a time has -1 nanoseconds"),
+        (named("java.time.Duration") + b"\x80\xa8\xd6\xb9\7\0", "a time has 1000000000 nano"),
+        (named("java.time.LocalTime") + b"\1\1\1\1", "a time has -1 nanoseconds"),
+        (named("java.time.LocalDate") + b"\0\1\1\0\0", "a date has month 256 and day 1"),
+        (named("java.time.LocalDate") + b"\0\0\0\1\0", "a date has month 1 and day 0"),
+        (named("java.time.LocalDateTime") + b"\2", "refers to another object"),
+        (named("[Ljava.lang.String;") + b"\2", "1 bytes are required"),
+    ],
+)
+def test_bytes_that_kryo_does_not_write_are_damaged(data: bytes, message: str) -> None:
+    with pytest.raises(DamagedFileError, match=message):
+        convert(data)
+
+
+def test_a_time_that_two_values_share_is_written_for_each() -> None:
+    """Kryo 2 refers to the date and the time of the first value, which Kryo 5 does not have."""
+    date_time = b"\1\0\2\0\1\xc8\x1f" + b"\1\5\6\0\7"  # new objects with their content
+    values = (
+        named("java.util.ArrayList")
+        + b"\2"
+        + named("java.time.LocalDateTime").replace(b"\1\0", b"\1\1", 1)
+        + date_time
+        + b"\1\1\1"
+        + b"\4\5"
+    )
+    assert convert(values).endswith(2 * (b"\1" + b"\xe4\x0f\1\2" + b"\5\6\xf8"))
+
+
 def test_lists_in_lists_are_limited() -> None:
     """The class of the first list is written by name, and those of the others by its number."""
     head = b"\1\0" + b"java.util.LinkedList"[:-1] + bytes([ord("t") | 0x80]) + b"\1\1"

@@ -45,7 +45,8 @@ FIRST_OF_JOB = 85
 _NULL, _NAMED, _FIRST = 0, 1, 2
 _NEW = 1
 _LONGEST_ASCII = 32  # Kryo 5 writes longer text with its length
-_NANOS_OF_MILLI = 1_000_000
+_NANOS_OF_MILLI, _NANOS_OF_SECOND = 1_000_000, 1_000_000_000
+_MONTHS, _MOST_DAYS = 12, 31
 _WORD, _LONG_WORD = 1 << 32, 1 << 64
 
 
@@ -97,6 +98,17 @@ class _Source:
             self.objects.append(made)
         made.content = codec.read(self)
         return made
+
+    def read_field(self, class_key: str) -> bytes:
+        """Read a field of a class whose content is bytes."""
+        begin = self.reader.position
+        found = self.read_content(class_key)
+        if found.class_key != class_key or found.content is None:
+            raise self.reader.error(
+                f"a field of the class {class_key} refers to another object", position=begin
+            )
+        content: bytes = found.content
+        return content
 
     def find_codec(self, class_key: int | str) -> _Codec:
         """Return the codec of a class; UnsupportedTypeError if there is none."""
@@ -306,12 +318,9 @@ def _final_array(class_key: int) -> _Codec:
         codec = source.find_codec(class_key)
         items: list[KryoObject | None] = []
         for _ in range(source.reader.varint() - 1):
-            if codec.has_mark:
-                is_null = source.reader.data[source.reader.position] == _NULL
-                if is_null:
-                    source.reader.u8()
-            else:
-                is_null = source.reader.u8() == _NULL
+            is_null = source.reader.u8() == _NULL
+            if codec.has_mark and not is_null:  # the mark is part of the object
+                source.reader.position -= 1
             items.append(None if is_null else source.read_content(class_key))
         return items
 
@@ -416,13 +425,22 @@ def _read_uuid(source: _Source) -> bytes:
     return struct.pack("<qq", _signed(source), _signed(source))
 
 
+def _read_nanos(source: _Source) -> int:
+    """Read the nanoseconds of a second."""
+    begin = source.reader.position
+    nanos = _signed(source)
+    if not 0 <= nanos < _NANOS_OF_SECOND:
+        raise source.reader.error(f"a time has {nanos} nanoseconds", position=begin)
+    return nanos
+
+
 def _read_instant(source: _Source) -> bytes:
-    nanos, seconds = _signed(source), _signed(source)
+    nanos, seconds = _read_nanos(source), _signed(source)
     return encode_number(seconds % _LONG_WORD) + encode_number(nanos)
 
 
 def _read_duration(source: _Source) -> bytes:
-    nanos, seconds = _signed(source), _signed(source)
+    nanos, seconds = _read_nanos(source), _signed(source)
     return struct.pack("<q", seconds) + encode_number(nanos)
 
 
@@ -433,14 +451,17 @@ def _read_timestamp(source: _Source) -> bytes:
 
 
 def _read_date(source: _Source) -> bytes:
+    begin = source.reader.position
     day, month = source.reader.i16(), source.reader.i16()
+    if not (1 <= month <= _MONTHS and 1 <= day <= _MOST_DAYS):
+        raise source.reader.error(f"a date has month {month} and day {day}", position=begin)
     return encode_number(_signed(source) % _WORD) + bytes([month, day])
 
 
 def _read_time(source: _Source) -> bytes:
     """Read a time; in Kryo 5 the parts of 0 at its end are left out, and the last part negated."""
     hour, minute = source.reader.u8(), source.reader.u8()
-    nano, second = _signed(source), source.reader.u8()
+    nano, second = _read_nanos(source), source.reader.u8()
     if nano:
         return bytes([hour, minute, second]) + encode_number(nano)
     parts = [hour, minute, second]
@@ -450,11 +471,10 @@ def _read_time(source: _Source) -> bytes:
 
 
 def _read_date_time(source: _Source) -> bytes:
-    """Read a date and a time, which Kryo 2 reads as fields that may be objects read before."""
-    date = source.read_content("java.time.LocalDate")
-    time = source.read_content("java.time.LocalTime")
-    joined: bytes = date.content + time.content
-    return joined
+    """Read a date and a time, which Kryo 2 writes as fields: each may be an earlier object."""
+    return b"".join(
+        source.read_field(name) for name in ("java.time.LocalDate", "java.time.LocalTime")
+    )
 
 
 _STRING = 1
