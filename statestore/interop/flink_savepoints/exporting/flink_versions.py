@@ -32,6 +32,7 @@ from statestore.interop.flink_savepoints.importing.import_record import (
     ImportedState,
     SavepointRecord,
 )
+from statestore.interop.flink_savepoints.metadata.handles import find_flink_major
 from statestore.interop.flink_savepoints.options import FlinkTarget
 from statestore.interop.flink_savepoints.types.byte_slices import BYTES, Spans
 from statestore.interop.flink_savepoints.types.decode import (
@@ -69,12 +70,6 @@ __all__ = [
 ]
 
 _VERSION = re.compile(r"([12])(\.\d+)*")
-_FIRST_OF_FLINK_2 = 5
-"""The first version of ``_metadata`` that only Flink 2 writes."""
-
-_ONLY_FLINK_1 = 4
-"""The version that only Flink 1 writes; earlier ones are also written by an export."""
-
 _REMOVED = {
     b"org.apache.flink.api.scala.typeutils.": (
         "a serializer of Flink's Scala API",
@@ -104,13 +99,13 @@ def must_migrate(record: SavepointRecord | None, target: FlinkTarget) -> bool:
     if wanted is None or record is None:
         return False
     if written_by is None:
-        if record.metadata_version < _ONLY_FLINK_1:
-            raise InvalidArgumentError(
-                f"nothing says whether Flink 1 or 2 wrote the state of {record.place}, whose "
-                f"metadata have version {record.metadata_version}: pass --written-by with the "
-                "version of Flink, or FlinkTarget(written_by=…) in Python"
-            )
-        written_by = 2 if record.metadata_version >= _FIRST_OF_FLINK_2 else 1
+        written_by = find_flink_major(record.metadata_version)
+    if written_by is None:
+        raise InvalidArgumentError(
+            f"nothing says whether Flink 1 or 2 wrote the state of {record.place}, whose "
+            f"metadata have version {record.metadata_version}: pass --written-by with the "
+            "version of Flink, or FlinkTarget(written_by=…) in Python"
+        )
     if written_by > wanted:
         raise InvalidArgumentError(
             f"Flink {written_by} wrote the state of {record.place}, and it cannot be written for "

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
@@ -18,7 +18,7 @@ from statestore.interop.flink_savepoints.importing.import_record import Imported
 from statestore.interop.flink_savepoints.metadata.java_binary import i32
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import SerializerSnapshot
 from statestore.interop.flink_savepoints.read.unknown_snapshots import read_whole_snapshot
-from statestore.interop.flink_savepoints.types.families.base import nested_types
+from statestore.interop.flink_savepoints.types.families.base import nested_types, replace_parts
 from statestore.interop.flink_savepoints.types.families.eithers import EitherType
 from statestore.interop.flink_savepoints.types.families.enums import EnumType
 from statestore.interop.flink_savepoints.types.families.pojos import PojoField, PojoType
@@ -219,16 +219,22 @@ class _Replacing:
         """Replace a type whose fields are columns of their own."""
         if isinstance(before, TtlType | TtlAwareType):
             return replace(before, value=self._replace(before.value, part, names))
-        after = self._replace_nested(before, is_flat=True)
-        if isinstance(before, CaseClassType) and isinstance(after, PojoType):
+        if not isinstance(before, CaseClassType):
+            return self._replace_nested(before)
+        after = self._replace_case_class(before, is_flat=True)
+        if isinstance(after, PojoType):
             given = self.classes[before.class_name].fields
             order = [given.index(field.name) for field in after.fields]
             names[part] = tuple(names[part][index] for index in order)
         return after
 
-    def _replace_nested(self, before: FlinkType, *, is_flat: bool = False) -> FlinkType:
+    def _replace_nested(self, before: FlinkType) -> FlinkType:
+        return replace_parts(before, self._find_replacement)
+
+    def _find_replacement(self, before: object) -> FlinkType | None:
+        """Return the type that replaces one of Scala, None for any other part of a type."""
         if isinstance(before, CaseClassType):
-            return self._replace_case_class(before, is_flat=is_flat)
+            return self._replace_case_class(before, is_flat=False)
         if isinstance(before, ScalaEnumType):
             enum = self._find_mapping(before.class_name, "enum").enum
             assert enum is not None, "the mapping says an enum"
@@ -243,28 +249,7 @@ class _Replacing:
                 f"{self.where} has values of {before.java_name}, which no type of Java replaces"
                 + ("; as a field of a POJO it becomes a null" * isinstance(before, OptionType))
             )
-        rebuilt: FlinkType = self._replace_members(before)
-        return rebuilt
-
-    def _replace_members(self, before: Any) -> Any:
-        """Replace the types within a type, or a part of a type."""
-        if isinstance(before, tuple):
-            return tuple(
-                self._replace_nested(part)
-                if isinstance(part, FlinkType)
-                else self._replace_members(part)
-                for part in before
-            )
-        if not is_dataclass(before) or isinstance(before, type):
-            return before
-        changed = {}
-        for member in fields(before):
-            value = getattr(before, member.name)
-            is_type = isinstance(value, FlinkType)
-            new = self._replace_nested(value) if is_type else self._replace_members(value)
-            if new != value:
-                changed[member.name] = new
-        return replace(before, **changed) if changed else before
+        return None
 
     def _replace_case_class(self, before: CaseClassType, *, is_flat: bool) -> FlinkType:
         scala_tuple = _SCALA_TUPLE.fullmatch(before.class_name)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from statestore.errors import SchemaMismatchError
+from statestore.interop.flink_savepoints.metadata.handles import find_flink_major
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo
 from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator
 from statestore.interop.flink_savepoints.types.families.kryo_keys import kryo_key_types
@@ -26,7 +27,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
 __all__ = ["find_value_class", "find_value_types", "set_value_class"]
 
 _FLAG_BYTES, _TIME_BYTES = 1, 8
-_FIRST_OF_FLINK_2, _ONLY_FLINK_1 = 5, 4  # versions of ``_metadata``
+_KRYO_OF_FLINK = {1: 2, 2: 5}
 
 
 def find_value_types(
@@ -53,13 +54,9 @@ def find_value_types(
 
 
 def _find_kryo_version(metadata_version: int) -> int | None:
-    """Return which version of Kryo wrote a savepoint; None if its metadata do not say it.
-
-    An export writes an old version of the metadata for both.
-    """
-    if metadata_version >= _FIRST_OF_FLINK_2:
-        return 5
-    return 2 if metadata_version == _ONLY_FLINK_1 else None
+    """Return which version of Kryo wrote a savepoint; None if its metadata do not say it."""
+    flink = find_flink_major(metadata_version)
+    return None if flink is None else _KRYO_OF_FLINK[flink]
 
 
 def set_value_class(

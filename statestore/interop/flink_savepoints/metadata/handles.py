@@ -33,7 +33,10 @@ __all__ = [
     "SegmentHandle",
     "StreamHandle",
     "Subtask",
+    "find_flink_major",
 ]
+
+_FIRST_OF_FLINK_2, _ONLY_FLINK_1 = 5, 4  # versions of ``_metadata``
 
 Mode = Literal["split", "union", "broadcast"]
 MODES: tuple[Mode, ...] = ("split", "union", "broadcast")
@@ -284,3 +287,14 @@ class SavepointMetadata:
     operators: tuple[OperatorHandles, ...]
     master_states: tuple[MasterState, ...] = ()
     properties: bytes = b""
+
+
+def find_flink_major(metadata_version: int) -> int | None:
+    """Return which Flink, 1 or 2, wrote a savepoint, by the version of its ``_metadata``.
+
+    It is None for versions before 4: Flink 1.15 and before wrote them, and an export writes version
+    3 for both.
+    """
+    if metadata_version >= _FIRST_OF_FLINK_2:
+        return 2
+    return 1 if metadata_version == _ONLY_FLINK_1 else None

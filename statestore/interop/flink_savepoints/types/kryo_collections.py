@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
-from statestore.interop.flink_savepoints.types.families.base import FlinkType, SnapshotReaders
+from statestore.interop.flink_savepoints.types.families.base import (
+    FlinkType,
+    SnapshotReaders,
+    replace_parts,
+)
 from statestore.interop.flink_savepoints.types.families.kryo import KryoType
 from statestore.interop.flink_savepoints.types.families.kryo_keys import (
     KRYO_NUMBERS,
@@ -142,30 +146,26 @@ def _other_class(found: KryoObject, content: FlinkType, reader: Reader) -> Unsup
     )
 
 
-def read_collections(part: Any, collections: Collections) -> Any:
-    """Return a type, or a part of one, that reads the declared fields as Kryo 2 wrote them."""
-    return _convert(part, collections, KryoCollectionType)
+def read_collections(flink_type: FlinkType, collections: Collections) -> FlinkType:
+    """Return a type that reads the declared fields as Kryo 2 wrote them."""
+    return _replace_fields(flink_type, collections, KryoCollectionType)
 
 
-def write_collections(part: Any, collections: Collections) -> Any:
-    """Return a type, or a part of one, whose declared fields have the serializers of Flink 2."""
-    return _convert(part, collections, _make_nullable)
+def write_collections(flink_type: FlinkType, collections: Collections) -> FlinkType:
+    """Return a type whose declared fields have the serializers of Flink 2."""
+    return _replace_fields(flink_type, collections, _make_nullable)
 
 
-def _convert(part: Any, collections: Collections, convert: Callable[[FlinkType], FlinkType]) -> Any:
-    if isinstance(part, PojoField) and isinstance(part.value, KryoType):
+def _replace_fields(
+    flink_type: FlinkType, collections: Collections, convert: Callable[[FlinkType], FlinkType]
+) -> FlinkType:
+    def change(part: object) -> PojoField | None:
+        if not isinstance(part, PojoField) or not isinstance(part.value, KryoType):
+            return None
         content = collections.get((part.declared_by, part.name))
-        return part if content is None else replace(part, value=convert(content))
-    if isinstance(part, tuple):
-        return tuple(_convert(item, collections, convert) for item in part)
-    if isinstance(part, type) or not is_dataclass(part):
-        return part
-    members = {
-        member.name: _convert(getattr(part, member.name), collections, convert)
-        for member in fields(part)
-    }
-    converted: Any = replace(cast("Any", part), **members)
-    return converted
+        return None if content is None else replace(part, value=convert(content))
+
+    return replace_parts(flink_type, change)
 
 
 def _make_nullable(content: FlinkType) -> FlinkType:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -13,7 +12,11 @@ from statestore.interop.flink_savepoints.metadata.snapshot_format import read_op
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import BYTES
 from statestore.interop.flink_savepoints.types.encode import refuse_nulls
-from statestore.interop.flink_savepoints.types.families.base import FlinkType, SnapshotReaders
+from statestore.interop.flink_savepoints.types.families.base import (
+    FlinkType,
+    SnapshotReaders,
+    replace_parts,
+)
 from statestore.interop.flink_savepoints.types.families.kryo import KryoType
 from statestore.interop.flink_savepoints.types.families.kryo_keys import KryoKeyType
 from statestore.interop.flink_savepoints.types.families.undecoded import read_slices
@@ -72,36 +75,21 @@ class MigratedKryoType(FlinkType):
 def migrate_kryo(part: T) -> T:
     """Return a type, or a part of one, with each class that Kryo serializes migrated."""
 
-    def migrate(kryo: FlinkType) -> FlinkType | None:
+    def migrate(kryo: object) -> FlinkType | None:
         if not isinstance(kryo, KryoType):
             return None
         return MigratedKryoType(kryo.class_name, _registered_classes(kryo.body))
 
-    return _replace_types(part, migrate)
+    return replace_parts(part, migrate)
 
 
 def write_simple_for_kryo_5(part: T) -> T:
     """Return a type, or a part of one, whose values of simple classes are written by Kryo 5."""
 
-    def migrate(simple: FlinkType) -> FlinkType | None:
+    def migrate(simple: object) -> FlinkType | None:
         return replace(simple, kryo=KRYO_5) if isinstance(simple, KryoKeyType) else None
 
-    return _replace_types(part, migrate)
-
-
-def _replace_types(part: T, change: Callable[[FlinkType], FlinkType | None]) -> T:
-    """Replace the types in a part for which ``change`` returns another one."""
-    replaced: Any = part
-    if isinstance(part, FlinkType) and (changed := change(part)) is not None:
-        replaced = changed
-    elif isinstance(part, tuple):
-        replaced = tuple(_replace_types(item, change) for item in part)
-    elif is_dataclass(part) and not isinstance(part, type):
-        parts = {member.name: getattr(part, member.name) for member in fields(part)}
-        new = {name: _replace_types(value, change) for name, value in parts.items()}
-        if any(new[name] is not value for name, value in parts.items()):
-            replaced = replace(part, **new)
-    return replaced  # type: ignore[no-any-return]
+    return replace_parts(part, migrate)
 
 
 def _registered_classes(body: bytes) -> tuple[str, ...]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
+from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
@@ -43,9 +44,13 @@ __all__ = [
     "generic_name",
     "nested_hashes",
     "nested_types",
+    "replace_parts",
     "short_name",
     "total_width",
 ]
+
+
+T = TypeVar("T")
 
 
 class FlinkType(ABC):
@@ -391,6 +396,36 @@ def nested_types(part: object) -> Iterator[FlinkType]:
     if is_dataclass(part):
         for member in fields(part):
             yield from nested_types(getattr(part, member.name))
+
+
+def replace_parts(part: T, change: Callable[[Any], Any]) -> T:
+    """Return a type, or a part of one, with other parts.
+
+    Args:
+        part: a type, a tuple of parts, or a dataclass with parts, such as the field of a POJO.
+        change: returns what replaces a part, or None to look at the parts within it.
+
+    Returns:
+        The part itself if nothing is replaced.
+    """
+    replaced: T = _replace_within(part, change)
+    return replaced
+
+
+def _replace_within(part: Any, change: Callable[[Any], Any]) -> Any:
+    replaced = change(part)
+    if replaced is not None:
+        return replaced
+    if isinstance(part, tuple):
+        items = tuple(_replace_within(item, change) for item in part)
+        return part if all(new is old for new, old in zip(items, part, strict=True)) else items
+    if isinstance(part, type) or not is_dataclass(part):
+        return part
+    members = ((member.name, getattr(part, member.name)) for member in fields(part))
+    changed = {
+        name: new for name, old in members if (new := _replace_within(old, change)) is not old
+    }
+    return replace(cast("Any", part), **changed) if changed else part
 
 
 def total_width(widths: list[int | None]) -> int | None:
