@@ -14,11 +14,14 @@ from statestore.interop.flink_savepoints.metadata.logical_types import (
     LogicalType,
     key_logical_type,
 )
+from statestore.interop.flink_savepoints.types.byte_slices import Spans
+from statestore.interop.flink_savepoints.types.decode import decode_values
 from statestore.interop.flink_savepoints.types.flink_types import (
     ArrayType,
     DecimalDataType,
     EitherType,
     FlinkType,
+    KryoType,
     ListType,
     MapType,
     NullableType,
@@ -33,11 +36,17 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     TtlType,
     TupleType,
 )
+from statestore.interop.flink_savepoints.types.kryo_collections import (
+    KryoCollectionType,
+    parse_collection,
+)
 
 __all__ = ["as_text", "shown"]
 
 _KINDS = ("INSERT", "UPDATE_BEFORE", "UPDATE_AFTER", "DELETE")
 _DAY = 86_400
+_COLLECTIONS = {"java.util.List": "List<String>", "java.util.Map": "Map<String, Integer>"}
+"""The types of fields that Kryo 2 wrote."""
 
 
 def shown(array: pa.Array, kind: FlinkType) -> list[Any]:
@@ -90,6 +99,11 @@ def _value(value: Any, kind: FlinkType) -> Any:
         case MapType(key, item):
             pairs = [[_value(one, key), _value(other, item)] for one, other in value]
             return sorted(pairs, key=as_text)
+        case KryoType(class_name):
+            declared = parse_collection(_COLLECTIONS[class_name], "a field of the goldens")
+            spans = Spans.from_values([value], "a field of the goldens")
+            read = decode_values(KryoCollectionType(declared, kind.classes), spans)
+            return _value(read[0].as_py(), declared)
         case NullableType(inner) | TtlAwareType(inner):
             return _value(value, inner)
         case TtlType(inner):

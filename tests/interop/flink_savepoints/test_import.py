@@ -116,7 +116,7 @@ def test_every_row_of_keyed_state_is_in_the_store(golden: Golden, tmp_path: Path
         else:
             assert state.rows == sum(rows.values())
     assert {operator for operator, _ in wanted} == left_out
-    assert as_bytes <= {"opaque", "person", "list_person"}
+    assert as_bytes <= {"opaque", "person"}
 
 
 def rows_in_words(

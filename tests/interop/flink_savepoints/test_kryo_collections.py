@@ -24,6 +24,7 @@ from statestore.interop.flink_savepoints.types.kryo_collections import (
     KryoCollectionType,
     parse_collection,
 )
+from statestore.interop.flink_savepoints.types.kryo_objects import KryoClasses
 from statestore.jobgraph.operators import operator_id
 from tests.interop.flink_savepoints.goldens import Golden
 from tests.interop.flink_savepoints.test_real_flink import HEAP, NEWEST, comparable, dumped
@@ -156,6 +157,6 @@ def test_other_objects_are_refused(
 
 def read(declared: str, raw: bytes) -> list[Any]:
     spans = Spans.from_array(pa.array([raw], BYTES), "a value")
-    content = KryoCollectionType(parse_collection(declared, "a.B.c"))
+    content = KryoCollectionType(parse_collection(declared, "a.B.c"), KryoClasses())
     found: list[Any] = decode_values(content, spans).to_pylist()
     return found

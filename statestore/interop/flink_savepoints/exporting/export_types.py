@@ -134,8 +134,9 @@ class KeyedExport:
 
     For a state that was imported from a savepoint, ``imported`` is its record and ``columns`` is
     the mapping of its rows. ``is_migrated`` is True if its values are converted for Flink 2, and
-    ``is_rekeyed`` if its keys get another hash there. ``read_value`` is the type of its stored
-    values if it differs from that in ``flink``.
+    ``is_rekeyed`` if its keys get another hash there. ``read_value`` is the type as which the bytes
+    of values are read if it differs from that in ``flink``; ``stored_value`` are the columns in
+    the store from which these bytes are made, if it has not the bytes itself.
     """
 
     state: KeyedState
@@ -149,6 +150,7 @@ class KeyedExport:
     imported: ImportedState | None = None
     is_migrated: bool = False
     read_value: FlinkType | None = None
+    stored_value: ExportPart | None = None
     is_rekeyed: bool = False
 
     @property

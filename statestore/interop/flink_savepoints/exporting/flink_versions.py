@@ -21,6 +21,7 @@ from statestore.errors import (
 from statestore.format.left_out import LeftOutState
 from statestore.interop.flink_savepoints.exporting.export_types import (
     ExportPart,
+    ImportedPart,
     KeyedExport,
     OperatorStatePlan,
 )
@@ -56,7 +57,7 @@ from statestore.interop.flink_savepoints.types.kryo_collections import (
 )
 from statestore.interop.flink_savepoints.types.kryo_migration import (
     migrate_kryo,
-    write_simple_for_kryo_5,
+    write_for_kryo_5,
 )
 from statestore.interop.flink_savepoints.types.named_columns import EntryForm
 
@@ -154,8 +155,8 @@ def migrate_keyed(plan: KeyedExport, collections: Collections) -> KeyedExport:
     plan = _migrate_collections(plan, plan.imported, collections)
     plan = replace(
         plan,
-        flink=write_simple_for_kryo_5(plan.flink),
-        key=replace(plan.key, flink_type=write_simple_for_kryo_5(plan.key.flink_type)),
+        flink=write_for_kryo_5(plan.flink),
+        key=replace(plan.key, flink_type=write_for_kryo_5(plan.key.flink_type)),
     )
     key = plan.flink.key
     kept = "keys" if _has_kryo(key) else "namespaces" if _has_kryo(plan.flink.namespace) else ""
@@ -173,14 +174,25 @@ def _migrate_collections(
 ) -> KeyedExport:
     before = plan.flink.value
     after: FlinkType = write_collections(before, collections)
-    if after == before or plan.is_bytes:
+    columns = plan.columns
+    if after == before or plan.is_bytes or columns is None or columns.value is None:
         return plan
-    return replace(
+    changed = replace(
         plan,
         flink=replace(plan.flink, value=after),
         imported=replace(known, value_serializer=after.snapshot()),
         is_migrated=True,
-        read_value=read_collections(before, collections),
+    )
+    if columns.form.has_value_bytes:
+        return replace(changed, read_value=read_collections(before, collections))
+    part = plan.value.flink_type
+    value = columns.value.with_type(write_collections(part, collections))
+    return replace(
+        changed,
+        value=ImportedPart.from_columns(value),
+        columns=replace(columns, state=changed.flink, value=value),
+        read_value=read_collections(part, collections),
+        stored_value=plan.value,
     )
 
 
@@ -221,14 +233,27 @@ def migrate_rows(rows: pa.Table, plan: KeyedExport) -> pa.Table:
     """
     columns = plan.columns
     assert columns is not None, "the state was imported"
-    for part in (plan.map_key, plan.value):
-        if _has_kryo(part.flink_type):
-            rows = _set_columns(rows, _migrate_part(rows, part, str(plan.state)))
+    title = f"a value of {plan.state}"
+    if _has_kryo(plan.map_key.flink_type):
+        keys = plan.map_key.to_flink(rows)
+        rows = _set_columns(rows, _migrate_values(keys, plan.map_key, title))
+    if plan.stored_value is not None or _has_kryo(plan.value.flink_type):
+        values = _read_values(rows, plan, title)
+        rows = _set_columns(rows, _migrate_values(values, plan.value, title))
     if columns.form.has_value_bytes:
         (name,) = plan.value.names
-        raw = Spans.from_array(_column(rows, name), f"a value of {plan.state}")
+        raw = Spans.from_array(_column(rows, name), title)
         rows = _set_columns(rows, {name: _migrate_entries(raw, plan)})
     return rows
+
+
+def _read_values(rows: pa.Table, plan: KeyedExport, title: str) -> pa.Array:
+    """Return values from their columns, with the collections that Kryo 2 wrote into POJOs."""
+    stored = plan.stored_value
+    if stored is None or plan.read_value is None:
+        return plan.value.to_flink(rows)
+    raw = Spans.from_array(stored.flink_type.write(stored.to_flink(rows)), title)
+    return decode_values(migrate_kryo(plan.read_value), raw)
 
 
 def _migrate_entries(raw: Spans, plan: KeyedExport) -> pa.Array:
@@ -252,7 +277,8 @@ def migrate_elements(rows: pa.Table, plan: OperatorStatePlan) -> pa.Table:
     if known.form is not EntryForm.BYTES:
         for part in (plan.value, plan.key):
             if part is not None and _has_kryo(part.flink_type):
-                rows = _set_columns(rows, _migrate_part(rows, part, str(plan.state)))
+                values, title = part.to_flink(rows), f"a value of {plan.state}"
+                rows = _set_columns(rows, _migrate_values(values, part, title))
         return rows
     serializers = known.info.serializers
     if plan.mode == "broadcast":
@@ -266,11 +292,10 @@ def migrate_elements(rows: pa.Table, plan: OperatorStatePlan) -> pa.Table:
     return _set_columns(rows, {name: element.write(decode_values(element, raw))})
 
 
-def _migrate_part(rows: pa.Table, part: ExportPart, state: str) -> dict[str, pa.Array]:
-    """Encode a part for Flink 2, and decode it again as bytes of Kryo 5 in their columns."""
-    raw = migrate_kryo(part.flink_type).write(part.to_flink(rows))
-    spans = Spans.from_array(raw, f"a value of {state}")
-    return part.from_flink(decode_values(part.flink_type, spans))
+def _migrate_values(values: pa.Array, part: ExportPart, title: str) -> dict[str, pa.Array]:
+    """Encode the values of a part for Flink 2, and return them in columns, with bytes of Kryo 5."""
+    spans = Spans.from_array(migrate_kryo(part.flink_type).write(values), title)
+    return part.from_flink(decode_values(write_for_kryo_5(part.flink_type), spans))
 
 
 def _column(rows: pa.Table, name: str) -> pa.Array:
@@ -279,8 +304,11 @@ def _column(rows: pa.Table, name: str) -> pa.Array:
 
 
 def _set_columns(rows: pa.Table, columns: dict[str, pa.Array]) -> pa.Table:
+    """Return rows with other columns in place of those with the same names."""
     for name, column in columns.items():
         index = rows.schema.get_field_index(name)
         field = rows.schema.field(index)
-        rows = rows.set_column(index, field, column.cast(field.type))
+        if pa.types.is_large_binary(column.type):  # bytes of Flink
+            column = column.cast(field.type)
+        rows = rows.set_column(index, field.with_type(column.type), column)
     return rows

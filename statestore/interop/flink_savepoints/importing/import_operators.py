@@ -9,15 +9,17 @@ partition, in the form that a ``StatefulQuery`` uses.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
 
-from statestore.errors import UnsupportedTypeError
+from statestore.errors import DamagedFileError, UnsupportedTypeError
 from statestore.format.digest import combine
 from statestore.format.manifest import OperatorEntry
 from statestore.interop.flink_savepoints.importing.import_record import ImportedState
+from statestore.interop.flink_savepoints.importing.value_probes import describe_kryo_parts
 from statestore.interop.flink_savepoints.metadata.handles import (
     Mode,
 )
@@ -28,6 +30,7 @@ from statestore.interop.flink_savepoints.read.operator_state import (
     kafka_splits,
 )
 from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator
+from statestore.interop.flink_savepoints.types.families.kryo import find_kryo_part, set_kryo
 from statestore.interop.flink_savepoints.types.flink_types import FlinkType
 from statestore.interop.flink_savepoints.types.named_columns import EntryForm, first_free
 from statestore.interop.flink_savepoints.types.part_columns import PartColumns, part_columns
@@ -45,6 +48,8 @@ def operator_states(
     operator: FlinkOperator,
     taken: Iterable[str],
     dropped: Collection[str],
+    *,
+    kryo: int | None,
     is_strict: bool,
 ) -> Iterator[ImportedState]:
     """Write the operator states of an operator, and yield the record of each.
@@ -55,6 +60,7 @@ def operator_states(
         operator: the operator.
         taken: names of its keyed states, which cannot be used again.
         dropped: names of operator states to leave out.
+        kryo: the version of Kryo that wrote them; None if it is unknown.
         is_strict: whether a state without columns is refused.
 
     Yields:
@@ -72,16 +78,16 @@ def operator_states(
         state = first_free(info.name, names)
         names.append(state)
         try:
-            columns, table = _build_typed_table(parts)
+            typed, columns, table = _build_typed_table(parts, kryo)
             form, why = EntryForm.COLUMNS, None
         except UnsupportedTypeError as error:
             if is_strict:
                 error.add_note(f"state {info.name!r} of operator {uid}")
                 raise
-            columns, table = _build_bytes_table(parts)
+            typed, (columns, table) = info, _build_bytes_table(parts)
             form, why = EntryForm.BYTES, str(error)
         entry = _write_state(checkpoint, uid, state, info.mode, table)
-        yield _build_record(uid, state, info, entry, form, why, columns)
+        yield _build_record(uid, state, typed, entry, form, why, columns)
         if info.name == SOURCE_READER_STATE:
             offsets = first_free(_OFFSETS, names)
             _write_kafka_offsets(checkpoint, uid, offsets, operator, parts)
@@ -124,7 +130,27 @@ def element_columns(
     return named_columns
 
 
-def _build_typed_table(parts: list[SubtaskElements]) -> tuple[dict[str, PartColumns], pa.Table]:
+def _build_typed_table(
+    parts: list[SubtaskElements], kryo: int | None
+) -> tuple[OperatorStateInfo, dict[str, PartColumns], pa.Table]:
+    """Return the elements in columns, with the columns and the types that fit them.
+
+    Raises UnsupportedTypeError if no types fit.
+    """
+    info = parts[0].info
+    try:
+        return (info, *_read_elements(parts))
+    except UnsupportedTypeError as error:
+        if kryo is None or find_kryo_part((info.key, info.value)) is None:
+            raise
+        of_kryo = replace(info, key=set_kryo(info.key, kryo), value=set_kryo(info.value, kryo))
+        try:
+            return (of_kryo, *_read_elements([replace(part, info=of_kryo) for part in parts]))
+        except DamagedFileError:  # the job may have another serializer for such a class
+            raise error from None
+
+
+def _read_elements(parts: list[SubtaskElements]) -> tuple[dict[str, PartColumns], pa.Table]:
     info = parts[0].info
     columns = element_columns(info.value, info.key)
     tables = []
@@ -193,6 +219,7 @@ def _build_record(
         value_serializer=raw["VALUE_SERIALIZER"],
         rows=sum(entry.counts),
         digest=combine(handle.digest for handle in entry.handles),
+        value_class=describe_kryo_parts((info.key, info.value)),
     )
 
 

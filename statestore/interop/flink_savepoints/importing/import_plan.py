@@ -25,6 +25,7 @@ from statestore.interop.flink_savepoints.importing.key_probes import ProbedKeys,
 from statestore.interop.flink_savepoints.importing.losses import transactions, transactions_reason
 from statestore.interop.flink_savepoints.importing.refusals import Refused
 from statestore.interop.flink_savepoints.importing.value_probes import (
+    find_kryo_parts,
     find_value_types,
     set_value_class,
 )
@@ -281,7 +282,10 @@ class _Planning:
         for stored in () if before is None else before.states:
             if (stored.operator, stored.name, stored.sort) == (self.name, info.name, "keyed"):
                 if stored.value_class is not None:
-                    state = set_value_class(state, stored.value_class, self.metadata_version)
+                    with_parts = find_kryo_parts(self.operator, state, self.metadata_version)
+                    state = with_parts or set_value_class(
+                        state, stored.value_class, self.metadata_version
+                    )
                 columns = _match_stored_columns(state, stored, most)
                 return PlannedState(info, columns.state, (columns,), stored.why, stored.python)
         is_python = any(is_python_state(own.name) for own in self.operator.states)
@@ -291,7 +295,8 @@ class _Planning:
         forms: list[StateColumns] = []
         why = None
         typed = list(find_value_types(self.operator, state, self.metadata_version))
-        for variant in (*typed, state):
+        parts = find_kryo_parts(self.operator, state, self.metadata_version)
+        for variant in (*typed, *([] if parts is None else [parts]), state):
             for form in EntryForm:
                 if form.has_value_bytes and (state.kind == "timers" or variant is not state):
                     continue
@@ -301,9 +306,9 @@ class _Planning:
                     why = UNDECLARED
                     continue
                 configured = _configured_names(tables, info.name)
-                parts = {part: names for part, names in configured if form.may_name(part)}
+                given = {part: names for part, names in configured if form.may_name(part)}
                 try:
-                    forms.append(state_columns(variant, form, most, parts, is_python=is_python))
+                    forms.append(state_columns(variant, form, most, given, is_python=is_python))
                 except UnsupportedTypeError as error:
                     why = why or (None if forms else str(error))
         return PlannedState(info, state, tuple(forms), why, declared if is_python else None)

@@ -22,7 +22,10 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, StateNotFoundError
-from statestore.interop.flink_savepoints.importing.value_probes import set_value_class
+from statestore.interop.flink_savepoints.importing.value_probes import (
+    set_kryo_parts,
+    set_value_class,
+)
 from statestore.interop.flink_savepoints.metadata.java_binary import i32
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
     SerializerSnapshot,
@@ -123,7 +126,8 @@ class ImportedState:
     class name. ``python`` is the user's declaration for a state of a PyFlink operator, or empty if
     there is none; for other operators it is None. ``key_class`` is the class of the keys if Kryo
     wrote them and all are of one simple class, such as ``Long``. ``key_hash`` is the recipe for the
-    hashes of keys whose type has no known hash. ``value_class`` is like ``key_class``, of values.
+    hashes of keys whose type has no known hash. ``value_class`` is like ``key_class``, of values,
+    or it is the version of Kryo that wrote parts of keys and values, which stay bytes.
     """
 
     operator: str
@@ -189,7 +193,9 @@ class ImportedState:
 
     def _read_snapshot(self, name: str) -> SerializerSnapshot:
         raw: bytes = getattr(self, name)
-        return read_whole_snapshot(i32(_PROXY_VERSION) + raw, f"the {name} of {self.name!r}")
+        snapshot = read_whole_snapshot(i32(_PROXY_VERSION) + raw, f"the {name} of {self.name!r}")
+        known = set_kryo_parts(snapshot.flink_type, self.value_class)
+        return replace(snapshot, flink_type=known)
 
 
 @dataclass(frozen=True)

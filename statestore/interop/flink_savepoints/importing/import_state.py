@@ -46,7 +46,10 @@ from statestore.interop.flink_savepoints.importing.left_out_state import (
 )
 from statestore.interop.flink_savepoints.importing.losses import lost_timers
 from statestore.interop.flink_savepoints.importing.refusals import refused_kinds
-from statestore.interop.flink_savepoints.importing.value_probes import find_value_class
+from statestore.interop.flink_savepoints.importing.value_probes import (
+    find_kryo_version,
+    find_value_class,
+)
 from statestore.interop.flink_savepoints.options import (
     ACCESS,
     HINTS,
@@ -117,13 +120,17 @@ class ImportedSavepoint:
 
 @dataclass(frozen=True)
 class _Import:
-    """The values that all states of an import share."""
+    """The values that all states of an import share.
+
+    ``kryo`` is the version of Kryo that wrote them, None if it is unknown.
+    """
 
     checkpoint: CheckpointWriter
     restored: RestoredCheckpoint | None
     ttl: Mapping[str, Duration]
     is_strict: bool
     threads: int | None
+    kryo: int | None
 
     def stored_schema(self, uid: str, state: str) -> pa.Schema | None:
         """Return the columns of a keyed state in the newest checkpoint; None if it has no such."""
@@ -218,7 +225,8 @@ def import_savepoint(
     graph = JobGraph(tuple(_nodes(planned)))
     left_out = tuple(left_out_of(savepoint, planned))
     with store.snapshot(graph=graph) as checkpoint:
-        run = _Import(checkpoint, restored, hints.ttl or {}, strict, threads)
+        kryo = find_kryo_version(savepoint.metadata.version)
+        run = _Import(checkpoint, restored, hints.ttl or {}, strict, threads, kryo)
         states = tuple(_import_states(run, planned, on_progress))
         record = SavepointRecord(
             savepoint.url,
@@ -343,7 +351,13 @@ def _import_states(
             done += 1
         taken = [state.info.name for state in operator.states]
         yield from operator_states(
-            run.checkpoint, operator.name, operator.operator, taken, operator.dropped, run.is_strict
+            run.checkpoint,
+            operator.name,
+            operator.operator,
+            taken,
+            operator.dropped,
+            kryo=run.kryo,
+            is_strict=run.is_strict,
         )
 
 
@@ -398,10 +412,18 @@ def _import_keyed(
         except UnsupportedTypeError as error:
             if run.is_strict or form is state.forms[-1]:
                 error.add_note(f"state {state.info.name!r} of operator {planned.name}")
+                if stored is not None:
+                    error.add_note(
+                        "the values before had columns that this one does not fit: import the "
+                        "savepoint into a separate store"
+                    )
                 raise
             why = why or str(error)
             continue
         except DamagedFileError as error:
+            if form is not state.forms[-1] and find_value_class(columns.state) is not None:
+                why = why or str(error)  # the job may have another serializer for such a class
+                continue
             if state.python:
                 raise InvalidArgumentError(
                     f"state {state.info.name!r} of operator {planned.name} is not of the "
@@ -409,32 +431,43 @@ def _import_keyed(
                     f"to import bytes ({error})"
                 ) from error
             raise
-        contents = entry.contents
-        assert contents is not None, "all rows of the state must be passed"
-        assert planned.header is not None, "an operator with states must have a header"
-        key = columns.state.key
-        raw = {name: snapshot.raw for name, snapshot in state.info.serializers.items()}
-        return ImportedState(
-            operator=planned.name,
-            state=state.info.name,
-            name=state.info.name,
-            sort="keyed",
-            kind=columns.kind.value,
-            form=columns.form,
-            why=None if columns.form is EntryForm.COLUMNS else why,
-            names=columns.names,
-            options=dict(state.info.options),
-            key_serializer=planned.header.key.raw,
-            namespace_serializer=raw.get("NAMESPACE_SERIALIZER"),
-            value_serializer=raw["VALUE_SERIALIZER"],
-            rows=contents.rows,
-            digest=contents.digest,
-            python=state.python,
-            key_hash=columns.state.recipe,
-            key_class=key.text if isinstance(key, KryoKeyType) else None,
-            value_class=find_value_class(columns.state),
-        )
+        return _record_state(planned, state, columns, entry, why)
     raise AssertionError("a state must have a form")
+
+
+def _record_state(
+    planned: PlannedOperator,
+    state: PlannedState,
+    columns: StateColumns,
+    entry: KeyedEntry,
+    why: str | None,
+) -> ImportedState:
+    """Return the record of a state that was written in ``columns``."""
+    contents = entry.contents
+    assert contents is not None, "all rows of the state must be passed"
+    assert planned.header is not None, "an operator with states must have a header"
+    key = columns.state.key
+    raw = {name: snapshot.raw for name, snapshot in state.info.serializers.items()}
+    return ImportedState(
+        operator=planned.name,
+        state=state.info.name,
+        name=state.info.name,
+        sort="keyed",
+        kind=columns.kind.value,
+        form=columns.form,
+        why=None if columns.form is EntryForm.COLUMNS else why,
+        names=columns.names,
+        options=dict(state.info.options),
+        key_serializer=planned.header.key.raw,
+        namespace_serializer=raw.get("NAMESPACE_SERIALIZER"),
+        value_serializer=raw["VALUE_SERIALIZER"],
+        rows=contents.rows,
+        digest=contents.digest,
+        python=state.python,
+        key_hash=columns.state.recipe,
+        key_class=key.text if isinstance(key, KryoKeyType) else None,
+        value_class=find_value_class(columns.state),
+    )
 
 
 def _write_entry(

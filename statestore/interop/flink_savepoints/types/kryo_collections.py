@@ -33,9 +33,11 @@ from statestore.interop.flink_savepoints.types.families.pojos import PojoField
 from statestore.interop.flink_savepoints.types.families.scalar import Scalar
 from statestore.interop.flink_savepoints.types.kryo_bytes import from_code_units
 from statestore.interop.flink_savepoints.types.kryo_conversion import (
-    KryoObject,
     read_kryo_object,
-    skip_kryo_value,
+)
+from statestore.interop.flink_savepoints.types.kryo_objects import (
+    KryoClasses,
+    KryoObject,
 )
 from statestore.interop.flink_savepoints.types.value_lengths import Skip
 
@@ -62,9 +64,13 @@ _FORMS: Mapping[str, tuple[int | str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class KryoCollectionType(FlinkType):
-    """A collection that Kryo 2 wrote, read as a value of the type ``content``."""
+    """A collection that Kryo 2 wrote, read as a value of the type ``content``.
+
+    ``classes`` are those of the field's :class:`KryoType`.
+    """
 
     content: FlinkType
+    classes: KryoClasses
 
     def _java_name(self) -> str:
         return f"Kryo<{self.content.java_name}>"
@@ -76,13 +82,16 @@ class KryoCollectionType(FlinkType):
         return self.content.arrow_type()
 
     def _skipper(self) -> Skip:
-        return lambda reader: skip_kryo_value(reader, ())
+        def skip(reader: Reader) -> None:
+            read_kryo_object(reader, self.classes)
+
+        return skip
 
     def _read(self, cursor: Cursor) -> pa.Array:
         values, ends = [], cursor.position.copy()
         for row in range(len(cursor)):
             reader = cursor.reader(row)
-            values.append(_to_value(read_kryo_object(reader, ()), self.content, reader))
+            values.append(_to_value(read_kryo_object(reader, self.classes), self.content, reader))
             ends[row] += reader.position
         cursor.position = ends
         return pa.array(values, self.arrow_type())
@@ -148,22 +157,26 @@ def _other_class(found: KryoObject, content: FlinkType, reader: Reader) -> Unsup
 
 def read_collections(flink_type: FlinkType, collections: Collections) -> FlinkType:
     """Return a type that reads the declared fields as Kryo 2 wrote them."""
-    return _replace_fields(flink_type, collections, KryoCollectionType)
+    return _replace_fields(
+        flink_type, collections, lambda kryo, content: KryoCollectionType(content, kryo.classes)
+    )
 
 
 def write_collections(flink_type: FlinkType, collections: Collections) -> FlinkType:
     """Return a type whose declared fields have the serializers of Flink 2."""
-    return _replace_fields(flink_type, collections, _make_nullable)
+    return _replace_fields(flink_type, collections, lambda _, content: _make_nullable(content))
 
 
 def _replace_fields(
-    flink_type: FlinkType, collections: Collections, convert: Callable[[FlinkType], FlinkType]
+    flink_type: FlinkType,
+    collections: Collections,
+    convert: Callable[[KryoType, FlinkType], FlinkType],
 ) -> FlinkType:
     def change(part: object) -> PojoField | None:
         if not isinstance(part, PojoField) or not isinstance(part.value, KryoType):
             return None
         content = collections.get((part.declared_by, part.name))
-        return None if content is None else replace(part, value=convert(content))
+        return None if content is None else replace(part, value=convert(part.value, content))
 
     return replace_parts(flink_type, change)
 

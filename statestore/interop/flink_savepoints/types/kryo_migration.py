@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader
-from statestore.interop.flink_savepoints.metadata.snapshot_format import read_optional_map
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import BYTES
 from statestore.interop.flink_savepoints.types.encode import refuse_nulls
@@ -22,27 +21,22 @@ from statestore.interop.flink_savepoints.types.families.kryo_keys import KryoKey
 from statestore.interop.flink_savepoints.types.families.undecoded import read_slices
 from statestore.interop.flink_savepoints.types.kryo_conversion import (
     convert_kryo_value,
-    skip_kryo_value,
+    read_kryo_object,
 )
+from statestore.interop.flink_savepoints.types.kryo_objects import KRYO_5, KryoClasses
 from statestore.interop.flink_savepoints.types.value_lengths import Skip
 
-__all__ = ["KRYO_5", "MigratedKryoType", "migrate_kryo", "write_simple_for_kryo_5"]
-
-KRYO_5 = 5
-"""The version of Kryo in Flink 2."""
+__all__ = ["MigratedKryoType", "migrate_kryo", "write_for_kryo_5"]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class MigratedKryoType(FlinkType):
-    """A class that Kryo serializes: read as Flink 1 wrote it, and written for Flink 2.
-
-    The column has the bytes of Flink 1. ``registered`` are the classes that the job registered.
-    """
+    """A class that Kryo serializes: its column has bytes of Flink 1, and is written for Flink 2."""
 
     class_name: str
-    registered: tuple[str, ...]
+    classes: KryoClasses
 
     def _java_name(self) -> str:
         return f"Kryo<{self.class_name}>"
@@ -51,7 +45,10 @@ class MigratedKryoType(FlinkType):
         return pa.binary()
 
     def _skipper(self) -> Skip:
-        return lambda reader: skip_kryo_value(reader, self.registered)
+        def skip(reader: Reader) -> None:
+            read_kryo_object(reader, self.classes)
+
+        return skip
 
     def _read(self, cursor: Cursor) -> pa.Array:
         return read_slices(cursor, self.skipper())
@@ -59,9 +56,7 @@ class MigratedKryoType(FlinkType):
     def _write(self, array: pa.Array) -> pa.Array:
         refuse_nulls(array)
         name = f"a value of {self.java_name}"
-        converted = (
-            convert_kryo_value(value, self.registered, name) for value in array.to_pylist()
-        )
+        converted = (convert_kryo_value(value, self.classes, name) for value in array.to_pylist())
         return pa.array(converted, BYTES)
 
     def _snapshot(self) -> bytes:
@@ -78,21 +73,16 @@ def migrate_kryo(part: T) -> T:
     def migrate(kryo: object) -> FlinkType | None:
         if not isinstance(kryo, KryoType):
             return None
-        return MigratedKryoType(kryo.class_name, _registered_classes(kryo.body))
+        return MigratedKryoType(kryo.class_name, kryo.classes)
 
     return replace_parts(part, migrate)
 
 
-def write_simple_for_kryo_5(part: T) -> T:
-    """Return a type, or a part of one, whose values of simple classes are written by Kryo 5."""
+def write_for_kryo_5(part: T) -> T:
+    """Return a type, or a part of one, whose values Kryo 5 writes instead of Kryo 2."""
 
-    def migrate(simple: object) -> FlinkType | None:
-        return replace(simple, kryo=KRYO_5) if isinstance(simple, KryoKeyType) else None
+    def migrate(nested: Any) -> FlinkType | None:
+        is_known = isinstance(nested, KryoKeyType | KryoType) and nested.kryo is not None
+        return replace(nested, kryo=KRYO_5) if is_known else None
 
     return replace_parts(part, migrate)
-
-
-def _registered_classes(body: bytes) -> tuple[str, ...]:
-    """Return the classes with a number of the job, which are the first map of a snapshot."""
-    registrations = read_optional_map(Reader(body, "a snapshot of KryoSerializer"))
-    return tuple(name for name, _, _ in registrations)

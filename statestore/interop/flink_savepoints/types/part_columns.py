@@ -92,6 +92,17 @@ class PartColumns:
         """Return the part with the types that its columns have in ``schema``."""
         return replace(self, stored=tuple(schema.field(name).type for name in self.names))
 
+    def with_type(self, flink_type: FlinkType) -> PartColumns:
+        """Return the part with another type, which has as many columns."""
+        other = part_columns(flink_type, flat=self.is_flat)
+        stored = (
+            own if field.type == before.type else new
+            for field, before, own, new in zip(
+                other.fields, self.fields, self.stored, other.stored, strict=True
+            )
+        )
+        return replace(other, stored=tuple(stored), names=self.names)
+
     def with_stored_zones(self, schema: pa.Schema) -> PartColumns:
         """Return the part with a column's type in ``schema`` if only time zones differ."""
         stored = tuple(

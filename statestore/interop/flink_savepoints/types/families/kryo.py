@@ -3,13 +3,16 @@
 ``writeClassAndObject`` writes the number of the class plus 2; 0 is a null, and 1 means that the
 name of the class follows. Kryo registers the first numbers for simple types. The end of a value of
 such a type is known. So is that of an exception, which is a stream of Java's own serialization.
-Values of other classes are written by serializers of the job.
+Values of other classes are written by serializers of the job. The end of a collection is known if
+it is known which version of Kryo wrote it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -25,16 +28,22 @@ from statestore.interop.flink_savepoints.types.families.base import (
     SnapshotReader,
     SnapshotReaders,
     nested_types,
+    replace_parts,
 )
 from statestore.interop.flink_savepoints.types.families.undecoded import read_slices
+from statestore.interop.flink_savepoints.types.kryo_conversion import skip_kryo_value
+from statestore.interop.flink_savepoints.types.kryo_objects import KryoClasses
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_fixed_skip
 
-__all__ = ["FIRST_NUMBER", "KryoType", "find_kryo_part", "skip_kryo"]
+__all__ = ["FIRST_NUMBER", "KryoType", "find_kryo_part", "set_kryo", "skip_kryo"]
+
+T = TypeVar("T")
 
 FIRST_NUMBER = 2
 """The number of the first class that Kryo registers, as values have it."""
 
 _KRYO = f"{RUNTIME}kryo.KryoSerializerSnapshot"
+_UNSPECIFIED = 0  # the class has Kryo's own serializer
 _NULL, _NAMED = 0, 1
 _NEW_NAME, _NEW_OBJECT = 0, 1
 _LONGEST_INT, _LONGEST_LONG = 5, 9
@@ -43,10 +52,25 @@ _LAST, _UTF8, _MORE = 0x80, 0x80, 0x40
 
 @dataclass(frozen=True, slots=True)
 class KryoType(FlinkType):
-    """A class that Kryo serializes. ``body`` is its snapshot; its values stay bytes."""
+    """A class that Kryo serializes; its values stay bytes.
+
+    ``body`` is the rest of its snapshot. ``kryo`` is the version of Kryo that wrote the values. If
+    it is None, only the ends of simple values are known.
+    """
 
     class_name: str
     body: bytes
+    kryo: int | None = None
+
+    @property
+    def classes(self) -> KryoClasses:
+        """What the job said to Kryo about classes (``KryoSerializerSnapshotData``)."""
+        reader = Reader(self.body, "a snapshot of KryoSerializer")
+        registrations = read_optional_map(reader)
+        own = {name for name, _, value in registrations if _has_own_serializer(value)}
+        for _ in range(2):  # default serializers, as objects and as classes
+            own |= {name for name, _, _ in read_optional_map(reader)}
+        return KryoClasses(tuple(name for name, _, _ in registrations), frozenset(own))
 
     def _java_name(self) -> str:
         return f"Kryo<{self.class_name}>"
@@ -55,10 +79,12 @@ class KryoType(FlinkType):
         return pa.binary()
 
     def _skipper(self) -> Skip:
-        return skip_kryo
+        if self.kryo is None:
+            return skip_kryo
+        return partial(skip_kryo_value, classes=self.classes, kryo=self.kryo)
 
     def _read(self, cursor: Cursor) -> pa.Array:
-        return read_slices(cursor, skip_kryo)
+        return read_slices(cursor, self.skipper())
 
     def _write(self, array: pa.Array) -> pa.Array:
         refuse_nulls(array)
@@ -77,6 +103,27 @@ def find_kryo_part(part: object) -> str | None:
     names = (nested.java_name for nested in nested_types(part) if isinstance(nested, KryoType))
     name = next(names, None)
     return None if name is None else f"values of {name} can only be read as bytes"
+
+
+def _has_own_serializer(registration: Reader | None) -> bool:
+    """Return whether a registration has a serializer (``KryoRegistrationUtil``)."""
+    if registration is None:  # the class was missing when the snapshot was written
+        return True
+    registration.utf()  # the class
+    return registration.i32() != _UNSPECIFIED
+
+
+def set_kryo(part: T, kryo: int) -> T:
+    """Return a type, or a part of one, whose values a version of Kryo wrote.
+
+    Where a version is set already, it stays.
+    """
+
+    def set_version(nested: Any) -> KryoType | None:
+        is_unset = isinstance(nested, KryoType) and nested.kryo is None
+        return replace(nested, kryo=kryo) if is_unset else None
+
+    return replace_parts(part, set_version)
 
 
 def skip_kryo(reader: Reader) -> None:

@@ -36,14 +36,14 @@ from statestore.interop.flink_savepoints.types.kryo_bytes import (
     read_text,
     to_code_units,
 )
+from statestore.interop.flink_savepoints.types.kryo_objects import KRYO_2, KRYO_5
 from statestore.interop.flink_savepoints.types.value_lengths import Skip
 
 __all__ = ["KRYO_NUMBERS", "KryoKeyType", "decode_kryo_5", "kryo_key_types"]
 
-_FLINK_1, _FLINK_2 = 2, 5  # the versions of Kryo
 _VERSION = " of Kryo "
 _NEW_OBJECT = b"\1"
-_LONGEST_ASCII = {_FLINK_1: 63, _FLINK_2: 32}
+_LONGEST_ASCII = {KRYO_2: 63, KRYO_5: 32}
 
 _Decode = Callable[[bytes], Any]
 _Encode = Callable[[Any], bytes]
@@ -65,12 +65,12 @@ class KryoKeyType(FlinkType):
     def parse(cls, kryo_type: KryoType, text: str) -> KryoKeyType:
         """Return the type of keys whose class an import recorded."""
         simple, _, version = text.partition(_VERSION)
-        return cls(kryo_type.class_name, kryo_type.body, simple, int(version or _FLINK_1))
+        return cls(kryo_type.class_name, kryo_type.body, simple, int(version or KRYO_2))
 
     @property
     def text(self) -> str:
         """The class of the keys, as an import records it: ``Long``, or ``Short of Kryo 5``."""
-        return self.simple if self.kryo == _FLINK_1 else f"{self.simple}{_VERSION}{self.kryo}"
+        return self.simple if self.kryo == KRYO_2 else f"{self.simple}{_VERSION}{self.kryo}"
 
     @property
     def has_byte_order(self) -> bool:
@@ -124,7 +124,7 @@ def kryo_key_types(kryo_type: KryoType, key: bytes) -> tuple[KryoKeyType, ...]:
     return tuple(
         KryoKeyType(kryo_type.class_name, kryo_type.body, simple, version)
         for simple, number in KRYO_NUMBERS.items()
-        for version in ((_FLINK_1, _FLINK_2) if simple in (*_ORDERED, "String") else (_FLINK_1,))
+        for version in ((KRYO_2, KRYO_5) if simple in (*_ORDERED, "String") else (KRYO_2,))
         if key[:1] == bytes([number + FIRST_NUMBER])
     )
 
@@ -147,14 +147,14 @@ def _find_codec(simple: str, version: int) -> tuple[int, _Decode, _Encode]:
             _decode_text,
             lambda text: _NEW_OBJECT + encode_text(to_code_units(text), longest),
         )
-    order = ">" if version == _FLINK_1 else "<"
+    order = ">" if version == KRYO_2 else "<"
     packed = struct.Struct(order + _FORMATS[simple])
     return number, lambda data: packed.unpack(data)[0], packed.pack
 
 
 def decode_kryo_5(simple: str, data: bytes) -> Any:
     """Return a value of a simple class but ``String`` from its bytes, as Kryo 5 writes them."""
-    return _find_codec(simple, _FLINK_2)[1](data)
+    return _find_codec(simple, KRYO_5)[1](data)
 
 
 def _encode_zigzag(value: int) -> bytes:
