@@ -11,12 +11,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from statestore.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "COMPOSITES",

@@ -6,13 +6,10 @@ in the length in bytes before it calls :func:`finish`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Hashes", "absorb", "finish"]
 

@@ -7,7 +7,7 @@ group.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError
-from statestore.keys.murmur3 import Hashes
-
-if TYPE_CHECKING:
-    pass
 from statestore.keys.arrow_types import is_text
+from statestore.keys.murmur3 import Hashes
 
 __all__ = [
     "byte_arrays",

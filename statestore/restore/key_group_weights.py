@@ -8,14 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from operator import add
-from typing import TYPE_CHECKING
 
 from statestore.errors import unknown_choice
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import KeyedEntry
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Weight", "weights_of"]
 

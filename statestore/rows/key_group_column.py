@@ -5,7 +5,6 @@ by a restore. It is checked when the key groups are computed, and not stored aga
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +15,6 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["check_groups", "key_group_column", "with_groups", "with_key_group", "without_groups"]
 
