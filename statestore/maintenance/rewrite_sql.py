@@ -70,7 +70,8 @@ def rewrite_by_sql(
             # The database is opened three times, because it keeps its buffers, and writing and
             # sorting files need memory too.
             copying = _memory_for_copy(entry.state)
-            running = max(sort_memory_bytes(target), _LEAST_SQL_BYTES, copying)
+            # The process keeps some memory from reading the state, up to half of the budget.
+            running = max(sort_memory_bytes(target) // 2, _LEAST_SQL_BYTES, copying)
             with closing(_open_database(library, folder, copying)) as connection:
                 _refuse_other_statements(library, connection, sql)
                 _load(connection, storage, entry)
