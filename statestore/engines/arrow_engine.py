@@ -161,7 +161,7 @@ class ArrowEngine:
         if _fits(rows, options):
             pieces = _runs(_fitted(rows, state), state, options)
         else:
-            pieces = sorted_pieces(_keyed(rows, state, options), state, options.memory_bytes)
+            pieces = sorted_pieces(_keyed(rows, state, options), state, against.sort_bytes)
         observed = ObservedRows()
         handles = write_pieces(against.changes(pieces, everything, observed), target)
         return handles, RowSet(observed.rows, observed.digest)

@@ -31,6 +31,7 @@ from statestore.parquet.keyed_reader import restored_schema
 from statestore.rows.change_rows import change_table
 from statestore.rows.delete_markers import Deletion
 from statestore.rows.digests import row_hashes
+from statestore.rows.fitting_tables import fit_or_stream
 from statestore.rows.key_group_runs import RUN_BYTES, check_and_sort, take_rows
 from statestore.rows.matching import matching_rows
 from statestore.rows.sorting import MEMORY_BYTES, key_group_pieces, merge_steps
@@ -58,7 +59,11 @@ class ObservedRows:
 
 @dataclass(frozen=True)
 class BaseComparison:
-    """A stored state that new rows are compared with; can be pickled to a worker."""
+    """A stored state that new rows are compared with; can be pickled to a worker.
+
+    Half of ``memory_bytes`` is for the sort of the new rows. The other half is for rows of both
+    sides that are compared, of which there are several copies.
+    """
 
     storage: Storage
     entry: KeyedEntry
@@ -69,6 +74,11 @@ class BaseComparison:
     def state(self) -> KeyedState:
         """The state whose rows are compared."""
         return self.entry.state
+
+    @property
+    def sort_bytes(self) -> int:
+        """The memory in which the new rows are sorted, in bytes."""
+        return self.memory_bytes // 2
 
     def changes(
         self, pieces: Iterable[pa.Table], key_groups: KeyGroupRange, observed: ObservedRows
@@ -87,13 +97,11 @@ class BaseComparison:
         for last, parts in _parts_of(pieces):
             span = KeyGroupRange(first, last)
             assert key_groups.intersect(span) == span
-            held = _next_parts(parts, self.memory_bytes // 4)
-            more = next(parts, None)
-            if more is None:
-                yield from self._compare_groups(pa.concat_tables(held), span, observed)
+            fitting = fit_or_stream(parts, self.memory_bytes // 8)
+            if isinstance(fitting, list):
+                yield from self._compare_groups(pa.concat_tables(fitting), span, observed)
             else:
-                every = _count_rows(chain(held, [more], parts), self.state, observed)
-                yield from self._merge_groups(every, span)
+                yield from self._merge_groups(_count_rows(fitting, self.state, observed), span)
             first = last + 1
         if first <= key_groups.last:
             empty = restored_schema(self.state.schema).empty_table()
@@ -101,7 +109,7 @@ class BaseComparison:
 
     def pieces(self, rows: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
         """Divide rows, sorted by key group, into pieces of limited size in the same order."""
-        return key_group_pieces(rows, self.state, self.run_bytes, self.memory_bytes)
+        return key_group_pieces(rows, self.state, self.run_bytes, self.sort_bytes)
 
     @cached_property
     def _stored(self) -> dict[int, tuple[int, int] | None]:
@@ -170,7 +178,7 @@ class BaseComparison:
             (rows.cast(empty.schema) for rows in chain(first, rest) if rows.num_rows)
             for first, rest in zip(sides, (old, new), strict=True)
         ]
-        for rows, places, side in merge_steps(streams, self.state, self.memory_bytes // 4):
+        for rows, places, side in merge_steps(streams, self.state, self.memory_bytes // 16):
             yield take_rows(rows, places[side == 0]), take_rows(rows, places[side == 1])
 
     def _changes_between(self, old: pa.Table, new: pa.Table) -> Iterator[pa.Table]:
@@ -219,16 +227,6 @@ def _parts_of(pieces: Iterable[pa.Table]) -> Iterator[tuple[int, Iterator[pa.Tab
 
     for (_, last), run in groupby(parts(), span):
         yield last, run
-
-
-def _next_parts(parts: Iterator[pa.Table], most_bytes: int) -> list[pa.Table]:
-    """Return the next parts, at least one, until they have ``most_bytes``."""
-    held = [next(parts)]
-    size = held[0].nbytes
-    while size < most_bytes and (part := next(parts, None)) is not None:
-        held.append(part)
-        size += part.nbytes
-    return held
 
 
 def _count_rows(

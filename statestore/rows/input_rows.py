@@ -8,24 +8,18 @@ it is read.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakSet
 
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.rows.fitting_tables import fit_or_stream
 from statestore.rows.pandas_rows import is_pandas, table_of_pandas
-
-if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "StreamedRows",
@@ -104,19 +98,10 @@ def streamed(rows: Any, subject: str, most_bytes: int) -> Any:
         schema, tables = first.schema, _tables_alike(chain([first], rows))
     else:
         return rows
-    held: deque[pa.Table] = deque()
-    size = 0
-    for table in tables:
-        held.append(table)
-        size += table.nbytes
-        if size > most_bytes:
-            return StreamedRows(schema, chain(_drain(held), tables))
-    return pa.concat_tables(held) if held else schema.empty_table()
-
-
-def _drain(held: deque[pa.Table]) -> Iterator[pa.Table]:
-    while held:  # a yielded table is not kept in memory
-        yield held.popleft()
+    fitting = fit_or_stream(tables, most_bytes)
+    if not isinstance(fitting, list):
+        return StreamedRows(schema, fitting)
+    return pa.concat_tables(fitting) if fitting else schema.empty_table()
 
 
 def _tables_of(reader: pa.RecordBatchReader, rows: Any, subject: str) -> Iterator[pa.Table]:
