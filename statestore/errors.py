@@ -37,6 +37,7 @@ because Spark carries errors from its workers to the driver.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 __all__ = [
@@ -90,15 +91,15 @@ class InvalidArgumentError(StateStoreError, ValueError):
 class NullKeyError(InvalidArgumentError):
     """Rows with a null key cannot be assigned to a key group (Flink throws NullPointerException).
 
-    ``rows`` is the number of such rows.
+    ``rows`` is the number of such rows, and ``examples`` are the first ones.
     """
 
     kind = "null-key"
 
-    def __init__(self, message: str, rows: int = 1) -> None:
-        """Store the message and the number of rows so that both survive pickling."""
-        super().__init__(message, rows)
-        self.rows = rows
+    def __init__(self, message: str, rows: int = 1, examples: Sequence[str] = ()) -> None:
+        """Store the message and the rows so that they survive pickling."""
+        super().__init__(message, rows, tuple(examples))
+        self.rows, self.examples = rows, tuple(examples)
 
     def __str__(self) -> str:
         """Return only the message."""

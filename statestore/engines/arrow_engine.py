@@ -41,7 +41,8 @@ from statestore.rows.key_group_column import (
     with_key_group,
     without_groups,
 )
-from statestore.rows.key_group_runs import ONE_ARRAY_BYTES, null_key_error, null_keys
+from statestore.rows.key_group_runs import ONE_ARRAY_BYTES
+from statestore.rows.null_keys import NullKeys
 from statestore.rows.python_values import ROWS, table_of_dicts
 from statestore.rows.sorting import KeyGroupBlock, merge_blocks, slices_of, sorted_pieces
 from statestore.rows.uuids import uuid_columns, with_uuids
@@ -49,6 +50,7 @@ from statestore.rows.uuids import uuid_columns, with_uuids
 __all__ = [
     "ArrowEngine",
     "as_table",
+    "fitted",
     "is_schema",
     "refuse_repeated_names",
     "write_subtask",
@@ -159,7 +161,7 @@ class ArrowEngine:
         state, options = against.state, target.options
         everything = KeyGroupRange.every(state.max_parallelism)
         if _fits(rows, options):
-            pieces = _runs(_fitted(rows, state), state, options)
+            pieces = _runs(fitted(rows, state), state, options)
         else:
             pieces = sorted_pieces(_keyed(rows, state, options), state, against.sort_bytes)
         observed = ObservedRows()
@@ -193,7 +195,7 @@ def _written(
 ) -> tuple[KeyedStateHandle, ...]:
     state, options = target.state, target.options
     if _fits(rows, options):
-        return write_grouped(_runs(_fitted(rows, state), state, options, own), target)
+        return write_grouped(_runs(fitted(rows, state), state, options, own), target)
     keyed = _keyed(rows, state, options, own)
     return write_pieces(sorted_pieces(keyed, state, options.memory_bytes), target)
 
@@ -214,22 +216,20 @@ def _keyed(
     """
     tables = [rows] if isinstance(rows, pa.Table) else rows.tables
     most = min(options.block_bytes, options.memory_bytes)
-    first = nulls = 0
+    first, nulls = 0, NullKeys(state)
     for part in (part for table in tables for part in slices_of(table, most)):
-        fitted = _fitted(part, state, first)
+        stored = fitted(part, state, first)
         first += part.num_rows
-        nulls += sum(null_keys(batch, state) for batch in fitted.to_batches())
-        if nulls:
+        if nulls.add(stored):
             continue
-        block = KeyGroupBlock.of(fitted, state)
+        block = KeyGroupBlock.of(stored, state)
         if own is not None:
             _refuse_foreign(np.flatnonzero(np.diff(block.ends)), *own, state)
         yield block.rows
-    if nulls:
-        raise null_key_error(state, nulls)
+    nulls.refuse()
 
 
-def _fitted(rows: pa.Table, state: KeyedState, first_row: int = 0) -> pa.Table:
+def fitted(rows: pa.Table, state: KeyedState, first_row: int = 0) -> pa.Table:
     """Return the stored columns, and the store's own column if it was given, after a check."""
     own = key_group_column(rows, state)
     stored = fit_table(rows, state.schema, str(state), first_row=first_row)
@@ -257,9 +257,9 @@ def _runs(
 
     All keys are hashed and checked before the first rows are returned.
     """
-    nulls = sum(null_keys(batch, state) for batch in table.select(state.key).to_batches())
-    if nulls:
-        raise null_key_error(state, nulls)
+    nulls = NullKeys(state)
+    nulls.add(table)
+    nulls.refuse()
     row_bytes = max(table.nbytes / max(table.num_rows, 1), 1)
     step = int(options.block_bytes / row_bytes) + 1
     starts = range(0, table.num_rows, step)

@@ -29,7 +29,8 @@ from statestore.layers.merge import read_state
 from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.digests import rows_digest
-from statestore.rows.key_group_runs import key_groups_of, null_key_error, null_keys
+from statestore.rows.key_group_runs import key_groups_of
+from statestore.rows.null_keys import NullKeys
 from statestore.rows.sorting import sorted_pieces
 from statestore.storage import Storage
 
@@ -66,13 +67,13 @@ def spill_rows(
     ranges = ranges_for(entry, state, most_bytes)
     every = KeyGroupRange.every(entry.state.max_parallelism)
     stored = arrow_schema(state.schema)
-    rows = digest = nulls = 0
+    rows = digest = 0
+    nulls = NullKeys(state)
     with ExitStack() as stack:
         writers: dict[int, pa.RecordBatchFileWriter] = {}
         for batch in read_state(storage, entry, reads_of(entry, every), verify=True):
             own = batch.select(stored.names)
-            nulls += null_keys(own, state)
-            if nulls:
+            if nulls.add(own):
                 continue
             rows, digest = rows + own.num_rows, combine((digest, rows_digest(own)))
             for number, part in _by_range(own, state, ranges):
@@ -82,8 +83,7 @@ def spill_rows(
                     writers[number] = stack.enter_context(pa.ipc.new_file(sink, part.schema))
                 writers[number].write_batch(part)
             progress(own.num_rows)
-    if nulls:
-        raise null_key_error(state, nulls)
+    nulls.refuse()
     return Spread(rows, digest, ranges)
 
 

@@ -33,8 +33,9 @@ from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
 from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.restore.lookup import key_batch, key_group_of
 from statestore.rows.delete_markers import clear_deletes
-from statestore.rows.key_group_runs import check_and_sort, key_groups_of, null_key_error, null_keys
+from statestore.rows.key_group_runs import check_and_sort, key_groups_of
 from statestore.rows.matching import matching_positions
+from statestore.rows.null_keys import NullKeys
 from statestore.rows.python_values import table_of_dicts
 from statestore.rows.sorting import MEMORY_BYTES, sorted_pieces
 from statestore.rows.uuids import uuid_columns, with_uuids
@@ -95,9 +96,9 @@ def changes_of(
         return EditChanges(deleted, {})
     put = with_uuids(put, uuid_columns(state))
     rows = table_of_dicts(put, state.schema, subject=str(state)).combine_chunks()
-    nulls = sum(null_keys(batch, state) for batch in rows.to_batches())
-    if nulls:
-        raise null_key_error(state, nulls)
+    nulls = NullKeys(state)
+    nulls.add(rows)
+    nulls.refuse()
     groups = key_groups_of(rows, state)
     rows = rows.add_column(0, restored_schema(state.schema).field(0), pa.array(groups, pa.int32()))
     changed = {int(group) for group in groups}

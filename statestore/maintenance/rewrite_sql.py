@@ -28,7 +28,8 @@ from statestore.restore.duck import copy_slices, duckdb, error_text, sandbox
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.equality import leaf_columns
 from statestore.rows.fit_columns import fit_table
-from statestore.rows.key_group_runs import check_and_sort, key_groups_of, null_key_error, null_keys
+from statestore.rows.key_group_runs import check_and_sort, key_groups_of
+from statestore.rows.null_keys import NullKeys
 from statestore.rows.sorting import sorted_pieces
 from statestore.storage import Storage
 from statestore.storage.temporary import temporary_folder
@@ -145,17 +146,15 @@ def _result_batches(connection: Any, state: KeyedState) -> Iterator[pa.RecordBat
     """
     answer = connection.sql(f"SELECT * FROM {_ANSWER}").to_arrow_reader(_BATCH_ROWS)
     _refuse_other_columns(answer.schema, state)
-    nulls = 0
+    nulls = NullKeys(state)
     for batch in answer:
         rows = _fit_columns(batch, state)
-        nulls += null_keys(rows, state)
-        if nulls:
+        if nulls.add(rows):
             continue
         groups = pa.array(key_groups_of(rows, state), pa.int32())
         schema = restored_schema(state.schema)
         yield pa.RecordBatch.from_arrays([groups, *rows.columns], schema=schema)
-    if nulls:
-        raise null_key_error(state, nulls)
+    nulls.refuse()
 
 
 def _refuse_other_columns(schema: pa.Schema, state: KeyedState) -> None:

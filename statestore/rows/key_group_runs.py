@@ -13,16 +13,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.errors import DuplicateKeyError, InvalidArgumentError, NullKeyError
+from statestore.errors import DuplicateKeyError, InvalidArgumentError
 from statestore.format.layers import are_changes
 from statestore.format.names import KEY_GROUP
 from statestore.format.state import KeyedState, StateKind
 from statestore.keys.arrow import key_groups
-from statestore.keys.key_types import fields_may_be_null
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.delete_markers import upserts_of
 from statestore.rows.equality import compared_columns, equal_values, leaf_columns
 from statestore.rows.list_order import as_bytes
+from statestore.rows.null_keys import NullKeys
 from statestore.rows.python_values import display_rows
 from statestore.rows.row_order import compare_leaves, rank_values
 from statestore.rows.text import refuse_invalid_text
@@ -32,10 +32,9 @@ __all__ = [
     "RUN_BYTES",
     "check_and_sort",
     "combine_chunks",
+    "equal_neighbours",
     "first_descent",
     "key_groups_of",
-    "null_key_error",
-    "null_keys",
     "order_of",
     "sort_groups",
     "sort_leaves",
@@ -43,6 +42,8 @@ __all__ = [
 ]
 
 Places = npt.NDArray[np.intp]
+
+_MOST_EXAMPLES, _MOST_COMPARED = 2, 100  # duplicates in an error, and those they are chosen from
 
 RUN_BYTES = 2**20
 """A run ends with a key group once it has about this many bytes."""
@@ -73,13 +74,12 @@ def check_and_sort(tables: Iterable[pa.Table], state: KeyedState) -> Iterator[pa
     DuplicateKeyError at the first duplicate entry, and NullKeyError after counting all null keys.
     """
     stored = pa.schema([pa.field(KEY_GROUP, pa.int32()), *arrow_schema(state.schema)])
-    nulls = 0
+    nulls = NullKeys(state)
     last: pa.RecordBatch | None = None
     for table in tables:
         if not table.num_rows:
             continue
-        nulls += sum(null_keys(batch, state) for batch in table.to_batches())
-        if nulls:
+        if nulls.add(table):
             continue
         rows = combine_chunks(table)
         for batch in rows.to_batches():
@@ -97,8 +97,7 @@ def check_and_sort(tables: Iterable[pa.Table], state: KeyedState) -> Iterator[pa
             last = batch.slice(batch.num_rows - 1)
         rows = rows.select(stored.names)
         yield rows if rows.schema.equals(stored) else rows.cast(stored)
-    if nulls:
-        raise null_key_error(state, nulls)
+    nulls.refuse()
 
 
 def _strictly_ascends(rows: pa.Table, state: KeyedState) -> bool:
@@ -197,36 +196,6 @@ def order_of(rows: pa.Table, state: KeyedState) -> Places:
     return order.astype(np.intp)
 
 
-def null_key_error(state: KeyedState, rows: int) -> NullKeyError:
-    """Return the error for rows without a key; it has their number as ``rows``."""
-    columns = ", ".join(state.key)
-    affected = f"{rows} row of {state} has" if rows == 1 else f"{rows} rows of {state} have"
-    wanted = " AND ".join(f"{name} IS NOT NULL" for name in state.key)
-    return NullKeyError(
-        (
-            f"{affected} a null key ({columns}), which has no key group. Remove these rows, for "
-            f"example from a DataFrame with df.where('{wanted}')"
-        ),
-        rows,
-    )
-
-
-def null_keys(batch: pa.RecordBatch, state: KeyedState) -> int:
-    """Return the number of rows with a null in a key column, unless null is a valid key."""
-    if state.hash_scheme == "flink-sql":  # in this scheme NULL is an ordinary key
-        return 0
-    leaves = []
-    for name, key_type in zip(state.key, state.key_types, strict=True):
-        column = batch.column(name)
-        leaves += [column] if fields_may_be_null(key_type) else leaf_columns(column)
-    if not any(leaf.null_count for leaf in leaves):
-        return 0
-    any_null = np.zeros(batch.num_rows, bool)
-    for leaf in leaves:
-        any_null |= np.asarray(leaf.is_null())
-    return int(any_null.sum())
-
-
 def _refuse_null_entries(batch: pa.RecordBatch, state: KeyedState) -> None:
     """Refuse list elements without a position, and timers without a time."""
     if state.kind not in (StateKind.LIST, StateKind.TIMERS):
@@ -254,17 +223,26 @@ def _refuse_null_times(batch: pa.RecordBatch, state: KeyedState) -> None:
         )
 
 
-def _refuse_duplicates(batch: pa.RecordBatch, state: KeyedState) -> None:
-    """Refuse duplicate rows; the rows are sorted, so duplicates are adjacent."""
+def equal_neighbours(batch: pa.RecordBatch, state: KeyedState) -> npt.NDArray[np.bool_]:
+    """Return for each row but the last whether the next one has the same key group and identity."""
     rows = batch.num_rows - 1
     same = np.ones(rows, bool)
     for column in compared_columns(batch.select([KEY_GROUP, *state.identity]).columns):
         same &= equal_values(column.slice(0, rows), column.slice(1))
         if not same.any():
-            return
-    index = int(np.flatnonzero(same)[0])
-    [entry] = display_rows(batch.select(list(state.identity)).slice(index, 1))
+            break
+    return same
+
+
+def _refuse_duplicates(batch: pa.RecordBatch, state: KeyedState) -> None:
+    """Refuse duplicate rows; the rows are sorted, so duplicates are adjacent."""
+    places = np.flatnonzero(equal_neighbours(batch, state))
+    if not len(places):
+        return
+    entries = batch.select(list(state.identity)).take(pa.array(places[:_MOST_COMPARED]))
+    first, *others = dict.fromkeys(map(str, display_rows(entries)))
+    also = f", and so have others, such as {'; '.join(others[:_MOST_EXAMPLES])}" if others else ""
     raise DuplicateKeyError(
-        f"two rows of {state} have the same identity {entry}; aggregate them into one row, or "
-        "name the columns that distinguish them (namespace, map_key or position)"
+        f"two rows of {state} have the same identity {first}{also}; aggregate them into one row, "
+        "or name the columns that distinguish them (namespace, map_key or position)"
     )

@@ -34,7 +34,6 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 from statestore.engines.arrow_engine import ArrowEngine
 from statestore.errors import (
     InvalidArgumentError,
-    NullKeyError,
     SchemaMismatchError,
     StateStoreError,
 )
@@ -52,7 +51,8 @@ from statestore.rows.column_types import arrow_schema
 from statestore.rows.delete_markers import Deletion, mark_of, named_columns
 from statestore.rows.fit_columns import fits_by_type
 from statestore.rows.key_group_column import check_groups, with_key_group, without_groups
-from statestore.rows.key_group_runs import key_groups_of, null_key_error, null_keys
+from statestore.rows.key_group_runs import key_groups_of
+from statestore.rows.null_keys import NullKeys
 from statestore.spark.arithmetic import problem_of
 from statestore.spark.arrow_functions import Task, map_in_arrow
 from statestore.spark.cached_rows import (
@@ -89,17 +89,15 @@ def keyed_batches(batches: Iterable[pa.RecordBatch], state: KeyedState) -> Itera
     """
     stored = arrow_schema(state.schema)
     schema = pa.schema([pa.field(KEY_GROUP, pa.int32()), *stored])
-    nulls = 0
+    nulls = NullKeys(state)
     for batch in batches:
-        nulls += null_keys(batch, state)
-        if nulls:
+        if nulls.add(batch):
             continue
         rows = batch.select(stored.names).cast(stored)
         groups = key_groups_of(rows, state)
         check_groups(pa.Table.from_batches([batch]), groups, state)
         yield pa.RecordBatch.from_arrays([pa.array(groups), *rows.columns], schema=schema)
-    if nulls:
-        raise null_key_error(state, nulls)
+    nulls.refuse()
 
 
 class _OutOfOrderError(Exception):
@@ -525,5 +523,5 @@ def _partition() -> int:
 
 def _error_to_raise(errors: Sequence[Exception], state: KeyedState) -> Exception:
     """Return the error to raise; null keys are counted over all tasks."""
-    null_keys = sum(error.rows for error in errors if isinstance(error, NullKeyError))
-    return null_key_error(state, null_keys) if null_keys else errors[0]
+    nulls = NullKeys(state)
+    return nulls.error() if nulls.add_errors(errors) else errors[0]
