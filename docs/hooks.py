@@ -39,6 +39,7 @@ PYTHON = {
             "statestore.api.maintenance.StoreMaintenance",
             "statestore.restore.restored.RestoredKeyedState",
             "statestore.restore.restored.RestoredOperatorState",
+            "statestore.snapshot.bootstrap.BootstrapPlan",
         ),
     ),
     "streaming": ("Python, streaming", ("statestore.streaming",), ()),
@@ -47,6 +48,7 @@ PYTHON = {
         (
             "statestore.interop.spark_checkpoints",
             "statestore.interop.flink_savepoints",
+            "statestore.interop.tables",
             "statestore.jobgraph",
         ),
         (),

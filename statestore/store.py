@@ -26,11 +26,12 @@ from statestore.display import (
     when,
 )
 from statestore.durations import Duration, milliseconds_of
-from statestore.engines.choice import spark_module
+from statestore.engines.choice import reread, spark_module
 from statestore.errors import InvalidArgumentError, StateStoreError, StoreNotFoundError
 from statestore.format.compaction_policy import CompactionRule
 from statestore.format.manifest import Manifest
 from statestore.format.state import LAYOUT_CHOICES
+from statestore.format.ttl import TimeToLive
 from statestore.jobgraph.graph import JobGraph
 from statestore.keys.ranges import RangeAssignment
 from statestore.listeners import CheckpointListener
@@ -45,7 +46,10 @@ from statestore.restore.sql_query import View
 from statestore.restore.target import RestoreTarget
 from statestore.rows.dataframes import RowStream
 from statestore.snapshot import begin as begin_command
+from statestore.snapshot.bootstrap import BootstrappedState, BootstrapPlan
+from statestore.snapshot.bootstrap import plan_bootstrap as plan_bootstrap_command
 from statestore.snapshot.measurement import Measuring
+from statestore.snapshot.write_options import DEFAULTS, Columns, KeyedArguments, KeyedOptions
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.spark import data_source
 from statestore.storage import DEFAULT_STREAMS, CachedStorage, Storage, open_storage
@@ -332,6 +336,112 @@ class StateStore:
             background=self._parts.background,
             ranges=ranges or {},
             now_ms=now_ms,
+        )
+
+    def bootstrap(
+        self,
+        operator: str,
+        state: str,
+        rows: Any,
+        *,
+        key: Columns,
+        namespace: Columns = (),
+        max_parallelism: int | None = None,
+        ttl: TimeToLive | str | None = None,
+        options: KeyedOptions = DEFAULTS,
+        replace: bool = False,
+    ) -> BootstrappedState:
+        """Begin a keyed state with the rows of a table, as a new checkpoint.
+
+        All other states of the newest checkpoint stay. The store is created if it does not exist. A
+        job that runs at the same time can no longer commit. Use it for state that was computed
+        elsewhere, so that a job does not have to process its history again::
+
+            store = StateStore.open("./fraud")
+            store.bootstrap("totals-by-user", "totals", pq.read_table("t.parquet"), key="user_id")
+
+        Args:
+            operator: the operator's uid.
+            state: the state's name.
+            rows: all rows of the state, as in ``checkpoint.write_keyed``.
+            key: the key columns.
+            namespace: the namespace columns; none by default.
+            max_parallelism: the number of key groups; by default the operator's, or 128.
+            ttl: how long rows live. Rows may lack its column, and get the time of this call.
+            options: the state's kind, its key types and other options.
+            replace: whether the rows may replace a state that the store has.
+
+        Returns:
+            The state, and the checkpoint.
+
+        Raises:
+            NullKeyError or DuplicateKeyError: for rows that the state cannot have, with examples.
+            InvalidArgumentError: if the store has the state, unless ``replace`` is True.
+            CommitConflictError: if another writer has taken over.
+            StateStoreError: as ``checkpoint.write_keyed``.
+        """
+        rows = reread(rows, f"state {state!r}", self._parts.parquet.stream_bytes)
+        plan = self.plan_bootstrap(
+            operator,
+            state,
+            rows,
+            key=key,
+            namespace=namespace,
+            max_parallelism=max_parallelism,
+            ttl=ttl,
+            options=options,
+        )
+        return plan.write(rows, replace_stored=replace)
+
+    def plan_bootstrap(
+        self,
+        operator: str,
+        state: str,
+        rows: Any,
+        *,
+        key: Columns,
+        namespace: Columns = (),
+        max_parallelism: int | None = None,
+        ttl: TimeToLive | str | None = None,
+        options: KeyedOptions = DEFAULTS,
+    ) -> BootstrapPlan:
+        """Return which state :meth:`bootstrap` would make; nothing is read or written.
+
+        The plan's ``columns`` have the type and the role of each column. ``plan.check(rows)``
+        counts null keys and duplicates, and ``plan.write(rows)`` writes the state.
+
+        Args:
+            operator: as in :meth:`bootstrap`.
+            state: as in :meth:`bootstrap`.
+            rows: the rows, or their ``pyarrow.Schema``.
+            key: as in :meth:`bootstrap`.
+            namespace: as in :meth:`bootstrap`.
+            max_parallelism: as in :meth:`bootstrap`.
+            ttl: as in :meth:`bootstrap`.
+            options: as in :meth:`bootstrap`.
+
+        Returns:
+            The plan.
+
+        Raises:
+            InvalidArgumentError or UnsupportedTypeError: for columns that the state cannot have.
+            SchemaMismatchError or ParallelismError: for a conflict with the stored state.
+        """
+        arguments = KeyedArguments(
+            operator, state, key, namespace, max_parallelism, None, ttl, options
+        )
+        try:
+            catalog = self._parts.catalog()
+        except StoreNotFoundError:
+            catalog = None
+        return plan_bootstrap_command(
+            catalog,
+            self.url,
+            arguments,
+            rows,
+            layout=self._parts.layout if catalog is None else catalog.layout(self._parts.layout),
+            parquet=self._parts.parquet,
+            snapshot=self.snapshot,
         )
 
     def restore(

@@ -59,6 +59,7 @@ ROWS = (
     "statestore.spark",
     "statestore.interop.spark_checkpoints",
     "statestore.interop.flink_savepoints",
+    "statestore.interop.tables",
     "statestore.streaming",
     "statestore.testing",
     "jobs",
@@ -79,7 +80,7 @@ HOMES = {
     "delta": ("statestore.spark", "statestore.testing", "jobs"),
     "deltalake": (
         *("statestore.delta", "statestore.sources.batch_inputs"),
-        "statestore.streaming.outputs",
+        *("statestore.streaming.outputs", "statestore.interop.tables"),
     ),
     "pandas": (
         *("statestore.rows", "statestore.restore.restored", "statestore.streaming"),

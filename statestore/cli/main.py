@@ -125,6 +125,10 @@ class Command(Root):
             "forget": LazyVerb("forget:forget_subject", "Remove one subject from all operators"),
         },
         "Move": {
+            "bootstrap": LazyVerb(
+                "bootstrap:bootstrap_state",
+                "Begin a keyed state with the rows of a table, as a new checkpoint",
+            ),
             "copy": LazyVerb(
                 "copy:copy_checkpoint", "Copy a checkpoint or savepoint to another store"
             ),

@@ -67,7 +67,7 @@ def changed_request(
             "applies to all rows of a state, which write_keyed(…) writes"
         )
     if arguments.key is not None:
-        return keyed_request(attempt, arguments)
+        return keyed_request(attempt.operators, attempt.layout, arguments)
     stored = latest_or(attempt, uid, name, base)
     state = attempt.history.stored(uid, name).state if stored is None else stored.state
     if state is None:
@@ -83,7 +83,9 @@ def changed_request(
     )
     namespace = state.namespace if arguments.namespace is None else arguments.namespace
     return keyed_request(
-        attempt, replace(arguments, key=state.key, namespace=namespace, options=options)
+        attempt.operators,
+        attempt.layout,
+        replace(arguments, key=state.key, namespace=namespace, options=options),
     )
 
 

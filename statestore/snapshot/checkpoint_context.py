@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Fence
 from statestore.delta.state_table import StateTable
-from statestore.errors import MalformedManifestError, ParallelismError
+from statestore.errors import MalformedManifestError
 from statestore.format.batches import Batch, BatchRecord
 from statestore.format.compaction_policy import CompactionRule
 from statestore.format.listed import list_of
@@ -62,21 +62,6 @@ class CheckpointContext:
     made_of: Manifest | None = None
     observed_newest_id: int | None = None
     batch: Batch | None = None
-
-    def max_parallelism_of(self, uid: str, wanted: int | None) -> int | None:
-        """Return the requested max parallelism, or the one in the job graph.
-
-        None leaves the choice to the store.
-
-        Raises ParallelismError if both are given and differ.
-        """
-        of_graph = self.operators.max_parallelism_of(uid)
-        if None not in (wanted, of_graph) and wanted != of_graph:
-            raise ParallelismError(
-                f"operator {uid!r} has max parallelism {of_graph} in the job graph, like its "
-                f"chain, but {wanted} is requested; set only one of them"
-            )
-        return of_graph if wanted is None else wanted
 
     @property
     def before(self) -> Manifest | None:

@@ -25,7 +25,7 @@ from statestore.snapshot.prior_checkpoints import StoredFacts
 from statestore.snapshot.state_request import KeyedRequest, keyed_state, uuid_columns_of
 from statestore.snapshot.state_ttl import OFF, changed_ttl, kept_ttl
 
-__all__ = ["Prepared", "prepare", "prepare_changes", "prepare_declared"]
+__all__ = ["Prepared", "add_time_column", "prepare", "prepare_changes", "prepare_declared"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def prepare(
     ttl = kept_ttl(request.ttl, old.ttl if old else None, request.renamed)
     if not fills_times:
         _refuse_new_times(engine, rows, ttl, old)
-    rows = _add_time_column(engine, rows, ttl, old, attempt.now_ms)
+    rows = add_time_column(engine, rows, ttl, old, attempt.now_ms)
     if request.regroup:
         rows = engine.ungrouped(rows)  # they still have their old key groups
     request = replace(request, rows=engine.rows_known(rows))
@@ -102,7 +102,7 @@ def prepare_changes(
     else:
         engine, rows = engine_of(typed_rows(rows, old), str(request))
         if fills_times:
-            rows = _add_time_column(engine, rows, ttl, old, collected.attempt.now_ms)
+            rows = add_time_column(engine, rows, ttl, old, collected.attempt.now_ms)
         else:
             _refuse_new_times(engine, rows, ttl, old)
     prepared = _checked(collected, request, engine, rows, stored)
@@ -169,7 +169,7 @@ def _refuse_new_times(
     )
 
 
-def _add_time_column(
+def add_time_column(
     engine: Engine, rows: Any, ttl: TimeToLive | None, stored: KeyedState | None, now_ms: int
 ) -> Any:
     """Add the clock as time column to rows that lack it; return other rows unchanged.

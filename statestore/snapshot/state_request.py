@@ -32,6 +32,7 @@ from statestore.format.state import (
     TimeDomain,
 )
 from statestore.jobgraph.redistribution import RedistributionMode
+from statestore.jobgraph.stored_operators import Operators
 from statestore.keys.groups import default_max_parallelism, effective_max_parallelism
 from statestore.keys.hashing import DEFAULT_HASH_SCHEME, HASH_SCHEMES
 from statestore.parquet.operator_elements import (
@@ -41,7 +42,6 @@ from statestore.parquet.operator_elements import (
     schema_of_elements,
 )
 from statestore.rows.uuids import is_uuid, uuid_columns
-from statestore.snapshot.checkpoint_context import CheckpointContext
 from statestore.snapshot.prior_checkpoints import PriorCheckpoints, StoredFacts
 from statestore.snapshot.state_ttl import TtlAsked, kept_ttl
 from statestore.snapshot.write_options import Columns, KeyedArguments, KeyTypes
@@ -89,10 +89,18 @@ class KeyedRequest:
         return f"state {self.name!r} of operator {self.uid!r}"
 
 
-def keyed_request(attempt: CheckpointContext, arguments: KeyedArguments) -> KeyedRequest:
+def keyed_request(
+    operators: Operators, layout: str | None, arguments: KeyedArguments
+) -> KeyedRequest:
     """Return a caller's request with the defaults filled in.
 
-    Raises ParallelismError if the max parallelism contradicts the job graph.
+    Args:
+        operators: the operators of the job.
+        layout: the store's layout; None if it has no setting.
+        arguments: what the caller passed.
+
+    Raises:
+        ParallelismError: if the max parallelism contradicts the job graph.
     """
     options = arguments.options
     return KeyedRequest(
@@ -102,16 +110,32 @@ def keyed_request(attempt: CheckpointContext, arguments: KeyedArguments) -> Keye
         key=_names(arguments.key),
         namespace=_names(arguments.namespace),
         entry=_names(options.entry),
-        max_parallelism=attempt.max_parallelism_of(arguments.operator, arguments.max_parallelism),
+        max_parallelism=_wanted_max_parallelism(
+            operators, arguments.operator, arguments.max_parallelism
+        ),
         hash_scheme=options.hash_scheme,
         key_types=options.key_types,
         time_domain=None if options.time_domain is None else TimeDomain(options.time_domain),
-        layout=arguments.layout or attempt.layout,
+        layout=arguments.layout or layout,
         renamed=options.renamed or {},
         dropped=_names(options.dropped),
         regroup=options.regroup,
         ttl=arguments.ttl,
     )
+
+
+def _wanted_max_parallelism(operators: Operators, uid: str, wanted: int | None) -> int | None:
+    """Return the requested max parallelism, or the one in the job graph; None for the store's.
+
+    Raises ParallelismError if both are given and differ.
+    """
+    of_graph = operators.max_parallelism_of(uid)
+    if None not in (wanted, of_graph) and wanted != of_graph:
+        raise ParallelismError(
+            f"operator {uid!r} has max parallelism {of_graph} in the job graph, like its "
+            f"chain, but {wanted} is requested; set only one of them"
+        )
+    return of_graph if wanted is None else wanted
 
 
 def _names(columns: Columns | None) -> tuple[str, ...]:

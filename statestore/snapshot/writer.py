@@ -340,7 +340,7 @@ class CheckpointWriter:
 
     def _request(self, arguments: KeyedArguments) -> KeyedRequest:
         self._collected.refuse_twice(arguments.operator, arguments.state)
-        return keyed_request(self._attempt, arguments)
+        return keyed_request(self._attempt.operators, self._attempt.layout, arguments)
 
     def _changed(self, arguments: KeyedArguments, base: int | str) -> KeyedRequest:
         self._collected.refuse_twice(arguments.operator, arguments.state)

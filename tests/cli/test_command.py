@@ -17,6 +17,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import click
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
@@ -63,9 +65,9 @@ def every_error(kind: type[StateStoreError] = StateStoreError) -> Iterator[type[
 
 def test_the_verbs() -> None:
     wanted = (
-        "as-of batch-parallelism compact config copy demo diff edit expire flink forget fork gc "
-        "get history list pin plan purge query rekey repair report restore salvage savepoint show "
-        "skew spark ui unpin verify watch"
+        "as-of batch-parallelism bootstrap compact config copy demo diff edit expire flink forget "
+        "fork gc get history list pin plan purge query rekey repair report restore salvage "
+        "savepoint show skew spark ui unpin verify watch"
     )
     assert wanted.split() == [name for name in VERBS if " " not in name]
     within = [
@@ -122,6 +124,16 @@ def ctrl_c(seconds: float) -> None:
     raise KeyboardInterrupt
 
 
+def write_tables() -> None:
+    """Write the tables of the examples; the store must not have their state."""
+    shutil.rmtree("fraud")
+    rows = pa.table({"user_id": ["u1", "u2"], "total": [1, 2]})
+    pq.write_table(rows, "totals.parquet")
+    Path("totals.csv").write_text("user_id,total\nu1,1\nu2,2\n")
+    Path("events").mkdir()
+    pq.write_table(rows.rename_columns(["user_id", "amount"]), "events/1.parquet")
+
+
 @pytest.mark.parametrize("example", examples())
 def test_examples_work(run: Run, filled: Path, monkeypatch: Any, example: str) -> None:
     # Some examples change the store.
@@ -144,6 +156,8 @@ def test_examples_work(run: Run, filled: Path, monkeypatch: Any, example: str) -
     )
     monkeypatch.setattr(watch, "pause", ctrl_c)
     Path("new-job.toml").write_text(JOB)
+    if "bootstrap" in example:
+        write_tables()
     words = shlex.split(example)
     env = dict(word.split("=", 1) for word in words[: words.index("statestore")])
     done = run(*words[words.index("statestore") + 1 :], env=env)
@@ -170,7 +184,7 @@ def test_every_error_leaves_with_its_code(
     ("arguments", "code", "message"),
     [
         (["lst"], 2, "unknown command 'lst'; did you mean 'list'?\nTry: statestore --help"),
-        (["xyz"], 2, "unknown command 'xyz'; the commands are as-of, batch-parallelism, compact"),
+        (["xyz"], 2, "unknown command 'xyz'; the commands are as-of, batch-parallelism, bootstrap"),
         (["list"], 2, "no store is named: pass --store URL, or set STATESTORE_URI\nTry: "),
         (["list", "--sture", "x"], 2, "no such option '--sture'"),
         (["list", "x", "--store", "fraud"], 2, "got unexpected extra argument (x)\nTry: "),

@@ -1,0 +1,322 @@
+"""``statestore bootstrap``: begin a keyed state with the rows of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from statestore.cli.command import Invocation, Verb, one_state_options, pass_invocation
+from statestore.cli.drawing import amount, count, counted
+from statestore.cli.output import Bar, Output, Page, cell, page, progress_bar, table_of
+from statestore.engines.row_check import CheckedRows
+from statestore.errors import (
+    DuplicateKeyError,
+    InvalidArgumentError,
+    LeftOutStateError,
+    NullKeyError,
+)
+from statestore.format.state import StateKind, TimeDomain
+from statestore.format.ttl import TimeToLive
+from statestore.interop.tables.source import SourceTable
+from statestore.interop.tables.sources import FORMATS, open_query, open_table
+from statestore.keys.hashing import HASH_SCHEMES
+from statestore.snapshot.bootstrap import BootstrappedState, BootstrapPlan, PlannedColumn
+from statestore.snapshot.write_options import KeyedOptions
+
+__all__ = ["bootstrap_state"]
+
+_TTL_COLUMN = "last_access"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BootstrapSummary:
+    """A state that was made of a table, or in a dry run the state that would be made.
+
+    ``checked`` is None if the rows were written. ``replaced_rows`` is the number of rows that the
+    state had before; None for a new state.
+    """
+
+    source: str
+    store: str
+    dry_run: bool
+    new_checkpoint_id: int | None
+    operator: str
+    state: str
+    kind: str
+    hash_scheme: str
+    max_parallelism: int
+    columns: tuple[PlannedColumn, ...]
+    rows: int
+    files: int
+    size_bytes: int
+    replaced_rows: int | None
+    checked: CheckedRows | None
+
+
+@click.command(
+    "bootstrap",
+    cls=Verb,
+    prints=(
+        "The columns of the state with their types, before any row is read, and then the new "
+        "checkpoint. SOURCE is a Parquet or CSV file, a folder of Parquet files, or a Delta table; "
+        "--sql takes a SELECT of DuckDB instead, which can read files. All other states of the "
+        "newest checkpoint stay. Columns of a CSV file, and columns in the names of folders, are "
+        "text; --type gives them another type, in Delta's notation: long, integer, double, "
+        "boolean, date, timestamp (with a zone), timestamp_ntz, decimal(10,2). Rows with a null "
+        "key, and several rows with the same key, are refused before anything is visible, with "
+        "examples. With --dry-run all rows are read and checked, and nothing is written. A job "
+        "that runs at the same time can no longer commit."
+    ),
+    examples=(
+        (
+            "statestore bootstrap totals.parquet --operator totals-by-user --state totals --key "
+            "user_id --store ./fraud"
+        ),
+        (
+            "statestore bootstrap totals.csv --operator totals-by-user --state totals --key "
+            "user_id --type total=long --dry-run --store ./fraud"
+        ),
+        (
+            'statestore bootstrap --sql "SELECT user_id, sum(amount) AS total FROM '
+            "'events/*.parquet' GROUP BY user_id\" --operator totals-by-user --state totals --key "
+            "user_id --ttl 30d --store ./fraud"
+        ),
+    ),
+)
+@click.argument("source", required=False)
+@one_state_options
+@click.option("--sql", metavar="SELECT", help="The rows, as a query of DuckDB.")
+@click.option(
+    "--key", multiple=True, required=True, metavar="COLUMN", help="A key column; can be repeated."
+)
+@click.option("--namespace", multiple=True, metavar="COLUMN", help="A namespace column.")
+@click.option(
+    "--kind",
+    type=click.Choice([str(kind) for kind in StateKind]),
+    help="What a row is: a value, an element of a list, an entry of a map, or a timer. [value]",
+)
+@click.option(
+    "--entry", multiple=True, metavar="COLUMN", help="The position, map key or time of an entry."
+)
+@click.option(
+    "--time-domain",
+    type=click.Choice([str(domain) for domain in TimeDomain]),
+    help="The time domain of timers.",
+)
+@click.option("--ttl", metavar="TIME", help="How long rows live, for example 7d or 36h.")
+@click.option(
+    "--ttl-column",
+    metavar="COLUMN",
+    help=f"The time of a row's last use; rows may lack it. [{_TTL_COLUMN}]",
+)
+@click.option(
+    "--max-parallelism", type=int, metavar="N", help="The number of key groups. [128, as in Flink]"
+)
+@click.option(
+    "--hash-scheme",
+    type=click.Choice(list(HASH_SCHEMES)),
+    help="How keys are hashed. [java]",
+)
+@click.option(
+    "--key-type",
+    "key_types",
+    multiple=True,
+    metavar="COLUMN=TYPE",
+    help="What a key column is hashed as, if not as its own type.",
+)
+@click.option(
+    "--type",
+    "types",
+    multiple=True,
+    metavar="COLUMN=TYPE",
+    help="The type of a column of text; can be repeated.",
+)
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(FORMATS),
+    help="The format of SOURCE. [from its name and files]",
+)
+@click.option("--replace", is_flag=True, help="Replace the rows of a state that the store has.")
+@click.option("--dry-run", is_flag=True, help="Check all rows, and write nothing.")
+@pass_invocation
+def bootstrap_state(
+    invocation: Invocation,
+    source: str | None,
+    uid: str,
+    name: str,
+    sql: str | None,
+    key: tuple[str, ...],
+    namespace: tuple[str, ...],
+    kind: str | None,
+    entry: tuple[str, ...],
+    time_domain: str | None,
+    ttl: str | None,
+    ttl_column: str | None,
+    max_parallelism: int | None,
+    hash_scheme: str | None,
+    key_types: tuple[str, ...],
+    types: tuple[str, ...],
+    file_format: str | None,
+    replace: bool,
+    dry_run: bool,
+) -> Output[BootstrapSummary]:
+    """Begin a keyed state with the rows of a table, as a new checkpoint."""
+    table = _open(source, sql, file_format, _pairs("--type", types))
+    plan = invocation.store().plan_bootstrap(
+        uid,
+        name,
+        table.schema,
+        key=key,
+        namespace=namespace,
+        max_parallelism=max_parallelism,
+        ttl=_time_to_live(ttl, ttl_column),
+        options=KeyedOptions(
+            kind=kind,
+            entry=entry or None,
+            time_domain=time_domain,
+            hash_scheme=hash_scheme,
+            key_types=_pairs("--key-type", key_types) or None,
+        ),
+    )
+    if invocation.settings.output == "text":
+        _write_plan(page(), table, plan)
+    if dry_run:
+        checked = _check(plan, table)
+        return Output(_summary(table, plan, checked=checked), write_summary, _problem(checked))
+    with progress_bar("bootstrapping") as progress:
+        rows = _read(table, progress)
+        try:
+            written = plan.write(rows, replace_stored=replace)
+        except (DuplicateKeyError, NullKeyError) as error:
+            checked = _check(plan, table)
+            raise _problem(checked) or error from error
+    return Output(_summary(table, plan, written=written), write_summary)
+
+
+def _open(
+    source: str | None, sql: str | None, file_format: str | None, types: Mapping[str, str]
+) -> SourceTable:
+    if (source is None) == (sql is None):
+        raise click.UsageError("name either a SOURCE or --sql SELECT")
+    if sql is not None:
+        if file_format is not None:
+            raise click.UsageError("--format is for a SOURCE, not for --sql")
+        return open_query(sql, types=types)
+    assert source is not None, "one of the two is given"
+    table = open_table(source, file_format=file_format, types=types)
+    if table.missing is not None:
+        raise LeftOutStateError(
+            f"{source} is a table of a store and lacks a part of its state: {table.missing}. Copy "
+            "the rows that are there with --sql if that is intended"
+        )
+    return table
+
+
+def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        column, equals, value = text.partition("=")
+        if not (column and equals and value):
+            raise click.UsageError(f"{option} {text!r} must have the form COLUMN=TYPE")
+        pairs[column] = value
+    return pairs
+
+
+def _time_to_live(ttl: str | None, column: str | None) -> TimeToLive | None:
+    if ttl is None:
+        if column is not None:
+            raise click.UsageError("--ttl-column requires --ttl TIME")
+        return None
+    try:
+        return TimeToLive(ttl, column or _TTL_COLUMN)
+    except InvalidArgumentError as error:
+        raise click.UsageError(f"--ttl: {error}") from error
+
+
+def _check(plan: BootstrapPlan, table: SourceTable) -> CheckedRows:
+    with progress_bar("checking") as progress:
+        return plan.check(_read(table, progress))
+
+
+def _read(table: SourceTable, progress: Bar) -> Iterator[Any]:
+    """Return the rows, and draw the progress if their number is known."""
+    total = table.rows
+    return table.batches(None if total is None else lambda done: progress(done, total))
+
+
+def _problem(checked: CheckedRows) -> InvalidArgumentError | None:
+    """Return the error that names all rows that a state cannot have, or None."""
+    parts = []
+    if checked.null_keys:
+        examples = "; ".join(checked.null_key_examples)
+        parts.append(f"{counted(checked.null_keys, 'row')} with a null key, such as {examples}")
+    if checked.duplicates:
+        examples = "; ".join(checked.duplicate_examples)
+        rows = counted(checked.duplicates, "row")
+        parts.append(f"{rows} with the key of another row, such as {examples}")
+    if not parts:
+        return None
+    return InvalidArgumentError(
+        f"{counted(checked.rows, 'row')} cannot become a state. It cannot have "
+        f"{', and '.join(parts)}. Select the right rows with --sql, or name the columns that "
+        "distinguish rows of one key (--namespace, --entry)"
+    )
+
+
+def _summary(
+    table: SourceTable,
+    plan: BootstrapPlan,
+    *,
+    written: BootstrappedState | None = None,
+    checked: CheckedRows | None = None,
+) -> BootstrapSummary:
+    state = plan.planned
+    before = None if plan.stored is None else plan.stored.rows
+    return BootstrapSummary(
+        source=table.name,
+        store=plan.store,
+        dry_run=written is None,
+        new_checkpoint_id=None if written is None else written.new_checkpoint_id,
+        operator=state.uid,
+        state=state.name,
+        kind=state.kind.value,
+        hash_scheme=state.hash_scheme,
+        max_parallelism=state.max_parallelism,
+        columns=plan.columns,
+        rows=written.rows if written is not None else 0 if checked is None else checked.rows,
+        files=0 if written is None else written.files,
+        size_bytes=0 if written is None else written.size_bytes,
+        replaced_rows=before,
+        checked=checked,
+    )
+
+
+def _write_plan(page: Page, source: SourceTable, plan: BootstrapPlan) -> None:
+    """Write the columns of the state before its rows are read."""
+    table = table_of("column", "type", "role", "hashed as")
+    for column in plan.columns:
+        table.add_row(*map(cell, (column.name, column.type, column.role, column.hashed_as or "")))
+    rows = "" if source.rows is None else f", {counted(source.rows, 'row')}"
+    page.line(f"{source.name}{rows}, as {plan.planned}:")
+    page.table(table)
+
+
+def write_summary(page: Page, summary: BootstrapSummary) -> None:
+    """Write it as text."""
+    where = f"state {summary.state} of operator {summary.operator} in {summary.store}"
+    if summary.dry_run:
+        page.line(f"would write {where}", "bold")
+    else:
+        page.line(f"wrote {where}: checkpoint {summary.new_checkpoint_id}", "bold")
+    replaced = summary.replaced_rows
+    page.line(
+        f"  rows         {count(summary.rows)}"
+        + ("" if replaced is None else f", in place of {count(replaced)}")
+    )
+    page.line(f"  key groups   {count(summary.max_parallelism)}, {summary.hash_scheme}")
+    if not summary.dry_run:
+        page.line(f"  written      {amount(summary.size_bytes, summary.files)}")

@@ -1,0 +1,144 @@
+"""A table that is read as a stream of batches, and columns of text that get another type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.errors import InvalidArgumentError
+from statestore.format.schema import Field, Schema
+from statestore.rows.column_types import arrow_schema
+
+__all__ = ["SourceTable", "convert_text", "table_types"]
+
+_NO_TEXT_FORM = ("binary",)
+
+
+@dataclass(frozen=True)
+class SourceTable:
+    """A table of another system; its rows can be read any number of times.
+
+    ``name`` is the place or the query. ``rows`` is the number of rows, None if it is not known
+    before they are read. ``missing`` is the part of the state that a Delta table of a store lacks.
+    """
+
+    name: str
+    schema: pa.Schema
+    read: Callable[[], Iterator[pa.RecordBatch]]
+    rows: int | None = None
+    missing: str | None = None
+
+    def batches(self, on_rows: Callable[[int], None] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield an empty batch, which has the columns, and then the rows.
+
+        Args:
+            on_rows: is called with the number of rows read so far.
+
+        Yields:
+            Batches of the table's schema.
+
+        Raises:
+            InvalidArgumentError: for a text that is not of the column's type, with its row.
+            StateStoreError: if the table cannot be read.
+        """
+        yield pa.RecordBatch.from_pylist([], self.schema)
+        rows = 0
+        for batch in self.read():
+            yield batch
+            rows += batch.num_rows
+            if on_rows is not None:
+                on_rows(rows)
+
+
+def table_types(types: Mapping[str, str]) -> dict[str, pa.DataType]:
+    """Return the Arrow types of columns, which are given in Delta's notation, such as ``long``.
+
+    Raises InvalidArgumentError or UnsupportedTypeError for an unknown type.
+    """
+    schema = arrow_schema(Schema(tuple(Field(name, text) for name, text in types.items())))
+    return {field.name: field.type for field in schema}
+
+
+def convert_text(table: SourceTable, types: Mapping[str, str]) -> SourceTable:
+    """Return a table whose columns of text have other types.
+
+    Args:
+        table: the table.
+        types: the types of columns, in Delta's notation.
+
+    Returns:
+        The table with these types. Its rows are converted while they are read.
+
+    Raises:
+        InvalidArgumentError: for a column that does not exist or is not text, and for an unknown
+            type.
+    """
+    wanted = table_types(types)
+    fields = {field.name: field for field in table.schema}
+    for name, data_type in wanted.items():
+        if name not in fields:
+            raise InvalidArgumentError(
+                f"{table.name} has no column {name!r}; its columns are {', '.join(fields)}"
+            )
+        if not pa.types.is_string(fields[name].type):
+            raise InvalidArgumentError(
+                f"column {name!r} of {table.name} is {fields[name].type}: only columns of text get "
+                "another type. Cast it in a query (--sql, or open_query)"
+            )
+        if types[name] in _NO_TEXT_FORM:
+            raise InvalidArgumentError(f"column {name!r} of {table.name} cannot become {data_type}")
+    schema = pa.schema(
+        [field.with_type(wanted.get(field.name, field.type)) for field in table.schema]
+    )
+    return replace(
+        table, schema=schema, read=lambda: _convert_batches(table, wanted, types, schema)
+    )
+
+
+def _convert_batches(
+    table: SourceTable,
+    wanted: Mapping[str, pa.DataType],
+    types: Mapping[str, str],
+    schema: pa.Schema,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows with columns of other types; ``types`` are their names."""
+    rows = 0
+    for batch in table.read():
+        columns = []
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            converted = _parse(column, wanted[name]) if name in wanted else column
+            if converted is None:
+                place = _find_other(column, wanted[name])
+                raise InvalidArgumentError(
+                    f"row {rows + place + 1} of {table.name} has {column[place].as_py()!r:.100} in "
+                    f"the column {name!r}, which is not of the type {types[name]}: correct the "
+                    "row, or leave the column text"
+                )
+            columns.append(converted)
+        rows += batch.num_rows
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _find_other(column: pa.Array, data_type: pa.DataType) -> int:
+    """Return the position of the first text that is not of a type."""
+    rows = range(len(column))
+    return next(row for row in rows if _parse(column.slice(row, 1), data_type) is None)
+
+
+def _parse(column: pa.Array, data_type: pa.DataType) -> pa.Array | None:
+    """Return texts as values of a type; None if one of them is no such value."""
+    try:
+        converted = pc.cast(column, data_type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    if pa.types.is_floating(data_type):
+        # A number that is too large becomes infinite without an error.
+        infinite = np.asarray(pc.fill_null(pc.is_inf(converted), False))
+        written = pc.match_substring_regex(column, r"^[+-]?inf(inity)?$", ignore_case=True)
+        if (infinite & ~np.asarray(pc.fill_null(written, False))).any():
+            return None
+    return converted

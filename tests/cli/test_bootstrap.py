@@ -1,0 +1,110 @@
+"""``statestore bootstrap``: types first, then a state or an error with all that is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from click.testing import Result
+
+from statestore import StateStore
+
+Run = Callable[..., Result]
+
+STATE = ("--operator", "u", "--state", "totals", "--key", "user_id", "--store", "s")
+
+
+def write_rows(**columns: list[Any]) -> None:
+    pq.write_table(pa.table(columns), "t.parquet")
+
+
+def test_the_types_come_first(run: Run) -> None:
+    write_rows(user_id=["a", "b"], total=[1, 2])
+    done = run("bootstrap", "t.parquet", *STATE)
+    assert (done.exit_code, done.stderr) == (0, "")
+    first, *columns, wrote, rows, _, _ = done.stdout.splitlines()
+    assert first == "t.parquet, 2 rows, as state 'totals' of operator 'u':"
+    assert [line.split() for line in columns] == [
+        ["column", "type", "role", "hashed", "as"],
+        ["user_id", "string", "key", "String"],
+        ["total", "long", "value"],
+    ]
+    assert wrote.startswith("wrote state totals of operator u in ")
+    assert rows == "  rows         2"
+    assert StateStore.open("s").manifest().keyed_entry("u", "totals").rows == 2
+
+
+def test_a_dry_run_checks_all_rows_and_writes_nothing(run: Run) -> None:
+    write_rows(user_id=["a", "b", "b", None], total=[1, 2, 3, 4])
+    done = run("bootstrap", "t.parquet", *STATE, "--dry-run", "--output", "json")
+    assert done.exit_code == 2
+    document = json.loads(done.stdout)
+    assert document["checked"] == {
+        "rows": 4,
+        "null_keys": 1,
+        "null_key_examples": ["{'user_id': None, 'total': 4}"],
+        "duplicates": 1,
+        "duplicate_examples": ["{'user_id': 'b'}"],
+    }
+    assert (document["dry_run"], document["new_checkpoint_id"]) == (True, None)
+    assert not Path("s").exists()
+
+
+def test_a_write_names_all_that_is_wrong(run: Run) -> None:
+    """Not only the first duplicate: the rows are read again to count them."""
+    write_rows(user_id=["a", "b", "b", "a", "c", "a"], total=[1, 2, 3, 4, 5, 6])
+    done = run("bootstrap", "t.parquet", *STATE)
+    assert done.exit_code == 2
+    assert "3 rows with the key of another row, such as" in done.stderr
+    assert StateStore.open("s").checkpoints() == ()
+    sql = "SELECT user_id, sum(total)::BIGINT AS total FROM 't.parquet' GROUP BY user_id"
+    assert run("bootstrap", "--sql", sql, *STATE).exit_code == 0
+
+
+def test_the_options_describe_the_state(run: Run) -> None:
+    Path("t.csv").write_text("user_id,shop,at,total\n1,x,5,7\n1,y,5,8\n")
+    types = [word for column in ("user_id", "at", "total") for word in ("--type", f"{column}=long")]
+    done = run(
+        *("bootstrap", "t.csv", *STATE, *types, "--kind", "map", "--entry", "shop"),
+        *("--ttl", "7d", "--ttl-column", "at", "--max-parallelism", "12"),
+        *("--key-type", "user_id=Integer", "--output", "json"),
+    )
+    assert (done.exit_code, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    columns = [(c["name"], c["role"], c["hashed_as"]) for c in document["columns"]]
+    assert columns == [
+        ("user_id", "key", "Integer"),
+        ("shop", "entry", None),
+        ("at", "time", None),
+        ("total", "value", None),
+    ]
+    assert (document["kind"], document["max_parallelism"], document["rows"]) == ("map", 12, 2)
+
+
+def test_a_stored_state_needs_replace(run: Run) -> None:
+    write_rows(user_id=["a", "b"], total=[1, 2])
+    assert run("bootstrap", "t.parquet", *STATE).exit_code == 0
+    refused = run("bootstrap", "t.parquet", *STATE)
+    assert refused.exit_code == 2
+    assert "already has state 'totals'" in refused.stderr
+    done = run("bootstrap", "t.parquet", *STATE, "--replace")
+    assert "  rows         2, in place of 2\n" in done.stdout
+
+
+def test_wrong_calls_are_usage_errors(run: Run) -> None:
+    write_rows(user_id=["a"], total=[1])
+    cases: tuple[tuple[tuple[str, ...], str], ...] = (
+        ((), "name either a SOURCE or --sql SELECT"),
+        (("t.parquet", "--sql", "SELECT 1"), "name either a SOURCE or --sql SELECT"),
+        (("t.parquet", "--ttl-column", "at"), "--ttl-column requires --ttl TIME"),
+        (("t.parquet", "--ttl", "soon"), "--ttl: "),
+        (("t.parquet", "--type", "total"), "must have the form COLUMN=TYPE"),
+        (("--sql", "SELECT 1", "--format", "csv"), "--format is for a SOURCE"),
+    )
+    for words, said in cases:
+        done = run("bootstrap", *words, *STATE)
+        assert (done.exit_code, said in done.stderr) == (2, True), words

@@ -1,0 +1,185 @@
+"""Tables of other systems are read as streams; their values are those that were written."""
+
+from __future__ import annotations
+
+import gzip
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError, StateStoreError
+from statestore.interop.tables import SourceTable, open_query, open_table
+
+ROWS = pa.table({"k": ["a", "b", None], "v": [1, None, 2**60]})
+
+
+def read(table: SourceTable) -> pa.Table:
+    return pa.Table.from_batches(list(table.batches()), table.schema)
+
+
+def write(path: Path, rows: pa.Table = ROWS) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(rows, path)
+    return str(path)
+
+
+def test_a_parquet_file_and_a_folder(tmp_path: Path) -> None:
+    table = open_table(write(tmp_path / "t" / "1.parquet"))
+    assert (table.rows, table.schema) == (3, ROWS.schema)
+    assert read(table) == read(table) == ROWS
+    write(tmp_path / "t" / "2.parquet", ROWS.slice(1))
+    (tmp_path / "t" / "_SUCCESS").touch()
+    whole = open_table(str(tmp_path / "t"))
+    assert whole.rows == 5
+    assert read(whole) == pa.concat_tables([ROWS, ROWS.slice(1)])
+
+
+def test_columns_in_the_names_of_folders_are_text(tmp_path: Path) -> None:
+    """They are not guessed: the shop 007 is not the number 7."""
+    for shop in ("007", "a%2Fb", "__HIVE_DEFAULT_PARTITION__"):
+        write(tmp_path / f"shop={shop}" / "1.parquet", ROWS.slice(0, 1))
+    table = open_table(str(tmp_path))
+    assert read(table).column("shop").to_pylist() == ["007", None, "a/b"]
+    with pytest.raises(InvalidArgumentError, match=r"row 3 of .*'a/b'.*'shop'.*type long"):
+        read(open_table(str(tmp_path), types={"shop": "long"}))
+
+
+def test_files_with_other_columns_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "1.parquet")
+    write(tmp_path / "2.parquet", ROWS.rename_columns(["k", "w"]))
+    with pytest.raises(InvalidArgumentError, match=r"2\.parquet has other columns than 1\.parquet"):
+        open_table(str(tmp_path))
+
+
+def test_a_delta_table_in_its_newest_version(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), ROWS, partition_by=["k"])
+    write_deltalake(str(tmp_path), ROWS, mode="append")
+    DeltaTable(str(tmp_path)).delete("v = 1")
+    table = open_table(str(tmp_path))
+    rows = [(row["k"], row["v"]) for row in read(table).to_pylist()]
+    assert sorted(rows, key=str) == [("b", None)] * 2 + [(None, 2**60)] * 2
+    assert table.rows == 4
+
+
+def test_columns_of_csv_are_text(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('id,name,note\n007,"a, ""b""",\n1.10,"x\ny",""\n')
+    expected = [
+        {"id": "007", "name": 'a, "b"', "note": None},
+        {"id": "1.10", "name": "x\ny", "note": ""},
+    ]
+    assert read(open_table(str(path))).to_pylist() == expected
+    packed = tmp_path / "t.csv.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert read(open_table(str(packed))).to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    ("data_type", "text", "value"),
+    [
+        ("long", "9007199254740993", 2**53 + 1),
+        ("integer", "-1", -1),
+        ("double", "0.1", 0.1),
+        ("double", "inf", float("inf")),
+        ("boolean", "true", True),
+        ("decimal(20,2)", "12345678901234567.89", Decimal("12345678901234567.89")),
+        ("string", "007", "007"),
+    ],
+)
+def test_declared_types(data_type: str, text: str, value: Any, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"k,v\na,{text}\nb,\n")
+    rows = read(open_table(str(path), types={"v": data_type})).to_pylist()
+    assert [row["v"] for row in rows] == [value, None]
+
+
+@pytest.mark.parametrize(
+    ("data_type", "text"),
+    [
+        ("long", "1.0"),
+        ("long", "9223372036854775808"),
+        ("byte", "128"),
+        ("double", "1e400"),
+        ("double", "x"),
+        ("decimal(5,2)", "1.234"),
+        ("date", "2026-13-01"),
+        ("timestamp", "2026-01-01 00:00:00"),
+        ("boolean", "maybe"),
+    ],
+)
+def test_a_text_of_another_type_is_named(data_type: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"k,v\na,\nb,{text}\n")
+    table = open_table(str(path), types={"v": data_type})
+    with pytest.raises(InvalidArgumentError) as caught:
+        read(table)
+    assert f"row 2 of {path} has {text!r} in the column 'v'" in str(caught.value)
+
+
+def test_a_query_reads_files_and_can_run_again(tmp_path: Path) -> None:
+    place = write(tmp_path / "1.parquet")
+    table = open_query(f"SELECT k, count(*) AS n FROM '{place}' GROUP BY k ORDER BY k")
+    assert read(table) == read(table)
+    assert read(table).to_pylist() == [{"k": k, "n": 1} for k in ("a", "b", None)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "error"),
+    [
+        ("DROP TABLE x", "is not a single SELECT"),
+        ("SELECT 1; SELECT 2", "is not a single SELECT"),
+        ("SELECT nope FROM 'missing.parquet'", r"cannot run .*missing\.parquet"),
+        ("SELEC", "cannot run"),
+    ],
+)
+def test_another_statement_is_refused(sql: str, error: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=error):
+        open_query(sql)
+
+
+def broken(tmp_path: Path) -> dict[str, tuple[str, dict[str, Any], type[StateStoreError]]]:
+    (tmp_path / "x.parquet").write_bytes(b"no Parquet file at all")
+    (tmp_path / "x.csv").write_text("a,b\n1,2,3\n")
+    (tmp_path / "empty").mkdir()
+    log = tmp_path / "delta" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / "00000000000000000000.json").write_text("{")
+    good = write(tmp_path / "good" / "1.parquet")
+    return {
+        "missing": (str(tmp_path / "nope.parquet"), {}, NotFoundError),
+        "empty": (str(tmp_path / "empty"), {}, NotFoundError),
+        "Parquet": (str(tmp_path / "x.parquet"), {}, CorruptionError),
+        "CSV": (str(tmp_path / "x.csv"), {}, CorruptionError),
+        "Delta": (str(tmp_path / "delta"), {}, CorruptionError),
+        "format": (good, {"file_format": "orc"}, InvalidArgumentError),
+        "column": (good, {"types": {"x": "long"}}, InvalidArgumentError),
+        "no text": (good, {"types": {"v": "double"}}, InvalidArgumentError),
+        "type": (good, {"types": {"k": "int128"}}, InvalidArgumentError),
+        "binary": (good, {"types": {"k": "binary"}}, InvalidArgumentError),
+    }
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "missing",
+        "empty",
+        "Parquet",
+        "CSV",
+        "Delta",
+        "format",
+        "column",
+        "no text",
+        "type",
+        "binary",
+    ],
+)
+def test_what_cannot_be_read_is_a_typed_error(case: str, tmp_path: Path) -> None:
+    place, options, error = broken(tmp_path)[case]
+    with pytest.raises(error):
+        read(open_table(place, **options))
