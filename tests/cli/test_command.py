@@ -78,6 +78,7 @@ def test_the_verbs() -> None:
         "spark export",
         "spark import",
         "spark progress",
+        "spark repartition",
         "spark show",
     ]
     assert [name for name in VERBS if " " in name] == within

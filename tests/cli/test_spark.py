@@ -58,13 +58,14 @@ def document(done: Result) -> Any:
 
 def test_examples_work(here: Path, run: Run) -> None:
     examples = list(verbs.SparkVerbs.examples)
-    for name in ("show", "import", "export", "progress"):
+    shutil.copytree("checkpoints/orders", "before")
+    for name in ("show", "repartition", "import", "export", "progress"):
         verb = verbs.spark.get_command(click.Context(cli), name)
         assert isinstance(verb, Verb)
         examples += verb.examples
-    assert len(examples) == 12
+    assert len(examples) == 15
     for example in examples:
-        for place in ("./new", "./progress", "./checkpoints/orders-7"):
+        for place in ("./new", "./progress", "./checkpoints/orders-7", "./orders-7", "./at-7"):
             shutil.rmtree(place, ignore_errors=True)
         done = run(*shlex.split(example)[1:])
         assert (done.exit_code, done.stderr) == (0, ""), example
@@ -219,3 +220,22 @@ def test_an_export_requires_one_store_and_one_location(run: Run) -> None:
     done = run("spark", "export", "a", "b", "c", "--shuffle-partitions", "3")
     assert done.exit_code == 2
     assert "name one store and one location, not 3 places" in done.stderr
+
+
+def test_repartition_reports_the_new_location(here: Path, run: Run) -> None:
+    words = ("spark", "repartition", "checkpoints/orders", "new", "--shuffle-partitions", "3")
+    planned = document(run(*words, "--dry-run", "--output", "json"))
+    assert (planned["dry_run"], Path("new").exists()) == (True, False)
+    done = run(*words)
+    assert (done.exit_code, done.stderr) == (0, "")
+    first, to, query, partitions, proof, *_ = done.stdout.splitlines()
+    assert first == f"repartitioned micro-batch 1 of {here}/checkpoints/orders"
+    assert (to, query) == (f"  to           {here}/new", f"  query        {planned['query_id']}")
+    assert partitions == "  partitions   3, provider hdfs"
+    assert proof == "  read back    by Spark: rows, values and partitions are correct"
+    shown = document(run("spark", "show", "new", "--output", "json"))
+    (store,) = shown["operators"][0]["stores"]
+    assert store["rows"] == planned["stores"][0]["rows"]
+    again = run(*words)
+    assert again.exit_code == 2
+    assert "new is not empty" in again.stderr

@@ -21,20 +21,26 @@ from statestore.extras import needs_extra
 from statestore.storage import open_storage
 
 if TYPE_CHECKING:
-    from statestore.interop.spark_checkpoints.export_state import ExportedLocation, ExportedStore
+    from statestore.interop.spark_checkpoints.export_state import ExportedLocation
     from statestore.interop.spark_checkpoints.hand_over import ExportedProgress
     from statestore.interop.spark_checkpoints.import_state import ImportedCheckpoint
+    from statestore.interop.spark_checkpoints.location_writer import ExportedStore
     from statestore.interop.spark_checkpoints.show_location import (
         ShownLocation,
         ShownStore,
     )
 
 __all__ = [
+    "OPERATORS",
+    "check_location",
     "export_progress",
     "export_state",
+    "exported_table",
     "import_state",
+    "open_session",
     "show_state",
     "spark",
+    "spark_module",
 ]
 
 
@@ -43,6 +49,7 @@ class SparkVerbs(Root):
 
     examples = (
         "statestore spark show ./checkpoints/orders",
+        "statestore spark repartition ./checkpoints/orders ./orders-7 --shuffle-partitions 7",
         "statestore spark import ./checkpoints/orders --store ./orders",
         "statestore spark export ./checkpoints/orders-7 --shuffle-partitions 7 --store ./orders",
     )
@@ -55,6 +62,10 @@ class SparkVerbs(Root):
             "export": LazyVerb(
                 "spark:export_state",
                 "Export a checkpoint location for Spark, with any number of partitions",
+            ),
+            "repartition": LazyVerb(
+                "spark_repartition:repartition_state",
+                "Write a query's state as a new location with another number of partitions",
             ),
             "progress": LazyVerb(
                 "spark:export_progress",
@@ -72,11 +83,12 @@ def spark() -> None:
 spark.params.extend(common_options())
 
 
-def _module(name: str) -> Any:
+def spark_module(name: str) -> Any:
+    """Import a module that needs Spark."""
     return importlib.import_module(f"statestore.interop.spark_checkpoints.{name}")
 
 
-def _session(location: str) -> Any:
+def open_session(location: str) -> Any:
     """Start Spark on this machine, with access to ``s3a://`` if the location needs it."""
     in_bucket = bool(open_storage(location).hadoop_settings())
     with needs_extra("spark", "statestore spark"):
@@ -84,9 +96,9 @@ def _session(location: str) -> Any:
     return session.spark_session(app_name="statestore spark", table_format="parquet", s3=in_bucket)
 
 
-def _check(location: str, batch: int | None, operators: Mapping[int, str]) -> None:
+def check_location(location: str, batch: int | None, operators: Mapping[int, str]) -> None:
     """Refuse an invalid checkpoint location before Spark is started for it."""
-    opened = _module("location").CheckpointLocation(open_storage(location), operators)
+    opened = spark_module("location").CheckpointLocation(open_storage(location), operators)
     opened.operators(opened.batch(batch))
 
 
@@ -103,7 +115,7 @@ def _parse_operators(
     return operators
 
 
-_OPERATORS = click.option(
+OPERATORS = click.option(
     "--operator",
     "operators",
     multiple=True,
@@ -111,6 +123,7 @@ _OPERATORS = click.option(
     callback=_parse_operators,
     help="What an operator of Spark 3 is, if its columns do not tell it. Repeatable.",
 )
+"""The option ``--operator``, for a location of Spark 3."""
 
 
 @click.command(
@@ -130,16 +143,16 @@ _OPERATORS = click.option(
 )
 @click.argument("location")
 @click.option("--batch", type=int, metavar="N", help="A completed micro-batch. [newest]")
-@_OPERATORS
+@OPERATORS
 @pass_invocation
 def show_state(
     invocation: Invocation, location: str, batch: int | None, operators: Mapping[int, str]
 ) -> Output[ShownLocation]:
     """Show the content of a checkpoint location."""
-    _check(location, batch, operators)
-    session = _session(location)
+    check_location(location, batch, operators)
+    session = open_session(location)
     with progress_bar("reading") as progress:
-        shown = _module("show_location").show_location(
+        shown = spark_module("show_location").show_location(
             session, location, batch=batch, operators=operators, on_progress=progress
         )
     return Output(shown, write_location)
@@ -168,7 +181,7 @@ def show_state(
 @click.option(
     "--max-parallelism", type=int, metavar="N", help="The key groups of states in a new store."
 )
-@_OPERATORS
+@OPERATORS
 @pass_invocation
 def import_state(
     invocation: Invocation,
@@ -181,11 +194,11 @@ def import_state(
     """Import the state of a query's micro-batch as a checkpoint."""
     if target is not None:
         invocation.arguments["store"] = target
-    _check(location, batch, operators)
-    session = _session(location)
+    check_location(location, batch, operators)
+    session = open_session(location)
     store = invocation.store(spark=session)
     with progress_bar("importing") as progress:
-        imported = _module("import_state").import_checkpoint(
+        imported = spark_module("import_state").import_checkpoint(
             session,
             location,
             store,
@@ -289,10 +302,10 @@ def export_state(
 ) -> Output[ExportedLocation]:
     """Export a checkpoint location for Spark, with any number of partitions."""
     location = _location(invocation, places)
-    session = _session(location)
+    session = open_session(location)
     store = invocation.store(spark=session)
     with progress_bar("exporting") as on_progress:
-        exported = _module("export_state").export_checkpoint(
+        exported = spark_module("export_state").export_checkpoint(
             store,
             location,
             partitions=partitions,
@@ -331,7 +344,7 @@ def export_progress(
 ) -> Output[ExportedProgress]:
     """Make a checkpoint location without state for a StatefulQuery that continues."""
     location = _location(invocation, places)
-    progress = _module("hand_over").export_progress(
+    progress = spark_module("hand_over").export_progress(
         invocation.store(), location, checkpoint=checkpoint, ticks=ticks
     )
     return Output(progress, write_progress)
@@ -470,7 +483,7 @@ def write_exported(page: Page, exported: ExportedLocation) -> None:
     if not exported.dry_run:
         page.line("  read back    by Spark: rows, values and partitions are correct")
     page.line()
-    page.table(_exported_table(exported.stores))
+    page.table(exported_table(exported.stores))
 
 
 def write_progress(page: Page, made: ExportedProgress) -> None:
@@ -481,7 +494,8 @@ def write_progress(page: Page, made: ExportedProgress) -> None:
     write_left_out(page, made.left_out)
 
 
-def _exported_table(stores: Sequence[ExportedStore]) -> Any:
+def exported_table(stores: Sequence[ExportedStore]) -> Any:
+    """Return a table of stores with their rows and bytes."""
     names = ("operator", "store", "rows", "bytes", "fullest partition")
     table = table_of(*names, right={"rows", "bytes"})
     for store in stores:

@@ -1,8 +1,9 @@
 """Show, import and export checkpoints of Spark's own stateful queries.
 
-The functions are ``show_location``, ``import_checkpoint``, ``export_checkpoint`` and
-``export_progress``. The command is ``statestore spark``. Reading and writing a store with Spark
-belongs in ``statestore.spark``, and queries with state in a store in ``statestore.streaming``.
+The functions are ``show_location``, ``import_checkpoint``, ``export_checkpoint``,
+``repartition_location`` and ``export_progress``. The command is ``statestore spark``. Reading and
+writing a store with Spark belongs in ``statestore.spark``, and queries with state in a store in
+``statestore.streaming``.
 """
 
 from statestore.extras import needs_extra
@@ -10,13 +11,17 @@ from statestore.extras import needs_extra
 with needs_extra("spark", "checkpoints of Spark's queries"):
     from statestore.interop.spark_checkpoints.export_state import (
         ExportedLocation,
-        ExportedStore,
         export_checkpoint,
     )
     from statestore.interop.spark_checkpoints.hand_over import ExportedProgress, export_progress
     from statestore.interop.spark_checkpoints.import_state import (
         ImportedCheckpoint,
         import_checkpoint,
+    )
+    from statestore.interop.spark_checkpoints.location_writer import ExportedStore
+    from statestore.interop.spark_checkpoints.repartition import (
+        RepartitionedLocation,
+        repartition_location,
     )
     from statestore.interop.spark_checkpoints.show_location import (
         ShownLocation,
@@ -31,6 +36,7 @@ __all__ = [
     "ExportedProgress",
     "ExportedStore",
     "ImportedCheckpoint",
+    "RepartitionedLocation",
     "ShownLocation",
     "ShownQueryOperator",
     "ShownStore",
@@ -38,5 +44,6 @@ __all__ = [
     "export_checkpoint",
     "export_progress",
     "import_checkpoint",
+    "repartition_location",
     "show_location",
 ]

@@ -35,7 +35,7 @@ from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import open_storage
 from statestore.store import StateStore
 
-__all__ = ["ImportedCheckpoint", "import_checkpoint"]
+__all__ = ["ImportedCheckpoint", "import_checkpoint", "refuse_unsupported"]
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def import_checkpoint(
     plan = query_location.plan(number)
     all_operators = query_location.operators(number)
     moved_from = next((known.moved_from for known in all_operators if known.moved_from), None)
-    _refuse_unsupported(query_location, all_operators, plan)
+    refuse_unsupported(query_location, all_operators, plan)
     stored = _load_newest(store)
     if stored is not None:
         restored, before = stored
@@ -152,9 +152,10 @@ def import_checkpoint(
     )
 
 
-def _refuse_unsupported(
+def refuse_unsupported(
     location: CheckpointLocation, operators: tuple[Operator, ...], plan: BatchPlan
 ) -> None:
+    """Raise UnsupportedTypeError for an operator or a state format that cannot be imported."""
     for operator in operators:
         problem = find_problem(operator, plan.settings)
         if problem is not None:

@@ -14,6 +14,7 @@ from functools import reduce
 from pyspark.sql import DataFrame
 
 from statestore.errors import UnsupportedTypeError
+from statestore.format.rescale_proof import RowSet
 from statestore.interop.spark_checkpoints.columns import StoreColumns
 from statestore.interop.spark_checkpoints.families import FAMILY, FamilyColumns
 from statestore.interop.spark_checkpoints.import_record import ImportedStore, QueryRecord
@@ -28,7 +29,7 @@ from statestore.interop.spark_checkpoints.state_files import Provider
 from statestore.interop.spark_checkpoints.variables import family_names, rebuild_families
 from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
 
-__all__ = ["StoreStates", "needs_rewriter", "select_stores"]
+__all__ = ["StoreStates", "needs_rewriter", "refuse_unwritable", "select_stores"]
 
 State = tuple[ImportedStore, RestoredKeyedState]
 _NOT_WRITTEN = "4"
@@ -59,9 +60,10 @@ class StoreStates:
         return columns.partition_by_owner(reduce(DataFrame.union, families), partitions)
 
     @property
-    def proofs(self) -> tuple[State, ...]:
-        """The states that Spark must read back, row by row."""
-        return self.variables or ((self.imported, self.state),)
+    def proofs(self) -> tuple[tuple[ImportedStore, RowSet], ...]:
+        """The parts that Spark must read back, with their rows."""
+        states = self.variables or ((self.imported, self.state),)
+        return tuple((part, state.contents()) for part, state in states)
 
 
 def select_stores(
@@ -97,9 +99,8 @@ def needs_rewriter(record: QueryRecord, provider: Provider) -> bool:
     )
 
 
-def _select_store(
-    restored: RestoredCheckpoint, record: QueryRecord, store: ImportedStore, provider: Provider
-) -> StoreStates:
+def refuse_unwritable(record: QueryRecord, store: ImportedStore, provider: Provider) -> None:
+    """Raise UnsupportedTypeError for a store that cannot be written for the provider."""
     if needs_rewriter(record, provider) and store.operator_name in NOT_REWRITTEN:
         raise UnsupportedTypeError(
             "Spark's own rewriter, which writes RocksDB for this query, does not support "
@@ -116,6 +117,12 @@ def _select_store(
             f"Spark supports operator {store.uid} only with provider rocksdb: export with that "
             "provider"
         )
+
+
+def _select_store(
+    restored: RestoredCheckpoint, record: QueryRecord, store: ImportedStore, provider: Provider
+) -> StoreStates:
+    refuse_unwritable(record, store, provider)
     state = restored.keyed(store.uid, store.state)
     variables = (
         _find_changed_variables(restored, record, store, state)

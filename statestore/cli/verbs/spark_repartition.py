@@ -1,0 +1,99 @@
+"""``statestore spark repartition``: change the number of partitions of a query, without a store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.output import Output, Page, progress_bar
+from statestore.cli.verbs.spark import (
+    OPERATORS,
+    check_location,
+    exported_table,
+    open_session,
+    spark_module,
+)
+
+if TYPE_CHECKING:
+    from statestore.interop.spark_checkpoints.repartition import RepartitionedLocation
+
+__all__ = ["repartition_state"]
+
+
+@click.command(
+    "repartition",
+    cls=Verb,
+    prints=(
+        "The new location, and the rows and bytes of each store, with the fullest partition. The "
+        "old location is only read, and its query may be running; stop it before you start the "
+        "query with the new location. The query keeps its id, and the micro-batch its number. A "
+        "planned micro-batch that was not completed runs again with the same data. Before the new "
+        "location can be used, Spark's own reader reads back all rows, and their number, values "
+        "and partitions are compared with the old ones. With --dry-run: what each partition would "
+        "get, and nothing is written. To look at the state or to change it on the way, use "
+        "'statestore spark import' and 'statestore spark export'."
+    ),
+    examples=(
+        "statestore spark repartition ./before ./at-7 --shuffle-partitions 7 --dry-run",
+        "statestore spark repartition ./before ./at-7 --shuffle-partitions 7 --provider rocksdb",
+    ),
+)
+@click.argument("location")
+@click.argument("new")
+@click.option(
+    "--shuffle-partitions",
+    "partitions",
+    type=int,
+    required=True,
+    metavar="N",
+    help="The new number of shuffle partitions of the query.",
+)
+@click.option(
+    "--provider", type=click.Choice(("hdfs", "rocksdb")), help="The provider. [as in the query]"
+)
+@click.option("--batch", type=int, metavar="N", help="A completed micro-batch. [newest]")
+@OPERATORS
+@click.option("--dry-run", is_flag=True, help="Report what would be written, and write nothing.")
+@pass_invocation
+def repartition_state(
+    invocation: Invocation,
+    location: str,
+    new: str,
+    partitions: int,
+    provider: str | None,
+    batch: int | None,
+    operators: Mapping[int, str],
+    dry_run: bool,
+) -> Output[RepartitionedLocation]:
+    """Write a query's state as a new location with another number of partitions."""
+    check_location(location, batch, operators)
+    session = open_session(location)
+    with progress_bar("repartitioning") as on_progress:
+        repartitioned = spark_module("repartition").repartition_location(
+            session,
+            location,
+            new,
+            partitions=partitions,
+            provider=provider,
+            batch=batch,
+            operators=operators,
+            dry_run=dry_run,
+            on_progress=on_progress,
+        )
+    return Output(repartitioned, write_repartitioned)
+
+
+def write_repartitioned(page: Page, made: RepartitionedLocation) -> None:
+    """Write it as text."""
+    verb = "would repartition" if made.dry_run else "repartitioned"
+    page.line(f"{verb} micro-batch {made.batch} of {made.source}", "bold")
+    page.line(f"  to           {made.location}")
+    page.line(f"  query        {made.query_id}")
+    page.line(f"  partitions   {made.partitions}, provider {made.provider}")
+    if not made.dry_run:
+        page.line("  read back    by Spark: rows, values and partitions are correct")
+    page.line()
+    page.table(exported_table(made.stores))
