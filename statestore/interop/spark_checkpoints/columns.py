@@ -111,6 +111,18 @@ class StoreColumns:
             KEY_BYTES, VALUE_BYTES
         )
 
+    def encode(self, rows: DataFrame, *others: Column) -> DataFrame:
+        """Convert rows of Spark's reader to ``others`` and Spark's bytes."""
+        return encode_rows(rows.select(*others, "key", "value"))
+
+    def move(self, rows: DataFrame, partitions: int) -> DataFrame:
+        """Convert rows of Spark's reader to the form of :meth:`to_bytes`, without a state."""
+        owner = self.owner_in_spark(partitions).alias("owner")
+        placed = in_partitions(
+            self.encode(rows, owner), self.partitions(partitions), F.col("owner")
+        )
+        return placed.select(KEY_BYTES, VALUE_BYTES)
+
     def to_structs(self, rows: DataFrame, *others: Column) -> DataFrame:
         """Convert a typed state's rows to ``others`` and Spark's structs ``key`` and ``value``."""
         key = F.struct(*rebuild_fields(self.key, (), self._key))

@@ -99,6 +99,10 @@ class FamilyColumns:
         """
         return self.partition_by_owner(rows.withColumn(OWNER, self.owner(partitions)), partitions)
 
+    def move(self, rows: DataFrame, partitions: int) -> DataFrame:
+        """Convert rows of Spark's reader to the form of :meth:`to_bytes`."""
+        return self.to_bytes(self.to_state(rows), partitions)
+
     def partition_by_owner(self, rows: DataFrame, partitions: int) -> DataFrame:
         """Return rows with a column ``owner`` in the order of :meth:`to_bytes`."""
         partitioned = in_partitions(rows, self.partitions(partitions), F.col(OWNER))

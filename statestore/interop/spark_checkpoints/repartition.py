@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from statestore.errors import DuplicateKeyError
 from statestore.format.rescale_proof import RowSet
+from statestore.interop.spark_checkpoints.columns import StoreColumns
 from statestore.interop.spark_checkpoints.import_record import ImportedStore, QueryRecord
 from statestore.interop.spark_checkpoints.import_state import refuse_unsupported
 from statestore.interop.spark_checkpoints.location import CheckpointLocation
@@ -36,7 +37,11 @@ from statestore.interop.spark_checkpoints.parts import (
 from statestore.interop.spark_checkpoints.rewriter import check_spark
 from statestore.interop.spark_checkpoints.state_damage import refuse_damaged_states
 from statestore.interop.spark_checkpoints.state_files import Provider
-from statestore.interop.spark_checkpoints.state_reader import observe_state, prepared_session
+from statestore.interop.spark_checkpoints.state_reader import (
+    observe_bytes,
+    observe_state,
+    prepared_session,
+)
 from statestore.interop.spark_checkpoints.stores import needs_rewriter, refuse_unwritable
 from statestore.interop.spark_checkpoints.target import Target
 from statestore.spark.compat import refuse_connect
@@ -66,10 +71,14 @@ class _LocatedStore:
     imported: ImportedStore
     read: DataFrame
 
+    @property
+    def is_proved_by_bytes(self) -> bool:
+        """Whether the order of rows does not matter, so that their bytes are enough."""
+        return isinstance(self.imported.columns, StoreColumns)
+
     def rows(self, partitions: int) -> DataFrame:
         """Return its rows as Spark's bytes, with one Spark partition per state partition."""
-        columns = self.imported.columns
-        return columns.to_bytes(columns.to_state(self.read), partitions)
+        return self.imported.columns.move(self.read, partitions)
 
     @property
     def proofs(self) -> tuple[tuple[ImportedStore, RowSet], ...]:
@@ -177,7 +186,10 @@ def _observe_rows(rows: DataFrame, columns: Columns, part: StatePart) -> RowSet:
 
     Only a query of an old version of Spark has rows in other partitions than their keys imply.
     """
-    observed = observe_state(rows, columns, part.partitions)
+    if isinstance(columns, StoreColumns):
+        observed = observe_bytes(rows, columns, part.partitions)
+    else:
+        observed = observe_state(rows, columns, part.partitions)
     if observed.misplaced:
         identity = [*columns.key_columns, *columns.entry_columns]
         several = columns.to_state(rows).groupBy(*identity).count().where(F.col("count") > 1)

@@ -47,6 +47,8 @@ class StoreStates:
     state: RestoredKeyedState
     variables: tuple[State, ...] = ()
 
+    is_proved_by_bytes = False  # the store has digests of its columns
+
     def rows(self, partitions: int) -> DataFrame:
         """Return its rows as Spark's bytes, with one Spark partition per state partition."""
         columns = self.imported.columns

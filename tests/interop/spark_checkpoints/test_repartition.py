@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from statestore import StateStore
 from statestore.errors import (
@@ -211,12 +211,12 @@ def test_rows_in_other_partitions_than_their_keys_imply(
 def test_rows_in_a_wrong_partition_leave_the_location_unusable(
     spark: SparkSession, tmp_path: Path, before: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = StoreColumns.owner
+    move = StoreColumns.move
 
-    def wrong(self: StoreColumns, partitions: int) -> Column:
-        return (own(self, partitions) + 1) % partitions
+    def wrong(self: StoreColumns, rows: DataFrame, partitions: int) -> DataFrame:
+        return move(self, rows, partitions).repartition(partitions)
 
-    monkeypatch.setattr(StoreColumns, "owner", wrong)
+    monkeypatch.setattr(StoreColumns, "move", wrong)
     with pytest.raises(CorruptionError, match="rows are in partitions where Spark does not look"):
         repartition_location(spark, str(before / "before"), str(tmp_path / "new"), partitions=3)
     monkeypatch.undo()
