@@ -209,7 +209,7 @@ def test_a_query_continues_without_rows_that_are_named(
 def test_an_invalid_location_is_refused_before_spark_starts(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verbs, "_session", lambda location: pytest.fail("Spark is started"))
+    monkeypatch.setattr(verbs, "open_session", lambda location: pytest.fail("Spark is started"))
     for verb in ("show", "import"):
         done = run("spark", verb, str(tmp_path), "--store", "s")
         assert done.exit_code == 2
