@@ -37,10 +37,10 @@ __all__ = [
     "export_state",
     "exported_table",
     "import_state",
+    "location_module",
     "open_session",
     "show_state",
     "spark",
-    "spark_module",
 ]
 
 
@@ -83,7 +83,7 @@ def spark() -> None:
 spark.params.extend(common_options())
 
 
-def spark_module(name: str) -> Any:
+def location_module(name: str) -> Any:
     """Import a module that needs Spark."""
     return importlib.import_module(f"statestore.interop.spark_checkpoints.{name}")
 
@@ -98,7 +98,7 @@ def open_session(location: str) -> Any:
 
 def check_location(location: str, batch: int | None, operators: Mapping[int, str]) -> None:
     """Refuse an invalid checkpoint location before Spark is started for it."""
-    opened = spark_module("location").CheckpointLocation(open_storage(location), operators)
+    opened = location_module("location").CheckpointLocation(open_storage(location), operators)
     opened.operators(opened.batch(batch))
 
 
@@ -152,7 +152,7 @@ def show_state(
     check_location(location, batch, operators)
     session = open_session(location)
     with progress_bar("reading") as progress:
-        shown = spark_module("show_location").show_location(
+        shown = location_module("show_location").show_location(
             session, location, batch=batch, operators=operators, on_progress=progress
         )
     return Output(shown, write_location)
@@ -198,7 +198,7 @@ def import_state(
     session = open_session(location)
     store = invocation.store(spark=session)
     with progress_bar("importing") as progress:
-        imported = spark_module("import_state").import_checkpoint(
+        imported = location_module("import_state").import_checkpoint(
             session,
             location,
             store,
@@ -305,7 +305,7 @@ def export_state(
     session = open_session(location)
     store = invocation.store(spark=session)
     with progress_bar("exporting") as on_progress:
-        exported = spark_module("export_state").export_checkpoint(
+        exported = location_module("export_state").export_checkpoint(
             store,
             location,
             partitions=partitions,
@@ -344,7 +344,7 @@ def export_progress(
 ) -> Output[ExportedProgress]:
     """Make a checkpoint location without state for a StatefulQuery that continues."""
     location = _location(invocation, places)
-    progress = spark_module("hand_over").export_progress(
+    progress = location_module("hand_over").export_progress(
         invocation.store(), location, checkpoint=checkpoint, ticks=ticks
     )
     return Output(progress, write_progress)

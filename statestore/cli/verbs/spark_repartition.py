@@ -13,8 +13,8 @@ from statestore.cli.verbs.spark import (
     OPERATORS,
     check_location,
     exported_table,
+    location_module,
     open_session,
-    spark_module,
 )
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def repartition_state(
     check_location(location, batch, operators)
     session = open_session(location)
     with progress_bar("repartitioning") as on_progress:
-        repartitioned = spark_module("repartition").repartition_location(
+        repartitioned = location_module("repartition").repartition_location(
             session,
             location,
             new,

@@ -35,6 +35,7 @@ def test_a_table_becomes_a_savepoint(
     assert (state.name, state.kind, state.key.java_name) == ("by-user", kind, "String")
     found: dict[str, list[int]] = {}
     for part in operator.rows("by-user"):
+        assert part.value is not None
         for key, value in zip(part.key.to_pylist(), part.value.to_pylist(), strict=True):
             assert key_group_of(key, max_parallelism=128) == part.key_group
             found.setdefault(key, []).extend(value if kind == "list" else [value])

@@ -237,7 +237,10 @@ def test_a_location_without_a_file(kept: Kept, tmp_path: Path, case: str) -> Non
     refuses(kept, tmp_path, location, error, parts)
 
 
-@pytest.mark.parametrize(("case", "keeps"), [("delta", False), ("zip", False), ("zip", True)])
+@pytest.mark.parametrize(
+    ("case", "keeps"),
+    [pytest.param("delta", False, marks=pytest.mark.long), ("zip", False), ("zip", True)],
+)
 def test_a_state_file_of_any_size(kept: Kept, tmp_path: Path, case: str, keeps: bool) -> None:
     """The file of 5 GB is sparse and is not read. It is refused as fast as any other file."""
     provider, pattern, error, parts = LOST[case]

@@ -293,6 +293,7 @@ def test_what_cannot_be_repartitioned_is_refused(
     assert not new.exists()
 
 
+@pytest.mark.long
 def test_column_families_are_only_in_rocksdb(spark: SparkSession, tmp_path: Path) -> None:
     moved = Moved(spark, tmp_path, "tws_avro")
     moved.run("before", ROCKS, 1)

@@ -41,7 +41,7 @@ WAYS = [
     ("two", ROCKS, ROCKS, HDFS),
 ]
 # Queries whose operators are covered by other queries and tests in each run.
-LONG = ("nested", "fmgws", "global", "dedup")
+LONG = ("nested", "fmgws", "global", "dedup", "two")
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 
