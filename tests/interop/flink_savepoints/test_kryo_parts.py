@@ -160,6 +160,25 @@ def test_values_have_columns_beside_keys_that_kryo_wrote(tmp_path: Path) -> None
     assert entries(str(tmp_path / "same")) == entries(str(place))
 
 
+def test_states_of_an_operator_may_differ_in_what_is_known_of_their_keys(tmp_path: Path) -> None:
+    """The values of the second state have no known end, so its keys are bytes as well."""
+    keys = pa.array([TWO_LONGS[2], EMPTY[2]], BYTES)
+    others = pa.StructArray.from_arrays(
+        [pa.array([OF_A_JOB, OF_A_JOB], BYTES), pa.array([1, 2])], fields=list(PAIR.arrow_type())
+    )
+    place = written_savepoint(
+        tmp_path / "from", KRYO, keys, [7, 8], groups=[3, 4], other=(PAIR, others)
+    )
+    store = open_store(tmp_path)
+    states = import_savepoint(str(place), store).record.states
+    assert [(state.form, state.value_class) for state in states] == [
+        (EntryForm.KEY_BYTES, "parts of Kryo 2"),
+        (EntryForm.BYTES, None),
+    ]
+    export_savepoint(store, str(tmp_path / "same"))
+    assert entries(str(tmp_path / "same")) == entries(str(place))
+
+
 @pytest.mark.slow
 def test_fields_of_a_real_job_have_columns(tmp_path: Path) -> None:
     """The POJO has a ``List<String>`` and a ``Map<String, Integer>``, in values and in lists."""

@@ -38,35 +38,36 @@ def written_savepoint(
     value_type: FlinkType = LONG,
     number: int = 1,
     groups: list[int] | None = None,
+    other: tuple[FlinkType, pa.Array] | None = None,
 ) -> Path:
     """Write a value state ``count`` of operator ``big``; return the savepoint's folder.
 
-    Each key is in Flink's key group, or in the given one.
+    Each key is in Flink's key group, or in the given one. ``other`` are the type and the values of
+    a second state ``other`` with the same keys.
     """
     raw_keys = key.write(keys).to_pylist()
     stored = pa.array(values, pa.int64()) if isinstance(values, list) else values
-    raw_values = value_type.write(stored).to_pylist()
+    states = [("count", value_type, stored), *([("other", *other)] if other else [])]
     if groups is None:
         spans = Spans.from_values(raw_keys, "keys")
         found = key.key_groups(Cursor(spans, spans.starts, spans.ends))(GROUPS)
         groups = found.tolist()
-    by_group: dict[int, list[tuple[bytes, bytes]]] = {}
-    for group, raw, value in zip(groups, raw_keys, raw_values, strict=True):
-        entry = (bytes([group]) + raw + b"\0", value)  # the namespace is one byte
-        by_group.setdefault(group, []).append(entry)
-    types = {"NAMESPACE_SERIALIZER": Scalar("VoidNamespace"), "VALUE_SERIALIZER": value_type}
-    info = StateInfo(
-        "count",
-        "keyed",
-        {"KEYED_STATE_TYPE": "VALUE"},
-        {name: SerializerSnapshot(kind, kind.snapshot()) for name, kind in types.items()},
-    )
-    header = KeyedHeader(False, SerializerSnapshot(key, key.snapshot()), (info,))
+    by_group: dict[int, list[tuple[int, list[tuple[bytes, bytes]]]]] = {}
+    for number_of_state, (_, kind, column) in enumerate(states):
+        entries: dict[int, list[tuple[bytes, bytes]]] = {}
+        raw_values = kind.write(column).to_pylist()
+        for group, raw, value in zip(groups, raw_keys, raw_values, strict=True):
+            entry = (bytes([group]) + raw + b"\0", value)  # the namespace is one byte
+            entries.setdefault(group, []).append(entry)
+        for group, of_group in entries.items():
+            by_group.setdefault(group, []).append((number_of_state, of_group))
+    infos = tuple(_state_info(name, kind) for name, kind, _ in states)
+    header = KeyedHeader(False, SerializerSnapshot(key, key.snapshot()), infos)
     writer = SavepointWriter(open_storage(str(folder)))
     subtasks = []
     for index, first in enumerate((0, GROUPS // 2)):
         each = [
-            [key_group_bytes([(0, by_group[group])])] if group in by_group else []
+            [key_group_bytes(by_group[group])] if group in by_group else []
             for group in range(first, first + GROUPS // 2)
         ]
         subtasks.append(Subtask(index, keyed=writer.write_keyed(header, first, each)))
@@ -75,3 +76,9 @@ def written_savepoint(
     )
     writer.finish(SavepointMetadata(3, number, (operator,)))
     return folder
+
+
+def _state_info(name: str, value_type: FlinkType) -> StateInfo:
+    types = {"NAMESPACE_SERIALIZER": Scalar("VoidNamespace"), "VALUE_SERIALIZER": value_type}
+    snapshots = {part: SerializerSnapshot(kind, kind.snapshot()) for part, kind in types.items()}
+    return StateInfo(name, "keyed", {"KEYED_STATE_TYPE": "VALUE"}, snapshots)

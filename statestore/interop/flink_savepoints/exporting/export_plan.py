@@ -66,6 +66,7 @@ from statestore.interop.flink_savepoints.options import (
 )
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo as FlinkState
 from statestore.interop.flink_savepoints.types.arrow_types import WINDOW
+from statestore.interop.flink_savepoints.types.families.kryo import without_kryo_version
 from statestore.interop.flink_savepoints.types.families.undecoded import plain_type
 from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
@@ -342,7 +343,11 @@ def _refuse_mixed(keyed: Sequence[KeyedExport]) -> None:
     """Refuse states whose key types or names cannot be together in one Flink operator."""
     names: dict[str, KeyedExport] = {}
     for plan in keyed:
-        if plain_type(plan.flink.key) != plain_type(keyed[0].flink.key):
+        # In some states of an operator, it may be known which Kryo wrote parts of the keys.
+        own, first = (
+            without_kryo_version(plain_type(other.flink.key)) for other in (plan, keyed[0])
+        )
+        if own != first:
             raise UnsupportedTypeError(
                 f"{plan.state} has keys of type {plan.flink.key.java_name}, but "
                 f"{keyed[0].state} "

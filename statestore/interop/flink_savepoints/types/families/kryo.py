@@ -35,7 +35,14 @@ from statestore.interop.flink_savepoints.types.kryo_conversion import skip_kryo_
 from statestore.interop.flink_savepoints.types.kryo_objects import KryoClasses
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_fixed_skip
 
-__all__ = ["FIRST_NUMBER", "KryoType", "find_kryo_part", "set_kryo", "skip_kryo"]
+__all__ = [
+    "FIRST_NUMBER",
+    "KryoType",
+    "find_kryo_part",
+    "set_kryo",
+    "skip_kryo",
+    "without_kryo_version",
+]
 
 T = TypeVar("T")
 
@@ -124,6 +131,16 @@ def set_kryo(part: T, kryo: int) -> T:
         return replace(nested, kryo=kryo) if is_unset else None
 
     return replace_parts(part, set_version)
+
+
+def without_kryo_version(part: T) -> T:
+    """Return a type, or a part of one, as its snapshot describes it."""
+
+    def clear_version(nested: Any) -> KryoType | None:
+        is_set = isinstance(nested, KryoType) and nested.kryo is not None
+        return replace(nested, kryo=None) if is_set else None
+
+    return replace_parts(part, clear_version)
 
 
 def skip_kryo(reader: Reader) -> None:
