@@ -43,6 +43,7 @@ _WEB_PORT = 9870
 # A datanode answers after the bytes are replicated and the namenode knows all of the replicas.
 _WRITE_SECONDS = 30.0
 _MISSING = "FileNotFoundException"
+_BELOW_FILE = "(is not a directory)"  # the end of an error for a path below a file
 # HDFS still waits for the last writer of the file: nothing was appended to it.
 _HELD = {"AlreadyBeingCreatedException", "RecoveryInProgressException"}
 _UNANSWERED = {
@@ -249,12 +250,14 @@ class HdfsStorage(ObjectStorage):
             try:
                 answer = self._ask("GET", "LISTSTATUS_BATCH", folder, **after).json()
             except _ResponseError as error:
-                if error.code != _MISSING:
+                if error.code != _MISSING and _BELOW_FILE not in str(error):
                     raise
                 return  # it does not exist, or was deleted meanwhile
             listing = answer["DirectoryListing"]
             statuses = listing["partialListing"]["FileStatuses"]["FileStatus"]
             for item in statuses:
+                if not item["pathSuffix"]:
+                    return  # the folder is a file
                 path = f"{folder}/{item['pathSuffix']}"
                 if item["type"] == "DIRECTORY":
                     yield from self._below_folder(path)
