@@ -14,11 +14,11 @@ from statestore.format.state import KeyedState
 from statestore.keys.key_types import fields_may_be_null
 from statestore.rows.equality import leaf_columns
 from statestore.rows.python_values import display_rows
+from statestore.rows.text import shorten
 
-__all__ = ["NullKeys", "null_keys", "shorten"]
+__all__ = ["NullKeys", "null_keys"]
 
 _MOST_EXAMPLES = 3
-_LONGEST_EXAMPLE = 200
 
 
 class NullKeys:
@@ -69,24 +69,15 @@ class NullKeys:
     def error(self) -> NullKeyError:
         """Return the error for the rows with a null key."""
         state = self._state
-        affected = (
-            f"{self.rows} row of {state} has"
-            if self.rows == 1
-            else (f"{self.rows} rows of {state} have")
-        )
+        affected = f"row of {state} has" if self.rows == 1 else f"rows of {state} have"
         wanted = " AND ".join(f"{name} IS NOT NULL" for name in state.key)
         return NullKeyError(
-            f"{affected} a null key ({', '.join(state.key)}), which has no key group, such as "
-            f"{'; '.join(self._examples)}. Remove these rows, for example from a DataFrame with "
-            f"df.where('{wanted}')",
+            f"{self.rows} {affected} a null key ({', '.join(state.key)}), which has no key group, "
+            f"such as {'; '.join(self._examples)}. Remove these rows, for example from a DataFrame "
+            f"with df.where('{wanted}')",
             self.rows,
             self._examples,
         )
-
-
-def shorten(text: str) -> str:
-    """Return text for a message, cut off if it is long."""
-    return text if len(text) <= _LONGEST_EXAMPLE else f"{text[:_LONGEST_EXAMPLE]}…"
 
 
 def null_keys(batch: pa.RecordBatch, state: KeyedState) -> int:

@@ -1,4 +1,4 @@
-"""Refuses text that is not valid UTF-8 before it is stored.
+"""Text in rows: refuses text that is not valid UTF-8 before it is stored.
 
 Arrow and Spark accept any bytes as text, and only check them when a value is read. ``get``, SQL and
 JSON would then fail, for a row that was committed long before.
@@ -12,7 +12,9 @@ import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
 
-__all__ = ["refuse_invalid_text"]
+__all__ = ["refuse_invalid_text", "shorten"]
+
+_MOST_SHOWN = 200
 
 
 def refuse_invalid_text(batch: pa.RecordBatch, subject: object, key: Sequence[str] = ()) -> None:
@@ -35,6 +37,11 @@ def refuse_invalid_text(batch: pa.RecordBatch, subject: object, key: Sequence[st
             f"{_display_text(column.slice(row, 1))}{f' of {where}' if where else ''}. Decode the "
             "bytes with their actual encoding, or store them as binary"
         )
+
+
+def shorten(text: str) -> str:
+    """Return text for a message, cut off if it is long."""
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def _has_text(data_type: pa.DataType) -> bool:
@@ -79,4 +86,4 @@ def _display_text(value: pa.Array) -> str:
     else:
         is_large = pa.types.is_large_string(value.type)
         text = repr(value.view(pa.large_binary() if is_large else pa.binary()).to_pylist()[0])
-    return text if len(text) <= 200 else f"{text[:200]}…"
+    return shorten(text)

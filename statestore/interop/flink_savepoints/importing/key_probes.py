@@ -23,10 +23,10 @@ from statestore.interop.flink_savepoints.types.families.undecoded import plain_t
 from statestore.interop.flink_savepoints.types.flink_types import KryoKeyType, KryoType
 from statestore.interop.flink_savepoints.types.key_recipes import SCALA
 from statestore.interop.flink_savepoints.write.entries import Groups
+from statestore.rows.text import shorten
 
 __all__ = ["ProbedKeys", "probe_keys"]
 
-_LONGEST_SHOWN = 200
 _PROOF_BITS = 20  # a wrong recipe holds once in a million: three keys in 128 key groups
 
 
@@ -195,5 +195,4 @@ def _has_group(state: KeyedStateInfo, keys: Cursor, key_group: int, max_parallel
 
 def _show_key(state: KeyedStateInfo, keys: Cursor, row: int) -> str:
     selected = Cursor(keys.spans, keys.position[row : row + 1], keys.end[row : row + 1])
-    text = repr(plain_type(state.key).read(selected)[0].as_py())
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+    return shorten(repr(plain_type(state.key).read(selected)[0].as_py()))
