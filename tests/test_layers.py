@@ -52,7 +52,8 @@ ROWS = (
     "statestore.keys.murmur3",
     "statestore.keys.text_bytes",
     *("statestore.rows", "statestore.parquet", "statestore.delta"),
-    *("statestore.layers", "statestore.engines", "statestore.sources.batch_inputs"),
+    *("statestore.layers", "statestore.engines"),
+    *("statestore.sources.batch_inputs", "statestore.sources.table_files"),
     "statestore.restore",
     "statestore.snapshot",
     "statestore.maintenance",
@@ -79,7 +80,7 @@ HOMES = {
     ),
     "delta": ("statestore.spark", "statestore.testing", "jobs"),
     "deltalake": (
-        *("statestore.delta", "statestore.sources.batch_inputs"),
+        *("statestore.delta", "statestore.sources.batch_inputs", "statestore.sources.table_files"),
         *("statestore.streaming.outputs", "statestore.interop.tables"),
     ),
     "pandas": (

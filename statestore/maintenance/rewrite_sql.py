@@ -24,7 +24,7 @@ from statestore.layers.merge import read_state
 from statestore.maintenance.rewrite import sort_memory_bytes
 from statestore.parquet.keyed_reader import restored_schema
 from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
-from statestore.restore.duck import copy_slices, duckdb, error_text, sandbox
+from statestore.restore.duck import copy_slices, duckdb, error_text, is_select, sandbox
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.equality import leaf_columns
 from statestore.rows.fit_columns import fit_table
@@ -109,8 +109,7 @@ def _open_database(library: Any, folder: Path, most_bytes: int) -> Any:
 
 
 def _refuse_other_statements(library: Any, connection: Any, sql: str) -> None:
-    statements = connection.extract_statements(sql)
-    if len(statements) != 1 or statements[0].type != library.StatementType.SELECT:
+    if not is_select(library, connection, sql):
         raise InvalidArgumentError(
             f"{sql!r} is not a single SELECT: pass a query whose result is the new content of "
             f"the state, for example SELECT * FROM {VIEW} WHERE …"

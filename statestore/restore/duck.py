@@ -25,6 +25,7 @@ __all__ = [
     "copy_slices",
     "duckdb",
     "error_text",
+    "is_select",
     "quote_identifier",
     "sandbox",
     "with_arrow_types",
@@ -58,6 +59,12 @@ def duckdb() -> ModuleType:
     """Return the library; MissingDependencyError if it is not installed."""
     with needs_extra("query", "SQL"):
         return importlib.import_module("duckdb")
+
+
+def is_select(library: ModuleType, connection: Any, sql: str) -> bool:
+    """Return whether a text is one SELECT statement; an error of DuckDB if it is no SQL."""
+    statements = connection.extract_statements(sql)
+    return len(statements) == 1 and statements[0].type == library.StatementType.SELECT
 
 
 def sandbox(connection: Any) -> None:

@@ -30,7 +30,13 @@ from statestore.snapshot.state_ttl import kept_ttl
 from statestore.snapshot.write_options import KeyedArguments
 from statestore.snapshot.writer import CheckpointWriter
 
-__all__ = ["BootstrapPlan", "BootstrappedState", "PlannedColumn", "plan_bootstrap"]
+__all__ = [
+    "BootstrapPlan",
+    "BootstrappedState",
+    "PlannedColumn",
+    "PlannedState",
+    "plan_bootstrap",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,24 +55,30 @@ class PlannedColumn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BootstrappedState:
-    """A state that was made of a table, in checkpoint ``new_checkpoint_id``.
+class PlannedState:
+    """A state that a table will be.
 
     ``replaced_rows`` is the number of rows that the state had before; None for a new state.
     """
 
     store: str
-    new_checkpoint_id: int
     operator: str
     state: str
     kind: str
     hash_scheme: str
     max_parallelism: int
     columns: tuple[PlannedColumn, ...]
+    replaced_rows: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BootstrappedState(PlannedState):
+    """A state that was made of a table, in checkpoint ``new_checkpoint_id``."""
+
+    new_checkpoint_id: int
     rows: int
     files: int
     size_bytes: int
-    replaced_rows: int | None
 
 
 @dataclass(frozen=True)
@@ -97,6 +109,21 @@ class BootstrapPlan:
                 hashed_as=hashed.get(field.name),
             )
             for field in state.schema.fields
+        )
+
+    @property
+    def state(self) -> PlannedState:
+        """The state, with what is known of it before any row is read."""
+        planned = self.planned
+        return PlannedState(
+            store=self.store,
+            operator=planned.uid,
+            state=planned.name,
+            kind=planned.kind.value,
+            hash_scheme=planned.hash_scheme,
+            max_parallelism=planned.max_parallelism,
+            columns=self.columns,
+            replaced_rows=None if self.stored is None else self.stored.rows,
         )
 
     def check(self, rows: Any) -> CheckedRows:
@@ -162,18 +189,11 @@ class BootstrapPlan:
             _refuse_other_plan(entry.state, self.planned)
             checkpoint.carry_rest()
         return BootstrappedState(
-            store=self.store,
+            **vars(self.state),
             new_checkpoint_id=checkpoint.id,
-            operator=name[0],
-            state=name[1],
-            kind=entry.state.kind.value,
-            hash_scheme=entry.state.hash_scheme,
-            max_parallelism=entry.state.max_parallelism,
-            columns=self.columns,
             rows=entry.rows,
             files=len(entry.handles),
             size_bytes=sum(handle.size_bytes for handle in entry.handles),
-            replaced_rows=None if self.stored is None else self.stored.rows,
         )
 
 

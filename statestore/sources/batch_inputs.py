@@ -7,26 +7,20 @@ read as data.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 
-from statestore.delta.backend import error_text, refuse_escaped
+from statestore.delta.backend import error_text
 from statestore.delta.log_entry import missing_part
-from statestore.delta.process_check import refuse_forked
-from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError
-from statestore.storage import Storage, open_storage
+from statestore.errors import CorruptionError
+from statestore.sources.table_files import find_table, open_delta_table, parquet_bytes
+from statestore.storage import Storage
 
 __all__ = ["InputFiles", "input_files"]
-
-_MAGIC = (b"PAR1", b"PARE")  # PARE: with an encrypted footer
-_SHORTEST = 12  # the magic twice, and the length of the footer
 
 
 @dataclass(frozen=True)
@@ -56,72 +50,18 @@ def input_files(url: str, storage_options: Mapping[str, Any] | None = None) -> I
         CorruptionError: delta-rs cannot read a Delta log.
         StorageError: reading fails.
     """
-    storage = open_storage(url, storage_options)
-    path = storage.native_path("")
-    if path is not None and not Path(path).exists():
-        raise _missing_error(url)
-    if path is not None and not Path(path).is_dir():
-        return InputFiles(_single_file(path, storage_options))
-    if storage.list("_delta_log"):
-        return _delta_files(storage)
-    names = storage.list("")
-    if not names and path is None:
-        return InputFiles(_single_file(storage.url, storage_options))
-    data = [name for name in names if _is_data(name)]
-    if not data:
-        raise InvalidArgumentError(f"{url} contains no data files: name a folder of Parquet files")
-    return InputFiles(tuple(_parquet_bytes(storage, name) for name in data))
-
-
-def _missing_error(url: str) -> NotFoundError:
-    return NotFoundError(f"{url} does not exist: check the path")
-
-
-def _single_file(url: str, storage_options: Mapping[str, Any] | None) -> tuple[int, ...]:
-    folder, _, name = url.rpartition("/")
-    if folder.endswith(":/"):  # a bucket, and nothing in it
-        raise _missing_error(url)
-    return (_parquet_bytes(open_storage(folder or "/", storage_options), name),)
-
-
-def _is_data(name: str) -> bool:
-    """Return whether Spark reads a file as data, by its name and the names of its folders."""
-    return not any(
-        part.startswith(".") or (part.startswith("_") and "=" not in part)
-        for part in name.split("/")
-    )
-
-
-def _parquet_bytes(storage: Storage, name: str) -> int:
-    where = f"{storage.url}/{name}"
-    try:
-        with storage.open_read(name) as file:
-            size = file.seek(0, os.SEEK_END)
-            if size >= _SHORTEST:
-                file.seek(size - 4)
-                if file.read(4) in _MAGIC:
-                    return size
-    except FileNotFoundError as error:
-        raise _missing_error(where) from error
-    raise InvalidArgumentError(
-        f"{where} is not a Parquet file ({size} bytes that do not end with the Parquet "
-        "marker): remove it, or name only Parquet files"
-    )
+    table = find_table(url, storage_options)
+    if table.is_delta:
+        return _delta_files(table.storage)
+    return InputFiles(tuple(parquet_bytes(table.storage, name) for name in table.names))
 
 
 def _delta_files(storage: Storage) -> InputFiles:
     """Return the files of a table's newest version."""
-    refuse_escaped(storage.url, "choose a path of the table without these characters")
-    refuse_forked(storage.url)
+    table = open_delta_table(storage)
     try:
-        table = DeltaTable(storage.url, storage_options=storage.delta_options())
         actions = pa.table(table.get_add_actions(flatten=False))
         missing = missing_part(table.metadata().description)
-    except TableNotFoundError as error:
-        raise InvalidArgumentError(
-            f"{storage.url}/_delta_log contains no commit, so this is not a Delta table; "
-            "pass the folder of one"
-        ) from error
     except DeltaError as error:
         raise CorruptionError(
             f"cannot read the Delta log of {storage.url}: {error_text(error, storage)}; "

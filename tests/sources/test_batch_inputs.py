@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError, StorageError
-from statestore.sources import batch_inputs as inputs
+from statestore.sources import table_files
 from statestore.sources.batch_inputs import input_files
 from statestore.storage import LocalStorage
 
@@ -138,7 +138,7 @@ def test_an_object_store_is_asked_for_a_file_if_there_is_no_folder(
             except StorageError:  # the path is a file
                 return ()
 
-    monkeypatch.setattr(inputs, "open_storage", lambda url, _: Bucket(url))
+    monkeypatch.setattr(table_files, "open_storage", lambda url, _: Bucket(url))
     assert sizes_of("s3://t") == sizes_of("s3://t/a.parquet") == (size,)
     for missing in ("s3://t/b.parquet", "s3://other"):
         with pytest.raises(NotFoundError, match=missing):

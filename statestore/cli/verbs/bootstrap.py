@@ -20,10 +20,11 @@ from statestore.errors import (
 )
 from statestore.format.state import StateKind, TimeDomain
 from statestore.format.ttl import TimeToLive
-from statestore.interop.tables.source import SourceTable
-from statestore.interop.tables.sources import FORMATS, open_query, open_table
+from statestore.interop.tables.duckdb_query import open_query
+from statestore.interop.tables.source_table import SourceTable
+from statestore.interop.tables.table_formats import FORMATS, open_table
 from statestore.keys.hashing import HASH_SCHEMES
-from statestore.snapshot.bootstrap import BootstrappedState, BootstrapPlan, PlannedColumn
+from statestore.snapshot.bootstrap import BootstrapPlan, PlannedState
 from statestore.snapshot.write_options import KeyedOptions
 
 __all__ = ["bootstrap_state"]
@@ -32,7 +33,7 @@ _TTL_COLUMN = "last_access"
 
 
 @dataclass(frozen=True, kw_only=True)
-class BootstrapSummary:
+class BootstrapSummary(PlannedState):
     """A state that was made of a table, or in a dry run the state that would be made.
 
     ``checked`` is None if the rows were written. ``replaced_rows`` is the number of rows that the
@@ -40,19 +41,11 @@ class BootstrapSummary:
     """
 
     source: str
-    store: str
     dry_run: bool
     new_checkpoint_id: int | None
-    operator: str
-    state: str
-    kind: str
-    hash_scheme: str
-    max_parallelism: int
-    columns: tuple[PlannedColumn, ...]
     rows: int
     files: int
     size_bytes: int
-    replaced_rows: int | None
     checked: CheckedRows | None
 
 
@@ -186,7 +179,7 @@ def bootstrap_state(
         _write_plan(page(), table, plan)
     if dry_run:
         checked = _check(plan, table)
-        return Output(_summary(table, plan, checked=checked), write_summary, _problem(checked))
+        return Output(_summary_of_check(table, plan, checked), write_summary, _problem(checked))
     with progress_bar("bootstrapping") as progress:
         rows = _read(table, progress)
         try:
@@ -194,7 +187,8 @@ def bootstrap_state(
         except (DuplicateKeyError, NullKeyError) as error:
             checked = _check(plan, table)
             raise _problem(checked) or error from error
-    return Output(_summary(table, plan, written=written), write_summary)
+    summary = BootstrapSummary(**vars(written), source=table.name, dry_run=False, checked=None)
+    return Output(summary, write_summary)
 
 
 def _open(
@@ -267,30 +261,17 @@ def _problem(checked: CheckedRows) -> InvalidArgumentError | None:
     )
 
 
-def _summary(
-    table: SourceTable,
-    plan: BootstrapPlan,
-    *,
-    written: BootstrappedState | None = None,
-    checked: CheckedRows | None = None,
+def _summary_of_check(
+    table: SourceTable, plan: BootstrapPlan, checked: CheckedRows
 ) -> BootstrapSummary:
-    state = plan.planned
-    before = None if plan.stored is None else plan.stored.rows
     return BootstrapSummary(
+        **vars(plan.state),
         source=table.name,
-        store=plan.store,
-        dry_run=written is None,
-        new_checkpoint_id=None if written is None else written.new_checkpoint_id,
-        operator=state.uid,
-        state=state.name,
-        kind=state.kind.value,
-        hash_scheme=state.hash_scheme,
-        max_parallelism=state.max_parallelism,
-        columns=plan.columns,
-        rows=written.rows if written is not None else 0 if checked is None else checked.rows,
-        files=0 if written is None else written.files,
-        size_bytes=0 if written is None else written.size_bytes,
-        replaced_rows=before,
+        dry_run=True,
+        new_checkpoint_id=None,
+        rows=checked.rows,
+        files=0,
+        size_bytes=0,
         checked=checked,
     )
 

@@ -4,7 +4,8 @@ What belongs here: opening a table, its column types, and its rows as a stream. 
 rows become a state (``snapshot/bootstrap.py``), and tables of a store itself.
 """
 
-from statestore.interop.tables.source import SourceTable
-from statestore.interop.tables.sources import open_query, open_table
+from statestore.interop.tables.duckdb_query import open_query
+from statestore.interop.tables.source_table import SourceTable
+from statestore.interop.tables.table_formats import open_table
 
 __all__ = ["SourceTable", "open_query", "open_table"]

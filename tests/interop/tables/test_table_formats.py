@@ -8,11 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError, StateStoreError
+from statestore.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    NotFoundError,
+    SchemaMismatchError,
+    StateStoreError,
+)
 from statestore.interop.tables import SourceTable, open_query, open_table
 
 ROWS = pa.table({"k": ["a", "b", None], "v": [1, None, 2**60]})
@@ -64,6 +71,35 @@ def test_a_delta_table_in_its_newest_version(tmp_path: Path) -> None:
     rows = [(row["k"], row["v"]) for row in read(table).to_pylist()]
     assert sorted(rows, key=str) == [("b", None)] * 2 + [(None, 2**60)] * 2
     assert table.rows == 4
+
+
+def test_a_delta_table_whose_files_lack_a_column(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), ROWS)
+    more = ROWS.append_column("more", pa.array([1.5, 2.5, 3.5]))
+    write_deltalake(str(tmp_path), more, mode="append", schema_mode="merge")
+    found = read(open_table(str(tmp_path))).column("more").to_pylist()
+    assert sorted(found, key=str) == [1.5, 2.5, 3.5, None, None, None]
+
+
+@pytest.mark.parametrize("form", ["parquet", "delta", "csv"])
+def test_a_table_is_read_in_small_parts(form: str, tmp_path: Path) -> None:
+    """Also if all of its rows are one row group: memory is bounded by buffers."""
+    rows = pa.table({"k": [f"{number:01000}" for number in range(50_000)]})
+    place = tmp_path / f"t.{form}"
+    if form == "parquet":
+        pq.write_table(rows, place, row_group_size=len(rows), compression="none")
+    elif form == "delta":
+        write_deltalake(str(place), rows)
+    else:
+        csv.write_csv(rows, place)
+    table = open_table(str(place))
+    size, most, found = rows.nbytes, 0, 0
+    del rows
+    before = pa.total_allocated_bytes()
+    for batch in table.batches():
+        most, found = max(most, pa.total_allocated_bytes() - before), found + batch.num_rows
+    assert found == 50_000
+    assert most < size / 2
 
 
 def test_columns_of_csv_are_text(tmp_path: Path) -> None:
@@ -142,9 +178,23 @@ def test_another_statement_is_refused(sql: str, error: str) -> None:
         open_query(sql)
 
 
+def test_a_table_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    place = write(tmp_path / "1.parquet")
+    tables = [open_table(place), open_query(f"SELECT * FROM '{place}'")]
+    write(tmp_path / "1.parquet", ROWS.append_column("more", pa.array([1, 2, 3])))
+    for table in tables:
+        with pytest.raises(SchemaMismatchError, match=r"was changed while it was read.*more int64"):
+            read(table)
+
+
 def broken(tmp_path: Path) -> dict[str, tuple[str, dict[str, Any], type[StateStoreError]]]:
     (tmp_path / "x.parquet").write_bytes(b"no Parquet file at all")
+    whole = Path(write(tmp_path / "y.parquet")).read_bytes()
+    (tmp_path / "y.parquet").write_bytes(whole[:4] + bytes(len(whole) - 8) + whole[-4:])
     (tmp_path / "x.csv").write_text("a,b\n1,2,3\n")
+    (tmp_path / "several").mkdir()
+    for name in ("1.csv", "2.csv"):
+        (tmp_path / "several" / name).write_text("a,b\n1,2\n")
     (tmp_path / "empty").mkdir()
     log = tmp_path / "delta" / "_delta_log"
     log.mkdir(parents=True)
@@ -152,8 +202,10 @@ def broken(tmp_path: Path) -> dict[str, tuple[str, dict[str, Any], type[StateSto
     good = write(tmp_path / "good" / "1.parquet")
     return {
         "missing": (str(tmp_path / "nope.parquet"), {}, NotFoundError),
-        "empty": (str(tmp_path / "empty"), {}, NotFoundError),
-        "Parquet": (str(tmp_path / "x.parquet"), {}, CorruptionError),
+        "empty": (str(tmp_path / "empty"), {}, InvalidArgumentError),
+        "no Parquet": (str(tmp_path / "x.parquet"), {}, InvalidArgumentError),
+        "Parquet": (str(tmp_path / "y.parquet"), {}, CorruptionError),
+        "several CSV": (str(tmp_path / "several"), {}, InvalidArgumentError),
         "CSV": (str(tmp_path / "x.csv"), {}, CorruptionError),
         "Delta": (str(tmp_path / "delta"), {}, CorruptionError),
         "format": (good, {"file_format": "orc"}, InvalidArgumentError),
@@ -167,16 +219,8 @@ def broken(tmp_path: Path) -> dict[str, tuple[str, dict[str, Any], type[StateSto
 @pytest.mark.parametrize(
     "case",
     [
-        "missing",
-        "empty",
-        "Parquet",
-        "CSV",
-        "Delta",
-        "format",
-        "column",
-        "no text",
-        "type",
-        "binary",
+        *("missing", "empty", "no Parquet", "Parquet", "several CSV", "CSV", "Delta"),
+        *("format", "column", "no text", "type", "binary"),
     ],
 )
 def test_what_cannot_be_read_is_a_typed_error(case: str, tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.errors import InvalidArgumentError
+from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.schema import Field, Schema
 from statestore.rows.column_types import arrow_schema
 
-__all__ = ["SourceTable", "convert_text", "table_types"]
+__all__ = ["SourceTable", "convert_text", "schema_text"]
 
 _NO_TEXT_FORM = ("binary",)
 
@@ -43,6 +43,7 @@ class SourceTable:
 
         Raises:
             InvalidArgumentError: for a text that is not of the column's type, with its row.
+            SchemaMismatchError: if the table got other columns since it was opened.
             StateStoreError: if the table cannot be read.
         """
         yield pa.RecordBatch.from_pylist([], self.schema)
@@ -52,15 +53,6 @@ class SourceTable:
             rows += batch.num_rows
             if on_rows is not None:
                 on_rows(rows)
-
-
-def table_types(types: Mapping[str, str]) -> dict[str, pa.DataType]:
-    """Return the Arrow types of columns, which are given in Delta's notation, such as ``long``.
-
-    Raises InvalidArgumentError or UnsupportedTypeError for an unknown type.
-    """
-    schema = arrow_schema(Schema(tuple(Field(name, text) for name, text in types.items())))
-    return {field.name: field.type for field in schema}
 
 
 def convert_text(table: SourceTable, types: Mapping[str, str]) -> SourceTable:
@@ -77,7 +69,8 @@ def convert_text(table: SourceTable, types: Mapping[str, str]) -> SourceTable:
         InvalidArgumentError: for a column that does not exist or is not text, and for an unknown
             type.
     """
-    wanted = table_types(types)
+    typed = arrow_schema(Schema(tuple(Field(name, text) for name, text in types.items())))
+    wanted = {field.name: field.type for field in typed}
     fields = {field.name: field for field in table.schema}
     for name, data_type in wanted.items():
         if name not in fields:
@@ -108,6 +101,12 @@ def _convert_batches(
     """Yield the rows with columns of other types; ``types`` are their names."""
     rows = 0
     for batch in table.read():
+        if not batch.schema.equals(table.schema):
+            raise SchemaMismatchError(
+                f"{table.name} was changed while it was read: it had the columns "
+                f"({schema_text(table.schema)}), and has ({schema_text(batch.schema)}). Start "
+                "again"
+            )
         columns = []
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             converted = _parse(column, wanted[name]) if name in wanted else column
@@ -121,6 +120,11 @@ def _convert_batches(
             columns.append(converted)
         rows += batch.num_rows
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def schema_text(schema: pa.Schema) -> str:
+    """Return columns with their types, for messages."""
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def _find_other(column: pa.Array, data_type: pa.DataType) -> int:

@@ -1,0 +1,142 @@
+"""Find the files of a table: a Parquet file, a folder of them, or a Delta table.
+
+In a folder, the files are all those that Spark would read as data. A Delta table has no list here,
+because its log says which files it has.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
+
+from statestore.delta.backend import error_text, refuse_escaped
+from statestore.delta.process_check import refuse_forked
+from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError
+from statestore.storage import Storage, open_storage
+
+__all__ = ["TableFiles", "find_table", "open_delta_table", "parquet_bytes"]
+
+_MAGIC = (b"PAR1", b"PARE")  # PARE: with an encrypted footer
+_SHORTEST = 12  # the magic twice, and the length of the footer
+
+
+@dataclass(frozen=True)
+class TableFiles:
+    """The folder of a table, and the names of its data files in order; none of a Delta table."""
+
+    storage: Storage
+    names: tuple[str, ...]
+    is_delta: bool = False
+
+
+def find_table(url: str, storage_options: Mapping[str, Any] | None = None) -> TableFiles:
+    """Return the files of a table.
+
+    In a folder, files and folders that begin with ``_`` or ``.`` are not data (a folder ``_x=1`` is
+    a partition).
+
+    Args:
+        url: a file, or a folder of files, or a Delta table.
+        storage_options: options for the service's fsspec file system.
+
+    Returns:
+        The files; of a single file, its folder and its name.
+
+    Raises:
+        NotFoundError: there is nothing at ``url``.
+        InvalidArgumentError: a folder has no data files.
+        StorageError: listing fails.
+    """
+    storage = open_storage(url, storage_options)
+    path = storage.native_path("")
+    if path is not None and not Path(path).exists():
+        raise _missing_error(url)
+    if path is not None and not Path(path).is_dir():
+        return _single_file(path, storage_options)
+    if storage.list("_delta_log"):
+        return TableFiles(storage, (), is_delta=True)
+    names = storage.list("")
+    if not names and path is None:
+        return _single_file(storage.url, storage_options)
+    data = tuple(name for name in names if _is_data(name))
+    if not data:
+        raise InvalidArgumentError(f"{url} contains no data files: name a folder of Parquet files")
+    return TableFiles(storage, data)
+
+
+def _missing_error(url: str) -> NotFoundError:
+    return NotFoundError(f"{url} does not exist: check the path")
+
+
+def _single_file(url: str, storage_options: Mapping[str, Any] | None) -> TableFiles:
+    folder, _, name = url.rpartition("/")
+    if folder.endswith(":/"):  # a bucket, and nothing in it
+        raise _missing_error(url)
+    return TableFiles(open_storage(folder or "/", storage_options), (name,))
+
+
+def _is_data(name: str) -> bool:
+    """Return whether Spark reads a file as data, by its name and the names of its folders."""
+    return not any(
+        part.startswith(".") or (part.startswith("_") and "=" not in part)
+        for part in name.split("/")
+    )
+
+
+def parquet_bytes(storage: Storage, name: str) -> int:
+    """Return the size of a Parquet file in bytes.
+
+    Raises:
+        NotFoundError: the file does not exist.
+        InvalidArgumentError: it is not a Parquet file.
+        StorageError: reading fails.
+    """
+    where = f"{storage.url}/{name}"
+    try:
+        with storage.open_read(name) as file:
+            size = file.seek(0, os.SEEK_END)
+            if size >= _SHORTEST:
+                file.seek(size - 4)
+                if file.read(4) in _MAGIC:
+                    return size
+    except FileNotFoundError as error:
+        raise _missing_error(where) from error
+    raise InvalidArgumentError(
+        f"{where} is not a Parquet file ({size} bytes that do not end with the Parquet "
+        "marker): remove it, or name only Parquet files"
+    )
+
+
+def open_delta_table(storage: Storage) -> DeltaTable:
+    """Return the newest version of a Delta table.
+
+    Raises:
+        InvalidArgumentError: its log has no commit, delta-rs does not support it, or delta-rs would
+            unescape its path.
+        CorruptionError: delta-rs cannot read its log.
+    """
+    refuse_escaped(storage.url, "choose a path of the table without these characters")
+    refuse_forked(storage.url)
+    try:
+        return DeltaTable(storage.url, storage_options=storage.delta_options())
+    except TableNotFoundError as error:
+        raise InvalidArgumentError(
+            f"{storage.url}/_delta_log contains no commit, so this is not a Delta table; "
+            "pass the folder of one"
+        ) from error
+    except DeltaProtocolError as error:
+        raise InvalidArgumentError(
+            f"{storage.url} uses a feature of Delta that is not supported here: "
+            f"{error_text(error, storage)}; read the table with Spark"
+        ) from error
+    except DeltaError as error:
+        raise CorruptionError(
+            f"cannot read the Delta log of {storage.url}: {error_text(error, storage)}; "
+            "read the table with Spark, or name another input"
+        ) from error
