@@ -6,9 +6,9 @@ These verbs need Spark, so Spark modules are loaded only when one of them runs.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
@@ -39,9 +39,12 @@ __all__ = [
     "import_state",
     "location_module",
     "open_session",
+    "shape_options",
     "show_state",
     "spark",
 ]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class SparkVerbs(Root):
@@ -113,6 +116,22 @@ def _parse_operators(
             raise click.BadParameter(f"{value!r} is not NUMBER=NAME, such as 0=dedupe")
         operators[int(number)] = name
     return operators
+
+
+def shape_options(function: F) -> F:
+    """Add ``--shuffle-partitions`` and ``--provider``, which a new location has."""
+    partitions = click.option(
+        "--shuffle-partitions",
+        "partitions",
+        type=int,
+        required=True,
+        metavar="N",
+        help="The new number of shuffle partitions of the query.",
+    )
+    provider = click.option(
+        "--provider", type=click.Choice(("hdfs", "rocksdb")), help="The provider. [as in the query]"
+    )
+    return partitions(provider(function))
 
 
 OPERATORS = click.option(
@@ -265,17 +284,7 @@ _CHECKPOINT = click.option(
     ),
 )
 @click.argument("places", nargs=-1, required=True, metavar="[STORE] LOCATION")
-@click.option(
-    "--shuffle-partitions",
-    "partitions",
-    type=int,
-    required=True,
-    metavar="N",
-    help="The new number of shuffle partitions of the query.",
-)
-@click.option(
-    "--provider", type=click.Choice(("hdfs", "rocksdb")), help="The provider. [as in the query]"
-)
+@shape_options
 @_CHECKPOINT
 @click.option(
     "--progress",

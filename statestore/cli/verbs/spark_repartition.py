@@ -15,6 +15,7 @@ from statestore.cli.verbs.spark import (
     exported_table,
     location_module,
     open_session,
+    shape_options,
 )
 
 if TYPE_CHECKING:
@@ -43,17 +44,7 @@ __all__ = ["repartition_state"]
 )
 @click.argument("location")
 @click.argument("new")
-@click.option(
-    "--shuffle-partitions",
-    "partitions",
-    type=int,
-    required=True,
-    metavar="N",
-    help="The new number of shuffle partitions of the query.",
-)
-@click.option(
-    "--provider", type=click.Choice(("hdfs", "rocksdb")), help="The provider. [as in the query]"
-)
+@shape_options
 @click.option("--batch", type=int, metavar="N", help="A completed micro-batch. [newest]")
 @OPERATORS
 @click.option("--dry-run", is_flag=True, help="Report what would be written, and write nothing.")

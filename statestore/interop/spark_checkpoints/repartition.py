@@ -148,14 +148,7 @@ def repartition_location(
     reporter = ProgressReporter(on_progress, 2 * len(own))
     with prepared_session(spark, old, number, all_operators) as url:
         refuse_damaged_states(spark, old, all_operators, number)
-        states = []
-        for part in own:
-            reporter(f"reading {part.state} of {part.uid}")
-            rows = read_stored_rows(spark, url, number, part)
-            columns = map_columns(rows, part)
-            contents = _observe_rows(rows, columns, part)
-            imported = ImportedStore(**vars(part), columns=columns, contents=contents)
-            states.append(_LocatedStore(imported, rows))
+        states = [_read_store(spark, url, number, part, reporter) for part in own]
         stores = tuple(state.imported for state in states)
         logs = tuple(old.files(number))
         record = QueryRecord(old.query_id, number, old.url, plan.ends, stores, logs, plan.names)
@@ -179,6 +172,16 @@ def repartition_location(
         stores=written,
         dry_run=dry_run,
     )
+
+
+def _read_store(
+    spark: SparkSession, url: str, batch: int, part: StatePart, reporter: ProgressReporter
+) -> _LocatedStore:
+    reporter(f"reading {part.state} of {part.uid}")
+    rows = read_stored_rows(spark, url, batch, part)
+    columns = map_columns(rows, part)
+    contents = _observe_rows(rows, columns, part)
+    return _LocatedStore(ImportedStore(**vars(part), columns=columns, contents=contents), rows)
 
 
 def _observe_rows(rows: DataFrame, columns: Columns, part: StatePart) -> RowSet:

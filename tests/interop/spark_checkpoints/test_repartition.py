@@ -30,6 +30,7 @@ from statestore.interop.spark_checkpoints.columns import StoreColumns
 from statestore.interop.spark_checkpoints.location import CheckpointLocation
 from statestore.interop.spark_checkpoints.query_settings import STRICT
 from statestore.storage import LocalStorage, Storage
+from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.interop.spark_checkpoints.queries import (
     NO_DATA_BATCHES,
     QUERIES,
@@ -229,30 +230,23 @@ def test_a_repartition_that_dies_is_refused_by_spark_and_by_the_next_one(
 ) -> None:
     new = str(tmp_path / "new")
 
-    def dies(url: str, options: object) -> Storage:
-        storage = LocalStorage(str(url))
-        return DiesAt(storage, step) if str(url) == new else storage
+    def write_to(storage: Storage) -> None:
+        place = storage.url
+        monkeypatch.setattr(
+            repartition,
+            "open_storage",
+            lambda url, _: storage if str(url) == place else LocalStorage(str(url)),
+        )
+        repartition_location(spark, str(before / "before"), place, partitions=3)
 
-    monkeypatch.setattr(repartition, "open_storage", dies)
-    with pytest.raises(StorageError, match="dies here"):
-        repartition_location(spark, str(before / "before"), new, partitions=3)
+    calls = calls_of(LocalStorage(str(tmp_path / "watched")), write_to)
+    number = next(c.number for c in calls if (c.operation, c.name) == ("put_if_absent", step))
+    with pytest.raises(StorageError):
+        write_to(FaultyStorage(LocalStorage(new), Fault(number, FaultKind.ERROR, lasting=True)))
     monkeypatch.undo()
     assert CheckpointLocation(LocalStorage(new)).is_unfinished
     with pytest.raises(CommitConflictError, match="delete the folder"):
         repartition_location(spark, str(before / "before"), new, partitions=3)
-
-
-class DiesAt(LocalStorage):
-    """A local folder in which one file cannot be written."""
-
-    def __init__(self, storage: LocalStorage, step: str) -> None:
-        super().__init__(storage.url)
-        self._step = step
-
-    def put_if_absent(self, name: str, content: bytes) -> bool:
-        if name == self._step:
-            raise StorageError(f"{name}: it dies here")
-        return super().put_if_absent(name, content)
 
 
 def change_state(location: Path) -> None:
