@@ -57,7 +57,7 @@ def test_examples_work(here: Path, run: Run) -> None:
 
 def test_as_json(here: Path, run: Run) -> None:
     options = ("--max-parallelism", "720", "--parallelism", "3", "--output", "json")
-    more = ("--operator", "parts", "--tuple", "parts/union")
+    more = ("--operator", "parts", "--type", "parts/union=List<Tuple>")
     done = run("flink", "export", "orders", "to", *options, *more)
     assert (done.exit_code, done.stderr) == (0, "")
     said = json.loads(done.stdout)
@@ -87,7 +87,10 @@ def test_as_json(here: Path, run: Run) -> None:
     [
         (("orders", "more", "to"), "name one store and one savepoint, not 3 places"),
         (("orders", "to", "--leave-out", "nothing"), "'nothing' cannot be left out"),
-        (("orders", "to", "--tuple", "/texts"), "--tuple '/texts' must have the form UID/STATE"),
+        (
+            ("orders", "to", "--type", "parts/union"),
+            "--type 'parts/union' must have the form UID/STATE=TYPE",
+        ),
         (("orders", "orders/to"), "is inside"),
         (("orders", "to", "--flink", "3"), "'3', which is not a version of Flink 1 or 2"),
         (

@@ -26,21 +26,24 @@ __all__ = ["export_state"]
     cls=Verb,
     prints=(
         "The savepoint, each operator with its id, key groups, subtasks, rows and bytes, and each "
-        "state with its name in Flink and its types. Several value columns become a Row with the "
-        "fields in column order, or a tuple with --tuple. Imported state is written with the "
-        "job's own serializers. State that was left out is listed at the end. If the checkpoint "
-        "lacks some state of its source, the export fails unless --leave-out names that state. "
-        "Alternatively, --carry copies it from the imported savepoint, which must still exist. "
-        "State that Flink cannot represent is refused with its operator, state and column. Before "
-        "the savepoint becomes visible, all rows are read back and compared with the store. Flink "
-        "restores the savepoint at any parallelism up to the maximum, with any state backend. Set "
-        "pipeline.max-parallelism of the job to that maximum. With --flink 2.3, values that Kryo "
-        "of Flink 1 wrote are converted: Flink 2 reads other values from them, without an error. "
-        "STORE is the same as --store. With --dry-run: what each subtask would get, and nothing is "
-        "written."
+        "state with its name in Flink and its types. The types of a state that was not imported "
+        "follow from its columns, and several columns are a Row. --type says other types of the "
+        "job, such as Tuple, List<Long> or com.acme.Account, whose fields have the names of "
+        "columns. Columns that do not fit are refused before anything is written, each by name. "
+        "Imported state is written with the job's own serializers. State that was left out is "
+        "listed at the end. If the checkpoint lacks some state of its source, the export fails "
+        "unless --leave-out names that state. Alternatively, --carry copies it from the imported "
+        "savepoint, which must still exist. State that Flink cannot represent is refused with its "
+        "operator, state and column. Before the savepoint becomes visible, all rows are read back "
+        "and compared with the store. Flink restores the savepoint at any parallelism up to the "
+        "maximum, with any state backend. Set pipeline.max-parallelism of the job to that "
+        "maximum. With --flink 2.3, values that Kryo of Flink 1 wrote are converted: Flink 2 "
+        "reads other values from them, without an error. STORE is the same as --store. With "
+        "--dry-run: what each subtask would get, and nothing is written."
     ),
     examples=(
         "statestore flink export ./orders ./savepoint --flink 2.3",
+        "statestore flink export ./orders ./typed --type kinds/tuple=Tuple",
         "statestore flink export ./savepoint --max-parallelism 720 --dry-run --store ./orders",
         "statestore flink export ./orders ./some --operator by_long --leave-out by_long/texts",
         "statestore flink export ./orders ./less --leave-out kinds --leave-out by_tuple",
@@ -89,11 +92,11 @@ __all__ = ["export_state"]
 @moved_folders
 @allowed_places
 @click.option(
-    "--tuple",
-    "tuples",
+    "--type",
+    "types",
     multiple=True,
-    metavar="UID/STATE",
-    help="A state whose value columns form a tuple in the job instead of a Row. Repeatable.",
+    metavar="UID[/STATE]=TYPE",
+    help="The type of an operator's keys, or of a state, as in Java. Repeatable.",
 )
 @click.option(
     "--flink",
@@ -110,7 +113,7 @@ __all__ = ["export_state"]
     "--classes",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="With --flink 2.x: what replaces classes of Scala, and fields' collections, as TOML.",
+    help="The classes of the job in --type, and what replaces classes of Scala, as TOML.",
 )
 @click.option("--dry-run", is_flag=True, help="Report what would be written, and write nothing.")
 @pass_invocation
@@ -125,7 +128,7 @@ def export_state(
     carry: tuple[str, ...],
     moved: tuple[str, ...],
     allow: tuple[str, ...],
-    tuples: tuple[str, ...],
+    types: tuple[str, ...],
     version: str | None,
     written_by: str | None,
     classes: Path | None,
@@ -148,7 +151,7 @@ def export_state(
             parallelism=parallelism,
             max_parallelism=max_parallelism,
             target=module.FlinkTarget(
-                tuples=tuple(_state("--tuple", tuple_state) for tuple_state in tuples),
+                types=dict(map(_declaration, types)),
                 version=version,
                 written_by=written_by,
                 classes=None if classes is None else _read_classes(classes),
@@ -170,11 +173,11 @@ def _read_classes(file: Path) -> dict[str, Any]:
         raise click.UsageError(f"--classes: {file} is not valid TOML: {error}") from error
 
 
-def _state(option: str, text: str) -> tuple[str, str]:
-    uid, slash, name = text.partition("/")
-    if not (uid and slash and name):
-        raise click.UsageError(f"{option} {text!r} must have the form UID/STATE")
-    return uid, name
+def _declaration(text: str) -> tuple[str, str]:
+    name, equals, declared = text.partition("=")
+    if not (name and equals and declared):
+        raise click.UsageError(f"--type {text!r} must have the form UID/STATE=TYPE or UID=TYPE")
+    return name, declared
 
 
 def write_exported(page: Page, exported: ExportedSavepoint) -> None:

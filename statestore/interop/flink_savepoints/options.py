@@ -95,8 +95,11 @@ class FlinkTarget:
     """The job that restores an exported savepoint.
 
     Attributes:
-        tuples: states, as pairs of operator and state, whose values of several columns are a tuple
-            in the job; by default they are a ``Row``. State that was imported keeps its types.
+        types: the types of the job in Java's notation. By operator, the type of its keys. By
+            ``operator/state``, the type of a value, or the ``List`` or ``Map`` of a state with
+            elements or entries: ``{"by_user": "com.acme.User", "by_user/cart": "List<Item>"}``. By
+            default they follow from the columns, and several columns are a ``Row``. Offsets become
+            the state of a Kafka source with ``KafkaSource``. Imported state keeps its types.
         version: the job's version of Flink, such as ``2.3``. State that Flink 1 wrote is then
             converted for Flink 2. By default it is written for the Flink that wrote it.
         written_by: the version of Flink that wrote the imported state. By default it follows from
@@ -105,13 +108,16 @@ class FlinkTarget:
             of the class of Scala: ``{"tuple": True}``, ``{"pojo": name, "fields": [names in the
             order of the case class]}``, or ``{"enum": name}``. A POJO of keys also has ``hash``,
             a recipe like those of ``key_hash`` in an import. By the name of a POJO of Java, the
-            types of its collections: ``{"collections": {field: "List<String>"}}``.
+            types of its collections: ``{"collections": {field: "List<String>"}}``. By the name of a
+            class in ``types``: ``{"fields": {field: type}}``, with ``hash`` for keys, or
+            ``{"constants": [names]}`` of an enum. A POJO that is not described has a field for each
+            column.
 
     Raises:
         InvalidArgumentError: for a value of another type.
     """
 
-    tuples: Collection[tuple[str, str]] = ()
+    types: Mapping[str, str] | None = None
     version: str | None = None
     written_by: str | None = None
     classes: Mapping[str, Any] | None = None

@@ -14,20 +14,20 @@ from statestore.interop.flink_savepoints.options import FlinkTarget
 from statestore.snapshot.write_options import KeyedOptions
 from statestore.store import StateStore
 
-__all__ = ["TUPLED", "TUPLES", "golden_rows", "write_golden_store"]
+__all__ = ["TUPLED", "golden_rows", "write_golden_store"]
 
 Row = Mapping[str, Any]
 NOW = 1_790_000_000_000
-TUPLES = (
-    ("kinds", "tuple"),
-    ("kinds", "aggregating"),
-    ("kinds", "map_int_tuple"),
-    ("kinds", "map_tuple_string"),
-    ("parts", "union"),
+TUPLED = FlinkTarget(
+    types={
+        "kinds/tuple": "Tuple",
+        "kinds/aggregating": "Tuple",
+        "kinds/map_int_tuple": "Map<Integer, Tuple2<String, Long>>",
+        "kinds/map_tuple_string": "Map<Tuple, String>",
+        "parts/union": "List<Tuple>",
+    }
 )
-"""States with several columns, which are a tuple in the job."""
-
-TUPLED = FlinkTarget(tuples=TUPLES)
+"""The golden job, in which values of several columns are tuples."""
 
 _KEYS = {
     "by_long": [("id", pa.int64())],

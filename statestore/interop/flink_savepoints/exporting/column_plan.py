@@ -1,9 +1,11 @@
-"""Plan states that were not imported: their types in Flink follow from their columns."""
+"""Plan states that were not imported.
+
+Their types in Flink are those that the user declares, or else follow from their columns.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -11,15 +13,28 @@ import pyarrow as pa
 from statestore.errors import UnsupportedTypeError
 from statestore.format.schema import Schema
 from statestore.format.state import KeyedState, OperatorState, StateKind, TimeDomain
+from statestore.interop.flink_savepoints.exporting.column_parts import (
+    build_part,
+    column_in_errors,
+)
 from statestore.interop.flink_savepoints.exporting.export_types import (
     NO_VALUE,
     ExportPart,
     KeyedExport,
     OperatorStatePlan,
 )
+from statestore.interop.flink_savepoints.exporting.job_types import JobTypes
+from statestore.interop.flink_savepoints.exporting.kafka_source import (
+    KAFKA_SOURCE,
+    list_misfits,
+    split_column,
+)
+from statestore.interop.flink_savepoints.exporting.key_plan import plan_key
 from statestore.interop.flink_savepoints.metadata.handles import Mode
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo as FlinkState
+from statestore.interop.flink_savepoints.read.operator_state import SOURCE_READER_STATE
 from statestore.interop.flink_savepoints.types.arrow_types import WINDOW
+from statestore.interop.flink_savepoints.types.declared_types import DeclaredType
 from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
     ListType,
@@ -33,15 +48,10 @@ from statestore.interop.flink_savepoints.types.python_types import python_name, 
 from statestore.interop.flink_savepoints.types.store_types import (
     FlinkColumn,
     as_millis,
-    combine_columns,
     from_millis,
-    key_column,
-    python_key,
-    sql_key,
     value_column,
 )
 from statestore.jobgraph.redistribution import RedistributionMode
-from statestore.keys.key_types import java_type
 from statestore.rows.column_types import arrow_schema
 
 __all__ = ["MODES", "plan_keyed", "plan_operator_state"]
@@ -58,25 +68,25 @@ MODES: Mapping[RedistributionMode, Mode] = {
 """The modes of operator state in Flink."""
 
 
-def plan_keyed(state: KeyedState, *, as_tuple: bool) -> KeyedExport:
+def plan_keyed(state: KeyedState, types: JobTypes) -> KeyedExport:
     """Return the plan of a keyed state.
 
     Args:
         state: the state.
-        as_tuple: whether several value columns are a tuple in Flink, or else a ``Row``.
+        types: the declared types; receives the columns that do not fit.
 
     Returns:
-        The plan.
+        The plan. It can be used if all columns fit.
 
     Raises:
         UnsupportedTypeError: for a type that Flink does not support, with the state and column.
     """
-    key = _plan_key(state)
-    namespace, value = _plan_namespace(state), _plan_value(state, as_tuple=as_tuple)
+    key, recipe = plan_key(state, types)
+    map_type, value_type = _split_declared(state, types)
+    namespace, value = _plan_namespace(state), _plan_value(state, value_type, types)
     map_key, name = ExportPart((), NO_VALUE), state.name
     if state.kind is StateKind.MAP:
-        entry = _find_columns(state, state.entry, state.schema)
-        map_key = _build_part(state.entry, entry, as_tuple=as_tuple)
+        map_key = _plan_part(state, state.entry, map_type, types)
     if state.kind is StateKind.TIMERS:
         name = _timer_name(state, namespace.flink_type)
     elif state.hash_scheme == "pyflink":
@@ -91,35 +101,16 @@ def plan_keyed(state: KeyedState, *, as_tuple: bool) -> KeyedExport:
     flink_value = _build_value_type(
         state, key.flink_type, namespace.flink_type, map_key.flink_type, value.flink_type
     )
-    flink = FlinkState(name, state.kind.value, key.flink_type, namespace.flink_type, flink_value)
+    flink = FlinkState(
+        name, state.kind.value, key.flink_type, namespace.flink_type, flink_value, recipe
+    )
     return KeyedExport(state, flink, key, namespace, map_key, value)
 
 
 def _to_python_part(state: KeyedState, part: ExportPart) -> ExportPart:
     """Return columns as the bytes that PyFlink's coders write."""
-    with _column_in_errors(state, ", ".join(part.names)):
+    with column_in_errors(state, ", ".join(part.names)):
         return replace(part, flink_type=PythonType(to_python_type(part.flink_type)))
-
-
-def _plan_key(state: KeyedState) -> ExportPart:
-    """Return the key: a Java object or a row of Flink SQL.
-
-    Several columns are a Java tuple. For PyFlink, the key is wrapped in a row.
-    """
-    types = arrow_schema(state.schema)
-    if state.hash_scheme == "flink-sql":
-        stored = [types.field(column).type for column in state.key]
-        row = sql_key(state.key, stored, state.key_types)
-        return ExportPart(state.key, row.flink_type, row)
-    keys = []
-    for column, java in zip(state.key, state.key_types, strict=True):
-        with _column_in_errors(state, column):
-            keys.append(key_column(types.field(column).type, java_type(java)))
-    part = _build_part(state.key, keys, as_tuple=True)
-    if state.hash_scheme != "pyflink" or part.column is None:
-        return part
-    row = python_key(part.column)
-    return ExportPart(state.key, row.flink_type, row)
 
 
 def _build_value_type(
@@ -138,15 +129,6 @@ def _build_value_type(
             return element
 
 
-@contextmanager
-def _column_in_errors(state: KeyedState | OperatorState, column: str) -> Iterator[None]:
-    """Add the operator, state and column to an UnsupportedTypeError."""
-    try:
-        yield
-    except UnsupportedTypeError as error:
-        raise UnsupportedTypeError(f"{state}: the column {column!r}: {error}") from error
-
-
 def _find_columns(
     state: KeyedState | OperatorState, names: Sequence[str], schema: Schema
 ) -> list[FlinkColumn]:
@@ -154,21 +136,52 @@ def _find_columns(
     types = arrow_schema(schema)
     columns = []
     for name in names:
-        with _column_in_errors(state, name):
+        with column_in_errors(state, name):
             columns.append(value_column(types.field(name).type))
     return columns
 
 
-def _build_part(
-    names: Sequence[str], columns: Sequence[FlinkColumn], *, as_tuple: bool
+def _split_declared(
+    state: KeyedState, types: JobTypes
+) -> tuple[DeclaredType | None, DeclaredType | None]:
+    """Return the declared types of a state's map keys and values; None for those of the columns."""
+    declared = types.states.get((state.uid, state.name))
+    if declared is None:
+        return None, None
+    fitter = types.make_fitter(state)
+    wanted = {StateKind.LIST: "List", StateKind.MAP: "Map"}.get(state.kind)
+    if state.kind is StateKind.TIMERS or state.hash_scheme == "pyflink":
+        what = "timers have" if state.kind is StateKind.TIMERS else "PyFlink's own types are"
+        fitter.add_difference(f"no type can be declared, because {what} those of the job")
+    elif wanted is None:
+        return None, declared
+    elif declared.name != wanted:
+        shape = "List<…>" if wanted == "List" else "Map<…, …>"
+        fitter.add_difference(f"the state is a {state.kind.value}, so its type is {shape}")
+    elif declared.parts:
+        *key, value = declared.parts
+        return (key[0] if key else None), value
+    return None, None
+
+
+def _plan_part(
+    state: KeyedState | OperatorState,
+    names: Sequence[str],
+    declared: DeclaredType | None,
+    types: JobTypes,
 ) -> ExportPart:
-    if not columns:
+    """Return columns as a value of a declared type, or of the type that follows from them."""
+    if declared is None:
+        return build_part(names, _find_columns(state, names, state.schema))
+    fitter, stored = types.make_fitter(state), arrow_schema(state.schema)
+    if not names:
+        fitter.add_difference(f"it has no column for a value of {declared}")
         return ExportPart((), NO_VALUE)
-    column = columns[0] if len(columns) == 1 else combine_columns(columns, names, as_tuple=as_tuple)
+    column = fitter.fit_columns(declared, names, [stored.field(name).type for name in names])
     return ExportPart(tuple(names), column.flink_type, column)
 
 
-def _plan_value(state: KeyedState, *, as_tuple: bool) -> ExportPart:
+def _plan_value(state: KeyedState, declared: DeclaredType | None, types: JobTypes) -> ExportPart:
     clock = None if state.ttl is None else state.ttl.column
     names = [name for name in state.values if name != clock]
     if state.kind is StateKind.TIMERS and state.values:
@@ -176,7 +189,7 @@ def _plan_value(state: KeyedState, *, as_tuple: bool) -> ExportPart:
             f"{state} are timers with the value column {state.values[0]!r}, but a Flink timer has "
             "only a time, a key and a namespace; remove the column, or leave the state out"
         )
-    return _build_part(names, _find_columns(state, names, state.schema), as_tuple=as_tuple)
+    return _plan_part(state, names, declared, types)
 
 
 def _plan_namespace(state: KeyedState) -> ExportPart:
@@ -191,7 +204,7 @@ def _plan_namespace(state: KeyedState) -> ExportPart:
     if len(names) == 1 and column_types[0] == WINDOW:
         window = _build_window(("start", "end"), [pa.int64(), pa.int64()])
         return ExportPart(names, window.flink_type, window)
-    return _build_part(names, _find_columns(state, names, state.schema), as_tuple=True)
+    return build_part(names, _find_columns(state, names, state.schema), as_tuple=True)
 
 
 def _is_time(column_type: pa.DataType) -> bool:
@@ -218,27 +231,54 @@ def _build_window(names: Sequence[str], column_types: Sequence[pa.DataType]) -> 
 
 def _timer_name(state: KeyedState, namespace: FlinkType) -> str:
     """Return Flink's name for a timer queue, of functions or of windows."""
-    if state.name.startswith(_TIMERS):
-        return state.name
     domain = "event" if state.time_domain is TimeDomain.EVENT else "processing"
+    if state.name.startswith(_TIMERS):
+        if not state.name.startswith(f"{_TIMERS}{domain}_"):
+            raise UnsupportedTypeError(
+                f"{state} are timers of {domain} time, but Flink would read timers of another time "
+                f"from this name: name the state {_TIMERS}{domain}_SERVICE"
+            )
+        return state.name
     service = "window-timers" if namespace.serializer_length == 16 else "user-timers"
     return f"{_TIMERS}{domain}_{service}"
 
 
-def plan_operator_state(state: OperatorState, *, as_tuple: bool) -> OperatorStatePlan:
-    """Return the plan of an operator state; ``as_tuple`` and errors as in :func:`plan_keyed`."""
+def plan_operator_state(state: OperatorState, types: JobTypes) -> OperatorStatePlan:
+    """Return the plan of an operator state; arguments and errors as in :func:`plan_keyed`."""
+    declared = types.states.get((state.uid, state.name))
     names = state.schema.names
-    if set(names) >= _OFFSETS:
+    if declared is not None and declared.name == KAFKA_SOURCE:
+        return _plan_offsets(state, types)
+    if declared is None and set(names) >= _OFFSETS:
         raise UnsupportedTypeError(
-            f"{state} has Kafka offsets, which cannot be written without the state of the "
-            "source's coordinator: the source would read all topics from its configured "
-            "start. Leave the state out, and start the job's source at these offsets "
-            "(OffsetsInitializer.offsets) under another uid"
+            f"{state} has Kafka offsets. If a KafkaSource of the job shall continue at these, say "
+            f"--type {state.uid}/{state.name}={KAFKA_SOURCE}; if they are data of the job, say "
+            "their type, such as List<Row>. Or leave the state out"
         )
-    columns = _find_columns(state, names, state.schema)
     mode = MODES[RedistributionMode(state.mode)]
+    shape = "Map" if mode == "broadcast" else "List"
+    if declared is not None and declared.name != shape:
+        types.make_fitter(state).add_difference(
+            f"the state is a {mode} state, so its type is {shape}<…>, not {declared}"
+        )
+        declared = None
+    parts = None if declared is None or not declared.parts else declared.parts
     if mode != "broadcast":
-        return OperatorStatePlan(state, mode, _build_part(names, columns, as_tuple=as_tuple), None)
-    key = _build_part(names[:1], columns[:1], as_tuple=as_tuple)
-    value = _build_part(names[1:], columns[1:], as_tuple=as_tuple)
-    return OperatorStatePlan(state, mode, value, key)
+        element = None if parts is None else parts[0]
+        return OperatorStatePlan(state, mode, _plan_part(state, names, element, types), None)
+    key_type, value_type = (None, None) if parts is None else parts
+    key = _plan_part(state, names[:1], key_type, types)
+    return OperatorStatePlan(state, mode, _plan_part(state, names[1:], value_type, types), key)
+
+
+def _plan_offsets(state: OperatorState, types: JobTypes) -> OperatorStatePlan:
+    """Return the plan of offsets that become the state of a Kafka source."""
+    fitter = types.make_fitter(state)
+    misfits = [fitter.add_difference(misfit) for misfit in list_misfits(state)]
+    if state.mode is RedistributionMode.BROADCAST:
+        misfits.append(fitter.add_difference("the splits of a source are no broadcast state"))
+    stored = arrow_schema(state.schema)
+    columns = {name: stored.field(name).type for name in stored.names}
+    column = misfits[0] if misfits else split_column(columns, str(state))
+    part = ExportPart(tuple(columns), column.flink_type, column)
+    return OperatorStatePlan(state, "split", part, None, source_name=SOURCE_READER_STATE)

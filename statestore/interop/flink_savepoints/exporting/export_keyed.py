@@ -95,7 +95,9 @@ class ExportedKeyedStates:
         """
         plans = self._plan.keyed
         if not any(
-            plan.has_flink_groups or plan.state.max_parallelism != self._max_parallelism
+            plan.has_flink_groups
+            or plan.has_class_keys
+            or plan.state.max_parallelism != self._max_parallelism
             for plan in plans
         ):
             return self._stream_runs()
@@ -174,7 +176,8 @@ class ExportedKeyedStates:
         """Yield the entries of a state in some stored key groups, in parts."""
         plan = self._plan.keyed[place]
         for rows in self._read_rows(place, key_groups):
-            if plan.has_flink_groups or plan.state.max_parallelism != self._max_parallelism:
+            is_moved = plan.state.max_parallelism != self._max_parallelism
+            if is_moved or plan.has_flink_groups or plan.has_class_keys:
                 rows = _assign_groups(rows, plan, self._max_parallelism)
             stored, normal = row_set(rows, plan), normalize_rows(rows, plan)
             changed = stored if normal is rows else row_set(normal, plan)

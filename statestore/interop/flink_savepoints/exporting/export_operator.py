@@ -35,7 +35,7 @@ from statestore.interop.flink_savepoints.read.operator_state import (
     kafka_splits,
 )
 from statestore.interop.flink_savepoints.write.canonical_writer import SavepointWriter
-from statestore.jobgraph.redistribution import RedistributionPlan
+from statestore.jobgraph.redistribution import RedistributionMode, RedistributionPlan
 from statestore.restore.plan import redistribution_of
 from statestore.restore.restored import RestoredCheckpoint, RestoredOperatorState
 from statestore.rows.column_types import arrow_schema
@@ -136,9 +136,10 @@ def _redistribute(
     if state_plan.name == SOURCE_READER_STATE and offsets is not None:
         old = _apply_offsets(old, state_plan, offsets)
     lists: list[Elements] = [[] for _ in range(parallelism)]
-    if state_plan.mode == "broadcast":
+    stored = RedistributionMode(state_plan.state.mode)  # the splits of a source may be a union
+    if stored is RedistributionMode.BROADCAST:
         lists = [old[0] if old else []] * parallelism
-    elif state_plan.mode == "union":
+    elif stored is RedistributionMode.UNION:
         for number, elements in enumerate(old):
             lists[number % parallelism] += elements
     else:
@@ -206,6 +207,13 @@ def _encode_elements(plan: OperatorStatePlan, rows: pa.Table) -> list[bytes]:
         raise UnsupportedTypeError(
             f"the elements of {plan.state} cannot be written as {plan.type_name}: {error}"
         ) from error
+    if len({*keys}) < len(keys):
+        twice = next(place for place, key in enumerate(keys) if key in keys[:place])
+        example = rows.select(plan.key.names).slice(twice, 1).to_pylist()[0]
+        raise UnsupportedTypeError(
+            f"{plan.state} has several entries with the key {example}, but the broadcast state of "
+            "Flink is a map: keep one of them"
+        )
     entries = [key + value for key, value in zip(keys, values, strict=True)]
     return [b"".join([i32(len(entries)), *entries])]
 

@@ -6,7 +6,7 @@ refused before anything is written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -32,12 +32,12 @@ from statestore.interop.flink_savepoints.exporting.export_types import (
     OperatorStatePlan,
 )
 from statestore.interop.flink_savepoints.exporting.flink_versions import (
-    find_class_mapping,
+    is_converted,
     migrate_keyed,
     migrate_operator,
 )
+from statestore.interop.flink_savepoints.exporting.job_types import JobTypes, parse_job_types
 from statestore.interop.flink_savepoints.exporting.scala_classes import (
-    ClassMapping,
     list_collections,
     replace_scala_types,
 )
@@ -100,6 +100,7 @@ def plan_export(
             named in the selection.
         UnsupportedTypeError: for a type that Flink does not support, with the operator, state and
             column.
+        SchemaMismatchError: for columns that do not fit the declared types, with each of them.
         InvalidArgumentError: if no state is left to write, or for a wrong version of the target.
         IncompatibleStateError: for an operator of Flink 1 to carry to Flink 2.
         ParallelismError: for an invalid parallelism.
@@ -108,7 +109,8 @@ def plan_export(
     states = ((entry.state.uid, entry.state.name) for entry in manifest.entries)
     known = {state for state in states if record is None or state[0] != RECORD}
     uids = sorted({uid for uid, _ in known})
-    refuse_unknown(known, uids, operators, target.tuples)
+    refuse_unknown(uids, operators)
+    types = parse_job_types(target, known, uids, record)
     lacking = checkpoint_left_out(manifest, record)
     # Without an import record it is unknown from which savepoint operators could be copied.
     operators_lacking = [state for state in lacking if state.state is None and record is not None]
@@ -129,20 +131,22 @@ def plan_export(
     views = [] if record is None else find_views(known, record)
     left = [*list_left_out(known, unwanted, selected, missing), *views]
     skipped = {(state.operator, state.state) for state in left}
-    classes = find_class_mapping(record, target, carried)
+    converts = is_converted(record, target, carried)
     plans = []
     problems: list[_Problem] = []
     for uid in uids:
         names = {name for owner, name in known if owner == uid and (uid, name) not in skipped}
         if names:
-            tupled = {name for owner, name in target.tuples if owner == uid}
-            own = _OperatorSelection(names, tupled, record, classes)
+            own = _OperatorSelection(names, record, types, converts)
             planned = _plan_states(manifest, uid, own, problems)
+            if types.differences:
+                continue
             operator_plan = _plan_operator(
                 manifest, uid, own, planned, parallelism, max_parallelism
             )
             offsets = next((view.state for view in views if view.operator == uid), None)
             plans.append(replace(operator_plan, offsets=offsets))
+    types.refuse_differences()
     _refuse_problems(problems)
     if not plans and not carried:
         raise InvalidArgumentError(
@@ -154,16 +158,15 @@ def plan_export(
 
 @dataclass(frozen=True)
 class _OperatorSelection:
-    """The states of an operator to write, the states to write as tuples, and the import record.
+    """The states of an operator to write, the import record, and the declared types.
 
-    ``classes`` are those that replace classes of Scala if the state is converted from Flink 1 to
-    Flink 2; None if it is not.
+    ``converts`` is whether imported state is converted from Flink 1 to Flink 2.
     """
 
     names: set[str]
-    tuples: set[str]
     record: SavepointRecord | None
-    classes: Mapping[str, ClassMapping] | None
+    types: JobTypes
+    converts: bool
 
     def find_state(self, uid: str, name: str) -> ImportedState | None:
         """Return the import record of a state, None if it was not imported."""
@@ -176,23 +179,23 @@ class _OperatorSelection:
         """Return the plan of a keyed state."""
         known = self.find_state(state.uid, state.name)
         if known is None:
-            return plan_keyed(state, as_tuple=state.name in self.tuples)
-        if self.classes is None:
+            return plan_keyed(state, self.types)
+        if not self.converts:
             return _plan_imported_keyed(state, known)
-        replaced = replace_scala_types(known, self.classes)
+        replaced = replace_scala_types(known, self.types.classes)
         is_rekeyed = replaced.key_serializer != known.key_serializer
         plan = _plan_imported_keyed(state, replaced)
-        migrated = migrate_keyed(plan, list_collections(self.classes))
+        migrated = migrate_keyed(plan, list_collections(self.types.classes))
         return replace(migrated, is_rekeyed=is_rekeyed)
 
     def plan_operator_state(self, state: OperatorState) -> OperatorStatePlan:
         """Return the plan of an operator state."""
         known = self.find_state(state.uid, state.name)
         if known is None:
-            return plan_operator_state(state, as_tuple=state.name in self.tuples)
-        if self.classes is None:
+            return plan_operator_state(state, self.types)
+        if not self.converts:
             return _plan_imported_operator_state(state, known)
-        replaced = replace_scala_types(known, self.classes)
+        replaced = replace_scala_types(known, self.types.classes)
         return migrate_operator(_plan_imported_operator_state(state, replaced))
 
     def find_operator(self, uid: str) -> ImportedOperator | None:
@@ -244,6 +247,7 @@ def _plan_operator(
 ) -> OperatorExport:
     keyed, operator = states
     _refuse_mixed(keyed)
+    _refuse_beside_splits(uid, states)
     imported = selection.find_operator(uid)
     subtasks = parallelism or manifest.operators.parallelism_of(uid)
     stored = {plan.state.max_parallelism for plan in keyed}
@@ -254,6 +258,20 @@ def _plan_operator(
     share = KeyGroupAssignment(max_parallelism=groups, parallelism=subtasks)
     number = manifest.operators.id_of(uid) if imported is None else imported.id
     return OperatorExport(uid, number, share, tuple(keyed), tuple(operator), imported)
+
+
+def _refuse_beside_splits(uid: str, states: _StatePlans) -> None:
+    """Refuse other states of a source, which has only its splits in Flink."""
+    names = [*(plan.state.name for plan in states.keyed)]
+    names += [plan.state.name for plan in states.operator if plan.source_name is None]
+    sources = [plan.state for plan in states.operator if plan.source_name is not None]
+    if sources and len(sources) + len(names) > 1:
+        others = [*(source.name for source in sources[1:]), *names]
+        raise UnsupportedTypeError(
+            f"{sources[0]} becomes the state of a source, which has no other state in Flink, but "
+            f"the operator also has {', '.join(others)}: write the offsets under the uid of the "
+            f"source, or leave the rest out (--leave-out {uid}/{others[0]})"
+        )
 
 
 def choose_key_groups(imported: ImportedOperator | None, wanted: int | None) -> int | None:

@@ -22,7 +22,10 @@ from statestore.interop.flink_savepoints.exporting.export_operator import (
     element_set,
     read_back,
 )
-from statestore.interop.flink_savepoints.exporting.export_rows import row_set
+from statestore.interop.flink_savepoints.exporting.export_rows import (
+    compute_flink_groups,
+    row_set,
+)
 from statestore.interop.flink_savepoints.exporting.export_types import KeyedExport, OperatorExport
 from statestore.interop.flink_savepoints.read.canonical import prefix_bytes
 from statestore.interop.flink_savepoints.read.composite import KeyLayout, split_keys
@@ -136,7 +139,13 @@ def _rebuild_rows(
 def _check_key_groups(
     rows: pa.Table, plan: KeyedExport, max_parallelism: int, groups: Groups
 ) -> pa.Table:
-    wrong = int((key_groups_of(rows, plan.state, max_parallelism) != groups).sum())
+    if plan.has_class_keys:
+        batches = rows.combine_chunks().to_batches()
+        expected = [compute_flink_groups(batch, plan, max_parallelism) for batch in batches]
+        actual_groups = np.concatenate([np.empty(0, np.int32), *expected])
+    else:
+        actual_groups = key_groups_of(rows, plan.state, max_parallelism)
+    wrong = int((actual_groups != groups).sum())
     if wrong:
         raise CorruptionError(
             f"verification of {plan.state} failed: {wrong} rows were written to wrong key groups"

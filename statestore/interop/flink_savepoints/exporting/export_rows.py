@@ -18,12 +18,14 @@ from statestore.interop.flink_savepoints.read.composite import KeyLayout, length
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import BYTES, Spans, join_parts
 from statestore.interop.flink_savepoints.types.encode import encode_list
+from statestore.interop.flink_savepoints.types.families.key_hash import groups_of_hashes
 from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
     ListType,
     MapType,
     NullableType,
 )
+from statestore.interop.flink_savepoints.types.key_recipes import recipe_hash_codes
 from statestore.interop.flink_savepoints.types.named_columns import FLINK_KEY_GROUP
 from statestore.interop.flink_savepoints.types.store_types import as_millis
 from statestore.interop.flink_savepoints.write.entries import Groups, join_entries, prefixes
@@ -177,12 +179,17 @@ def compute_flink_groups(
 ) -> npt.NDArray[np.int32]:
     """Return the key group of each row in Flink.
 
-    Rows whose key group the store cannot compute have a column with it. For another max
+    Imported rows whose key group the store cannot compute have a column with it. For another max
     parallelism, or if there is a recipe for their hash, their keys are decoded.
 
     Raises:
         UnsupportedTypeError: if the hash of the key type is not known, or a row has no key group.
     """
+    if plan.has_class_keys:
+        assert plan.flink.recipe is not None, "the hash of a class has a recipe"
+        keys = plan.key.to_flink(pa.Table.from_batches([rows]))
+        hashes = recipe_hash_codes(plan.flink.recipe, plan.flink.key, keys)
+        return groups_of_hashes(hashes)(max_parallelism)
     if not plan.has_flink_groups:
         return key_groups_of(rows, plan.state, max_parallelism)
     stored = rows.column(FLINK_KEY_GROUP)

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import ClassVar
 
+import pyarrow as pa
+
 from statestore.errors import InvalidArgumentError
 from statestore.format.rescale_proof import RowSet
 from statestore.interop.flink_savepoints.exporting.carry import select_carried_operators
@@ -33,6 +35,7 @@ from statestore.interop.flink_savepoints.exporting.export_types import (
     LeftOut,
     OperatorExport,
 )
+from statestore.interop.flink_savepoints.exporting.kafka_source import coordinator_bytes
 from statestore.interop.flink_savepoints.importing.import_record import (
     RECORD,
     ImportedOperator,
@@ -304,7 +307,7 @@ def _write_operator(
             key=lambda subtask: subtask.index,
         )
     metadata = OperatorHandles(
-        plan.id, plan.share.parallelism, most, tuple(subtasks), _coordinator_handle(known)
+        plan.id, plan.share.parallelism, most, tuple(subtasks), _coordinator_handle(plan, lists)
     )
     result = ExportedOperator(
         operator=plan.uid,
@@ -318,8 +321,17 @@ def _write_operator(
     return _WrittenOperator(plan, metadata, result, contents, lists)
 
 
-def _coordinator_handle(known: ImportedOperator | None) -> InlineHandle | None:
-    if known is None or known.coordinator is None:
+def _coordinator_handle(plan: OperatorExport, lists: Sequence[SubtaskLists]) -> InlineHandle | None:
+    """Return the state of an operator's coordinator: that of a source, or the imported one."""
+    for state in lists:
+        if state.plan.source_name is not None:
+            offsets = pa.concat_tables(state.lists)
+            return InlineHandle(plan.id, coordinator_bytes(offsets, str(state.plan.state)))
+    return None if plan.imported is None else _imported_coordinator(plan.imported)
+
+
+def _imported_coordinator(known: ImportedOperator) -> InlineHandle | None:
+    if known.coordinator is None:
         return None
     return InlineHandle(known.coordinator_name or "", known.coordinator)
 
@@ -332,7 +344,7 @@ def _build_stateless_operator(known: ImportedOperator, most: int | None) -> Oper
         min(known.parallelism, groups) if groups > 0 else known.parallelism,
         groups,
         (),
-        _coordinator_handle(known),
+        _imported_coordinator(known),
         is_finished=known.is_finished,
     )
 

@@ -190,6 +190,14 @@ class KeyedExport:
         return self.columns is not None and self.columns.form.has_flink_groups
 
     @property
+    def has_class_keys(self) -> bool:
+        """Whether its keys are a class of the job, with a recipe for the hash, without an import.
+
+        The store's key groups are then not those of Flink.
+        """
+        return self.columns is None and self.flink.recipe is not None
+
+    @property
     def stored(self) -> pa.Schema:
         """The columns of its rows."""
         return arrow_schema(self.state.schema)
@@ -199,6 +207,7 @@ class KeyedExport:
 class OperatorStatePlan:
     """The export plan of an operator state; ``key`` is set for a broadcast map only.
 
+    ``source_name`` is the name in Flink of a state that has the splits of a source.
     ``is_migrated`` is True if its values are converted for Flink 2.
     ``read_value`` is the type of the values in Flink 1, if it is not that in ``flink``.
     """
@@ -209,11 +218,13 @@ class OperatorStatePlan:
     key: ExportPart | None
     imported: ImportedState | None = None
     is_migrated: bool = False
+    source_name: str | None = None
 
     @property
     def name(self) -> str:
         """The state's name in Flink."""
-        return self.state.name if self.imported is None else self.imported.name
+        own = self.state.name if self.imported is None else self.imported.name
+        return self.source_name or own
 
     @property
     def is_bytes(self) -> bool:
@@ -228,9 +239,9 @@ class OperatorStatePlan:
         options = {"OPERATOR_STATE_DISTRIBUTION_MODE": _DISTRIBUTIONS[self.mode]}
         serializers = {"VALUE_SERIALIZER": make_snapshot(self.value.flink_type)}
         if self.key is None:
-            return StateInfo(self.state.name, "operator", options, serializers)
+            return StateInfo(self.name, "operator", options, serializers)
         serializers["KEY_SERIALIZER"] = make_snapshot(self.key.flink_type)
-        return StateInfo(self.state.name, "broadcast", options, serializers)
+        return StateInfo(self.name, "broadcast", options, serializers)
 
     @property
     def type_name(self) -> str:

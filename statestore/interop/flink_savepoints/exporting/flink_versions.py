@@ -8,7 +8,7 @@ other serializers that this package writes are the same in both.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -24,10 +24,6 @@ from statestore.interop.flink_savepoints.exporting.export_types import (
     ImportedPart,
     KeyedExport,
     OperatorStatePlan,
-)
-from statestore.interop.flink_savepoints.exporting.scala_classes import (
-    ClassMapping,
-    parse_class_mapping,
 )
 from statestore.interop.flink_savepoints.importing.import_record import (
     ImportedState,
@@ -62,12 +58,13 @@ from statestore.interop.flink_savepoints.types.kryo_migration import (
 from statestore.interop.flink_savepoints.types.named_columns import EntryForm
 
 __all__ = [
-    "find_class_mapping",
+    "is_converted",
     "migrate_elements",
     "migrate_keyed",
     "migrate_operator",
     "migrate_rows",
     "must_migrate",
+    "parse_flink_major",
 ]
 
 _VERSION = re.compile(r"([12])(\.\d+)*")
@@ -96,7 +93,7 @@ def must_migrate(record: SavepointRecord | None, target: FlinkTarget) -> bool:
             and a job of Flink 1, and if nothing says which Flink wrote the savepoint.
     """
     written_by = _parse_major(target.written_by, "written_by")
-    wanted = _parse_major(target.version, "the version of the target")
+    wanted = parse_flink_major(target.version)
     if wanted is None or record is None:
         return False
     if written_by is None:
@@ -115,6 +112,14 @@ def must_migrate(record: SavepointRecord | None, target: FlinkTarget) -> bool:
     return written_by < wanted
 
 
+def parse_flink_major(version: str | None) -> int | None:
+    """Return 1 or 2 for the target's version of Flink; None if it is not given.
+
+    Raises InvalidArgumentError for another text.
+    """
+    return _parse_major(version, "the version of the target")
+
+
 def _parse_major(version: str | None, what: str) -> int | None:
     if version is None:
         return None
@@ -126,21 +131,21 @@ def _parse_major(version: str | None, what: str) -> int | None:
     return int(match[1])
 
 
-def find_class_mapping(
+def is_converted(
     record: SavepointRecord | None, target: FlinkTarget, carried: Sequence[LeftOutState]
-) -> Mapping[str, ClassMapping] | None:
-    """Return by what classes of Scala are replaced; None if no state changes its serializers.
+) -> bool:
+    """Return whether states are converted for Flink 2, and so change their serializers.
 
     Raises IncompatibleStateError for an operator that would keep its serializers.
     """
     if not must_migrate(record, target):
-        return None
+        return False
     if carried:
         raise IncompatibleStateError(
             f"operator {carried[0].operator!r} cannot be carried to Flink 2: its state is copied "
             "with the serializers of Flink 1. Leave it out (--leave-out)"
         )
-    return parse_class_mapping(target.classes or {})
+    return True
 
 
 def migrate_keyed(plan: KeyedExport, collections: Collections) -> KeyedExport:

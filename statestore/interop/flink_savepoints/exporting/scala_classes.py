@@ -18,6 +18,8 @@ from statestore.interop.flink_savepoints.importing.import_record import Imported
 from statestore.interop.flink_savepoints.metadata.java_binary import i32
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import SerializerSnapshot
 from statestore.interop.flink_savepoints.read.unknown_snapshots import read_whole_snapshot
+from statestore.interop.flink_savepoints.types.declared_columns import JobClass
+from statestore.interop.flink_savepoints.types.declared_types import parse_declared_type
 from statestore.interop.flink_savepoints.types.families.base import nested_types, replace_parts
 from statestore.interop.flink_savepoints.types.families.eithers import EitherType
 from statestore.interop.flink_savepoints.types.families.enums import EnumType
@@ -60,7 +62,7 @@ class ClassMapping:
 
     ``fields`` are the names of the POJO's fields, in the order of the case class. ``key_hash`` is a
     recipe for keys, as in an import. ``collections`` are types of fields, of a class that already
-    is a POJO.
+    is a POJO. ``described`` is a class of Java that replaces nothing.
     """
 
     pojo: str | None = None
@@ -68,10 +70,13 @@ class ClassMapping:
     fields: tuple[str, ...] = ()
     key_hash: str | None = None
     collections: Mapping[str, FlinkType] = field(default_factory=dict)
+    described: JobClass | None = None
 
     @property
     def kind(self) -> str:
-        """The kind of the class: ``tuple``, ``pojo``, ``enum`` or ``collections``."""
+        """``described``, ``collections``, ``pojo``, ``enum`` or ``tuple``."""
+        if self.described is not None:
+            return "described"
         if self.collections:
             return "collections"
         return "pojo" if self.pojo is not None else "tuple" if self.enum is None else "enum"
@@ -83,7 +88,9 @@ def parse_class_mapping(classes: Mapping[str, Any]) -> dict[str, ClassMapping]:
     Args:
         classes: by the name of a class of Scala a mapping: ``{"tuple": True}``, ``{"pojo": name,
             "fields": [names]}``, or ``{"enum": name}``; a class of keys also has ``hash``. By the
-            name of a POJO: ``{"collections": {field: type}}``.
+            name of a POJO: ``{"collections": {field: type}}``. By the name of a class of Java
+            ``{"fields": {name: type}}``, which has ``hash`` if it is a key, or ``{"constants":
+            [names]}``.
 
     Raises:
         InvalidArgumentError: for a mapping of another form, with the class.
@@ -92,6 +99,12 @@ def parse_class_mapping(classes: Mapping[str, Any]) -> dict[str, ClassMapping]:
 
 
 def _parse_mapping(name: str, given: Any) -> ClassMapping:
+    if isinstance(given, dict):
+        members, constants = given.get("fields"), given.get("constants")
+        if isinstance(members, dict) and members and {*given} <= {"fields", "hash"}:
+            return _parse_pojo(name, members, given.get("hash"))
+        if isinstance(constants, list) and constants and len(given) == 1:
+            return _parse_enum(name, constants)
     declared = given.get("collections") if isinstance(given, dict) and len(given) == 1 else None
     if isinstance(declared, dict) and declared:
         collections = {
@@ -106,7 +119,8 @@ def _parse_mapping(name: str, given: Any) -> ClassMapping:
     ):
         raise InvalidArgumentError(
             f"the class {name!r} is mapped to {given!r}: say tuple = true, or pojo = '…' with "
-            "fields = ['…'], or enum = '…'; for the fields of a POJO, collections = {field = '…'}"
+            "fields = ['…'], or enum = '…'; for a class of Java, fields = {field = 'type'}, "
+            "collections = {field = 'type'} or constants = ['…']"
         )
     members = given.get("fields", [])
     texts = [text for key, text in given.items() if key in ("pojo", "enum", "hash")]
@@ -115,6 +129,27 @@ def _parse_mapping(name: str, given: Any) -> ClassMapping:
     if len({*members}) != len(members):
         raise InvalidArgumentError(f"the class {name!r} is mapped to a POJO with a field twice")
     return ClassMapping(given.get("pojo"), given.get("enum"), tuple(members), given.get("hash"))
+
+
+def _parse_pojo(name: str, members: Mapping[str, Any], key_hash: Any) -> ClassMapping:
+    if not all(
+        isinstance(text, str) for text in (*members.values(), "" if key_hash is None else key_hash)
+    ):
+        raise InvalidArgumentError(f"the class {name!r} has a field or hash that is not text")
+    fields = {
+        member: parse_declared_type(text, f"the field {member!r} of {name}")
+        for member, text in members.items()
+    }
+    return ClassMapping(key_hash=key_hash, described=JobClass(fields=fields))
+
+
+def _parse_enum(name: str, constants: list[Any]) -> ClassMapping:
+    if not all(isinstance(text, str) for text in constants) or len({*constants}) < len(constants):
+        raise InvalidArgumentError(
+            f"the enum {name!r} has the constants {constants!r}: say the name of each once, in "
+            "the order of the class"
+        )
+    return ClassMapping(described=JobClass(constants=tuple(constants)))
 
 
 def list_collections(classes: Mapping[str, ClassMapping]) -> Collections:

@@ -89,17 +89,10 @@ def find_views(known: set[tuple[str, str]], record: SavepointRecord) -> list[Lef
     ]
 
 
-def refuse_unknown(
-    known: set[tuple[str, str]],
-    uids: Sequence[str],
-    operators: Collection[str] | None,
-    states: Collection[tuple[str, str]],
-) -> None:
-    """Raise StateNotFoundError for an operator or a state that the checkpoint does not have."""
+def refuse_unknown(uids: Sequence[str], operators: Collection[str] | None) -> None:
+    """Raise StateNotFoundError for an operator that the checkpoint does not have."""
     for uid in operators or ():
         if uid not in uids:
             raise StateNotFoundError(
                 f"the checkpoint has no operator {uid!r}; it has {', '.join(uids)}"
             )
-    for uid, name in sorted({*states} - known):
-        raise StateNotFoundError(f"operator {uid!r} has no state {name!r}")

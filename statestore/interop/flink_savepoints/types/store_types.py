@@ -35,11 +35,18 @@ from statestore.keys.key_types import JavaType
 __all__ = [
     "FlinkColumn",
     "as_millis",
+    "cast_column",
     "combine_columns",
     "from_millis",
+    "identity_column",
     "key_column",
+    "list_column",
+    "map_column",
+    "null_mask",
     "python_key",
+    "row_column",
     "sql_key",
+    "tuple_column",
     "value_column",
 ]
 
@@ -76,7 +83,7 @@ def value_column(stored: pa.DataType) -> FlinkColumn:
     """
     types = pa.types
     if stored in _PLAIN:
-        return _identity_column(stored, _PLAIN[stored])
+        return identity_column(stored, _PLAIN[stored])
     if types.is_timestamp(stored):
         name = "LocalDateTime" if stored.tz is None else "Instant"
         return FlinkColumn(
@@ -86,12 +93,12 @@ def value_column(stored: pa.DataType) -> FlinkColumn:
         return _text_column(stored, "BigDecimal")
     if types.is_struct(stored):
         parts = [value_column(field.type) for field in stored]
-        return _row_column(stored, parts)
+        return row_column(stored, parts)
     if types.is_list(stored):
         element = value_column(stored.value_type)
-        return _list_column(stored, element)
+        return list_column(stored, element)
     if types.is_map(stored):
-        return _map_column(stored, value_column(stored.key_type), value_column(stored.item_type))
+        return map_column(stored, value_column(stored.key_type), value_column(stored.item_type))
     raise UnsupportedTypeError(f"Flink has no serializer for values of type {stored}")
 
 
@@ -104,7 +111,7 @@ def key_column(stored: pa.DataType, java: JavaType) -> FlinkColumn:
     if _ARROW.get(name) == stored:
         return value_column(stored)
     if name in _NUMBERS and pa.types.is_integer(stored):
-        return _cast_column(stored, name, _ARROW[name])
+        return cast_column(stored, name, _ARROW[name])
     if name == "Character":
         return _character_column(stored)
     if name == "BigInteger" and pa.types.is_decimal(stored):
@@ -154,9 +161,9 @@ def _time_key(stored: pa.DataType, java: JavaType) -> FlinkColumn:
             lambda array: _join_seconds(array, per).cast(stored),
         )
     if name in _MILLIS:
-        return _cast_column(stored, _MILLIS[name], pa.timestamp("ms", "UTC"))
+        return cast_column(stored, _MILLIS[name], pa.timestamp("ms", "UTC"))
     if name == "LocalTime":
-        return _cast_column(stored, name, pa.time64("ns"))
+        return cast_column(stored, name, pa.time64("ns"))
     return _composite_key(stored, java)
 
 
@@ -164,9 +171,14 @@ def _composite_key(stored: pa.DataType, java: JavaType) -> FlinkColumn:
     parts = java.parts
     if parts is not None and pa.types.is_struct(stored) and java.name in ("Tuple", "Row"):
         inner = [key_column(field.type, part) for field, part in zip(stored, parts, strict=True)]
-        return _row_column(stored, inner) if java.name == "Row" else _tuple_column(stored, inner)
+        return row_column(stored, inner) if java.name == "Row" else tuple_column(stored, inner)
     if parts is not None and pa.types.is_list(stored) and java.name == "List":
-        return _list_column(stored, key_column(stored.value_type, parts[0]))
+        return list_column(stored, key_column(stored.value_type, parts[0]))
+    if java.name == "NamedRow":
+        raise UnsupportedTypeError(
+            f"a key that is hashed as {java} cannot be restored: Flink hashes a Row by its names "
+            "only until it has read the row back, and by position from then on. Hash it as Row"
+        )
     raise UnsupportedTypeError(
         f"a key that is hashed as {java} is written by Kryo with classes that only the job has"
     )
@@ -280,7 +292,7 @@ def combine_columns(
     """
     fields = zip(names, columns, strict=True)
     stored = pa.struct([pa.field(name, column.stored) for name, column in fields])
-    return _tuple_column(stored, columns) if as_tuple else _row_column(stored, columns)
+    return tuple_column(stored, columns) if as_tuple else row_column(stored, columns)
 
 
 def as_millis(array: pa.Array) -> pa.Array:
@@ -303,11 +315,12 @@ def from_millis(array: pa.Array, stored: pa.DataType) -> pa.Array:
     return array.cast(pa.timestamp("ms", stored.tz)).cast(stored)
 
 
-def _identity_column(stored: pa.DataType, name: str) -> FlinkColumn:
+def identity_column(stored: pa.DataType, name: str) -> FlinkColumn:
+    """Return a column whose values are those of Flink's type ``name``."""
     return FlinkColumn(stored, Scalar(name), lambda array: array, lambda array: array.cast(stored))
 
 
-def _cast_column(stored: pa.DataType, name: str, arrow: pa.DataType) -> FlinkColumn:
+def cast_column(stored: pa.DataType, name: str, arrow: pa.DataType) -> FlinkColumn:
     """Return the conversions for a whole number that Flink has as another type."""
     width: pa.DataType = pa.int64() if pa.types.is_temporal(arrow) else arrow
     return FlinkColumn(
@@ -343,7 +356,8 @@ def _character_column(stored: pa.DataType) -> FlinkColumn:
     )
 
 
-def _null_mask(array: pa.Array) -> pa.Array | None:
+def null_mask(array: pa.Array) -> pa.Array | None:
+    """Return which values of a column are null; None if there are none."""
     return array.is_null() if array.null_count else None
 
 
@@ -354,7 +368,7 @@ def _split_seconds(whole: pa.Array, per: int) -> pa.Array:
     nano = (rest * (_NANOS // per)).astype(np.int32)
     fields = [INSTANT.field(0), INSTANT.field(1)]
     parts = [pa.array(second), pa.array(nano)]
-    return pa.StructArray.from_arrays(parts, fields=fields, mask=_null_mask(whole))
+    return pa.StructArray.from_arrays(parts, fields=fields, mask=null_mask(whole))
 
 
 def _join_seconds(array: pa.Array, per: int) -> pa.Array:
@@ -370,7 +384,8 @@ def _join_micros(array: pa.Array, stored: pa.DataType) -> pa.Array:
     return _join_seconds(array, _MICROS).cast(stored)
 
 
-def _tuple_column(stored: pa.DataType, parts: Sequence[FlinkColumn]) -> FlinkColumn:
+def tuple_column(stored: pa.DataType, parts: Sequence[FlinkColumn]) -> FlinkColumn:
+    """Return a struct as a tuple; UnsupportedTypeError for more fields than Flink supports."""
     if not 1 <= len(parts) <= _MOST_FIELDS:
         raise UnsupportedTypeError(f"Flink has no tuple of {len(parts)} fields")
     tuple_type = TupleType(f"{_TUPLE}{len(parts)}", tuple(part.flink_type for part in parts))
@@ -382,7 +397,8 @@ def _tuple_column(stored: pa.DataType, parts: Sequence[FlinkColumn]) -> FlinkCol
     )
 
 
-def _row_column(stored: pa.DataType, parts: Sequence[FlinkColumn]) -> FlinkColumn:
+def row_column(stored: pa.DataType, parts: Sequence[FlinkColumn]) -> FlinkColumn:
+    """Return a struct as a ``Row``."""
     row_type = RowType(tuple(part.flink_type for part in parts))
 
     def to_flink(array: pa.Array) -> pa.Array:
@@ -400,7 +416,7 @@ def _fields_to_flink(
     columns = [part.to_flink(column) for part, column in zip(parts, array.flatten(), strict=True)]
     names = [*(name for name, _ in first), *(f"f{index}" for index in range(len(columns)))]
     return pa.StructArray.from_arrays(
-        [*(column for _, column in first), *columns], names, mask=_null_mask(array)
+        [*(column for _, column in first), *columns], names, mask=null_mask(array)
     )
 
 
@@ -409,7 +425,7 @@ def _fields_from_flink(
 ) -> pa.Array:
     columns = array.flatten()[skipped:]
     converted = [part.from_flink(column) for part, column in zip(parts, columns, strict=True)]
-    return pa.StructArray.from_arrays(converted, fields=list(stored), mask=_null_mask(array))
+    return pa.StructArray.from_arrays(converted, fields=list(stored), mask=null_mask(array))
 
 
 def _list_offsets(array: pa.Array) -> pa.Array:
@@ -421,27 +437,31 @@ def _list_offsets(array: pa.Array) -> pa.Array:
     return pa.array(np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]).astype(np.int32))
 
 
-def _list_column(stored: pa.DataType, element: FlinkColumn) -> FlinkColumn:
+def list_column(stored: pa.DataType, element: FlinkColumn) -> FlinkColumn:
+    """Return a list of ``element``."""
+
     def to_flink(array: pa.Array) -> pa.Array:
         values = element.to_flink(array.flatten())
-        return pa.ListArray.from_arrays(_list_offsets(array), values, mask=_null_mask(array))
+        return pa.ListArray.from_arrays(_list_offsets(array), values, mask=null_mask(array))
 
     def from_flink(array: pa.Array) -> pa.Array:
         values = element.from_flink(array.flatten())
         return pa.ListArray.from_arrays(
-            _list_offsets(array), values, type=stored, mask=_null_mask(array)
+            _list_offsets(array), values, type=stored, mask=null_mask(array)
         )
 
     return FlinkColumn(stored, ListType(element.flink_type), to_flink, from_flink)
 
 
-def _map_column(stored: pa.DataType, key: FlinkColumn, value: FlinkColumn) -> FlinkColumn:
+def map_column(stored: pa.DataType, key: FlinkColumn, value: FlinkColumn) -> FlinkColumn:
+    """Return a map from ``key`` to ``value``."""
+
     def convert(
         array: pa.Array, convert_key: Conversion, convert_value: Conversion, map_type: Any
     ) -> pa.Array:
         array = pc.take(array, pa.array(np.arange(len(array)))) if array.offset else array
         keys, items = convert_key(array.keys), convert_value(array.items)
-        mask = _null_mask(array)
+        mask = null_mask(array)
         return pa.MapArray.from_arrays(array.offsets, keys, items, map_type, mask=mask)
 
     return FlinkColumn(
