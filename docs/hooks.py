@@ -40,6 +40,7 @@ PYTHON = {
             "statestore.restore.restored.RestoredKeyedState",
             "statestore.restore.restored.RestoredOperatorState",
             "statestore.snapshot.bootstrap.BootstrapPlan",
+            "statestore.snapshot.bootstrap_elements.ElementsPlan",
         ),
     ),
     "streaming": ("Python, streaming", ("statestore.streaming",), ()),

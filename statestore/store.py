@@ -26,13 +26,14 @@ from statestore.display import (
     when,
 )
 from statestore.durations import Duration, milliseconds_of
-from statestore.engines.choice import reread, spark_module
+from statestore.engines.choice import reread, rows_on_driver, spark_module
 from statestore.errors import InvalidArgumentError, StateStoreError, StoreNotFoundError
 from statestore.format.compaction_policy import CompactionRule
 from statestore.format.manifest import Manifest
 from statestore.format.state import LAYOUT_CHOICES
 from statestore.format.ttl import TimeToLive
 from statestore.jobgraph.graph import JobGraph
+from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.ranges import RangeAssignment
 from statestore.listeners import CheckpointListener
 from statestore.parquet.writer import ParquetOptions
@@ -48,6 +49,10 @@ from statestore.rows.dataframes import RowStream
 from statestore.snapshot import begin as begin_command
 from statestore.snapshot.bootstrap import BootstrappedState, BootstrapPlan
 from statestore.snapshot.bootstrap import plan_bootstrap as plan_bootstrap_command
+from statestore.snapshot.bootstrap_elements import ElementsPlan
+from statestore.snapshot.bootstrap_elements import (
+    plan_bootstrap_elements as plan_bootstrap_elements_command,
+)
 from statestore.snapshot.measurement import Measuring
 from statestore.snapshot.write_options import DEFAULTS, Columns, KeyedArguments, KeyedOptions
 from statestore.snapshot.writer import CheckpointWriter
@@ -442,6 +447,66 @@ class StateStore:
             layout=self._parts.layout if catalog is None else catalog.layout(self._parts.layout),
             parquet=self._parts.parquet,
             snapshot=self.snapshot,
+        )
+
+    def bootstrap_elements(
+        self,
+        operator: str,
+        state: str,
+        rows: Any,
+        *,
+        mode: RedistributionMode | str,
+        replace: bool = False,
+    ) -> BootstrappedState:
+        """Begin an operator state with the rows of a table, as a new checkpoint.
+
+        It does for operator state what :meth:`bootstrap` does for keyed state. All elements are
+        held in memory.
+
+        Args:
+            operator: the operator's uid.
+            state: the state's name.
+            rows: all elements, as a DataFrame or table, or as dictionaries.
+            mode: ``split``, ``union`` or ``broadcast``. Flink takes the first column of broadcast
+                state as the key of an entry.
+            replace: whether the elements may replace a state that the store has.
+
+        Returns:
+            The state, and the checkpoint.
+
+        Raises:
+            InvalidArgumentError: if the store has the state, unless ``replace`` is True.
+            CommitConflictError: if another writer has taken over.
+            StateStoreError: as ``checkpoint.write_split``.
+        """
+        table = rows_on_driver(rows, f"state {state!r}")
+        plan = self.plan_bootstrap_elements(operator, state, table, mode=mode)
+        return plan.write(table, replace_stored=replace)
+
+    def plan_bootstrap_elements(
+        self, operator: str, state: str, rows: Any, *, mode: RedistributionMode | str
+    ) -> ElementsPlan:
+        """Return which state :meth:`bootstrap_elements` would make; nothing is read or written.
+
+        Args:
+            operator: as in :meth:`bootstrap_elements`.
+            state: as in :meth:`bootstrap_elements`.
+            rows: the elements, or their ``pyarrow.Schema``.
+            mode: as in :meth:`bootstrap_elements`.
+
+        Returns:
+            The plan, with the methods of that of :meth:`plan_bootstrap`.
+
+        Raises:
+            InvalidArgumentError or UnsupportedTypeError: for columns that the state cannot have.
+            SchemaMismatchError: for a conflict with the stored state.
+        """
+        try:
+            catalog = self._parts.catalog()
+        except StoreNotFoundError:
+            catalog = None
+        return plan_bootstrap_elements_command(
+            catalog, self.url, operator, state, rows, mode, snapshot=self.snapshot
         )
 
     def restore(

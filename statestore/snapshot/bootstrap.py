@@ -19,7 +19,7 @@ from statestore.engines.row_check import CheckedRows, check_rows
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.schema import type_text
-from statestore.format.state import KeyedState, Layout
+from statestore.format.state import KeyedState, Layout, OperatorState
 from statestore.jobgraph.stored_operators import Operators
 from statestore.parquet.writer import ParquetOptions
 from statestore.rows.input_rows import StreamedRows
@@ -35,7 +35,9 @@ __all__ = [
     "BootstrappedState",
     "PlannedColumn",
     "PlannedState",
+    "newest_checkpoint",
     "plan_bootstrap",
+    "stored_error",
 ]
 
 
@@ -58,15 +60,17 @@ class PlannedColumn:
 class PlannedState:
     """A state that a table will be.
 
-    ``replaced_rows`` is the number of rows that the state had before; None for a new state.
+    ``kind`` is the kind of keyed state, or the redistribution mode of operator state, which has no
+    ``hash_scheme`` and ``max_parallelism``. ``replaced_rows`` is the number of rows that the state
+    had before; None for a new state.
     """
 
     store: str
     operator: str
     state: str
     kind: str
-    hash_scheme: str
-    max_parallelism: int
+    hash_scheme: str | None
+    max_parallelism: int | None
     columns: tuple[PlannedColumn, ...]
     replaced_rows: int | None
 
@@ -170,10 +174,10 @@ class BootstrapPlan:
         request = self.arguments
         name = (request.operator, request.state)
         if self.stored is not None and not replace_stored:
-            raise _stored_error(self.planned, self.store)
+            raise stored_error(self.planned, self.store)
         with self.begin() as checkpoint:  # another writer may have added the state since the plan
             if name in checkpoint.left_out() and not replace_stored:
-                raise _stored_error(self.planned, self.store)
+                raise stored_error(self.planned, self.store)
             assert request.key is not None, "a bootstrap has a key"
             entry = checkpoint.write_keyed(
                 request.operator,
@@ -204,7 +208,8 @@ def _role(name: str, state: KeyedState) -> str:
     return next(of_column, "time" if is_time else "value")
 
 
-def _stored_error(state: KeyedState, store: str) -> InvalidArgumentError:
+def stored_error(state: KeyedState | OperatorState, store: str) -> InvalidArgumentError:
+    """Return the error for a state that the store has and that may not be replaced."""
     return InvalidArgumentError(
         f"{store} already has {state}: choose another name, replace its rows (--replace, or "
         "replace=True), or change single rows with 'statestore edit'"
@@ -250,7 +255,7 @@ def plan_bootstrap(
         InvalidArgumentError, UnsupportedTypeError, ParallelismError or SchemaMismatchError: as
             ``checkpoint.write_keyed``.
     """
-    newest = None if catalog is None else _newest_checkpoint(catalog)
+    newest = None if catalog is None else newest_checkpoint(catalog)
     operators = Operators(1) if newest is None else newest.operators
     request = keyed_request(operators, layout, arguments)
     stored, entry = StoredFacts(None, None), None
@@ -278,6 +283,7 @@ def plan_bootstrap(
     return BootstrapPlan(store, planned, entry, arguments, parquet, begin)
 
 
-def _newest_checkpoint(catalog: Catalog) -> Manifest | None:
+def newest_checkpoint(catalog: Catalog) -> Manifest | None:
+    """Return the newest checkpoint of a store, None if it has none."""
     visible, _ = catalog.visible_and_newest()
     return catalog.load(visible[-1]) if visible else None

@@ -62,9 +62,11 @@ def write_operator(
     collected.refuse_twice(uid, name)
     attempt = collected.attempt
     with attempt.measuring.writing(uid, name):
-        state, table, counts = operator_state(
-            uid, name, elements, mode, attempt.operators.parallelism_of(uid), attempt.history
+        parallelism, stored = (
+            attempt.operators.parallelism_of(uid),
+            attempt.history.operator(uid, name),
         )
+        state, table, counts = operator_state(uid, name, elements, mode, parallelism, stored)
         folder = operator_table(uid, name)
         handles = write_elements(
             table, state, attempt.catalog.storage, folder, attempt.checkpoint_id

@@ -42,7 +42,7 @@ from statestore.parquet.operator_elements import (
     schema_of_elements,
 )
 from statestore.rows.uuids import is_uuid, uuid_columns
-from statestore.snapshot.prior_checkpoints import PriorCheckpoints, StoredFacts
+from statestore.snapshot.prior_checkpoints import StoredFacts
 from statestore.snapshot.state_ttl import TtlAsked, kept_ttl
 from statestore.snapshot.write_options import Columns, KeyedArguments, KeyTypes
 
@@ -261,14 +261,15 @@ def operator_state(
     elements: Any,
     mode: RedistributionMode,
     parallelism: int,
-    history: PriorCheckpoints,
+    stored: OperatorState | None,
 ) -> tuple[OperatorState, pa.Table, tuple[int, ...]]:
     """Return the state, its elements with ``subtask`` and ``position``, and the count per subtask.
+
+    ``stored`` is the state as an earlier checkpoint has it, None if there is none.
 
     Raises InvalidArgumentError if there is not one list per subtask, or if the elements are too
     large. Raises SchemaMismatchError if mode or columns differ from the stored ones.
     """
-    stored = history.operator(uid, name)
     if stored is not None and stored.mode is mode and not stored.schema.fields:
         stored = None  # it never had an element, so its columns are unknown
     copies = 1 if mode is RedistributionMode.BROADCAST else parallelism

@@ -108,3 +108,41 @@ def test_wrong_calls_are_usage_errors(run: Run) -> None:
     for words, said in cases:
         done = run("bootstrap", *words, *STATE)
         assert (done.exit_code, said in done.stderr) == (2, True), words
+
+
+def test_a_table_becomes_an_operator_state(run: Run) -> None:
+    write_rows(rule=["a", "b"], limit=[1, 2])
+    state = ("--operator", "u", "--state", "rules", "--store", "s", "--kind", "broadcast")
+    done = run("bootstrap", "t.parquet", *state, "--dry-run", "--output", "json")
+    document = json.loads(done.stdout)
+    assert (done.exit_code, document["rows"], document["checked"]["duplicates"]) == (0, 2, 0)
+    assert (document["kind"], document["hash_scheme"], document["max_parallelism"]) == (
+        "broadcast",
+        None,
+        None,
+    )
+    assert not Path("s").exists()
+    done = run("bootstrap", "t.parquet", *state)
+    assert (done.exit_code, done.stderr) == (0, "")
+    first, _, rule, limit, wrote, rows, written = done.stdout.splitlines()
+    assert first == "t.parquet, 2 rows, as broadcast state 'rules' of operator 'u':"
+    assert (rule.split(), limit.split()) == (
+        ["rule", "string", "value"],
+        ["limit", "long", "value"],
+    )
+    assert wrote.startswith("wrote state rules of operator u in ")
+    assert (rows, written.split()[0]) == ("  rows         2", "written")
+    elements = StateStore.open("s").restore().operator_state("u", "rules").subtask(0)
+    assert elements == [{"rule": "a", "limit": 1}, {"rule": "b", "limit": 2}]
+
+
+def test_operator_state_has_no_keys_and_keyed_state_has(run: Run) -> None:
+    write_rows(rule=["a"], limit=[1])
+    state = ("--operator", "u", "--state", "rules", "--store", "s")
+    done = run("bootstrap", "t.parquet", *state)
+    assert (done.exit_code, "name the key columns with --key" in done.stderr) == (2, True)
+    for option in (("--key", "rule"), ("--ttl", "7d"), ("--max-parallelism", "12")):
+        done = run("bootstrap", "t.parquet", *state, "--kind", "union", *option)
+        assert done.exit_code == 2
+        assert "--kind union is operator state, which has no keys" in done.stderr
+    assert not Path("s").exists()

@@ -1,4 +1,4 @@
-"""``statestore bootstrap``: begin a keyed state with the rows of a table."""
+"""``statestore bootstrap``: begin a state with the rows of a table."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from statestore.format.ttl import TimeToLive
 from statestore.interop.tables.duckdb_query import open_query
 from statestore.interop.tables.source_table import SourceTable
 from statestore.interop.tables.table_formats import FORMATS, open_table
+from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.hashing import HASH_SCHEMES
 from statestore.snapshot.bootstrap import BootstrapPlan, PlannedState
+from statestore.snapshot.bootstrap_elements import ElementsPlan
 from statestore.snapshot.write_options import KeyedOptions
 
 __all__ = ["bootstrap_state"]
@@ -60,8 +62,9 @@ class BootstrapSummary(PlannedState):
         "text; --type gives them another type, in Delta's notation: long, integer, double, "
         "boolean, date, timestamp (with a zone), timestamp_ntz, decimal(10,2). Rows with a null "
         "key, and several rows with the same key, are refused before anything is visible, with "
-        "examples. With --dry-run all rows are read and checked, and nothing is written. A job "
-        "that runs at the same time can no longer commit."
+        "examples. Operator state has no keys, and its elements are held in memory. With --dry-run "
+        "all rows are read and checked, and nothing is written. A job that runs at the same time "
+        "can no longer commit."
     ),
     examples=(
         (
@@ -71,6 +74,10 @@ class BootstrapSummary(PlannedState):
         (
             "statestore bootstrap totals.csv --operator totals-by-user --state totals --key "
             "user_id --type total=long --dry-run --store ./fraud"
+        ),
+        (
+            "statestore bootstrap rules.parquet --operator checks --state rules --kind broadcast "
+            "--store ./fraud"
         ),
         (
             'statestore bootstrap --sql "SELECT user_id, sum(amount) AS total FROM '
@@ -83,13 +90,17 @@ class BootstrapSummary(PlannedState):
 @one_state_options
 @click.option("--sql", metavar="SELECT", help="The rows, as a query of DuckDB.")
 @click.option(
-    "--key", multiple=True, required=True, metavar="COLUMN", help="A key column; can be repeated."
+    "--key",
+    multiple=True,
+    metavar="COLUMN",
+    help="A key column; can be repeated. Operator state has none.",
 )
 @click.option("--namespace", multiple=True, metavar="COLUMN", help="A namespace column.")
 @click.option(
     "--kind",
-    type=click.Choice([str(kind) for kind in StateKind]),
-    help="What a row is: a value, an element of a list, an entry of a map, or a timer. [value]",
+    type=click.Choice([str(kind) for kind in (*StateKind, *RedistributionMode)]),
+    help="What a row is: a value, an element of a list, an entry of a map, or a timer; in operator "
+    "state, an element of a split or union list, or of broadcast state. [value]",
 )
 @click.option(
     "--entry", multiple=True, metavar="COLUMN", help="The position, map key or time of an entry."
@@ -157,24 +168,39 @@ def bootstrap_state(
     replace: bool,
     dry_run: bool,
 ) -> Output[BootstrapSummary]:
-    """Begin a keyed state with the rows of a table, as a new checkpoint."""
-    table = _open(source, sql, file_format, _pairs("--type", types))
-    plan = invocation.store().plan_bootstrap(
-        uid,
-        name,
-        table.schema,
-        key=key,
-        namespace=namespace,
-        max_parallelism=max_parallelism,
-        ttl=_time_to_live(ttl, ttl_column),
-        options=KeyedOptions(
-            kind=kind,
-            entry=entry or None,
-            time_domain=time_domain,
-            hash_scheme=hash_scheme,
-            key_types=_pairs("--key-type", key_types) or None,
-        ),
-    )
+    """Begin a state with the rows of a table, as a new checkpoint."""
+    plan: BootstrapPlan | ElementsPlan
+    if kind in [str(mode) for mode in RedistributionMode]:
+        if any((key, namespace, entry, key_types, time_domain, ttl, hash_scheme, max_parallelism)):
+            raise click.UsageError(
+                f"--kind {kind} is operator state, which has no keys: remove --key and the other "
+                "options of keyed state"
+            )
+        table = _open(source, sql, file_format, _pairs("--type", types))
+        plan = invocation.store().plan_bootstrap_elements(uid, name, table.schema, mode=kind)
+    else:
+        if not key:
+            raise click.UsageError(
+                "name the key columns with --key; operator state, which has none, has the --kind "
+                f"{', '.join(RedistributionMode)}"
+            )
+        table = _open(source, sql, file_format, _pairs("--type", types))
+        plan = invocation.store().plan_bootstrap(
+            uid,
+            name,
+            table.schema,
+            key=key,
+            namespace=namespace,
+            max_parallelism=max_parallelism,
+            ttl=_time_to_live(ttl, ttl_column),
+            options=KeyedOptions(
+                kind=kind,
+                entry=entry or None,
+                time_domain=time_domain,
+                hash_scheme=hash_scheme,
+                key_types=_pairs("--key-type", key_types) or None,
+            ),
+        )
     if invocation.settings.output == "text":
         _write_plan(page(), table, plan)
     if dry_run:
@@ -231,7 +257,7 @@ def _time_to_live(ttl: str | None, column: str | None) -> TimeToLive | None:
         raise click.UsageError(f"--ttl: {error}") from error
 
 
-def _check(plan: BootstrapPlan, table: SourceTable) -> CheckedRows:
+def _check(plan: BootstrapPlan | ElementsPlan, table: SourceTable) -> CheckedRows:
     with progress_bar("checking") as progress:
         return plan.check(_read(table, progress))
 
@@ -262,7 +288,7 @@ def _problem(checked: CheckedRows) -> InvalidArgumentError | None:
 
 
 def _summary_of_check(
-    table: SourceTable, plan: BootstrapPlan, checked: CheckedRows
+    table: SourceTable, plan: BootstrapPlan | ElementsPlan, checked: CheckedRows
 ) -> BootstrapSummary:
     return BootstrapSummary(
         **vars(plan.state),
@@ -276,7 +302,7 @@ def _summary_of_check(
     )
 
 
-def _write_plan(page: Page, source: SourceTable, plan: BootstrapPlan) -> None:
+def _write_plan(page: Page, source: SourceTable, plan: BootstrapPlan | ElementsPlan) -> None:
     """Write the columns of the state before its rows are read."""
     table = table_of("column", "type", "role", "hashed as")
     for column in plan.columns:
@@ -298,6 +324,7 @@ def write_summary(page: Page, summary: BootstrapSummary) -> None:
         f"  rows         {count(summary.rows)}"
         + ("" if replaced is None else f", in place of {count(replaced)}")
     )
-    page.line(f"  key groups   {count(summary.max_parallelism)}, {summary.hash_scheme}")
+    if summary.max_parallelism is not None:
+        page.line(f"  key groups   {count(summary.max_parallelism)}, {summary.hash_scheme}")
     if not summary.dry_run:
         page.line(f"  written      {amount(summary.size_bytes, summary.files)}")

@@ -1,0 +1,106 @@
+"""A table becomes an operator state; all other states of the store stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from statestore import StateStore
+from statestore.errors import (
+    InvalidArgumentError,
+    SchemaMismatchError,
+    StateStoreError,
+    UnsupportedTypeError,
+)
+
+RULES = pa.table({"rule": ["a", "b", "c"], "limit": [1, 2, 3]})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StateStore:
+    return StateStore.open(str(tmp_path / "store"), table_format="parquet")
+
+
+def elements(store: StateStore, state: str, parallelism: int = 1) -> list[list[dict[str, Any]]]:
+    restored = store.restore(parallelism=parallelism)
+    return [restored.operator_state("u", state).subtask(number) for number in range(parallelism)]
+
+
+@pytest.mark.parametrize("mode", ["split", "union", "broadcast"])
+def test_a_table_becomes_an_operator_state(mode: str, store: StateStore) -> None:
+    made = store.bootstrap_elements("u", "rules", RULES, mode=mode)
+    assert (made.kind, made.rows, made.replaced_rows) == (mode, 3, None)
+    assert (made.hash_scheme, made.max_parallelism) == (None, None)
+    assert [(column.name, column.type, column.role) for column in made.columns] == [
+        ("rule", "string", "value"),
+        ("limit", "long", "value"),
+    ]
+    rows = RULES.to_pylist()
+    first, second = elements(store, "rules", 2)
+    assert (first, second) == ((rows[:2], rows[2:]) if mode == "split" else (rows, rows))
+
+
+def test_all_other_states_stay(store: StateStore) -> None:
+    store.bootstrap("u", "totals", pa.table({"k": [1, 2], "v": [3, 4]}), key="k")
+    store.bootstrap_elements("u", "rules", RULES, mode="union")
+    store.bootstrap_elements("u", "more", [{"x": 1}], mode="split")
+    assert store.manifest().keyed_entry("u", "totals").rows == 2
+    assert elements(store, "rules") == [RULES.to_pylist()]
+    assert elements(store, "more") == [[{"x": 1}]]
+
+
+def test_the_elements_are_divided_over_a_store_with_several_subtasks(store: StateStore) -> None:
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.write_split("u", "other", [[{"x": 1}], [{"x": 2}]])
+    store.bootstrap_elements("u", "rules", RULES, mode="split")
+    rows = RULES.to_pylist()
+    assert elements(store, "rules", 2) == [rows[:2], rows[2:]]
+    assert elements(store, "other", 2) == [[{"x": 1}], [{"x": 2}]]
+
+
+def test_a_stored_state_needs_replace_and_keeps_its_columns(store: StateStore) -> None:
+    store.bootstrap_elements("u", "rules", RULES, mode="union")
+    with pytest.raises(InvalidArgumentError, match="already has union state 'rules'"):
+        store.bootstrap_elements("u", "rules", RULES, mode="union")
+    made = store.bootstrap_elements("u", "rules", RULES.slice(1), mode="union", replace=True)
+    assert (made.rows, made.replaced_rows) == (2, 3)
+    with pytest.raises(SchemaMismatchError, match="keep the mode and columns"):
+        store.plan_bootstrap_elements("u", "rules", RULES, mode="split")
+    other = RULES.rename_columns(["rule", "most"])
+    with pytest.raises(SchemaMismatchError, match="keep the mode and columns"):
+        store.bootstrap_elements("u", "rules", other, mode="union", replace=True)
+    assert store.checkpoints() == (1, 2)
+
+
+def test_a_state_that_another_writer_added_since_the_plan_is_kept(store: StateStore) -> None:
+    plan = store.plan_bootstrap_elements("u", "rules", RULES.schema, mode="union")
+    store.bootstrap_elements("u", "rules", RULES, mode="union")
+    with pytest.raises(InvalidArgumentError, match="already has union state 'rules'"):
+        plan.write(RULES.slice(2))
+    assert elements(store, "rules") == [RULES.to_pylist()]
+
+
+def test_rows_that_are_not_those_of_the_plan_are_refused(store: StateStore) -> None:
+    plan = store.plan_bootstrap_elements("u", "rules", RULES.schema, mode="split")
+    with pytest.raises(SchemaMismatchError, match="was planned with the columns"):
+        plan.write(RULES.append_column("more", RULES["limit"]))
+    assert store.checkpoints() == ()
+
+
+@pytest.mark.parametrize(
+    ("rows", "mode", "kind", "said"),
+    [
+        (RULES, "all", InvalidArgumentError, "unknown mode 'all': use one of 'split', 'union'"),
+        (RULES.rename_columns(["rule", "Position"]), "split", StateStoreError, "Position"),
+        (pa.table({"at": pa.array([1], pa.duration("s"))}), "split", UnsupportedTypeError, "'at'"),
+    ],
+)
+def test_what_no_operator_state_can_have_is_refused(
+    rows: pa.Table, mode: str, kind: type[StateStoreError], said: str, store: StateStore
+) -> None:
+    with pytest.raises(kind, match=said):
+        store.bootstrap_elements("u", "rules", rows, mode=mode)
+    assert not Path(store.url).exists()
