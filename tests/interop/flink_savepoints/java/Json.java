@@ -117,7 +117,9 @@ public class Json {
             return either.isLeft()
                     ? object("left", of(either.left()))
                     : object("right", of(either.right()));
-        } else if (value instanceof Shapes.Person || value instanceof Shapes.Place) {
+        } else if (value instanceof Shapes.Person
+                || value instanceof Shapes.Place
+                || value.getClass().getEnclosingClass() == Boot.class) {
             return pojo(value);
         }
         return object("kryo", quoted(value.getClass().getName()), "text", quoted(value.toString()));
