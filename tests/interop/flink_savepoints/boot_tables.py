@@ -101,7 +101,15 @@ def target_of(version: str) -> FlinkTarget:
         },
         "golden.Boot$Place": {"fields": {"zip": "Integer", "city": "String"}},
         "golden.Boot$Level": {"constants": ["LOW", "HIGH"]},
-        "golden.Boot$Basket": {"fields": {"names": "List<String>", "sums": "Map<String, Long>"}},
+        "golden.Boot$Basket": {
+            "fields": {
+                "names": "List<String>",
+                "sums": "Map<String, Long>",
+                "sizes": "Set<Integer>",
+                "places": "List<golden.Boot$Place>",
+                "last": "Map<String, golden.Boot$Place>",
+            }
+        },
         "golden.Boot$Item": {"fields": {"name": "String", "amount": "int"}},
         "golden.Boot$Spot": {
             "fields": {"name": "String", "zone": "int"},
@@ -140,6 +148,13 @@ _ACCOUNT = [
     ("places", pa.list_(_PLACE)),
     ("best", _PAIR),
 ]
+_BASKET = [
+    ("names", pa.list_(pa.string())),
+    ("sums", pa.map_(pa.string(), pa.int64())),
+    ("sizes", pa.list_(pa.int32())),
+    ("places", pa.list_(_PLACE)),
+    ("last", pa.map_(pa.string(), _PLACE)),
+]
 
 
 def fire_time(domain: str, delay: int, number: int) -> int:
@@ -151,12 +166,16 @@ def _time(millis: int) -> dt.datetime:
     return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=millis)
 
 
+def _place(deed: Deed) -> Row:
+    return {"city": deed.city, "zip": None if deed.amount % 3 == 0 else deed.amount}
+
+
 def _account(done: Sequence[Deed]) -> Row:
     """Return the account of a user after some events of this user."""
     last = done[-1]
     total = sum(deed.amount for deed in done)
     amount, city = last.amount, last.city
-    place = {"city": city, "zip": None if amount % 3 == 0 else amount}
+    place = _place(last)
     return {
         "owner": last.user,
         "total": total,
@@ -186,11 +205,21 @@ def _basket(done: Sequence[Deed]) -> Row:
     """Return the collections of a user, which begin with the first city."""
     first = next((at for at, deed in enumerate(done) if deed.city is not None), None)
     if first is None:
-        return {"names": None, "sums": None}
+        return dict.fromkeys(name for name, _ in _BASKET)
+    done = done[first:]
     sums: dict[str, int] = {}
-    for deed in done[first:]:
-        sums[deed.city or ""] = sums.get(deed.city or "", 0) + deed.amount
-    return {"names": [deed.city for deed in done[first:]], "sums": list(sums.items())}
+    last: dict[str, Row | None] = {}
+    for deed in done:
+        city = deed.city or ""
+        sums[city] = sums.get(city, 0) + deed.amount
+        last[city] = None if deed.amount % 5 == 0 else _place(deed)
+    return {
+        "names": [deed.city for deed in done],
+        "sums": list(sums.items()),
+        "sizes": sorted({deed.amount for deed in done}),
+        "places": [None if deed.amount % 4 == 0 else _place(deed) for deed in done],
+        "last": list(last.items()),
+    }
 
 
 def _item(deed: Deed) -> Row:
@@ -236,8 +265,7 @@ class _Tables:
         """Make the states of operator ``accounts``."""
         self.write_values("account", _ACCOUNT, _account)
         if not version.startswith("1"):
-            sums = pa.map_(pa.string(), pa.int64())
-            self.write_values("basket", [("names", pa.list_(pa.string())), ("sums", sums)], _basket)
+            self.write_values("basket", _BASKET, _basket)
         items = (
             {"user": user, "at": at} | _item(deed)
             for user, done in self.by_user.items()

@@ -100,7 +100,8 @@ def _state(savepoint: str) -> Iterator[tuple[tuple[str, str], Counter[str]]]:
             for part in operator.rows(state.name):
                 columns = (part.key, part.map_key, part.value, part.time)
                 known = [column.to_pylist() for column in columns if column is not None]
-                found.update(repr((part.key_group, row)) for row in zip(*known, strict=True))
+                rows = (_sorted(row, state.name) for row in zip(*known, strict=True))
+                found.update(repr((part.key_group, row)) for row in rows)
             yield (title, state.name), found
         lists: dict[str, Counter[str]] = {}
         for elements in operator.operator_state():
@@ -113,6 +114,16 @@ def _state(savepoint: str) -> Iterator[tuple[tuple[str, str], Counter[str]]]:
         for name, values in lists.items():
             if name != "SourceReaderState":
                 yield (title, name), values
+
+
+def _sorted(value: Any, name: str) -> Any:
+    """Return a value with its maps and sets in an order that does not depend on the JVM."""
+    if isinstance(value, dict):
+        return {field: _sorted(item, field) for field, item in value.items()}
+    is_map = isinstance(value, list) and any(isinstance(item, tuple) for item in value)
+    if is_map or (name == "sizes" and value is not None):
+        return sorted(value, key=repr)
+    return tuple(_sorted(item, name) for item in value) if isinstance(value, tuple) else value
 
 
 @pytest.mark.parametrize("query", ["accounts", "values", *COUNTERS, "services"])

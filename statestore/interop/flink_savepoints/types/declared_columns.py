@@ -30,10 +30,11 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     EnumType,
     FlinkType,
     ListType,
+    MapType,
+    NullableType,
     Scalar,
     TupleType,
 )
-from statestore.interop.flink_savepoints.types.kryo_collections import make_nullable
 from statestore.interop.flink_savepoints.types.store_types import (
     FlinkColumn,
     as_millis,
@@ -230,7 +231,7 @@ class ColumnFitter:
         if not (pa.types.is_map if declared.name == "Map" else pa.types.is_list)(stored):
             return self._differ(declared, stored, path)
         given = declared.parts or _infer_type(stored).parts
-        is_nested = any(part.name in ("List", "Set", "Map", "[]") for part in given)
+        is_nested = any(part.name in ("List", "Set", "Map", "Tuple") for part in given)
         if inside and (self.flink_major != 2 or inside == "part" or is_nested):
             raise self._kryo_error(declared, path)
         inner = "part" * bool(inside)
@@ -243,7 +244,7 @@ class ColumnFitter:
             fitted = list_column(stored, element)
         if declared.name == "Set":
             fitted = _set_column(fitted, f"{self.subject}: {_place(path)}")
-        return replace(fitted, flink_type=make_nullable(fitted.flink_type)) if inside else fitted
+        return replace(fitted, flink_type=_by_reflection(fitted.flink_type)) if inside else fitted
 
     def _fit_array(
         self, declared: DeclaredType, stored: pa.DataType, path: str, inside: str
@@ -283,13 +284,22 @@ class ColumnFitter:
         hint = "use Instant, java.sql.Timestamp or a class of the job"
         if declared.name in ("List", "Set", "Map"):
             hint = (
-                "Flink 2 alone has a serializer for it, if its parts are simple types or classes: "
+                "Flink 2 alone has a serializer for it, if its parts have no types in brackets: "
                 "say --flink 2.3 if the job has it, or use an array"
             )
         return UnsupportedTypeError(
             f"{self.subject}: {_place(path)} {declared} in a class, which Flink writes with Kryo: "
             f"{hint}"
         )
+
+
+def _by_reflection(collection: FlinkType) -> FlinkType:
+    """Return a collection as Flink 2 has it in a class: it can be null, and so can parts of it."""
+    if isinstance(collection, MapType):
+        return NullableType(replace(collection, key=NullableType(collection.key)))
+    if isinstance(collection, ListType) and collection.form == "List":
+        return NullableType(replace(collection, element=NullableType(collection.element)))
+    return NullableType(collection)
 
 
 def _place(path: str) -> str:

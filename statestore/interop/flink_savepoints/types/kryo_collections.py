@@ -44,7 +44,6 @@ from statestore.interop.flink_savepoints.types.value_lengths import Skip
 __all__ = [
     "Collections",
     "KryoCollectionType",
-    "make_nullable",
     "parse_collection",
     "read_collections",
     "write_collections",
@@ -165,7 +164,7 @@ def read_collections(flink_type: FlinkType, collections: Collections) -> FlinkTy
 
 def write_collections(flink_type: FlinkType, collections: Collections) -> FlinkType:
     """Return a type whose declared fields have the serializers of Flink 2."""
-    return _replace_fields(flink_type, collections, lambda _, content: make_nullable(content))
+    return _replace_fields(flink_type, collections, lambda _, content: _make_nullable(content))
 
 
 def _replace_fields(
@@ -182,20 +181,20 @@ def _replace_fields(
     return replace_parts(flink_type, change)
 
 
-def make_nullable(content: FlinkType) -> FlinkType:
+def _make_nullable(content: FlinkType) -> FlinkType:
     """Return a type as Flink 2 derives it from a class: collections and their keys can be null."""
     if isinstance(content, ListType):
         is_set = content.form == "Set"  # whose elements have flags of their own
-        element = _make_nested(content.element) if is_set else make_nullable(content.element)
+        element = _make_nested(content.element) if is_set else _make_nullable(content.element)
         return NullableType(replace(content, element=element))
     if isinstance(content, MapType):
-        key, value = make_nullable(content.key), _make_nested(content.value)
+        key, value = _make_nullable(content.key), _make_nested(content.value)
         return NullableType(replace(content, key=key, value=value))
     return NullableType(content)
 
 
 def _make_nested(content: FlinkType) -> FlinkType:
-    return content if isinstance(content, Scalar) else make_nullable(content)
+    return content if isinstance(content, Scalar) else _make_nullable(content)
 
 
 def parse_collection(text: object, name: str) -> FlinkType:

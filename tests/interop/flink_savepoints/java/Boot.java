@@ -9,9 +9,12 @@ import java.time.Instant;
 import java.time.LocalDate;
 import java.util.ArrayList;
 import java.util.Date;
+import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.Set;
 import org.apache.flink.api.common.eventtime.Watermark;
 import org.apache.flink.api.common.eventtime.WatermarkGenerator;
 import org.apache.flink.api.common.eventtime.WatermarkOutput;
@@ -122,6 +125,9 @@ public class Boot {
     public static class Basket {
         public List<String> names;
         public Map<String, Long> sums;
+        public Set<Integer> sizes;
+        public List<Place> places;
+        public Map<String, Place> last;
     }
 
     /** A thing with an amount. */
@@ -331,18 +337,27 @@ public class Boot {
             Basket one = basket.value() == null ? new Basket() : basket.value();
             if (one.names == null && deed.city != null) {
                 one.names = new ArrayList<>();
-                one.sums = new java.util.HashMap<>();
+                one.sums = new HashMap<>();
+                one.sizes = new HashSet<>();
+                one.places = new ArrayList<>();
+                one.last = new HashMap<>();
             }
             if (one.names != null) {
+                Place place = new Place();
+                place.city = deed.city;
+                place.zip = deed.amount % 3 == 0 ? null : Integer.valueOf(deed.amount);
                 one.names.add(deed.city);
                 one.sums.merge(city, (long) deed.amount, Long::sum);
+                one.sizes.add(deed.amount);
+                one.places.add(deed.amount % 4 == 0 ? null : place);
+                one.last.put(city, deed.amount % 5 == 0 ? null : place);
             }
             basket.update(one);
-            say("basket", deed.number, deed.user, one.names, one.sums);
+            say("basket", deed.number, deed.user, Json.of(one));
         }
 
         private static <K, V> Map<K, V> map(MapState<K, V> state) throws Exception {
-            Map<K, V> found = new java.util.HashMap<>();
+            Map<K, V> found = new HashMap<>();
             for (Map.Entry<K, V> entry : state.entries()) {
                 found.put(entry.getKey(), entry.getValue());
             }
