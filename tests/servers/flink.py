@@ -51,11 +51,15 @@ appender.console.layout.pattern = %p %c{1} %m%n%throwable
 """
 
 
-KAFKA = JarSet(
-    "flink-kafka-5.0.0-2.2",
-    ("org.apache.flink:flink-connector-kafka:5.0.0-2.2",),
-    wanted=("org.apache.flink_flink-connector-kafka", "org.apache.kafka_kafka-clients"),
-)
+KAFKA = {
+    version: JarSet(
+        f"flink-kafka-{connector}",
+        (f"org.apache.flink:flink-connector-kafka:{connector}",),
+        wanted=("org.apache.flink_flink-connector-kafka", "org.apache.kafka_kafka-clients"),
+    )
+    for version, connector in (("2.3.0", "5.0.0-2.2"), ("1.20.3", "3.4.0-1.20"))
+}
+"""The connectors, by the version of Flink."""
 
 
 @dataclass(frozen=True)
@@ -152,9 +156,9 @@ def _output(command: list[str], what: str) -> str:
     return said.stdout
 
 
-def flink_with_kafka() -> Flink:
-    """Return the newest version with a program whose job reads a topic."""
-    return Flink(VERSIONS[0], "golden.Kafka", "kafka", KAFKA)
+def flink_with_kafka(version: str = VERSIONS[0]) -> Flink:
+    """Return a version with a program whose job reads a topic."""
+    return Flink(version, "golden.Kafka", "kafka", KAFKA[version])
 
 
 def main() -> int:

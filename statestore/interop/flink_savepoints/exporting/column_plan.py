@@ -150,7 +150,9 @@ def _split_declared(
         return None, None
     fitter = types.make_fitter(state)
     wanted = {StateKind.LIST: "List", StateKind.MAP: "Map"}.get(state.kind)
-    if state.kind is StateKind.TIMERS or state.hash_scheme == "pyflink":
+    if declared.name == KAFKA_SOURCE:
+        fitter.add_difference(f"{KAFKA_SOURCE} is operator state, and has no keys")
+    elif state.kind is StateKind.TIMERS or state.hash_scheme == "pyflink":
         what = "timers have" if state.kind is StateKind.TIMERS else "PyFlink's own types are"
         fitter.add_difference(f"no type can be declared, because {what} those of the job")
     elif wanted is None:
