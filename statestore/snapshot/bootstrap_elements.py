@@ -54,7 +54,7 @@ class ElementsPlan:
 
     @property
     def state(self) -> PlannedState:
-        """The state, with what is known of it before any row is read."""
+        """The description of the state before any row is read."""
         return PlannedState(
             store=self.store,
             operator=self.planned.uid,

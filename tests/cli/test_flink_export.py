@@ -77,6 +77,7 @@ def test_as_json(here: Path, run: Run) -> None:
         "value_type": "Tuple2<Integer, Long>",
         "columns": ["small", "number"],
         "rows": 19,
+        "key_hash": None,
     }
     assert [len(parts[name]) for name in ("rows", "size_bytes")] == [3, 3]
     assert {one["reason"] for one in said["left_out"]} == {"not selected"}

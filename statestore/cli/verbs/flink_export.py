@@ -13,12 +13,15 @@ from statestore.cli.completion import complete_checkpoint, complete_operator
 from statestore.cli.drawing import count, size
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.cli.verbs.flink import allowed_places, folder_pair, moved_folders
+from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.parsing import parse_toml
 
 if TYPE_CHECKING:
     from statestore.interop.flink_savepoints.exporting.export_state import ExportedSavepoint
 
 __all__ = ["export_state"]
+
+_OPERATOR_KINDS = tuple(map(str, RedistributionMode))
 
 
 @click.command(
@@ -198,6 +201,10 @@ def write_exported(page: Page, exported: ExportedSavepoint) -> None:
             f"{size(largest)} each; {count(sum(operator.rows))} rows and "
             f"{size(sum(operator.size_bytes))} in total"
         )
+        keyed = [state for state in operator.states if state.kind not in _OPERATOR_KINDS]
+        for state in keyed[:1]:
+            hashed = "" if state.key_hash is None else f", hashed by {state.key_hash}"
+            page.line(f"  keys         {state.key_type}{hashed}")
         table = table_of("state", "in Flink", "kind", "type", "rows", right={"rows"})
         for state in operator.states:
             row = (state.state, state.flink_name, state.kind, state.value_type)

@@ -380,7 +380,7 @@ def test_fields_that_flink_writes_with_kryo_are_refused(
         ("com.acme.Level", pa.array(["LOW", "ODD"]), "no constant 'ODD'; the constants are LOW"),
         ("Character", pa.array(["x", "ab"]), "it has the text 'ab': a char of Java is one"),
         ("Character", pa.array(["x", "🦊"]), "a char of Java is one UTF-16 unit"),
-        ("LocalTime", pa.array([0, -1]), "LocalTime, but -1 is no nanosecond of a day"),
+        ("LocalTime", pa.array([0, -1]), "LocalTime, but no day has the nanosecond -1"),
         ("java.util.Date", pa.array([0, 1], pa.timestamp("us", "UTC")), "Flink stores millis"),
         ("Set<Long>", pa.array([[1], [2, 2]]), "a Set, but it has the same element twice: [2, 2]"),
         ("com.acme.Prim", pa.array([1, None]), "'value', is a primitive of Java, but 1 rows have"),

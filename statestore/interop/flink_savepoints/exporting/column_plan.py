@@ -1,6 +1,6 @@
 """Plan states that were not imported.
 
-Their types in Flink are those that the user declares, or else follow from their columns.
+The user declares their types in Flink. Types that are not declared follow from the columns.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _find_columns(
 def _split_declared(
     state: KeyedState, types: JobTypes
 ) -> tuple[DeclaredType | None, DeclaredType | None]:
-    """Return the declared types of a state's map keys and values; None for those of the columns."""
+    """Return the declared types of a state's map keys and values, None if one is not declared."""
     declared = types.states.get((state.uid, state.name))
     if declared is None:
         return None, None

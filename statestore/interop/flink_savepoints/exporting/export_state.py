@@ -81,8 +81,9 @@ Progress = Callable[[float, float], None]
 class ExportedFlinkState:
     """A state: its name and types in Flink, and the number of its rows.
 
-    ``columns`` are the columns of its values. They have the order of the value's fields in Flink,
-    which have no names there.
+    ``key_type`` is the type of the keys, or of the keys of a broadcast map. ``key_hash`` is the
+    recipe for the hash of keys that are a class of the job. ``columns`` are the columns of its
+    values. They have the order of the value's fields in Flink, which have no names there.
     """
 
     state: str
@@ -92,6 +93,7 @@ class ExportedFlinkState:
     value_type: str
     columns: tuple[str, ...]
     rows: int
+    key_hash: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,7 +324,7 @@ def _write_operator(
 
 
 def _coordinator_handle(plan: OperatorExport, lists: Sequence[SubtaskLists]) -> InlineHandle | None:
-    """Return the state of an operator's coordinator: that of a source, or the imported one."""
+    """Return the state of an operator's coordinator: of a Kafka source, or the imported state."""
     for state in lists:
         if state.plan.source_name is not None:
             offsets = pa.concat_tables(state.lists)
@@ -375,6 +377,7 @@ def _describe_states(
             value_type=plan.flink.value.java_name,
             columns=plan.value.names,
             rows=rows.rows,
+            key_hash=plan.flink.recipe,
         )
         for plan, rows in zip(operator_plan.keyed, contents, strict=True)
     ]

@@ -193,7 +193,7 @@ class KeyedExport:
     def has_class_keys(self) -> bool:
         """Whether its keys are a class of the job, with a recipe for the hash, without an import.
 
-        The store's key groups are then not those of Flink.
+        Flink then has other key groups than the store.
         """
         return self.columns is None and self.flink.recipe is not None
 

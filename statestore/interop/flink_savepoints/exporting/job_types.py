@@ -79,15 +79,15 @@ def parse_job_types(
         target: the job.
         known: operator and name of each state of the checkpoint.
         uids: the operators of the checkpoint.
-        record: the imported savepoint, None if there is none.
+        record: the imported savepoint; None for a store that was not imported.
 
     Returns:
         The types.
 
     Raises:
         StateNotFoundError: for the type of an operator or state that the checkpoint does not have.
-        InvalidArgumentError: for a text that is no type, for a class that is described otherwise
-            than it can be, and for the type of an imported state, which has its own.
+        InvalidArgumentError: for an invalid type, an invalid description of a class, or a type for
+            an imported state, which keeps its own.
     """
     imported = {(state.operator, state.state) for state in record.states} if record else set()
     keys: dict[str, DeclaredType] = {}

@@ -1,7 +1,7 @@
 """Plan the keys of states that were not imported: their type in Flink, and their hash.
 
-The store's key groups are those of Flink, because the type of a key is the one that it is hashed
-as. A key that is a class of the job has the hash of its ``hashCode()``, which only the user knows.
+The store hashes a key like Flink does, because the key has the type in Flink that it is hashed as.
+A key that is a class of the job has the hash of its ``hashCode()``, which only the user knows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def plan_key(state: KeyedState, types: JobTypes) -> tuple[ExportPart, str | None
         types: the declared types; receives what does not fit.
 
     Returns:
-        The key and the recipe. Without a recipe, the key groups are those of the store.
+        The key and the recipe. Without a recipe, Flink has the same key groups as the store.
 
     Raises:
         UnsupportedTypeError: for a key that Flink cannot have, or whose hash is not known.
@@ -137,8 +137,8 @@ def _plan_class_key(
     recipe = None if mapping is None else mapping.key_hash
     if recipe is None or recipe == SCALA:
         raise UnsupportedTypeError(
-            f"{state} has keys of {name}, whose hashCode() decides their key groups: give it "
-            f"beside the fields, as hash = {_EXAMPLE!r} in --classes FILE (classes= in Python)"
+            f"{state} has keys of {name}, whose hashCode() decides their key groups: add its "
+            f"expression to the class, as hash = {_EXAMPLE!r} in --classes FILE (classes=)"
         )
     stored = arrow_schema(state.schema)
     column = types.make_fitter(state).fit_columns(

@@ -80,8 +80,8 @@ class ColumnFitter:
 
     Attributes:
         subject: the state, for messages.
-        classes: the classes of the job that the user describes, by name. The fields of another
-            class are those of the column.
+        classes: the classes of the job that the user describes, by name. Another
+            class has the fields of its column.
         flink_major: 1 or 2, the version of Flink that reads the state, or None if it is unknown.
         differences: receives a sentence for each column that does not fit.
     """
@@ -321,7 +321,7 @@ def _text(stored: pa.DataType) -> str:
 
 
 def _java_order(name: str) -> bytes:
-    """Return by what Java sorts names: their UTF-16 code units."""
+    """Return the UTF-16 code units of a name, by which Java sorts."""
     return name.encode("utf-16-be", "surrogatepass")
 
 
@@ -409,7 +409,7 @@ def _time_column(stored: pa.DataType, where: str) -> FlinkColumn:
         if pc.any(outside).as_py():
             example = array.filter(outside)[0]
             raise UnsupportedTypeError(
-                f"{where} LocalTime, but {example} is no nanosecond of a day"
+                f"{where} LocalTime, but no day has the nanosecond {example}"
             )
         return array.cast(pa.time64("ns"))
 

@@ -43,7 +43,7 @@ class DeclaredType:
     """A type: its name, the types between its brackets, and the names of a row's fields.
 
     An array has the name ``[]`` and the type of its elements. A ``Tuple``, ``Row``, ``List``,
-    ``Set`` or ``Map`` without parts has those of the column.
+    ``Set`` or ``Map`` without parts gets its parts from the column.
     """
 
     name: str
@@ -57,7 +57,7 @@ class DeclaredType:
 
     @property
     def is_class(self) -> bool:
-        """Whether it is no type that Flink knows, so a class of the job."""
+        """Whether Flink does not know the type, which makes it a class of the job."""
         return self.name not in (*SIMPLE_TYPES, *BOXES, *_COUNTS, "Tuple", "Row", "[]")
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ def parse_declared_type(text: str, where: str) -> DeclaredType:
 
     Args:
         text: the type, as in Java.
-        where: what has the type, for messages.
+        where: the owner of the type, for messages.
 
     Returns:
         The type; a name that Flink does not know is a class of the job.
@@ -138,7 +138,7 @@ def _parse_type(tokens: Iterator[str], word: str) -> tuple[DeclaredType, str]:
 
 
 def _parse_parts(tokens: Iterator[str]) -> tuple[list[DeclaredType], list[str]]:
-    """Return the types up to a closing bracket, and the names of those that have one."""
+    """Return the types up to a closing bracket, and the names of the parts that have one."""
     parts, names = [], []
     last = ","
     while last == ",":
