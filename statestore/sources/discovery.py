@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import Literal, get_args, get_type_hints
 
 from statestore.errors import IncompatibleStateError, InvalidArgumentError
+from statestore.sources.mirror_translation import Translation
 from statestore.sources.offsets import SourceOffset, source_offset, source_offsets
 
 __all__ = [
@@ -107,7 +108,10 @@ class Policies:
 
 
 class Case(StrEnum):
-    """The state of a partition. A policy applies to all but the first two."""
+    """The state of a partition. A policy applies to all but the first two.
+
+    The last two are only for offsets that were translated from another cluster.
+    """
 
     IN_RANGE = "in range"
     IDLE = "idle"
@@ -116,6 +120,8 @@ class Case(StrEnum):
     RECREATED = "recreated"
     GAP = "gap"
     REWIND = "rewind"
+    EARLIER = "earlier"
+    UNTRANSLATED = "untranslated"
 
 
 _POLICY_OF = {
@@ -124,6 +130,8 @@ _POLICY_OF = {
     Case.RECREATED: "recreated_topics",
     Case.GAP: "gap",
     Case.REWIND: "rewind",
+    Case.EARLIER: "read_again",
+    Case.UNTRANSLATED: "untranslated",
 }
 
 
@@ -131,6 +139,7 @@ class Decision(StrEnum):
     """The decision about a partition."""
 
     KEPT = "kept"
+    TRANSLATED = "translated"
     MOVED = "moved"
     ADDED = "added"
     RETIRED = "retired"
@@ -142,7 +151,9 @@ class PartitionFinding:
     """One partition: its stored and live state, and the decision about it.
 
     ``live`` is None if the partition no longer exists. ``topic_id`` is the live topic's id.
-    ``offset`` is the next offset to read, or None if the partition is retired or refused.
+    ``offset`` is the next offset to read, or None if the partition is retired or refused. With a
+    ``translation``, the finding is about the target cluster, and ``stored`` is the translated
+    offset.
     """
 
     topic: str
@@ -153,6 +164,7 @@ class PartitionFinding:
     decision: Decision
     offset: int | None = None
     topic_id: str | None = None
+    translation: Translation | None = None
 
     @property
     def unread(self) -> int:
@@ -171,6 +183,24 @@ class PartitionFinding:
     @property
     def reason(self) -> str:
         """The reason as a line of a report, with the number of affected records if it is known."""
+        if self.translation is None:
+            return self._live_reason()
+        again = self.translation.read_again
+        match self.case:
+            case Case.REMOVED:
+                return "the partition does not exist on the target cluster"
+            case Case.UNTRANSLATED:
+                return self.translation.reason
+            case Case.GAP if again:
+                return f"at most {self._live_reason()}; {self.translation.reason}"
+            case Case.GAP | Case.REWIND:
+                return f"{self._live_reason()}; {self.translation.reason}"
+            case _ if again:
+                return f"at most {_records(again)} read again; {self.translation.reason}"
+            case _:
+                return self.translation.reason
+
+    def _live_reason(self) -> str:
         skipped = f"; {_records(self.unread)} not read" if self.unread else ""
         match self.case:
             case Case.IN_RANGE:

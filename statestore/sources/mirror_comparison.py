@@ -1,0 +1,53 @@
+"""Find the copy of a record by comparing the records of both clusters after an offset sync.
+
+MirrorMaker copies key, value, timestamp and headers. If the records after the sync are equal one by
+one, up to the first record that was not read, then the position of that record is proven. A record
+that compaction removed, that was copied twice, or that somebody changed on the way ends the
+comparison without a result. These functions do no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from statestore.sources.mirror_records import KafkaRecord
+
+__all__ = ["is_copy", "proven_position"]
+
+
+def proven_position(
+    source: Iterable[KafkaRecord], target: Iterable[KafkaRecord], stored: int, start: int
+) -> int | None:
+    """Return the position at the target from which exactly the unread records follow.
+
+    Args:
+        source: the source's records after the sync's record; those after the first unread one are
+            not looked at.
+        target: the target's records after its copy.
+        stored: the next offset to read at the source.
+        start: the position after the copy of the sync's record.
+
+    Returns:
+        The position, or None if the records differ.
+    """
+    copies, position = iter(target), start
+    for record in source:
+        copy = next(copies, None)
+        if record.offset >= stored:
+            if copy is None:  # it is not copied yet
+                return position
+            return copy.offset if is_copy(record, copy) else None
+        if copy is None or not is_copy(record, copy):
+            return None
+        position = copy.offset + 1
+    return position if next(copies, None) is None else None
+
+
+def is_copy(record: KafkaRecord, copy: KafkaRecord) -> bool:
+    """Return whether a record of the target can be the copy of a record of the source.
+
+    The timestamp counts unless the target's broker has set it.
+    """
+    return (
+        (record.key, record.value, record.headers) == (copy.key, copy.value, copy.headers)
+    ) and (copy.is_append_time or record.timestamp_ms == copy.timestamp_ms)

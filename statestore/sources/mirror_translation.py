@@ -1,0 +1,270 @@
+"""Translate offsets of one Kafka cluster to another, from the records of MirrorMaker 2.
+
+An offset sync says where the copy of one source record is at the target. MirrorMaker writes one now
+and then, so most offsets are between two syncs. The copy of a record after a sync is after the copy
+of the sync's record, and nothing else is certain: compaction and transactions leave gaps at the
+source, and a restart copies records twice. A translation is therefore never too late. It is exact,
+or it is earlier by a number of records that has an upper bound, or there is none.
+
+The syncs of a partition count from the last time when one of the two offsets went back. Before
+that, one of the two topics was another one, or MirrorMaker started again from an older offset.
+These functions do no I/O.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from statestore.sources.mirror_records import MirrorCheckpoint, OffsetSync
+from statestore.sources.offsets import SourceOffset
+
+__all__ = ["MirrorFacts", "PartitionFacts", "Precision", "Translation", "translate"]
+
+Partition = tuple[str, int]
+
+
+class Precision(StrEnum):
+    """How well the translated offset is known."""
+
+    EXACT = "exact"
+    EARLIER = "earlier"
+    BY_TIMESTAMP = "by timestamp"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Translation:
+    """A stored offset of the source cluster, and the next offset to read at the target.
+
+    ``topic`` is the name at the target. ``offset`` is None if it is unknown. ``read_again`` is the
+    greatest number of records that are read a second time; None if it is unknown. ``sync_at`` is
+    the source offset of the sync that was used, and None without one. ``gap_ms`` is the time from
+    the next source record to the next target record, for an offset by timestamp.
+    """
+
+    stored: SourceOffset
+    topic: str
+    precision: Precision
+    offset: int | None
+    read_again: int | None
+    reason: str
+    sync_at: int | None = None
+    gap_ms: int | None = None
+
+    def proven(self, offset: int) -> Translation:
+        """Return this translation with an offset that a comparison of the records has proven."""
+        return replace(
+            self,
+            precision=Precision.EXACT,
+            offset=offset,
+            read_again=0,
+            reason=f"the records after the offset sync at {self.sync_at} are equal",
+        )
+
+    def by_timestamp(
+        self, timestamp_ms: int, found: tuple[int, int] | None, end: int
+    ) -> Translation:
+        """Return this translation with the target's first record of a time or later.
+
+        Args:
+            timestamp_ms: the timestamp of the source's next record.
+            found: the offset and the timestamp of the target's first record that is not older; None
+                if all its records are older.
+            end: the end of the target's partition, from before ``found`` was requested.
+
+        Returns:
+            The translation. The gap is its difference in time.
+        """
+        if found is None:
+            return self._timed(end, None, "the target has no record that is as new")
+        offset, found_ms = found
+        gap_ms = found_ms - timestamp_ms
+        return self._timed(offset, gap_ms, f"the next record is {gap_ms:,} ms after the source's")
+
+    def at_end(self, end: int) -> Translation:
+        """Return this translation with the end of the target, if the source was read completely."""
+        return self._timed(end, None, "the source has no record left to read")
+
+    def _timed(self, offset: int, gap_ms: int | None, reason: str) -> Translation:
+        return replace(
+            self,
+            precision=Precision.BY_TIMESTAMP,
+            offset=offset,
+            gap_ms=gap_ms,
+            reason=f"by timestamp: {reason}",
+        )
+
+
+@dataclass(slots=True)
+class PartitionFacts:
+    """What the records say about one partition of the source.
+
+    ``source`` and ``target`` are the offsets of the syncs, ascending. ``since_ms`` is the time of
+    the first one after an offset went back; None if that was not seen. ``checkpoints`` has the
+    newest checkpoint of each group.
+    """
+
+    source: list[int]
+    target: list[int]
+    checkpoints: dict[str, MirrorCheckpoint]
+    since_ms: int | None = None
+
+    @classmethod
+    def none(cls) -> PartitionFacts:
+        """Return no facts."""
+        return cls([], [], {})
+
+    def add_sync(self, sync: OffsetSync) -> None:
+        """Add the next sync of the topic."""
+        if sync.is_deleted:
+            self._restart(sync.written_at_ms)
+            return
+        source, target = sync.source_offset, sync.target_offset
+        if self.source and source == self.source[-1] and target >= self.target[-1]:
+            self.target[-1] = target  # copied a second time, followed by all later records
+            return
+        if self.source and (source <= self.source[-1] or target <= self.target[-1]):
+            self._restart(sync.written_at_ms)
+        self.source.append(source)
+        self.target.append(target)
+
+    def add_checkpoint(self, checkpoint: MirrorCheckpoint) -> None:
+        """Add the next checkpoint of the topic."""
+        if checkpoint.is_deleted:
+            self.checkpoints.pop(checkpoint.group, None)
+        else:
+            self.checkpoints[checkpoint.group] = checkpoint
+
+    def _restart(self, at_ms: int) -> None:
+        self.source.clear()
+        self.target.clear()
+        self.since_ms = at_ms
+
+
+class MirrorFacts:
+    """All syncs and checkpoints of a flow, by partition."""
+
+    def __init__(
+        self, syncs: Iterable[OffsetSync], checkpoints: Iterable[MirrorCheckpoint]
+    ) -> None:
+        """Take the records in the order of their topics."""
+        self._syncs: dict[Partition, PartitionFacts] = {}
+        self._checkpoints: dict[Partition, PartitionFacts] = {}
+        for sync in syncs:
+            place = (sync.topic, sync.partition)
+            self._syncs.setdefault(place, PartitionFacts.none()).add_sync(sync)
+        for checkpoint in checkpoints:
+            place = (checkpoint.topic, checkpoint.partition)
+            self._checkpoints.setdefault(place, PartitionFacts.none()).add_checkpoint(checkpoint)
+
+    def of(self, source_topic: str, target_topic: str, partition: int) -> PartitionFacts:
+        """Return what is known about a partition, which has the same number in both clusters."""
+        syncs = self._syncs.get((source_topic, partition), PartitionFacts.none())
+        checkpoints = self._checkpoints.get((target_topic, partition), PartitionFacts.none())
+        return replace(syncs, checkpoints=checkpoints.checkpoints)
+
+
+def translate(stored: SourceOffset, topic: str, facts: PartitionFacts) -> Translation:
+    """Translate a stored offset.
+
+    Args:
+        stored: the next offset to read at the source.
+        topic: the topic's name at the target.
+        facts: the records about this partition.
+
+    Returns:
+        The offset of the target from which no unread record is missed, with the number of records
+        that are read again at most.
+    """
+    before = bisect_right(facts.source, stored.offset) - 1
+    if before >= 0:
+        return _from_sync(stored, topic, facts, before)
+    if stored.offset == 0:
+        return _known(stored, topic, 0, 0, "nothing was read yet")
+    limit = facts.target[0] if facts.target else None
+    start = _from_checkpoints(stored.offset, facts, limit)
+    if start is not None:
+        again = stored.offset if limit is None else min(stored.offset, limit - start)
+        return _known(stored, topic, start, again, "by a consumer group's checkpoint")
+    return Translation(
+        stored=stored,
+        topic=topic,
+        precision=Precision.UNKNOWN,
+        offset=None,
+        read_again=None,
+        reason=(
+            f"no offset sync is at or before it: the first one is at {facts.source[0]}"
+            if facts.source
+            else "there is no offset sync of the partition"
+        ),
+    )
+
+
+def _from_sync(stored: SourceOffset, topic: str, facts: PartitionFacts, before: int) -> Translation:
+    """Translate an offset at or after sync number ``before``, and before the next one."""
+    source, target = facts.source[before], facts.target[before]
+    if source == stored.offset:
+        return _known(stored, topic, target, 0, "the record has an offset sync", source)
+    start, again = target + 1, stored.offset - source - 1
+    after = bisect_left(facts.source, stored.offset)
+    if after < len(facts.source):
+        # The target can have more records in between: copied twice, or of other producers.
+        distance = facts.target[after] - target
+        extra = max(0, distance - (facts.source[after] - source))
+        again = min(again + extra, distance - 1)
+    return _known(stored, topic, start, again, f"by the offset sync at {source}", source)
+
+
+def _from_checkpoints(offset: int, facts: PartitionFacts, limit: int | None) -> int | None:
+    """Return the last position that a checkpoint proves for an offset, or None.
+
+    A checkpoint counts unless something newer contradicts it: the first sync, which is at ``limit``
+    of the target, or a checkpoint for which one offset is greater and the other one smaller.
+    """
+    proven: list[tuple[int, int]] = []
+    newest_first = sorted(
+        facts.checkpoints.values(), key=lambda each: each.written_at_ms, reverse=True
+    )
+    for checkpoint in newest_first:
+        if facts.since_ms is not None and checkpoint.written_at_ms < facts.since_ms:
+            break
+        pair = checkpoint.source_offset, checkpoint.target_offset
+        if not any(_contradict(pair, other) for other in proven):
+            proven.append(pair)
+    return max(
+        (
+            target
+            for source, target in proven
+            if source <= offset and (limit is None or target <= limit)
+        ),
+        default=None,
+    )
+
+
+def _contradict(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    (source, target), (other_source, other_target) = one, other
+    return (source <= other_source and target > other_target) or (
+        source >= other_source and target < other_target
+    )
+
+
+def _known(
+    stored: SourceOffset,
+    topic: str,
+    offset: int,
+    read_again: int,
+    reason: str,
+    sync_at: int | None = None,
+) -> Translation:
+    return Translation(
+        stored=stored,
+        topic=topic,
+        precision=Precision.EARLIER if read_again else Precision.EXACT,
+        offset=offset,
+        read_again=read_again,
+        reason=reason,
+        sync_at=sync_at,
+    )

@@ -1,0 +1,91 @@
+"""Positions that a comparison of records proves, or refuses to prove."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statestore.sources.mirror_comparison import is_copy, proven_position
+from statestore.sources.mirror_records import KafkaRecord
+
+
+def records(*pairs: tuple[int, str]) -> list[KafkaRecord]:
+    return [KafkaRecord(offset, 7, b"k", text.encode()) for offset, text in pairs]
+
+
+SOURCE = records((11, "a"), (12, "b"), (15, "c"), (16, "d"))
+TARGET = records((101, "a"), (102, "b"), (103, "c"), (104, "d"))
+
+
+@pytest.mark.parametrize(
+    ("stored", "source", "target", "expected"),
+    [
+        (12, SOURCE, TARGET, 102),
+        (13, SOURCE, TARGET, 103),  # a gap: the next record is c
+        (15, SOURCE, TARGET, 103),
+        (16, SOURCE, TARGET, 104),
+        (17, SOURCE, TARGET, 105),  # all was read, and all was copied
+        (17, SOURCE, TARGET[:3], None),  # d was read and is not copied yet
+        (16, SOURCE, TARGET[:3], 104),  # d was not read and is not copied yet
+        (17, SOURCE, [*TARGET, *records((105, "e"))], None),  # e is of somebody else
+        (11, SOURCE, TARGET, 101),
+        (11, SOURCE, TARGET[1:], None),
+        (15, SOURCE[1:], TARGET, None),  # a was removed at the source
+        (15, SOURCE, records((101, "a"), (102, "a"), (103, "b"), (104, "c")), None),  # copied twice
+        (15, SOURCE, records((101, "a"), (102, "b"), (105, "x")), None),  # not the next one
+        (15, SOURCE, records((101, "a"), (103, "b"), (106, "c")), 106),  # markers at the target
+        (15, [], [], 101),
+        (15, [], TARGET, None),
+    ],
+)
+def test_the_proven_position(
+    stored: int, source: list[KafkaRecord], target: list[KafkaRecord], expected: int | None
+) -> None:
+    assert proven_position(source, target, stored, 101) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, True),
+        ({"offset": 999}, True),
+        ({"key": None}, False),
+        ({"key": b""}, False),
+        ({"value": b"other"}, False),
+        ({"headers": (("h", b""),)}, False),
+        ({"timestamp_ms": 8}, False),
+        ({"timestamp_ms": 8, "is_append_time": True}, True),
+    ],
+)
+def test_what_a_copy_has(change: dict[str, Any], expected: bool) -> None:
+    assert is_copy(SOURCE[0], replace(SOURCE[0], **change)) is expected
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.sampled_from("ab")), max_size=8),
+    st.lists(st.tuples(st.integers(0, 8), st.sampled_from("abx")), max_size=3),
+    st.integers(0, 8),
+    st.integers(0, 40),
+)
+def test_no_unread_record_is_before_a_proven_position(
+    steps: list[tuple[int, str]], others: list[tuple[int, str]], copied: int, stored: int
+) -> None:
+    """Records are so alike that they match by chance; others are in between at the target."""
+    source, offset = [], 10
+    for step, text in steps:
+        offset += step
+        source += records((offset, text))
+    logged: list[tuple[str, int | None]] = [
+        ((record.value or b"").decode(), record.offset) for record in source[:copied]
+    ]
+    for place, text in others:
+        logged.insert(place, (text, None))
+    target = records(*((101 + place, text) for place, (text, _) in enumerate(logged)))
+    position = proven_position(source, target, stored, 101)
+    if position is not None:
+        before = [origin for _, origin in logged[: position - 101] if origin is not None]
+        assert all(origin < stored for origin in before)
