@@ -195,9 +195,9 @@ $(HDFS): $(READY) tests/servers/hdfs.py
 	@echo "for the tests: fetching the jars of an HDFS (110 MB)"
 	@$(WITH_JAVA) $(PY) -m tests.servers.hdfs && touch $@
 
-# Kafka's broker and Spark's connector to it, for the tests and the demo of a cluster.
+# Kafka's broker, MirrorMaker, and Spark's connector, for the tests and the demo of a cluster.
 $(KAFKA): $(READY) tests/servers/jars.py
-	@echo "for the tests: fetching the jars of Kafka and of Spark's connector (110 MB the first time)"
+	@echo "for the tests: fetching the jars of Kafka and of Spark's connector (140 MB the first time)"
 	@$(WITH_JAVA) $(PY) -m tests.servers.jars && touch $@
 
 # Flink, for the tests that let it write and read savepoints.

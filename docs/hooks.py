@@ -41,6 +41,7 @@ PYTHON = {
             "statestore.restore.restored.RestoredOperatorState",
             "statestore.snapshot.bootstrap.BootstrapPlan",
             "statestore.snapshot.bootstrap_elements.ElementsPlan",
+            "statestore.maintenance.translate_offsets.TranslationPlan",
         ),
     ),
     "streaming": ("Python, streaming", ("statestore.streaming",), ()),
@@ -56,7 +57,13 @@ PYTHON = {
     ),
     "jobs": (
         "Python, jobs and sources",
-        ("statestore.sources.discovery", "statestore.sources.kafka"),
+        (
+            "statestore.sources.discovery",
+            "statestore.sources.kafka",
+            "statestore.sources.mirror",
+            "statestore.sources.mirror_names",
+            "statestore.sources.mirror_policies",
+        ),
         ("statestore.prometheus.PrometheusListener",),
     ),
 }

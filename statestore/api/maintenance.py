@@ -44,8 +44,10 @@ from statestore.maintenance.repair import RepairedStore
 from statestore.maintenance.salvage import DEFAULT_KEYS, SalvageReport
 from statestore.maintenance.search import KeySearch, search_store
 from statestore.maintenance.subject import ColumnSubject, KeySubject, ValueOf
+from statestore.maintenance.translate_offsets import TranslationPlan, plan_translation
 from statestore.maintenance.verify import VerifyReport
 from statestore.restore.row_files import Progress
+from statestore.sources.mirror import Mirror
 from statestore.storage import Storage, open_storage
 
 __all__ = ["StoreMaintenance"]
@@ -482,6 +484,44 @@ class StoreMaintenance:
             work=None if work is None else Path(work),
             dry_run=dry_run,
             progress=on_progress or (lambda done, total: None),
+        )
+
+    def plan_translation(
+        self,
+        operator: str,
+        state: str,
+        mirror: Mirror,
+        *,
+        checkpoint: int | str = "latest",
+        group: str | None = None,
+    ) -> TranslationPlan:
+        """Translate a Kafka source's offsets to the cluster that MirrorMaker 2 writes to.
+
+        Nothing is written. ``plan.report`` has the decision about each partition, and
+        ``plan.write()`` makes a new checkpoint with the offsets of the new cluster.
+
+        Args:
+            operator: the operator.
+            state: the state with topic, partition and offset.
+            mirror: the two clusters, the replication flow, and the policies.
+            checkpoint: as in :meth:`savepoint`.
+            group: a consumer group of the new cluster for which ``write()`` commits the offsets.
+
+        Returns:
+            The plan.
+
+        Raises:
+            StateNotFoundError: if the state does not exist.
+            NotFoundError: if the offset-syncs topic or an additional topic does not exist.
+            InvalidArgumentError: for broadcast state, elements that are not offsets, and offsets
+                that are already translated.
+            CorruptionError: if a record of MirrorMaker or a file is damaged.
+            IncompatibleStateError: if a topic was recreated at the source.
+            CommitConflictError: if the group has members.
+            StorageError: if a cluster or the store cannot be reached.
+        """
+        return plan_translation(
+            self._store.deriver(), operator, state, mirror, checkpoint=checkpoint, group=group
         )
 
     def purge(

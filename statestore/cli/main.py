@@ -143,6 +143,9 @@ class Command(Root):
             "flink": LazyVerb(
                 "flink:flink", "Show, import, export and repack Flink savepoints, without Flink"
             ),
+            "kafka": LazyVerb(
+                "kafka:kafka", "Move the offsets of Kafka sources to another cluster"
+            ),
         },
         "This command": {
             "config": LazyVerb(

@@ -13,12 +13,20 @@ Every wait has a time limit: an unreachable broker causes a StorageError that na
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from types import MappingProxyType
 from typing import Any, TypeVar
 
-from statestore.errors import CommitConflictError, InvalidArgumentError, StorageError
+from statestore.errors import (
+    CommitConflictError,
+    InvalidArgumentError,
+    NotFoundError,
+    StorageError,
+)
 from statestore.extras import needs_extra
 from statestore.sources.discovery import LiveRange, LiveTopic
+from statestore.sources.mirror_records import KafkaRecord
 from statestore.sources.offsets import source_offsets
 
 __all__ = ["DEFAULT_SECONDS", "KafkaCluster"]
@@ -46,6 +54,7 @@ _PASSING = (
     "UNKNOWN_LEADER_EPOCH",
     "UNKNOWN_TOPIC_OR_PART",
 )
+_END_OF_PARTITION = "_PARTITION_EOF"
 _NO_TOPIC = "UNKNOWN_TOPIC_OR_PART"
 _NO_NAME = "TOPIC_EXCEPTION"  # an invalid topic name
 _NO_GROUP = "GROUP_ID_NOT_FOUND"
@@ -53,13 +62,28 @@ _LIVE_GROUP = ("UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "STALE_MEMBER_EPOCH")
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 # Kafka's own tools write ids in the URL-safe alphabet.
 _LETTERS = str.maketrans("+/", "-_")
+# A client without subscriptions still needs a group id; no group of this name comes to exist.
+_READER = {
+    "group.id": "statestore-reader",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "isolation.level": "read_committed",
+    "auto.offset.reset": "error",
+    # Often only a few records are wanted, and the end of a partition is waited for.
+    "queued.min.messages": 1000,
+    "queued.max.messages.kbytes": 16_384,
+    "fetch.wait.max.ms": 100,
+}
+_UNCOMMITTED = {"isolation.level": "read_uncommitted"}
 
 
 class KafkaCluster:
     """The topics and consumer groups of a cluster; ``bootstrap`` is host:port of brokers.
 
     ``options`` are librdkafka's (``{"security.protocol": "SASL_SSL"}``). They never appear in
-    messages. Each call takes at most ``seconds``.
+    messages. Each call takes at most ``seconds``; to read records takes at most that long
+    between two of them.
     """
 
     def __init__(
@@ -83,14 +107,14 @@ class KafkaCluster:
         self._kafka: Any = confluent_kafka
         self._admin: Any = confluent_kafka.admin
         self._last_error = ""
-        settings = {
+        self._settings = {
             "log_level": 0,  # our messages include its errors
             "error_cb": self._note,
             **(options or {}),
             "bootstrap.servers": bootstrap,
         }
         try:
-            self._client = self._admin.AdminClient(settings)
+            self._client = self._admin.AdminClient(self._settings)
         except (confluent_kafka.KafkaException, TypeError, ValueError) as error:
             raise InvalidArgumentError(f"invalid Kafka options: {_error_text(error)}") from error
 
@@ -109,6 +133,95 @@ class KafkaCluster:
         return self._retry(
             "list the offsets of the topics", lambda left: self._topics(wanted, left)
         )
+
+    def topic_names(self) -> tuple[str, ...]:
+        """Return the names of all topics that the client may see, sorted.
+
+        Raises StorageError as :meth:`topics` does.
+        """
+        return self._retry(
+            "list the topics",
+            lambda left: tuple(sorted(self._client.list_topics(timeout=left).topics)),
+        )
+
+    def records(
+        self, topic: str, partition: int = 0, *, start: int = 0, uncommitted: bool = False
+    ) -> Iterator[KafkaRecord]:
+        """Yield the records that a partition has now, in order, from an offset on.
+
+        Records of open and aborted transactions are left out, unless ``uncommitted`` is True.
+        Raises NotFoundError if the partition does not exist, and StorageError as :meth:`topics`
+        does.
+        """
+        live = self.topics([topic])
+        if topic not in live or partition not in live[topic].partitions:
+            raise NotFoundError(
+                f"Kafka at {self.bootstrap} has no partition {partition} of topic {topic!r}; "
+                "check the topic's name"
+            )
+        found = live[topic].partitions[partition]
+        first = max(start, found.low)
+        if first >= found.high:
+            return
+        action = f"read partition {partition} of topic {topic!r}"
+        settings = _UNCOMMITTED if uncommitted else {}
+        for message in self._read({(topic, partition): first}, action, settings):
+            if message.error() is not None:  # the end of the partition
+                return
+            yield self._record(message)
+            if message.offset() + 1 >= found.high:
+                return
+
+    def _record(self, message: Any) -> KafkaRecord:
+        kind, timestamp_ms = message.timestamp()
+        return KafkaRecord(
+            offset=message.offset(),
+            timestamp_ms=timestamp_ms,
+            key=message.key(),
+            value=message.value(),
+            headers=tuple(message.headers() or ()),
+            is_append_time=kind == self._kafka.TIMESTAMP_LOG_APPEND_TIME,
+        )
+
+    def times(self, places: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Return the timestamp in milliseconds of the first record at or after each offset.
+
+        ``places`` has offsets in the live ranges of their partitions. A partition without a record
+        there is missing in the result. Raises StorageError as :meth:`topics` does.
+        """
+        left, found = set(places), {}
+        for message in self._read(places, "read the records at the stored offsets"):
+            place = (message.topic(), message.partition())
+            if place in left and message.error() is None:
+                found[place] = message.timestamp()[1]
+            left.discard(place)
+            if not left:
+                break
+        return found
+
+    def offsets_at(self, times: Mapping[Partition, int]) -> dict[Partition, tuple[int, int]]:
+        """Return offset and timestamp of the first record that is not older than each time.
+
+        Times are in milliseconds since 1970. A partition whose records are all older is missing in
+        the result. Raises StorageError as :meth:`topics` does.
+        """
+        if not times:
+            return {}
+        request = {
+            self._kafka.TopicPartition(*place): self._admin.OffsetSpec.for_timestamp(time_ms)
+            for place, time_ms in times.items()
+        }
+
+        def ask(left: float) -> dict[Partition, tuple[int, int]]:
+            answers = self._client.list_offsets(request, request_timeout=left).items()
+            found = {(place.topic, place.partition): answer.result() for place, answer in answers}
+            return {
+                place: (each.offset, each.timestamp)
+                for place, each in found.items()
+                if each.offset >= 0
+            }
+
+        return self._retry("find offsets by timestamp", ask)
 
     def committed(self, group: str) -> dict[Partition, int]:
         """Return the committed offsets of a consumer group; empty for an unknown group.
@@ -212,6 +325,33 @@ class KafkaCluster:
             name: LiveTopic(name, known, {n: _range(low[name, n], high[name, n]) for n in numbers})
             for name, (known, numbers) in described.items()
         }
+
+    def _read(
+        self,
+        places: Mapping[Partition, int],
+        action: str,
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> Iterator[Any]:
+        """Yield the messages of partitions from offsets on, and an error at the end of each."""
+        if not places:
+            return
+        with closing(self._kafka.Consumer({**self._settings, **_READER, **settings})) as consumer:
+            consumer.assign(
+                [self._kafka.TopicPartition(*place, offset) for place, offset in places.items()]
+            )
+            end = time.monotonic() + self._seconds
+            while True:
+                message = consumer.poll(_remaining_s(end))
+                problem = self._timed_out() if message is None else message.error()
+                if problem is None or problem.name() == _END_OF_PARTITION:
+                    yield message
+                    end = time.monotonic() + self._seconds
+                elif problem.name() not in _PASSING or time.monotonic() >= end:
+                    error = self._kafka.KafkaException(problem)
+                    raise self._unreachable_error(action, error) from error
+
+    def _timed_out(self) -> Any:
+        return self._kafka.KafkaError(self._kafka.KafkaError._TIMED_OUT)
 
     def _ends(self, places: list[Partition], spec: Any, left: float) -> dict[Partition, int]:
         request = {self._kafka.TopicPartition(*place): spec for place in places}

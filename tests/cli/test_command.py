@@ -66,7 +66,7 @@ def every_error(kind: type[StateStoreError] = StateStoreError) -> Iterator[type[
 def test_the_verbs() -> None:
     wanted = (
         "as-of batch-parallelism bootstrap compact config copy demo diff edit expire flink forget "
-        "fork gc get history list pin plan purge query rekey repair report restore salvage "
+        "fork gc get history kafka list pin plan purge query rekey repair report restore salvage "
         "savepoint show skew spark ui unpin verify watch"
     )
     assert wanted.split() == [name for name in VERBS if " " not in name]
@@ -75,6 +75,7 @@ def test_the_verbs() -> None:
         "flink import",
         "flink repack",
         "flink show",
+        "kafka translate",
         "spark export",
         "spark import",
         "spark progress",
@@ -114,9 +115,9 @@ def test_the_description_is_one_sentence(verb: str) -> None:
 
 def examples() -> list[str]:
     # The examples of the verbs for Spark's and Flink's checkpoints need such checkpoints: see
-    # test_spark.py, test_flink.py and test_flink_show.py. The examples of `ui` run in
-    # tests/ui/test_app.py.
-    elsewhere = ("spark", "flink", "ui")
+    # test_spark.py, test_flink.py and test_flink_show.py. Those for Kafka need two clusters: see
+    # tests/services/test_kafka_translate.py. The examples of `ui` run in tests/ui/test_app.py.
+    elsewhere = ("spark", "flink", "kafka", "ui")
     shown = [verb for name, verb in COMMANDS.items() if not name.startswith(elsewhere)]
     return [e for c in (cli, *shown) if isinstance(c, Root | Verb) for e in c.examples]
 

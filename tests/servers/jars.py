@@ -24,6 +24,7 @@ __all__ = [
     "BROKER",
     "CONNECTOR",
     "KAFKA_VERSION",
+    "MIRROR_MAKER",
     "TOKEN_PROVIDER",
     "JarSet",
     "fetched",
@@ -50,6 +51,14 @@ class JarSet:
 BROKER = JarSet(
     f"kafka-{KAFKA_VERSION}",
     (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.slf4j:slf4j-simple:1.7.36"),
+)
+MIRROR_MAKER = JarSet(
+    f"kafka-mirror-{KAFKA_VERSION}",
+    (
+        f"org.apache.kafka:connect-mirror:{KAFKA_VERSION}",
+        f"org.apache.kafka:connect-runtime:{KAFKA_VERSION}",
+        "org.slf4j:slf4j-simple:1.7.36",
+    ),
 )
 # The connector requires a token provider of its own version, which some repositories lack. With
 # plain text the previous version also works. So the two packages are resolved separately and
@@ -128,7 +137,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     parser = argparse.ArgumentParser(description="Fetch jars of servers and connectors.")
     parser.add_argument("--connector", type=Path, metavar="DIR", help="copy the connector there")
     folder: Path | None = parser.parse_args(arguments).connector
-    servers = () if folder else (BROKER,)
+    servers = () if folder else (BROKER, MIRROR_MAKER)
     return fetched(*servers, CONNECTOR, TOKEN_PROVIDER, folder=folder)
 
 

@@ -87,6 +87,7 @@ def _properties(directory: Path, port: int, controller: int) -> str:
         # Tests then see a raised log start offset within a second instead of five minutes.
         "log.retention.check.interval.ms": 500,
         "log.segment.delete.delay.ms": 500,
+        "log.cleaner.backoff.ms": 200,  # likewise for compaction
     }
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 

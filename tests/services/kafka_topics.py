@@ -25,10 +25,18 @@ class Topics:
         self.cluster = KafkaCluster(bootstrap, seconds=SECONDS)
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
-    def make(self, partitions: int, records: int = 0, *, name: str | None = None) -> str:
+    def make(
+        self,
+        partitions: int,
+        records: int = 0,
+        *,
+        name: str | None = None,
+        config: Mapping[str, str] | None = None,
+    ) -> str:
         """Create a topic with this many records in each partition."""
         name = name or f"t-{uuid.uuid4().hex}"
-        self._done(lambda: self._admin.create_topics([NewTopic(name, partitions, 1)])[name])
+        wanted = NewTopic(name, partitions, 1, config=dict(config or {}))
+        self._done(lambda: self._admin.create_topics([wanted])[name])
         until(lambda: (live := self.live(name)) and len(live.partitions) == partitions)
         if records:
             self.fill(name, {n: map(str, range(records)) for n in range(partitions)})

@@ -1,0 +1,301 @@
+"""``statestore kafka translate``: move the offsets of a source to another Kafka cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar, get_args
+
+import click
+
+from statestore.cli.checkpoints import write_left_out
+from statestore.cli.command import (
+    Invocation,
+    LazyVerb,
+    Root,
+    Verb,
+    common_options,
+    operator_option,
+    pass_invocation,
+    state_option,
+)
+from statestore.cli.completion import complete_checkpoint
+from statestore.cli.output import Output, Page, cell, table_of
+from statestore.errors import IncompatibleStateError
+from statestore.maintenance.translate_offsets import (
+    TranslatedOffsets,
+    TranslatedPartition,
+    TranslationPlan,
+)
+from statestore.sources.discovery import (
+    GapPolicy,
+    NewPolicy,
+    Policies,
+    RemovedPolicy,
+    RewindPolicy,
+)
+from statestore.sources.kafka import DEFAULT_SECONDS, KafkaCluster
+from statestore.sources.mirror import Mirror
+from statestore.sources.mirror_names import MirrorFlow, Place, ReplicationPolicy
+from statestore.sources.mirror_policies import TranslationPolicies, UntranslatedPolicy
+
+__all__ = ["kafka", "translate_offsets"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class KafkaVerbs(Root):
+    """The verbs for offsets of Kafka sources."""
+
+    examples = (
+        (
+            "statestore kafka translate --operator orders-source --state offsets --source "
+            "old=old:9092 --target new=new:9092 --dry-run --store ./fraud"
+        ),
+    )
+    sections: ClassVar[Mapping[str, Mapping[str, LazyVerb]]] = {
+        "Verbs": {
+            "translate": LazyVerb(
+                "kafka:translate_offsets",
+                "Translate offsets to the cluster that MirrorMaker 2 writes to",
+            ),
+        }
+    }
+
+
+@click.group("kafka", cls=KafkaVerbs)
+def kafka() -> None:
+    """Move the offsets of Kafka sources to another cluster."""
+
+
+kafka.params.extend(common_options())
+
+
+def _policy(name: str, words: Any, default: str, text: str) -> Callable[[F], F]:
+    return click.option(
+        f"--{name}", type=click.Choice(get_args(words)), default=default, help=f"{text} [{default}]"
+    )
+
+
+@click.command(
+    "translate",
+    cls=Verb,
+    prints=(
+        "A line for each partition: its offset at the source, how exactly it was translated, the "
+        "live offsets at the target, the decision, and the reason. Then the new checkpoint, which "
+        "has the offsets of the target; its origin keeps those of the source. The old checkpoint "
+        "does not change. The translation uses the offset syncs and checkpoints of MirrorMaker 2. "
+        "It never misses an unread record that is at the target. If it is not exact, the line "
+        "says how many records are read again at most. If a policy refuses a partition, nothing "
+        "is written, and the exit code is 12. With --group the offsets are also committed for a "
+        "consumer group at the target, which must have no members: all of them, or none. A job "
+        "that runs at the same time can no longer commit. With --dry-run: the same table, and "
+        "nothing is written."
+    ),
+    examples=(
+        (
+            "statestore kafka translate --operator orders-source --state offsets --source "
+            "old=old:9092 --target new=new:9092 --dry-run --store ./fraud"
+        ),
+        (
+            "statestore kafka translate --operator orders-source --state offsets --source old "
+            "--target new=new:9092 --syncs-on target --read-again 100 --group orders-reader "
+            "--store ./fraud"
+        ),
+    ),
+)
+@operator_option("The operator.", required=True)
+@state_option("The state with the offsets.", required=True)
+@click.option(
+    "--source",
+    required=True,
+    metavar="ALIAS[=HOST:PORT]",
+    help="The old cluster: MirrorMaker's alias, and brokers, unless the syncs are on the target.",
+)
+@click.option(
+    "--target",
+    required=True,
+    metavar="ALIAS=HOST:PORT",
+    help="The new cluster: MirrorMaker's alias, and brokers.",
+)
+@click.option(
+    "--source-config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="librdkafka's options for the source, one name=value on each line.",
+)
+@click.option(
+    "--target-config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The same for the target.",
+)
+@_policy("policy", ReplicationPolicy, "default", "MirrorMaker's replication policy.")
+@click.option(
+    "--separator",
+    default=".",
+    metavar="TEXT",
+    help="MirrorMaker's replication.policy.separator. [.]",
+)
+@click.option(
+    "--plain-internal-topics",
+    is_flag=True,
+    help="MirrorMaker has replication.policy.internal.topic.separator.enabled=false.",
+)
+@_policy("syncs-on", Place, "source", "MirrorMaker's offset-syncs.topic.location.")
+@click.option(
+    "--read-again",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="How many records of a partition may be read a second time. [0]",
+)
+@_policy("untranslated", UntranslatedPolicy, "fail", "An offset without a translation.")
+@_policy("new-partitions", NewPolicy, "earliest", "A partition without a stored offset.")
+@_policy("removed-partitions", RemovedPolicy, "fail", "A partition that the target lacks.")
+@_policy("gap", GapPolicy, "fail", "An offset before the target's first record.")
+@_policy("rewind", RewindPolicy, "fail", "An offset after the target's end.")
+@click.option("--topic", "topics", multiple=True, help="One more topic of the target. Repeatable.")
+@click.option("--group", metavar="ID", help="Commit the offsets for this consumer group, too.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.1),
+    default=DEFAULT_SECONDS,
+    metavar="N",
+    help=f"How long to wait for an answer of Kafka. [{DEFAULT_SECONDS:g}]",
+)
+@click.option(
+    "--checkpoint",
+    default="latest",
+    metavar="N",
+    help="The checkpoint with the offsets. [latest]",
+    shell_complete=complete_checkpoint,
+)
+@click.option("--dry-run", is_flag=True, help="Report what would be written, and write nothing.")
+@pass_invocation
+def translate_offsets(
+    invocation: Invocation,
+    uid: str,
+    name: str,
+    source: str,
+    target: str,
+    source_config: Path | None,
+    target_config: Path | None,
+    policy: ReplicationPolicy,
+    separator: str,
+    plain_internal_topics: bool,
+    syncs_on: Place,
+    read_again: int,
+    untranslated: UntranslatedPolicy,
+    new_partitions: NewPolicy,
+    removed_partitions: RemovedPolicy,
+    gap: GapPolicy,
+    rewind: RewindPolicy,
+    topics: tuple[str, ...],
+    group: str | None,
+    seconds: float,
+    checkpoint: str,
+    dry_run: bool,
+) -> Output[TranslatedOffsets]:
+    """Translate offsets to the cluster that MirrorMaker 2 writes to."""
+    source_alias, source_brokers = _alias(source)
+    target_alias, target_brokers = _alias(target)
+    if target_brokers is None:
+        raise click.UsageError(f"--target {target!r} must have the form ALIAS=HOST:PORT")
+    if source_config is not None and source_brokers is None:
+        raise click.UsageError("--source-config requires --source ALIAS=HOST:PORT")
+    mirror = Mirror(
+        flow=MirrorFlow(
+            source=source_alias,
+            target=target_alias,
+            policy=policy,
+            separator=separator,
+            internal_separator=not plain_internal_topics,
+            syncs_on=syncs_on,
+        ),
+        source=None if source_brokers is None else _cluster(source_brokers, source_config, seconds),
+        target=_cluster(target_brokers, target_config, seconds),
+        policies=Policies(
+            new_partitions=new_partitions,
+            removed_partitions=removed_partitions,
+            gap=gap,
+            rewind=rewind,
+        ),
+        rules=TranslationPolicies(read_again=read_again, untranslated=untranslated),
+        topics=topics,
+    )
+    store = invocation.store()
+    plan = store.maintenance.plan_translation(uid, name, mirror, checkpoint=checkpoint, group=group)
+    if dry_run or plan.found.refused:
+        return Output(plan.report, write_translated, _refusal(plan))
+    return Output(plan.write(), write_translated)
+
+
+def _alias(text: str) -> tuple[str, str | None]:
+    alias, _, brokers = text.partition("=")
+    return alias, brokers or None
+
+
+def _cluster(brokers: str, config: Path | None, seconds: float) -> KafkaCluster:
+    return KafkaCluster(brokers, {} if config is None else _options(config), seconds=seconds)
+
+
+def _options(file: Path) -> dict[str, str]:
+    options = {}
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        name, equals, value = line.strip().partition("=")
+        if not name or name.startswith("#"):
+            continue
+        if not equals:  # without the line itself, which may have a password
+            raise click.UsageError(f"line {number} of {file} must have the form name=value")
+        options[name.strip()] = value.strip()
+    return options
+
+
+def _refusal(plan: TranslationPlan) -> IncompatibleStateError | None:
+    """Return the error that names all refused partitions, or None."""
+    try:
+        _ = plan.found.offsets
+    except IncompatibleStateError as error:
+        return error
+    return None
+
+
+def write_translated(page: Page, translated: TranslatedOffsets) -> None:
+    """Write it as text."""
+    decisions = Counter(each.decision for each in translated.partitions)
+    counts = ", ".join(f"{number} {decision}" for decision, number in decisions.items())
+    flow = f"{translated.source} -> {translated.target}"
+    page.line(f"{flow}: {counts or 'no partitions'}", "bold")
+    table = table_of(
+        *("topic", "partition", "source", "translated", "live"), *("decision", "offset", "reason")
+    )
+    for each in translated.partitions:
+        table.add_row(*map(cell, _row(each)))
+    page.table(table)
+    state = f"state {translated.state} of operator {translated.operator}"
+    if translated.new_checkpoint_id is None:
+        page.line(f"nothing was written of {state}, checkpoint {translated.checkpoint_id}")
+    else:
+        page.line(
+            f"wrote {state} in {translated.store}: checkpoint {translated.new_checkpoint_id}, "
+            f"from checkpoint {translated.checkpoint_id}",
+            "bold",
+        )
+        if translated.group is not None:
+            page.line(f"  committed for group {translated.group}")
+    write_left_out(page, translated.left_out)
+
+
+def _row(each: TranslatedPartition) -> tuple[str, ...]:
+    return (
+        each.topic,
+        str(each.partition),
+        "-" if each.source_offset is None else str(each.source_offset),
+        each.precision or "-",
+        "-" if each.low is None else f"{each.low}..{each.high}",
+        each.decision,
+        "-" if each.offset is None else str(each.offset),
+        each.reason,
+    )

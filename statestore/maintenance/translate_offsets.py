@@ -1,0 +1,289 @@
+"""Translate a source's stored offsets to another Kafka cluster, as a new checkpoint.
+
+The plan has the decision about each partition, and nothing is written before it is accepted. The
+new checkpoint has the offsets of the target cluster in place of the source's. Its ``origin`` keeps
+both, so that a return to the old cluster needs no other checkpoint. All other states stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from statestore.errors import InvalidArgumentError
+from statestore.format.left_out import LeftOutState
+from statestore.format.manifest import Manifest, OperatorEntry
+from statestore.format.state import SUBTASK
+from statestore.jobgraph.redistribution import RedistributionMode
+from statestore.maintenance.derive import Deriver
+from statestore.maintenance.edit import carry_others
+from statestore.parquet.operator_elements import elements_of
+from statestore.rows.fit_columns import fit_column
+from statestore.snapshot.writer import CheckpointWriter
+from statestore.sources.discovery import PartitionFinding, Reconciled
+from statestore.sources.mirror import Mirror
+from statestore.sources.offsets import SourceOffset
+
+__all__ = [
+    "GroupOffset",
+    "TranslatedOffsets",
+    "TranslatedPartition",
+    "TranslationPlan",
+    "plan_translation",
+]
+
+_COMMAND = "kafka translate"
+_FIELDS = {
+    "topic": pa.string(),
+    "partition": pa.int64(),
+    "offset": pa.int64(),
+    "topic_id": pa.string(),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslatedPartition:
+    """A partition at the target, with its offset at the source and the decision about it.
+
+    ``source_topic`` and ``source_offset`` are None for a partition without a stored offset. So are
+    ``precision`` (``exact``, ``earlier``, ``by timestamp`` or ``unknown``), ``read_again`` (the
+    greatest number of records that are read a second time; None if it is unknown) and ``gap_ms``
+    (the time to the target's next record, of an offset by timestamp). ``low`` and ``high`` are the
+    live offsets; None if the target lacks the partition. ``offset`` is the next one to read; None
+    if the partition is retired or refused.
+    """
+
+    topic: str
+    partition: int
+    source_topic: str | None
+    source_offset: int | None
+    precision: str | None
+    read_again: int | None
+    gap_ms: int | None
+    low: int | None
+    high: int | None
+    case: str
+    decision: str
+    offset: int | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupOffset:
+    """An offset that a consumer group had at the target before."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslatedOffsets:
+    """Translated offsets; ``new_checkpoint_id`` is None if nothing was written.
+
+    ``source`` and ``target`` are the aliases of the clusters. ``before`` has the previous offsets
+    of ``group``, if one was committed. ``left_out`` lists the state that the checkpoint lacks of
+    its source.
+    """
+
+    store: str
+    dry_run: bool
+    checkpoint_id: int
+    new_checkpoint_id: int | None
+    operator: str
+    state: str
+    source: str
+    target: str
+    group: str | None
+    partitions: tuple[TranslatedPartition, ...]
+    before: tuple[GroupOffset, ...] = ()
+    left_out: tuple[LeftOutState, ...] = ()
+
+
+@dataclass(frozen=True)
+class TranslationPlan:
+    """The decision about each partition of a state; nothing was written yet."""
+
+    deriver: Deriver
+    manifest: Manifest
+    newest_id: int
+    entry: OperatorEntry
+    mirror: Mirror
+    group: str | None
+    found: Reconciled
+    _elements: pa.Table
+
+    @property
+    def report(self) -> TranslatedOffsets:
+        """The plan as the result of a dry run."""
+        return self._report(None, ())
+
+    def write(self) -> TranslatedOffsets:
+        """Write the translated offsets as a new checkpoint, and commit them for the group.
+
+        The group's offsets are committed right before the checkpoint. If Kafka refuses them, no
+        checkpoint is visible. If the checkpoint fails after that, the call can be repeated.
+
+        Returns:
+            The result, with the new checkpoint.
+
+        Raises:
+            IncompatibleStateError: a policy refuses a partition.
+            CommitConflictError: the group has members, or another writer has taken over the store.
+            InvalidArgumentError: an offset does not fit the column in which it was stored.
+            StorageError: Kafka or the store cannot be reached.
+        """
+        state, before = self.entry.state, dict[tuple[str, int], int]()
+        rows = self._rows(self.found.per_old_subtask(self.mirror.renamed(self._old_lists())))
+        with self.deriver.begin(self.manifest, newest_id=self.newest_id) as writer:
+            self._write_state(writer, rows)
+            carry_others(writer, self.manifest, {(state.uid, state.name)})
+            writer.record_left_out(
+                each for each in self.manifest.left_out if each.lacks(state.uid, state.name)
+            )
+            writer.record_origin(self._origin())
+            if self.group is not None:
+                before = self.mirror.target.commit(self.group, self.found.offsets)
+        return self._report(writer.id, sorted(before.items()))
+
+    def _write_state(self, writer: CheckpointWriter, rows: pa.Table) -> None:
+        is_split = self.entry.state.mode is RedistributionMode.SPLIT
+        write = writer.write_split if is_split else writer.write_union
+        write(self.entry.state.uid, self.entry.state.name, rows)
+
+    def _old_lists(self) -> list[list[dict[str, Any]]]:
+        elements, lists, first = self._elements.to_pylist(), [], 0
+        for count in self.entry.counts:
+            lists.append(elements[first : first + count])
+            first += count
+        return lists
+
+    def _rows(self, lists: Sequence[Sequence[SourceOffset] | None]) -> pa.Table:
+        """Return the new elements; other columns keep the values of the partition's old element.
+
+        They are null for a partition that had no offset.
+        """
+        places: dict[tuple[str, int], int] = {}
+        (old,) = self.mirror.renamed([self._elements.to_pylist()])
+        for row, offset in enumerate(old or ()):
+            places.setdefault((offset.topic, offset.partition), row)
+        new = [offset for offsets in lists for offset in offsets or ()]
+        rows = [places.get((offset.topic, offset.partition)) for offset in new]
+        table = self._elements.take(pa.array(rows, pa.int64()))
+        for index, field in enumerate(table.schema):
+            if field.name in _FIELDS:
+                data = [getattr(each, field.name) for each in new]
+                values = pa.chunked_array([pa.array(data, _FIELDS[field.name])])
+                subject = str(self.entry.state)
+                fitted = fit_column(values, field.type, name=field.name, subject=subject)
+                table = table.set_column(index, field.name, fitted)
+        subtasks = [subtask for subtask, offsets in enumerate(lists) for _ in offsets or ()]
+        return table.append_column(SUBTASK, pa.array(subtasks, pa.int64()))
+
+    def _origin(self) -> dict[str, Any]:
+        kept = ("topic", "partition", "offset", "source_topic", "source_offset", "read_again")
+        return {
+            "command": _COMMAND,
+            "checkpoint": self.manifest.checkpoint_id,
+            "operator": self.entry.state.uid,
+            "state": self.entry.state.name,
+            "source": self.mirror.flow.source,
+            "target": self.mirror.flow.target,
+            "partitions": [
+                {name: value for name, value in asdict(each).items() if name in kept}
+                for each in self._partitions()
+            ],
+        }
+
+    def _partitions(self) -> Iterator[TranslatedPartition]:
+        return map(_translated_partition, self.found.report)
+
+    def _report(
+        self, new_id: int | None, before: Sequence[tuple[tuple[str, int], int]]
+    ) -> TranslatedOffsets:
+        return TranslatedOffsets(
+            store=self.deriver.catalog.storage.url,
+            dry_run=new_id is None,
+            checkpoint_id=self.manifest.checkpoint_id,
+            new_checkpoint_id=new_id,
+            operator=self.entry.state.uid,
+            state=self.entry.state.name,
+            source=self.mirror.flow.source,
+            target=self.mirror.flow.target,
+            group=self.group,
+            partitions=tuple(self._partitions()),
+            before=tuple(
+                GroupOffset(topic=topic, partition=number, offset=offset)
+                for (topic, number), offset in before
+            ),
+            left_out=self.manifest.left_out,
+        )
+
+
+def plan_translation(
+    deriver: Deriver,
+    uid: str,
+    name: str,
+    mirror: Mirror,
+    *,
+    checkpoint: int | str,
+    group: str | None,
+) -> TranslationPlan:
+    """Translate a state's offsets, and decide about each partition; nothing is written.
+
+    Raises CheckpointNotFoundError, StateNotFoundError or CorruptionError for the state,
+    CommitConflictError if the group has members, and the errors of
+    :meth:`~statestore.sources.mirror.Mirror.translate`. Raises InvalidArgumentError for broadcast
+    state, and for offsets that this command has already translated from the same cluster.
+    """
+    manifest, newest_id = deriver.load_source(checkpoint)
+    entry = manifest.operator_entry(uid, name)
+    if entry.state.mode is RedistributionMode.BROADCAST:
+        raise InvalidArgumentError(
+            f"{entry.state} is broadcast state, but the offsets of a source are split or union "
+            "state; name the state with the offsets"
+        )
+    _refuse_translated(manifest, entry, mirror)
+    if group is not None:
+        mirror.target.refuse_live(group)
+    elements = elements_of(deriver.catalog.storage, entry)
+    found = mirror.translate(elements.to_pylist())
+    return TranslationPlan(deriver, manifest, newest_id, entry, mirror, group, found, elements)
+
+
+def _refuse_translated(manifest: Manifest, entry: OperatorEntry, mirror: Mirror) -> None:
+    origin, state = manifest.origin or {}, entry.state
+    same = {
+        "command": _COMMAND,
+        "operator": state.uid,
+        "state": state.name,
+        "source": mirror.flow.source,
+    }
+    if same.items() <= origin.items():
+        raise InvalidArgumentError(
+            f"{state} of checkpoint {manifest.checkpoint_id} is already translated from cluster "
+            f"{mirror.flow.source!r} to {origin['target']!r}; translate checkpoint "
+            f"{origin['checkpoint']}, which has the offsets of {mirror.flow.source!r}"
+        )
+
+
+def _translated_partition(finding: PartitionFinding) -> TranslatedPartition:
+    translation, live = finding.translation, finding.live
+    return TranslatedPartition(
+        topic=finding.topic,
+        partition=finding.partition,
+        source_topic=None if translation is None else translation.stored.topic,
+        source_offset=None if translation is None else translation.stored.offset,
+        precision=None if translation is None else translation.precision.value,
+        read_again=None if translation is None else translation.read_again,
+        gap_ms=None if translation is None else translation.gap_ms,
+        low=None if live is None else live.low,
+        high=None if live is None else live.high,
+        case=finding.case.value,
+        decision=finding.decision.value,
+        offset=finding.offset,
+        reason=finding.reason,
+    )

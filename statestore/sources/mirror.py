@@ -1,0 +1,294 @@
+"""Translate stored offsets to the cluster to which MirrorMaker 2 has replicated their topics.
+
+::
+
+    mirror = Mirror(
+        flow=MirrorFlow(source="old", target="new"),
+        source=KafkaCluster("old:9092"),
+        target=KafkaCluster("new:9092"),
+    )
+    found = mirror.translate(stored)
+    KafkaCluster("new:9092").commit("orders-reader", found.offsets)
+
+This module asks the clusters; :mod:`statestore.sources.mirror_translation` translates, and
+:mod:`statestore.sources.mirror_policies` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from statestore.errors import (
+    CorruptionError,
+    IncompatibleStateError,
+    InvalidArgumentError,
+    NotFoundError,
+)
+from statestore.sources.discovery import LiveTopic, Policies, Reconciled
+from statestore.sources.kafka import KafkaCluster
+from statestore.sources.mirror_comparison import proven_position
+from statestore.sources.mirror_names import MirrorFlow
+from statestore.sources.mirror_policies import TranslationPolicies, reconcile_translated
+from statestore.sources.mirror_records import KafkaRecord, read_checkpoint, read_offset_sync
+from statestore.sources.mirror_translation import (
+    MirrorFacts,
+    Precision,
+    Translation,
+    translate,
+)
+from statestore.sources.offsets import SourceOffset, source_offset, source_offsets
+
+__all__ = ["MOST_COMPARED", "Mirror"]
+
+MOST_COMPARED = 10_000
+"""For more records than this, a translation that is not exact is not compared."""
+
+T = TypeVar("T")
+Partition = tuple[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mirror:
+    """A replication flow between two clusters, with the policies for translated offsets.
+
+    ``source`` is needed if it has the offset syncs, and for offsets by timestamp. With it, a stored
+    topic id is compared with the source's, and a translation that is not exact becomes exact if the
+    records after the offset sync are the same in both clusters. ``topics`` are topics of the target
+    to read in addition to those of the stored offsets.
+
+    Raises :class:`InvalidArgumentError` if ``source`` is needed and missing.
+    """
+
+    flow: MirrorFlow
+    target: KafkaCluster
+    source: KafkaCluster | None = None
+    policies: Policies = field(default_factory=Policies)
+    rules: TranslationPolicies = field(default_factory=TranslationPolicies)
+    topics: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse to go without the source cluster where it is needed."""
+        if self.source is not None:
+            return
+        if self.flow.syncs_on == "source":
+            raise InvalidArgumentError(
+                "the offset syncs are on the source cluster, but no broker of it is set; set one, "
+                "or set syncs_on to 'target' if MirrorMaker has offset-syncs.topic.location=target"
+            )
+        if self.rules.untranslated == "timestamp":
+            raise InvalidArgumentError(
+                "offsets by timestamp need the source cluster, but no broker of it is set; set "
+                "one, or set untranslated to 'fail' or 'earliest'"
+            )
+
+    def translate(self, stored: Iterable[object]) -> Reconciled:
+        """Translate stored offsets, and compare them with the target's live partitions.
+
+        Args:
+            stored: offsets or elements of the source cluster, as
+                :func:`~statestore.sources.offsets.source_offset` accepts them.
+
+        Returns:
+            The decision about each partition of the target, stored or live. Refusals are in the
+            report; reading ``.offsets`` raises them.
+
+        Raises:
+            NotFoundError: the offset-syncs topic is missing, also because of a wrong alias, or one
+                of ``topics`` is missing.
+            CorruptionError: a record of MirrorMaker cannot be decoded.
+            IncompatibleStateError: a topic was recreated on the source cluster.
+            StorageError: no broker of a cluster answers.
+            InvalidArgumentError: for invalid elements.
+        """
+        known = source_offsets(stored)
+        facts = self.facts()
+        translations = [
+            translate(
+                offset,
+                topic := self.flow.target_topic(offset.topic),
+                facts.of(offset.topic, topic, offset.partition),
+            )
+            for offset in known
+        ]
+        # The target first: what the source gets later has its copy after these ends.
+        live = self._target_topics(translations)
+        live_at_source = self._source_topics(known)
+        translations = [self._compared(each, live_at_source, live) for each in translations]
+        if self.rules.untranslated == "timestamp":
+            translations = list(self._by_timestamp(translations, live_at_source, live))
+        return reconcile_translated(translations, live, self.policies, self.rules)
+
+    def facts(self) -> MirrorFacts:
+        """Read the offset syncs and checkpoints of the flow.
+
+        Raises NotFoundError, CorruptionError or StorageError as :meth:`translate` does.
+        """
+        cluster = self.target if self.flow.syncs_on == "target" else self.source
+        assert cluster is not None, "checked when the flow was set"
+        self._refuse_missing_syncs(cluster)
+        syncs = _decoded(cluster, self.flow.syncs_topic, read_offset_sync)
+        checkpoints = self.flow.checkpoints_topic
+        exists = checkpoints in self.target.topics([checkpoints])
+        return MirrorFacts(
+            syncs, _decoded(self.target, checkpoints, read_checkpoint) if exists else ()
+        )
+
+    def renamed(self, old: Sequence[Sequence[object] | None]) -> list[list[SourceOffset] | None]:
+        """Return the lists of old subtasks with the names of the target's topics.
+
+        The offsets are still those of the source. :meth:`Reconciled.per_old_subtask` takes these
+        lists, and replaces the offsets. Raises the errors of
+        :func:`~statestore.sources.offsets.source_offset`.
+        """
+        return [
+            None if elements is None else [self._renamed(element) for element in elements]
+            for elements in old
+        ]
+
+    def _renamed(self, element: object) -> SourceOffset:
+        offset = source_offset(element)
+        return replace(offset, topic=self.flow.target_topic(offset.topic), topic_id=None)
+
+    def _source_topics(self, stored: Sequence[SourceOffset]) -> dict[str, LiveTopic]:
+        """Return the topics of the source cluster; refuse a topic that was recreated there."""
+        if self.source is None:
+            return {}
+        topics = self.source.topics({offset.topic for offset in stored})
+        for offset in stored:
+            topic = topics.get(offset.topic)
+            if topic is None or None in (topic.id, offset.topic_id):
+                continue
+            if topic.id != offset.topic_id:
+                raise IncompatibleStateError(
+                    f"topic {offset.topic!r} was recreated on the source cluster "
+                    f"{self.flow.source!r}: its id is {topic.id}, not {offset.topic_id}, so the "
+                    "stored offsets are those of another log; check that the store and the "
+                    "cluster belong together"
+                )
+        return topics
+
+    def _refuse_missing_syncs(self, cluster: KafkaCluster) -> None:
+        names = cluster.topic_names()
+        if self.flow.syncs_topic in names:
+            return
+        aliases = self.flow.aliases_of(names)
+        other = self.flow.target if self.flow.syncs_on == "source" else self.flow.source
+        elsewhere = "target" if self.flow.syncs_on == "source" else "source"
+        raise NotFoundError(
+            f"Kafka at {cluster.bootstrap} has no topic {self.flow.syncs_topic!r} with offset "
+            f"syncs for the alias {other!r}; "
+            + (
+                f"it has those for {', '.join(map(repr, aliases))}: correct the alias"
+                if aliases
+                else "check the aliases, the separator and the policy of MirrorMaker, and whether "
+                f"the syncs are on the {elsewhere} cluster (syncs_on)"
+            )
+        )
+
+    def _target_topics(self, translations: Iterable[Translation]) -> dict[str, LiveTopic]:
+        live = self.target.topics({*self.topics, *(each.topic for each in translations)})
+        for topic in sorted(set(self.topics) - live.keys()):
+            raise NotFoundError(
+                f"Kafka at {self.target.bootstrap} has no topic {topic!r}, which is named as an "
+                "additional topic; correct the name or create the topic"
+            )
+        return live
+
+    def _compared(
+        self,
+        translation: Translation,
+        source: Mapping[str, LiveTopic],
+        target: Mapping[str, LiveTopic],
+    ) -> Translation:
+        """Return an exact translation if the records after the sync prove it."""
+        if (
+            self.source is None
+            or translation.sync_at is None
+            or translation.offset is None
+            or not 0 < (translation.read_again or 0) <= MOST_COMPARED
+            or not _exists(translation.stored.topic, translation, source)
+            or not _exists(translation.topic, translation, target)
+        ):
+            return translation
+        stored, start = translation.stored, translation.offset
+        low = source[stored.topic].partitions[stored.partition].low
+        if translation.sync_at + 1 < low:
+            return translation  # records after the sync are deleted
+        for uncommitted in (False, True):  # MirrorMaker copies aborted records or not
+            position = proven_position(
+                self.source.records(
+                    stored.topic,
+                    stored.partition,
+                    start=translation.sync_at + 1,
+                    uncommitted=uncommitted,
+                ),
+                self.target.records(translation.topic, stored.partition, start=start),
+                stored.offset,
+                start,
+            )
+            if position is not None:
+                return translation.proven(position)
+        return translation
+
+    def _by_timestamp(
+        self,
+        translations: Iterable[Translation],
+        source: Mapping[str, LiveTopic],
+        live: Mapping[str, LiveTopic],
+    ) -> Iterator[Translation]:
+        """Yield the translations; those that are unknown by timestamp, if both partitions exist."""
+        assert self.source is not None, "checked when the policies were set"
+        unknown = {
+            (each.stored.topic, each.stored.partition): each
+            for each in translations
+            if each.precision is Precision.UNKNOWN and _exists(each.topic, each, live)
+        }
+        starts = dict(_source_starts(unknown.values(), source))
+        times = self.source.times(
+            {place: offset for place, (offset, end) in starts.items() if offset < end}
+        )
+        found = self.target.offsets_at(
+            {(unknown[place].topic, place[1]): time_ms for place, time_ms in times.items()}
+        )
+        for each in translations:
+            place = (each.stored.topic, each.stored.partition)
+            if place not in starts:
+                yield each
+                continue
+            target = (each.topic, each.stored.partition)
+            end = live[each.topic].partitions[each.stored.partition].high
+            if place in times:
+                yield each.by_timestamp(times[place], found.get(target), end)
+            else:
+                yield each.at_end(end)
+
+
+def _decoded(cluster: KafkaCluster, topic: str, decode: Callable[[KafkaRecord], T]) -> Iterator[T]:
+    for record in cluster.records(topic):
+        try:
+            yield decode(record)
+        except CorruptionError as error:
+            raise CorruptionError(
+                f"record {record.offset} of topic {topic!r} of Kafka at {cluster.bootstrap} is "
+                f"not one that MirrorMaker 2 writes: {error}; nothing was translated. Find out "
+                "who wrote it, or translate by timestamp with another copy of the topic"
+            ) from error
+
+
+def _source_starts(
+    translations: Iterable[Translation], source: Mapping[str, LiveTopic]
+) -> Iterator[tuple[Partition, tuple[int, int]]]:
+    """Yield where the source continues, and its end; not for an offset after the end."""
+    for each in translations:
+        if not _exists(each.stored.topic, each, source):
+            continue
+        live = source[each.stored.topic].partitions[each.stored.partition]
+        if each.stored.offset <= live.high:
+            place = (each.stored.topic, each.stored.partition)
+            yield place, (max(each.stored.offset, live.low), live.high)
+
+
+def _exists(topic: str, translation: Translation, topics: Mapping[str, LiveTopic]) -> bool:
+    return topic in topics and translation.stored.partition in topics[topic].partitions
