@@ -1,4 +1,4 @@
-"""The part of redistribute_offsets that talks to Kafka: it checks offsets and commits them."""
+"""The part of redistribute_offsets that talks to Kafka: check, translate and commit offsets."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jobs.command import Progress, Report, columns
-from jobs.settings import KafkaSettings, OffsetsSettings
+from jobs.settings import KafkaSettings, MirrorSettings, OffsetsSettings
 from statestore.errors import NotFoundError
-from statestore.sources.discovery import PartitionFinding, reconcile
+from statestore.sources.discovery import PartitionFinding, Reconciled, reconcile
 from statestore.sources.kafka import KafkaCluster
+from statestore.sources.mirror import Mirror
 from statestore.sources.offsets import SourceOffset, source_offsets
 
 __all__ = ["KafkaCheck", "check", "summary", "table"]
@@ -47,15 +48,35 @@ def check(
 ) -> KafkaCheck | None:
     """Compare stored offsets with the current contents of their topics; None without a broker.
 
-    Prints its decisions, unless only the check was requested, and also when it refuses. Raises
-    NotFoundError for a topic in the settings that does not exist, IncompatibleStateError when a
-    policy refuses, CommitConflictError when the group has members, and the errors of
-    :class:`~statestore.sources.kafka.KafkaCluster`.
+    Offsets of another cluster are translated first. Prints its decisions, unless only the check
+    was requested, and also when it refuses. Raises NotFoundError for a topic in the settings that
+    does not exist, IncompatibleStateError when a policy refuses, CommitConflictError when the group
+    has members, and the errors of :class:`~statestore.sources.kafka.KafkaCluster` and
+    :meth:`~statestore.sources.mirror.Mirror.translate`.
     """
     kafka = settings.kafka
     if kafka.bootstrap is None:
         return None
     cluster = KafkaCluster(kafka.bootstrap, kafka.options, seconds=kafka.seconds)
+    if kafka.cluster == "same":
+        found, lists = _compared(kafka, cluster, old), old
+    else:
+        mirror = _mirror(kafka, settings.mirror, cluster)
+        found = mirror.translate(element for elements in old for element in elements or ())
+        lists = mirror.renamed(old)
+    report = _report(kafka, found.report)
+    if found.refused or not settings.check_only:
+        say(table(report))
+    reconciled = found.per_old_subtask(lists)
+    if kafka.group is not None:
+        cluster.refuse_live(kafka.group)
+    return KafkaCheck(cluster, kafka.group, reconciled, report)
+
+
+def _compared(
+    kafka: KafkaSettings, cluster: KafkaCluster, old: Sequence[Sequence[object] | None]
+) -> Reconciled:
+    """Compare the stored offsets with the same cluster."""
     stored = source_offsets(element for elements in old for element in elements or ())
     live = cluster.topics({*kafka.topics, *(each.topic for each in stored)})
     missing = sorted(set(kafka.topics) - live.keys())
@@ -64,24 +85,37 @@ def check(
             f"Kafka at {kafka.bootstrap} has no topic {missing[0]!r}, which the setting "
             "kafka.topics names; correct the name or create the topic"
         )
-    reconciled = reconcile(stored, live, kafka)
-    report = _report(kafka, reconciled.report)
-    if reconciled.refused or not settings.check_only:
-        say(table(report))
-    lists = reconciled.per_old_subtask(old)
-    if kafka.group is not None:
-        cluster.refuse_live(kafka.group)
-    return KafkaCheck(cluster, kafka.group, lists, report)
+    return reconcile(stored, live, kafka)
+
+
+def _mirror(kafka: KafkaSettings, mirror: MirrorSettings, target: KafkaCluster) -> Mirror:
+    source = (
+        None
+        if mirror.bootstrap is None
+        else KafkaCluster(mirror.bootstrap, mirror.options, seconds=kafka.seconds)
+    )
+    return Mirror(
+        flow=mirror.flow,
+        target=target,
+        source=source,
+        policies=kafka,
+        rules=mirror,
+        topics=kafka.topics,
+    )
 
 
 def table(report: Report) -> str:
-    """Return the check as text: one line for each partition, stored or live."""
-    header = ("topic", "partition", "stored", "live", "decision", "offset", "reason")
-    rows = [
+    """Return the check as text: one line for each partition, stored or live.
+
+    Offsets of another cluster have the column ``translated``: how exactly they were.
+    """
+    names = ["topic", "partition", "stored", "translated", "live", "decision", "offset", "reason"]
+    lines = [
         [
             each["topic"],
             each["partition"],
             _shown(each["stored"]),
+            each.get("precision") or "-",
             "-" if each["low"] is None else f"{each['low']}..{each['high']}",
             each["decision"],
             _shown(each["offset"]),
@@ -89,7 +123,9 @@ def table(report: Report) -> str:
         ]
         for each in report["partitions"]
     ]
-    return f"{summary(report)}\n{columns(header, rows)}" if rows else summary(report)
+    if not any("precision" in each for each in report["partitions"]):
+        names, lines = names[:3] + names[4:], [line[:3] + line[4:] for line in lines]
+    return f"{summary(report)}\n{columns(names, lines)}" if lines else summary(report)
 
 
 def summary(report: Report) -> str:
@@ -115,9 +151,24 @@ def _report(kafka: KafkaSettings, findings: Sequence[PartitionFinding]) -> Repor
                 "offset": finding.offset,
                 "unread": finding.unread,
                 "reason": finding.reason,
+                **_translation(finding),
             }
             for finding in findings
         ],
+    }
+
+
+def _translation(finding: PartitionFinding) -> Report:
+    """Return the additional members for an offset of another cluster."""
+    translation = finding.translation
+    if translation is None:
+        return {}
+    return {
+        "stored": translation.stored.offset,
+        "source_topic": translation.stored.topic,
+        "precision": translation.precision.value,
+        "read_again": translation.read_again,
+        "gap_ms": translation.gap_ms,
     }
 
 

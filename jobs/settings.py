@@ -27,10 +27,13 @@ from statestore.restore.target import RestoreTarget
 from statestore.settings import setting
 from statestore.sources.discovery import Policies
 from statestore.sources.kafka import DEFAULT_SECONDS
+from statestore.sources.mirror_names import MirrorFlow
+from statestore.sources.mirror_policies import TranslationPolicies
 
 __all__ = [
     "KafkaSettings",
     "KeyedSettings",
+    "MirrorSettings",
     "OffsetsSettings",
     "OperatorSettings",
     "RestoreSettings",
@@ -269,10 +272,12 @@ class StartFilesSettings:
 class KafkaSettings(Policies):
     """The Kafka cluster that the offsets are checked against; without ``bootstrap``, no check.
 
-    The policies are inherited from :class:`~statestore.sources.discovery.Policies`.
+    The policies are inherited from :class:`~statestore.sources.discovery.Policies`. With
+    the ``cluster`` ``new``, the offsets were stored for another cluster.
     """
 
     bootstrap: str | None = None
+    cluster: Literal["same", "new"] = "same"
     options: dict[str, Any] = field(default_factory=dict, repr=False)
     seconds: float = setting(DEFAULT_SECONDS, unit="seconds", low=0.1, high=3600)
     topics: tuple[str, ...] = ()
@@ -292,6 +297,36 @@ class KafkaSettings(Policies):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MirrorSettings(TranslationPolicies):
+    """How MirrorMaker 2 replicates the stored topics to the cluster of ``[kafka]``.
+
+    The policies are inherited from
+    :class:`~statestore.sources.mirror_policies.TranslationPolicies`.
+    """
+
+    source: str | None = None
+    target: str | None = None
+    bootstrap: str | None = None
+    options: dict[str, Any] = field(default_factory=dict, repr=False)
+    policy: Literal["default", "identity"] = "default"
+    separator: str = "."
+    internal_separator: bool = True
+    syncs_on: Literal["source", "target"] = "source"
+
+    @property
+    def flow(self) -> MirrorFlow:
+        """The replication flow. Raises InvalidArgumentError if an alias is missing or invalid."""
+        return MirrorFlow(
+            source=self.source or "",
+            target=self.target or "",
+            policy=self.policy,
+            separator=self.separator,
+            internal_separator=self.internal_separator,
+            syncs_on=self.syncs_on,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class OffsetsSettings(JobSettings):
     """The redistribute_offsets job: one operator state, for a new number of subtasks."""
 
@@ -302,10 +337,29 @@ class OffsetsSettings(JobSettings):
     check_only: bool = False
     files: StartFilesSettings = field(default_factory=StartFilesSettings)
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
+    mirror: MirrorSettings = field(default_factory=MirrorSettings)
 
     def __post_init__(self) -> None:
-        """Refuse an invalid checkpoint."""
+        """Refuse an invalid checkpoint, an incomplete replication flow, and an unused one."""
         _check_checkpoint(self.checkpoint)
+        if self.kafka.cluster == "same":
+            if self.mirror != MirrorSettings():
+                raise InvalidArgumentError(
+                    "the table mirror has settings, but kafka.cluster is 'same', so they would not "
+                    "be used; set kafka.cluster to 'new', or remove the table"
+                )
+            return
+        if self.kafka.bootstrap is None:
+            raise InvalidArgumentError(
+                "kafka.cluster is 'new' but kafka.bootstrap is not set; set it to a broker of the "
+                "new cluster"
+            )
+        _ = self.mirror.flow
+        if self.mirror.options and self.mirror.bootstrap is None:
+            raise InvalidArgumentError(
+                "mirror.options is set but mirror.bootstrap is not, so the old cluster would not "
+                "be used; set mirror.bootstrap or remove mirror.options"
+            )
 
 
 def _check_states(
