@@ -57,68 +57,74 @@ def write_deeds(deeds: Iterable[Deed], file: Path) -> None:
     file.write_text("".join(lines), encoding="utf-8")
 
 
+_TYPES = {
+    "accounts/account": "golden.Boot$Account",
+    "accounts/basket": "golden.Boot$Basket",
+    "accounts/items": "List<golden.Boot$Item>",
+    "accounts/entries": "Map<Tuple2<String, Integer>, golden.Boot$Item>",
+    "accounts/mean": "Tuple2<Long, Long>",
+    "accounts/named": "Row<city String, count Long>",
+    "accounts/positional": "Row",
+    "accounts/triple": "Tuple3<String, Long, Double>",
+    "by_class": "golden.Boot$Spot",
+    "rules/rules": "Map<String, golden.Boot$Item>",
+    "rules/log": "List<golden.Boot$Item>",
+    "rules/parts": "List<Tuple2<String, Integer>>",
+}
+_CLASSES: Mapping[str, Any] = {
+    "golden.Boot$Account": {
+        "fields": {
+            "owner": "String",
+            "total": "long",
+            "last": "Integer",
+            "place": "golden.Boot$Place",
+            "level": "golden.Boot$Level",
+            "sum": "BigDecimal",
+            "product": "BigInteger",
+            "seen": "Instant",
+            "since": "java.util.Date",
+            "stamp": "java.sql.Timestamp",
+            "letter": "char",
+            "isOdd": "Boolean",
+            "half": "double",
+            "third": "float",
+            "small": "short",
+            "tiny": "byte",
+            "raw": "byte[]",
+            "lately": "int[]",
+            "names": "String[]",
+            "places": "golden.Boot$Place[]",
+            "best": "Tuple2<String, Long>",
+        }
+    },
+    "golden.Boot$Place": {"fields": {"zip": "Integer", "city": "String"}},
+    "golden.Boot$Level": {"constants": ["LOW", "HIGH"]},
+    "golden.Boot$Basket": {
+        "fields": {
+            "names": "List<String>",
+            "sums": "Map<String, Long>",
+            "sizes": "Set<Integer>",
+            "places": "List<golden.Boot$Place>",
+            "last": "Map<String, golden.Boot$Place>",
+        }
+    },
+    "golden.Boot$Item": {"fields": {"name": "String", "amount": "int"}},
+    "golden.Boot$Spot": {
+        "fields": {"name": "String", "zone": "int"},
+        "hash": "java:31 * name.hashCode() + zone",
+    },
+}
+
+
 def target_of(version: str) -> FlinkTarget:
-    """Return what the job says of its types."""
+    """Return what the job says of its types; classes with collections are for Flink 2."""
+    has_collections = not version.startswith("1")
     types = {
-        "accounts/account": "golden.Boot$Account",
-        "accounts/basket": "golden.Boot$Basket",
-        "accounts/items": "List<golden.Boot$Item>",
-        "accounts/entries": "Map<Tuple2<String, Integer>, golden.Boot$Item>",
-        "accounts/mean": "Tuple2<Long, Long>",
-        "accounts/named": "Row<city String, count Long>",
-        "accounts/positional": "Row",
-        "accounts/triple": "Tuple3<String, Long, Double>",
-        "by_class": "golden.Boot$Spot",
-        "rules/rules": "Map<String, golden.Boot$Item>",
-        "rules/log": "List<golden.Boot$Item>",
-        "rules/parts": "List<Tuple2<String, Integer>>",
+        name: declared
+        for name, declared in _TYPES.items()
+        if has_collections or name != "accounts/basket"
     }
-    classes: Mapping[str, Any] = {
-        "golden.Boot$Account": {
-            "fields": {
-                "owner": "String",
-                "total": "long",
-                "last": "Integer",
-                "place": "golden.Boot$Place",
-                "level": "golden.Boot$Level",
-                "sum": "BigDecimal",
-                "product": "BigInteger",
-                "seen": "Instant",
-                "since": "java.util.Date",
-                "stamp": "java.sql.Timestamp",
-                "letter": "char",
-                "isOdd": "Boolean",
-                "half": "double",
-                "third": "float",
-                "small": "short",
-                "tiny": "byte",
-                "raw": "byte[]",
-                "lately": "int[]",
-                "names": "String[]",
-                "places": "golden.Boot$Place[]",
-                "best": "Tuple2<String, Long>",
-            }
-        },
-        "golden.Boot$Place": {"fields": {"zip": "Integer", "city": "String"}},
-        "golden.Boot$Level": {"constants": ["LOW", "HIGH"]},
-        "golden.Boot$Basket": {
-            "fields": {
-                "names": "List<String>",
-                "sums": "Map<String, Long>",
-                "sizes": "Set<Integer>",
-                "places": "List<golden.Boot$Place>",
-                "last": "Map<String, golden.Boot$Place>",
-            }
-        },
-        "golden.Boot$Item": {"fields": {"name": "String", "amount": "int"}},
-        "golden.Boot$Spot": {
-            "fields": {"name": "String", "zone": "int"},
-            "hash": "java:31 * name.hashCode() + zone",
-        },
-    }
-    if version.startswith("1"):
-        types.pop("accounts/basket")
-    return FlinkTarget(types=types, classes=classes, version=version)
+    return FlinkTarget(types=types, classes=_CLASSES, version=version)
 
 
 _PLACE = pa.struct([("city", pa.string()), ("zip", pa.int32())])
