@@ -54,7 +54,7 @@ examples: $(READY) $(DELTA) ## run the notebooks in examples/, as the tests do
 	@$(WITH_JAVA) $(PY) -m pytest tests/test_examples.py $(ARGS)
 
 # The files that take longest by tests/durations.json are started first, so that no worker has one of
-# them left when the others are done. Three workers run on two cores, as tests wait for servers and
+# them left when the others are done. All files of tests/services count as one. Three workers run on two cores, as tests wait for servers and
 # for Spark about as long as they compute.
 test: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(KAFKA) $(FLINK) $(QUICK) ## run all tests, three files at a time; ARGS="-k name" goes to pytest
 	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(or $(WORKERS),3) --dist loadfile --no-loadscope-reorder \

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 from statestore.spark.session import spark_session
 from tests.servers.quick_spark import quick_spark
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
+    from xdist.remote import Producer
 
 FEW_EXAMPLES, MANY_EXAMPLES = 25, 100
 # No deadline: the first example of a run includes imports and shares two cores with other workers.
@@ -150,19 +153,39 @@ def recorded_durations() -> dict[str, float]:
     return durations
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the files by their recorded duration, and mark the tests that use Spark's session or
-    Hypothesis.
+SERVICES = "tests/services/"
+"""One worker runs all tests of this folder, so that each of their servers starts once."""
 
-    The longest file comes first. A worker that starts a long file last would run it alone.
+
+def work_unit(nodeid: str) -> str:
+    """Return the file of a test, or the folder that one worker runs."""
+    return SERVICES if nodeid.startswith(SERVICES) else nodeid.partition("::")[0]
+
+
+class WorkUnitScheduling(LoadFileScheduling):  # type: ignore[misc]
+    """Let one worker run all tests of a work unit."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return work_unit(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    """Replace the distribution by files, which `make test` chooses."""
+    return WorkUnitScheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the work units by their recorded duration, and mark the tests that use Spark's session
+    or Hypothesis.
+
+    The longest unit comes first. A worker that starts a long one last would run it alone.
     """
     durations = recorded_durations()
-
-    def seconds(item: pytest.Item) -> float:
-        file = item.nodeid.partition("::")[0]
-        return durations.get(file, SECONDS_OF_AN_UNMEASURED_FILE)
-
-    items.sort(key=seconds, reverse=True)  # stable: tests of a file stay in its order
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for file in {item.nodeid.partition("::")[0] for item in items}:
+        seconds[work_unit(file)] += durations.get(file, SECONDS_OF_AN_UNMEASURED_FILE)
+    # stable: tests of a unit stay in its order
+    items.sort(key=lambda item: seconds[work_unit(item.nodeid)], reverse=True)
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
