@@ -90,6 +90,9 @@ def test_the_sdist_has_docs_jobs_settings_and_tests(tree: Path, tmp_path: Path) 
     assert not [name for name in names if "planted" in name or name.endswith(".pyc")]
 
 
+# In each run, tests/test_extras.py hides the packages of all extras from the core, and .ci/run
+# installs the wheel alone.
+@pytest.mark.long
 @pytest.mark.services
 @pytest.mark.slow
 def test_the_wheel_alone_suffices_for_the_core(wheel: Path, tmp_path: Path) -> None:
@@ -106,19 +109,13 @@ def test_the_wheel_alone_suffices_for_the_core(wheel: Path, tmp_path: Path) -> N
 VERSION = "\nimport pyspark\nprint('pyspark', pyspark.__version__)\n"
 
 
+# In each run, test_the_metadata_are_complete sees that no extra is needed, and .ci/run installs the
+# wheel next to the oldest and the newest Spark.
+@pytest.mark.long
 @pytest.mark.services
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    "version",
-    [
-        "4.3.0",
-        *(
-            pytest.param(text, marks=pytest.mark.long)
-            for text in ("4.0.4", "4.0.5", "4.1.4", "4.2.1")
-        ),
-    ],
-)
+@pytest.mark.parametrize("version", ["4.0.4", "4.0.5", "4.1.4", "4.2.1", "4.3.0"])
 def test_an_installed_spark_is_kept_and_used(wheel: Path, tmp_path: Path, version: str) -> None:
     page = (ROOT / "docs" / "how" / "spark.md").read_text()
     example = re.search(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
