@@ -28,6 +28,7 @@ from statestore.testing.table_suite import (
 TABLE = "operators/totals/keyed/total"
 
 
+@pytest.mark.long  # in each run the suite passes with a log, and most other tests have none
 class TestParquetTable(StateTableSuite):
     """Data files without a log."""
 
@@ -35,41 +36,53 @@ class TestParquetTable(StateTableSuite):
     def store(self, tmp_path: Path, spark: SparkSession) -> StateStore:
         return StateStore.open(str(tmp_path / "a store"), spark=spark, table_format="parquet")
 
-    def test_there_is_no_log(self, store: StateStore, users: Any) -> None:
-        """The format needs no jar and writes nothing but data files."""
-        take(store, users)
-        assert store.manifest().keyed[0].table.version is None
-        assert not (Path(store.url) / TABLE / "_delta_log").exists()
 
-    def test_co_located_rows_are_not_shuffled(
-        self, store: StateStore, users: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """I7: rows of a restore are updated and written at the same parallelism, in any order of
-        key groups. Misplaced rows are refused.
-        """
-        take(store, users)
-        restored = store.restore(parallelism=3).keyed("totals", "total")
-        updated = restored.to_spark().drop("key_group").withColumn("total", F.col("total") + 1)
-        monkeypatch.setattr(DataFrame, "repartitionById", None)
-        wanted = users.withColumn("total", F.col("total") + 1)
-        for lying in (updated, updated.sortWithinPartitions(F.desc("user"))):
-            with store.snapshot(parallelism=3) as checkpoint:
-                entry = checkpoint.write_keyed(
-                    "totals", "total", lying, key="user", options=KeyedOptions(co_located=True)
-                )
-            found = store.restore(parallelism=5).keyed("totals", "total")
-            assert spark_rows(found.to_spark()) == rows_of(wanted)
-            written = Path(store.url, entry.table.path).rglob(f"{checkpoint.id:010d}-*.parquet")
-            assert len([*written]) == len(entry.handles)
-        for wrong in (users, updated.repartition(7), updated.coalesce(1)):
-            with (
-                pytest.raises(errors.InvalidArgumentError, match="was declared co-located"),
-                store.snapshot(parallelism=3) as checkpoint,
-            ):
-                checkpoint.write_keyed(
-                    "totals", "total", wrong, key="user", options=KeyedOptions(co_located=True)
-                )
-        assert store.checkpoints() == (1, 2, 3)
+@pytest.fixture
+def parquet(tmp_path: Path, spark: SparkSession) -> StateStore:
+    return StateStore.open(str(tmp_path / "a store"), spark=spark, table_format="parquet")
+
+
+@pytest.fixture
+def users(spark: SparkSession) -> DataFrame:
+    return spark.range(0, 500, 1, 2).selectExpr("'user-' || id AS user", "id * 10 AS total")
+
+
+def test_a_table_without_a_log(parquet: StateStore, users: DataFrame) -> None:
+    """The format needs no jar and writes nothing but data files."""
+    take(parquet, users)
+    assert parquet.manifest().keyed[0].table.version is None
+    assert not (Path(parquet.url) / TABLE / "_delta_log").exists()
+
+
+def test_co_located_rows_are_not_shuffled(
+    parquet: StateStore, users: DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I7: rows of a restore are updated and written at the same parallelism, in any order of
+    key groups. Misplaced rows are refused.
+    """
+    take(parquet, users)
+    restored = parquet.restore(parallelism=3).keyed("totals", "total")
+    updated = restored.to_spark().drop("key_group").withColumn("total", F.col("total") + 1)
+    monkeypatch.setattr(DataFrame, "repartitionById", None)
+    wanted = users.withColumn("total", F.col("total") + 1)
+    for lying in (updated, updated.sortWithinPartitions(F.desc("user"))):
+        with parquet.snapshot(parallelism=3) as checkpoint:
+            entry = checkpoint.write_keyed(
+                "totals", "total", lying, key="user", options=KeyedOptions(co_located=True)
+            )
+        found = parquet.restore(parallelism=5).keyed("totals", "total")
+        assert spark_rows(found.to_spark()) == rows_of(wanted)
+        written = Path(parquet.url, entry.table.path).rglob(f"{checkpoint.id:010d}-*.parquet")
+        assert len([*written]) == len(entry.handles)
+    for wrong in (users, updated.repartition(7), updated.coalesce(1)):
+        with (
+            pytest.raises(errors.InvalidArgumentError, match="was declared co-located"),
+            parquet.snapshot(parallelism=3) as checkpoint,
+        ):
+            checkpoint.write_keyed(
+                "totals", "total", wrong, key="user", options=KeyedOptions(co_located=True)
+            )
+    assert parquet.checkpoints() == (1, 2, 3)
 
 
 @pytest.mark.long  # the other classes also write this layout, because their states are small
@@ -94,7 +107,7 @@ def test_each_task_writes_one_file(tmp_path: Path, spark: SparkSession) -> None:
     ]
 
 
-@pytest.mark.usefixtures("uncompiled")  # the classes above compile the same snapshots
+@pytest.mark.usefixtures("uncompiled")  # tests/spark compiles the same snapshots
 class TestDeltaTable(StateTableSuite):
     """The same data files, and a Delta log that names the newest checkpoint's files."""
 

@@ -259,6 +259,7 @@ WRONG: list[tuple[pa.DataType, str, str, Any]] = [
 ]
 
 
+@pytest.mark.usefixtures("uncompiled")  # an error for each value, each with a query of its own
 @pytest.mark.parametrize(("kind", "scheme", "key_type", "value"), WRONG)
 def test_a_value_that_the_type_cannot_hold_is_refused(
     spark: SparkSession, kind: pa.DataType, scheme: str, key_type: str, value: Any

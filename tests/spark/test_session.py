@@ -124,13 +124,21 @@ def test_a_missing_java_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 WITHOUT_DELTA = """
+from statestore import StateStore
 from statestore.errors import MissingDependencyError
 from statestore.spark.session import spark_session
 import sys
-packages = {"spark.jars.packages": "io.delta:delta-storage:" + sys.argv[1]}
-spark = spark_session(master="local[1]", table_format="parquet", extra_conf=packages)
+conf = {
+    "spark.jars.packages": "io.delta:delta-storage:" + sys.argv[1],
+    "spark.python.daemon.module": "tests.spark.noted_daemon",
+}
+spark = spark_session(master="local[1]", table_format="parquet", extra_conf=conf)
 print(spark.range(3).count(), flush=True)
 print(*(path for path in sys.path if path.endswith(".jar")), flush=True)
+store = StateStore.open(sys.argv[2], spark=spark, table_format="parquet")
+with store.snapshot(parallelism=2) as checkpoint:
+    checkpoint.write_keyed("u", "s", spark.range(1_000, numPartitions=2), key="id")
+assert store.restore().keyed("u", "s").to_spark().toArrow().num_rows == 1_000
 print("-- started", file=sys.stderr, flush=True)
 try:
     spark_session(table_format="delta")
@@ -143,10 +151,13 @@ spark.stop()
 
 
 @pytest.mark.spark
-def test_the_start_is_quiet_and_later_output_is_not() -> None:
-    """Python also finds a user's package in a jar."""
-    done = run(WITHOUT_DELTA, version("delta-spark"))
+def test_the_start_is_quiet_and_later_output_is_not(tmp_path: Path) -> None:
+    """Python also finds a user's package in a jar, and the store's tasks are silent."""
+    noted = tmp_path / "noted"
+    environ = {"NOTED": str(noted), "DAEMON": "pyspark.daemon", "PYTHONPATH": str(ROOT)}
+    done = run(WITHOUT_DELTA, version("delta-spark"), str(tmp_path / "store"), environ=environ)
     assert done.returncode == 0, done.stderr
+    assert noted.read_text() == ""
     count, jars, refusal = done.stdout.splitlines()
     assert count == "3"
     assert "io.delta_delta-storage-" in jars

@@ -28,6 +28,9 @@ from tests.interop.spark_checkpoints.queries import Query, events, run, session
 from tests.streaming.processors import Base
 from tests.streaming.world import World
 
+# make test-spark runs them. With the installed version, each feature has tests of its own.
+pytestmark = pytest.mark.long
+
 ROWS, GROUPS = 1000, 16
 REWRITER_SINCE: tuple[int, int] = (4, 2)
 

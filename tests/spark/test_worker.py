@@ -102,13 +102,10 @@ time.sleep(1)
 """
 
 
+@pytest.mark.long  # in each run, test_session.py reads the output of workers with store tasks
 @pytest.mark.spark
 @pytest.mark.parametrize(
-    ("script", "daemon"),
-    [
-        (SCRIPT, "pyspark.daemon"),
-        pytest.param(PLAIN, "statestore.spark.daemon", marks=pytest.mark.long),
-    ],
+    ("script", "daemon"), [(SCRIPT, "pyspark.daemon"), (PLAIN, "statestore.spark.daemon")]
 )
 def test_the_workers_of_a_session_say_nothing(tmp_path: Path, script: str, daemon: str) -> None:
     """Tasks of the store are silent with PySpark's own daemon, all others with the store's."""

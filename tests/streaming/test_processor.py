@@ -25,9 +25,17 @@ from tests.streaming.spark_runs import (
 pytestmark = pytest.mark.spark
 
 FILES = 4
+IN_EACH_RUN = ("sessions", "alarms", "once", "funnel", "clocked", "lives", "kinds")
+"""Each kind of state, with and without a TTL, each kind of timer, and values of each type."""
 
 
-@pytest.mark.parametrize("name", PROCESSORS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in IN_EACH_RUN else pytest.mark.long)
+        for name in PROCESSORS
+    ],
+)
 def test_a_processor_behaves_as_recorded_on_spark(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:

@@ -239,7 +239,11 @@ def test_a_location_without_a_file(kept: Kept, tmp_path: Path, case: str) -> Non
 
 @pytest.mark.parametrize(
     ("case", "keeps"),
-    [pytest.param("delta", False, marks=pytest.mark.long), ("zip", False), ("zip", True)],
+    [
+        pytest.param("delta", False, marks=pytest.mark.long),
+        pytest.param("zip", False, marks=pytest.mark.long),
+        ("zip", True),
+    ],
 )
 def test_a_state_file_of_any_size(kept: Kept, tmp_path: Path, case: str, keeps: bool) -> None:
     """The file of 5 GB is sparse and is not read. It is refused as fast as any other file."""

@@ -50,7 +50,6 @@ from tests.interop.spark_checkpoints.test_round_trip import (
 
 Provider = Literal["hdfs", "rocksdb"]
 
-IN_EACH_RUN = ("agg_many",)
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 
@@ -93,7 +92,7 @@ class Moved:
             pytest.param(
                 *(name, before, after, {}),
                 id=name,
-                marks=() if name in IN_EACH_RUN else pytest.mark.long,
+                marks=pytest.mark.long,
             )
             for name, before, after, _ in WAYS
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from statestore.interop.spark_checkpoints.rows import encode_rows
 from tests.interop.spark_checkpoints.queries import QUERIES, events, run, settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -21,14 +23,20 @@ Pairs = list[tuple[bytes, bytes]]
 
 
 KINDS = ("agg", "nested", "global", "session", "join")
+IN_EACH_RUN = ("agg", "nested", "join")
+"""Keys and values of one field and of many, in one store and in four."""
 
 
 @pytest.fixture(scope="module")
-def checkpoints(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the checkpoint of each query, after two micro-batches."""
+def checkpoints(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """The checkpoint of each query after two micro-batches, created on first use."""
     folder = tmp_path_factory.mktemp("checkpoints")
     events(folder / "events", 0, 2)
-    for kind in KINDS:
+
+    @cache
+    def location(kind: str) -> Path:
         run(
             spark,
             QUERIES[kind],
@@ -37,7 +45,9 @@ def checkpoints(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
             provider="rocksdb",
             partitions=3,
         )
-    return folder
+        return folder / kind
+
+    return location
 
 
 def stores(spark: SparkSession, location: Path) -> list[str]:
@@ -66,13 +76,18 @@ def rebuilt(frame: DataFrame) -> DataFrame:
     return frame.sparkSession.createDataFrame(rows, frame.schema, verifySchema=False)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_bytes_equal_those_of_the_store(spark: SparkSession, checkpoints: Path, kind: str) -> None:
-    found = stores(spark, checkpoints / kind)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=() if kind in IN_EACH_RUN else pytest.mark.long) for kind in KINDS],
+)
+def test_bytes_equal_those_of_the_store(
+    spark: SparkSession, checkpoints: Callable[[str], Path], kind: str
+) -> None:
+    found = stores(spark, checkpoints(kind))
     assert len(found) == (4 if kind == "join" else 1)
     for store in found:
-        kept = pairs(state(spark, checkpoints / kind, store, raw=True))
-        typed = state(spark, checkpoints / kind, store)
+        kept = pairs(state(spark, checkpoints(kind), store, raw=True))
+        typed = state(spark, checkpoints(kind), store)
         assert kept
         assert pairs(encode_rows(typed)) == kept
         assert pairs(encode_rows(rebuilt(typed))) == kept
@@ -80,17 +95,17 @@ def test_bytes_equal_those_of_the_store(spark: SparkSession, checkpoints: Path, 
 
 @pytest.mark.parametrize("kind", ["agg", "nested", "join"])
 def test_bytes_survive_a_table(
-    spark: SparkSession, checkpoints: Path, kind: str, tmp_path: Path
+    spark: SparkSession, checkpoints: Callable[[str], Path], kind: str, tmp_path: Path
 ) -> None:
-    for number, store in enumerate(stores(spark, checkpoints / kind)):
-        typed = state(spark, checkpoints / kind, store)
+    for number, store in enumerate(stores(spark, checkpoints(kind))):
+        typed = state(spark, checkpoints(kind), store)
         if "void" in typed.schema.simpleString():  # no file can hold this type
             continue
         names = {part: storable(typed.schema[part].dataType) for part in ("key", "value")}
         path = str(tmp_path / str(number))
         renamed = [F.col(part).cast(of).alias(part) for part, of in names.items()]
         typed.select(*renamed).write.parquet(path)
-        kept = pairs(state(spark, checkpoints / kind, store, raw=True))
+        kept = pairs(state(spark, checkpoints(kind), store, raw=True))
         assert sorted(pairs(encode_rows(spark.read.parquet(path)))) == sorted(kept)
 
 

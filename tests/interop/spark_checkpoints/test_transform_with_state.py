@@ -88,22 +88,16 @@ class Moves:
         assert commit.read_text().startswith(f"v{self.conf[FORMAT]}\n")
 
 
-@pytest.mark.parametrize(
-    ("name", "runs_on"),
-    [
-        ("tws_avro", False),
-        pytest.param("tws_avro", True, marks=pytest.mark.long),
-        pytest.param("tws_ttl", True, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["tws_avro", "tws_ttl"])
 def test_a_query_continues_at_another_parallelism(
-    spark: SparkSession, tmp_path: Path, name: str, runs_on: bool
+    spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
     """It runs at 1 and 2. Each partition opens stores of ten column families in each
     micro-batch.
 
-    In each run, Spark reads the exported rows of Avro. A query that continues from an export is in
-    :func:`test_spark_continues_with_changed_variables`.
+    In each run, Spark reads the exported rows of Avro in :func:`test_a_location_that_was_moved`,
+    and a query continues in :func:`test_spark_continues_with_changed_variables`.
     """
     moves = Moves(spark, tmp_path, name, partitions=1)
     events(moves.source, 0, 1)
@@ -114,8 +108,6 @@ def test_a_query_continues_at_another_parallelism(
     assert moves.rows("second") == moves.rows("first")
     moves.is_described("second", 2)
 
-    if not runs_on:
-        return
     events(moves.source, 1, 2)
     emitted = moves.run("second")
     assert emitted == moves.run("first")
