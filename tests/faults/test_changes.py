@@ -25,7 +25,7 @@ STATES = {1: BASE, 2: BASE | {"u1": 10}, 3: {k: v for k, v in BASE.items() if k 
 RULES = {"compact": None, "changes": None, "folded": CompactionRule(share=0, most_share=0)}
 CASES = [
     *((FaultKind.ERROR, what) for what in RULES),
-    (FaultKind.ANSWER_LOST, "compact"),
+    pytest.param(FaultKind.ANSWER_LOST, "compact", marks=pytest.mark.long),
     (FaultKind.TRUNCATED, "folded"),
 ]
 

@@ -26,7 +26,7 @@ CASES = [
     (FaultKind.ERROR, "keys"),
     (FaultKind.ANSWER_LOST, "keys"),
     (FaultKind.TRUNCATED, "keys"),
-    (FaultKind.ERROR, "sql"),
+    pytest.param(FaultKind.ERROR, "sql", marks=pytest.mark.long),  # it commits as the others
 ]
 
 

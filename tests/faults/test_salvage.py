@@ -23,7 +23,6 @@ IN_EACH_RUN = {
     (FaultKind.ANSWER_LOST, Layout.PARTITIONED),
     (FaultKind.ANSWER_WRONG, Layout.RANGED),
     (FaultKind.TRUNCATED, Layout.PARTITIONED),
-    (FaultKind.DISCONNECTED, Layout.RANGED),
 }
 
 

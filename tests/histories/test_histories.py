@@ -46,7 +46,12 @@ def broken_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("break_it", "seed"), [(broken_holds, 4), (broken_ages, 4), (broken_sweep, 6)]
+    ("break_it", "seed"),
+    [
+        (broken_ages, 4),
+        pytest.param(broken_holds, 4, marks=pytest.mark.long),
+        pytest.param(broken_sweep, 6, marks=pytest.mark.long),
+    ],
 )
 def test_the_machine_detects_a_defect(
     break_it: Callable[[pytest.MonkeyPatch], None], seed: int, monkeypatch: pytest.MonkeyPatch

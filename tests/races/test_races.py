@@ -24,7 +24,7 @@ OUTCOMES = {*OFTEN, "conflict", "already", "refused"}
 
 
 @pytest.mark.parametrize(
-    ("count", "least"), [(16, OFTEN), pytest.param(200, OUTCOMES, marks=pytest.mark.long)]
+    ("count", "least"), [(8, OFTEN), pytest.param(200, OUTCOMES, marks=pytest.mark.long)]
 )
 def test_races_on_disk(count: int, least: set[str]) -> None:
     """I4, I6; `make races` runs more."""
@@ -35,7 +35,7 @@ def test_races_on_disk(count: int, least: set[str]) -> None:
     assert least <= set(result.outcomes) <= {*OUTCOMES, "late"}
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(40, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [2, pytest.param(40, marks=pytest.mark.long)])
 def test_races_on_s3(count: int) -> None:
     """I4, I6: many races at a time."""
     with on_s3() as place:

@@ -161,7 +161,7 @@ class Killing:
 @pytest.mark.parametrize(
     ("table_format", "count"),
     [
-        ("parquet", 6),
+        ("parquet", 3),
         pytest.param("parquet", 150, marks=pytest.mark.long),
         pytest.param("delta", 30, marks=pytest.mark.long),
     ],

@@ -59,7 +59,10 @@ def without(emitted: dict[str, list[Any]], more: int) -> dict[str, list[Any]]:
     }
 
 
-@pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.long)])
+# In each run, tests/streaming kills a query, tests/interop/spark_checkpoints continues queries at
+# other parallelisms and corrected, and test_kafka_query.py continues one at the offsets of a topic.
+@pytest.mark.long
+@pytest.mark.parametrize("again", [False, True])
 def test_a_killed_query_continues_corrected_and_rescaled(
     topics: Topics, tmp_path: Path, again: bool
 ) -> None:
