@@ -187,8 +187,19 @@ def test_with_enough_slots_each_subtask_runs_where_most_of_its_bytes_are(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parallelism", [1, 7, 1000, 32_768])
-@pytest.mark.parametrize("hosts", [1, 2, 100])
+@pytest.mark.parametrize(
+    ("hosts", "parallelism"),
+    [
+        *((1, 7), (2, 1000), (100, 1), (100, 32_768)),
+        *(
+            pytest.param(hosts, parallelism, marks=pytest.mark.long)
+            for hosts, parallelism in (
+                *((1, 1), (1, 1000), (1, 32_768), (2, 1), (2, 7), (2, 32_768)),
+                *((100, 7), (100, 1000)),
+            )
+        ),
+    ],
+)
 def test_the_largest_state_is_placed(parallelism: int, hosts: int) -> None:
     """32,768 files, neighbors on different hosts: nearly all subtasks run near theirs."""
     held = handles(*(f"host-{group % hosts}" for group in range(32_768)))

@@ -108,27 +108,32 @@ def map_store(path: Path, seed: int, layout: str) -> tuple[StateStore, Rows]:
 @pytest.mark.parametrize("collide", [False, True])
 @pytest.mark.parametrize("layout", ["partitioned", "ranged"])
 @pytest.mark.parametrize("limit", CACHES.values(), ids=CACHES)
+@pytest.mark.parametrize("seed", [3, pytest.param(4, marks=pytest.mark.long)])
 def test_lookups_equal_a_dictionary(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None, layout: str, collide: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    limit: int | None,
+    layout: str,
+    collide: bool,
 ) -> None:
     """The map states have several rows per key, and the base and layers have every kind of delete.
     All checkpoints share one cache, as in a worker.
     """
     if collide:
         monkeypatch.setattr(equality, "row_hashes", constant_hashes)
-    for seed in (3, 4):
-        chance = random.Random(seed)
-        store, state = map_store(tmp_path / str(seed), seed, layout)
-        cache = None if limit is None else RowCache(limit)
-        for _ in range(2):
-            for count in (0, 1, 60):
-                keys = [f"k{k}" for k in chance.choices(range(75), k=count)]
-                rows = looked_up(store, keys, cache, parallelism=chance.randrange(1, GROUPS + 1))
-                expected = {one: v for one, v in state.items() if one[0] in keys}
-                assert {(row["k"], row["m"]): row["v"] for row in rows} == expected
-                assert len(rows) == len(expected)
-            assert cache is None or limit is None or 0 < cache.size_bytes <= limit
-            state = change(store, chance, state)
+    chance = random.Random(seed)
+    store, state = map_store(tmp_path, seed, layout)
+    cache = None if limit is None else RowCache(limit)
+    for _ in range(2):
+        for count in (0, 1, 60):
+            keys = [f"k{k}" for k in chance.choices(range(75), k=count)]
+            rows = looked_up(store, keys, cache, parallelism=chance.randrange(1, GROUPS + 1))
+            expected = {one: v for one, v in state.items() if one[0] in keys}
+            assert {(row["k"], row["m"]): row["v"] for row in rows} == expected
+            assert len(rows) == len(expected)
+        assert cache is None or limit is None or 0 < cache.size_bytes <= limit
+        state = change(store, chance, state)
 
 
 def value_store(path: Path, keys: int = 200) -> StateStore:

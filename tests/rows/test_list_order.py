@@ -51,7 +51,9 @@ def place(value: Any, kind: Kind, zeros_differ: bool = True) -> Any:
     return (1, value.encode() if isinstance(value, str) else value)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize(
+    "seed", [*range(25), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(25, 100))]
+)
 def test_sort_bytes_have_the_order_of_the_lists(seed: int) -> None:
     """This includes slices. Equal lists have equal bytes, and a null list has none."""
     kind, values, column = lists_of(seed)

@@ -42,14 +42,17 @@ COMPACTED = CompactionRule(merge_layers=2, share=0.2, most_share=9, bytes_per_ch
 """Merges three layers into one, and rewrites the base file with the most changes each time."""
 
 # For tests with the fixture ``taken``: only the layered form; or all forms, where the forms with
-# changes have both layouts.
+# changes have both layouts. In each run, each form has one layout.
 in_layers = pytest.mark.parametrize(
     "taken", [("layered", "ranged")], ids=["layered"], indirect=True
 )
 in_both_layouts = pytest.mark.parametrize(
     "taken",
-    [("plain", "ranged")]
-    + [(form, layout) for form in FORMS[1:] for layout in ("ranged", "partitioned")],
+    [
+        *(("plain", "ranged"), ("layered", "partitioned"), ("compacted", "ranged")),
+        pytest.param(("layered", "ranged"), marks=pytest.mark.long),
+        pytest.param(("compacted", "partitioned"), marks=pytest.mark.long),
+    ],
     ids="-".join,
     indirect=True,
 )
