@@ -33,7 +33,12 @@ def test_a_notebook_is_kept_without_its_outputs(path: Path) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, id=path.stem, marks=[pytest.mark.spark] * (path.stem in WITH_SPARK))
+        # In each run, tests/test_docs.py runs docs/how/spark-queries.md, which has the same calls.
+        pytest.param(
+            path,
+            id=path.stem,
+            marks=[pytest.mark.spark, pytest.mark.long] if path.stem in WITH_SPARK else (),
+        )
         for path in NOTEBOOKS
     ],
 )

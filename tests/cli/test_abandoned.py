@@ -51,13 +51,30 @@ def completed(words: list[str]) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "program",
     [
-        "answer = store.query('SELECT * FROM totals'); answer.read_next_batch()",
-        "store.query('SELECT a.n FROM totals a, totals b, totals c').read_next_batch()",
-        "answer = store.query('SELECT * FROM totals LIMIT 2')",
-        "with store.query('SELECT * FROM totals') as answer: answer.read_next_batch()",
-        "state = store.restore().keyed('u', 'totals'); state.to_batches(0).read_next_batch()",
+        pytest.param(
+            "answer = store.query('SELECT * FROM totals'); answer.read_next_batch()",
+            id="first rows",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "store.query('SELECT a.n FROM totals a, totals b, totals c').read_next_batch()",
+            id="cross product",
+        ),
+        pytest.param(
+            "answer = store.query('SELECT * FROM totals LIMIT 2')",
+            id="nothing",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "with store.query('SELECT * FROM totals') as answer: answer.read_next_batch()",
+            id="left",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "state = store.restore().keyed('u', 'totals'); state.to_batches(0).read_next_batch()",
+            id="restore",
+        ),
     ],
-    ids=["first rows", "cross product", "nothing", "left", "restore"],
 )
 def test_a_program_that_keeps_a_result_exits(url: str, program: str) -> None:
     """It prints nothing to stderr."""

@@ -53,6 +53,7 @@ def test_flink_restores_an_exported_store(tmp_path: Path) -> None:
     restored(NEWEST, ROCKSDB, tmp_path, most=720, written=5, parallelism=3)
 
 
+@pytest.mark.long  # in each run, test_carry.py compares the copied entry and its bytes
 def test_flink_restores_a_carried_operator(tmp_path: Path) -> None:
     """An unreadable operator is restored with the others, at another parallelism."""
     golden = Golden("2.3_heap_native")

@@ -25,6 +25,7 @@ NEWEST, OLDER = "2.3.0", "1.20.3"
 ROCKSDB, HEAP = {"state.backend.type": "rocksdb"}, {"state.backend.type": "hashmap"}
 
 
+@pytest.mark.long  # in each run, Flink restores two repacked savepoints in test_restore_tests.py
 def test_flink_restores_a_repacked_savepoint(tmp_path: Path) -> None:
     """128 key groups become 720, and RocksDB restores hashmap's state at another parallelism."""
     golden = Golden("2.3_heap_canonical")
