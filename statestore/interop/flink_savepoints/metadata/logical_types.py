@@ -1,7 +1,7 @@
 """Types of Flink SQL: ``LogicalType`` and its subclasses, as Java serialized them.
 
 For the types that a key can have, this module also writes the objects, with exactly the bytes that
-Java writes. All of these types are nullable.
+Java writes.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class LogicalType:
     names: tuple[str, ...] = ()
 
 
-def key_logical_type(name: str) -> LogicalType:
-    """Return the nullable type with which a key column is hashed, by its SQL name.
+def key_logical_type(name: str, *, is_nullable: bool = True) -> LogicalType:
+    """Return a type that a key column can have, by its SQL name.
 
     Raises UnsupportedTypeError for a type that a key cannot have.
     """
@@ -106,7 +106,7 @@ def key_logical_type(name: str) -> LogicalType:
             fields + _END,
             _encode_class("LogicalType", b"\2\0\2", 1),
             superclass_fields + _END + _NULL,
-            b"\1" + _ENUM,
+            bytes([is_nullable]) + _ENUM,
             _encode_class("LogicalTypeRoot", _ENUM_FLAGS) + _END,
             _CLASS + utf("java.lang.Enum") + i64(0) + _ENUM_FLAGS + _END + _NULL,
             _STRING + utf(root),

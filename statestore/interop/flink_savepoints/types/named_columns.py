@@ -49,6 +49,7 @@ __all__ = [
     "EntryForm",
     "PartColumns",
     "StateColumns",
+    "empty_key",
     "first_free",
     "state_columns",
 ]
@@ -247,7 +248,7 @@ class StateColumns:
 
     def _key_columns(self, rows: SavepointRows) -> list[pa.Array]:
         if self.has_empty_key:
-            return [pa.repeat(_empty_key(self.key.stored[0]), len(rows))]
+            return [pa.repeat(empty_key(self.key.stored[0]), len(rows))]
         key = rows.key
         if self.hash_scheme == _PYFLINK:
             key = key.field("f0")
@@ -302,14 +303,14 @@ class StateColumns:
         return key
 
 
-def _empty_key(stored: pa.DataType) -> pa.Scalar:
+def empty_key(stored: pa.DataType) -> pa.Scalar:
     """Return the stored value of a key without columns; with one key group it is null."""
     return _HASH_OF_NO_KEY if stored == _HASH_OF_NO_KEY.type else pa.scalar(None, stored)
 
 
 def _refuse_other_keys(keys: pa.Array, state: str) -> None:
     """Raise InvalidArgumentError for a key that is not the key without columns."""
-    only = _empty_key(keys.type)
+    only = empty_key(keys.type)
     other = next((key for key in pc.unique(keys) if not key.equals(only)), None)
     if other is not None:
         raise InvalidArgumentError(

@@ -45,6 +45,8 @@ __all__ = [
     "null_mask",
     "python_key",
     "row_column",
+    "sql_cast",
+    "sql_field",
     "sql_key",
     "tuple_column",
     "value_column",
@@ -205,14 +207,14 @@ def sql_key(names: Sequence[str], stored: Sequence[pa.DataType], sql: Sequence[s
     In the store they are a struct, or a single column if there is only one.
     """
     columns = tuple(map(key_logical_type, sql))
-    row_type = RowDataType(columns, tuple(map(_sql_field, columns)), is_key=True)
+    row_type = RowDataType(columns, tuple(map(sql_field, columns)), is_key=True)
     first, *fields = row_fields(columns)
     struct = pa.struct([pa.field(*field) for field in zip(names, stored, strict=True)])
 
     def to_flink(array: pa.Array) -> pa.Array:
         arrays = array.flatten() if len(names) > 1 else [array]
         converted = [
-            _sql_cast(column, field.type) for column, field in zip(arrays, fields, strict=True)
+            sql_cast(column, field.type) for column, field in zip(arrays, fields, strict=True)
         ]
         insert = pa.array(np.zeros(len(array), np.int8))
         return pa.StructArray.from_arrays([insert, *converted], fields=[first, *fields])
@@ -220,7 +222,7 @@ def sql_key(names: Sequence[str], stored: Sequence[pa.DataType], sql: Sequence[s
     def from_flink(array: pa.Array) -> pa.Array:
         _, *arrays = array.flatten()
         converted = [
-            _sql_cast(column, target) for column, target in zip(arrays, stored, strict=True)
+            sql_cast(column, target) for column, target in zip(arrays, stored, strict=True)
         ]
         if len(names) == 1:
             return converted[0]
@@ -237,7 +239,7 @@ _SQL_FIELDS = {
 }  # fmt: skip
 
 
-def _sql_field(column: LogicalType) -> FlinkType:
+def sql_field(column: LogicalType) -> FlinkType:
     """Return the type of a row's field (``InternalSerializers``)."""
     if column.root == "DECIMAL":
         return DecimalDataType(column.precision, column.scale)
@@ -246,7 +248,7 @@ def _sql_field(column: LogicalType) -> FlinkType:
     return TimestampDataType(column.precision)
 
 
-def _sql_cast(array: pa.Array, target: pa.DataType) -> pa.Array:
+def sql_cast(array: pa.Array, target: pa.DataType) -> pa.Array:
     """Convert a key column to another type with the same meaning.
 
     Between a time and a whole number, the number counts nanoseconds.
