@@ -154,12 +154,19 @@ class BootstrapPlan:
         known = add_time_column(engine, known, self.planned.ttl, self.planned, now_ms=0)
         return check_rows(known, self.planned, self.parquet)
 
-    def write(self, rows: Any, *, replace_stored: bool = False) -> BootstrappedState:
+    def write(
+        self,
+        rows: Any,
+        *,
+        replace_stored: bool = False,
+        also: Callable[[CheckpointWriter], None] | None = None,
+    ) -> BootstrappedState:
         """Write all rows as the state, in a new checkpoint with all other states of the newest one.
 
         Args:
             rows: all rows of the state, as in ``checkpoint.write_keyed``.
             replace_stored: whether the state may replace the one that the store has.
+            also: is called with the checkpoint before the state is written, to write more into it.
 
         Returns:
             The state.
@@ -178,6 +185,8 @@ class BootstrapPlan:
         with self.begin() as checkpoint:  # another writer may have added the state since the plan
             if name in checkpoint.left_out() and not replace_stored:
                 raise stored_error(self.planned, self.store)
+            if also is not None:
+                also(checkpoint)
             assert request.key is not None, "a bootstrap has a key"
             entry = checkpoint.write_keyed(
                 request.operator,
