@@ -4,6 +4,8 @@
 - ``import_savepoint`` imports its state into a store.
 - ``export_savepoint`` writes a checkpoint of a store as a savepoint.
 - ``repack_savepoint`` rewrites a savepoint with another number of key groups.
+- ``read_flink_plan`` reads a compiled plan of Flink SQL, and ``bootstrap_flink_state`` begins one
+  of its states with the rows of a table.
 
 Only ``savepoint`` and the modules that use it open files. The other modules are pure functions
 over bytes. Flink's rules for a job belong in ``statestore.jobgraph``.
@@ -32,6 +34,16 @@ from statestore.interop.flink_savepoints.options import (
     SavepointAccess,
     SavepointHints,
 )
+from statestore.interop.flink_savepoints.plans.bootstrap_plan import (
+    FlinkBootstrap,
+    bootstrap_flink_state,
+    plan_flink_bootstrap,
+)
+from statestore.interop.flink_savepoints.plans.plan_file import (
+    FlinkPlan,
+    PlanOperator,
+    read_flink_plan,
+)
 from statestore.interop.flink_savepoints.read.savepoint import (
     FlinkOperator,
     FlinkSavepoint,
@@ -57,13 +69,16 @@ __all__ = [
     "ExportedFlinkState",
     "ExportedOperator",
     "ExportedSavepoint",
+    "FlinkBootstrap",
     "FlinkOperator",
+    "FlinkPlan",
     "FlinkSavepoint",
     "FlinkTarget",
     "ImportedOperator",
     "ImportedSavepoint",
     "ImportedState",
     "LeftOut",
+    "PlanOperator",
     "Refused",
     "RepackResult",
     "RepackedOperator",
@@ -76,9 +91,12 @@ __all__ = [
     "ShownOperatorState",
     "ShownSavepoint",
     "StateEntries",
+    "bootstrap_flink_state",
     "export_savepoint",
     "import_savepoint",
     "open_savepoint",
+    "plan_flink_bootstrap",
+    "read_flink_plan",
     "repack_savepoint",
     "show_savepoint",
 ]

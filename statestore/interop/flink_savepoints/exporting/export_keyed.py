@@ -187,11 +187,15 @@ class ExportedKeyedStates:
 
     def _read_rows(self, place: int, key_groups: KeyGroupRange) -> Iterator[pa.Table]:
         """Yield stored rows in order, in tables that never split a list."""
-        reader, state = self._states[place].key_groups(key_groups), self._plan.keyed[place].state
+        plan = self._plan.keyed[place]
+        reader, state = self._states[place].key_groups(key_groups), plan.state
         if state.kind is not StateKind.LIST:
             return _combine_batches(reader)
         tables = sorted_tables(reader, state, PIECE_BYTES)
-        return _keep_lists_whole(tables, [KEY_GROUP, *state.key, *state.namespace])
+        if plan.planned is None:
+            return _keep_lists_whole(tables, [KEY_GROUP, *state.key, *state.namespace])
+        # All lists of a key are together, so that their rows can be counted.
+        return _keep_lists_whole(tables, [KEY_GROUP, *state.key])
 
 
 def _combine_batches(batches: pa.RecordBatchReader) -> Iterator[pa.Table]:

@@ -37,6 +37,7 @@ from statestore.interop.flink_savepoints.exporting.flink_versions import (
     migrate_operator,
 )
 from statestore.interop.flink_savepoints.exporting.job_types import JobTypes, parse_job_types
+from statestore.interop.flink_savepoints.exporting.planned_states import plan_planned
 from statestore.interop.flink_savepoints.exporting.scala_classes import (
     list_collections,
     replace_scala_types,
@@ -62,6 +63,9 @@ from statestore.interop.flink_savepoints.options import (
     ExportSelection,
     FlinkTarget,
 )
+from statestore.interop.flink_savepoints.plans.layouts import PlanState
+from statestore.interop.flink_savepoints.plans.plan_file import FlinkPlan
+from statestore.interop.flink_savepoints.plans.plan_record import PLAN_RECORD
 from statestore.interop.flink_savepoints.types.families.kryo import without_kryo_version
 from statestore.interop.flink_savepoints.types.families.undecoded import plain_type
 from statestore.interop.flink_savepoints.types.named_columns import EntryForm
@@ -71,6 +75,7 @@ from statestore.rows.column_types import arrow_schema
 
 __all__ = ["choose_key_groups", "plan_export"]
 
+_CARRYING = "; --carry copies a whole operator unchanged from the imported savepoint"
 
 _Problem = tuple[str, UnsupportedTypeError]
 """A state, as an option names it, and the reason why it cannot be written."""
@@ -86,6 +91,7 @@ class _StatePlans(NamedTuple):
 def plan_export(
     manifest: Manifest,
     record: SavepointRecord | None = None,
+    compiled: FlinkPlan | None = None,
     *,
     selection: ExportSelection = EVERYTHING,
     parallelism: int | None = None,
@@ -107,7 +113,8 @@ def plan_export(
     """
     operators = selection.operators
     states = ((entry.state.uid, entry.state.name) for entry in manifest.entries)
-    known = {state for state in states if record is None or state[0] != RECORD}
+    records = ([] if record is None else [RECORD]) + ([] if compiled is None else [PLAN_RECORD])
+    known = {state for state in states if state[0] not in records}
     uids = sorted({uid for uid, _ in known})
     refuse_unknown(uids, operators)
     types = parse_job_types(target, known, uids, record)
@@ -126,7 +133,7 @@ def plan_export(
         named,
         manifest.checkpoint_id,
         "a job that restores the savepoint",
-        otherwise="; --carry copies a whole operator unchanged from the imported savepoint",
+        otherwise=_CARRYING if record is not None else "",
     )
     views = [] if record is None else find_views(known, record)
     left = [*list_left_out(known, unwanted, selected, missing), *views]
@@ -137,7 +144,7 @@ def plan_export(
     for uid in uids:
         names = {name for owner, name in known if owner == uid and (uid, name) not in skipped}
         if names:
-            own = _OperatorSelection(names, record, types, converts)
+            own = _OperatorSelection(names, record, types, converts, compiled)
             planned = _plan_states(manifest, uid, own, problems)
             if types.differences:
                 continue
@@ -160,13 +167,15 @@ def plan_export(
 class _OperatorSelection:
     """The states of an operator to write, the import record, and the declared types.
 
-    ``converts`` is whether imported state is converted from Flink 1 to Flink 2.
+    ``converts`` is whether imported state is converted from Flink 1 to Flink 2. ``compiled`` is the
+    compiled plan that says the types of states.
     """
 
     names: set[str]
     record: SavepointRecord | None
     types: JobTypes
     converts: bool
+    compiled: FlinkPlan | None
 
     def find_state(self, uid: str, name: str) -> ImportedState | None:
         """Return the import record of a state, None if it was not imported."""
@@ -179,6 +188,9 @@ class _OperatorSelection:
         """Return the plan of a keyed state."""
         known = self.find_state(state.uid, state.name)
         if known is None:
+            planned = self.find_planned(state.uid, state.name)
+            if planned is not None:
+                return plan_planned(state, planned)
             return plan_keyed(state, self.types)
         if not self.converts:
             return _plan_imported_keyed(state, known)
@@ -197,6 +209,13 @@ class _OperatorSelection:
             return _plan_imported_operator_state(state, known)
         replaced = replace_scala_types(known, self.types.classes)
         return migrate_operator(_plan_imported_operator_state(state, replaced))
+
+    def find_planned(self, uid: str, name: str) -> PlanState | None:
+        """Return a state of the compiled plan, None if there is none."""
+        states = () if self.compiled is None else self.compiled.states
+        return next(
+            (state for state in states if (state.operator, state.state) == (uid, name)), None
+        )
 
     def find_operator(self, uid: str) -> ImportedOperator | None:
         """Return the import record of an operator, None if it was not imported."""
@@ -253,7 +272,10 @@ def _plan_operator(
     stored = {plan.state.max_parallelism for plan in keyed}
     before = stored.pop() if stored else manifest.operators.max_parallelism_of(uid)
     groups = choose_key_groups(imported, most or before) or default_max_parallelism(subtasks)
-    if imported is not None and groups == 1:
+    is_single = any(plan.planned is not None and plan.planned.is_single for plan in keyed)
+    if is_single:
+        groups = 1
+    if groups == 1 and (is_single or imported is not None):
         subtasks = 1
     share = KeyGroupAssignment(max_parallelism=groups, parallelism=subtasks)
     number = manifest.operators.id_of(uid) if imported is None else imported.id

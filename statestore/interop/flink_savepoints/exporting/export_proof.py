@@ -17,6 +17,7 @@ import pyarrow as pa
 from statestore.errors import CorruptionError
 from statestore.format.digest import combine
 from statestore.format.rescale_proof import RowSet
+from statestore.format.state import StateKind
 from statestore.interop.flink_savepoints.exporting.export_operator import (
     SubtaskLists,
     element_set,
@@ -192,20 +193,41 @@ def _rebuild_columns(
     columns = plan.key.from_flink(parts.key) | plan.namespace.from_flink(parts.namespace)
     if plan.flink.kind == "list" and isinstance(value_type, ListType):
         lists = decode_list(value_type.element, values)
-        edges = lists.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-        counts = np.diff(edges)
-        owner = np.repeat(np.arange(len(counts)), counts)
-        columns = {name: column.take(pa.array(owner)) for name, column in columns.items()}
-        name = state.entry[0]
-        places = pa.array(np.arange(len(owner)) - edges[:-1][owner])
-        columns[name] = places.cast(plan.stored.field(name).type)
+        columns, counts = _repeat_per_element(columns, lists, plan)
         return columns | _rebuild_value_columns(lists.flatten(), plan), counts
     if isinstance(value_type, MapType) and plan.flink.kind == "map":
         columns |= plan.map_key.from_flink(parts.map_key)
-        return columns | _rebuild_value_columns(
-            decode_map_values(value_type.value, values), plan
-        ), None
+        decoded = decode_map_values(value_type.value, values)
+        if state.kind is StateKind.LIST:
+            return _rebuild_lists(columns, decoded, plan)
+        return columns | _rebuild_value_columns(decoded, plan), None
     return columns | _rebuild_value_columns(decode_values(value_type, values), plan), None
+
+
+def _repeat_per_element(
+    columns: dict[str, pa.Array], lists: pa.Array, plan: KeyedExport
+) -> tuple[dict[str, pa.Array], Counts]:
+    """Return the columns of lists once per element, with its position, and the lengths of lists."""
+    edges = lists.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    counts = np.diff(edges)
+    owner = np.repeat(np.arange(len(counts)), counts)
+    repeated = {name: column.take(pa.array(owner)) for name, column in columns.items()}
+    name = plan.state.entry[0]
+    places = pa.array(np.arange(len(owner)) - (edges[:-1] - edges[0])[owner])
+    repeated[name] = places.cast(plan.stored.field(name).type)
+    return repeated, counts
+
+
+def _rebuild_lists(
+    columns: dict[str, pa.Array], lists: pa.Array, plan: KeyedExport
+) -> tuple[dict[str, pa.Array], Counts]:
+    """Return the columns of a map of lists once per element, and the lengths of the lists."""
+    ttl = plan.state.ttl
+    if ttl is not None:
+        times, lists = lists.flatten()
+        columns[ttl.column] = from_millis(times, plan.stored.field(ttl.column).type)
+    columns, counts = _repeat_per_element(columns, lists, plan)
+    return columns | plan.value.from_flink(lists.flatten()), counts
 
 
 def _rebuild_value_columns(values: pa.Array, plan: KeyedExport) -> dict[str, pa.Array]:

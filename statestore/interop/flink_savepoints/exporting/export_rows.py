@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.format.names import KEY_GROUP
 from statestore.format.rescale_proof import RowSet
+from statestore.format.state import StateKind
 from statestore.interop.flink_savepoints.exporting.export_types import KeyedExport
 from statestore.interop.flink_savepoints.exporting.flink_versions import migrate_rows
 from statestore.interop.flink_savepoints.read.composite import KeyLayout, length_marks
@@ -60,18 +61,49 @@ def normalize_rows(rows: pa.Table, plan: KeyedExport) -> pa.Table:
         return _replace_column(rows, FLINK_KEY_GROUP, rows.column(KEY_GROUP))
     if plan.columns is not None:
         return rows
+    if plan.planned is not None and plan.planned.most_rows is not None and len(rows):
+        _refuse_more_rows(rows, plan, plan.planned.most_rows)
     if state.ttl is not None:
         column = state.ttl.column
         column_type = plan.stored.field(column).type
         if pa.types.is_timestamp(column_type):
             whole = pc.floor_temporal(rows.column(column), unit="millisecond")
             rows = _replace_column(rows, column, whole.cast(column_type))
-    if plan.flink.kind == "list" and len(rows):
+    if state.kind is StateKind.LIST and len(rows):
         column = state.entry[0]
         starts = _find_starts(_encode_keys(rows, plan))
-        places = np.arange(len(rows)) - np.flatnonzero(starts)[np.cumsum(starts) - 1]
+        firsts = np.flatnonzero(starts)[np.cumsum(starts) - 1]
+        places = np.arange(len(rows)) - firsts
         rows = _replace_column(rows, column, pa.array(places).cast(plan.stored.field(column).type))
+        if plan.flink.kind == "map" and state.ttl is not None:
+            rows = _join_times(rows, state.ttl.column, firsts)
     return rows
+
+
+def _join_times(rows: pa.Table, column: str, firsts: npt.NDArray[np.int64]) -> pa.Table:
+    """Return rows in which all elements of a list have the latest of their times.
+
+    ``firsts`` has the place of the first element of each row's list. A list in a map has one time.
+    """
+    times = rows.column(column).combine_chunks()
+    latest = np.asarray(times.cast(pa.int64())).copy()
+    np.maximum.at(latest, firsts, latest)
+    joined = pa.array(latest[firsts]).cast(times.type)
+    return _replace_column(rows, column, joined)
+
+
+def _refuse_more_rows(rows: pa.Table, plan: KeyedExport, most: int) -> None:
+    """Refuse a key with more rows than a top-N keeps; all rows of a key are adjacent."""
+    keys = _encode_part(plan, plan.key.names, plan.key.to_flink(rows), plan.key.flink_type)
+    begins = np.flatnonzero(_find_starts(keys))
+    counts = np.diff(np.append(begins, len(rows)))
+    if counts.max() > most:
+        place = int(begins[counts.argmax()])
+        key = rows.select(list(plan.state.key)).slice(place, 1).to_pylist()[0]
+        raise InvalidArgumentError(
+            f"{plan.state} has {counts.max()} rows of the key {key}, but the job keeps the best "
+            f"{most}: bootstrap the state with these rows alone"
+        )
 
 
 def _replace_column(rows: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.Table:
@@ -100,14 +132,10 @@ def encode_rows(rows: pa.Table, plan: KeyedExport, max_parallelism: int) -> tupl
         return _encode_imported_rows(rows, plan, groups, max_parallelism)
     keys = _encode_keys(rows, plan, max_parallelism)
     values: pa.Array | pa.Scalar
-    if plan.flink.kind == "list":
+    if plan.state.kind is StateKind.LIST:
         starts = _find_starts(keys)
         first = np.flatnonzero(starts)
-        edges = np.append(first, len(rows)).astype(np.int32)
-        lists = pa.ListArray.from_arrays(pa.array(edges), _build_values(rows, plan))
-        with_element = plan.flink.value
-        assert isinstance(with_element, ListType)
-        values = _encode_part(plan, plan.value.names, lists, with_element.element, is_list=True)
+        values = _encode_lists(rows, plan, np.append(first, len(rows)).astype(np.int32))
         keys, groups = keys.take(pa.array(first)), groups[first]
     elif plan.flink.kind == "timers":
         values = _empty_values(len(keys))
@@ -117,6 +145,20 @@ def encode_rows(rows: pa.Table, plan: KeyedExport, max_parallelism: int) -> tupl
             value_type = NullableType(value_type.value)
         values = _encode_part(plan, plan.value.names, _build_values(rows, plan), value_type)
     return join_entries(keys, values), groups
+
+
+def _encode_lists(rows: pa.Table, plan: KeyedExport, edges: npt.NDArray[np.int32]) -> pa.Array:
+    """Return the values of a list state, or of a map of lists, whose lists begin at ``edges``."""
+    value_type = plan.flink.value
+    if isinstance(value_type, ListType):
+        lists = pa.ListArray.from_arrays(pa.array(edges), _build_values(rows, plan))
+        return _encode_part(plan, plan.value.names, lists, value_type.element, is_list=True)
+    assert isinstance(value_type, MapType), "lists are values of a list or of a map"
+    values = pa.ListArray.from_arrays(pa.array(edges), plan.value.to_flink(rows))
+    if plan.state.ttl is not None:
+        times = as_millis(_single_chunk(rows, plan.state.ttl.column)).take(pa.array(edges[:-1]))
+        values = pa.StructArray.from_arrays([times, values], ["last_access", "value"])
+    return _encode_part(plan, plan.value.names, values, NullableType(value_type.value))
 
 
 def _encode_imported_rows(
@@ -218,10 +260,7 @@ def _stored_keys(rows: pa.RecordBatch, plan: KeyedExport) -> Spans:
 
 
 def _encode_keys(rows: pa.Table, plan: KeyedExport, max_parallelism: int | None = None) -> pa.Array:
-    """Return the keys of entries, with key-group prefixes for ``max_parallelism``.
-
-    If it is None, the result has neither key groups nor the keys of maps.
-    """
+    """Return the keys of entries, with key-group prefixes unless ``max_parallelism`` is None."""
     parts: list[pa.Array | pa.Scalar] = []
     if max_parallelism is not None:
         parts.append(prefixes(_single_chunk(rows, KEY_GROUP).to_numpy(), max_parallelism))
@@ -240,7 +279,7 @@ def _encode_keys(rows: pa.Table, plan: KeyedExport, max_parallelism: int | None 
         names = plan.namespace.names
         namespace = _encode_part(plan, names, plan.namespace.to_flink(rows), layout.namespace)
         parts += [namespace, *([length_marks(namespace)] if layout.has_marks else [])]
-    if layout.map_key is not None and max_parallelism is not None:
+    if layout.map_key is not None:
         names = plan.map_key.names
         parts.append(_encode_part(plan, names, plan.map_key.to_flink(rows), layout.map_key))
     return join_parts(*parts)

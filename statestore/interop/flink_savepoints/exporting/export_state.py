@@ -58,6 +58,7 @@ from statestore.interop.flink_savepoints.options import (
     FlinkTarget,
     SavepointAccess,
 )
+from statestore.interop.flink_savepoints.plans.plan_record import read_plan_record
 from statestore.interop.flink_savepoints.read.savepoint import parse_savepoint
 from statestore.interop.flink_savepoints.read.savepoint_files import Places
 from statestore.interop.flink_savepoints.write.canonical_writer import SavepointWriter
@@ -193,6 +194,7 @@ def export_savepoint(
     plan = plan_export(
         restored.manifest,
         record,
+        read_plan_record(restored),
         selection=selection,
         parallelism=parallelism,
         max_parallelism=max_parallelism,

@@ -24,6 +24,7 @@ from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
     SerializerSnapshot,
     make_snapshot,
 )
+from statestore.interop.flink_savepoints.plans.layouts import PlanState
 from statestore.interop.flink_savepoints.read.canonical import KeyedHeader, StateInfo
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo as FlinkState
 from statestore.interop.flink_savepoints.types.flink_types import (
@@ -137,6 +138,8 @@ class KeyedExport:
     ``is_rekeyed`` if its keys get another hash there. ``read_value`` is the type as which the bytes
     of values are read if it differs from that in ``flink``; ``stored_value`` are the columns in
     the store from which these bytes are made, if it has not the bytes itself.
+
+    ``planned`` is the state in a compiled plan of Flink SQL, if its types are those of a plan.
     """
 
     state: KeyedState
@@ -152,6 +155,7 @@ class KeyedExport:
     read_value: FlinkType | None = None
     stored_value: ExportPart | None = None
     is_rekeyed: bool = False
+    planned: PlanState | None = None
 
     @property
     def info(self) -> StateInfo:
