@@ -176,6 +176,11 @@ LAZY = {
         "statestore.interop.flink_savepoints.importing.import_state",
     ),
     ("statestore.cli.verbs.flink", "statestore.interop.flink_savepoints.read.show_savepoint"),
+    ("statestore.cli.verbs.flink_plan", "statestore.interop.flink_savepoints.plans.plan_file"),
+    (
+        "statestore.cli.verbs.bootstrap",
+        "statestore.interop.flink_savepoints.plans.bootstrap_plan",
+    ),
     ("jobs.metrics", "statestore.prometheus.serve"),  # nor has every user the client of Prometheus
     # A public name is imported when it is asked for.
     ("statestore", "statestore"),

@@ -30,6 +30,7 @@ from statestore.errors import StateStoreError
 from statestore.format.hold_documents import Pin, pin_to_json
 from statestore.format.names import pin_path
 from tests.cli.conftest import JOB
+from tests.interop.flink_savepoints.goldens import FOLDER
 
 pytestmark = pytest.mark.slow
 
@@ -73,6 +74,7 @@ def test_the_verbs() -> None:
     within = [
         "flink export",
         "flink import",
+        "flink plan",
         "flink repack",
         "flink show",
         "kafka translate",
@@ -132,6 +134,8 @@ def write_tables() -> None:
     rows = pa.table({"user_id": ["u1", "u2"], "total": [1, 2]})
     pq.write_table(rows, "totals.parquet")
     Path("totals.csv").write_text("user_id,total\nu1,1\nu2,2\n")
+    Path("purchases.csv").write_text("user_id,purchases,total\nu1,1,2.50\n")
+    shutil.copy(FOLDER / "2.3_plan.json", "job.json")
     Path("events").mkdir()
     pq.write_table(rows.rename_columns(["user_id", "amount"]), "events/1.parquet")
 

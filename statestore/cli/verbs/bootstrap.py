@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
 from statestore.cli.command import Invocation, Verb, one_state_options, pass_invocation
 from statestore.cli.drawing import amount, count, counted
 from statestore.cli.output import Bar, Output, Page, cell, page, progress_bar, table_of
+from statestore.cli.verbs.flink_plan import read_plan, uid_format
 from statestore.engines.row_check import CheckedRows
 from statestore.errors import (
     DuplicateKeyError,
@@ -21,7 +23,7 @@ from statestore.errors import (
 from statestore.format.state import StateKind, TimeDomain
 from statestore.format.ttl import TimeToLive
 from statestore.interop.tables.duckdb_query import open_query
-from statestore.interop.tables.source_table import SourceTable
+from statestore.interop.tables.source_table import SourceTable, convert_text
 from statestore.interop.tables.table_formats import FORMATS, open_table
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.hashing import HASH_SCHEMES
@@ -29,9 +31,22 @@ from statestore.snapshot.bootstrap import BootstrapPlan, PlannedState
 from statestore.snapshot.bootstrap_elements import ElementsPlan
 from statestore.snapshot.write_options import KeyedOptions
 
+if TYPE_CHECKING:
+    from statestore.interop.flink_savepoints.plans.bootstrap_plan import FlinkBootstrap
+
 __all__ = ["bootstrap_state"]
 
+AnyPlan: TypeAlias = "BootstrapPlan | ElementsPlan | FlinkBootstrap"
+
 _TTL_COLUMN = "last_access"
+_PLANNED = {
+    name: f"--{name.replace('_', '-')}"
+    for name in (
+        *("key", "namespace", "kind", "entry", "time_domain", "ttl", "ttl_column"),
+        "hash_scheme",
+    )
+} | {"key_types": "--key-type"}
+"""Options that describe a state without a plan, by the names of their parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +79,10 @@ class BootstrapSummary(PlannedState):
         "key, and several rows with the same key, are refused before anything is visible, with "
         "examples. Operator state has no keys, and its elements are held in memory. With --dry-run "
         "all rows are read and checked, and nothing is written. A job that runs at the same time "
-        "can no longer commit."
+        "can no longer commit. With --flink-plan the state is that of an operator of a Flink SQL "
+        "job: its key, kind, types and TTL come from the plan, and 'statestore flink plan' lists "
+        "the columns that SOURCE needs. Then 'flink export' makes a savepoint from which the plan "
+        "starts."
     ),
     examples=(
         (
@@ -84,11 +102,21 @@ class BootstrapSummary(PlannedState):
             "'events/*.parquet' GROUP BY user_id\" --operator totals-by-user --state totals --key "
             "user_id --ttl 30d --store ./fraud"
         ),
+        (
+            "statestore bootstrap purchases.csv --flink-plan job.json --operator "
+            "3_group-aggregate --state accState --store ./fraud"
+        ),
     ),
 )
 @click.argument("source", required=False)
 @one_state_options
 @click.option("--sql", metavar="SELECT", help="The rows, as a query of DuckDB.")
+@click.option(
+    "--flink-plan",
+    metavar="PLAN",
+    help="The compiled plan of a Flink SQL job that has the operator. It replaces --key.",
+)
+@uid_format
 @click.option(
     "--key",
     multiple=True,
@@ -153,6 +181,8 @@ def bootstrap_state(
     uid: str,
     name: str,
     sql: str | None,
+    flink_plan: str | None,
+    uid_format: str | None,
     key: tuple[str, ...],
     namespace: tuple[str, ...],
     kind: str | None,
@@ -169,8 +199,15 @@ def bootstrap_state(
     dry_run: bool,
 ) -> Output[BootstrapSummary]:
     """Begin a state with the rows of a table, as a new checkpoint."""
-    plan: BootstrapPlan | ElementsPlan
-    if kind in [str(mode) for mode in RedistributionMode]:
+    plan: AnyPlan
+    if flink_plan is not None:
+        table = _open(source, sql, file_format, _pairs("--type", types))
+        plan, table = _plan_flink(
+            invocation, table, (flink_plan, uid_format, uid, name), max_parallelism
+        )
+    elif uid_format is not None:
+        raise click.UsageError("--uid-format is for the uids of a --flink-plan")
+    elif kind in [str(mode) for mode in RedistributionMode]:
         if any((key, namespace, entry, key_types, time_domain, ttl, hash_scheme, max_parallelism)):
             raise click.UsageError(
                 f"--kind {kind} is operator state, which has no keys: remove --key and the other "
@@ -217,6 +254,46 @@ def bootstrap_state(
     return Output(summary, write_summary)
 
 
+def _plan_flink(
+    invocation: Invocation,
+    table: SourceTable,
+    state: tuple[str, str | None, str, str],
+    max_parallelism: int | None,
+) -> tuple[FlinkBootstrap, SourceTable]:
+    """Plan a state of a compiled plan; return the table with the plan's types.
+
+    Args:
+        invocation: the options of the command.
+        table: the table.
+        state: the file of the plan, how uids are formed, the operator, and its state.
+        max_parallelism: the number of key groups; None for the default.
+
+    Raises:
+        click.UsageError: for an option that the plan replaces.
+    """
+    place, uids, operator, name = state
+    given = click.get_current_context().params
+    for option, flag in _PLANNED.items():
+        if given[option]:
+            raise click.UsageError(f"{flag} follows from the plan: leave it out with --flink-plan")
+    plan = read_plan(place, uids)
+    layout = plan.find_state(operator, name)
+    table = convert_text(table, layout.text_types(table.untyped))
+    module: Any = importlib.import_module(
+        "statestore.interop.flink_savepoints.plans.bootstrap_plan"
+    )
+    planned: FlinkBootstrap = module.plan_flink_bootstrap(
+        invocation.store(),
+        plan,
+        operator,
+        name,
+        table.schema,
+        max_parallelism=max_parallelism,
+        table=table.name,
+    )
+    return planned, table
+
+
 def _open(
     source: str | None, sql: str | None, file_format: str | None, types: Mapping[str, str]
 ) -> SourceTable:
@@ -257,7 +334,7 @@ def _time_to_live(ttl: str | None, column: str | None) -> TimeToLive | None:
         raise click.UsageError(f"--ttl: {error}") from error
 
 
-def _check(plan: BootstrapPlan | ElementsPlan, table: SourceTable) -> CheckedRows:
+def _check(plan: AnyPlan, table: SourceTable) -> CheckedRows:
     with progress_bar("checking") as progress:
         return plan.check(_read(table, progress))
 
@@ -287,9 +364,7 @@ def _problem(checked: CheckedRows) -> InvalidArgumentError | None:
     )
 
 
-def _summary_of_check(
-    table: SourceTable, plan: BootstrapPlan | ElementsPlan, checked: CheckedRows
-) -> BootstrapSummary:
+def _summary_of_check(table: SourceTable, plan: AnyPlan, checked: CheckedRows) -> BootstrapSummary:
     return BootstrapSummary(
         **vars(plan.state),
         source=table.name,
@@ -302,7 +377,7 @@ def _summary_of_check(
     )
 
 
-def _write_plan(page: Page, source: SourceTable, plan: BootstrapPlan | ElementsPlan) -> None:
+def _write_plan(page: Page, source: SourceTable, plan: AnyPlan) -> None:
     """Write the columns of the state before its rows are read."""
     table = table_of("column", "type", "role", "hashed as")
     for column in plan.columns:

@@ -54,6 +54,9 @@ class FlinkVerbs(Root):
             "import": LazyVerb(
                 "flink_import:import_state", "Import the state of a savepoint as a checkpoint"
             ),
+            "plan": LazyVerb(
+                "flink_plan:show_plan", "Show the states that the operators of a compiled plan keep"
+            ),
             "export": LazyVerb(
                 "flink_export:export_state",
                 "Export a checkpoint as a savepoint that Flink can restore",

@@ -24,6 +24,7 @@ class SourceTable:
 
     ``name`` is the place or the query. ``rows`` is the number of rows, None if it is not known
     before they are read. ``missing`` is the part of the state that a Delta table of a store lacks.
+    ``untyped`` are columns of text that the format has no types for.
     """
 
     name: str
@@ -31,6 +32,7 @@ class SourceTable:
     read: Callable[[], Iterator[pa.RecordBatch]]
     rows: int | None = None
     missing: str | None = None
+    untyped: tuple[str, ...] = ()
 
     def batches(self, on_rows: Callable[[int], None] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield an empty batch, which has the columns, and then the rows.

@@ -112,7 +112,7 @@ def _open_parquet(place: str, files: TableFiles) -> SourceTable:
                 for batch in file.iter_batches(_BATCH_ROWS, use_threads=False):
                     yield _add_folders(batch, name)
 
-    return SourceTable(place, schema, read, rows)
+    return SourceTable(place, schema, read, rows, untyped=tuple(_folders(names[0])))
 
 
 def _parquet_stream(source: Any) -> pq.ParquetFile:
@@ -216,7 +216,8 @@ def _open_csv(place: str, files: TableFiles) -> SourceTable:
         with _csv_reader(place, storage, name, header.names) as reader:
             yield from reader
 
-    return SourceTable(place, pa.schema([(column, pa.string()) for column in header.names]), read)
+    schema = pa.schema([(column, pa.string()) for column in header.names])
+    return SourceTable(place, schema, read, untyped=tuple(header.names))
 
 
 @contextmanager
