@@ -26,6 +26,7 @@ from statestore.interop.flink_savepoints import (
     ExportSelection,
     FlinkOperator,
     FlinkPlan,
+    FlinkTarget,
     PlanOperator,
     bootstrap_flink_state,
     export_savepoint,
@@ -371,6 +372,35 @@ def test_another_plan_that_comes_first_is_noticed_by_the_writer(
     with pytest.raises(SchemaMismatchError, match="begin a new store for the new plan"):
         planned.write(totals(), replace_stored=True)
     assert len(store.checkpoints()) == 1
+
+
+@pytest.mark.parametrize(("version", "is_older"), [("1.20", True), ("2.2.1", True), ("2.3", False)])
+def test_a_flink_that_is_older_than_the_plan_is_refused(
+    version: str, is_older: bool, plan: FlinkPlan, store: StateStore, tmp_path: Path
+) -> None:
+    bootstrap_flink_state(store, plan, TOTALS, "accState", totals())
+    selection, target = ExportSelection(leave_out=[JOIN]), FlinkTarget(version=version)
+    place = str(tmp_path / "to")
+    if is_older:
+        with pytest.raises(IncompatibleStateError, match=r"was compiled by Flink 2\.3, and Flink"):
+            export_savepoint(store, place, selection=selection, target=target)
+        assert not Path(place).exists()
+    else:
+        assert export_savepoint(store, place, selection=selection, target=target).operators
+
+
+@pytest.mark.parametrize("name", [TOTALS, f"{TOTALS}/accState"])
+def test_types_of_a_plan_are_not_declared_again(
+    name: str, plan: FlinkPlan, store: StateStore, tmp_path: Path
+) -> None:
+    bootstrap_flink_state(store, plan, TOTALS, "accState", totals())
+    with pytest.raises(InvalidArgumentError, match="its types are those of a compiled plan"):
+        export_savepoint(
+            store,
+            str(tmp_path / "to"),
+            selection=ExportSelection(leave_out=[JOIN]),
+            target=FlinkTarget(types={name: "Long"}),
+        )
 
 
 def test_unknown_operators_and_states_are_named(plan: FlinkPlan, store: StateStore) -> None:

@@ -37,7 +37,10 @@ from statestore.interop.flink_savepoints.exporting.flink_versions import (
     migrate_operator,
 )
 from statestore.interop.flink_savepoints.exporting.job_types import JobTypes, parse_job_types
-from statestore.interop.flink_savepoints.exporting.planned_states import plan_planned
+from statestore.interop.flink_savepoints.exporting.planned_states import (
+    plan_planned,
+    refuse_older_flink,
+)
 from statestore.interop.flink_savepoints.exporting.scala_classes import (
     list_collections,
     replace_scala_types,
@@ -117,7 +120,8 @@ def plan_export(
     known = {state for state in states if state[0] not in records}
     uids = sorted({uid for uid, _ in known})
     refuse_unknown(uids, operators)
-    types = parse_job_types(target, known, uids, record)
+    types = parse_job_types(target, known, uids, record, compiled)
+    refuse_older_flink(compiled, target)
     lacking = checkpoint_left_out(manifest, record)
     # Without an import record it is unknown from which savepoint operators could be copied.
     operators_lacking = [state for state in lacking if state.state is None and record is not None]

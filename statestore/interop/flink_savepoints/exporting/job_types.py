@@ -14,6 +14,7 @@ from statestore.interop.flink_savepoints.exporting.scala_classes import (
 )
 from statestore.interop.flink_savepoints.importing.import_record import SavepointRecord
 from statestore.interop.flink_savepoints.options import FlinkTarget
+from statestore.interop.flink_savepoints.plans.plan_file import FlinkPlan
 from statestore.interop.flink_savepoints.types.declared_columns import ColumnFitter, JobClass
 from statestore.interop.flink_savepoints.types.declared_types import (
     DeclaredType,
@@ -72,6 +73,7 @@ def parse_job_types(
     known: Collection[tuple[str, str]],
     uids: Sequence[str],
     record: SavepointRecord | None,
+    compiled: FlinkPlan | None,
 ) -> JobTypes:
     """Parse the declared types of a job.
 
@@ -80,6 +82,7 @@ def parse_job_types(
         known: operator and name of each state of the checkpoint.
         uids: the operators of the checkpoint.
         record: the imported savepoint; None for a store that was not imported.
+        compiled: the compiled plan that says the types of states; None if there is none.
 
     Returns:
         The types.
@@ -87,9 +90,10 @@ def parse_job_types(
     Raises:
         StateNotFoundError: for the type of an operator or state that the checkpoint does not have.
         InvalidArgumentError: for an invalid type, an invalid description of a class, or a type for
-            an imported state, which keeps its own.
+            a state that was imported or that a compiled plan describes.
     """
     imported = {(state.operator, state.state) for state in record.states} if record else set()
+    planned = {(state.operator, state.state) for state in compiled.states} if compiled else set()
     keys: dict[str, DeclaredType] = {}
     states: dict[tuple[str, str], DeclaredType] = {}
     for name, text in (target.types or {}).items():
@@ -108,6 +112,11 @@ def parse_job_types(
             raise InvalidArgumentError(
                 f"a type is given for {name!r}, but it was imported from a savepoint and keeps "
                 "the job's own serializers: remove the type"
+            )
+        if planned & {*own, *(state for state in known if state[0] == name)}:
+            raise InvalidArgumentError(
+                f"a type is given for {name!r}, but its types are those of a compiled plan: remove "
+                "the type"
             )
         declared = parse_declared_type(text, f"the type of {name!r}")
         if own:

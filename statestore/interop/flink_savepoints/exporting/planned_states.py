@@ -11,13 +11,18 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.errors import (
+    IncompatibleStateError,
+    InvalidArgumentError,
+    SchemaMismatchError,
+)
 from statestore.format.state import KeyedState
 from statestore.interop.flink_savepoints.exporting.export_types import (
     NO_VALUE,
     ExportPart,
     KeyedExport,
 )
+from statestore.interop.flink_savepoints.options import FlinkTarget
 from statestore.interop.flink_savepoints.plans.layouts import (
     NO_KEY,
     Counter,
@@ -28,6 +33,7 @@ from statestore.interop.flink_savepoints.plans.layouts import (
     Seen,
     ValueLayout,
 )
+from statestore.interop.flink_savepoints.plans.plan_file import FlinkPlan
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo as FlinkState
 from statestore.interop.flink_savepoints.types.arrow_types import row_fields
 from statestore.interop.flink_savepoints.types.flink_types import (
@@ -43,7 +49,7 @@ from statestore.interop.flink_savepoints.types.named_columns import empty_key
 from statestore.interop.flink_savepoints.types.store_types import sql_cast, sql_field, value_column
 from statestore.rows.column_types import arrow_schema
 
-__all__ = ["describe_planned", "plan_planned", "value_part"]
+__all__ = ["describe_planned", "plan_planned", "refuse_older_flink"]
 
 _NO_NAMESPACE = Scalar("VoidNamespace")
 _INTEGER, _BOOLEAN = Scalar("Integer"), Scalar("Boolean")
@@ -154,7 +160,7 @@ def describe_planned(state: PlanState) -> FlinkState:
     return FlinkState(state.state, state.kind, row_type(state.key), _NO_NAMESPACE, inner)
 
 
-def value_part(value: ValueLayout, stored: pa.Schema) -> ExportPart:
+def _value_part(value: ValueLayout, stored: pa.Schema) -> ExportPart:
     """Return the columns of a value, or of the elements of a list."""
     match value:
         case Row():
@@ -165,7 +171,7 @@ def value_part(value: ValueLayout, stored: pa.Schema) -> ExportPart:
         case Seen():
             return SeenPart((), _BOOLEAN)
         case Pair(first, second):
-            left, right = value_part(first, stored), value_part(second, stored)
+            left, right = _value_part(first, stored), _value_part(second, stored)
             names = (*left.names, *right.names)
             return PairPart(names, value_type(value), first=left, second=right)
         case ListOfRows(row):
@@ -188,10 +194,25 @@ def plan_planned(state: KeyedState, planned: PlanState) -> KeyedExport:
     map_key = ExportPart((), NO_VALUE)
     if planned.map_key is not None:
         map_key = _row_part(planned.map_key, stored)
-    value = value_part(planned.value, stored)
+    value = _value_part(planned.value, stored)
     namespace = ExportPart((), _NO_NAMESPACE)
     flink = describe_planned(planned)
     return KeyedExport(state, flink, key, namespace, map_key, value, planned=planned)
+
+
+def refuse_older_flink(plan: FlinkPlan | None, target: FlinkTarget) -> None:
+    """Raise IncompatibleStateError if the job has an older Flink than the one of its plan."""
+    if plan is None or target.version is None:
+        return
+    wanted, own = (
+        tuple(map(int, version.split("."))) for version in (target.version, plan.version)
+    )
+    if wanted[: len(own)] < own[: len(wanted)]:
+        raise IncompatibleStateError(
+            f"the plan {plan.place} was compiled by Flink {plan.version}, and Flink "
+            f"{target.version} cannot run it: compile the statement with that version, and make "
+            "the states of the new plan"
+        )
 
 
 def _refuse_other_columns(stored: pa.Schema, planned: PlanState) -> None:
