@@ -127,7 +127,7 @@ class Command(Root):
         "Move": {
             "bootstrap": LazyVerb(
                 "bootstrap:bootstrap_state",
-                "Begin a keyed state with the rows of a table, as a new checkpoint",
+                "Begin a state with the rows of a table, as a new checkpoint",
             ),
             "copy": LazyVerb(
                 "copy:copy_checkpoint", "Copy a checkpoint or savepoint to another store"

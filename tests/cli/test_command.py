@@ -136,6 +136,7 @@ def write_tables() -> None:
     Path("totals.csv").write_text("user_id,total\nu1,1\nu2,2\n")
     Path("purchases.csv").write_text("user_id,purchases,total\nu1,1,2.50\n")
     shutil.copy(FOLDER / "2.3_plan.json", "job.json")
+    pq.write_table(pa.table({"rule": ["large"], "limit": [100]}), "rules.parquet")
     Path("events").mkdir()
     pq.write_table(rows.rename_columns(["user_id", "amount"]), "events/1.parquet")
 
