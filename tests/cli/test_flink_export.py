@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
+import pyarrow as pa
 import pytest
 from click.testing import Result
 
+from statestore import StateStore
 from statestore.cli.command import Verb
 from statestore.cli.main import cli
 from statestore.cli.verbs import flink as verbs
@@ -81,6 +83,29 @@ def test_as_json(here: Path, run: Run) -> None:
     }
     assert [len(parts[name]) for name in ("rows", "size_bytes")] == [3, 3]
     assert {one["reason"] for one in said["left_out"]} == {"not selected"}
+
+
+def test_the_types_of_the_job_are_shown_before_anything_is_written(run: Run) -> None:
+    rows = pa.table({"name": ["a"], "zone": pa.array([1], pa.int32()), "total": [5]})
+    StateStore.open("spots").bootstrap("spots", "last", rows, key=["name", "zone"])
+    Path("classes.toml").write_text(
+        '["com.acme.Spot"]\n'
+        'fields = {name = "String", zone = "int"}\n'
+        'hash = "java:31 * name.hashCode() + zone"\n'
+    )
+    export = ("flink", "export", "spots", "to", "--classes", "classes.toml", "--dry-run")
+    done = run(*export, "--type", "spots=com.acme.Spot", "--type", "spots/last=Tuple1<Long>")
+    assert (done.exit_code, done.stderr) == (0, "")
+    keys = (
+        "  keys         Spot(name String, zone Integer), hashed by java:31 * name.hashCode() + zone"
+    )
+    assert keys in done.stdout.splitlines()
+    assert "Tuple1<Long>" in done.stdout
+    done = run(*export, "--type", "spots=com.acme.Spot", "--type", "spots/last=com.acme.Spot")
+    assert done.exit_code == 12
+    assert "error: 3 columns do not fit the types of the job" in done.stderr
+    assert "the column 'total' is no field; the fields are name, zone" in done.stderr
+    assert not Path("to").exists()
 
 
 @pytest.mark.parametrize(

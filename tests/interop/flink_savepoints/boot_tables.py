@@ -17,7 +17,17 @@ import pyarrow as pa
 from statestore import KeyedOptions, StateStore
 from statestore.interop.flink_savepoints.options import FlinkTarget
 
-__all__ = ["Deed", "make_deeds", "target_of", "write_deeds", "write_tables"]
+__all__ = [
+    "ACCOUNT",
+    "BASKET",
+    "ITEM",
+    "PLACE",
+    "Deed",
+    "make_deeds",
+    "target_of",
+    "write_deeds",
+    "write_tables",
+]
 
 USERS = ("ann", "bob", "Zürich", "東京", "🦊", "")
 CITIES = ("Oslo", "ключ", "x,y", None)
@@ -127,15 +137,15 @@ def target_of(version: str) -> FlinkTarget:
     return FlinkTarget(types=types, classes=_CLASSES, version=version)
 
 
-_PLACE = pa.struct([("city", pa.string()), ("zip", pa.int32())])
-_ITEM = [("name", pa.string()), ("amount", pa.int32())]
+PLACE = pa.struct([("city", pa.string()), ("zip", pa.int32())])
+ITEM = [("name", pa.string()), ("amount", pa.int32())]
 _PAIR = pa.struct([("user", pa.string()), ("total", pa.int64())])
 _TIME = pa.timestamp("us", "UTC")
-_ACCOUNT = [
+ACCOUNT = [
     ("owner", pa.string()),
     ("total", pa.int64()),
     ("last", pa.int32()),
-    ("place", _PLACE),
+    ("place", PLACE),
     ("level", pa.string()),
     ("sum", pa.decimal128(18, 2)),
     ("product", pa.int64()),
@@ -151,15 +161,15 @@ _ACCOUNT = [
     ("raw", pa.binary()),
     ("lately", pa.list_(pa.int32())),
     ("names", pa.list_(pa.string())),
-    ("places", pa.list_(_PLACE)),
+    ("places", pa.list_(PLACE)),
     ("best", _PAIR),
 ]
-_BASKET = [
+BASKET = [
     ("names", pa.list_(pa.string())),
     ("sums", pa.map_(pa.string(), pa.int64())),
     ("sizes", pa.list_(pa.int32())),
-    ("places", pa.list_(_PLACE)),
-    ("last", pa.map_(pa.string(), _PLACE)),
+    ("places", pa.list_(PLACE)),
+    ("last", pa.map_(pa.string(), PLACE)),
 ]
 
 
@@ -211,7 +221,7 @@ def _basket(done: Sequence[Deed]) -> Row:
     """Return the collections of a user, which begin with the first city."""
     first = next((at for at, deed in enumerate(done) if deed.city is not None), None)
     if first is None:
-        return dict.fromkeys(name for name, _ in _BASKET)
+        return dict.fromkeys(name for name, _ in BASKET)
     done = done[first:]
     sums: dict[str, int] = {}
     last: dict[str, Row | None] = {}
@@ -269,16 +279,16 @@ class _Tables:
 
     def accounts(self, version: str) -> None:
         """Make the states of operator ``accounts``."""
-        self.write_values("account", _ACCOUNT, _account)
+        self.write_values("account", ACCOUNT, _account)
         if not version.startswith("1"):
-            self.write_values("basket", _BASKET, _basket)
+            self.write_values("basket", BASKET, _basket)
         items = (
             {"user": user, "at": at} | _item(deed)
             for user, done in self.by_user.items()
             for at, deed in enumerate(done)
         )
         options = KeyedOptions(kind="list", entry="at")
-        self.write("accounts", "items", _USER, [("at", pa.int32()), *_ITEM], items, options)
+        self.write("accounts", "items", _USER, [("at", pa.int32()), *ITEM], items, options)
         self._maps()
         self.write_values(
             "most",
@@ -326,7 +336,7 @@ class _Tables:
             "accounts",
             "entries",
             _USER,
-            [("city", pa.string()), ("size", pa.int32()), ("item", pa.struct(_ITEM))],
+            [("city", pa.string()), ("size", pa.int32()), ("item", pa.struct(ITEM))],
             (
                 {"user": user, "city": city, "size": size, "item": item}
                 for (user, city, size), item in entries.items()
@@ -397,7 +407,7 @@ class _Tables:
 
     def rules(self) -> None:
         """Make broadcast, union and split state."""
-        item = pa.struct(_ITEM)
+        item = pa.struct(ITEM)
         rules = {deed.user: _item(deed) for deed in self.deeds}
         tables = {
             "broadcast": (
@@ -405,7 +415,7 @@ class _Tables:
                 [{"user": user, "item": rule} for user, rule in rules.items()],
                 [("user", pa.string()), ("item", item)],
             ),
-            "union": ("log", [_item(deed) for deed in self.deeds], _ITEM),
+            "union": ("log", [_item(deed) for deed in self.deeds], ITEM),
             "split": (
                 "parts",
                 [{"user": deed.user, "amount": deed.amount} for deed in self.deeds],

@@ -18,6 +18,7 @@ from statestore.errors import (
     StateStoreError,
     UnsupportedTypeError,
 )
+from statestore.format.ttl import TimeToLive
 from statestore.interop.flink_savepoints import export_savepoint, open_savepoint
 from statestore.interop.flink_savepoints.options import FlinkTarget
 from statestore.interop.flink_savepoints.types.declared_types import parse_declared_type
@@ -179,6 +180,61 @@ def test_lists_and_maps_have_the_types_of_their_parts(tmp_path: Path) -> None:
         target=FlinkTarget(types={"uid/state": "Map<com.acme.Key, Long>"}),
     )
     assert done.operators[0].states[0].value_type == "Map<Key(a String, at Long), Long>"
+
+
+def test_a_ttl_and_a_window_are_no_part_of_the_type(tmp_path: Path) -> None:
+    rows = pa.table(
+        {"user": ["ann"], "start": [0], "end": [5], "a": ["x"], "used": [7_000], "b": [1]}
+    )
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    store.bootstrap(
+        "uid",
+        "state",
+        rows,
+        key="user",
+        namespace=["start", "end"],
+        ttl=TimeToLive("36500d", "used"),
+    )
+    found = export(store, tmp_path, types={"uid/state": "com.acme.Pair"})
+    assert found == {"ann": {"last_access": 7_000, "value": {"a": "x", "b": 1}}}
+
+
+def test_broadcast_state_is_a_map_by_its_first_column(tmp_path: Path) -> None:
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    rules = pa.table({"key": pa.array([{"a": "x", "b": 1}], PAIR), "rule": ["r"], "most": [5]})
+    store.bootstrap_elements("uid", "rules", rules, mode="broadcast")
+    types = {"uid/rules": "Map<com.acme.Key, com.acme.Rule>"}
+    done = export_savepoint(store, str(tmp_path / "to"), target=FlinkTarget(types=types))
+    (state,) = done.operators[0].states
+    assert (state.key_type, state.value_type) == (
+        "Key(a String, b Long)",
+        "Rule(most Long, rule String)",
+    )
+    assert "the state is a broadcast state, so its type is Map<…>, not List<Row>" in refused(
+        SchemaMismatchError, store, tmp_path / "list", types={"uid/rules": "List<Row>"}
+    )
+    twice = pa.concat_tables([rules, rules])
+    store.bootstrap_elements("uid", "rules", twice, mode="broadcast", replace=True)
+    assert "has several entries with the key {'key': {'a': 'x', 'b': 1}}" in refused(
+        UnsupportedTypeError, store, tmp_path / "twice", types=types
+    )
+
+
+def test_timers_of_a_named_service_have_its_domain(tmp_path: Path) -> None:
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    rows = pa.table({"user": ["ann"], "at": [5]})
+    for service, domain in (("event_cleanup", "event"), ("event_retry", "processing")):
+        name = f"_timer_state/{service}"
+        options = KeyedOptions(kind="timers", entry="at", time_domain=domain)
+        store.bootstrap("uid", name, rows, key="user", options=options)
+    said = refused(UnsupportedTypeError, store, tmp_path)
+    assert "are timers of processing time, but Flink would read timers of another time" in said
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.carry("uid", "_timer_state/event_cleanup")
+        checkpoint.drop("uid", "_timer_state/event_retry")
+    export_savepoint(store, str(tmp_path / "to"))
+    (state,) = open_savepoint(str(tmp_path / "to")).operator("uid").states
+    assert (state.name, state.kind) == ("_timer_state/event_cleanup", "timers")
 
 
 def test_a_key_of_a_class_is_in_the_key_group_of_its_hash(tmp_path: Path) -> None:
