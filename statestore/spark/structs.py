@@ -26,6 +26,7 @@ __all__ = [
     "is_key",
     "is_void",
     "key_leaves",
+    "leaf_field",
     "leaf_value",
     "name_leaves",
     "no_column_form",
@@ -171,6 +172,19 @@ def leaf_value(struct: Column, leaf: Leaf) -> Column:
     """Return the value of a leaf's column, from a struct with numbered fields."""
     leaf_column = reduce(lambda within, index: within[f"f{index}"], leaf.place, struct)
     return leaf_column.isNotNull() if leaf.says_set else leaf_column
+
+
+def leaf_field(struct: T.StructType, leaf: Leaf) -> T.StructField:
+    """Return the name and type of a leaf's column; it is nullable if a struct around it is."""
+    data_type: T.DataType = struct
+    nullable = False
+    for index in leaf.place:
+        assert isinstance(data_type, T.StructType)
+        field = data_type[index]
+        data_type, nullable = field.dataType, nullable or field.nullable
+    if leaf.says_set:
+        return T.StructField(leaf.name, T.BooleanType(), nullable=False)
+    return T.StructField(leaf.name, data_type, nullable)
 
 
 def rebuild_fields(

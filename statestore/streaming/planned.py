@@ -30,7 +30,14 @@ from statestore.storage import Storage
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["TICKS", "MicroBatch", "planned", "source_folders", "split_sources"]
+__all__ = [
+    "TICKS",
+    "MicroBatch",
+    "planned",
+    "source_folders",
+    "split_sources",
+    "streaming_sources",
+]
 
 TICKS = "statestore_ticks"
 """The name of the tick source in a query whose sources have names."""
@@ -78,16 +85,19 @@ def source_folders(events: DataFrame) -> tuple[str, ...]:
     Returns:
         One name for each source.
     """
+    return tuple(folder for folder, _ in streaming_sources(events))
+
+
+def streaming_sources(events: DataFrame) -> Iterator[tuple[str, Any]]:
+    """Yield each source of a query's plan as ``source_folders`` does, with Spark's relation."""
     leaves = events._jdf.queryExecution().analyzed().collectLeaves()
     distinct: list[Any] = []
-    folders = []
     for leaf in map(leaves.apply, range(leaves.size())):
         if not leaf.isStreaming():
             continue
         if leaf not in distinct:
             distinct.append(leaf)
-        folders.append(_name_of(leaf) or str(distinct.index(leaf)))
-    return tuple(folders)
+        yield _name_of(leaf) or str(distinct.index(leaf)), leaf
 
 
 def _name_of(source: Any) -> str | None:

@@ -12,7 +12,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from statestore import StateStore
-from statestore.interop.spark_checkpoints import export_checkpoint, import_checkpoint, show_location
+from statestore.errors import StorageError
+from statestore.interop.spark_checkpoints import (
+    bootstrap_location,
+    export_checkpoint,
+    import_checkpoint,
+    plan_query,
+    show_location,
+)
 from tests.services.kafka_topics import Topics
 from tests.services.spark_process import kafka_session
 
@@ -62,6 +69,8 @@ def _do(spark: SparkSession, given: dict[str, Any], step: dict[str, Any]) -> Any
                 provider=step["provider"],
             )
             return [done.batch, len(done.stores[0].rows)]
+        case "bootstrap":
+            return _bootstrap(spark, given, step)
     raise AssertionError(step)
 
 
@@ -84,23 +93,43 @@ def _run(
             os.kill(os.getpid(), signal.SIGKILL)
         emitted[number] = rows
 
-    events = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", given["bootstrap"])
-        .option("subscribe", given["topic"])
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", 60)
-        .load()
-        .select(
-            F.substring_index(F.col("value").cast("string"), ":", 1).alias("user"),
-            F.substring_index(F.col("value").cast("string"), ":", -1).cast("long").alias("amount"),
-        )
-    )
-    totals = events.groupBy("user").agg(F.count("*").alias("n"), F.sum("amount").alias("total"))
+    totals = _totals(spark, given["topic"], _from(given, "startingOffsets", "earliest"))
     writer = totals.writeStream.outputMode("update").foreachBatch(keep)
     query = writer.option("checkpointLocation", location).trigger(availableNow=True).start()
     query.awaitTermination()
     return emitted
+
+
+def _from(given: dict[str, Any], option: str, value: str) -> dict[str, str]:
+    return {"kafka.bootstrap.servers": given["bootstrap"], option: value}
+
+
+def _totals(spark: SparkSession, topic: str, options: dict[str, str]) -> DataFrame:
+    """Return the number and sum of the records of each user."""
+    records = (
+        spark.readStream.format("kafka")
+        .options(**options)
+        .option("subscribe", topic)
+        .option("maxOffsetsPerTrigger", 60)
+        .load()
+    )
+    events = records.select(
+        F.substring_index(F.col("value").cast("string"), ":", 1).alias("user"),
+        F.substring_index(F.col("value").cast("string"), ":", -1).cast("long").alias("amount"),
+    )
+    return events.groupBy("user").agg(F.count("*").alias("n"), F.sum("amount").alias("total"))
+
+
+def _bootstrap(spark: SparkSession, given: dict[str, Any], step: dict[str, Any]) -> Any:
+    """Write a location with a table of totals; return where its source begins, or the error."""
+    options = _from(given, step["option"], step["value"]) | step.get("options", {})
+    try:
+        plan = plan_query(_totals(spark, given["topic"], options), output_mode="update")
+    except StorageError as error:
+        return str(error)
+    table = spark.createDataFrame(step["totals"], "user string, count long, sum long")
+    bootstrap_location(plan, step["location"], {f"{UID}/default": table}, partitions=3)
+    return [json.loads(source.begins) for source in plan.sources]
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +98,38 @@ def test_a_killed_query_continues_corrected_and_rescaled(
     assert (batch, exported) == (2, [2, 3])
     assert without(at_3, MORE) == plain
     assert list(plain) == ["3", "4"]
+
+
+def totals(values: dict[int, list[str]]) -> list[tuple[str, int, int]]:
+    """Return the number and sum of the records of each user, computed without Spark."""
+    found: dict[str, list[int]] = {}
+    for user, _, amount in (text.partition(":") for texts in values.values() for text in texts):
+        found.setdefault(user, []).append(int(amount))
+    return [(user, len(amounts), sum(amounts)) for user, amounts in found.items()]
+
+
+def test_a_query_starts_with_a_table_at_offsets_or_a_time(topics: Topics, tmp_path: Path) -> None:
+    """Its output is that of a query that read the topic from its beginning."""
+    job = Job(topics, tmp_path)
+    job.fill(0, 60)
+    ends = {job.topic: {"0": 60, "1": 60, "2": 60}}
+    begin = {"do": "bootstrap", "totals": totals(records(0, 60))}
+    fast = {"kafka.default.api.timeout.ms": "2000", "kafka.request.timeout.ms": "1000"}
+    elsewhere = {"kafka.bootstrap.servers": "localhost:1", **fast}
+    at_offsets = begin | {"option": "startingOffsets", "value": json.dumps(ends)}
+    later = int(time.time() * 1000) + 1
+    by_time = begin | {"option": "startingTimestamp", "value": str(later)}
+    _, offsets, error, _, same_offsets, plain, *others = job.do(
+        {"do": "run", "location": "plain"},
+        {**at_offsets, "location": "by-offsets"},
+        {**at_offsets, "location": "lost", "options": elsewhere},
+        {"do": "fill", "first": 60, "last": 90},
+        {**by_time, "location": "by-time"},
+        *({"do": "run", "location": name} for name in ("plain", "by-offsets", "by-time")),
+    )
+    assert "does not tell where it begins" in error
+    assert offsets == same_offsets == [ends]
+    assert [*plain] == ["3", "4"]
+    assert [[*emitted.items()] for emitted in others] == [
+        [("1", plain["3"]), ("2", plain["4"])]
+    ] * 2

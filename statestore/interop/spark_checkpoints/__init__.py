@@ -1,9 +1,9 @@
 """Show, import and export checkpoints of Spark's own stateful queries.
 
 The functions are ``show_location``, ``import_checkpoint``, ``export_checkpoint``,
-``repartition_location`` and ``export_progress``. The command is ``statestore spark``. Reading and
-writing a store with Spark belongs in ``statestore.spark``, and queries with state in a store in
-``statestore.streaming``.
+``repartition_location``, ``export_progress``, and for a query that has never run ``plan_query`` and
+``bootstrap_location``. The command is ``statestore spark``. Reading and writing a store with Spark
+belongs in ``statestore.spark``, and queries with state in a store in ``statestore.streaming``.
 """
 
 from statestore.extras import needs_extra
@@ -19,6 +19,19 @@ with needs_extra("spark", "checkpoints of Spark's queries"):
         import_checkpoint,
     )
     from statestore.interop.spark_checkpoints.location_writer import ExportedStore
+    from statestore.interop.spark_checkpoints.new_query.bootstrap_location import (
+        BootstrappedLocation,
+        bootstrap_location,
+    )
+    from statestore.interop.spark_checkpoints.new_query.planned_query import (
+        PlannedQuery,
+        plan_query,
+    )
+    from statestore.interop.spark_checkpoints.new_query.source_positions import SourcePosition
+    from statestore.interop.spark_checkpoints.new_query.wanted_states import (
+        WantedColumn,
+        WantedState,
+    )
     from statestore.interop.spark_checkpoints.repartition import (
         RepartitionedLocation,
         repartition_location,
@@ -32,18 +45,25 @@ with needs_extra("spark", "checkpoints of Spark's queries"):
     )
 
 __all__ = [
+    "BootstrappedLocation",
     "ExportedLocation",
     "ExportedProgress",
     "ExportedStore",
     "ImportedCheckpoint",
+    "PlannedQuery",
     "RepartitionedLocation",
     "ShownLocation",
     "ShownQueryOperator",
     "ShownStore",
     "ShownVariable",
+    "SourcePosition",
+    "WantedColumn",
+    "WantedState",
+    "bootstrap_location",
     "export_checkpoint",
     "export_progress",
     "import_checkpoint",
+    "plan_query",
     "repartition_location",
     "show_location",
 ]

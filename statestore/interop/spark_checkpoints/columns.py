@@ -34,6 +34,7 @@ from statestore.spark.structs import (
     is_key,
     is_void,
     key_leaves,
+    leaf_field,
     leaf_value,
     name_leaves,
     no_column_form,
@@ -80,6 +81,21 @@ class StoreColumns:
         return [
             leaf.name for leaf in self._key if self.is_typed and leaf.place[0] == self._entry_index
         ]
+
+    @property
+    def leaves_of_key(self) -> tuple[Leaf, ...]:
+        """The columns of the key, with the places of their values in Spark's struct."""
+        return self._key
+
+    @cached_property
+    def state_schema(self) -> T.StructType:
+        """The columns of a typed state's rows. ``no_key`` is left out, because it has no value."""
+        return T.StructType(
+            [
+                *(leaf_field(self.key, leaf) for leaf in self._key),
+                *(leaf_field(self.value, leaf) for leaf in self._value),
+            ]
+        )
 
     def to_state(self, rows: DataFrame, *others: Column) -> DataFrame:
         """Convert rows with ``key`` and ``value`` to ``others`` and the columns of a state."""

@@ -9,13 +9,11 @@ the bytes are not used.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
 
 from pyspark.sql import DataFrame
 
 from statestore.errors import UnsupportedTypeError
 from statestore.format.rescale_proof import RowSet
-from statestore.interop.spark_checkpoints.columns import StoreColumns
 from statestore.interop.spark_checkpoints.families import FAMILY, FamilyColumns
 from statestore.interop.spark_checkpoints.import_record import ImportedStore, QueryRecord
 from statestore.interop.spark_checkpoints.operators import (
@@ -26,7 +24,7 @@ from statestore.interop.spark_checkpoints.operators import (
 from statestore.interop.spark_checkpoints.parts import PartForm
 from statestore.interop.spark_checkpoints.query_settings import ENCODING, JOIN_FORMAT
 from statestore.interop.spark_checkpoints.state_files import Provider
-from statestore.interop.spark_checkpoints.variables import family_names, rebuild_families
+from statestore.interop.spark_checkpoints.variables import family_names, rebuild_store
 from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
 
 __all__ = ["StoreStates", "needs_rewriter", "refuse_unwritable", "select_stores"]
@@ -55,11 +53,8 @@ class StoreStates:
         if not self.variables:
             return columns.to_bytes(self.state.to_spark(), partitions)
         assert isinstance(columns, FamilyColumns)
-        families = []
-        for part, state in self.variables:
-            assert isinstance(part.columns, StoreColumns)
-            families.append(rebuild_families(part, part.columns, state.to_spark(), partitions))
-        return columns.partition_by_owner(reduce(DataFrame.union, families), partitions)
+        variables = [(part, state.to_spark()) for part, state in self.variables]
+        return rebuild_store(columns, variables, partitions)
 
     @property
     def proofs(self) -> tuple[tuple[ImportedStore, RowSet], ...]:

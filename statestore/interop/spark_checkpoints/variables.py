@@ -23,18 +23,19 @@ ListStateImplWithTTL, MapStateImplWithTTL and TimerStateImpl write the rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from statestore.interop.spark_checkpoints.columns import KEY_BYTES, VALUE_BYTES, StoreColumns
-from statestore.interop.spark_checkpoints.families import FAMILY, OWNER, POSITION
+from statestore.interop.spark_checkpoints.families import FAMILY, OWNER, POSITION, FamilyColumns
+from statestore.interop.spark_checkpoints.import_record import ImportedStore
 from statestore.interop.spark_checkpoints.parts import PartForm, StatePart
 from statestore.interop.spark_checkpoints.rows import encode_rows
 
-__all__ = ["family_names", "rebuild_families"]
+__all__ = ["family_names", "rebuild_families", "rebuild_store"]
 
 _TO_TIME, _TO_KEY = "_keyToTimestamp", "_timestampToKey"
 _TTL, _FIRST, _COUNT, _ROWS = "$ttl_", "$min_", "$count_", "$rowCounter_"
@@ -47,6 +48,17 @@ def family_names(part: StatePart) -> frozenset[str]:
     if part.form is PartForm.TIMERS:
         return frozenset({name, name.replace(_TO_TIME, _TO_KEY)})
     return frozenset({name, *(f"{prefix}{name}" for prefix in (_TTL, _FIRST, _COUNT, _ROWS))})
+
+
+def rebuild_store(
+    store: FamilyColumns, variables: Sequence[tuple[ImportedStore, DataFrame]], partitions: int
+) -> DataFrame:
+    """Return a store's rows as Spark's bytes, from the rows of the states of all its variables."""
+    families = []
+    for part, rows in variables:
+        assert isinstance(part.columns, StoreColumns)
+        families.append(rebuild_families(part, part.columns, rows, partitions))
+    return store.partition_by_owner(reduce(DataFrame.union, families), partitions)
 
 
 def rebuild_families(

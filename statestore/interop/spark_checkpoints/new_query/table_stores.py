@@ -1,0 +1,147 @@
+"""Spark's state stores with the rows of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from statestore.format.rescale_proof import RowSet
+from statestore.interop.spark_checkpoints.columns import KEY_BYTES, VALUE_BYTES, StoreColumns
+from statestore.interop.spark_checkpoints.families import FamilyColumns
+from statestore.interop.spark_checkpoints.import_record import ImportedStore
+from statestore.interop.spark_checkpoints.location_writer import StoreRows
+from statestore.interop.spark_checkpoints.new_query.planned_query import PlannedQuery
+from statestore.interop.spark_checkpoints.new_query.wanted_states import (
+    JOIN_COUNTS,
+    JOIN_ROWS,
+    PlannedPart,
+    WantedState,
+)
+from statestore.interop.spark_checkpoints.parts import PartForm
+from statestore.interop.spark_checkpoints.rows import encode_rows
+from statestore.interop.spark_checkpoints.state_reader import observe_bytes, observe_state
+from statestore.interop.spark_checkpoints.variables import rebuild_store
+from statestore.spark.hashing import column_of
+
+__all__ = ["build_stores"]
+
+
+@dataclass(frozen=True)
+class _TableStore:
+    """A store that is a table."""
+
+    imported: ImportedStore
+    table: DataFrame
+
+    is_proved_by_bytes = True
+
+    def rows(self, partitions: int) -> DataFrame:
+        """Return its rows as Spark's bytes, with one Spark partition per state partition."""
+        return self.imported.columns.to_bytes(self.table, partitions)
+
+    @property
+    def proofs(self) -> tuple[tuple[ImportedStore, RowSet], ...]:
+        """The store, with the rows of the table."""
+        return ((self.imported, self.imported.contents),)
+
+
+@dataclass(frozen=True)
+class _VariablesStore:
+    """The store of a transformWithState, with a table for each variable."""
+
+    imported: ImportedStore
+    variables: tuple[tuple[ImportedStore, DataFrame], ...]
+
+    is_proved_by_bytes = False
+
+    def rows(self, partitions: int) -> DataFrame:
+        """Return its rows as Spark's bytes, with one Spark partition per state partition."""
+        assert isinstance(self.imported.columns, FamilyColumns)
+        return rebuild_store(self.imported.columns, self.variables, partitions)
+
+    @property
+    def proofs(self) -> tuple[tuple[ImportedStore, RowSet], ...]:
+        """The variables, with the rows of their tables."""
+        return tuple((part, part.contents) for part, _ in self.variables)
+
+
+def build_stores(
+    planned: PlannedQuery, tables: Mapping[str, DataFrame], partitions: int
+) -> tuple[StoreRows, ...]:
+    """Return all stores of a query, from a fitted table for each of its states.
+
+    All tables are read, for the digests with which the written rows are compared.
+    """
+    states = {(state.planned.part.operator, state.state): state for state in planned.states}
+    return tuple(_build_stores(planned, states, tables, partitions))
+
+
+def _build_stores(
+    planned: PlannedQuery,
+    states: Mapping[tuple[int, str], WantedState],
+    tables: Mapping[str, DataFrame],
+    partitions: int,
+) -> Iterator[StoreRows]:
+    parts = [part for part in planned.parts if not part.part.is_view]
+    sides = {
+        state.name: _number_rows(tables[state.name], state)
+        for state in planned.states
+        if state.is_join_side
+    }
+    for part in parts:
+        number, store = part.part.operator, part.part.store
+        if part.part.form is PartForm.FAMILIES:
+            views = [view for view in planned.parts if view.part.is_view]
+            variables = tuple(
+                (_imported(view, tables[states[number, view.part.state].name], partitions), table)
+                for view in views
+                if view.part.operator == number
+                for table in [tables[states[number, view.part.state].name]]
+            )
+            empty = ImportedStore(**vars(part.part), columns=part.columns, contents=RowSet(0, 0))
+            yield _VariablesStore(empty, variables)
+            continue
+        side = store.removesuffix(f"-{JOIN_ROWS}").removesuffix(f"-{JOIN_COUNTS}")
+        state = states[number, side]
+        table = sides[state.name] if state.is_join_side else tables[state.name]
+        if state.is_join_side and store.endswith(JOIN_COUNTS):
+            table = _count_rows(table, state, part)
+        yield _TableStore(_imported(part, table, partitions), table)
+
+
+def _imported(planned: PlannedPart, table: DataFrame, partitions: int) -> ImportedStore:
+    columns = planned.columns
+    assert isinstance(columns, StoreColumns)
+    structs = columns.to_structs(table, columns.owner(partitions).alias("partition_id"))
+    observe = observe_state if planned.part.is_view else observe_bytes
+    contents = observe(structs, columns, partitions).contents
+    return ImportedStore(**vars(planned.part), columns=columns, contents=contents)
+
+
+def _number_rows(table: DataFrame, state: WantedState) -> DataFrame:
+    """Number the rows of each key of a side of a join, always in the same order."""
+    columns = state.store_columns
+    (index,) = columns.entry_columns
+    given = F.struct(*(column_of(name) for name in table.columns)).alias("row")
+    unnumbered = table.withColumn(index, F.lit(0).cast(columns.state_schema[index].dataType))
+    encoded = encode_rows(columns.to_structs(unnumbered, given))
+    order = Window.partitionBy(KEY_BYTES).orderBy(VALUE_BYTES)
+    number = (F.row_number().over(order) - 1).cast(columns.state_schema[index].dataType)
+    return encoded.select("row.*", number.alias(index))
+
+
+def _count_rows(numbered: DataFrame, state: WantedState, counts: PlannedPart) -> DataFrame:
+    """Return the number of rows of each key of a side of a join."""
+    assert isinstance(counts.columns, StoreColumns)
+    *names, total = counts.columns.state_schema.names
+    (index,) = state.store_columns.entry_columns
+    keys = state.store_columns.key_columns
+    # The last row of a key has the highest number. A comparison of keys would unite 0.0 and -0.0.
+    last = numbered.groupBy(*(column_of(name) for name in keys)).agg(F.max(index).alias(index))
+    return last.select(
+        *(column_of(key).alias(name) for key, name in zip(keys, names, strict=True)),
+        (column_of(index) + 1).alias(total),
+    )

@@ -1,0 +1,166 @@
+"""A table fits a state, or all differences and the wrong rows are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from statestore.errors import DuplicateKeyError, InvalidArgumentError, SchemaMismatchError
+from statestore.interop.spark_checkpoints.new_query.planned_query import PlannedQuery, plan_query
+from statestore.interop.spark_checkpoints.new_query.table_fit import fit_table, refuse_unfit_rows
+from statestore.interop.spark_checkpoints.new_query.wanted_states import WantedState
+from tests.interop.spark_checkpoints.queries import events, stream
+
+NAME = "stateStoreSave-0/default"
+HOUR = "timestamp '2026-01-01 10:00:00'"
+WINDOW = f"struct({HOUR} as start, {HOUR} + interval 1 hour as end) as window"
+
+
+@pytest.fixture(scope="module")
+def plan(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> PlannedQuery:
+    """A count, a sum and lists per window and double, whose columns have many types.
+
+    Spark normalizes a key of type double, and names it ``_groupingexpression``.
+    """
+    source = tmp_path_factory.mktemp("source")
+    events(source, 0, 1)
+    rows = stream(spark, source)
+    keys = [F.window("t", "1 hour"), (F.col("v") / 2).alias("half")]
+    return plan_query(
+        rows.groupBy(*keys).agg(
+            F.count("*").alias("n"),
+            F.sum("price").alias("total"),
+            F.max(F.array("v")).alias("last"),
+        ),
+        output_mode="update",
+    )
+
+
+@pytest.fixture
+def state(plan: PlannedQuery) -> WantedState:
+    return plan.state(NAME)
+
+
+def rows_of(spark: SparkSession, **changed: str) -> DataFrame:
+    """Return a row that fits, with changed columns; an empty text leaves a column out."""
+    columns = {
+        "window": WINDOW,
+        "half": "1.5D as _groupingexpression",
+        "count": "2L as count",
+        "sum": "cast(1.25 as decimal(20,2)) as sum",
+        "isEmpty": "false as isEmpty",
+        "max": "array(1L) as max",
+    }
+    return spark.sql(f"SELECT {', '.join(filter(None, (columns | changed).values()))}")
+
+
+def test_the_states_are_named_with_their_columns(plan: PlannedQuery, state: WantedState) -> None:
+    columns = [
+        (column.name, column.type, column.role, column.is_nullable) for column in state.columns
+    ]
+    assert columns == [
+        ("window_start", "timestamp", "key", True),
+        ("window_end", "timestamp", "key", True),
+        ("_groupingexpression", "double", "key", True),
+        ("count", "bigint", "value", False),
+        ("sum", "decimal(20,2)", "value", True),
+        ("isEmpty", "boolean", "value", False),
+        ("max", "array<bigint>", "value", True),
+    ]
+    assert state.does == "aggregation"
+    with pytest.raises(InvalidArgumentError, match="no state 'x', but stateStoreSave-0/default"):
+        plan.state("x")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"count": "cast(2 as byte) as count", "sum": "cast(1 as int) as sum"},
+        {
+            "half": "cast(1.5 as float) as _groupingexpression",
+            "max": "array(cast(1 as smallint), null) as max",
+        },
+        {"window": f"{HOUR} as window_start, {HOUR} + interval 1 hour as window_end"},
+        {"sum": "null as sum", "half": "double('NaN') as _groupingexpression"},
+    ],
+    ids=["equal", "smaller integers", "smaller types inside", "columns of the window", "nulls"],
+)
+def test_types_whose_values_stay_equal_fit(
+    spark: SparkSession, state: WantedState, changed: dict[str, str]
+) -> None:
+    fitted = fit_table(spark, state, rows_of(spark, **changed))
+    assert fitted.columns == state.schema.names
+    refuse_unfit_rows(fitted, state)
+
+
+def test_all_differences_are_named(spark: SparkSession, state: WantedState) -> None:
+    table = rows_of(
+        spark,
+        half="'1.5' as _groupingexpression",
+        count="cast(2 as decimal(20,0)) as count",
+        sum="cast(1.255 as decimal(20,3)) as sum",
+        isEmpty="1 as other",
+        max="array(1.5D) as max",
+    )
+    with pytest.raises(SchemaMismatchError) as caught:
+        fit_table(spark, state, table)
+    for difference in (
+        "column '_groupingexpression' is string, not double",
+        "column 'count' is decimal(20,0), not bigint",
+        "column 'sum' is decimal(20,3), not decimal(20,2)",
+        "column 'isEmpty' is missing",
+        "column 'other' is not wanted",
+        "column 'max' is array<double>, not array<bigint>",
+    ):
+        assert difference in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"count": "cast(null as long) as count"}, "1 rows have a null in column 'count'"),
+        (
+            {"half": "-0.0D as _groupingexpression"},
+            "the key -0.0 in column '_groupingexpression', which Spark finds as 0.0",
+        ),
+    ],
+    ids=["a null", "a negative zero"],
+)
+def test_rows_that_spark_would_misread_are_refused(
+    spark: SparkSession, state: WantedState, changed: dict[str, str], message: str
+) -> None:
+    fitted = fit_table(spark, state, rows_of(spark, **changed))
+    with pytest.raises(InvalidArgumentError, match=message) as caught:
+        refuse_unfit_rows(fitted, state)
+    assert "'window_start': datetime" in str(caught.value)
+
+
+def test_duplicates_are_counted_with_examples(spark: SparkSession, state: WantedState) -> None:
+    table = rows_of(spark).union(rows_of(spark, count="3L as count")).union(rows_of(spark))
+    with pytest.raises(DuplicateKeyError, match="2 rows with the key of another"):
+        refuse_unfit_rows(fit_table(spark, state, table), state)
+
+
+@pytest.mark.parametrize(
+    "convert", [lambda table: table, lambda table: table.to_pandas(types_mapper=pd.ArrowDtype)]
+)
+def test_tables_of_arrow_and_pandas_fit(
+    spark: SparkSession, state: WantedState, convert: Any
+) -> None:
+    arrow = rows_of(spark, window=f"{HOUR} as window_start, {HOUR} as window_end").toArrow()
+    assert isinstance(arrow, pa.Table)
+    fitted = fit_table(spark, state, convert(arrow))
+    assert fitted.count() == 1
+    assert fitted.dtypes == fit_table(spark, state, None).dtypes
+
+
+def test_something_else_is_refused(spark: SparkSession, state: WantedState, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="must be a DataFrame, an Arrow table or None"):
+        fit_table(spark, state, tmp_path)
