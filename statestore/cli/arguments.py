@@ -272,6 +272,20 @@ SPAN = _Span()
 """The type of an option that takes a duration; its value is text."""
 
 
+class _Instant(click.ParamType):  # type: ignore[type-arg]
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return _instant(value)
+        except ValueError as error:
+            self.fail(f"{error}; a time is 2026-11-27T10:00:00Z", param, ctx)
+
+
+INSTANT = _Instant()
+"""The type of an option that takes a time in ISO 8601, in UTC without a zone."""
+
+
 def _key_columns(value: Any, names: Sequence[str]) -> Mapping[str, Any]:
     """Return a key of several columns as a mapping by column."""
     if isinstance(value, dict) and set(value) == set(names):

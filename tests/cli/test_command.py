@@ -78,6 +78,7 @@ def test_the_verbs() -> None:
         "flink repack",
         "flink show",
         "kafka translate",
+        "spark bootstrap",
         "spark export",
         "spark import",
         "spark progress",

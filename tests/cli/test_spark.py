@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import Result
 from pyspark.sql import SparkSession
@@ -56,14 +58,29 @@ def document(done: Result) -> Any:
     return json.loads(done.stdout)
 
 
+def write_job() -> None:
+    """Write a query that has never run, a table for its state, and an event."""
+    Path("events").mkdir()
+    Path("events/1.json").write_text('{"k": "a", "v": 5}')
+    Path("job.py").write_text(
+        "from pathlib import Path\n\n"
+        "def build(spark):\n"
+        "    events = str(Path('events').resolve())\n"
+        "    rows = spark.readStream.schema('k string, v long').json(events)\n"
+        "    return rows.groupBy('k').sum('v')\n"
+    )
+    pq.write_table(pa.table({"k": ["a", "b"], "sum": [7, None]}), "totals.parquet")
+
+
 def test_examples_work(here: Path, run: Run) -> None:
     examples = list(verbs.SparkVerbs.examples)
     shutil.copytree("checkpoints/orders", "before")
-    for name in ("show", "repartition", "import", "export", "progress"):
+    write_job()
+    for name in ("show", "repartition", "import", "export", "progress", "bootstrap"):
         verb = verbs.spark.get_command(click.Context(cli), name)
         assert isinstance(verb, Verb)
         examples += verb.examples
-    assert len(examples) == 15
+    assert len(examples) == 18
     for example in examples:
         for place in ("./new", "./progress", "./checkpoints/orders-7", "./orders-7", "./at-7"):
             shutil.rmtree(place, ignore_errors=True)
@@ -239,3 +256,58 @@ def test_repartition_reports_the_new_location(here: Path, run: Run) -> None:
     again = run(*words)
     assert again.exit_code == 2
     assert "new is not empty" in again.stderr
+
+
+NEW = ("spark", "bootstrap", "job.py:build", "./new", "--output-mode", "update")
+STATE = "stateStoreSave-0/default"
+
+
+def test_a_new_query_is_planned_and_starts_with_a_csv_file(run: Run) -> None:
+    write_job()
+    Path("totals.csv").write_text("k,sum\na,7\nb,\n")
+    plan = document(run("spark", "bootstrap", "job.py:build", *NEW[4:], "--output", "json"))
+    (state,) = plan["states"]
+    assert (f"{state['operator']}/{state['state']}", state["does"]) == (STATE, "aggregation")
+    assert [(column["name"], column["type"]) for column in state["columns"]] == [
+        ("k", "string"),
+        ("sum", "bigint"),
+    ]
+    words = (*NEW, "--table", f"{STATE}=totals.csv", "--shuffle-partitions", "3")
+    done = run(*words, "--fingerprint", plan["fingerprint"], "--provider", "rocksdb")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert f"wrote {Path.cwd()}/new" in done.stdout
+    assert "  partitions   3, provider rocksdb" in done.stdout
+    shown = document(run("spark", "show", "new", "--output", "json"))
+    assert sum(shown["operators"][0]["stores"][0]["rows"]) == 2
+    again = run(*words)
+    assert again.exit_code == 2
+    assert "new is not empty" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("job.py:none",), "job.py has no function 'none'"),
+        (("none.py:build",), "cannot load none.py"),
+        (("job.py",), "must name a function"),
+        (("job.py:Path", "./new"), "job.py:Path failed: TypeError"),
+        (("job.py:build", "--empty", STATE), "name the NEW location"),
+        (("job.py:build", "./new", "--empty", "x"), f"no table is given for {STATE}"),
+        (("job.py:build", "./new", "--table", "x=y"), "the query has no state 'x'"),
+        (("job.py:build", "./new", "--table", "x"), "must have the form NAME=VALUE"),
+        (("job.py:build", "./new", "--watermark", "soon"), "a time is 2026-11-27T10:00:00Z"),
+        (("job.py:build", "./new", "--sql", f"{STATE}=SELECT 1 AS k"), "column 'k' is int"),
+        (
+            ("job.py:build", "./new", "--empty", STATE, "--table", f"{STATE}=totals.parquet"),
+            "contradicts the table",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_new_query_is_said(
+    run: Run, words: tuple[str, ...], message: str
+) -> None:
+    write_job()
+    done = run("spark", "bootstrap", *words, "--output-mode", "update")
+    assert done.exit_code in (2, 12)
+    assert message in done.stderr
+    assert not Path("new").exists()

@@ -55,6 +55,7 @@ class SparkVerbs(Root):
         "statestore spark repartition ./checkpoints/orders ./orders-7 --shuffle-partitions 7",
         "statestore spark import ./checkpoints/orders --store ./orders",
         "statestore spark export ./checkpoints/orders-7 --shuffle-partitions 7 --store ./orders",
+        "statestore spark bootstrap job.py:build --output-mode update",
     )
     sections: ClassVar[Mapping[str, Mapping[str, LazyVerb]]] = {
         "Verbs": {
@@ -69,6 +70,10 @@ class SparkVerbs(Root):
             "repartition": LazyVerb(
                 "spark_repartition:repartition_state",
                 "Write a query's state as a new location with another number of partitions",
+            ),
+            "bootstrap": LazyVerb(
+                "spark_bootstrap:bootstrap_location",
+                "Start a query that has never run with state from tables",
             ),
             "progress": LazyVerb(
                 "spark:export_progress",
@@ -91,12 +96,20 @@ def location_module(name: str) -> Any:
     return importlib.import_module(f"statestore.interop.spark_checkpoints.{name}")
 
 
-def open_session(location: str) -> Any:
-    """Start Spark on this machine, with access to ``s3a://`` if the location needs it."""
+def open_session(location: str, settings: Mapping[str, str] | None = None) -> Any:
+    """Start Spark on this machine, with access to ``s3a://`` if the location needs it.
+
+    With ``settings``, Spark can also read Delta tables if it is installed with Delta.
+    """
     in_bucket = bool(open_storage(location).hadoop_settings())
     with needs_extra("spark", "statestore spark"):
         session = importlib.import_module("statestore.spark.session")
-    return session.spark_session(app_name="statestore spark", table_format="parquet", s3=in_bucket)
+    return session.spark_session(
+        app_name="statestore spark",
+        table_format="parquet" if settings is None else None,
+        extra_conf=settings,
+        s3=in_bucket,
+    )
 
 
 def check_location(location: str, batch: int | None, operators: Mapping[int, str]) -> None:

@@ -17,7 +17,11 @@ from pyspark.sql import DataFrame
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.spark_checkpoints.columns import StoreColumns
 from statestore.interop.spark_checkpoints.import_state import refuse_unsupported
-from statestore.interop.spark_checkpoints.location import CheckpointLocation, provider_name
+from statestore.interop.spark_checkpoints.location import (
+    PROVIDER,
+    CheckpointLocation,
+    provider_name,
+)
 from statestore.interop.spark_checkpoints.location_writer import check_shape
 from statestore.interop.spark_checkpoints.new_query.first_batch import plan_first_batch
 from statestore.interop.spark_checkpoints.new_query.join_sides import find_join_sides
@@ -210,7 +214,9 @@ def _fingerprint(
         ],
         "sources": [[position.folder, position.source] for position in positions],
         "settings": {
-            name: value for name, value in sorted(settings.items()) if name != SHUFFLE_PARTITIONS
+            name: value
+            for name, value in sorted(settings.items())
+            if name not in (SHUFFLE_PARTITIONS, PROVIDER)  # which a location chooses itself
         },
     }
     return hashlib.sha256(json.dumps(document).encode()).hexdigest()[:16]

@@ -55,7 +55,8 @@ class History:
     @property
     def watermark(self) -> datetime:
         """A query's watermark after all events."""
-        return max(row["t"] for row in self.events) - DELAY
+        latest: datetime = max(row["t"] for row in self.events)
+        return latest - DELAY
 
 
 def read_history(spark: SparkSession, source: Path) -> History:
@@ -159,9 +160,9 @@ def living_tables(history: History) -> Tables:
     """Values, lists and maps with a TTL, and timers. Positions need not begin with 0."""
     spark = history.rows.sparkSession
     soon = int(datetime.now(UTC).timestamp() * 1000) + 5 * DAY
-    counts: dict[str, int] = {}
-    seen: list[tuple[str, int, int, int]] = []
-    by_id: dict[tuple[str, int], int] = {}
+    counts: dict[str | None, int] = {}
+    seen: list[tuple[str | None, int, int, int]] = []
+    by_id: dict[tuple[str | None, int], int] = {}
     for number, row in enumerate(history.events):
         key = None if row["k"] is None else f"{row['k']}-{row['id'] % 4}"
         counts[key] = counts.get(key, 0) + 1
@@ -295,7 +296,7 @@ def read_tables(spark: SparkSession, location: Path, plan: PlannedQuery) -> Tabl
         (name, *way)
         for name, query in QUERIES.items()
         for way in (("hdfs", 5, "1"), ("rocksdb", 5, "1"), ("rocksdb", 1, "2"))
-        if way[0] in query.providers and name != "tws_avro"
+        if way[0] in query.providers and name != "tws_avro" and (name, way[2]) != ("limit", "2")
     ],
 )
 def test_a_query_starts_with_the_state_of_another(

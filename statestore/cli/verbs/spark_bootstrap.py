@@ -1,0 +1,304 @@
+"""``statestore spark bootstrap``: start a query that has never run with state from tables."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from statestore.cli.arguments import INSTANT
+from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.output import Output, Page, cell, page, progress_bar, table_of
+from statestore.cli.verbs.spark import exported_table, location_module, open_session
+from statestore.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from statestore.interop.spark_checkpoints.new_query.bootstrap_location import (
+        BootstrappedLocation,
+    )
+    from statestore.interop.spark_checkpoints.new_query.planned_query import PlannedQuery
+    from statestore.interop.spark_checkpoints.new_query.source_positions import SourcePosition
+    from statestore.interop.spark_checkpoints.new_query.wanted_states import WantedColumn
+
+__all__ = ["bootstrap_location"]
+
+_LOADED = "statestore_query_of_user"
+_RUNTIME = "spark.sql."  # settings that can change in a session that runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class WantedStateSummary:
+    """A state that a query wants, and the columns that its table must have."""
+
+    operator: str
+    state: str
+    does: str
+    columns: tuple[WantedColumn, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryPlan:
+    """What a query that has never run wants, and where its sources begin."""
+
+    output_mode: str
+    partitions: int
+    provider: str
+    fingerprint: str
+    sources: tuple[SourcePosition, ...]
+    states: tuple[WantedStateSummary, ...]
+
+
+@click.command(
+    "bootstrap",
+    cls=Verb,
+    prints=(
+        "Without NEW: the states that the query wants, with the columns and types that a table for "
+        "each must have, and where its sources begin. With NEW: the new checkpoint location, and "
+        "the rows and bytes of each store, with the fullest partition. JOB names a function that "
+        "takes a SparkSession and returns the streaming DataFrame, as job.py:build or "
+        "package.module:build. Spark plans it without reading data. The location looks as if "
+        "micro-batch 0 had produced the state, so that the query starts with the data after the "
+        "positions of its sources: Kafka and Delta sources begin where their options say, file "
+        "sources after --files-after. Rows with the same key and columns that do not fit are "
+        "refused before the location is created. Before it can be used, Spark's own reader reads "
+        "back all rows, and their number, values and partitions are compared. With --dry-run: "
+        "what each partition would get, and nothing is written."
+    ),
+    examples=(
+        "statestore spark bootstrap job.py:build --output-mode update",
+        (
+            "statestore spark bootstrap job.py:build ./new --output-mode update --table "
+            "stateStoreSave-0/default=totals.parquet --shuffle-partitions 8"
+        ),
+    ),
+)
+@click.argument("job")
+@click.argument("new", required=False)
+@click.option(
+    "--output-mode",
+    type=click.Choice(("append", "update", "complete")),
+    default="append",
+    help="The output mode of the query. [append]",
+)
+@click.option(
+    "--table",
+    "tables",
+    multiple=True,
+    metavar="STATE=PLACE",
+    help="A Parquet or CSV file, a folder or a Delta table for a state; one for each state.",
+)
+@click.option(
+    "--sql", "queries", multiple=True, metavar="STATE=SELECT", help="A query of DuckDB for a state."
+)
+@click.option("--empty", multiple=True, metavar="STATE", help="A state that begins without rows.")
+@click.option(
+    "--shuffle-partitions", "partitions", type=int, metavar="N", help="[as in the settings]"
+)
+@click.option(
+    "--provider", type=click.Choice(("hdfs", "rocksdb")), help="[as in the settings: hdfs]"
+)
+@click.option("--watermark", type=INSTANT, metavar="TIME", help="The query's first watermark.")
+@click.option(
+    "--files-after", type=INSTANT, metavar="TIME", help="Older files of file sources count as read."
+)
+@click.option(
+    "--conf",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of Spark, with which the query will run, or for packages.",
+)
+@click.option(
+    "--fingerprint", metavar="TEXT", help="The plan that the tables are for; another is refused."
+)
+@click.option("--dry-run", is_flag=True, help="Check all rows, and write nothing.")
+@pass_invocation
+def bootstrap_location(
+    invocation: Invocation,
+    job: str,
+    new: str | None,
+    output_mode: str,
+    tables: tuple[str, ...],
+    queries: tuple[str, ...],
+    empty: tuple[str, ...],
+    partitions: int | None,
+    provider: str | None,
+    watermark: datetime | None,
+    files_after: datetime | None,
+    settings: tuple[str, ...],
+    fingerprint: str | None,
+    dry_run: bool,
+) -> Output[QueryPlan] | Output[BootstrappedLocation]:
+    """Start a query that has never run with state from tables."""
+    places, statements = _pairs("--table", tables), _pairs("--sql", queries)
+    for name in empty:
+        if name in places or name in statements:
+            raise click.UsageError(f"--empty {name} contradicts the table that is given for it")
+    if new is None and (places or statements or empty):
+        raise click.UsageError("name the NEW location for which the tables are")
+    build = _load_function(job)
+    values = _spark_settings(settings, partitions, provider)
+    session = open_session(new or ".", values)
+    with importlib.import_module("statestore.spark.session_settings").session_settings(
+        session, {name: value for name, value in values.items() if name.startswith(_RUNTIME)}
+    ):
+        plan = location_module("new_query.planned_query").plan_query(
+            _build(build, session, job), output_mode=output_mode, files_after=files_after
+        )
+        if new is None:
+            return Output(_summary(plan), write_plan)
+        if invocation.settings.output == "text":
+            write_plan(page(), _summary(plan))
+        with TemporaryDirectory(prefix="statestore-") as folder:
+            frames = _open_tables(session, plan, places, statements, Path(folder))
+            with progress_bar("bootstrapping") as on_progress:
+                made = location_module("new_query.bootstrap_location").bootstrap_location(
+                    plan,
+                    new,
+                    {**frames, **dict.fromkeys(empty)},
+                    watermark=watermark,
+                    fingerprint=fingerprint,
+                    dry_run=dry_run,
+                    on_progress=on_progress,
+                )
+    return Output(made, write_bootstrapped)
+
+
+def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise click.UsageError(f"{option} {text!r} must have the form NAME=VALUE")
+        if name in pairs:
+            raise click.UsageError(f"{option} has two values for {name}")
+        pairs[name] = value
+    return pairs
+
+
+def _spark_settings(
+    settings: tuple[str, ...], partitions: int | None, provider: str | None
+) -> dict[str, str]:
+    location = location_module("location")
+    values = _pairs("--conf", settings)
+    if partitions is not None:
+        values[location_module("operator_reader").SHUFFLE_PARTITIONS] = str(partitions)
+    if provider is not None:
+        values[location.PROVIDER] = location.PROVIDERS[provider]
+    return values
+
+
+def _load_function(job: str) -> Callable[[SparkSession], DataFrame]:
+    """Return the function that JOB names; its module is imported."""
+    place, colon, name = job.rpartition(":")
+    if not (place and colon and name.isidentifier()):
+        raise click.UsageError(
+            f"JOB {job!r} must name a function, as job.py:build or package.module:build"
+        )
+    try:
+        if place.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(_LOADED, place)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[_LOADED] = module  # to find it when its classes are pickled
+            sys.path.insert(0, str(Path(place).resolve().parent))
+            spec.loader.exec_module(module)
+        else:
+            sys.path.insert(0, str(Path.cwd()))
+            module = importlib.import_module(place)
+    except (OSError, ImportError, SyntaxError) as error:
+        raise InvalidArgumentError(f"cannot load {place}: {error}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise InvalidArgumentError(f"{place} has no function {name!r}")
+    return function  # type: ignore[no-any-return]
+
+
+def _build(build: Callable[[SparkSession], DataFrame], session: Any, job: str) -> DataFrame:
+    try:
+        query = build(session)
+    except Exception as error:  # the user's function may fail in any way
+        raise InvalidArgumentError(f"{job} failed: {type(error).__name__}: {error}") from error
+    if not hasattr(query, "isStreaming"):
+        raise InvalidArgumentError(
+            f"{job} must return a streaming DataFrame, not {type(query).__name__}"
+        )
+    return query
+
+
+def _open_tables(
+    session: Any,
+    plan: PlannedQuery,
+    places: Mapping[str, str],
+    statements: Mapping[str, str],
+    folder: Path,
+) -> dict[str, DataFrame]:
+    """Return the table of each state; names of states are checked before a table is read."""
+    formats = importlib.import_module("statestore.interop.tables.table_formats")
+    duckdb = importlib.import_module("statestore.interop.tables.duckdb_query")
+    frames = location_module("new_query.source_frames")
+    wanted = {name: plan.state(name) for name in (*places, *statements)}
+    opened = {
+        **{name: formats.open_table(place) for name, place in places.items()},
+        **{name: duckdb.open_query(statement) for name, statement in statements.items()},
+    }
+    return {
+        name: frames.source_frame(session, table, wanted[name], folder / f"{number}.parquet")
+        for number, (name, table) in enumerate(opened.items())
+    }
+
+
+def _summary(plan: PlannedQuery) -> QueryPlan:
+    return QueryPlan(
+        output_mode=plan.output_mode,
+        partitions=plan.partitions,
+        provider=plan.provider,
+        fingerprint=plan.fingerprint,
+        sources=plan.sources,
+        states=tuple(
+            WantedStateSummary(
+                operator=state.operator, state=state.state, does=state.does, columns=state.columns
+            )
+            for state in plan.states
+        ),
+    )
+
+
+def write_plan(page: Page, plan: QueryPlan) -> None:
+    """Write it as text."""
+    page.line(f"the query in output mode {plan.output_mode}, plan {plan.fingerprint}", "bold")
+    for source in plan.sources:
+        files = "" if source.files is None else f" ({source.files} files count as read)"
+        page.line(f"  source {source.folder}     {source.source}")
+        page.line(f"  begins at    {source.begins}{files}")
+    for state in plan.states:
+        page.line()
+        page.line(f"{state.operator}/{state.state}: {state.does}", "bold")
+        table = table_of("column", "type", "role", "nullable")
+        for column in state.columns:
+            nullable = "" if column.is_nullable else "no"
+            table.add_row(*map(cell, (column.name, column.type, column.role, nullable)))
+        page.table(table)
+
+
+def write_bootstrapped(page: Page, made: BootstrappedLocation) -> None:
+    """Write it as text."""
+    page.line()
+    page.line(f"{'would write' if made.dry_run else 'wrote'} {made.location}", "bold")
+    page.line(f"  query        {made.query_id}")
+    page.line(f"  partitions   {made.partitions}, provider {made.provider}")
+    if not made.dry_run:
+        page.line("  read back    by Spark: rows, values and partitions are correct")
+    page.line()
+    page.table(exported_table(made.stores))
