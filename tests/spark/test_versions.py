@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,18 @@ from pyspark.sql import functions as F
 
 from statestore import StateStore, partition, spark_session
 from statestore.errors import MissingDependencyError
-from statestore.interop.spark_checkpoints import export_checkpoint, import_checkpoint, show_location
+from statestore.interop.spark_checkpoints import (
+    bootstrap_location,
+    export_checkpoint,
+    import_checkpoint,
+    plan_query,
+    show_location,
+)
 from statestore.jobgraph.partitioners import KeyGroup
 from statestore.snapshot.write_options import Changes
 from statestore.spark.compat import INSTALLED, NEWEST_WITH_DELTA
 from statestore.streaming import MicroBatch, ProcessorOptions, StatefulQuery, by_key
-from tests.interop.spark_checkpoints.queries import Query, events, run, session
+from tests.interop.spark_checkpoints.queries import SCHEMA, Query, events, run, session, stream
 from tests.streaming.processors import Base
 from tests.streaming.world import World
 
@@ -232,6 +239,21 @@ def test_export(spark: SparkSession, tmp_path: Path) -> None:
     moved = Moved(spark, tmp_path, Query("totals", "update", totals))
     moved.export(moved.begin())
     moved.check_both_go_on()
+
+
+def test_a_new_query_with_a_table(spark: SparkSession, tmp_path: Path) -> None:
+    """`statestore spark bootstrap`; the query emits what one over the whole history emits."""
+    moved = Moved(spark, tmp_path, Query("totals", "update", totals))
+    moved.begin()
+    rows = stream(spark, tmp_path / "events")
+    plan = plan_query(totals(rows), output_mode="update", files_after=datetime.now(UTC))
+    history = spark.read.schema(SCHEMA).json(str(tmp_path / "events"))
+    counts = totals(history).withColumnsRenamed({"n": "count", "total": "sum"})
+    bootstrap_location(plan, str(tmp_path / "back"), {plan.states[0].name: counts}, partitions=5)
+    events(tmp_path / "events", 2, 3)
+    (emitted,) = moved.run("back").values()
+    assert [emitted] == [*moved.run("spark").values()]
+    assert emitted
 
 
 def test_export_by_the_rewriter(

@@ -38,6 +38,7 @@ from statestore.interop.spark_checkpoints.new_query.wanted_states import (
 from statestore.interop.spark_checkpoints.operator_reader import SHUFFLE_PARTITIONS, Operator
 from statestore.interop.spark_checkpoints.parts import list_parts, map_columns, read_stored_rows
 from statestore.interop.spark_checkpoints.query_settings import ENCODING
+from statestore.interop.spark_checkpoints.rewriter import check_spark
 from statestore.interop.spark_checkpoints.state_reader import prepared_session
 from statestore.spark.compat import refuse_connect
 from statestore.storage import open_storage
@@ -116,6 +117,7 @@ def plan_query(
         InvalidArgumentError: If the DataFrame is not streaming, has no state, or Spark does not
             accept it. Also for ``files_after`` without a zone or a file source.
         UnsupportedTypeError: For an operator, a type or a source that is not supported.
+        MissingDependencyError: If the state needs Spark's rewriter, and this Spark has none.
         StorageError: If a source does not tell its position, for example because no broker answers.
     """
     refuse_connect(query.sparkSession, "planning a query")
@@ -166,6 +168,8 @@ def _plan(
             f"the session's {ENCODING} is {plan.settings[ENCODING]}, in which the state of a "
             f"transformWithState cannot be written: set it to unsaferow for the new query"
         )
+    if any(operator.has_families for operator in operators):
+        check_spark(spark)
     with prepared_session(spark, location, 0, operators) as url:
         parts = tuple(
             PlannedPart(part, map_columns(read_stored_rows(spark, url, 0, part), part))
