@@ -99,17 +99,22 @@ def location_module(name: str) -> Any:
 def open_session(location: str, settings: Mapping[str, str] | None = None) -> Any:
     """Start Spark on this machine, with access to ``s3a://`` if the location needs it.
 
-    With ``settings``, Spark can also read Delta tables if it is installed with Delta.
+    With ``settings`` of Spark, which may be none, it can also read Delta tables if it is installed
+    with Delta.
     """
     in_bucket = bool(open_storage(location).hadoop_settings())
     with needs_extra("spark", "statestore spark"):
-        session = importlib.import_module("statestore.spark.session")
-    return session.spark_session(
-        app_name="statestore spark",
-        table_format="parquet" if settings is None else None,
-        extra_conf=settings,
-        s3=in_bucket,
-    )
+        module = importlib.import_module("statestore.spark.session")
+    if settings is None:
+        return module.spark_session(
+            app_name="statestore spark", table_format="parquet", s3=in_bucket
+        )
+    session = module.spark_session(app_name="statestore spark", extra_conf=settings, s3=in_bucket)
+    session = session.newSession()  # a session that runs already keeps its settings
+    for name, value in settings.items():
+        if name.startswith("spark.sql."):
+            session.conf.set(name, value)
+    return session
 
 
 def check_location(location: str, batch: int | None, operators: Mapping[int, str]) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,10 +18,10 @@ from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.output import Output, Page, cell, page, progress_bar, table_of
 from statestore.cli.verbs.spark import exported_table, location_module, open_session
 from statestore.errors import InvalidArgumentError
+from statestore.interop.tables.duckdb_query import open_query
+from statestore.interop.tables.table_formats import open_table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from statestore.interop.spark_checkpoints.new_query.bootstrap_location import (
         BootstrappedLocation,
     )
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["bootstrap_location"]
 
 _LOADED = "statestore_query_of_user"
-_RUNTIME = "spark.sql."  # settings that can change in a session that runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,28 +147,27 @@ def bootstrap_location(
     build = _load_function(job)
     values = _spark_settings(settings, partitions, provider)
     session = open_session(new or ".", values)
-    with importlib.import_module("statestore.spark.session_settings").session_settings(
-        session, {name: value for name, value in values.items() if name.startswith(_RUNTIME)}
-    ):
-        plan = location_module("new_query.planned_query").plan_query(
-            _build(build, session, job), output_mode=output_mode, files_after=files_after
+    plan = location_module("new_query.planned_query").plan_query(
+        _build(build, session, job), output_mode=output_mode, files_after=files_after
+    )
+    if new is None:
+        return Output(_summary(plan), write_plan)
+    if invocation.settings.output == "text":
+        write_plan(page(), _summary(plan))
+    with progress_bar("bootstrapping") as on_progress:
+        made = location_module("new_query.bootstrap_location").bootstrap_location(
+            plan,
+            new,
+            {
+                **{plan.state(name).name: open_table(place) for name, place in places.items()},
+                **{plan.state(name).name: open_query(sql) for name, sql in statements.items()},
+                **dict.fromkeys(empty),
+            },
+            watermark=watermark,
+            fingerprint=fingerprint,
+            dry_run=dry_run,
+            on_progress=on_progress,
         )
-        if new is None:
-            return Output(_summary(plan), write_plan)
-        if invocation.settings.output == "text":
-            write_plan(page(), _summary(plan))
-        with TemporaryDirectory(prefix="statestore-") as folder:
-            frames = _open_tables(session, plan, places, statements, Path(folder))
-            with progress_bar("bootstrapping") as on_progress:
-                made = location_module("new_query.bootstrap_location").bootstrap_location(
-                    plan,
-                    new,
-                    {**frames, **dict.fromkeys(empty)},
-                    watermark=watermark,
-                    fingerprint=fingerprint,
-                    dry_run=dry_run,
-                    on_progress=on_progress,
-                )
     return Output(made, write_bootstrapped)
 
 
@@ -198,7 +195,7 @@ def _spark_settings(
     return values
 
 
-def _load_function(job: str) -> Callable[[SparkSession], DataFrame]:
+def _load_function(job: str) -> Callable[[Any], Any]:
     """Return the function that JOB names; its module is imported."""
     place, colon, name = job.rpartition(":")
     if not (place and colon and name.isidentifier()):
@@ -225,7 +222,7 @@ def _load_function(job: str) -> Callable[[SparkSession], DataFrame]:
     return function  # type: ignore[no-any-return]
 
 
-def _build(build: Callable[[SparkSession], DataFrame], session: Any, job: str) -> DataFrame:
+def _build(build: Callable[[Any], Any], session: Any, job: str) -> Any:
     try:
         query = build(session)
     except Exception as error:  # the user's function may fail in any way
@@ -235,28 +232,6 @@ def _build(build: Callable[[SparkSession], DataFrame], session: Any, job: str) -
             f"{job} must return a streaming DataFrame, not {type(query).__name__}"
         )
     return query
-
-
-def _open_tables(
-    session: Any,
-    plan: PlannedQuery,
-    places: Mapping[str, str],
-    statements: Mapping[str, str],
-    folder: Path,
-) -> dict[str, DataFrame]:
-    """Return the table of each state; names of states are checked before a table is read."""
-    formats = importlib.import_module("statestore.interop.tables.table_formats")
-    duckdb = importlib.import_module("statestore.interop.tables.duckdb_query")
-    frames = location_module("new_query.source_frames")
-    wanted = {name: plan.state(name) for name in (*places, *statements)}
-    opened = {
-        **{name: formats.open_table(place) for name, place in places.items()},
-        **{name: duckdb.open_query(statement) for name, statement in statements.items()},
-    }
-    return {
-        name: frames.source_frame(session, table, wanted[name], folder / f"{number}.parquet")
-        for number, (name, table) in enumerate(opened.items())
-    }
 
 
 def _summary(plan: PlannedQuery) -> QueryPlan:

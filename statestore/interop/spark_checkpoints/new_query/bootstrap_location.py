@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import uuid4
 
@@ -76,7 +78,8 @@ def bootstrap_location(
         planned: The plan of the query, from :func:`plan_query`.
         location: A new path or URL.
         tables: A table for each of the query's states, by ``operator/state``: a DataFrame, an Arrow
-            table or another table that Arrow reads; None for an empty state. A struct of the key,
+            table or another table that Arrow reads, a SourceTable (Parquet, Delta, CSV or a query
+            of DuckDB, with Spark on this machine); None for an empty state. A struct of the key,
             such as ``window``, may be one column.
         partitions: The query's ``spark.sql.shuffle.partitions``; by default the session's.
         provider: ``hdfs`` or ``rocksdb``; by default the session's.
@@ -119,17 +122,21 @@ def bootstrap_location(
     _refuse_changed_plan(planned, fingerprint)
     target = Target(open_storage(location, storage_options), 0)
     target.refuse_used(())
-    fitted = {state.name: fit_table(spark, state, tables[state.name]) for state in planned.states}
     own = sum(not store.is_view for store in record.stores)
-    reporter = ProgressReporter(on_progress, len(fitted) + own)
-    for state in planned.states:
-        reporter(f"check the table for {state.name}")
-        refuse_unfit_rows(fitted[state.name], state)
-    stores = build_stores(planned, fitted, partitions)
-    if dry_run:
-        written = tuple(plan_store(store, partitions, reporter) for store in stores)
-    else:
-        written = write_location(spark, target, record, stores, (partitions, chosen), reporter)
+    reporter = ProgressReporter(on_progress, len(planned.states) + own)
+    with TemporaryDirectory(prefix="statestore-") as folder:
+        fitted = {
+            state.name: fit_table(spark, state, tables[state.name], Path(folder))
+            for state in planned.states
+        }
+        for state in planned.states:
+            reporter(f"check the table for {state.name}")
+            refuse_unfit_rows(fitted[state.name], state)
+        stores = build_stores(planned, fitted, partitions)
+        if dry_run:
+            written = tuple(plan_store(store, partitions, reporter) for store in stores)
+        else:
+            written = write_location(spark, target, record, stores, (partitions, chosen), reporter)
     return BootstrappedLocation(
         location=target.storage.url,
         query_id=record.query_id,

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from statestore.errors import InvalidArgumentError
 from statestore.interop.spark_checkpoints.new_query.wanted_states import WantedState
 from statestore.interop.tables.source_table import SourceTable, convert_text
 
@@ -29,9 +30,15 @@ def source_frame(
         file: a new file.
 
     Raises:
-        InvalidArgumentError: for a text that is not of the column's type, with its row.
+        InvalidArgumentError: for a session on a cluster, which cannot read the copy, and for a text
+            that is not of the column's type, with its row.
         StateStoreError: if the table cannot be read.
     """
+    if not str(spark.sparkContext.master).startswith("local"):
+        raise InvalidArgumentError(
+            f"the executors of a cluster cannot read {table.name} from this machine: pass a "
+            f"DataFrame for {wanted.name}"
+        )
     texts = {field.name for field in table.schema if pa.types.is_string(field.type)}
     types = {
         field.name: str(field.dataType.jsonValue())

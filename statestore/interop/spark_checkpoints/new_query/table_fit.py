@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import reduce
 from operator import or_
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -18,9 +20,11 @@ from pyspark.sql import types as T
 
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, SchemaMismatchError
 from statestore.interop.spark_checkpoints.columns import KEY_BYTES
+from statestore.interop.spark_checkpoints.new_query.source_frames import source_frame
 from statestore.interop.spark_checkpoints.new_query.wanted_states import WantedState
 from statestore.interop.spark_checkpoints.parts import PartForm
 from statestore.interop.spark_checkpoints.rows import encode_rows
+from statestore.interop.tables.source_table import SourceTable
 from statestore.rows.text import shorten
 from statestore.spark.hashing import column_of
 from statestore.spark.state_writer import frame_of
@@ -35,21 +39,22 @@ _MOST_EXAMPLES = 3
 _NORMALIZING = ("stateStoreSave", "sessionWindowStateStoreSaveExec", "symmetricHashJoin")
 
 
-def fit_table(spark: SparkSession, wanted: WantedState, table: Any) -> DataFrame:
+def fit_table(spark: SparkSession, wanted: WantedState, table: Any, folder: Path) -> DataFrame:
     """Return the rows of a table with the columns of a state, in its order and types.
 
     Args:
         spark: The session of the query.
         wanted: The state.
         table: A DataFrame of Spark, what Arrow can read as a table (``pyarrow.Table``, a DataFrame
-            of pandas or Polars), or None for no rows.
+            of pandas or Polars), a SourceTable, or None for no rows.
+        folder: A local folder for the rows of a SourceTable, which exists until they are read.
 
     Raises:
         SchemaMismatchError: If columns are missing, unknown, or of a type that does not fit; the
             message has all of them.
         InvalidArgumentError: If it is no table.
     """
-    rows = _flatten_key(_frame(spark, wanted, table), wanted)
+    rows = _flatten_key(_frame(spark, wanted, table, folder), wanted)
     differences = tuple(_differences(rows, wanted))
     if differences:
         raise SchemaMismatchError(
@@ -105,11 +110,13 @@ def refuse_unfit_rows(rows: DataFrame, wanted: WantedState) -> None:
         _refuse_duplicates(rows, wanted, copies)
 
 
-def _frame(spark: SparkSession, wanted: WantedState, table: Any) -> DataFrame:
+def _frame(spark: SparkSession, wanted: WantedState, table: Any, folder: Path) -> DataFrame:
     if table is None:
         return spark.createDataFrame([], wanted.schema)
     if isinstance(table, DataFrame):
         return table
+    if isinstance(table, SourceTable):
+        return source_frame(spark, table, wanted, folder / f"{uuid4().hex}.parquet")
     try:
         return frame_of(spark, pa.table(table))
     except (TypeError, ValueError, pa.ArrowException) as error:

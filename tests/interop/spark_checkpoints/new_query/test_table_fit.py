@@ -47,6 +47,10 @@ def state(plan: PlannedQuery) -> WantedState:
     return plan.state(NAME)
 
 
+def fit(spark: SparkSession, state: WantedState, table: Any) -> DataFrame:
+    return fit_table(spark, state, table, Path("unused"))
+
+
 def rows_of(spark: SparkSession, **changed: str) -> DataFrame:
     """Return a row that fits, with changed columns; an empty text leaves a column out."""
     columns = {
@@ -95,7 +99,7 @@ def test_the_states_are_named_with_their_columns(plan: PlannedQuery, state: Want
 def test_types_whose_values_stay_equal_fit(
     spark: SparkSession, state: WantedState, changed: dict[str, str]
 ) -> None:
-    fitted = fit_table(spark, state, rows_of(spark, **changed))
+    fitted = fit(spark, state, rows_of(spark, **changed))
     assert fitted.columns == state.schema.names
     refuse_unfit_rows(fitted, state)
 
@@ -110,7 +114,7 @@ def test_all_differences_are_named(spark: SparkSession, state: WantedState) -> N
         max="array(1.5D) as max",
     )
     with pytest.raises(SchemaMismatchError) as caught:
-        fit_table(spark, state, table)
+        fit(spark, state, table)
     for difference in (
         "column '_groupingexpression' is string, not double",
         "column 'count' is decimal(20,0), not bigint",
@@ -136,7 +140,7 @@ def test_all_differences_are_named(spark: SparkSession, state: WantedState) -> N
 def test_rows_that_spark_would_misread_are_refused(
     spark: SparkSession, state: WantedState, changed: dict[str, str], message: str
 ) -> None:
-    fitted = fit_table(spark, state, rows_of(spark, **changed))
+    fitted = fit(spark, state, rows_of(spark, **changed))
     with pytest.raises(InvalidArgumentError, match=message) as caught:
         refuse_unfit_rows(fitted, state)
     assert "'window_start': datetime" in str(caught.value)
@@ -145,7 +149,7 @@ def test_rows_that_spark_would_misread_are_refused(
 def test_duplicates_are_counted_with_examples(spark: SparkSession, state: WantedState) -> None:
     table = rows_of(spark).union(rows_of(spark, count="3L as count")).union(rows_of(spark))
     with pytest.raises(DuplicateKeyError, match="2 rows with the key of another"):
-        refuse_unfit_rows(fit_table(spark, state, table), state)
+        refuse_unfit_rows(fit(spark, state, table), state)
 
 
 @pytest.mark.parametrize(
@@ -156,11 +160,11 @@ def test_tables_of_arrow_and_pandas_fit(
 ) -> None:
     arrow = rows_of(spark, window=f"{HOUR} as window_start, {HOUR} as window_end").toArrow()
     assert isinstance(arrow, pa.Table)
-    fitted = fit_table(spark, state, convert(arrow))
+    fitted = fit(spark, state, convert(arrow))
     assert fitted.count() == 1
-    assert fitted.dtypes == fit_table(spark, state, None).dtypes
+    assert fitted.dtypes == fit(spark, state, None).dtypes
 
 
 def test_something_else_is_refused(spark: SparkSession, state: WantedState, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="must be a DataFrame, an Arrow table or None"):
-        fit_table(spark, state, tmp_path)
+        fit(spark, state, tmp_path)
