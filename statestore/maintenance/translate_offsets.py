@@ -237,7 +237,8 @@ def plan_translation(
     Raises CheckpointNotFoundError, StateNotFoundError or CorruptionError for the state,
     CommitConflictError if the group has members, and the errors of
     :meth:`~statestore.sources.mirror.Mirror.translate`. Raises InvalidArgumentError for broadcast
-    state, and for offsets that this command has already translated from the same cluster.
+    state, for a state without elements, and for offsets that this command has already translated
+    from the same cluster.
     """
     manifest, newest_id = deriver.load_source(checkpoint)
     entry = manifest.operator_entry(uid, name)
@@ -250,6 +251,11 @@ def plan_translation(
     if group is not None:
         mirror.target.refuse_live(group)
     elements = elements_of(deriver.catalog.storage, entry)
+    if not elements.num_rows:
+        raise InvalidArgumentError(
+            f"{entry.state} has no elements in checkpoint {manifest.checkpoint_id}, so there is no "
+            "offset to translate; name another state or checkpoint"
+        )
     found = mirror.translate(elements.to_pylist())
     return TranslationPlan(deriver, manifest, newest_id, entry, mirror, group, found, elements)
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import TypeVar
 
 from statestore.errors import (
@@ -28,7 +29,7 @@ from statestore.errors import (
 )
 from statestore.sources.discovery import LiveTopic, Policies, Reconciled
 from statestore.sources.kafka import KafkaCluster
-from statestore.sources.mirror_comparison import proven_position
+from statestore.sources.mirror_comparison import position_after_sync, position_before_sync
 from statestore.sources.mirror_names import MirrorFlow
 from statestore.sources.mirror_policies import TranslationPolicies, reconcile_translated
 from statestore.sources.mirror_records import KafkaRecord, read_checkpoint, read_offset_sync
@@ -43,7 +44,7 @@ from statestore.sources.offsets import SourceOffset, source_offset, source_offse
 __all__ = ["MOST_COMPARED", "Mirror"]
 
 MOST_COMPARED = 10_000
-"""For more records than this, a translation that is not exact is not compared."""
+"""A translation is not made exact if more records than this would have to be compared."""
 
 T = TypeVar("T")
 Partition = tuple[str, int]
@@ -55,8 +56,8 @@ class Mirror:
 
     ``source`` is needed if it has the offset syncs, and for offsets by timestamp. With it, a stored
     topic id is compared with the source's, and a translation that is not exact becomes exact if the
-    records after the offset sync are the same in both clusters. ``topics`` are topics of the target
-    to read in addition to those of the stored offsets.
+    records next to the offset sync are the same in both clusters. ``topics`` are topics of the
+    target to read in addition to those of the stored offsets.
 
     Raises :class:`InvalidArgumentError` if ``source`` is needed and missing.
     """
@@ -205,32 +206,56 @@ class Mirror:
         """Return an exact translation if the records after the sync prove it."""
         if (
             self.source is None
-            or translation.sync_at is None
-            or translation.offset is None
-            or not 0 < (translation.read_again or 0) <= MOST_COMPARED
+            or translation.sync is None
+            or translation.precision is Precision.EXACT
             or not _exists(translation.stored.topic, translation, source)
             or not _exists(translation.topic, translation, target)
         ):
             return translation
-        stored, start = translation.stored, translation.offset
-        low = source[stored.topic].partitions[stored.partition].low
-        if translation.sync_at + 1 < low:
-            return translation  # records after the sync are deleted
+        low = source[translation.stored.topic].partitions[translation.stored.partition].low
+        find = (
+            self._position_before_sync
+            if translation.stored.offset < translation.sync[0]
+            else self._position_after_sync
+        )
+        position = find(self.source, translation, *translation.sync, low)
+        return translation if position is None else translation.proven(position)
+
+    def _position_after_sync(
+        self, source: KafkaCluster, translation: Translation, sync_at: int, copied_at: int, low: int
+    ) -> int | None:
+        stored, start = translation.stored, copied_at + 1
+        if sync_at + 1 < low or (translation.read_again or 0) > MOST_COMPARED:
+            return None
+        place = stored.topic, stored.partition
         for uncommitted in (False, True):  # MirrorMaker copies aborted records or not
-            position = proven_position(
-                self.source.records(
-                    stored.topic,
-                    stored.partition,
-                    start=translation.sync_at + 1,
-                    uncommitted=uncommitted,
-                ),
+            position = position_after_sync(
+                source.records(*place, start=sync_at + 1, uncommitted=uncommitted),
                 self.target.records(translation.topic, stored.partition, start=start),
                 stored.offset,
                 start,
             )
             if position is not None:
-                return translation.proven(position)
-        return translation
+                return position
+        return None
+
+    def _position_before_sync(
+        self, source: KafkaCluster, translation: Translation, sync_at: int, copied_at: int, low: int
+    ) -> int | None:
+        stored = translation.stored
+        number = sync_at - stored.offset
+        if stored.offset < low or number > MOST_COMPARED:
+            return None
+        # Each record at the target can be followed by the marker of a transaction.
+        start = max(0, copied_at - 2 * number)
+        return position_before_sync(
+            _until(source.records(stored.topic, stored.partition, start=stored.offset), sync_at),
+            _until(
+                self.target.records(translation.topic, stored.partition, start=start), copied_at
+            ),
+            stored.offset,
+            sync_at,
+        )
 
     def _by_timestamp(
         self,
@@ -275,6 +300,10 @@ def _decoded(cluster: KafkaCluster, topic: str, decode: Callable[[KafkaRecord], 
                 f"not one that MirrorMaker 2 writes: {error}; nothing was translated. Find out "
                 "who wrote it, or translate by timestamp with another copy of the topic"
             ) from error
+
+
+def _until(records: Iterable[KafkaRecord], offset: int) -> list[KafkaRecord]:
+    return list(takewhile(lambda record: record.offset < offset, records))
 
 
 def _source_starts(

@@ -40,9 +40,10 @@ class Translation:
     """A stored offset of the source cluster, and the next offset to read at the target.
 
     ``topic`` is the name at the target. ``offset`` is None if it is unknown. ``read_again`` is the
-    greatest number of records that are read a second time; None if it is unknown. ``sync_at`` is
-    the source offset of the sync that was used, and None without one. ``gap_ms`` is the time from
-    the next source record to the next target record, for an offset by timestamp.
+    greatest number of records that are read a second time; None if it is unknown. ``sync`` has the
+    source and target offsets of the last sync at or before the stored offset, or else those of the
+    partition's first sync. ``gap_ms`` is the time from the next source record to the next target
+    record, for an offset by timestamp.
     """
 
     stored: SourceOffset
@@ -51,17 +52,18 @@ class Translation:
     offset: int | None
     read_again: int | None
     reason: str
-    sync_at: int | None = None
+    sync: tuple[int, int] | None = None
     gap_ms: int | None = None
 
     def proven(self, offset: int) -> Translation:
         """Return this translation with an offset that a comparison of the records has proven."""
+        assert self.sync is not None, "records are compared next to a sync"
         return replace(
             self,
             precision=Precision.EXACT,
             offset=offset,
             read_again=0,
-            reason=f"the records after the offset sync at {self.sync_at} are equal",
+            reason=f"the records next to the offset sync at {self.sync[0]} are equal",
         )
 
     def by_timestamp(
@@ -184,11 +186,12 @@ def translate(stored: SourceOffset, topic: str, facts: PartitionFacts) -> Transl
         return _from_sync(stored, topic, facts, before)
     if stored.offset == 0:
         return _known(stored, topic, 0, 0, "nothing was read yet")
-    limit = facts.target[0] if facts.target else None
+    first = (facts.source[0], facts.target[0]) if facts.source else None
+    limit = None if first is None else first[1]
     start = _from_checkpoints(stored.offset, facts, limit)
     if start is not None:
         again = stored.offset if limit is None else min(stored.offset, limit - start)
-        return _known(stored, topic, start, again, "by a consumer group's checkpoint")
+        return _known(stored, topic, start, again, "by a consumer group's checkpoint", first)
     return Translation(
         stored=stored,
         topic=topic,
@@ -196,18 +199,19 @@ def translate(stored: SourceOffset, topic: str, facts: PartitionFacts) -> Transl
         offset=None,
         read_again=None,
         reason=(
-            f"no offset sync is at or before it: the first one is at {facts.source[0]}"
-            if facts.source
+            f"no offset sync is at or before it: the first one is at {first[0]}"
+            if first
             else "there is no offset sync of the partition"
         ),
+        sync=first,
     )
 
 
 def _from_sync(stored: SourceOffset, topic: str, facts: PartitionFacts, before: int) -> Translation:
     """Translate an offset at or after sync number ``before``, and before the next one."""
-    source, target = facts.source[before], facts.target[before]
+    source, target = sync = facts.source[before], facts.target[before]
     if source == stored.offset:
-        return _known(stored, topic, target, 0, "the record has an offset sync", source)
+        return _known(stored, topic, target, 0, "the record has an offset sync", sync)
     start, again = target + 1, stored.offset - source - 1
     after = bisect_left(facts.source, stored.offset)
     if after < len(facts.source):
@@ -215,7 +219,7 @@ def _from_sync(stored: SourceOffset, topic: str, facts: PartitionFacts, before: 
         distance = facts.target[after] - target
         extra = max(0, distance - (facts.source[after] - source))
         again = min(again + extra, distance - 1)
-    return _known(stored, topic, start, again, f"by the offset sync at {source}", source)
+    return _known(stored, topic, start, again, f"by the offset sync at {source}", sync)
 
 
 def _from_checkpoints(offset: int, facts: PartitionFacts, limit: int | None) -> int | None:
@@ -257,7 +261,7 @@ def _known(
     offset: int,
     read_again: int,
     reason: str,
-    sync_at: int | None = None,
+    sync: tuple[int, int] | None = None,
 ) -> Translation:
     return Translation(
         stored=stored,
@@ -266,5 +270,5 @@ def _known(
         offset=offset,
         read_again=read_again,
         reason=reason,
-        sync_at=sync_at,
+        sync=sync,
     )

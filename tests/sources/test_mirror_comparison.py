@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statestore.sources.mirror_comparison import is_copy, proven_position
+from statestore.sources.mirror_comparison import (
+    is_copy,
+    position_after_sync,
+    position_before_sync,
+)
 from statestore.sources.mirror_records import KafkaRecord
 
 
@@ -42,10 +46,34 @@ TARGET = records((101, "a"), (102, "b"), (103, "c"), (104, "d"))
         (15, [], TARGET, None),
     ],
 )
-def test_the_proven_position(
+def test_the_position_after_a_sync(
     stored: int, source: list[KafkaRecord], target: list[KafkaRecord], expected: int | None
 ) -> None:
-    assert proven_position(source, target, stored, 101) == expected
+    assert position_after_sync(source, target, stored, 101) == expected
+
+
+DENSE = records((11, "a"), (12, "b"), (13, "c"))
+
+
+@pytest.mark.parametrize(
+    ("stored", "source", "target", "expected"),
+    [
+        (11, DENSE, TARGET[:3], 101),
+        (12, DENSE[1:], TARGET[:3], 102),
+        (13, DENSE[2:], TARGET[:3], 103),
+        (13, DENSE[2:], [], None),  # it was never copied, or is deleted
+        (12, DENSE[1:], TARGET[:2], None),
+        (12, DENSE[1:], records((101, "a"), (102, "b"), (104, "c")), 102),  # a marker in between
+        (12, DENSE[1:], records((102, "b"), (103, "x"), (104, "c")), None),
+        (12, DENSE[1:], records((102, "b"), (103, "b"), (104, "c")), 103),  # b copied twice
+        (12, DENSE[2:], TARGET[:3], None),  # b was removed at the source
+        (13, [], TARGET[:3], None),
+    ],
+)
+def test_the_position_before_a_sync(
+    stored: int, source: list[KafkaRecord], target: list[KafkaRecord], expected: int | None
+) -> None:
+    assert position_before_sync(source, target, stored, 14) == expected
 
 
 @pytest.mark.parametrize(
@@ -85,7 +113,7 @@ def test_no_unread_record_is_before_a_proven_position(
     for place, text in others:
         logged.insert(place, (text, None))
     target = records(*((101 + place, text) for place, (text, _) in enumerate(logged)))
-    position = proven_position(source, target, stored, 101)
+    position = position_after_sync(source, target, stored, 101)
     if position is not None:
         before = [origin for _, origin in logged[: position - 101] if origin is not None]
         assert all(origin < stored for origin in before)

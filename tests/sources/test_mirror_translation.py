@@ -228,6 +228,19 @@ def test_checkpoints_of_groups_before_the_first_sync(
     assert outcome(offset, facts([(100, 90)], checkpoints)) == expected
 
 
+def test_the_sync_next_to_the_offset() -> None:
+    """Records are compared from there."""
+    known = facts([(10, 100), (20, 110)], [("g", 5, 95, 9)])
+    nearest = {4: (10, 100), 6: (10, 100), 10: (10, 100), 15: (10, 100), 25: (20, 110)}
+    for offset, sync in nearest.items():
+        assert translated(offset, known).sync == sync
+    assert translated(4, facts([])).sync is None
+    assert translated(6, facts([], [("g", 5, 95, 9)])).sync is None
+    proven = translated(15, known).proven(104)
+    assert (proven.precision, proven.offset, proven.read_again) == (Precision.EXACT, 104, 0)
+    assert proven.reason == "the records next to the offset sync at 10 are equal"
+
+
 def test_checkpoints_without_any_sync() -> None:
     assert outcome(50, facts([], [("g", 30, 20, 1)])) == ("earlier", 20, 50)
 
