@@ -80,6 +80,7 @@ def test_as_json(here: Path, run: Run) -> None:
         "columns": ["small", "number"],
         "rows": 19,
         "key_hash": None,
+        "key_example": None,
     }
     assert [len(parts[name]) for name in ("rows", "size_bytes")] == [3, 3]
     assert {one["reason"] for one in said["left_out"]} == {"not selected"}
@@ -100,6 +101,7 @@ def test_the_types_of_the_job_are_shown_before_anything_is_written(run: Run) -> 
         "  keys         Spot(name String, zone Integer), hashed by java:31 * name.hashCode() + zone"
     )
     assert keys in done.stdout.splitlines()
+    assert "  check        {'name': 'a', 'zone': 1} has the hashCode() 3008\n" in done.stdout
     assert "Tuple1<Long>" in done.stdout
     done = run(*export, "--type", "spots=com.acme.Spot", "--type", "spots/last=com.acme.Spot")
     assert done.exit_code == 12

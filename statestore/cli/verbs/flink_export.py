@@ -205,6 +205,9 @@ def write_exported(page: Page, exported: ExportedSavepoint) -> None:
         for state in keyed[:1]:
             hashed = "" if state.key_hash is None else f", hashed by {state.key_hash}"
             page.line(f"  keys         {state.key_type}{hashed}")
+        example = next((state.key_example for state in keyed if state.key_example), None)
+        if example is not None:
+            page.line(f"  check        {example.key} has the hashCode() {example.hash_code}")
         table = table_of("state", "in Flink", "kind", "type", "rows", right={"rows"})
         for state in operator.states:
             row = (state.state, state.flink_name, state.kind, state.value_type)

@@ -25,6 +25,7 @@ from statestore.interop.flink_savepoints.types.declared_types import parse_decla
 from statestore.keys.hashing import key_group_of
 from tests.support.options import grouped
 
+pytestmark = pytest.mark.slow
 MOST = 128
 ADDRESS = pa.struct([("zip", pa.int32()), ("city", pa.string())])
 PAIR = pa.struct([("a", pa.string()), ("b", pa.int64())])

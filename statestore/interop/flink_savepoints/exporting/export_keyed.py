@@ -22,8 +22,10 @@ from statestore.format.names import KEY_GROUP
 from statestore.format.rescale_proof import RowSet
 from statestore.format.state import StateKind
 from statestore.interop.flink_savepoints.exporting.export_rows import (
+    HashedKey,
     compute_flink_groups,
     encode_rows,
+    hash_first_key,
     normalize_rows,
     row_set,
 )
@@ -83,6 +85,12 @@ class ExportedKeyedStates:
         self._stored = [_NO_ROWS] * len(self._states)
         self._normal = [_NO_ROWS] * len(self._states)
         self._group_rows = np.zeros(self._max_parallelism, np.int64)
+        self._examples: list[HashedKey | None] = [None] * len(self._states)
+
+    @property
+    def hash_examples(self) -> tuple[HashedKey | None, ...]:
+        """A key and its hash for each state whose keys are a class of the job."""
+        return tuple(self._examples)
 
     def count_rows(self, part: KeyGroupRange) -> int:
         """Return the number of rows of a subtask, after all runs were consumed."""
@@ -179,6 +187,8 @@ class ExportedKeyedStates:
             is_moved = plan.state.max_parallelism != self._max_parallelism
             if is_moved or plan.has_flink_groups or plan.has_class_keys:
                 rows = _assign_groups(rows, plan, self._max_parallelism)
+            if plan.has_class_keys and self._examples[place] is None:
+                self._examples[place] = hash_first_key(rows, plan)
             stored, normal = row_set(rows, plan), normalize_rows(rows, plan)
             changed = stored if normal is rows else row_set(normal, plan)
             group_rows = rows.column(KEY_GROUP).to_numpy()

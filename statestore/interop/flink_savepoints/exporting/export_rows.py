@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,10 @@ from statestore.interop.flink_savepoints.read.composite import KeyLayout, length
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import BYTES, Spans, join_parts
 from statestore.interop.flink_savepoints.types.encode import encode_list
-from statestore.interop.flink_savepoints.types.families.key_hash import groups_of_hashes
+from statestore.interop.flink_savepoints.types.families.key_hash import (
+    HashCodes,
+    groups_of_hashes,
+)
 from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
     ListType,
@@ -32,15 +36,39 @@ from statestore.interop.flink_savepoints.types.store_types import as_millis
 from statestore.interop.flink_savepoints.write.entries import Groups, join_entries, prefixes
 from statestore.rows.digests import rows_digest
 from statestore.rows.key_group_runs import key_groups_of
+from statestore.rows.python_values import display_rows
 
 __all__ = [
+    "HashedKey",
     "compute_flink_groups",
     "encode_rows",
+    "hash_first_key",
     "normalize_rows",
     "row_set",
 ]
 
 _ZERO = pa.scalar(b"\0", BYTES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HashedKey:
+    """A key and the result of its ``hashCode()``, by which a user can check the recipe."""
+
+    key: str
+    hash_code: int
+
+
+def hash_first_key(rows: pa.Table, plan: KeyedExport) -> HashedKey:
+    """Return the first key of rows whose keys are a class of the job, with its hash."""
+    first = rows.slice(0, 1)
+    (key,) = display_rows(first.select(plan.state.key))
+    (code,) = _hash_class_keys(first, plan).tolist()
+    return HashedKey(key=str(key), hash_code=code)
+
+
+def _hash_class_keys(rows: pa.Table, plan: KeyedExport) -> HashCodes:
+    assert plan.flink.recipe is not None, "the hash of a class has a recipe"
+    return recipe_hash_codes(plan.flink.recipe, plan.flink.key, plan.key.to_flink(rows))
 
 
 def row_set(rows: pa.Table, plan: KeyedExport) -> RowSet:
@@ -228,9 +256,7 @@ def compute_flink_groups(
         UnsupportedTypeError: if the hash of the key type is not known, or a row has no key group.
     """
     if plan.has_class_keys:
-        assert plan.flink.recipe is not None, "the hash of a class has a recipe"
-        keys = plan.key.to_flink(pa.Table.from_batches([rows]))
-        hashes = recipe_hash_codes(plan.flink.recipe, plan.flink.key, keys)
+        hashes = _hash_class_keys(pa.Table.from_batches([rows]), plan)
         return groups_of_hashes(hashes)(max_parallelism)
     if not plan.has_flink_groups:
         return key_groups_of(rows, plan.state, max_parallelism)

@@ -30,6 +30,7 @@ from statestore.interop.flink_savepoints.exporting.export_operator import (
 )
 from statestore.interop.flink_savepoints.exporting.export_plan import choose_key_groups, plan_export
 from statestore.interop.flink_savepoints.exporting.export_proof import verify_keyed, verify_operator
+from statestore.interop.flink_savepoints.exporting.export_rows import HashedKey
 from statestore.interop.flink_savepoints.exporting.export_types import (
     ExportPlan,
     LeftOut,
@@ -83,7 +84,8 @@ class ExportedFlinkState:
     """A state: its name and types in Flink, and the number of its rows.
 
     ``key_type`` is the type of the keys, or of the keys of a broadcast map. ``key_hash`` is the
-    recipe for the hash of keys that are a class of the job. ``columns`` are the columns of its
+    recipe for the hash of keys that are a class of the job. ``key_example`` is one of these keys
+    with its hash: compare it with the class's ``hashCode()``. ``columns`` are the columns of its
     values. They have the order of the value's fields in Flink, which have no names there.
     """
 
@@ -95,6 +97,7 @@ class ExportedFlinkState:
     columns: tuple[str, ...]
     rows: int
     key_hash: str | None = None
+    key_example: HashedKey | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,7 +321,7 @@ def _write_operator(
         operator_id=plan.id,
         parallelism=plan.share.parallelism,
         max_parallelism=most,
-        states=_describe_states(plan, contents, lists),
+        states=_describe_states(plan, contents, keyed.hash_examples, lists),
         rows=tuple(rows),
         size_bytes=tuple(sizes),
     )
@@ -368,7 +371,10 @@ def _write_key_groups(
 
 
 def _describe_states(
-    operator_plan: OperatorExport, contents: Sequence[RowSet], lists: Sequence[SubtaskLists]
+    operator_plan: OperatorExport,
+    contents: Sequence[RowSet],
+    examples: Sequence[HashedKey | None],
+    lists: Sequence[SubtaskLists],
 ) -> tuple[ExportedFlinkState, ...]:
     keyed = [
         ExportedFlinkState(
@@ -380,8 +386,9 @@ def _describe_states(
             columns=plan.value.names,
             rows=rows.rows,
             key_hash=plan.flink.recipe,
+            key_example=example,
         )
-        for plan, rows in zip(operator_plan.keyed, contents, strict=True)
+        for plan, rows, example in zip(operator_plan.keyed, contents, examples, strict=True)
     ]
     operator = [
         ExportedFlinkState(
