@@ -22,7 +22,7 @@ import statestore.store
 from statestore import CheckpointWriter, RestoredCheckpoint, StateStore
 from statestore.cli.main import cli
 from statestore.demo import job, micro_batches, run, story
-from tests.interop.flink_savepoints.goldens import Golden
+from tests.interop.flink_savepoints.goldens import FOLDER, Golden
 from tests.servers.kafka import kafka_broker
 from tests.syntax import ROOT
 
@@ -84,6 +84,8 @@ def test_what_a_page_shows_runs(
     if "flink show ./savepoint" in text or "repack ./savepoint" in text:
         unpacked = Golden("2.3_heap_canonical").unpack(tmp_path / "golden")
         shutil.copytree(unpacked, tmp_path / "savepoint")
+    if "flink plan job.json" in text:
+        shutil.copy(FOLDER / "2.3_plan.json", tmp_path / "job.json")
     with ExitStack() as stack:
         # Another test may have this port, and no broker has its own.
         ports = {"(9090)": "(0)"}
