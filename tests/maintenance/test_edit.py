@@ -25,6 +25,7 @@ from statestore.errors import (
 from tests.support.damage import change_unread_byte, files_of, fill
 from tests.support.examples import examples
 from tests.support.forms import (
+    RANGED_IN_EACH_RUN,
     Checkpoints,
     Entries,
     break_file,
@@ -55,7 +56,7 @@ def make(path: Path, layout: str) -> StateStore:
     return store
 
 
-@pytest.fixture(params=LAYOUTS)
+@pytest.fixture(params=RANGED_IN_EACH_RUN)
 def store(request: Any, tmp_path: Path) -> StateStore:
     return make(tmp_path / "store", request.param)
 

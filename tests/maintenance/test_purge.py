@@ -66,7 +66,7 @@ def opened(path: Path | str) -> StateStore:
     return StateStore.open(str(path), table_format="parquet")
 
 
-@pytest.fixture(params=["partitioned", "ranged"])
+@pytest.fixture(params=["partitioned", pytest.param("ranged", marks=pytest.mark.long)])
 def store(request: Any, tmp_path: Path) -> StateStore:
     """A store with checkpoints 1 to 4, of which 2 and 4 contain the key, and savepoints
     of 2 and 3.

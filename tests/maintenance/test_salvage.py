@@ -33,7 +33,6 @@ pytestmark = pytest.mark.slow
 
 GROUPS = 16
 KEYS = 400
-LAYOUTS = [*Layout]
 
 
 def opened(folder: Path, layout: Layout) -> StateStore:
@@ -55,7 +54,7 @@ def take(store: StateStore, first: int, stop: int, value: str) -> None:
         checkpoint.write_union("source", "offsets", offsets)
 
 
-@pytest.fixture(params=LAYOUTS)
+@pytest.fixture(params=[Layout.RANGED, pytest.param(Layout.PARTITIONED, marks=pytest.mark.long)])
 def layout(request: pytest.FixtureRequest) -> Layout:
     found: Layout = request.param
     return found

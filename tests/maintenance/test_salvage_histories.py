@@ -59,7 +59,9 @@ def test_an_intact_checkpoint_makes_no_new_one(taken: Checkpoints) -> None:
 
 
 @in_both_layouts
-@pytest.mark.parametrize("part", ["base", "first layer", "last layer"])
+@pytest.mark.parametrize(
+    "part", ["base", pytest.param("first layer", marks=pytest.mark.long), "last layer"]
+)
 def test_lost_key_groups_are_reported_and_missing(taken: Checkpoints, part: str) -> None:
     """The base and a layer are damaged, or three files if there is no layer."""
     store, groups = taken.store, by_group(taken.store, 5)

@@ -22,6 +22,7 @@ from statestore.snapshot.write_options import KeyedOptions
 from statestore.spark.data_source import resolve
 from statestore.storage.local_cache import CacheOptions
 from tests.support.examples import examples
+from tests.support.forms import RANGED_IN_EACH_RUN
 from tests.support.options import keyed_arguments
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ GROUPS = 32
 ROWS = [{"k": int(random.Random(i).paretovariate(0.6)) % 500, "n": i, "v": -i} for i in range(900)]
 
 
-@pytest.fixture(params=["partitioned", "ranged"])
+@pytest.fixture(params=RANGED_IN_EACH_RUN)
 def store(tmp_path: Path, request: pytest.FixtureRequest) -> StateStore:
     """A store with a state in which a few keys have most of the rows."""
     store = StateStore.open(str(tmp_path / "s"), table_format="parquet", compaction=None)

@@ -16,6 +16,7 @@ from statestore.restore.restored import RestoredKeyedState
 from statestore.snapshot.write_options import Changes
 from statestore.testing.counting import CountingStorage
 from tests.support.damage import change_unread_byte
+from tests.support.forms import RANGED_IN_EACH_RUN
 
 MOST = 12
 ROWS = {f"k{i}": i for i in range(600)}
@@ -56,7 +57,7 @@ class Counted:
         return opened, read
 
 
-@pytest.fixture(params=["partitioned", "ranged"])
+@pytest.fixture(params=RANGED_IN_EACH_RUN)
 def counted(tmp_path: Path, request: pytest.FixtureRequest) -> Counted:
     return Counted(tmp_path, request.param)
 
@@ -66,6 +67,7 @@ def owned(counted: Counted, state: RestoredKeyedState, subtask: int, most: int) 
     return [key for key in counted.rows if key_group_of(key, max_parallelism=most) in own]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("most", "parallelism"), [(12, 3), (36, 5), (4, 3), (12, 1)])
 def test_a_lookup_is_right_at_any_max_parallelism(
     counted: Counted, most: int, parallelism: int

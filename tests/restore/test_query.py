@@ -32,7 +32,13 @@ from statestore.rows.digests import rows_digest
 from statestore.snapshot.write_options import Changes
 from statestore.testing.counting import CountingStorage
 from tests.support.damage import change_unread_byte
-from tests.support.forms import Checkpoints, entries_of, in_both_layouts, newest_file
+from tests.support.forms import (
+    RANGED_IN_EACH_RUN,
+    Checkpoints,
+    entries_of,
+    in_both_layouts,
+    newest_file,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +57,7 @@ ROWS = pa.table(
 )
 
 
-@pytest.fixture(scope="module", params=[layout.value for layout in Layout])
+@pytest.fixture(scope="module", params=RANGED_IN_EACH_RUN)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("query") / "store"
     store = StateStore.open(str(path), table_format="parquet")
@@ -264,8 +270,14 @@ def flip(path: Path) -> None:
     ("damage", "error"),
     [(Path.unlink, MissingFileError), (cut, DamagedFileError), (flip, CorruptionError)],
 )
-@pytest.mark.parametrize("streams", [0, 4])
-@pytest.mark.parametrize("layout", [layout.value for layout in Layout])
+@pytest.mark.parametrize(
+    ("layout", "streams"),
+    [
+        *((Layout.PARTITIONED.value, 4), (Layout.RANGED.value, 0)),
+        pytest.param(Layout.PARTITIONED.value, 0, marks=pytest.mark.long),
+        pytest.param(Layout.RANGED.value, 4, marks=pytest.mark.long),
+    ],
+)
 def test_a_damaged_file_is_named_and_the_next_query_succeeds(
     tmp_path: Path,
     damage: Callable[[Path], Any],
@@ -486,8 +498,14 @@ def test_a_query_over_changes_equals_a_query_of_a_full_state(tmp_path: Path) -> 
             assert merged.equals(full)
 
 
-@pytest.mark.parametrize("streams", [1, 4])
-@pytest.mark.parametrize("layout", [layout.value for layout in Layout])
+@pytest.mark.parametrize(
+    ("layout", "streams"),
+    [
+        *((Layout.PARTITIONED.value, 1), (Layout.RANGED.value, 4)),
+        pytest.param(Layout.PARTITIONED.value, 4, marks=pytest.mark.long),
+        pytest.param(Layout.RANGED.value, 1, marks=pytest.mark.long),
+    ],
+)
 def test_a_state_with_changes_reads_as_little_as_a_full_state(
     tmp_path: Path, layout: str, streams: int
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from statestore.format.slices import ReadSlices
 from statestore.restore.plan import OperatorPlan
 from statestore.spark.data_source import resolve
-from tests.support.forms import GROUPS, Checkpoints, users
+from tests.support.forms import GROUPS, RANGED_IN_EACH_RUN, Checkpoints, users
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +25,7 @@ TARGETS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(params=["partitioned", "ranged"])
+@pytest.fixture(params=RANGED_IN_EACH_RUN)
 def layered(request: pytest.FixtureRequest, tmp_path: Path) -> Checkpoints:
     """A state with several base files, and three layers that do not cover all key groups."""
     made = Checkpoints(tmp_path / "store", layout=request.param)

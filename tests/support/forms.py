@@ -41,6 +41,9 @@ FORMS: tuple[Form, ...] = ("plain", "layered", "compacted")
 COMPACTED = CompactionRule(merge_layers=2, share=0.2, most_share=9, bytes_per_checkpoint=1)
 """Merges three layers into one, and rewrites the base file with the most changes each time."""
 
+RANGED_IN_EACH_RUN = ("ranged", pytest.param("partitioned", marks=pytest.mark.long))
+"""The layouts for tests of code whose two layouts other tests cover in each run."""
+
 # For tests with the fixture ``taken``: only the layered form; or all forms, where the forms with
 # changes have both layouts. In each run, each form has one layout.
 in_layers = pytest.mark.parametrize(
