@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from xdist.remote import Producer
 
-FEW_EXAMPLES, MANY_EXAMPLES = 25, 100
+FEW_EXAMPLES, MANY_EXAMPLES = 15, 100
 # No deadline: the first example of a run includes imports and shares two cores with other workers.
 settings.register_profile(
     "dev", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=FEW_EXAMPLES
