@@ -129,7 +129,9 @@ def test_restore_can_verify(run: Run, damaged: Path) -> None:
     assert list(Path("out").iterdir()) == []
 
 
-@pytest.mark.parametrize("parallelism", [1, 3, 7])
+@pytest.mark.parametrize(
+    "parallelism", [3, *(pytest.param(other, marks=pytest.mark.long) for other in (1, 7))]
+)
 def test_a_restore_prints_the_verification(run: Run, fraud: Path, parallelism: int) -> None:
     """I7: rows and digest of each subtask, per state, and that they equal the stored ones."""
     arguments = ("restore", "--parallelism", parallelism, "--store", fraud)

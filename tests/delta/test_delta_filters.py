@@ -61,7 +61,8 @@ def logged(store: StateStore) -> list[dict[str, Any]]:
     return [json.loads(action["add"]["stats"]) for action in actions if "add" in action]
 
 
-@pytest.mark.parametrize("layout", ["partitioned", "ranged"])
+# In each run, the tests of Spark and of each command have partitioned tables.
+@pytest.mark.parametrize("layout", ["ranged", pytest.param("partitioned", marks=pytest.mark.long)])
 @pytest.mark.parametrize("every_value", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_every_type_by_every_operator(tmp_path: Path, layout: str, every_value: bool) -> None:
     """Each run filters value columns, which have no bounds in the log, only by equality."""
@@ -215,7 +216,13 @@ def test_after_every_command_that_writes_a_log(
     assert_right(command(store, tmp_path), share)
 
 
-@pytest.mark.parametrize("name", ["uuid", "text", "long", "date", "instant", "local", "decimal"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("text", "instant", "decimal"),
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("uuid", "long", "date", "local")),
+    ],
+)
 def test_every_type_as_the_key(tmp_path: Path, name: str) -> None:
     """A partition then has a file whose lower and upper bound can be equal."""
     kind, values = VALUES[name]

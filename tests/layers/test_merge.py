@@ -106,8 +106,11 @@ def test_a_subset_of_key_groups_has_the_rows_of_a_full_merge(tmp_path: Path) -> 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["partitioned", "ranged"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))]
+)
 def test_many_layers_are_merged_in_one_pass(tmp_path: Path, layout: str, seed: int) -> None:
     """Rows are added, deleted by key or by entry, and added again, in layers with
     different keys.

@@ -100,7 +100,7 @@ def check(store: StateStore, rows: Rows) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["partitioned", "ranged"])
+@pytest.mark.parametrize("layout", ["ranged", pytest.param("partitioned", marks=pytest.mark.long)])
 def test_a_history_of_lists(tmp_path: Path, layout: str) -> None:
     """Snapshot, changes, compaction, edit, rekey and purge; every reader checks each of them."""
     store = opened(tmp_path, layout, table_format="parquet")

@@ -33,7 +33,7 @@ def found_in(store: StateStore, checkpoint_id: int, name: str) -> dict[int, int]
     ("shares", "table_format"),
     [
         pytest.param(True, "delta", id="one object, delta"),
-        pytest.param(False, "parquet", id="an object each, parquet"),
+        pytest.param(False, "parquet", id="an object each, parquet", marks=pytest.mark.long),
         pytest.param(True, "parquet", id="one object, parquet", marks=pytest.mark.long),
         pytest.param(False, "delta", id="an object each, delta", marks=pytest.mark.long),
     ],

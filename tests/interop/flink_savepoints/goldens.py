@@ -47,8 +47,8 @@ GOLDENS = tuple(Golden(name) for name in json.loads((FOLDER / "snapshots.json").
 
 
 _FEW = (
-    *("2.3_heap_canonical", "2.3_rocksdb_incremental", "2.3_heap_native", "2.3_sql", "2.3_kafka"),
-    *("1.20_heap_snappy", "1.20_rescaled"),
+    *("2.3_heap_canonical", "2.3_rocksdb_incremental", "2.3_sql", "2.3_kafka"),
+    "1.20_heap_snappy",
 )
 
 

@@ -40,7 +40,7 @@ def rows_of(store: StateStore, done: ImportedSavepoint) -> dict[tuple[str, str],
     return found
 
 
-IN_EACH_RUN = {("2.3_heap_native", 3), ("2.3_sql", 2)}
+IN_EACH_RUN = {("2.3_heap_native", 3)}
 
 
 @pytest.mark.parametrize(

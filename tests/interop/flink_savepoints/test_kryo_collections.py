@@ -51,6 +51,8 @@ def export(store: StateStore, to: Path, **fields: str) -> None:
     export_savepoint(store, str(to), target=target, selection=WITHOUT_OPAQUE)
 
 
+# In each run, test_kryo_conversion.py compares the converted values with those of Flink 2.
+@pytest.mark.long
 @pytest.mark.flink
 def test_flink_2_restores_pojos_with_its_own_collections(store: StateStore, tmp_path: Path) -> None:
     """The job has Flink's default settings, with which Kryo in these fields is incompatible."""

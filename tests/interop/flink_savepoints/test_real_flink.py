@@ -39,7 +39,8 @@ def test_flink_restores_a_repacked_savepoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "backend", "most"),
     [
-        (NEWEST, ROCKSDB, 300),
+        # In each run, Flink restores all kinds of state in test_real_export.py.
+        pytest.param(NEWEST, ROCKSDB, 300, marks=pytest.mark.long),
         pytest.param(NEWEST, HEAP, 100, marks=pytest.mark.long),
         pytest.param(OLDER, ROCKSDB, 100, marks=pytest.mark.long),
         pytest.param(OLDER, HEAP, 720, marks=pytest.mark.long),

@@ -54,7 +54,7 @@ def entries(place: str | Path, prefix_of: dict[str, int]) -> dict[str, Counter[E
     return found
 
 
-@pytest.mark.parametrize("golden", few(READ, ("2.3_heap_canonical", "1.20_rescaled")))
+@pytest.mark.parametrize("golden", few(READ, ("1.20_rescaled",)))
 def test_all_rows_are_in_the_key_groups_of_their_keys(golden: Golden, tmp_path: Path) -> None:
     done = repacked(golden, tmp_path, 720, parallelism=5)
     made = open_savepoint(done.savepoint)

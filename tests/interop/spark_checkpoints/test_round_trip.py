@@ -137,11 +137,12 @@ JOIN_IN_FAMILIES = {"spark.sql.streaming.join.stateFormatVersion": "3"}
 @pytest.mark.parametrize(
     ("name", "before", "after", "conf"),
     [
-        ("agg", ROCKS, HDFS, CHECKSUMS),
-        ("agg", HDFS, ROCKS, CHECKSUMS),
-        ("join", ROCKS, ROCKS, JOIN_IN_FAMILIES),
+        pytest.param("agg", ROCKS, HDFS, CHECKSUMS, id="checksums in hdfs"),
+        pytest.param(
+            "agg", HDFS, ROCKS, CHECKSUMS, id="checksums in rocksdb", marks=pytest.mark.long
+        ),
+        pytest.param("join", ROCKS, ROCKS, JOIN_IN_FAMILIES, id="join in column families"),
     ],
-    ids=["checksums in hdfs", "checksums in rocksdb", "join in column families"],
 )
 def test_a_query_with_another_format_continues(
     spark: SparkSession,
