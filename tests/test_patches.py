@@ -8,9 +8,12 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@pytest.mark.slow
 def test_a_patched_name_is_used_where_it_is_patched() -> None:
     """A function that moved leaves its import behind, and the patch has no effect there."""
     unused = [

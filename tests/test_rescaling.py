@@ -105,6 +105,7 @@ def without_sizes(text: str) -> str:
     return re.sub(r" +", " ", re.sub(r"\d[\d.]* (B|kB|MB)\b", "#", text))
 
 
+@pytest.mark.slow
 def test_it_needs_no_jvm_and_says_the_same_in_another_process() -> None:
     program = (
         "import sys; from tests.rescaling.page import page; "

@@ -110,6 +110,7 @@ def _create(path: str, table_format: str) -> str:
         return "refused"
 
 
+@pytest.mark.slow
 def test_processes_that_create_a_store_agree_on_its_format(tmp_path: Path) -> None:
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         for number in range(20):

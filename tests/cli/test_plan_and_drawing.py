@@ -51,6 +51,7 @@ def test_plan_as_json(run: Run, fraud: Path) -> None:
     assert sum(subtask["elements"] for subtask in source["subtasks"]) == 7 * 4 + 2 + 7 * 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pen", [UNICODE, ASCII])
 @pytest.mark.parametrize("width", [30, 80, 100, 173])
 @pytest.mark.parametrize("max_parallelism", [1, 2, 7, 128, 32768])

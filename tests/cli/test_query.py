@@ -136,6 +136,7 @@ def test_a_query_has_limits(run: Run, fraud: Path) -> None:
         assert run("query", "SELECT 1", *wrong, "--store", fraud).exit_code == 2
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_query(fraud: Path) -> None:
     """The signal arrives while DuckDB runs in its own thread."""
     command = (

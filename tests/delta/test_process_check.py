@@ -64,6 +64,7 @@ def test_a_forked_child_of_a_delta_writer_claims_nothing(tmp_path: Path, command
     assert checkpoint.id == 2
 
 
+@pytest.mark.slow
 def test_a_spawned_child_writes(tmp_path: Path) -> None:
     place = str(tmp_path / "store")
     store = StateStore.open(place, table_format="delta")

@@ -128,6 +128,7 @@ def test_equally_cut_files_are_computed_once() -> None:
     assert files.cuts(8, 8) == files.cuts(10, 12) == ()
 
 
+@pytest.mark.slow
 def test_cached_ranges_are_released_with_their_files() -> None:
     """A driver that plans for months holds only the ranges in use. A copy is the same object."""
     seen = []

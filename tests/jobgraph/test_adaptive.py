@@ -310,6 +310,7 @@ def test_there_is_never_a_subtask_without_a_key_group() -> None:
         _for_key_groups([10] * 8, 1, 9, 128)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("least", "most"), [(1, 128), (200, 300), (1, 20_000), (20_000, 32_768)])
 def test_all_key_groups_that_there_can_be_are_decided(least: int, most: int) -> None:
     row = [(index * 7919) % 100_003 for index in range(32_768)]

@@ -82,6 +82,7 @@ def test_all_groups_of_an_intact_file_are_intact(entry: KeyedEntry, tmp_path: Pa
         assert found == [group for group, _, _ in group_digests(handle)]
 
 
+@pytest.mark.slow
 def test_a_damaged_file_yields_no_wrong_row(entry: KeyedEntry, tmp_path: Path) -> None:
     """Any byte gets another value. A yielded group has its digest, and other readers miss the same
     groups.

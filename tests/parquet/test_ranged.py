@@ -45,6 +45,7 @@ def rows(store: StateStore, parallelism: int) -> list[Counter[str]]:
     return [Counter(map(repr, table.to_pylist())) for table in tables]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_parallelism", [1, 64, 1000, 32_768])
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 7, 16, 64])
 def test_every_subtask_gets_the_same_rows_as_from_partitioned_files(

@@ -251,6 +251,7 @@ def snapshots(store: StateStore, layout: str) -> Iterator[Any]:
     yield files_of(store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("memory_bytes", "layout"), [(6000, "partitioned"), (9000, "ranged")])
 def test_any_budget_gives_the_same_files(
     tmp_path: Path, temporary: Path, memory_bytes: int, layout: str

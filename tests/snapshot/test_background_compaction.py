@@ -336,7 +336,8 @@ class Never:
         return False
 
 
-@pytest.mark.parametrize("layout", ["ranged", "partitioned"])
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["ranged", pytest.param("partitioned", marks=pytest.mark.long)])
 @pytest.mark.usefixtures("real_threads")
 def test_the_number_of_layers_is_bounded_if_the_process_ends_after_each_snapshot(
     tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
@@ -386,6 +387,7 @@ with store.snapshot(parallelism=2) as checkpoint:
 """
 
 
+@pytest.mark.slow
 def test_exit_does_not_wait_and_leaves_no_permanent_files(tmp_path: Path) -> None:
     job = subprocess.run(
         [sys.executable, "-c", _JOB, str(tmp_path / "store")],

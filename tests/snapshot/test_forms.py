@@ -13,6 +13,7 @@ from tests.support.forms import FORMS, GROUPS, history, names_of, rows_of, state
 EVERY = KeyGroupRange(0, GROUPS - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["ranged", "partitioned"])
 def test_each_form_is_stored_as_described_with_the_same_rows(tmp_path: Path, layout: str) -> None:
     made = {form: history(tmp_path / form, form, layout) for form in FORMS}

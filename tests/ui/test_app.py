@@ -185,6 +185,7 @@ def test_a_page_reads_only_the_manifests_that_it_shows(store: StateStore) -> Non
     assert [fact.checkpoint_id for fact in older.facts["lines"]] == [2, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_the_command_serves_until_it_is_stopped(store: StateStore, example: str) -> None:
     _, *words = shlex.split(example)

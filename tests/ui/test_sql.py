@@ -223,6 +223,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", ["nothing", "queries", "a page"])
 def test_ctrl_c_stops_the_server_immediately(store: StateStore, work: str) -> None:
     """It ends without an error, even while queries run or a page's storage hangs."""

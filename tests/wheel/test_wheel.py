@@ -46,6 +46,7 @@ def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return wheel
 
 
+@pytest.mark.slow
 def test_the_wheel_contains_only_the_package(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     package = ROOT / "statestore"
@@ -57,6 +58,7 @@ def test_the_wheel_contains_only_the_package(wheel: Path) -> None:
     assert names == ours
 
 
+@pytest.mark.slow
 def test_the_metadata_are_complete(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         [name] = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
@@ -75,6 +77,7 @@ def test_the_metadata_are_complete(wheel: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_sdist_has_docs_jobs_settings_and_tests(tree: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir"]
     subprocess.run([*command, str(tmp_path), str(tree)], check=True, capture_output=True)

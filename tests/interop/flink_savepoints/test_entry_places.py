@@ -51,6 +51,7 @@ def key_group(random: Random, head: bytes, *, rows: int, long: int) -> bytes:
     return key_group_bytes(states)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", [b"\0", b"\7", b"\x7f", b"\0\7", b"\0\0", b"\x01\0", b"\x7f\xff"])
 @pytest.mark.parametrize("long", [300, 70_000, 300_000])
 def test_entries_are_found_at_their_positions(head: bytes, long: int) -> None:
@@ -76,6 +77,7 @@ def test_entries_are_found_at_their_positions(head: bytes, long: int) -> None:
             at = found.stop + 2
 
 
+@pytest.mark.slow
 def test_damage_has_the_same_effect_as_in_a_sequential_scan() -> None:
     random = Random(1)
     whole = key_group(random, b"\7", rows=600, long=300)

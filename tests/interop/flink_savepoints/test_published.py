@@ -155,6 +155,7 @@ def test_operator_state_of_flink_1_7_names_flink_and_what_to_do(job: str, tmp_pa
     assert all("Restore the job with a Flink of 1.8 to 1.16" in reason for reason in reasons)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "jar",
     [
@@ -219,6 +220,7 @@ def scala_jobs() -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("jar", "name"), scala_jobs())
 def test_state_of_scala_has_columns_and_is_exported_unchanged(
     jar: PublishedJar, name: str, tmp_path: Path
@@ -301,6 +303,7 @@ def is_unchanged(savepoint: FlinkSavepoint, exported: FlinkSavepoint) -> bool:
     return (entries(exported), elements(exported)) == (entries(savepoint), elements(savepoint))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", SQL_IN_EACH_RUN)
 def test_state_of_sql_has_columns_and_is_exported_unchanged(program: str, tmp_path: Path) -> None:
     folder = FLINK_SQL.unpack(f"{SQL}{program}/savepoint", tmp_path)

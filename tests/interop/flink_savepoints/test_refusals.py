@@ -233,6 +233,7 @@ def test_asynchronous_states_are_refused_and_others_read_after_a_drop(
     assert entries == {"last", "sums", *TIMERS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "snapshot", "said"),
     [

@@ -145,6 +145,7 @@ def survives(flink_type: FlinkType, values: list[Any]) -> None:
         assert reader.remaining == 4
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(data=st.data())
 def test_rows_of_any_types_survive(data: st.DataObject) -> None:
@@ -153,6 +154,7 @@ def test_rows_of_any_types_survive(data: st.DataObject) -> None:
     survives(RowDataType(row.children, (Scalar("Long"),) * len(row.children)), values)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(data=st.data())
 def test_arrays_and_maps_outside_of_rows_survive(data: st.DataObject) -> None:

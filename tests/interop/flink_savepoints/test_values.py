@@ -88,6 +88,7 @@ def mutated(data: bytes, changes: list[tuple[int, int, bytes]]) -> bytes:
     return data
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(case=st.sampled_from([*NAMED.values()]), types=PIECES, pieces=PIECES, data=st.data())
 def test_changed_bytes_give_a_valid_column_or_a_typed_error(
@@ -157,6 +158,7 @@ def test_flink_values_are_written_byte_for_byte(case: dict[str, Any]) -> None:
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_the_end_of_a_flink_value_is_found(case: dict[str, Any]) -> None:
     kind = kind_of(case)
@@ -180,6 +182,7 @@ def test_a_truncated_value_is_a_typed_error(case: dict[str, Any]) -> None:
                 decode_values(kind, Spans.from_values([raw[:cut]], case["name"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @settings(max_examples=25)
 @given(data=st.data())
