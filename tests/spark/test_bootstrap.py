@@ -9,6 +9,8 @@ from pyspark.sql import SparkSession
 
 from statestore import StateStore
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, NullKeyError
+from statestore.interop.flink_savepoints import bootstrap_flink_state, read_flink_plan
+from tests.interop.flink_savepoints.goldens import FOLDER
 
 
 def test_a_dataframe_becomes_a_state(spark: SparkSession, tmp_path: Path) -> None:
@@ -20,6 +22,16 @@ def test_a_dataframe_becomes_a_state(spark: SparkSession, tmp_path: Path) -> Non
     plan = store.plan_bootstrap("u", "more", frame, key="k")
     with pytest.raises(InvalidArgumentError, match="checked only while they are written"):
         plan.check(frame)
+
+
+def test_a_dataframe_is_not_taken_for_a_state_of_a_flink_plan(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    store = StateStore.open(str(tmp_path / "store"), spark=spark)
+    plan = read_flink_plan(str(FOLDER / "2.3_plan.json"))
+    frame = spark.range(2).selectExpr("'a' AS user_id", "'b' AS city")
+    with pytest.raises(InvalidArgumentError, match="cannot be a DataFrame of Spark: write them as"):
+        bootstrap_flink_state(store, plan, "7_join", "right-records", frame)
 
 
 def test_rows_that_no_state_can_have_are_named(spark: SparkSession, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from statestore.errors import (
 from statestore.format.left_out import LeftOutState
 from statestore.format.state import KeyedState
 from statestore.format.ttl import TimeToLive
+from statestore.interop.flink_savepoints.importing.import_record import RECORD
 from statestore.interop.flink_savepoints.plans.layouts import LAST_ACCESS, PlanState
 from statestore.interop.flink_savepoints.plans.plan_file import FlinkPlan, read_flink_plan
 from statestore.interop.flink_savepoints.plans.plan_record import (
@@ -225,7 +226,9 @@ def plan_flink_bootstrap(
     schema = rows if isinstance(rows, pa.Schema) else _arrow_rows(rows, planned).schema
     refuse_other_columns(schema, planned, table)
     newest = _newest_checkpoint(store)
-    refuse_other_plan(None if newest is None else read_plan_record(newest), plan, store.url)
+    if newest is not None:
+        _refuse_imported(newest, store.url)
+        refuse_other_plan(read_plan_record(newest), plan, store.url)
     if planned.is_single and max_parallelism not in (None, 1):
         raise InvalidArgumentError(
             f"{planned} has one key group, because one subtask gets all rows; leave out the max "
@@ -250,6 +253,15 @@ def plan_flink_bootstrap(
         ),
     )
     return FlinkBootstrap(store, plan, planned, bootstrap, table)
+
+
+def _refuse_imported(newest: RestoredCheckpoint, url: str) -> None:
+    """Refuse a store whose operators and types are those of a savepoint."""
+    if any(entry.state.uid == RECORD for entry in newest.manifest.operator):
+        raise InvalidArgumentError(
+            f"{url} was imported from a savepoint and has the operators of its job: begin a new "
+            "store for the plan"
+        )
 
 
 def _key_types(state: PlanState) -> tuple[str, ...]:
@@ -309,8 +321,8 @@ def bootstrap_flink_state(
         UnsupportedTypeError: if the layout of the operator's state is not known.
         SchemaMismatchError: for a table with other columns than the state, which names each
             difference, and if the store has states for another plan.
-        InvalidArgumentError: for a value that its column cannot hold, with its row, and if the
-            store has the state, unless ``replace`` is True.
+        InvalidArgumentError: for a value that its column cannot hold, with its row, if the store
+            has the state, unless ``replace`` is True, and if it was imported from a savepoint.
         IncompatibleStateError: if the file of the plan has changed since it was read.
         DuplicateKeyError: for two rows with the same identity, with examples.
         StateStoreError: as ``StateStore.bootstrap``.

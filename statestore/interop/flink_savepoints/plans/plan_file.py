@@ -151,10 +151,12 @@ def read_flink_plan(
         NotFoundError: if the file does not exist.
         CorruptionError: if it is no compiled plan.
         FormatVersionError: for a plan of a version of Flink whose layouts are not known.
-        InvalidArgumentError: if two operators have the same uid.
+        InvalidArgumentError: for the name of a folder, and if two operators have the same uid.
         StorageError: if the file cannot be read.
     """
-    folder, slash, name = place.replace("\\", "/").rpartition("/")
+    folder, slash, name = place.rpartition("/")
+    if not name.strip("."):
+        raise InvalidArgumentError(f"{place!r} is no file: name the JSON that COMPILE PLAN wrote")
     storage = open_storage(folder + slash or ".", storage_options)
     try:
         data = storage.read(name)
