@@ -245,10 +245,11 @@ def test_repartition_reports_the_new_location(here: Path, run: Run) -> None:
     assert (planned["dry_run"], Path("new").exists()) == (True, False)
     done = run(*words)
     assert (done.exit_code, done.stderr) == (0, "")
-    first, to, query, partitions, proof, *_ = done.stdout.splitlines()
+    first, to, query, partitions, source, proof, *_ = done.stdout.splitlines()
     assert first == f"repartitioned micro-batch 1 of {here}/checkpoints/orders"
     assert (to, query) == (f"  to           {here}/new", f"  query        {planned['query_id']}")
     assert partitions == "  partitions   3, provider hdfs"
+    assert source == '  source 0     continues after {"logOffset":1}'
     assert proof == "  read back    by Spark: rows, values and partitions are correct"
     shown = document(run("spark", "show", "new", "--output", "json"))
     (store,) = shown["operators"][0]["stores"]
@@ -256,6 +257,34 @@ def test_repartition_reports_the_new_location(here: Path, run: Run) -> None:
     again = run(*words)
     assert again.exit_code == 2
     assert "new is not empty" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("sources", "positions"),
+    [
+        (("0=orders", "=returns"), {"orders": '{"logOffset":1}'}),
+        (("=0",), {"0": "-", "1": '{"logOffset":1}'}),
+    ],
+)
+def test_sources_are_changed_on_the_way(
+    here: Path, run: Run, sources: tuple[str, ...], positions: dict[str, str]
+) -> None:
+    words = ("spark", "repartition", "checkpoints/orders", "new", "--shuffle-partitions", "3")
+    changes = [word for source in sources for word in ("--source", source)]
+    done = document(run(*words, *changes, "--dry-run", "--output", "json"))
+    assert done["sources"] == positions
+
+
+@pytest.mark.parametrize(
+    ("source", "message"), [("0", "is not OLD=NEW"), ("7=x", "has no source '7', but 0")]
+)
+def test_wrong_changes_of_sources_are_refused(
+    here: Path, run: Run, source: str, message: str
+) -> None:
+    words = ("spark", "repartition", "checkpoints/orders", "new", "--shuffle-partitions", "3")
+    done = run(*words, "--source", source)
+    assert done.exit_code == 2
+    assert message in done.stderr
 
 
 NEW = ("spark", "bootstrap", "job.py:build", "./new", "--output-mode", "update")

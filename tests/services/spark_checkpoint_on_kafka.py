@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -14,10 +15,12 @@ from pyspark.sql import functions as F
 from statestore import StateStore
 from statestore.errors import StorageError
 from statestore.interop.spark_checkpoints import (
+    SourceChanges,
     bootstrap_location,
     export_checkpoint,
     import_checkpoint,
     plan_query,
+    repartition_location,
     show_location,
 )
 from tests.services.kafka_topics import Topics
@@ -39,10 +42,18 @@ def _do(spark: SparkSession, given: dict[str, Any], step: dict[str, Any]) -> Any
     store = StateStore.open(given["store"], spark=spark, layout="auto")
     match step["do"]:
         case "run":
-            return _run(spark, given, step["location"], step.get("kill_in"))
+            topics = step.get("topics", [given["topic"]])
+            return _run(spark, given, topics, step["location"], step.get("kill_in"))
         case "fill":
             values = records(step["first"], step["last"])
-            return Topics(given["bootstrap"]).fill(given["topic"], values)
+            return Topics(given["bootstrap"]).fill(step.get("topic", given["topic"]), values)
+        case "repartition":
+            changes = SourceChanges(renamed=step["renamed"], added=step["added"])
+            old = step["location"].replace(step["to"], step["from"])
+            moved = repartition_location(
+                spark, old, step["location"], partitions=3, sources=changes
+            )
+            return {name: json.loads(end) for name, end in moved.sources.items() if end != "-"}
         case "show":
             shown = show_location(spark, step["location"])
             return [
@@ -82,7 +93,11 @@ def records(first: int, last: int) -> dict[int, list[str]]:
 
 
 def _run(
-    spark: SparkSession, given: dict[str, Any], location: str, kill_in: int | None
+    spark: SparkSession,
+    given: dict[str, Any],
+    topics: list[str],
+    location: str,
+    kill_in: int | None,
 ) -> dict[int, list[Any]]:
     """Run the query to the end of the topic, or kill it within a micro-batch."""
     emitted: dict[int, list[Any]] = {}
@@ -93,7 +108,7 @@ def _run(
             os.kill(os.getpid(), signal.SIGKILL)
         emitted[number] = rows
 
-    totals = _totals(spark, given["topic"], _from(given, "startingOffsets", "earliest"))
+    totals = _totals(spark, topics, _from(given, "startingOffsets", "earliest"))
     writer = totals.writeStream.outputMode("update").foreachBatch(keep)
     query = writer.option("checkpointLocation", location).trigger(availableNow=True).start()
     query.awaitTermination()
@@ -104,15 +119,11 @@ def _from(given: dict[str, Any], option: str, value: str) -> dict[str, str]:
     return {"kafka.bootstrap.servers": given["bootstrap"], option: value}
 
 
-def _totals(spark: SparkSession, topic: str, options: dict[str, str]) -> DataFrame:
-    """Return the number and sum of the records of each user."""
-    records = (
-        spark.readStream.format("kafka")
-        .options(**options)
-        .option("subscribe", topic)
-        .option("maxOffsetsPerTrigger", 60)
-        .load()
-    )
+def _totals(spark: SparkSession, topics: list[str], options: dict[str, str]) -> DataFrame:
+    """Return the number and sum of the records of each user; each topic is a source."""
+    reader = spark.readStream.format("kafka").options(**options).option("maxOffsetsPerTrigger", 60)
+    sources = [reader.option("subscribe", topic).load() for topic in topics]
+    records = reduce(DataFrame.union, sources)
     events = records.select(
         F.substring_index(F.col("value").cast("string"), ":", 1).alias("user"),
         F.substring_index(F.col("value").cast("string"), ":", -1).cast("long").alias("amount"),
@@ -124,7 +135,7 @@ def _bootstrap(spark: SparkSession, given: dict[str, Any], step: dict[str, Any])
     """Write a location with a table of totals; return where its source begins, or the error."""
     options = _from(given, step["option"], step["value"]) | step.get("options", {})
     try:
-        plan = plan_query(_totals(spark, given["topic"], options), output_mode="update")
+        plan = plan_query(_totals(spark, [given["topic"]], options), output_mode="update")
     except StorageError as error:
         return str(error)
     table = spark.createDataFrame(step["totals"], "user string, count long, sum long")

@@ -133,3 +133,25 @@ def test_a_query_starts_with_a_table_at_offsets_or_a_time(topics: Topics, tmp_pa
     assert [[*emitted.items()] for emitted in others] == [
         [("1", plain["3"]), ("2", plain["4"])]
     ] * 2
+
+
+@pytest.mark.long
+def test_a_topic_is_removed_and_another_one_is_added(topics: Topics, tmp_path: Path) -> None:
+    """The query continues with the old positions of its other topic, and all of the new one."""
+    job = Job(topics, tmp_path)
+    gone, kept, new = job.topic, topics.make(3), topics.make(3)
+    *_, positions, _, _, emitted = job.do(
+        *({"do": "fill", "topic": topic, "first": 0, "last": 30} for topic in (gone, kept, new)),
+        {"do": "run", "topics": [gone, kept], "location": "before"},
+        {"do": "repartition", "from": "before", "to": "after", "location": "after"}
+        | {"renamed": {"0": None}, "added": ["1"]},
+        *({"do": "fill", "topic": topic, "first": 30, "last": 60} for topic in (gone, kept)),
+        {"do": "run", "topics": [kept, new], "location": "after"},
+    )
+    assert positions == {"0": {kept: {"0": 30, "1": 30, "2": 30}}}
+    last = {user: (user, n, total) for rows in emitted.values() for user, n, total in rows}
+    sums: dict[str, tuple[int, int]] = {}
+    for user, n, total in (*totals(records(0, 30)) * 2, *totals(records(0, 60))):
+        before = sums.get(user, (0, 0))
+        sums[user] = (before[0] + n, before[1] + total)
+    assert last == {user: (user, *values) for user, values in sums.items()}

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         ShownLocation,
         ShownStore,
     )
+    from statestore.interop.spark_checkpoints.source_changes import SourceChanges
 
 __all__ = [
     "OPERATORS",
@@ -42,6 +43,7 @@ __all__ = [
     "shape_options",
     "show_state",
     "spark",
+    "write_sources",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -149,7 +151,35 @@ def shape_options(function: F) -> F:
     provider = click.option(
         "--provider", type=click.Choice(("hdfs", "rocksdb")), help="The provider. [as in the query]"
     )
-    return partitions(provider(function))
+    sources = click.option(
+        "--source",
+        "sources",
+        multiple=True,
+        callback=_parse_sources,
+        metavar="OLD=NEW",
+        help="Rename a source, by name or number; OLD= removes, =NEW adds. Repeatable.",
+    )
+    return partitions(provider(sources(function)))
+
+
+def _parse_sources(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> Any:
+    """Return the changes of sources, from ``OLD=NEW``, ``OLD=`` and ``=NEW``."""
+    renamed: dict[str, str | None] = {}
+    added = []
+    for value in values:
+        old, separator, new = value.partition("=")
+        if not separator or not (old or new):
+            raise click.BadParameter(f"{value!r} is not OLD=NEW, OLD= or =NEW")
+        if old in renamed:
+            raise click.BadParameter(f"source {old!r} is changed twice")
+        if old:
+            renamed[old] = new or None
+        else:
+            added.append(new)
+    changes = location_module("source_changes").SourceChanges
+    return changes(renamed=renamed, added=tuple(added)) if values else None
 
 
 OPERATORS = click.option(
@@ -322,6 +352,7 @@ def export_state(
     places: tuple[str, ...],
     partitions: int,
     provider: str | None,
+    sources: SourceChanges | None,
     checkpoint: str,
     progress: str | None,
     leave_out: tuple[str, ...],
@@ -340,6 +371,7 @@ def export_state(
             checkpoint=checkpoint,
             progress=progress,
             leave_out=leave_out,
+            sources=sources,
             dry_run=dry_run,
             on_progress=on_progress,
         )
@@ -507,10 +539,17 @@ def write_exported(page: Page, exported: ExportedLocation) -> None:
     page.line(f"  to           {exported.location}")
     page.line(f"  query        {exported.query_id}, after micro-batch {exported.batch}")
     page.line(f"  partitions   {exported.partitions}, provider {exported.provider}")
+    write_sources(page, exported.sources)
     if not exported.dry_run:
         page.line("  read back    by Spark: rows, values and partitions are correct")
     page.line()
     page.table(exported_table(exported.stores))
+
+
+def write_sources(page: Page, sources: Mapping[str, str]) -> None:
+    """Write where the sources of a query continue."""
+    for name, position in sources.items():
+        page.line(f"  {f'source {name}':<12} continues after {position}")
 
 
 def write_progress(page: Page, made: ExportedProgress) -> None:

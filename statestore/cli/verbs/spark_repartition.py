@@ -16,10 +16,12 @@ from statestore.cli.verbs.spark import (
     location_module,
     open_session,
     shape_options,
+    write_sources,
 )
 
 if TYPE_CHECKING:
     from statestore.interop.spark_checkpoints.repartition import RepartitionedLocation
+    from statestore.interop.spark_checkpoints.source_changes import SourceChanges
 
 __all__ = ["repartition_state"]
 
@@ -55,6 +57,7 @@ def repartition_state(
     new: str,
     partitions: int,
     provider: str | None,
+    sources: SourceChanges | None,
     batch: int | None,
     operators: Mapping[int, str],
     dry_run: bool,
@@ -71,6 +74,7 @@ def repartition_state(
             provider=provider,
             batch=batch,
             operators=operators,
+            sources=sources,
             dry_run=dry_run,
             on_progress=on_progress,
         )
@@ -84,6 +88,7 @@ def write_repartitioned(page: Page, made: RepartitionedLocation) -> None:
     page.line(f"  to           {made.location}")
     page.line(f"  query        {made.query_id}")
     page.line(f"  partitions   {made.partitions}, provider {made.provider}")
+    write_sources(page, made.sources)
     if not made.dry_run:
         page.line("  read back    by Spark: rows, values and partitions are correct")
     page.line()

@@ -43,6 +43,7 @@ with needs_extra("spark", "checkpoints of Spark's queries"):
         ShownVariable,
         show_location,
     )
+    from statestore.interop.spark_checkpoints.source_changes import SourceChanges
 
 __all__ = [
     "BootstrappedLocation",
@@ -56,6 +57,7 @@ __all__ = [
     "ShownQueryOperator",
     "ShownStore",
     "ShownVariable",
+    "SourceChanges",
     "SourcePosition",
     "WantedColumn",
     "WantedState",

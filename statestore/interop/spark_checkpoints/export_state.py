@@ -28,6 +28,7 @@ from statestore.interop.spark_checkpoints.location_writer import (
     write_location,
 )
 from statestore.interop.spark_checkpoints.rewriter import check_spark
+from statestore.interop.spark_checkpoints.source_changes import SourceChanges, change_sources
 from statestore.interop.spark_checkpoints.state_files import Provider
 from statestore.interop.spark_checkpoints.stores import needs_rewriter, select_stores
 from statestore.interop.spark_checkpoints.target import Target
@@ -43,8 +44,8 @@ __all__ = ["ExportedLocation", "export_checkpoint"]
 class ExportedLocation:
     """The written location (with ``dry_run``, the location that would be written).
 
-    ``left_out`` is state of the checkpoint, or of the checkpoint's source, that the location does
-    not have.
+    ``sources`` are the positions of the query's sources, as JSON, by name or number. ``left_out``
+    is state of the checkpoint, or of the checkpoint's source, that the location does not have.
     """
 
     store: str
@@ -55,6 +56,7 @@ class ExportedLocation:
     partitions: int
     provider: str
     stores: tuple[ExportedStore, ...]
+    sources: Mapping[str, str]
     dry_run: bool
     left_out: tuple[LeftOutState, ...] = ()
 
@@ -68,6 +70,7 @@ def export_checkpoint(
     checkpoint: int | str = "latest",
     progress: str | None = None,
     leave_out: Collection[str] = (),
+    sources: SourceChanges | None = None,
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
@@ -94,6 +97,7 @@ def export_checkpoint(
         leave_out: state to leave out of the location: ``operator`` or ``operator/state``. It must
             name the state of the source that the checkpoint does not have, and all states that do
             not belong to the query.
+        sources: sources to rename, remove or add, if the query that continues has other ones.
         dry_run: report the rows and bytes of each partition, without writing anything.
         storage_options: options for fsspec, to access the location and ``progress``.
         on_progress: a callback that receives the number of finished stores, the total, and the next
@@ -107,7 +111,7 @@ def export_checkpoint(
         InvalidArgumentError: if the store was opened without Spark, the checkpoint was not
             imported, or ``partitions`` or ``provider`` is invalid. Also if the location is not
             empty, or is inside of another location or a store. Also if ``progress`` does not belong
-            to the state.
+            to the state, and for sources that cannot be changed so.
         LeftOutStateError: for such missing state that ``leave_out`` does not name.
         StateNotFoundError: for a name in ``leave_out`` that matches no such state.
         CommitConflictError: if another export to the location is running or did not finish.
@@ -127,6 +131,7 @@ def export_checkpoint(
     restored = store.restore(checkpoint=checkpoint)
     record = QueryRecord.from_checkpoint(restored)
     record = with_progress(record, progress, restored.checkpoint_id, storage_options)
+    record = change_sources(record, sources or SourceChanges())
     left_out = _check_left_out(restored.manifest, record, leave_out)
     chosen = choose_provider(record, provider)
     states = select_stores(restored, record, chosen)
@@ -148,6 +153,7 @@ def export_checkpoint(
         partitions=partitions,
         provider=chosen,
         stores=stores,
+        sources=record.positions,
         dry_run=dry_run,
         left_out=left_out,
     )

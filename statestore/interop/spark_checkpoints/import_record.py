@@ -128,6 +128,12 @@ class QueryRecord:
         return settings_of(json.loads(planned)["conf"])
 
     @property
+    def positions(self) -> Mapping[str, str]:
+        """The end of each source's data, as JSON, by the source's name or number."""
+        numbers = map(str, range(len(self.ends)))
+        return dict(zip(self.names or numbers, self.ends, strict=True))
+
+    @property
     def has_logs(self) -> bool:
         """Whether the state is still as it was imported, and no ``StatefulQuery`` advanced it."""
         query = json.loads(dict(self.logs)["metadata"])["id"]

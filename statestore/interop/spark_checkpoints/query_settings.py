@@ -17,6 +17,7 @@ __all__ = [
     "JOIN_FORMAT",
     "OLDEST",
     "ROW_CHECKSUM",
+    "SOURCE_NAMES",
     "STRICT",
     "settings_of",
 ]
@@ -27,6 +28,8 @@ JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
 CODEC = "spark.sql.streaming.stateStore.compression.codec"
 ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
 ROW_CHECKSUM = "spark.sql.streaming.stateStore.rowChecksum.enabled"
+SOURCE_NAMES = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+"""Whether sources have names; Spark then identifies them by name, not by number."""
 STRICT = "spark.sql.streaming.statefulOperator.useStrictDistribution"
 """If this is off, as for queries that were started before Spark 3.3, the rows of a key can be in
 another partition than the hash of the key implies.

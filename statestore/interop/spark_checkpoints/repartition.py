@@ -35,6 +35,7 @@ from statestore.interop.spark_checkpoints.parts import (
     read_stored_rows,
 )
 from statestore.interop.spark_checkpoints.rewriter import check_spark
+from statestore.interop.spark_checkpoints.source_changes import SourceChanges, change_sources
 from statestore.interop.spark_checkpoints.state_damage import refuse_damaged_states
 from statestore.interop.spark_checkpoints.state_files import Provider
 from statestore.interop.spark_checkpoints.state_reader import (
@@ -52,7 +53,10 @@ __all__ = ["RepartitionedLocation", "repartition_location"]
 
 @dataclass(frozen=True, kw_only=True)
 class RepartitionedLocation:
-    """The new location (with ``dry_run``, the location that would be written)."""
+    """The new location (with ``dry_run``, the location that would be written).
+
+    ``sources`` are the positions of the query's sources, as JSON, by name or number.
+    """
 
     source: str
     location: str
@@ -61,6 +65,7 @@ class RepartitionedLocation:
     partitions: int
     provider: str
     stores: tuple[ExportedStore, ...]
+    sources: Mapping[str, str]
     dry_run: bool
 
 
@@ -95,6 +100,7 @@ def repartition_location(
     provider: Provider | None = None,
     batch: int | None = None,
     operators: Mapping[int, str] | None = None,
+    sources: SourceChanges | None = None,
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
@@ -114,6 +120,7 @@ def repartition_location(
         provider: ``hdfs`` or ``rocksdb``; by default the provider of the query.
         batch: a committed micro-batch; by default the newest.
         operators: the names of operators by number, as in :func:`import_checkpoint`.
+        sources: sources to rename, remove or add, if the query that continues has other ones.
         dry_run: report the rows and bytes of each partition, without writing anything.
         storage_options: options for fsspec, to access both locations.
         on_progress: a callback that receives the number of finished steps, the total, and the next
@@ -125,7 +132,7 @@ def repartition_location(
     Raises:
         InvalidArgumentError: for a source that is not a query's checkpoint location, an invalid
             number of partitions or provider, and a location that is not empty or is inside of
-            another one or of a store.
+            another one or of a store. Also for sources that cannot be changed so.
         UnsupportedTypeError: for an unsupported operator or state format.
         DamagedFileError or MissingFileError: if a file of the query is damaged or missing.
         DuplicateKeyError: for a key that has rows in two partitions.
@@ -151,7 +158,10 @@ def repartition_location(
         states = [_read_store(spark, url, number, part, reporter) for part in own]
         stores = tuple(state.imported for state in states)
         logs = tuple(old.files(number))
-        record = QueryRecord(old.query_id, number, old.url, plan.ends, stores, logs, plan.names)
+        record = change_sources(
+            QueryRecord(old.query_id, number, old.url, plan.ends, stores, logs, plan.names),
+            sources or SourceChanges(),
+        )
         chosen = choose_provider(record, provider)
         for store in stores:
             refuse_unwritable(record, store, chosen)
@@ -170,6 +180,7 @@ def repartition_location(
         partitions=partitions,
         provider=chosen,
         stores=written,
+        sources=record.positions,
         dry_run=dry_run,
     )
 

@@ -49,12 +49,16 @@ def added(events: DataFrame, state: DataFrame) -> DataFrame:
 
 @dataclass
 class Named:
-    """A query that counts users in two folders, each of which is a source, and a store."""
+    """A query that counts users in two folders, each of which is a source, and a store.
+
+    ``folders`` has the folders of sources with other names than their folders.
+    """
 
     spark: SparkSession
     folder: Path
     is_named: bool = True
     files: int = 0
+    folders: dict[str, str] = field(default_factory=dict)
     store: StateStore = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,7 +78,7 @@ class Named:
         for source in sources:
             reader = self.spark.readStream.schema("user string").option("maxFilesPerTrigger", 1)
             reader = reader.name(source) if self.is_named else reader
-            frames.append(reader.json(str(self.folder / source)))
+            frames.append(reader.json(str(self.folder / self.folders.get(source, source))))
         first, *others = frames
         for other in others:
             first = first.union(other)

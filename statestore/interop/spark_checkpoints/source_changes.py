@@ -1,0 +1,191 @@
+"""Change the sources of a query while its location is written anew.
+
+Spark finds the position of a source in the offset log by its number in the plan (version 1), or by
+its name (version 2). A query whose plan has other sources cannot continue with the old log, or
+reads positions of another source. Here sources are renamed, renumbered, removed and added in all
+entries of the log, together with their folders below ``sources``. A new source has no position, so
+that Spark lets it begin where its options say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.interop.spark_checkpoints.import_record import QueryRecord
+from statestore.interop.spark_checkpoints.query_settings import SOURCE_NAMES
+from statestore.streaming.planned import split_sources
+
+__all__ = ["SourceChanges", "change_sources"]
+
+_NO_POSITION = "-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceChanges:
+    """What happens to the sources of a query.
+
+    A source without a name is called by its number in the plan, from 0. Sources that are not
+    mentioned keep their names; numbers are given in the old order to those that are left.
+
+    Attributes:
+        renamed: The new name or number of a source, by the old one; None removes the source.
+        added: Names or numbers of sources that the query did not have.
+    """
+
+    renamed: Mapping[str, str | None] = field(default_factory=dict)
+    added: Sequence[str] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing changes."""
+        return not self.renamed and not self.added
+
+
+def change_sources(record: QueryRecord, changes: SourceChanges) -> QueryRecord:
+    """Return a record whose logs have other sources.
+
+    If all sources get names, the offset log gets version 2, which Spark 4.2 and later read.
+
+    Raises:
+        InvalidArgumentError: For a source that the query does not have, two sources with one name,
+            numbers with a gap, names for some of the sources only, and a query without sources.
+        UnsupportedTypeError: If the query reads a source twice, as in a self-join: its folder does
+            not tell which position belongs to it.
+    """
+    if changes.is_empty:
+        return record
+    version, _, *lines = dict(record.logs)[f"offsets/{record.batch}"].decode().split("\n")
+    old = [name for name, _ in _split(version, lines)]
+    _refuse_shared_folders(record, version, lines)
+    new = _new_names(old, changes)
+    names = [*filter(None, new.values()), *changes.added]
+    is_named = not all(map(str.isdecimal, names))
+    new_version = "v2" if is_named or version == "v2" else "v1"
+    was_named = not all(map(str.isdecimal, old))
+    settings = {} if is_named == was_named else {SOURCE_NAMES: str(is_named).lower()}
+    logs = dict(_change_logs(record.logs, new, changes.added, new_version, settings))
+    _, _, *changed = logs[f"offsets/{record.batch}"].decode().split("\n")
+    sources = _split(new_version, changed)
+    return replace(
+        record,
+        logs=tuple(logs.items()),
+        ends=tuple(end for _, end in sources),
+        names=tuple(name for name, _ in sources) if is_named else (),
+    )
+
+
+def _split(version: str, lines: Sequence[str]) -> list[tuple[str, str]]:
+    if version == "v2":
+        return split_sources(lines)
+    return [(str(number), end) for number, end in enumerate(lines)]
+
+
+def _refuse_shared_folders(record: QueryRecord, version: str, lines: Sequence[str]) -> None:
+    """Refuse two sources with one folder, which have the same position."""
+    if version == "v2":
+        return
+    folders = {name.split("/")[1] for name, _ in record.logs if name.startswith("sources/")}
+    for number, end in enumerate(lines):
+        others = [other for other in range(number) if lines[other] == end]
+        if str(number) not in folders and any(str(other) in folders for other in others):
+            raise UnsupportedTypeError(
+                f"the query of {record.location or 'this location'} reads source {others[0]} "
+                "twice, so its sources cannot be changed"
+            )
+
+
+def _new_names(old: Sequence[str], changes: SourceChanges) -> dict[str, str | None]:
+    """Return the new name of each old source, None for one that is removed."""
+    unknown = [name for name in changes.renamed if name not in old]
+    if unknown:
+        raise InvalidArgumentError(
+            f"the query has no source {unknown[0]!r}, but {', '.join(old)} (a number is the "
+            "position of a source without a name)"
+        )
+    given = [*filter(None, changes.renamed.values()), *changes.added]
+    silent = [name for name in old if name not in changes.renamed]
+    if all(map(str.isdecimal, (*given, *silent))):
+        free = [str(number) for number in range(len(given) + len(silent))]
+        new = _assign_numbers(old, changes, [name for name in free if name not in given])
+    else:
+        new = {name: changes.renamed.get(name, name) for name in old}
+    _refuse_wrong_names([*filter(None, new.values()), *changes.added])
+    return new
+
+
+def _assign_numbers(
+    old: Sequence[str], changes: SourceChanges, free: Sequence[str]
+) -> dict[str, str | None]:
+    """Give the free numbers to the sources that have none, in the old order."""
+    rest = iter(free)
+    return {
+        name: changes.renamed[name] if name in changes.renamed else next(rest, name) for name in old
+    }
+
+
+def _refuse_wrong_names(names: Sequence[str]) -> None:
+    if not names:
+        raise InvalidArgumentError("a query must have a source, but all sources are removed")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidArgumentError(f"two sources would have the name {twice[0]!r}")
+    numbers = sorted(int(name) for name in names if name.isdecimal())
+    if numbers and len(numbers) < len(names):
+        raise InvalidArgumentError(
+            f"either all sources have names, or none: {', '.join(names)}. Name the others, too"
+        )
+    if numbers and numbers != [*range(len(numbers))]:
+        raise InvalidArgumentError(
+            f"the sources would have the numbers {', '.join(map(str, numbers))}; they must be 0 to "
+            f"{len(numbers) - 1}"
+        )
+    for name in names:
+        if not name or set(name) & set(":/\n"):
+            raise InvalidArgumentError(f"{name!r} is not a valid name of a source")
+
+
+def _change_logs(
+    logs: Sequence[tuple[str, bytes]],
+    new: Mapping[str, str | None],
+    added: Sequence[str],
+    version: str,
+    settings: Mapping[str, str],
+) -> Iterator[tuple[str, bytes]]:
+    for name, content in logs:
+        folder, _, rest = name.partition("/")
+        if folder == "offsets":
+            yield name, _change_offsets(content.decode(), new, added, version, settings)
+        elif folder == "sources":
+            source, _, file = rest.partition("/")
+            if new.get(source, source) is not None:
+                yield f"sources/{new.get(source, source)}/{file}", content
+        else:
+            yield name, content
+
+
+def _change_offsets(
+    content: str,
+    new: Mapping[str, str | None],
+    added: Sequence[str],
+    version: str,
+    settings: Mapping[str, str],
+) -> bytes:
+    old_version, metadata, *lines = content.split("\n")
+    if settings:
+        document = json.loads(metadata)
+        document["conf"] |= settings
+        metadata = json.dumps(document, separators=(",", ":"))
+    ends = {
+        renamed: end
+        for name, end in _split(old_version, lines)
+        if (renamed := new.get(name)) is not None
+    }
+    if version == "v2":
+        changed = [f"{name}:{end}" for name, end in ends.items()]
+    else:
+        ends |= dict.fromkeys(added, _NO_POSITION)
+        changed = [ends[str(number)] for number in range(len(ends))]
+    return "\n".join([version, metadata, *changed]).encode()

@@ -1,0 +1,163 @@
+"""The sources of a query change while its location is written anew."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.interop.spark_checkpoints import SourceChanges, repartition_location
+from statestore.interop.spark_checkpoints.import_record import QueryRecord
+from statestore.interop.spark_checkpoints.query_settings import SOURCE_NAMES
+from statestore.interop.spark_checkpoints.source_changes import change_sources
+from tests.interop.spark_checkpoints.queries import UNFINISHED
+from tests.interop.spark_checkpoints.test_named_sources import Named
+
+ENDS = ('{"a":1}', '{"logOffset":2}', "-")
+NUMBERED_LOG = "v1"
+
+
+def record_of(*lines: str, version: str = "v1", folders: tuple[str, ...] = ()) -> QueryRecord:
+    """Return a record with one entry of the offset log."""
+    entry = "\n".join([version, '{"conf":{}}', *lines]).encode()
+    sources = [(f"sources/{folder}/0", folder.encode()) for folder in folders]
+    logs = (("metadata", b"{}"), ("offsets/4", entry), ("commits/4", b"v1\n{}"), *sources)
+    return QueryRecord("q", 4, "/old", lines, (), logs)
+
+
+def lines_of(record: QueryRecord) -> list[str]:
+    return dict(record.logs)["offsets/4"].decode().split("\n")
+
+
+def test_nothing_changes_by_default() -> None:
+    record = record_of(*ENDS)
+    assert change_sources(record, SourceChanges()) is record
+
+
+@pytest.mark.parametrize("order", [*permutations(range(3))], ids=str)
+def test_numbers_are_permuted(order: tuple[int, ...]) -> None:
+    record = record_of(*ENDS, folders=("0", "1"))
+    renamed = {str(old): str(new) for old, new in enumerate(order)}
+    changed = change_sources(record, SourceChanges(renamed=renamed))
+    version, metadata, *ends = lines_of(changed)
+    assert (version, metadata) == (NUMBERED_LOG, '{"conf":{}}')
+    assert [ends[new] for new in order] == [*ENDS]
+    assert changed.ends == tuple(ends)
+    logs = dict(changed.logs)
+    assert [logs[f"sources/{order[old]}/0"] for old in range(2)] == [b"0", b"1"]
+
+
+@pytest.mark.parametrize(
+    ("renamed", "added", "ends"),
+    [
+        ({"1": None}, (), [ENDS[0], ENDS[2]]),
+        ({"0": None, "1": None}, (), [ENDS[2]]),
+        ({}, ("0",), ["-", *ENDS]),
+        ({}, ("1", "3"), [ENDS[0], "-", ENDS[1], "-", ENDS[2]]),
+        ({"0": "2"}, (), [ENDS[1], ENDS[2], ENDS[0]]),
+        ({"0": None}, ("2",), [ENDS[1], ENDS[2], "-"]),
+    ],
+)
+def test_numbers_follow_the_old_order(
+    renamed: dict[str, str | None], added: tuple[str, ...], ends: list[str]
+) -> None:
+    changed = change_sources(record_of(*ENDS), SourceChanges(renamed=renamed, added=added))
+    assert lines_of(changed)[2:] == ends
+
+
+def test_sources_get_names() -> None:
+    record = record_of(*ENDS, folders=("0", "1"))
+    names: dict[str, str | None] = {"0": "orders", "1": "returns", "2": None}
+    changed = change_sources(record, SourceChanges(renamed=names, added=("late",)))
+    conf = f'{{"conf":{{"{SOURCE_NAMES}":"true"}}}}'
+    assert lines_of(changed) == ["v2", conf, f"orders:{ENDS[0]}", f"returns:{ENDS[1]}"]
+    assert changed.positions == {"orders": ENDS[0], "returns": ENDS[1]}
+    assert {"sources/orders/0", "sources/returns/0"} <= dict(changed.logs).keys()
+
+
+def test_named_sources_are_renamed_and_removed() -> None:
+    record = record_of(f"orders:{ENDS[0]}", f"returns:{ENDS[1]}", version="v2")
+    changed = change_sources(
+        record, SourceChanges(renamed={"orders": "purchases", "returns": None})
+    )
+    assert lines_of(changed)[2:] == [f"purchases:{ENDS[0]}"]
+
+
+@pytest.mark.parametrize(
+    ("renamed", "added", "message"),
+    [
+        ({"3": "0"}, (), "has no source '3', but 0, 1, 2"),
+        ({"0": "orders"}, (), "either all sources have names, or none"),
+        ({"0": "a", "1": "a", "2": "b"}, (), "two sources would have the name 'a'"),
+        ({"0": "5"}, (), "the numbers 0, 1, 5"),
+        ({}, ("7",), "the numbers 0, 1, 2, 7"),
+        ({"0": None, "1": None, "2": None}, (), "all sources are removed"),
+        ({"0": "a/b", "1": "c", "2": "d"}, (), "'a/b' is not a valid name"),
+    ],
+)
+def test_wrong_changes_are_refused(
+    renamed: dict[str, str | None], added: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        change_sources(record_of(*ENDS), SourceChanges(renamed=renamed, added=added))
+
+
+def test_a_source_that_is_read_twice_is_refused() -> None:
+    record = record_of(ENDS[1], ENDS[1], folders=("0",))
+    with pytest.raises(UnsupportedTypeError, match="reads source 0 twice"):
+        change_sources(record, SourceChanges(renamed={"0": "1", "1": "0"}))
+
+
+def move(world: Named, changes: SourceChanges) -> None:
+    before, after = str(world.folder / "before"), str(world.folder / "after")
+    repartition_location(world.spark, before, after, partitions=2, sources=changes)
+
+
+def test_a_numbered_query_continues_without_one_source_and_with_another(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """``late`` comes first in the new plan, and ``orders`` is gone."""
+    world = Named(spark, tmp_path, is_named=False)
+    for source, users in (("orders", "uv"), ("returns", "ux"), ("orders", "uy")):
+        world.add(source, users)
+    log = {"spark.sql.streaming.offsetLog.formatVersion": "1", UNFINISHED: "true"}
+    world.run("before", conf=log)
+    move(world, SourceChanges(renamed={"0": None}, added=("0",)))
+    world.add("orders", "u")
+    world.add("returns", "uz")
+    world.add("late", "ua")
+    assert world.run("after", "late", "returns", partitions=2, conf=log) == {
+        2: ['{"user":"a","count":1}', '{"user":"u","count":5}', '{"user":"z","count":1}']
+    }
+
+
+@pytest.mark.long
+def test_a_named_query_continues_with_renamed_sources(spark: SparkSession, tmp_path: Path) -> None:
+    world = Named(spark, tmp_path, folders={"purchases": "orders"})
+    for source, users in (("orders", "uv"), ("returns", "ux")):
+        world.add(source, users)
+    world.run("before")
+    move(world, SourceChanges(renamed={"orders": "purchases", "returns": None}))
+    world.add("orders", "uz")
+    world.add("returns", "u")
+    assert world.run("after", "purchases", partitions=2) == {
+        1: ['{"user":"u","count":3}', '{"user":"z","count":1}']
+    }
+
+
+def test_a_query_without_names_gets_them(spark: SparkSession, tmp_path: Path) -> None:
+    """Version 1 of the offset log becomes version 2."""
+    world = Named(spark, tmp_path, is_named=False)
+    for source, users in (("orders", "uv"), ("returns", "ux")):
+        world.add(source, users)
+    log = {"spark.sql.streaming.offsetLog.formatVersion": "1", UNFINISHED: "true"}
+    world.run("before", conf=log)
+    move(world, SourceChanges(renamed={"0": "orders", "1": "returns"}))
+    world.is_named = True
+    world.add("returns", "uz")
+    assert world.run("after", "returns", "orders", partitions=2) == {
+        1: ['{"user":"u","count":3}', '{"user":"z","count":1}']
+    }
