@@ -499,7 +499,13 @@ def test_types_are_written_as_in_java(text: str, canonical: str) -> None:
     [
         *("", "Long<", "Long>", "<Long>", "Row<>", "Tuple2", "Tuple2<Long>", "Map<String>"),
         *("List<a Long>", "Row<a Long, String>", "Row<a Long, a Long>", "a.B<String>", "1x"),
-        *("Long Long", "Long[", "Row<a.b Long>", "Row<List<Long> Long>"),
+        *(
+            "List<" * 2000 + "Long" + ">" * 2000,
+            "Long Long",
+            "Long[",
+            "Row<a.b Long>",
+            "Row<List<Long> Long>",
+        ),
     ],
 )
 def test_other_text_is_no_type(text: str) -> None:

@@ -21,6 +21,7 @@ _PACKAGE = re.compile(
 )
 _TUPLE = re.compile(r"Tuple(\d*)")
 _COUNTS = {"List": 1, "Set": 1, "Map": 2}
+_MOST_BRACKETS = 100
 
 BOXES = {
     "boolean": "Boolean", "byte": "Byte", "short": "Short", "int": "Integer", "long": "Long",
@@ -88,6 +89,8 @@ def parse_declared_type(text: str, where: str) -> DeclaredType:
         InvalidArgumentError: if the text is not a type.
     """
     try:
+        if text.count("<") > _MOST_BRACKETS:
+            raise ValueError(text)
         tokens = iter([*_tokenize(text), ""])
         parsed, last = _parse_type(tokens, next(tokens))
         if last:
