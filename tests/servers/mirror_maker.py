@@ -39,7 +39,9 @@ _FAST = {
     "emit.checkpoints.interval.seconds": 1,
     "refresh.topics.interval.seconds": 1,
     "refresh.groups.interval.seconds": 1,
-    "B.offset.flush.interval.ms": 500,  # of the worker, which is configured with its target
+    # Of the worker, which is configured with its target. It need not scan all jars for plugins.
+    "B.offset.flush.interval.ms": 500,
+    "B.plugin.discovery": "service_load",
 }
 
 
