@@ -114,11 +114,13 @@ class Mirror:
             for offset in known
         ]
         # The target first: what the source gets later has its copy after these ends.
-        live = self._target_topics(translations)
+        ends = self._target_topics(translations)
         live_at_source = self._source_topics(known)
-        translations = [self._compared(each, live_at_source, live) for each in translations]
+        translations = [self._compared(each, live_at_source, ends) for each in translations]
         if self.rules.untranslated == "timestamp":
-            translations = list(self._by_timestamp(translations, live_at_source, live))
+            translations = list(self._by_timestamp(translations, live_at_source, ends))
+        # Again: MirrorMaker can have copied records in the meantime.
+        live = self._target_topics(translations)
         return reconcile_translated(translations, live, self.policies, self.rules)
 
     def facts(self) -> MirrorFacts:
@@ -203,7 +205,7 @@ class Mirror:
         source: Mapping[str, LiveTopic],
         target: Mapping[str, LiveTopic],
     ) -> Translation:
-        """Return an exact translation if the records after the sync prove it."""
+        """Return an exact translation if the records next to the sync prove it."""
         if (
             self.source is None
             or translation.sync is None
@@ -261,14 +263,14 @@ class Mirror:
         self,
         translations: Iterable[Translation],
         source: Mapping[str, LiveTopic],
-        live: Mapping[str, LiveTopic],
+        ends: Mapping[str, LiveTopic],
     ) -> Iterator[Translation]:
         """Yield the translations; those that are unknown by timestamp, if both partitions exist."""
         assert self.source is not None, "checked when the policies were set"
         unknown = {
             (each.stored.topic, each.stored.partition): each
             for each in translations
-            if each.precision is Precision.UNKNOWN and _exists(each.topic, each, live)
+            if each.precision is Precision.UNKNOWN and _exists(each.topic, each, ends)
         }
         starts = dict(_source_starts(unknown.values(), source))
         times = self.source.times(
@@ -283,7 +285,7 @@ class Mirror:
                 yield each
                 continue
             target = (each.topic, each.stored.partition)
-            end = live[each.topic].partitions[each.stored.partition].high
+            end = ends[each.topic].partitions[each.stored.partition].high
             if place in times:
                 yield each.by_timestamp(times[place], found.get(target), end)
             else:
@@ -297,8 +299,8 @@ def _decoded(cluster: KafkaCluster, topic: str, decode: Callable[[KafkaRecord], 
         except CorruptionError as error:
             raise CorruptionError(
                 f"record {record.offset} of topic {topic!r} of Kafka at {cluster.bootstrap} is "
-                f"not one that MirrorMaker 2 writes: {error}; nothing was translated. Find out "
-                "who wrote it, or translate by timestamp with another copy of the topic"
+                f"not one that MirrorMaker 2 writes: {error}. Check that the topic is "
+                "MirrorMaker's, and find out who wrote the record; nothing was translated"
             ) from error
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer
 
@@ -267,7 +268,9 @@ def store(mirrored: Mirrored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     first, second = ({"topic": PLAIN, "partition": n, "offset": 151} for n in range(2))
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_split("orders-source", "offsets", [[first], [second]])
-        checkpoint.write_union("orders-source", "with_ids", [[with_id | {"note": "n"}], []])
+        row = with_id | {"note": "n", "subtask": 0}
+        table = pa.Table.from_pylist([row]).set_column(1, "partition", pa.array([0], pa.int32()))
+        checkpoint.write_union("orders-source", "with_ids", table)
         early = {"topic": UNSYNCED, "partition": 0, "offset": 4}
         checkpoint.write_split("orders-source", "early", [[early], []])
         checkpoint.write_broadcast("orders-source", "same", [first])
@@ -339,6 +342,30 @@ def test_the_checkpoint_has_the_offsets_of_both_clusters(
     code, out, _ = translate("--checkpoint", "1", "--group", group, "--output", "json")
     assert (code, json.loads(out)["new_checkpoint_id"]) == (0, 3)
     assert [each["offset"] for each in json.loads(out)["before"]] == [151, 151]
+
+
+def test_a_consumer_of_the_group_reads_what_was_not_read(
+    translate: Command, store: StateStore, mirrored: Mirrored
+) -> None:
+    group, starts = uuid.uuid4().hex, (100, 140)
+    with store.snapshot(parallelism=2) as checkpoint:
+        elements = [{"topic": PLAIN, "partition": n, "offset": at} for n, at in enumerate(starts)]
+        checkpoint.write_split("orders-source", "offsets", [elements, []])
+        checkpoint.carry_rest()
+    code, out, err = translate("--group", group, "--output", "json")
+    assert code == 0, err
+    assert [each["precision"] for each in json.loads(out)["partitions"]] == ["exact", "exact"]
+    unread = [
+        record.value
+        for number, start in enumerate(starts)
+        for record in mirrored.source.cluster.records(PLAIN, number, start=start)
+    ]
+    consumer = Consumer({"bootstrap.servers": mirrored.target.bootstrap, "group.id": group})
+    consumer.subscribe([f"A.{PLAIN}"])
+    read = [message.value() or b"" for message in consumer.consume(len(unread), SECONDS)]
+    assert sorted(read) == sorted(value or b"" for value in unread)
+    assert consumer.consume(1, 0.3) == []
+    consumer.close()
 
 
 def test_other_columns_and_topic_ids(
