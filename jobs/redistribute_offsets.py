@@ -14,12 +14,15 @@ If [kafka] names a broker, the job first compares the offsets with the live rang
 prints the decision for each partition, and stops if a policy refuses one. After the files are
 written, it can commit the new offsets for a consumer group without members.
 
+If the stored offsets are those of another cluster (kafka.cluster is "new"), the job first
+translates them with the records of MirrorMaker 2.
+
 If there is a restart strategy, another attempt follows a failed one. It reads the settings file and
 the latest checkpoint again. conf/redistribute_offsets.toml documents every setting.
 
 Exit codes: 2 fix the settings; 10 no such store, checkpoint, state or topic; 11 the consumer group
-has members; 12 a policy refuses an offset; 13 the checkpoint is damaged; 15 the store cannot be
-read, or no broker answers; 16 confluent-kafka is not installed.
+has members; 12 a policy refuses an offset; 13 the checkpoint, or a record of MirrorMaker, is
+damaged; 15 the store cannot be read, or no broker answers; 16 confluent-kafka is not installed.
 """
 
 from __future__ import annotations

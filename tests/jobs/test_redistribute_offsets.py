@@ -167,3 +167,31 @@ def test_settings_of_kafka_that_do_not_fit(run_job: RunJob, kafka: str, message:
     done = run_job(main, f"{SETTINGS}[kafka]\n{kafka}")
     assert (done.code, done.out) == (2, "")
     assert message in done.err
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ('[mirror]\nsource = "a"', "the table mirror has settings, but kafka.cluster is 'same'"),
+        ('[kafka]\ncluster = "new"', "kafka.cluster is 'new' but kafka.bootstrap is not set"),
+        ("NEW", "the source of a replication flow is empty"),
+        ('NEW[mirror]\nsource = "a"\ntarget = "a"', "have the same alias 'a'"),
+        ("NEW[mirror]\nread_again = -1", "read_again must be a number of records, 0 or more"),
+        ('NEW[mirror]\nuntranslated = "latest"', "untranslated must be one of"),
+        ('NEWFLOWoptions = {a = "b"}', "mirror.options is set but mirror.bootstrap is not"),
+        ("NEWFLOW", "the offset syncs are on the source cluster, but no broker of it is set"),
+        (
+            'NEWFLOWsyncs_on = "target"\nuntranslated = "timestamp"',
+            "offsets by timestamp need the source cluster",
+        ),
+    ],
+)
+def test_a_new_cluster_needs_a_replication_flow(
+    run_job: RunJob, settings: str, message: str
+) -> None:
+    text = settings.replace("NEW", '[kafka]\nbootstrap = "127.0.0.1:1"\ncluster = "new"\n')
+    text = text.replace("FLOW", '[mirror]\nsource = "a"\ntarget = "b"\n')
+    done = run_job(main, f"{SETTINGS}{text}")
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
