@@ -39,6 +39,7 @@ from statestore.keys.groups import check_parallelism
 from statestore.keys.key_types import fields_may_be_null
 from statestore.spark.arithmetic import divide
 from statestore.spark.compat import in_partitions, refuse_connect, with_fixed_partitions
+from statestore.spark.example_rows import example_rows
 from statestore.spark.hashing import (
     check_spark_key,
     column_of,
@@ -192,7 +193,7 @@ def _owner(df: DataFrame, rows: DataFrame, partitioner: KeyGroup, parallelism: i
         return owner
     is_null = reduce(or_, [leaf.isNull() for leaf in leaves])
     if not _is_known_empty(df.where(is_null)):
-        _refuse_null_keys(rows.where(is_null).count(), key)
+        _refuse_null_keys(rows.where(is_null), key)
     # The query may see other rows when it runs.
     stop = F.raise_error(
         F.lit(
@@ -234,15 +235,20 @@ def _is_known_empty(df: DataFrame) -> bool:
     return bool(most.isDefined()) and int(most.get()) == 0
 
 
-def _refuse_null_keys(rows: int, key: tuple[str, ...]) -> None:
-    if rows:
+def _refuse_null_keys(rows: DataFrame, key: tuple[str, ...]) -> None:
+    """Refuse rows, all of which have a null key."""
+    number = rows.count()
+    if number:
         wanted = " AND ".join(f"{name} IS NOT NULL" for name in key)
+        examples = example_rows(rows)
         raise NullKeyError(
             (
-                f"{rows} row{'s have' if rows > 1 else ' has'} a null key ({', '.join(key)}), "
-                f"which has no key group. Remove these rows, for example with df.where('{wanted}')"
+                f"{number} row{'s have' if number > 1 else ' has'} a null key ({', '.join(key)}), "
+                f"which has no key group, such as {'; '.join(examples)}. Remove these rows, for "
+                f"example with df.where('{wanted}')"
             ),
-            rows,
+            number,
+            examples,
         )
 
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +33,8 @@ from statestore.snapshot.writer import CheckpointWriter
 from statestore.spark.bucket_access import configure_storage_access
 from statestore.spark.cached_rows import compute
 from statestore.spark.compat import refuse_connect
+from statestore.spark.example_rows import example_rows
+from statestore.spark.hashing import column_of
 from statestore.spark.state_lookup import collect_if_few, keys_in_use
 from statestore.storage import open_storage
 from statestore.store import StateStore
@@ -430,13 +434,17 @@ class StatefulQuery:
         keys = keys_in_use(events, self._key, rows)
         schemes = {self._hash_scheme(name, state, restored) for name, state in states.items()}
         if keys.null_keys and schemes != {"flink-sql"}:
+            is_null = reduce(or_, [column_of(name).isNull() for name in self._key])
+            examples = example_rows(events.where(is_null))
             raise NullKeyError(
                 (
                     f"{keys.null_keys} events of micro-batch {batch.number} have a null key "
-                    f"({', '.join(self._key)}), which has no key group: remove them from the "
-                    "streaming DataFrame, or fill the key"
+                    f"({', '.join(self._key)}), which has no key group, such as "
+                    f"{'; '.join(examples)}: remove them from the streaming DataFrame, or fill the "
+                    "key"
                 ),
                 keys.null_keys,
+                examples,
             )
         return self._strategy.keys(keys.rows, restored, batch, done)
 

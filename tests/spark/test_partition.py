@@ -350,6 +350,8 @@ def test_null_keys_are_refused_and_counted(spark: SparkSession) -> None:
         with pytest.raises(NullKeyError, match=f"^{rows} rows have a null key") as caught:
             partition(df, KeyGroup(key=key), parallelism=2)
         assert caught.value.rows == rows
+        assert len(caught.value.examples) == min(rows, 3)
+        assert "None" in caught.value.examples[0]
     with pytest.raises(NullKeyError, match=r"^1 row has"):
         partition(df.where("k IS NULL").limit(1), KeyGroup(key="k"), parallelism=2)
     assert partition(df.where("k IS NOT NULL"), KeyGroup(key="k"), parallelism=2).count() == 3

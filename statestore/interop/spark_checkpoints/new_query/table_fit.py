@@ -25,7 +25,7 @@ from statestore.interop.spark_checkpoints.new_query.wanted_states import WantedS
 from statestore.interop.spark_checkpoints.parts import PartForm
 from statestore.interop.spark_checkpoints.rows import encode_rows
 from statestore.interop.tables.source_table import SourceTable
-from statestore.rows.text import shorten
+from statestore.spark.example_rows import example_rows
 from statestore.spark.hashing import column_of
 from statestore.spark.state_writer import frame_of
 from statestore.spark.structs import Leaf, leaf_value, number_fields
@@ -34,7 +34,6 @@ __all__ = ["fit_table", "refuse_unfit_rows"]
 
 _INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _DIGITS = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
-_MOST_EXAMPLES = 3
 # Operators whose keys Spark normalizes: it looks for a key of -0.0 under 0.0.
 _NORMALIZING = ("stateStoreSave", "sessionWindowStateStoreSaveExec", "symmetricHashJoin")
 
@@ -98,7 +97,7 @@ def refuse_unfit_rows(rows: DataFrame, wanted: WantedState) -> None:
     (counts_row,) = counted.collect()
     copies, *numbers = counts_row
     texts = [
-        f"{number:,} rows have {text}, such as {_examples(rows.where(condition))}"
+        f"{number:,} rows have {text}, such as {'; '.join(example_rows(rows.where(condition)))}"
         for number, (text, condition) in zip(numbers, problems.items(), strict=True)
         if number
     ]
@@ -286,12 +285,6 @@ def _refuse_duplicates(rows: DataFrame, wanted: WantedState, copies: int) -> Non
     raise DuplicateKeyError(
         f"the table for {wanted.name} has {copies:,} rows with the key of another row "
         f"({', '.join(wanted.key_names) or 'the state has a single row'}), such as "
-        f"{_examples(repeated.select('names.*'))}. A state has one row for each key: aggregate the "
-        "rows first"
-    )
-
-
-def _examples(rows: DataFrame) -> str:
-    return "; ".join(
-        shorten(str(row.asDict(recursive=True))) for row in rows.limit(_MOST_EXAMPLES).collect()
+        f"{'; '.join(example_rows(repeated.select('names.*')))}. A state has one row for each key: "
+        "aggregate the rows first"
     )
