@@ -47,6 +47,10 @@ _PLANNED = {
     )
 } | {"key_types": "--key-type"}
 """Options that describe a state without a plan, by the names of their parameters."""
+_OPERATOR_KINDS = tuple(map(str, RedistributionMode))
+_KEYED_OPTIONS = {name: flag for name, flag in _PLANNED.items() if name != "kind"} | {
+    "max_parallelism": "--max-parallelism"
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,28 +204,22 @@ def bootstrap_state(
 ) -> Output[BootstrapSummary]:
     """Begin a state with the rows of a table, as a new checkpoint."""
     plan: AnyPlan
+    table = _open(source, sql, file_format, _pairs("--type", types))
     if flink_plan is not None:
-        table = _open(source, sql, file_format, _pairs("--type", types))
         plan, table = _plan_flink(
             invocation, table, (flink_plan, uid_format, uid, name), max_parallelism
         )
     elif uid_format is not None:
         raise click.UsageError("--uid-format is for the uids of a --flink-plan")
-    elif kind in [str(mode) for mode in RedistributionMode]:
-        if any((key, namespace, entry, key_types, time_domain, ttl, hash_scheme, max_parallelism)):
-            raise click.UsageError(
-                f"--kind {kind} is operator state, which has no keys: remove --key and the other "
-                "options of keyed state"
-            )
-        table = _open(source, sql, file_format, _pairs("--type", types))
+    elif kind in _OPERATOR_KINDS:
+        _refuse_keyed_options(kind)
         plan = invocation.store().plan_bootstrap_elements(uid, name, table.schema, mode=kind)
     else:
         if not key:
             raise click.UsageError(
                 "name the key columns with --key; operator state, which has none, has the --kind "
-                f"{', '.join(RedistributionMode)}"
+                f"{', '.join(_OPERATOR_KINDS)}"
             )
-        table = _open(source, sql, file_format, _pairs("--type", types))
         plan = invocation.store().plan_bootstrap(
             uid,
             name,
@@ -243,15 +241,27 @@ def bootstrap_state(
     if dry_run:
         checked = _check(plan, table)
         return Output(_summary_of_check(table, plan, checked), write_summary, _problem(checked))
+    return Output(_write(plan, table, replace_stored=replace), write_summary)
+
+
+def _refuse_keyed_options(kind: str) -> None:
+    """Refuse the options of keyed state for a kind of operator state."""
+    given = click.get_current_context().params
+    for option, flag in _KEYED_OPTIONS.items():
+        if given[option]:
+            raise click.UsageError(
+                f"--kind {kind} is operator state, which has no keys: remove {flag}"
+            )
+
+
+def _write(plan: AnyPlan, table: SourceTable, *, replace_stored: bool) -> BootstrapSummary:
     with progress_bar("bootstrapping") as progress:
-        rows = _read(table, progress)
         try:
-            written = plan.write(rows, replace_stored=replace)
+            written = plan.write(_read(table, progress), replace_stored=replace_stored)
         except (DuplicateKeyError, NullKeyError) as error:
             checked = _check(plan, table)
             raise _problem(checked) or error from error
-    summary = BootstrapSummary(**vars(written), source=table.name, dry_run=False, checked=None)
-    return Output(summary, write_summary)
+    return BootstrapSummary(**vars(written), source=table.name, dry_run=False, checked=None)
 
 
 def _plan_flink(

@@ -147,16 +147,12 @@ def plan_export(
     problems: list[_Problem] = []
     for uid in uids:
         names = {name for owner, name in known if owner == uid and (uid, name) not in skipped}
-        if names:
-            own = _OperatorSelection(names, record, types, converts, compiled)
-            planned = _plan_states(manifest, uid, own, problems)
-            if types.differences:
-                continue
-            operator_plan = _plan_operator(
-                manifest, uid, own, planned, parallelism, max_parallelism
-            )
+        own = _OperatorSelection(names, record, types, converts, compiled)
+        planned = _plan_states(manifest, uid, own, problems)
+        if names and not types.differences:
+            plan = _plan_operator(manifest, uid, own, planned, parallelism, max_parallelism)
             offsets = next((view.state for view in views if view.operator == uid), None)
-            plans.append(replace(operator_plan, offsets=offsets))
+            plans.append(replace(plan, offsets=offsets))
     types.refuse_differences()
     _refuse_problems(problems)
     if not plans and not carried:
