@@ -1,4 +1,4 @@
-"""Compiled plans: the states that follow from them are those of the savepoints of real jobs."""
+"""Compiled plans: the states that follow from them are in the savepoints of real jobs."""
 
 from __future__ import annotations
 
@@ -495,7 +495,7 @@ def test_a_plan_of_an_unknown_flink_is_refused(version: str) -> None:
     "text", ["", "{", "[]", "{}", '{"flinkVersion": 2}', "[" * 100_000, "\xff", '"\\ud800"']
 )
 def test_a_file_that_is_no_plan_is_refused(text: str) -> None:
-    with pytest.raises(CorruptionError, match=r"^plan\.json is no compiled plan of Flink"):
+    with pytest.raises(CorruptionError, match=r"^plan\.json is not a compiled plan of Flink"):
         parse_flink_plan(text.encode("latin-1"), "plan.json")
 
 
@@ -506,7 +506,7 @@ def test_a_missing_plan_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", [".", "plans/", ""])
 def test_a_folder_is_no_plan(place: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="is no file: name the JSON"):
+    with pytest.raises(InvalidArgumentError, match="is not a file: name the JSON"):
         read_flink_plan(place)
 
 

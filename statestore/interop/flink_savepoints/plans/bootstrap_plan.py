@@ -1,8 +1,8 @@
 """Begin a state of a Flink SQL job with the rows of a table, as its compiled plan describes it.
 
 The state's columns, key, kind, hash and TTL come from the plan. The plan is recorded in the store,
-so that an export writes the state with the plan's types. States of the plan for which there is no
-table yet are recorded as left out, so an export names them.
+so that an export writes the state with the plan's types. States of the plan that have no table yet
+are recorded as left out, so an export names them.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class FlinkBootstrap:
 
     @property
     def state(self) -> PlannedState:
-        """The state, with what is known of it before any row is read."""
+        """The description of the state before any row is read."""
         return self.bootstrap.state
 
     def check(self, rows: Any) -> CheckedRows:
@@ -256,7 +256,7 @@ def plan_flink_bootstrap(
 
 
 def _refuse_imported(newest: RestoredCheckpoint, url: str) -> None:
-    """Refuse a store whose operators and types are those of a savepoint."""
+    """Refuse a store that has the operators and types of a savepoint."""
     if any(entry.state.uid == RECORD for entry in newest.manifest.operator):
         raise InvalidArgumentError(
             f"{url} was imported from a savepoint and has the operators of its job: begin a new "

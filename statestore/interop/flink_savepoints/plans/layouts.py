@@ -225,7 +225,7 @@ def _column_names(row: Row) -> tuple[str, ...]:
 def name_columns(
     fields: Sequence[PlanField], taken: Iterable[str] = ()
 ) -> tuple[tuple[RowField, ...], tuple[PlanColumn, ...]]:
-    """Return the fields of a row with their columns, whose names are those of the plan.
+    """Return the fields of a row with their columns, which have the names of the plan.
 
     A name that is taken or reserved, ignoring case, gets a number. All fields must have a type.
     """
@@ -262,7 +262,7 @@ def with_key(
     Args:
         fields: the fields of the row that are the key.
         columns: the columns of the state.
-        types: the types of the key, which differ from those of the fields in a join's right side.
+        types: the types of the key. In the right side of a join, they can differ from the fields'.
     """
     every = list(columns)
     key_fields: list[RowField] = []

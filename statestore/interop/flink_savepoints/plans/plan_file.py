@@ -149,14 +149,16 @@ def read_flink_plan(
 
     Raises:
         NotFoundError: if the file does not exist.
-        CorruptionError: if it is no compiled plan.
+        CorruptionError: if it is not a compiled plan.
         FormatVersionError: for a plan of a version of Flink whose layouts are not known.
         InvalidArgumentError: for the name of a folder, and if two operators have the same uid.
         StorageError: if the file cannot be read.
     """
     folder, slash, name = place.rpartition("/")
     if not name.strip("."):
-        raise InvalidArgumentError(f"{place!r} is no file: name the JSON that COMPILE PLAN wrote")
+        raise InvalidArgumentError(
+            f"{place!r} is not a file: name the JSON that COMPILE PLAN wrote"
+        )
     storage = open_storage(folder + slash or ".", storage_options)
     try:
         data = storage.read(name)
@@ -171,14 +173,14 @@ def parse_flink_plan(data: bytes, place: str, *, uid_format: str = UID_FORMAT) -
     try:
         document = parse_json(data.decode())
     except (ValueError, RecursionError) as error:
-        raise CorruptionError(f"{place} is no compiled plan of Flink: {error}") from error
+        raise CorruptionError(f"{place} is not a compiled plan of Flink: {error}") from error
     match document:
         case {"flinkVersion": str(version), "nodes": list(nodes), "edges": list(edges)}:
             pass
         case _:
             raise CorruptionError(
-                f"{place} is no compiled plan of Flink: it has no flinkVersion, nodes and edges. "
-                "Write it with COMPILE PLAN"
+                f"{place} is not a compiled plan of Flink: it has no flinkVersion, nodes and "
+                "edges. Write it with COMPILE PLAN"
             )
     if version not in _VERSIONS:
         raise FormatVersionError(

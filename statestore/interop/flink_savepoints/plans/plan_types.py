@@ -50,7 +50,7 @@ def parse_row_type(row_type: Any, where: str) -> tuple[PlanField, ...]:
         The fields, in their order.
 
     Raises:
-        CorruptionError: if it is no row type.
+        CorruptionError: if it is not a row type.
     """
     match row_type:
         case str():

@@ -32,7 +32,7 @@ _POSITIONS = pa.int64()
 
 
 def refuse_other_columns(schema: pa.Schema, state: PlanState, table: str) -> None:
-    """Raise SchemaMismatchError, which names each column that differs from those of a state.
+    """Raise SchemaMismatchError, which names each column that differs from the state's.
 
     Args:
         schema: the columns of the table.
