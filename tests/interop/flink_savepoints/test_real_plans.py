@@ -38,7 +38,8 @@ ALL, FIRST = 240, 140
 SOURCES = {
     "events": (
         "id BIGINT NOT NULL, user_id STRING, shop INT, amount DECIMAL(10, 2), price DOUBLE, "
-        "note STRING, occurred TIMESTAMP(3), arrival AS PROCTIME(), "
+        "note STRING, occurred TIMESTAMP(3), big DECIMAL(30, 2), exact TIMESTAMP(6), "
+        "arrival AS PROCTIME(), "
         "WATERMARK FOR occurred AS occurred"
     ),
     "customers": "user_id STRING NOT NULL, city STRING, PRIMARY KEY (user_id) NOT ENFORCED",
@@ -69,6 +70,12 @@ MATCHED = (
 )
 UNIQUE = "SELECT {columns} FROM %s"
 COUNTED = "SELECT {columns}, (SELECT count(*) FROM %s b WHERE %s)::INT AS match_count FROM %s a"
+
+USERS = (
+    "SELECT {}MAX(note) AS place, COUNT(*) AS n, MAX(big) AS most, MAX(exact) AS latest "
+    "FROM events GROUP BY user_id"
+)
+"""Rows that are retracted and have no unique key, with nulls of types longer than a word."""
 
 GROUPED = {
     "totals": Query(
@@ -192,6 +199,17 @@ JOINED = {
         (MATCHED % ("visits", "a.note = b.page", "events"), SIDE % "visits"),
         is_exact=False,
     ),
+    "retracting_join": Query(
+        "place STRING, n BIGINT, most DECIMAL(30, 2), latest TIMESTAMP(6), user_id STRING",
+        f"SELECT t.place, t.n, t.most, t.latest, c.user_id FROM ({USERS.format('')}) t LEFT JOIN "
+        "customers c ON t.place = c.city",
+        (
+            USERS.format("user_id, "),
+            MATCHED % ("customers", "a.place = b.city", f"({USERS.format('')})"),
+            UNIQUE % "customers",
+        ),
+        is_exact=False,
+    ),
     "anti_join": Query(
         "user_id STRING",
         "SELECT user_id FROM customers c WHERE NOT EXISTS (SELECT * FROM visits v WHERE "
@@ -220,6 +238,8 @@ def rows_of(source: str, first: int, stop: int) -> list[dict[str, Any]]:
                 "amount": None if n % 19 == 0 else f"{n * 37 % 23}.{n % 4 * 25:02}",
                 "price": None if n % 23 == 0 else n * 29 % 31 / 4,
                 "note": None if n % 5 == 0 else f"place {n * 3 % 7}",
+                "big": None if n % 8 < 6 else f"{n}.25",
+                "exact": None if n % 9 < 7 else f"2026-01-01 00:00:{n % 60:02}.{n:06}",
                 "occurred": str(datetime(2026, 1, 1) + timedelta(seconds=n, milliseconds=n % 9)),
             }
             for n in range(first, stop)
@@ -284,7 +304,7 @@ def result(changes: Sequence[tuple[str, str]]) -> Counter[str]:
 def bootstrap(store: StateStore, plan: FlinkPlan, queries: Mapping[str, Query]) -> None:
     """Make each state of the plan from the first events, with the SQL of its query."""
     connection = duckdb.connect()
-    types = {"amount": pa.string(), "occurred": pa.string()}
+    types = dict.fromkeys(("amount", "big", "exact", "occurred"), pa.string())
     for source in SOURCES:
         rows = pa.Table.from_pylist(rows_of(source, 0, FIRST))
         rows = rows.cast(pa.schema([(f.name, types.get(f.name, f.type)) for f in rows.schema]))
@@ -292,7 +312,8 @@ def bootstrap(store: StateStore, plan: FlinkPlan, queries: Mapping[str, Query]) 
         columns = "*"
         if source == "events":
             columns = (
-                "* REPLACE (amount::DECIMAL(10, 2) AS amount, occurred::TIMESTAMP AS occurred)"
+                "* REPLACE (amount::DECIMAL(10, 2) AS amount, occurred::TIMESTAMP AS occurred, "
+                "big::DECIMAL(30, 2) AS big, exact::TIMESTAMP AS exact)"
             )
         connection.sql(f"CREATE TABLE {source} AS SELECT {columns} FROM {source}_text")
     tables = [table for query in queries.values() for table in query.tables]
