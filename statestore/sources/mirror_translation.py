@@ -4,7 +4,8 @@ An offset sync says where the copy of one source record is at the target. Mirror
 and then, so most offsets are between two syncs. The copy of a record after a sync is after the copy
 of the sync's record, and nothing else is certain: compaction and transactions leave gaps at the
 source, and a restart copies records twice. A translation is therefore never too late. It is exact,
-or it is earlier by a number of records that has an upper bound, or there is none.
+or it is earlier by at most a known number of records, or it is unknown. Second copies of records
+after the last sync are not known, and not in that number.
 
 The syncs of a partition count from the last time when one of the two offsets went back. Before
 that, one of the two topics was another one, or MirrorMaker started again from an older offset.
