@@ -25,7 +25,10 @@ MODULES = (
 )
 INNER = (StoreInspection, StoreMaintenance, LazySubtask, RestoredKeyedState, RestoredOperatorState)
 # Only the project itself makes objects of these classes.
-RESULTS = {"ImportedOperator", "ImportedState", "Manifest", "ShownLocation", "ShownOperator"}
+RESULTS = {
+    *("ExportedLocation", "ImportedOperator", "ImportedState", "Manifest", "ShownLocation"),
+    "ShownOperator",
+}
 
 
 def calls() -> Iterator[tuple[str, Callable[..., Any]]]:

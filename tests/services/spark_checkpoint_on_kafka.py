@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from statestore import StateStore
 from statestore.errors import StorageError
 from statestore.interop.spark_checkpoints import (
-    SourceChanges,
+    SparkTarget,
     bootstrap_location,
     export_checkpoint,
     import_checkpoint,
@@ -48,11 +48,9 @@ def _do(spark: SparkSession, given: dict[str, Any], step: dict[str, Any]) -> Any
             values = records(step["first"], step["last"])
             return Topics(given["bootstrap"]).fill(step.get("topic", given["topic"]), values)
         case "repartition":
-            changes = SourceChanges(renamed=step["renamed"], added=step["added"])
+            changes = SparkTarget(renamed_sources=step["renamed"], added_sources=step["added"])
             old = step["location"].replace(step["to"], step["from"])
-            moved = repartition_location(
-                spark, old, step["location"], partitions=3, sources=changes
-            )
+            moved = repartition_location(spark, old, step["location"], partitions=3, target=changes)
             return {name: json.loads(end) for name, end in moved.sources.items() if end != "-"}
         case "show":
             shown = show_location(spark, step["location"])
@@ -77,7 +75,7 @@ def _do(spark: SparkSession, given: dict[str, Any], step: dict[str, Any]) -> Any
                 store,
                 step["location"],
                 partitions=step["partitions"],
-                provider=step["provider"],
+                target=SparkTarget(provider=step["provider"]),
             )
             return [done.batch, len(done.stores[0].rows)]
         case "bootstrap":

@@ -18,6 +18,7 @@ from statestore.interop.spark_checkpoints import (
     import_checkpoint,
     show_location,
 )
+from statestore.interop.spark_checkpoints.spark_target import SparkTarget
 from statestore.interop.spark_checkpoints.state_files import Provider
 from statestore.spark.session import spark_session
 from statestore.streaming import MicroBatch, StatefulQuery
@@ -125,7 +126,7 @@ def _moved(
                 store,
                 f"{url}/{provider}",
                 partitions=3,
-                provider=provider,
+                target=SparkTarget(provider=provider),
                 storage_options=options,
             )
         export_progress(store, f"{url}/progress", storage_options=options)

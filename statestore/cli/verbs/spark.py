@@ -6,9 +6,9 @@ These verbs need Spark, so Spark modules are loaded only when one of them runs.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -17,6 +17,7 @@ from statestore.cli.command import Invocation, LazyVerb, Root, Verb, common_opti
 from statestore.cli.completion import complete_checkpoint
 from statestore.cli.drawing import count, counted, size, when
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
+from statestore.cli.spark_options import OPERATORS, location_module, shape_options, spark_target
 from statestore.extras import needs_extra
 from statestore.storage import open_storage
 
@@ -29,24 +30,18 @@ if TYPE_CHECKING:
         ShownLocation,
         ShownStore,
     )
-    from statestore.interop.spark_checkpoints.source_changes import SourceChanges
 
 __all__ = [
-    "OPERATORS",
     "check_location",
     "export_progress",
     "export_state",
     "exported_table",
     "import_state",
-    "location_module",
     "open_session",
-    "shape_options",
     "show_state",
     "spark",
     "write_sources",
 ]
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class SparkVerbs(Root):
@@ -93,11 +88,6 @@ def spark() -> None:
 spark.params.extend(common_options())
 
 
-def location_module(name: str) -> Any:
-    """Import a module that needs Spark."""
-    return importlib.import_module(f"statestore.interop.spark_checkpoints.{name}")
-
-
 def open_session(location: str, settings: Mapping[str, str] | None = None) -> Any:
     """Start Spark on this machine, with access to ``s3a://`` if the location needs it.
 
@@ -125,71 +115,6 @@ def check_location(location: str, batch: int | None, operators: Mapping[int, str
     opened.operators(opened.batch(batch))
 
 
-def _parse_operators(
-    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
-) -> Mapping[int, str]:
-    """Return the names of operators by number, from ``NUMBER=NAME``."""
-    operators = {}
-    for value in values:
-        number, separator, name = value.partition("=")
-        if not separator or not number.isdecimal():
-            raise click.BadParameter(f"{value!r} is not NUMBER=NAME, such as 0=dedupe")
-        operators[int(number)] = name
-    return operators
-
-
-def shape_options(function: F) -> F:
-    """Add ``--shuffle-partitions`` and ``--provider``, which a new location has."""
-    partitions = click.option(
-        "--shuffle-partitions",
-        "partitions",
-        type=int,
-        required=True,
-        metavar="N",
-        help="The new number of shuffle partitions of the query.",
-    )
-    provider = click.option(
-        "--provider", type=click.Choice(("hdfs", "rocksdb")), help="The provider. [as in the query]"
-    )
-    sources = click.option(
-        "--source",
-        "sources",
-        multiple=True,
-        callback=_parse_sources,
-        metavar="OLD=NEW",
-        help="Rename a source, by name or number; OLD= removes, =NEW adds. Repeatable.",
-    )
-    return partitions(provider(sources(function)))
-
-
-def _parse_sources(
-    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
-) -> Any:
-    """Return the changes of sources, from ``OLD=NEW``, ``OLD=`` and ``=NEW``."""
-    renamed: dict[str, str | None] = {}
-    added = []
-    for value in values:
-        old, separator, new = value.partition("=")
-        if not separator or not (old or new):
-            raise click.BadParameter(f"{value!r} is not OLD=NEW, OLD= or =NEW")
-        if old in renamed:
-            raise click.BadParameter(f"source {old!r} is changed twice")
-        if old:
-            renamed[old] = new or None
-        else:
-            added.append(new)
-    changes = location_module("source_changes").SourceChanges
-    return changes(renamed=renamed, added=tuple(added)) if values else None
-
-
-OPERATORS = click.option(
-    "--operator",
-    "operators",
-    multiple=True,
-    metavar="NUMBER=NAME",
-    callback=_parse_operators,
-    help="What an operator of Spark 3 is, if its columns do not tell it. Repeatable.",
-)
 """The option ``--operator``, for a location of Spark 3."""
 
 
@@ -352,7 +277,7 @@ def export_state(
     places: tuple[str, ...],
     partitions: int,
     provider: str | None,
-    sources: SourceChanges | None,
+    sources: Mapping[str, Any],
     checkpoint: str,
     progress: str | None,
     leave_out: tuple[str, ...],
@@ -367,11 +292,10 @@ def export_state(
             store,
             location,
             partitions=partitions,
-            provider=provider,
+            target=spark_target(provider, sources),
             checkpoint=checkpoint,
             progress=progress,
             leave_out=leave_out,
-            sources=sources,
             dry_run=dry_run,
             on_progress=on_progress,
         )

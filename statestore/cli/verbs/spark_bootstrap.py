@@ -16,7 +16,8 @@ import click
 from statestore.cli.arguments import INSTANT
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.output import Output, Page, cell, page, progress_bar, table_of
-from statestore.cli.verbs.spark import exported_table, location_module, open_session
+from statestore.cli.spark_options import location_module
+from statestore.cli.verbs.spark import exported_table, open_session
 from statestore.errors import InvalidArgumentError
 from statestore.interop.tables.duckdb_query import open_query
 from statestore.interop.tables.table_formats import open_table

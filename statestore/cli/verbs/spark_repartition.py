@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.output import Output, Page, progress_bar
-from statestore.cli.verbs.spark import (
-    OPERATORS,
-    check_location,
-    exported_table,
-    location_module,
-    open_session,
-    shape_options,
-    write_sources,
-)
+from statestore.cli.spark_options import OPERATORS, location_module, shape_options, spark_target
+from statestore.cli.verbs.spark import check_location, exported_table, open_session, write_sources
 
 if TYPE_CHECKING:
     from statestore.interop.spark_checkpoints.repartition import RepartitionedLocation
-    from statestore.interop.spark_checkpoints.source_changes import SourceChanges
 
 __all__ = ["repartition_state"]
 
@@ -57,7 +49,7 @@ def repartition_state(
     new: str,
     partitions: int,
     provider: str | None,
-    sources: SourceChanges | None,
+    sources: Mapping[str, Any],
     batch: int | None,
     operators: Mapping[int, str],
     dry_run: bool,
@@ -71,10 +63,9 @@ def repartition_state(
             location,
             new,
             partitions=partitions,
-            provider=provider,
+            target=spark_target(provider, sources),
             batch=batch,
             operators=operators,
-            sources=sources,
             dry_run=dry_run,
             on_progress=on_progress,
         )

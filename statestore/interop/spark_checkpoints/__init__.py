@@ -43,7 +43,7 @@ with needs_extra("spark", "checkpoints of Spark's queries"):
         ShownVariable,
         show_location,
     )
-    from statestore.interop.spark_checkpoints.source_changes import SourceChanges
+    from statestore.interop.spark_checkpoints.spark_target import SparkTarget
 
 __all__ = [
     "BootstrappedLocation",
@@ -57,8 +57,8 @@ __all__ = [
     "ShownQueryOperator",
     "ShownStore",
     "ShownVariable",
-    "SourceChanges",
     "SourcePosition",
+    "SparkTarget",
     "WantedColumn",
     "WantedState",
     "bootstrap_location",

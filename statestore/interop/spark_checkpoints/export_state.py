@@ -28,8 +28,8 @@ from statestore.interop.spark_checkpoints.location_writer import (
     write_location,
 )
 from statestore.interop.spark_checkpoints.rewriter import check_spark
-from statestore.interop.spark_checkpoints.source_changes import SourceChanges, change_sources
-from statestore.interop.spark_checkpoints.state_files import Provider
+from statestore.interop.spark_checkpoints.source_changes import change_sources
+from statestore.interop.spark_checkpoints.spark_target import SAME_QUERY, SparkTarget
 from statestore.interop.spark_checkpoints.stores import needs_rewriter, select_stores
 from statestore.interop.spark_checkpoints.target import Target
 from statestore.spark.compat import refuse_connect
@@ -66,11 +66,10 @@ def export_checkpoint(
     location: str,
     *,
     partitions: int,
-    provider: Provider | None = None,
+    target: SparkTarget = SAME_QUERY,
     checkpoint: int | str = "latest",
     progress: str | None = None,
     leave_out: Collection[str] = (),
-    sources: SourceChanges | None = None,
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
@@ -90,14 +89,13 @@ def export_checkpoint(
         store: the store; it was opened with a session of Spark Classic.
         location: a new path or URL.
         partitions: the new ``spark.sql.shuffle.partitions`` of the query.
-        provider: ``hdfs`` or ``rocksdb``; by default the provider of the imported query.
+        target: the provider and the sources of the query that continues, if they are others.
         checkpoint: the id, ``latest``, or a savepoint's name.
         progress: the checkpoint location of the ``StatefulQuery`` that continued with the state
             after its import, if there is one.
         leave_out: state to leave out of the location: ``operator`` or ``operator/state``. It must
             name the state of the source that the checkpoint does not have, and all states that do
             not belong to the query.
-        sources: sources to rename, remove or add, if the query that continues has other ones.
         dry_run: report the rows and bytes of each partition, without writing anything.
         storage_options: options for fsspec, to access the location and ``progress``.
         on_progress: a callback that receives the number of finished stores, the total, and the next
@@ -109,7 +107,7 @@ def export_checkpoint(
 
     Raises:
         InvalidArgumentError: if the store was opened without Spark, the checkpoint was not
-            imported, or ``partitions`` or ``provider`` is invalid. Also if the location is not
+            imported, or ``partitions`` or the provider is invalid. Also if the location is not
             empty, or is inside of another location or a store. Also if ``progress`` does not belong
             to the state, and for sources that cannot be changed so.
         LeftOutStateError: for such missing state that ``leave_out`` does not name.
@@ -121,7 +119,7 @@ def export_checkpoint(
         CorruptionError: if Spark reads back something else; the location stays unusable.
         StateStoreError: as ``store.restore``, or if the location cannot be written.
     """
-    check_shape(partitions, provider)
+    check_shape(partitions, target.provider)
     spark = store.parts.spark
     if spark is None:
         raise InvalidArgumentError(
@@ -131,23 +129,23 @@ def export_checkpoint(
     restored = store.restore(checkpoint=checkpoint)
     record = QueryRecord.from_checkpoint(restored)
     record = with_progress(record, progress, restored.checkpoint_id, storage_options)
-    record = change_sources(record, sources or SourceChanges())
+    record = change_sources(record, target)
     left_out = _check_left_out(restored.manifest, record, leave_out)
-    chosen = choose_provider(record, provider)
+    chosen = choose_provider(record, target.provider)
     states = select_stores(restored, record, chosen)
     if needs_rewriter(record, chosen):
         check_spark(spark)
-    target = Target(open_storage(location, storage_options), record.batch)
-    target.refuse_used((store.url, record.location))
+    new = Target(open_storage(location, storage_options), record.batch)
+    new.refuse_used((store.url, record.location))
     reporter = ProgressReporter(on_progress, len(states))
     if dry_run:
         stores = tuple(plan_store(state, partitions, reporter) for state in states)
     else:
-        stores = write_location(spark, target, record, states, (partitions, chosen), reporter)
+        stores = write_location(spark, new, record, states, (partitions, chosen), reporter)
     return ExportedLocation(
         store=store.url,
         checkpoint_id=restored.checkpoint_id,
-        location=target.storage.url,
+        location=new.storage.url,
         query_id=record.query_id,
         batch=record.batch,
         partitions=partitions,

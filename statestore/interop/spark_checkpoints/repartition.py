@@ -35,9 +35,9 @@ from statestore.interop.spark_checkpoints.parts import (
     read_stored_rows,
 )
 from statestore.interop.spark_checkpoints.rewriter import check_spark
-from statestore.interop.spark_checkpoints.source_changes import SourceChanges, change_sources
+from statestore.interop.spark_checkpoints.source_changes import change_sources
+from statestore.interop.spark_checkpoints.spark_target import SAME_QUERY, SparkTarget
 from statestore.interop.spark_checkpoints.state_damage import refuse_damaged_states
-from statestore.interop.spark_checkpoints.state_files import Provider
 from statestore.interop.spark_checkpoints.state_reader import (
     observe_bytes,
     observe_state,
@@ -97,10 +97,9 @@ def repartition_location(
     location: str,
     *,
     partitions: int,
-    provider: Provider | None = None,
+    target: SparkTarget = SAME_QUERY,
     batch: int | None = None,
     operators: Mapping[int, str] | None = None,
-    sources: SourceChanges | None = None,
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
@@ -117,10 +116,9 @@ def repartition_location(
         source: the query's checkpoint location, a path or URL.
         location: a new path or URL.
         partitions: the new ``spark.sql.shuffle.partitions`` of the query.
-        provider: ``hdfs`` or ``rocksdb``; by default the provider of the query.
+        target: the provider and the sources of the query that continues, if they are others.
         batch: a committed micro-batch; by default the newest.
         operators: the names of operators by number, as in :func:`import_checkpoint`.
-        sources: sources to rename, remove or add, if the query that continues has other ones.
         dry_run: report the rows and bytes of each partition, without writing anything.
         storage_options: options for fsspec, to access both locations.
         on_progress: a callback that receives the number of finished steps, the total, and the next
@@ -141,7 +139,7 @@ def repartition_location(
         CorruptionError: if Spark reads back something else; the location stays unusable.
         StorageError: if the location cannot be written.
     """
-    check_shape(partitions, provider)
+    check_shape(partitions, target.provider)
     refuse_connect(spark, "repartitioning the state of a query")
     old = CheckpointLocation(open_storage(source, storage_options), operators or {})
     number = old.batch(batch)
@@ -150,8 +148,8 @@ def repartition_location(
     refuse_unsupported(old, all_operators, plan)
     parts = [part for operator in all_operators for part in list_parts(operator)]
     own = [part for part in parts if not part.is_view]  # they have the rows of all views
-    target = Target(open_storage(location, storage_options), number)
-    target.refuse_used((old.url,))
+    new = Target(open_storage(location, storage_options), number)
+    new.refuse_used((old.url,))
     reporter = ProgressReporter(on_progress, 2 * len(own))
     with prepared_session(spark, old, number, all_operators) as url:
         refuse_damaged_states(spark, old, all_operators, number)
@@ -160,9 +158,9 @@ def repartition_location(
         logs = tuple(old.files(number))
         record = change_sources(
             QueryRecord(old.query_id, number, old.url, plan.ends, stores, logs, plan.names),
-            sources or SourceChanges(),
+            target,
         )
-        chosen = choose_provider(record, provider)
+        chosen = choose_provider(record, target.provider)
         for store in stores:
             refuse_unwritable(record, store, chosen)
         if needs_rewriter(record, chosen):
@@ -171,10 +169,10 @@ def repartition_location(
             written = tuple(plan_store(state, partitions, reporter) for state in states)
         else:
             shape = (partitions, chosen)
-            written = write_location(spark, target, record, states, shape, reporter)
+            written = write_location(spark, new, record, states, shape, reporter)
     return RepartitionedLocation(
         source=old.url,
-        location=target.storage.url,
+        location=new.storage.url,
         query_id=old.query_id,
         batch=number,
         partitions=partitions,

@@ -11,40 +11,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.spark_checkpoints.import_record import QueryRecord
 from statestore.interop.spark_checkpoints.query_settings import SOURCE_NAMES
+from statestore.interop.spark_checkpoints.spark_target import SparkTarget
 from statestore.streaming.planned import split_sources
 
-__all__ = ["SourceChanges", "change_sources"]
+__all__ = ["change_sources"]
 
 _NO_POSITION = "-"
 
 
-@dataclass(frozen=True, kw_only=True)
-class SourceChanges:
-    """What happens to the sources of a query.
-
-    A source without a name is called by its number in the plan, from 0. Sources that are not
-    mentioned keep their names; numbers are given in the old order to those that are left.
-
-    Attributes:
-        renamed: The new name or number of a source, by the old one; None removes the source.
-        added: Names or numbers of sources that the query did not have.
-    """
-
-    renamed: Mapping[str, str | None] = field(default_factory=dict)
-    added: Sequence[str] = ()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing changes."""
-        return not self.renamed and not self.added
-
-
-def change_sources(record: QueryRecord, changes: SourceChanges) -> QueryRecord:
+def change_sources(record: QueryRecord, target: SparkTarget) -> QueryRecord:
     """Return a record whose logs have other sources.
 
     If all sources get names, the offset log gets version 2, which Spark 4.2 and later read.
@@ -55,18 +35,18 @@ def change_sources(record: QueryRecord, changes: SourceChanges) -> QueryRecord:
         UnsupportedTypeError: If the query reads a source twice, as in a self-join: its folder does
             not tell which position belongs to it.
     """
-    if changes.is_empty:
+    if target.has_same_sources:
         return record
     version, _, *lines = dict(record.logs)[f"offsets/{record.batch}"].decode().split("\n")
     old = [name for name, _ in _split(version, lines)]
     _refuse_shared_folders(record, version, lines)
-    new = _new_names(old, changes)
-    names = [*filter(None, new.values()), *changes.added]
+    new = _new_names(old, target)
+    names = [*filter(None, new.values()), *target.added_sources]
     is_named = not all(map(str.isdecimal, names))
     new_version = "v2" if is_named or version == "v2" else "v1"
     was_named = not all(map(str.isdecimal, old))
     settings = {} if is_named == was_named else {SOURCE_NAMES: str(is_named).lower()}
-    logs = dict(_change_logs(record.logs, new, changes.added, new_version, settings))
+    logs = dict(_change_logs(record.logs, new, target.added_sources, new_version, settings))
     _, _, *changed = logs[f"offsets/{record.batch}"].decode().split("\n")
     sources = _split(new_version, changed)
     return replace(
@@ -97,32 +77,33 @@ def _refuse_shared_folders(record: QueryRecord, version: str, lines: Sequence[st
             )
 
 
-def _new_names(old: Sequence[str], changes: SourceChanges) -> dict[str, str | None]:
+def _new_names(old: Sequence[str], target: SparkTarget) -> dict[str, str | None]:
     """Return the new name of each old source, None for one that is removed."""
-    unknown = [name for name in changes.renamed if name not in old]
+    unknown = [name for name in target.renamed_sources if name not in old]
     if unknown:
         raise InvalidArgumentError(
             f"the query has no source {unknown[0]!r}, but {', '.join(old)} (a number is the "
             "position of a source without a name)"
         )
-    given = [*filter(None, changes.renamed.values()), *changes.added]
-    silent = [name for name in old if name not in changes.renamed]
+    given = [*filter(None, target.renamed_sources.values()), *target.added_sources]
+    silent = [name for name in old if name not in target.renamed_sources]
     if all(map(str.isdecimal, (*given, *silent))):
         free = [str(number) for number in range(len(given) + len(silent))]
-        new = _assign_numbers(old, changes, [name for name in free if name not in given])
+        new = _assign_numbers(old, target, [name for name in free if name not in given])
     else:
-        new = {name: changes.renamed.get(name, name) for name in old}
-    _refuse_wrong_names([*filter(None, new.values()), *changes.added])
+        new = {name: target.renamed_sources.get(name, name) for name in old}
+    _refuse_wrong_names([*filter(None, new.values()), *target.added_sources])
     return new
 
 
 def _assign_numbers(
-    old: Sequence[str], changes: SourceChanges, free: Sequence[str]
+    old: Sequence[str], target: SparkTarget, free: Sequence[str]
 ) -> dict[str, str | None]:
     """Give the free numbers to the sources that have none, in the old order."""
     rest = iter(free)
     return {
-        name: changes.renamed[name] if name in changes.renamed else next(rest, name) for name in old
+        name: target.renamed_sources[name] if name in target.renamed_sources else next(rest, name)
+        for name in old
     }
 
 

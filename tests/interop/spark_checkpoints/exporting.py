@@ -11,6 +11,7 @@ from pathlib import Path
 
 from statestore import StateStore
 from statestore.interop.spark_checkpoints.export_state import export_checkpoint
+from statestore.interop.spark_checkpoints.spark_target import SparkTarget
 from statestore.interop.spark_checkpoints.state_files import Provider
 from statestore.spark.session import spark_session
 from tests.servers.process import SHORT_LIVED_JVM
@@ -40,7 +41,7 @@ def main(url: str, folder: str, scratch: str) -> None:
     for number in range(1000):
         provider: Provider = "hdfs" if number % 2 else "rocksdb"
         target = Path(folder) / f"target-{number}"
-        export_checkpoint(store, str(target), partitions=3, provider=provider)
+        export_checkpoint(store, str(target), partitions=3, target=SparkTarget(provider=provider))
         print(target, flush=True)
 
 

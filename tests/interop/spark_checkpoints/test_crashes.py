@@ -35,6 +35,7 @@ from statestore.interop.spark_checkpoints.export_state import export_checkpoint
 from statestore.interop.spark_checkpoints.import_state import import_checkpoint
 from statestore.interop.spark_checkpoints.location import CheckpointLocation
 from statestore.interop.spark_checkpoints.parts import list_parts, map_columns, read_stored_rows
+from statestore.interop.spark_checkpoints.spark_target import SparkTarget
 from statestore.interop.spark_checkpoints.state_files import Provider
 from statestore.interop.spark_checkpoints.state_reader import observe_state, prepared_session
 from statestore.interop.spark_checkpoints.target import Target
@@ -98,7 +99,7 @@ class Kept:
             self.store(store),
             str(target),
             partitions=partitions,
-            provider=provider,
+            target=SparkTarget(provider=provider),
             **options,
         )
 

@@ -18,6 +18,7 @@ from statestore.interop.spark_checkpoints import (
     import_checkpoint,
     show_location,
 )
+from statestore.interop.spark_checkpoints.spark_target import SparkTarget
 from tests.interop.spark_checkpoints.queries import QUERIES, events, run
 
 pytestmark = pytest.mark.slow
@@ -82,7 +83,7 @@ def locations(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
                 StateStore.open(str(folder / "store"), spark=spark, layout="auto"),
                 str(folder / name),
                 partitions=2,
-                provider=provider,  # type: ignore[arg-type]
+                target=SparkTarget(provider=provider),  # type: ignore[arg-type]
             )
             continue
         run(

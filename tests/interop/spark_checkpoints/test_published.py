@@ -28,6 +28,7 @@ from statestore.errors import (
 )
 from statestore.interop.spark_checkpoints import export_checkpoint, import_checkpoint
 from statestore.interop.spark_checkpoints.location import CheckpointLocation
+from statestore.interop.spark_checkpoints.spark_target import SparkTarget
 from statestore.spark.compat import INSTALLED
 from statestore.storage import LocalStorage
 from tests.interop.spark_checkpoints.memory_stream import MemoryStream
@@ -262,9 +263,13 @@ def test_a_published_query_continues(
     assert sum(state.contents.rows for state in imported.record.stores) == published.rows
     if (published, provider) in REWRITTEN and INSTALLED < FIRST_WITH_REWRITER:
         with pytest.raises(MissingDependencyError, match=r"Spark 4\.2 or later is required"):
-            export_checkpoint(store, str(tmp_path / "moved"), partitions=3, provider=provider)
+            export_checkpoint(
+                store, str(tmp_path / "moved"), partitions=3, target=SparkTarget(provider=provider)
+            )
         return
-    export_checkpoint(store, str(tmp_path / "moved"), partitions=3, provider=provider)
+    export_checkpoint(
+        store, str(tmp_path / "moved"), partitions=3, target=SparkTarget(provider=provider)
+    )
     moved = published.resume(spark, tmp_path / "moved")
     assert moved == published.resume(spark, location)
     assert moved

@@ -32,6 +32,7 @@ from statestore.errors import (
 from statestore.interop.spark_checkpoints.export_state import export_checkpoint
 from statestore.interop.spark_checkpoints.import_state import import_checkpoint
 from statestore.interop.spark_checkpoints.location import UNFINISHED
+from statestore.interop.spark_checkpoints.spark_target import SparkTarget
 from tests.interop.spark_checkpoints.queries import BOTH, QUERIES, Query, events, run
 
 AGGREGATION = "spark.sql.streaming.aggregation.stateFormatVersion"
@@ -308,7 +309,7 @@ def exports(
         StateStore.open(str(store or kept.store), spark=spark or kept.spark, layout="auto"),
         str(target),
         partitions=partitions,
-        provider=provider,
+        target=SparkTarget(provider=provider),
         **options,
     )
 

@@ -29,6 +29,7 @@ from statestore.interop.spark_checkpoints import (
 from statestore.interop.spark_checkpoints.columns import StoreColumns
 from statestore.interop.spark_checkpoints.location import CheckpointLocation
 from statestore.interop.spark_checkpoints.query_settings import STRICT
+from statestore.interop.spark_checkpoints.spark_target import SparkTarget
 from statestore.storage import LocalStorage, Storage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.interop.spark_checkpoints.queries import (
@@ -80,7 +81,7 @@ class Moved:
             str(self.folder / "before"),
             str(self.folder / "moved"),
             partitions=partitions,
-            provider=provider,
+            target=SparkTarget(provider=provider),
         )
         assert (moved.partitions, moved.dry_run) == (partitions, False)
 
@@ -262,7 +263,7 @@ def no_change(location: Path) -> None:
     [
         (change_state, {}, DamagedFileError),
         (no_change, {"partitions": 0}, InvalidArgumentError),
-        (no_change, {"provider": "leveldb"}, InvalidArgumentError),
+        (no_change, {"target": SparkTarget(provider="leveldb")}, InvalidArgumentError),  # type: ignore[arg-type]
         (no_change, {"batch": 7}, InvalidArgumentError),
         (no_change, {"location": "inside"}, InvalidArgumentError),
     ],

@@ -12,6 +12,7 @@ from statestore import StateStore
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.spark_checkpoints.export_state import export_checkpoint
 from statestore.interop.spark_checkpoints.import_state import import_checkpoint
+from statestore.interop.spark_checkpoints.spark_target import SparkTarget
 from tests.interop.spark_checkpoints.queries import (
     NO_DATA_BATCHES,
     QUERIES,
@@ -76,7 +77,9 @@ class World:
         """Import a location, and export it."""
         import_checkpoint(self.spark, str(self.folder / here), self.store)
         target = str(self.folder / there)
-        export_checkpoint(self.store, target, partitions=partitions, provider=provider)
+        export_checkpoint(
+            self.store, target, partitions=partitions, target=SparkTarget(provider=provider)
+        )
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from statestore import StateStore
 from statestore.interop.spark_checkpoints import export_checkpoint, import_checkpoint
+from statestore.interop.spark_checkpoints.spark_target import SparkTarget
 from statestore.interop.spark_checkpoints.state_files import Provider
 from tests.interop.spark_checkpoints.queries import events, planned_only, settings, stream, texts
 
@@ -64,7 +65,9 @@ def test_sinks_have_each_row_once_over_an_export_and_restarts(
     start(spark, source, tmp_path / "first", sink, form)
     before, after = rows_of(spark, sink, form), list[str]()
     import_checkpoint(spark, str(tmp_path / "first"), store)
-    export_checkpoint(store, str(tmp_path / "second"), partitions=3, provider=provider)
+    export_checkpoint(
+        store, str(tmp_path / "second"), partitions=3, target=SparkTarget(provider=provider)
+    )
     for last in steps:
         events(source, last - 1, last)
         start(spark, source, tmp_path / "second", sink, form)

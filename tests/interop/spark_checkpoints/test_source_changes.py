@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
-from statestore.interop.spark_checkpoints import SourceChanges, repartition_location
+from statestore.interop.spark_checkpoints import SparkTarget, repartition_location
 from statestore.interop.spark_checkpoints.import_record import QueryRecord
 from statestore.interop.spark_checkpoints.query_settings import SOURCE_NAMES
 from statestore.interop.spark_checkpoints.source_changes import change_sources
@@ -34,14 +34,14 @@ def lines_of(record: QueryRecord) -> list[str]:
 
 def test_nothing_changes_by_default() -> None:
     record = record_of(*ENDS)
-    assert change_sources(record, SourceChanges()) is record
+    assert change_sources(record, SparkTarget()) is record
 
 
 @pytest.mark.parametrize("order", [*permutations(range(3))], ids=str)
 def test_numbers_are_permuted(order: tuple[int, ...]) -> None:
     record = record_of(*ENDS, folders=("0", "1"))
     renamed = {str(old): str(new) for old, new in enumerate(order)}
-    changed = change_sources(record, SourceChanges(renamed=renamed))
+    changed = change_sources(record, SparkTarget(renamed_sources=renamed))
     version, metadata, *ends = lines_of(changed)
     assert (version, metadata) == (NUMBERED_LOG, '{"conf":{}}')
     assert [ends[new] for new in order] == [*ENDS]
@@ -64,14 +64,16 @@ def test_numbers_are_permuted(order: tuple[int, ...]) -> None:
 def test_numbers_follow_the_old_order(
     renamed: dict[str, str | None], added: tuple[str, ...], ends: list[str]
 ) -> None:
-    changed = change_sources(record_of(*ENDS), SourceChanges(renamed=renamed, added=added))
+    changed = change_sources(
+        record_of(*ENDS), SparkTarget(renamed_sources=renamed, added_sources=added)
+    )
     assert lines_of(changed)[2:] == ends
 
 
 def test_sources_get_names() -> None:
     record = record_of(*ENDS, folders=("0", "1"))
     names: dict[str, str | None] = {"0": "orders", "1": "returns", "2": None}
-    changed = change_sources(record, SourceChanges(renamed=names, added=("late",)))
+    changed = change_sources(record, SparkTarget(renamed_sources=names, added_sources=("late",)))
     conf = f'{{"conf":{{"{SOURCE_NAMES}":"true"}}}}'
     assert lines_of(changed) == ["v2", conf, f"orders:{ENDS[0]}", f"returns:{ENDS[1]}"]
     assert changed.positions == {"orders": ENDS[0], "returns": ENDS[1]}
@@ -81,7 +83,7 @@ def test_sources_get_names() -> None:
 def test_named_sources_are_renamed_and_removed() -> None:
     record = record_of(f"orders:{ENDS[0]}", f"returns:{ENDS[1]}", version="v2")
     changed = change_sources(
-        record, SourceChanges(renamed={"orders": "purchases", "returns": None})
+        record, SparkTarget(renamed_sources={"orders": "purchases", "returns": None})
     )
     assert lines_of(changed)[2:] == [f"purchases:{ENDS[0]}"]
 
@@ -102,18 +104,18 @@ def test_wrong_changes_are_refused(
     renamed: dict[str, str | None], added: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
-        change_sources(record_of(*ENDS), SourceChanges(renamed=renamed, added=added))
+        change_sources(record_of(*ENDS), SparkTarget(renamed_sources=renamed, added_sources=added))
 
 
 def test_a_source_that_is_read_twice_is_refused() -> None:
     record = record_of(ENDS[1], ENDS[1], folders=("0",))
     with pytest.raises(UnsupportedTypeError, match="reads source 0 twice"):
-        change_sources(record, SourceChanges(renamed={"0": "1", "1": "0"}))
+        change_sources(record, SparkTarget(renamed_sources={"0": "1", "1": "0"}))
 
 
-def move(world: Named, changes: SourceChanges) -> None:
+def move(world: Named, target: SparkTarget) -> None:
     before, after = str(world.folder / "before"), str(world.folder / "after")
-    repartition_location(world.spark, before, after, partitions=2, sources=changes)
+    repartition_location(world.spark, before, after, partitions=2, target=target)
 
 
 def test_a_numbered_query_continues_without_one_source_and_with_another(
@@ -125,7 +127,7 @@ def test_a_numbered_query_continues_without_one_source_and_with_another(
         world.add(source, users)
     log = {"spark.sql.streaming.offsetLog.formatVersion": "1", UNFINISHED: "true"}
     world.run("before", conf=log)
-    move(world, SourceChanges(renamed={"0": None}, added=("0",)))
+    move(world, SparkTarget(renamed_sources={"0": None}, added_sources=("0",)))
     world.add("orders", "u")
     world.add("returns", "uz")
     world.add("late", "ua")
@@ -140,7 +142,7 @@ def test_a_named_query_continues_with_renamed_sources(spark: SparkSession, tmp_p
     for source, users in (("orders", "uv"), ("returns", "ux")):
         world.add(source, users)
     world.run("before")
-    move(world, SourceChanges(renamed={"orders": "purchases", "returns": None}))
+    move(world, SparkTarget(renamed_sources={"orders": "purchases", "returns": None}))
     world.add("orders", "uz")
     world.add("returns", "u")
     assert world.run("after", "purchases", partitions=2) == {
@@ -155,7 +157,7 @@ def test_a_query_without_names_gets_them(spark: SparkSession, tmp_path: Path) ->
         world.add(source, users)
     log = {"spark.sql.streaming.offsetLog.formatVersion": "1", UNFINISHED: "true"}
     world.run("before", conf=log)
-    move(world, SourceChanges(renamed={"0": "orders", "1": "returns"}))
+    move(world, SparkTarget(renamed_sources={"0": "orders", "1": "returns"}))
     world.is_named = True
     world.add("returns", "uz")
     assert world.run("after", "returns", "orders", partitions=2) == {

@@ -19,6 +19,7 @@ from statestore.interop.spark_checkpoints.export_state import export_checkpoint
 from statestore.interop.spark_checkpoints.import_state import ImportedCheckpoint, import_checkpoint
 from statestore.interop.spark_checkpoints.location import CheckpointLocation
 from statestore.interop.spark_checkpoints.show_location import show_location
+from statestore.interop.spark_checkpoints.spark_target import SparkTarget
 from statestore.interop.spark_checkpoints.variables import family_names, rebuild_families
 from statestore.snapshot.write_options import Changes
 from statestore.storage import LocalStorage
@@ -363,7 +364,7 @@ def test_another_provider_is_refused(taken: Taken, tmp_path: Path) -> None:
             taken.moves.store,
             str(tmp_path / "there"),
             partitions=7,
-            provider="hdfs",
+            target=SparkTarget(provider="hdfs"),
             checkpoint=taken.second.checkpoint_id,
         )
     assert not (tmp_path / "there").exists()

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from statestore import StateStore
 from statestore.interop.spark_checkpoints.export_state import export_checkpoint
 from statestore.interop.spark_checkpoints.import_state import import_checkpoint
+from statestore.interop.spark_checkpoints.spark_target import SparkTarget
 from tests.interop.spark_checkpoints.queries import PROVIDERS, events, settings, stream
 
 LEAVES = [
@@ -87,5 +88,5 @@ def test_random_values_keep_their_bytes(spark: SparkSession, tmp_path: Path, see
         opened,
         str(tmp_path / "target"),
         partitions=3,
-        provider="hdfs" if provider == "hdfs" else "rocksdb",
+        target=SparkTarget(provider="hdfs" if provider == "hdfs" else "rocksdb"),
     )
