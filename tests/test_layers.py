@@ -162,7 +162,7 @@ LAZY = {
     ("statestore.cli.verbs.ui", "statestore.ui.app"),  # ones that draw pages
     ("statestore.cli.verbs.ui", "statestore.ui.report"),
     (
-        "statestore.cli.verbs.spark",
+        "statestore.cli.spark_options",
         "statestore.interop.spark_checkpoints",
     ),  # ones that need Spark, or Flink's
     ("statestore.cli.verbs.spark", "statestore.spark.session"),
