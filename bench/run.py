@@ -22,6 +22,7 @@ from rich.table import Table
 from bench import (
     arrow_reads,
     arrow_writes,
+    bootstrap,
     by_key,
     changes,
     delta_log,
@@ -87,6 +88,7 @@ SECTIONS = (
     Section(("B30",), changes.costs, 5 * MILLION),
     Section(("B31",), memory.figures, memory.MEGABYTES),
     Section(("B32",), by_key.figures, by_key.KEYS),
+    Section(("B33",), bootstrap.figures, 10 * MILLION),
 )
 
 
