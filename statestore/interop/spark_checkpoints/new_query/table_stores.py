@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, Window
@@ -75,41 +75,38 @@ def build_stores(
 
     All tables are read, for the digests with which the written rows are compared.
     """
-    states = {(state.planned.part.operator, state.state): state for state in planned.states}
-    return tuple(_build_stores(planned, states, tables, partitions))
+    return tuple(
+        _variables_store(planned, part, tables, partitions)
+        if part.part.form is PartForm.FAMILIES
+        else _table_store(planned, part, tables, partitions)
+        for part in planned.parts
+        if not part.part.is_view
+    )
 
 
-def _build_stores(
-    planned: PlannedQuery,
-    states: Mapping[tuple[int, str], WantedState],
-    tables: Mapping[str, DataFrame],
-    partitions: int,
-) -> Iterator[StoreRows]:
-    parts = [part for part in planned.parts if not part.part.is_view]
-    sides = {
-        state.name: _number_rows(tables[state.name], state)
-        for state in planned.states
-        if state.is_join_side
-    }
-    for part in parts:
-        number, store = part.part.operator, part.part.store
-        if part.part.form is PartForm.FAMILIES:
-            views = [view for view in planned.parts if view.part.is_view]
-            variables = tuple(
-                (_imported(view, tables[states[number, view.part.state].name], partitions), table)
-                for view in views
-                if view.part.operator == number
-                for table in [tables[states[number, view.part.state].name]]
-            )
-            empty = ImportedStore(**vars(part.part), columns=part.columns, contents=RowSet(0, 0))
-            yield _VariablesStore(empty, variables)
-            continue
-        side = store.removesuffix(f"-{JOIN_ROWS}").removesuffix(f"-{JOIN_COUNTS}")
-        state = states[number, side]
-        table = sides[state.name] if state.is_join_side else tables[state.name]
-        if state.is_join_side and store.endswith(JOIN_COUNTS):
-            table = _count_rows(table, state, part)
-        yield _TableStore(_imported(part, table, partitions), table)
+def _variables_store(
+    planned: PlannedQuery, store: PlannedPart, tables: Mapping[str, DataFrame], partitions: int
+) -> _VariablesStore:
+    variables = []
+    for state in planned.states:
+        if state.planned.part.operator == store.part.operator:
+            table = tables[state.name]
+            variables.append((_imported(state.planned, table, partitions), table))
+    own = ImportedStore(**vars(store.part), columns=store.columns, contents=RowSet(0, 0))
+    return _VariablesStore(own, tuple(variables))
+
+
+def _table_store(
+    planned: PlannedQuery, store: PlannedPart, tables: Mapping[str, DataFrame], partitions: int
+) -> _TableStore:
+    name = store.part.state.removesuffix(f"-{JOIN_ROWS}").removesuffix(f"-{JOIN_COUNTS}")
+    state = planned.state(f"{store.part.uid}/{name}")
+    table = tables[state.name]
+    if state.is_join_side:
+        table = _number_rows(table, state)
+    if store.part.store.endswith(JOIN_COUNTS):
+        table = _count_rows(table, state, store)
+    return _TableStore(_imported(store, table, partitions), table)
 
 
 def _imported(planned: PlannedPart, table: DataFrame, partitions: int) -> ImportedStore:
@@ -139,7 +136,7 @@ def _count_rows(numbered: DataFrame, state: WantedState, counts: PlannedPart) ->
     *names, total = counts.columns.state_schema.names
     (index,) = state.store_columns.entry_columns
     keys = state.store_columns.key_columns
-    # The last row of a key has the highest number. A comparison of keys would unite 0.0 and -0.0.
+    # The last row of a key has the highest number.
     last = numbered.groupBy(*(column_of(name) for name in keys)).agg(F.max(index).alias(index))
     return last.select(
         *(column_of(key).alias(name) for key, name in zip(keys, names, strict=True)),
