@@ -1,4 +1,4 @@
-"""Start a job with state from a table, beside the replay of the history by the engine itself.
+"""Start a job with state from a table, compared with the replay of its history by the engine.
 
 The job counts and sums the events of each key. Spark and Flink replay the history from files: Spark
 from Parquet, in one micro-batch, and Flink from JSON. The table has the result, one row per key. It

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -37,13 +37,16 @@ from statestore.restore.key_group_weights import Weight
 from statestore.settings import read_text
 
 __all__ = [
+    "INSTANT",
     "SPAN",
     "Bytes",
     "Parallelism",
+    "distinct",
     "graph_of",
     "key_of",
     "key_value",
     "limit_option",
+    "named_values",
     "parse_key",
     "parse_row",
     "parse_value",
@@ -52,6 +55,8 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+K = TypeVar("K")
+V = TypeVar("V")
 _MOST_ROWS = 1000
 
 
@@ -270,6 +275,40 @@ class _Span(click.ParamType):  # type: ignore[type-arg]
 
 SPAN = _Span()
 """The type of an option that takes a duration; its value is text."""
+
+
+def named_values(
+    option: str, form: str, texts: Sequence[str], *, at_last: bool = False
+) -> dict[str, str]:
+    """Return what a repeatable option of the form ``NAME=VALUE`` says, by name.
+
+    Args:
+        option: The option, for messages.
+        form: Its form, for messages, such as ``COLUMN=TYPE``.
+        texts: Its values.
+        at_last: Whether the last ``=`` of a value divides it, and not the first.
+
+    Raises:
+        click.UsageError: For a value of another form, and for a name that is given twice.
+    """
+    return distinct(option, (_named_value(option, form, text, at_last) for text in texts))
+
+
+def _named_value(option: str, form: str, text: str, at_last: bool) -> tuple[str, str]:
+    name, equals, value = text.rpartition("=") if at_last else text.partition("=")
+    if not (name and equals and value):
+        raise click.UsageError(f"{option} {text!r} must have the form {form}")
+    return name, value
+
+
+def distinct(option: str, pairs: Iterable[tuple[K, V]]) -> dict[K, V]:
+    """Return the pairs by name; a usage error for a name that is given twice."""
+    values: dict[K, V] = {}
+    for name, value in pairs:
+        if name in values:
+            raise click.UsageError(f"{option} is passed twice for {name}; pass it only once")
+        values[name] = value
+    return values
 
 
 class _Instant(click.ParamType):  # type: ignore[type-arg]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from statestore.cli.arguments import distinct
+
 if TYPE_CHECKING:
     from statestore.interop.spark_checkpoints.spark_target import SparkTarget
 
@@ -74,13 +76,13 @@ def _parse_operators(
     context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> Mapping[int, str]:
     """Return the names of operators by number, from ``NUMBER=NAME``."""
-    operators = {}
+    operators = []
     for value in values:
         number, separator, name = value.partition("=")
         if not separator or not number.isdecimal():
             raise click.BadParameter(f"{value!r} is not NUMBER=NAME, such as 0=dedupe")
-        operators[int(number)] = name
-    return operators
+        operators.append((int(number), name))
+    return distinct("--operator", operators)
 
 
 OPERATORS = click.option(

@@ -119,6 +119,8 @@ def test_the_types_of_the_job_are_shown_before_anything_is_written(run: Run) -> 
             ("orders", "to", "--type", "parts/union"),
             "--type 'parts/union' must have the form UID/STATE=TYPE",
         ),
+        (("orders", "to", "--type", "a=int", "--type", "a=long"), "--type is passed twice for a"),
+        (("orders", "to", "--moved", "a=b", "--moved", "a=c"), "--moved is passed twice for a"),
         (("orders", "orders/to"), "is inside"),
         (("orders", "to", "--flink", "3"), "'3', which is not a version of Flink 1 or 2"),
         (

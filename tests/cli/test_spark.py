@@ -275,6 +275,12 @@ def test_sources_are_changed_on_the_way(
     assert done["sources"] == positions
 
 
+def test_the_name_of_an_operator_is_passed_once(here: Path, run: Run) -> None:
+    done = run("spark", "show", "checkpoints/orders", "--operator", "0=a", "--operator", "00=b")
+    assert done.exit_code == 2
+    assert "--operator is passed twice for 0" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("source", "message"), [("0", "is not OLD=NEW"), ("7=x", "has no source '7', but 0")]
 )
@@ -323,12 +329,12 @@ def test_a_new_query_is_planned_and_starts_with_a_csv_file(run: Run) -> None:
         (("job.py:build", "--empty", STATE), "name the NEW location"),
         (("job.py:build", "./new", "--empty", "x"), f"no table is given for {STATE}"),
         (("job.py:build", "./new", "--table", "x=y"), "the query has no state 'x'"),
-        (("job.py:build", "./new", "--table", "x"), "must have the form NAME=VALUE"),
+        (("job.py:build", "./new", "--table", "x"), "must have the form STATE=PLACE"),
         (("job.py:build", "./new", "--watermark", "soon"), "a time is 2026-11-27T10:00:00Z"),
         (("job.py:build", "./new", "--sql", f"{STATE}=SELECT 1 AS k"), "column 'k' is int"),
         (
             ("job.py:build", "./new", "--empty", STATE, "--table", f"{STATE}=totals.parquet"),
-            "contradicts the table",
+            "is passed twice for stateStoreSave-0/default",
         ),
     ],
 )

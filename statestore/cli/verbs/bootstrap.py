@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from statestore.cli.arguments import named_values
 from statestore.cli.command import Invocation, Verb, one_state_options, pass_invocation
 from statestore.cli.drawing import amount, count, counted
 from statestore.cli.output import Bar, Output, Page, cell, page, progress_bar, table_of
@@ -204,7 +205,7 @@ def bootstrap_state(
 ) -> Output[BootstrapSummary]:
     """Begin a state with the rows of a table, as a new checkpoint."""
     plan: AnyPlan
-    table = _open(source, sql, file_format, _pairs("--type", types))
+    table = _open(source, sql, file_format, named_values("--type", "COLUMN=TYPE", types))
     if flink_plan is not None:
         plan, table = _plan_flink(
             invocation, table, (flink_plan, uid_format, uid, name), max_parallelism
@@ -233,7 +234,7 @@ def bootstrap_state(
                 entry=entry or None,
                 time_domain=time_domain,
                 hash_scheme=hash_scheme,
-                key_types=_pairs("--key-type", key_types) or None,
+                key_types=named_values("--key-type", "COLUMN=TYPE", key_types) or None,
             ),
         )
     if invocation.settings.output == "text":
@@ -321,16 +322,6 @@ def _open(
             "the rows that are there with --sql if that is intended"
         )
     return table
-
-
-def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
-    pairs = {}
-    for text in texts:
-        column, equals, value = text.partition("=")
-        if not (column and equals and value):
-            raise click.UsageError(f"{option} {text!r} must have the form COLUMN=TYPE")
-        pairs[column] = value
-    return pairs
 
 
 def _time_to_live(ttl: str | None, column: str | None) -> TimeToLive | None:

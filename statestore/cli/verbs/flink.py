@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
+from statestore.cli.arguments import distinct, named_values
 from statestore.cli.command import Invocation, LazyVerb, Root, Verb, common_options, pass_invocation
 from statestore.cli.drawing import count, size
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
@@ -26,9 +27,9 @@ __all__ = [
     "allowed_places",
     "dropping",
     "flink",
-    "folder_pair",
     "hash_recipes",
     "moved_folders",
+    "parse_moved",
     "recipe_pair",
     "repack_state",
     "show_state",
@@ -147,7 +148,7 @@ def show_state(
         shown = module.show_savepoint(
             savepoint,
             on_progress=progress,
-            access=module.SavepointAccess(moved=dict(map(folder_pair, moved)), allow=allow),
+            access=module.SavepointAccess(moved=parse_moved(moved), allow=allow),
         )
     return Output(shown, write_savepoint, _find_damage(shown))
 
@@ -210,18 +211,15 @@ def repack_state(
             parallelism=parallelism,
             drop=drop,
             on_progress=progress,
-            key_hash=dict(map(recipe_pair, recipes)),
-            access=module.SavepointAccess(moved=dict(map(folder_pair, moved)), allow=allow),
+            key_hash=distinct("--key-hash", map(recipe_pair, recipes)),
+            access=module.SavepointAccess(moved=parse_moved(moved), allow=allow),
         )
     return Output(repacked, write_repacked)
 
 
-def folder_pair(text: str) -> tuple[str, str]:
-    """Parse the old and the new folder of a ``--moved`` option."""
-    old, equals, new = text.partition("=")
-    if not (old and equals and new):
-        raise click.UsageError(f"--moved {text!r} must have the form OLD=NEW")
-    return old, new
+def parse_moved(moved: tuple[str, ...]) -> dict[str, str]:
+    """Return the new folders of ``--moved`` by the old ones, whose names can contain ``=``."""
+    return named_values("--moved", "OLD=NEW", moved, at_last=True)
 
 
 def recipe_pair(text: str) -> tuple[str, str]:

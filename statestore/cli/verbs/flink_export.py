@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from statestore.cli.arguments import named_values
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.completion import complete_checkpoint, complete_operator
 from statestore.cli.drawing import count, size
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
-from statestore.cli.verbs.flink import allowed_places, folder_pair, moved_folders
+from statestore.cli.verbs.flink import allowed_places, moved_folders, parse_moved
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.parsing import parse_toml
 
@@ -154,14 +155,14 @@ def export_state(
             parallelism=parallelism,
             max_parallelism=max_parallelism,
             target=module.FlinkTarget(
-                types=dict(map(_declaration, types)),
+                types=named_values("--type", "UID/STATE=TYPE or UID=TYPE", types),
                 version=version,
                 written_by=written_by,
                 classes=None if classes is None else _read_classes(classes),
             ),
             dry_run=dry_run,
             on_progress=progress,
-            access=module.SavepointAccess(moved=dict(map(folder_pair, moved)), allow=allow),
+            access=module.SavepointAccess(moved=parse_moved(moved), allow=allow),
             selection=module.ExportSelection(
                 operators=operators or None, leave_out=leave_out, carry=carry
             ),
@@ -174,13 +175,6 @@ def _read_classes(file: Path) -> dict[str, Any]:
         return parse_toml(file.read_text())
     except ValueError as error:
         raise click.UsageError(f"--classes: {file} is not valid TOML: {error}") from error
-
-
-def _declaration(text: str) -> tuple[str, str]:
-    name, equals, declared = text.partition("=")
-    if not (name and equals and declared):
-        raise click.UsageError(f"--type {text!r} must have the form UID/STATE=TYPE or UID=TYPE")
-    return name, declared
 
 
 def write_exported(page: Page, exported: ExportedSavepoint) -> None:

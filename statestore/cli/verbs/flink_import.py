@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from statestore.cli.arguments import distinct, named_values
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
-from statestore.cli.verbs.flink import allowed_places, dropping, hash_recipes, recipe_pair
+from statestore.cli.verbs.flink import (
+    allowed_places,
+    dropping,
+    hash_recipes,
+    parse_moved,
+    recipe_pair,
+)
 from statestore.durations import milliseconds_of
 from statestore.errors import IncompleteError, InvalidArgumentError
 from statestore.format.left_out import LeftOutState, left_out_text
@@ -138,14 +144,17 @@ def import_state(
             drop=drop,
             threads=threads,
             on_progress=progress,
-            access=module.SavepointAccess(
-                moved=dict(_pairs("--moved", "OLD=NEW", moved)), allow=allow
-            ),
+            access=module.SavepointAccess(moved=parse_moved(moved), allow=allow),
             hints=module.SavepointHints(
-                uids=dict(map(_uid, uids)),
+                uids=distinct("--uid", map(_uid, uids)),
                 columns=None if columns is None else _tables(columns),
-                key_hash=dict(map(recipe_pair, recipes)),
-                ttl={state: _duration(time) for state, time in _pairs("--ttl", "STATE=TIME", ttl)},
+                key_hash=distinct("--key-hash", map(recipe_pair, recipes)),
+                ttl={
+                    state: _duration(time)
+                    for state, time in named_values(
+                        "--ttl", "STATE=TIME", ttl, at_last=True
+                    ).items()
+                },
             ),
         )
     return Output(_summary(imported), write_imported, _problem(imported))
@@ -161,14 +170,6 @@ def _problem(imported: ImportedSavepoint) -> IncompleteError | None:
         "--leave-out names these parts. To import only some operators, name them with "
         "--operator; to refuse such savepoints, pass --strict"
     )
-
-
-def _pairs(option: str, form: str, texts: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    for text in texts:
-        left, equals, right = text.rpartition("=")
-        if not (left and equals and right):
-            raise click.UsageError(f"{option} {text!r} must have the form {form}")
-        yield left, right
 
 
 def _uid(text: str) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar, get_args
 
 import click
 
+from statestore.cli.arguments import distinct
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import (
     Invocation,
@@ -242,15 +243,15 @@ def _cluster(brokers: str, config: Path | None, seconds: float) -> KafkaCluster:
 
 
 def _options(file: Path) -> dict[str, str]:
-    options = {}
+    options = []
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         name, equals, value = line.strip().partition("=")
         if not name or name.startswith("#"):
             continue
         if not equals:  # without the line itself, which may have a password
             raise click.UsageError(f"line {number} of {file} must have the form name=value")
-        options[name.strip()] = value.strip()
-    return options
+        options.append((name.strip(), value.strip()))
+    return distinct(f"an option of {file}", options)
 
 
 def _refusal(plan: TranslationPlan) -> IncompatibleStateError | None:

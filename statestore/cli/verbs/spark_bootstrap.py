@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from statestore.cli.arguments import INSTANT
+from statestore.cli.arguments import INSTANT, distinct, named_values
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.output import Output, Page, cell, page, progress_bar, table_of
 from statestore.cli.spark_options import location_module
@@ -139,10 +139,9 @@ def bootstrap_location(
     dry_run: bool,
 ) -> Output[QueryPlan] | Output[BootstrappedLocation]:
     """Start a query that has never run with state from tables."""
-    places, statements = _pairs("--table", tables), _pairs("--sql", queries)
-    for name in empty:
-        if name in places or name in statements:
-            raise click.UsageError(f"--empty {name} contradicts the table that is given for it")
+    places = named_values("--table", "STATE=PLACE", tables)
+    statements = named_values("--sql", "STATE=SELECT", queries)
+    distinct("--table, --sql or --empty", ((name, None) for name in (*places, *statements, *empty)))
     if new is None and (places or statements or empty):
         raise click.UsageError("name the NEW location for which the tables are")
     build = _load_function(job)
@@ -172,23 +171,11 @@ def bootstrap_location(
     return Output(made, write_bootstrapped)
 
 
-def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (name and equals and value):
-            raise click.UsageError(f"{option} {text!r} must have the form NAME=VALUE")
-        if name in pairs:
-            raise click.UsageError(f"{option} has two values for {name}")
-        pairs[name] = value
-    return pairs
-
-
 def _spark_settings(
     settings: tuple[str, ...], partitions: int | None, provider: str | None
 ) -> dict[str, str]:
     location = location_module("location")
-    values = _pairs("--conf", settings)
+    values = named_values("--conf", "NAME=VALUE", settings)
     if partitions is not None:
         values[location_module("operator_reader").SHUFFLE_PARTITIONS] = str(partitions)
     if provider is not None:

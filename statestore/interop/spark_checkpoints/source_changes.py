@@ -1,4 +1,4 @@
-"""Change the sources of a query while its location is written anew.
+"""Change the sources of a query while a new location is written for it.
 
 Spark finds the position of a source in the offset log by its number in the plan (version 1), or by
 its name (version 2). A query whose plan has other sources cannot continue with the old log, or
