@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from statestore import StateStore
 from statestore.errors import DamagedFileError, InvalidArgumentError
 from statestore.interop.spark_checkpoints import (
+    SparkTarget,
     export_checkpoint,
     export_progress,
     import_checkpoint,
@@ -156,7 +157,7 @@ def test_a_query_with_named_sources_moves(named: Named, provider: Any) -> None:
     }
     shown = show_location(named.spark, str(named.folder / "before"))
     assert {*shown.source_names} == {"orders", "returns"}
-    named.give("after", 5, provider=provider)
+    named.give("after", 5, target=SparkTarget(provider=provider))
     named.add("returns", "uz")
     named.add("late", "ua")
     sources = ("late", "returns", "orders")
