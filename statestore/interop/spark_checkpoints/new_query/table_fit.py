@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from statestore.display import counted
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, SchemaMismatchError
 from statestore.interop.spark_checkpoints.columns import KEY_BYTES
 from statestore.interop.spark_checkpoints.new_query.source_frames import source_frame
@@ -85,7 +86,7 @@ def refuse_unfit_rows(rows: DataFrame, wanted: WantedState) -> None:
     problems = dict(_row_problems(wanted))
     flags = [F.coalesce(condition, F.lit(False)).cast("int") for condition in problems.values()]
     if wanted.is_join_side:
-        counted = rows.agg(F.lit(0), *(F.sum(flag) for flag in flags))
+        sums = rows.agg(F.lit(0), *(F.sum(flag) for flag in flags))
     else:
         names = [f"problem_{index}" for index in range(len(flags))]
         named = [flag.alias(name) for flag, name in zip(flags, names, strict=True)]
@@ -93,11 +94,12 @@ def refuse_unfit_rows(rows: DataFrame, wanted: WantedState) -> None:
         grouped = by_key.agg(
             F.count("*").alias("rows"), *(F.sum(name).alias(name) for name in names)
         )
-        counted = grouped.agg(F.sum(F.col("rows") - 1), *(F.sum(name) for name in names))
-    (counts_row,) = counted.collect()
+        sums = grouped.agg(F.sum(F.col("rows") - 1), *(F.sum(name) for name in names))
+    (counts_row,) = sums.collect()
     copies, *numbers = counts_row
     texts = [
-        f"{number:,} rows have {text}, such as {'; '.join(example_rows(rows.where(condition)))}"
+        f"{counted(number, 'row')} with {text}, such as "
+        f"{'; '.join(example_rows(rows.where(condition)))}"
         for number, (text, condition) in zip(numbers, problems.items(), strict=True)
         if number
     ]
@@ -283,7 +285,7 @@ def _refuse_duplicates(rows: DataFrame, wanted: WantedState, copies: int) -> Non
         .where("rows > 1")
     )
     raise DuplicateKeyError(
-        f"the table for {wanted.name} has {copies:,} rows with the key of another row "
+        f"the table for {wanted.name} has {counted(copies, 'row')} with the key of another "
         f"({', '.join(wanted.key_names) or 'the state has a single row'}), such as "
         f"{'; '.join(example_rows(repeated.select('names.*')))}. A state has one row for each key: "
         "aggregate the rows first"

@@ -129,7 +129,7 @@ def test_all_differences_are_named(spark: SparkSession, state: WantedState) -> N
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"count": "cast(null as long) as count"}, "1 rows have a null in column 'count'"),
+        ({"count": "cast(null as long) as count"}, "1 row with a null in column 'count'"),
         (
             {"half": "-0.0D as _groupingexpression"},
             "the key -0.0 in column '_groupingexpression', which Spark finds as 0.0",
