@@ -31,6 +31,8 @@ PACKAGING := $(VENV)/packaging
 # The newest release of each supported version of Spark.
 SPARKS := 4.0.5 4.1.4 4.2.1 4.3.0
 SPARK := $(firstword $(SPARKS))
+# Each release has an environment, and works in make test-versions on the stores of this tree.
+RELEASES := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' releases.toml)
 # Spark is started through a Java that fits, wherever it is installed.
 WITH_JAVA := JAVA_HOME="$$($(PY) statestore/spark/java.py)" && export JAVA_HOME &&
 
@@ -39,7 +41,7 @@ PIP_FAILED = { echo "pip could not install the packages, for the reason above; c
 	"name a mirror in PIP_INDEX_URL or a proxy in HTTPS_PROXY, and repeat the command" >&2; exit 16; }
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo examples test durations test-long test-flink test-spark compatibility quick kills kills-streaming lint check races flips damages histories fuzz simulate protocol bench docs site dist lock clean
+.PHONY: help demo cluster-demo examples test durations test-long test-flink test-spark test-versions compatibility quick kills kills-streaming lint check races flips damages histories fuzz simulate protocol bench docs site dist lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -58,7 +60,7 @@ examples: $(READY) $(DELTA) ## run the notebooks in examples/, as the tests do
 # for Spark about as long as they compute.
 test: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(KAFKA) $(FLINK) $(QUICK) ## run all tests, three files at a time; ARGS="-k name" goes to pytest
 	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(or $(WORKERS),3) --dist loadfile --no-loadscope-reorder \
-		-m "not long" $(ARGS)
+		-m "not long and not versions" $(ARGS)
 
 durations: ## run all tests and record in tests/durations.json how long each file takes
 	@$(MAKE) --no-print-directory test ARGS="--record-durations $(ARGS)"
@@ -67,6 +69,9 @@ test-spark: build/spark-$(SPARK)/.ready ## test each feature that uses Spark wit
 	@$(WITH_JAVA) build/spark-$(SPARK)/bin/python -m pytest -p no:unraisableexception \
 		-W ignore::ResourceWarning --junitxml build/spark-$(SPARK)/tests.xml \
 		$(or $(ARGS),tests/spark/test_versions.py)
+
+test-versions: $(RELEASES:%=build/release-%/.ready) ## let each release and this tree work on the same stores; ARGS="-k name" goes to pytest
+	@$(PY) -m pytest -m versions $(ARGS) tests/versions
 
 compatibility: $(READY) ## run test-spark with each version, also with other Pythons, and write docs/compatibility.md anew
 	@for version in $(SPARKS); do $(MAKE) --no-print-directory test-spark SPARK=$$version || exit 1; done
@@ -79,7 +84,7 @@ quick: $(READY) ## run the tests that need no JVM, no server and no long histori
 
 test-long: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(KAFKA) $(QUICK) ## run the tests that take too long for each run, except Flink's
 	@$(WITH_JAVA) $(PY) -m pytest --hypothesis-profile long \
-		-m "(long or examples) and not flink" $(ARGS)
+		-m "(long or examples) and not flink and not versions" $(ARGS)
 
 test-flink: $(READY) $(FLINK) $(KAFKA) $(PYFLINK) ## run the tests that need real Flink, all of them
 	@$(WITH_JAVA) PYFLINK_PYTHON=$(abspath $(PYFLINK))/bin/python $(PY) -m pytest -m flink $(ARGS)
@@ -174,6 +179,11 @@ build/spark-%/.ready: $(READY)
 	@$(PY) -c "import sysconfig; print(f'import site; site.addsitedir({sysconfig.get_path(\"purelib\")!r})')" \
 		> "$$(build/spark-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
 	@touch $@
+
+# A release, built from its commit; all other packages are those of .venv.
+build/release-%/.ready: $(READY) releases.toml
+	@echo "for make test-versions: release $*"
+	@$(PY) -m tests.versions.releases $* && touch $@
 
 # A step that fails stops the command that needs it; the step says why, in one sentence.
 $(DELTA): $(READY)

@@ -17,7 +17,10 @@ from tests.wheel.environment import MB, Environment
 
 ROOT = Path(__file__).parent.parent.parent
 FOLDERS = ("conf", "docs", "jobs", "statestore", "tests")
-FILES = ("LICENSE", "MANIFEST.in", "Makefile", "README.md", "pyproject.toml", "requirements.lock")
+FILES = (
+    *("LICENSE", "MANIFEST.in", "Makefile", "README.md", "pyproject.toml", "releases.toml"),
+    "requirements.lock",
+)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +88,8 @@ def test_the_sdist_has_docs_jobs_settings_and_tests(tree: Path, tmp_path: Path) 
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     has = {
-        *("README.md", "LICENSE", "Makefile", "requirements.lock", "statestore/store.py"),
+        *("README.md", "LICENSE", "Makefile", "requirements.lock", "releases.toml"),
+        "statestore/store.py",
         *("docs/index.md", "conf/restore.toml", "jobs/restore.py", "tests/conftest.py"),
         *("tests/wheel/test_wheel.py", "statestore/ui/templates/page.html"),
     }

@@ -1,0 +1,75 @@
+"""The model of the matrix finds a row, a digest or an element that a store does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.versions.content import FORMS, Content
+from tests.versions.history import History
+from tests.versions.peer import Peer, RefusedError, running
+
+pytestmark = pytest.mark.slow
+
+Change = Callable[[Content], Content]
+
+
+def with_value(name: str, column: str, value: Any) -> Change:
+    """Return a change of one value of the first row of a state."""
+
+    def change(content: Content) -> Content:
+        identity, row = min(content.rows[name].items())
+        return content.with_rows(name, {identity: row | {column: value}}, set())
+
+    return change
+
+
+def without_a_row(content: Content) -> Content:
+    """Delete a row."""
+    name = FORMS[0].name
+    return content.with_rows(name, {}, {min(content.rows[name])})
+
+
+CHANGES: dict[str, Change] = {
+    "a value": with_value("totals/by-number", "text", "other"),
+    "a digit": with_value("windows/sums", "sum", Decimal("0.1234567891")),
+    "a sign of zero": with_value("totals/by-user", "share", -0.0),
+    "a row": without_a_row,
+    "an element": lambda content: replace(content, offset=content.offset + 1),
+}
+
+
+@pytest.fixture(scope="module")
+def peer() -> Any:
+    """A process with this tree."""
+    with running(None) as peer:
+        yield peer
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_model_finds_each_difference(change: str, tmp_path: Path, peer: Peer) -> None:
+    history = History(tmp_path, Random(change), {"table_format": "parquet"})
+    zero = with_value("totals/by-user", "share", 0.0)
+    content, requests = history.draw()
+    content = zero(content)
+    requests[0]["rows"] = FORMS[0].table(content.rows[FORMS[0].name])
+    done = peer("write", url=history.url, requests=requests, store=history.store, parallelism=2)
+    history.add(done["id"], content)
+    history.check(peer)
+    history.contents[done["id"]] = CHANGES[change](content)
+    with pytest.raises(AssertionError, match="tree, checkpoint 1 of"):
+        history.check(peer)
+
+
+def test_a_peer_reports_the_stores_own_errors_only(tmp_path: Path, peer: Peer) -> None:
+    with pytest.raises(RefusedError) as refused:
+        peer("expire", url=str(tmp_path / "none"), retain=1)
+    assert refused.value.names[:2] == ("StoreNotFoundError", "NotFoundError")
+    with pytest.raises(AssertionError, match="TypeError"):
+        peer("expire", url=str(tmp_path / "none"), keep=1)
