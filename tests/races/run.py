@@ -6,19 +6,21 @@
 The processes run for the whole command. Each takes part in one race per lane at a time. On S3 there
 are many lanes, because the test server delays the loser of a colliding put for seconds. Prints
 counts, and every problem with the seed that draws the same race again. The exit code is 1 if there
-was a problem.
+was a problem. With ``--release 0.1.0`` every other writer is of that release, which
+``make build/release-0.1.0/.ready`` builds.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import multiprocessing
 import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,13 +33,17 @@ from tests.races.check import problems
 from tests.races.plan import MOST_WRITERS, Race, Try, draw
 from tests.races.worker import Task, run_worker
 from tests.servers.s3 import s3_server
+from tests.versions.peer import process_of
+from tests.versions.releases import RELEASES, Release
 
-__all__ = ["Place", "Result", "main", "on_disk", "on_s3", "run_races"]
+__all__ = ["TREE", "Place", "Result", "main", "on_disk", "on_s3", "run_races"]
 
 DISK_LANES, S3_LANES = 2, 32
 DISK_UNIT, S3_UNIT = 0.02, 0.2
 LEAD_SECONDS = 0.005
 PATIENCE_SECONDS = 120
+TREE = "this tree"
+RELEASED_WORKER = "tests.versions.race_worker"
 
 
 @dataclass(frozen=True)
@@ -62,15 +68,18 @@ class Result:
     races: int = 0
     writers: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
+    winners: Counter[str] = field(default_factory=Counter)  # by their release
     problems: list[str] = field(default_factory=list)
 
-    def add(self, race: Race, tries: list[Try], found: list[str]) -> None:
-        """Add one race to the counts."""
+    def add(self, race: Race, tries: list[Try], found: list[str], releases: Sequence[str]) -> None:
+        """Add one race to the counts; ``releases`` has the release of each writer."""
         self.races += 1
         self.writers += len(race.parts)
         for each in tries:
             replaced = each.outcome == "conflict" and "has taken over" in each.message
             self.outcomes["replaced" if replaced else each.outcome] += 1
+            if each.outcome == "committed":
+                self.winners[releases[each.writer]] += 1
         self.problems += found
 
     def __str__(self) -> str:
@@ -98,10 +107,23 @@ def on_s3() -> Iterator[Place]:
         yield Place(server.url("races"), options, S3_LANES, S3_UNIT)
 
 
-def run_races(place: Place, races: int, *, seed: int, seconds: float, verbose: bool) -> Result:
-    """Run races until the requested number is reached or the time is over."""
+def run_races(
+    place: Place,
+    races: int,
+    *,
+    seed: int,
+    seconds: float,
+    verbose: bool,
+    release: Release | None = None,
+) -> Result:
+    """Run races until the requested number is reached or the time is over.
+
+    With ``release``, every other writer is of that release.
+    """
     result, numbers, deadline = Result(), count(1), time.monotonic() + seconds
-    with _workers(place.lanes) as lanes, ThreadPoolExecutor(place.lanes) as drivers:
+    releases = [release if release and writer % 2 else None for writer in range(MOST_WRITERS)]
+    names = [release.version if release else TREE for release in releases]
+    with _workers(place.lanes, releases) as lanes, ThreadPoolExecutor(place.lanes) as drivers:
 
         def drive(lane: list[Connection]) -> None:
             while (number := next(numbers)) <= races and time.monotonic() < deadline:
@@ -111,7 +133,7 @@ def run_races(place: Place, races: int, *, seed: int, seconds: float, verbose: b
                     tries, found = _race(race, url, place, lane)
                 except Exception as error:  # noqa: BLE001 - a run tells of all its races
                     tries, found = [], [f"race {number}: {error!r}"]
-                result.add(race, tries, found)
+                result.add(race, tries, found, names)
                 if found:
                     print(*found, f"(seed {seed})", sep="\n", flush=True)
                 elif result.races % 50 == 0 and verbose:
@@ -145,30 +167,33 @@ def _race(
 
 
 @contextmanager
-def _workers(lanes: int) -> Iterator[list[list[Connection]]]:
-    """Start the processes; yield, for each lane, a connection to each process."""
+def _workers(lanes: int, releases: Sequence[Release | None]) -> Iterator[list[list[Connection]]]:
+    """Start a process of each release; yield, for each lane, a connection to each process."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.races.worker"])
     ours: list[list[Connection]] = [[] for _ in range(lanes)]
     processes = []
-    for _ in range(MOST_WRITERS):
-        pairs = [context.Pipe() for _ in range(lanes)]
-        process = context.Process(
-            target=run_worker, args=([theirs for _, theirs in pairs],), daemon=True
-        )
-        process.start()
-        processes.append(process)
-        for lane, (end, theirs) in zip(ours, pairs, strict=True):
-            theirs.close()
-            lane.append(end)
-    try:
-        yield ours
-    finally:
-        for lane in ours:
-            for end in lane:
+    with contextlib.ExitStack() as released:
+        try:
+            for release in releases:
+                pairs = [context.Pipe() for _ in range(lanes)]
+                for lane, (end, _) in zip(ours, pairs, strict=True):
+                    lane.append(end)
+                theirs = [end for _, end in pairs]
+                if release is not None:
+                    released.enter_context(process_of(release, RELEASED_WORKER, theirs))
+                    continue
+                process = context.Process(target=run_worker, args=(theirs,), daemon=True)
+                process.start()
+                processes.append(process)
+                for end in theirs:
+                    end.close()
+            yield ours
+        finally:
+            for end in itertools.chain.from_iterable(ours):
                 end.close()
-        for process in processes:
-            process.join(PATIENCE_SECONDS)
+            for process in processes:
+                process.join(PATIENCE_SECONDS)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -179,11 +204,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="draws other races; 1")
     parser.add_argument("--seconds", type=float, default=3600, help="stop after these; 3600")
     parser.add_argument("--s3", action="store_true", help="on the tests' S3 server, not on disk")
+    versions = {release.version: release for release in RELEASES}
+    parser.add_argument("--release", choices=versions, help="every other writer is of it")
     asked = parser.parse_args(arguments)
+    release = versions.get(asked.release)
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(on_s3() if asked.s3 else on_disk())
-        result = run_races(place, asked.races, seed=asked.seed, seconds=asked.seconds, verbose=True)
+        result = run_races(
+            place,
+            asked.races,
+            seed=asked.seed,
+            seconds=asked.seconds,
+            verbose=True,
+            release=release,
+        )
     print(f"{result}, in {time.monotonic() - began:.0f} s", flush=True)
     return 1 if result.problems else 0
 
