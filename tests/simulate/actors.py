@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +38,10 @@ UID, NAME = "u", "s"
 
 @dataclass(frozen=True, order=True)
 class Actor:
-    """A command of a plan: its start time, its clock skew and its arguments."""
+    """A command of a plan: its start time, its clock skew and its arguments.
+
+    ``release`` is the version of the release that runs it; empty for this tree.
+    """
 
     verb: str
     name: str
@@ -45,6 +49,7 @@ class Actor:
     skew_ms: int = 0
     store: str = "a"
     options: tuple[tuple[str, Any], ...] = ()
+    release: str = ""
 
     def option(self, name: str, default: Any) -> Any:
         """Return an argument."""
@@ -53,7 +58,11 @@ class Actor:
     def __str__(self) -> str:
         told = "".join(f" {name}={value}" for name, value in self.options)
         clock = f", clock off by {self.skew_ms} ms" if self.skew_ms else ""
-        return f"{self.name}: {self.verb} on {self.store}{told} from hour {self.hours:g}{clock}"
+        release = f" of release {self.release}" if self.release else ""
+        return (
+            f"{self.name}{release}: {self.verb} on {self.store}{told} from hour "
+            f"{self.hours:g}{clock}"
+        )
 
 
 def row(key: str) -> dict[str, Any]:
@@ -93,7 +102,7 @@ def take(
     Returns None if the store reports that it has the ``batch`` already; the rows are then in the
     newest checkpoint.
     """
-    run.writing += 1
+    run.world.writing += 1
     graph = None if label == UID else graph_of(label)
     try:
         made = store.snapshot(parallelism=1, graph=graph, checkpoint_id=checkpoint_id, batch=batch)
@@ -103,7 +112,7 @@ def take(
         newest = run.world.checker.latest(where)
         return put(run, made, where, keys, newest, how=how, rest=rest, label=label)
     finally:
-        run.writing -= 1
+        run.world.writing -= 1
 
 
 def put(
@@ -154,14 +163,14 @@ def put(
 
 @dataclass
 class Run:
-    """A world and its actors."""
+    """A world and its actors; ``entering`` exchanges the modules, if its actors are of a release."""
 
     world: World
+    entering: Callable[[], AbstractContextManager[None]] = nullcontext
     errors: list[str] = field(default_factory=list)
     unfinished: list[Actor] = field(default_factory=list)
     # the number of actors that created a hold, by its name
     makers: Counter[str] = field(default_factory=Counter)
-    writing: int = 0  # the number of jobs' checkpoints that are being taken
 
     def spawn(self, actor: Actor) -> None:
         """Start an actor at its time."""
@@ -169,7 +178,9 @@ class Run:
         tasks: list[Task] = []
         body = lambda: self._act(actor, tasks[0])  # noqa: E731
         tasks.append(
-            self.world.scheduler.spawn(actor.name, body, at_ms=at_ms, skew_ms=actor.skew_ms)
+            self.world.scheduler.spawn(
+                actor.name, body, at_ms=at_ms, skew_ms=actor.skew_ms, entering=self.entering
+            )
         )
 
     def _act(self, actor: Actor, task: Task) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -383,12 +383,41 @@ MIXES = {
 }
 
 
-def drawn(seed: int, mixes: tuple[str, ...] = tuple(MIXES)) -> tuple[str, Plan, Chance]:
-    """Return the name of a seed's mix, its plan, and the settings for drawing its events."""
+JOBS = ("job", "batches", "twice", "query")
+
+
+def _of_releases(random: Random, plan: Plan, releases: tuple[str, ...]) -> Plan:
+    """Let some actors be of a release, and the others of this tree.
+
+    They are the jobs, all others, drawn ones, or the ones that start before an upgrade.
+    """
+    release, upgrade = random.choice(releases), random.choice((0.2, 1.0, 30.0))
+    fleets: tuple[Callable[[Actor], bool], ...] = (
+        lambda actor: actor.verb in JOBS,
+        lambda actor: actor.verb not in JOBS,
+        lambda actor: random.random() < 0.5,
+        lambda actor: actor.hours < upgrade,
+    )
+    is_old = random.choice(fleets)
+    actors = tuple(
+        replace(actor, release=release) if is_old(actor) else actor for actor in plan.actors
+    )
+    return replace(plan, actors=actors, release=random.choice(("", release)))
+
+
+def drawn(
+    seed: int, mixes: tuple[str, ...] = tuple(MIXES), releases: tuple[str, ...] = ()
+) -> tuple[str, Plan, Chance]:
+    """Return the name of a seed's mix, its plan, and the settings for drawing its events.
+
+    With ``releases``, some actors are of one of these.
+    """
     random = Random(seed)
     name = random.choice(mixes)
     mix = MIXES[name]
     kind, setup = random.choice(mix.kinds), random.choice(mix.setups)
     plan = Plan(kind, setup, tuple(mix.actors(random)), label=mix.label)
+    if releases:
+        plan = _of_releases(Random(f"{seed} releases"), plan, releases)
     rate = min(random.choice((1 / 120, 1 / 40, 1 / 12)) * mix.often, 0.2)
     return name, plan, Chance(random, rate, random.randint(1, 5), mix.events)

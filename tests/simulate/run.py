@@ -4,7 +4,8 @@
 
 Prints one line with counts. For each violation it prints the seed, the violation and the shortest
 plan that reproduces it, and the exit code is 1. ``--seed N --steps 1`` runs one schedule again, and
-``--trace`` prints its calls.
+``--trace`` prints its calls. With ``--release 0.1.0`` some actors are of that release, which
+``make build/release-0.1.0/.ready`` builds.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from collections import Counter
 from tests.simulate.plans import MIXES, drawn
 from tests.simulate.shrink import shrunk
 from tests.simulate.simulation import Outcome, simulate
+from tests.versions.releases import RELEASES
 
 __all__ = ["main", "run_schedules"]
 
 
 def run_schedules(
-    seeds: range, mixes: tuple[str, ...], *, most_wrong: int = 1
+    seeds: range, mixes: tuple[str, ...], *, most_wrong: int = 1, releases: tuple[str, ...] = ()
 ) -> tuple[Counter[str], int, list[tuple[int, str, Outcome]]]:
     """Return the number of schedules of each mix, the number of calls, and the violations."""
     counts: Counter[str] = Counter()
@@ -32,7 +34,7 @@ def run_schedules(
     for done, seed in enumerate(seeds):
         if sys.stderr.isatty() and done % 100 == 0:
             print(f"\r{done:,} of {len(seeds):,} schedules", end="", file=sys.stderr, flush=True)
-        mix, plan, chance = drawn(seed, mixes)
+        mix, plan, chance = drawn(seed, mixes, releases)
         outcome = simulate(plan, chance)
         counts[mix] += 1
         calls += outcome.calls
@@ -54,6 +56,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--mix", action="append", choices=[*MIXES], help="only such; again for more"
     )
+    parser.add_argument(
+        "--release",
+        action="append",
+        default=[],
+        choices=[release.version for release in RELEASES],
+        help="some actors are of it; again for more",
+    )
     parser.add_argument("--most", type=int, default=1, help="stop after so many that are wrong; 1")
     parser.add_argument("--no-shrink", action="store_true", help="print what was drawn as it is")
     parser.add_argument("--trace", action="store_true", help="print the calls of what is wrong")
@@ -61,7 +70,9 @@ def main(arguments: list[str] | None = None) -> int:
     began = time.monotonic()
     seeds = range(asked.seed, asked.seed + asked.steps)
     mixes = tuple(asked.mix or MIXES)
-    counts, calls, wrong = run_schedules(seeds, mixes, most_wrong=asked.most)
+    counts, calls, wrong = run_schedules(
+        seeds, mixes, most_wrong=asked.most, releases=tuple(asked.release)
+    )
     for seed, mix, outcome in wrong:
         short = outcome if asked.no_shrink else shrunk(outcome)
         assert short.wrong is not None

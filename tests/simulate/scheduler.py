@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 
 __all__ = ["EPOCH_MS", "HOUR_MS", "Event", "Killed", "Scheduler", "Stopped", "Task"]
@@ -70,6 +70,8 @@ class Task:
     met: set[str] = field(default_factory=set)  # the kinds of events that it met
     waited: int = 0  # minutes of stalls by events
     changed: bool = False  # its last call changed a file
+    # entered while it runs
+    entering: Callable[[], AbstractContextManager[None]] = nullcontext
     baton: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     thread: threading.Thread | None = None
 
@@ -98,9 +100,19 @@ class Scheduler:
         self._power: Event | None = None
         self._quiet = 0
 
-    def spawn(self, name: str, run: Callable[[], None], *, at_ms: int, skew_ms: int = 0) -> Task:
-        """Add an actor that starts at a time."""
+    def spawn(
+        self,
+        name: str,
+        run: Callable[[], None],
+        *,
+        at_ms: int,
+        skew_ms: int = 0,
+        entering: Callable[[], AbstractContextManager[None]] | None = None,
+    ) -> Task:
+        """Add an actor that starts at a time; it is by default of its creator's release."""
         task = Task(name, run, at_ms, skew_ms)
+        if entering is not None or self.current is not None:
+            task.entering = entering or self.current.entering  # type: ignore[union-attr]
         self.tasks.append(task)
         self._queue.append(task)
         return task
@@ -142,13 +154,14 @@ class Scheduler:
     def _go(self, task: Task) -> None:
         self._queue.remove(task)
         self.current = task
-        if task.thread is None:
-            task.started, task.began_ms = True, self.now_ms
-            task.thread = threading.Thread(target=self._body, args=(task,), daemon=True)
-            task.thread.start()
-        else:
-            task.baton.release()
-        self._main.acquire()
+        with task.entering():
+            if task.thread is None:
+                task.started, task.began_ms = True, self.now_ms
+                task.thread = threading.Thread(target=self._body, args=(task,), daemon=True)
+                task.thread.start()
+            else:
+                task.baton.release()
+            self._main.acquire()
         self.current = None
         if not task.ended:
             self._queue.append(task)

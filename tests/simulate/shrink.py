@@ -42,12 +42,16 @@ def _less(plan: Plan) -> Iterator[Plan]:
 def _simpler(plan: Plan) -> Iterator[Plan]:
     for number in range(plan.setup):
         yield replace(plan, setup=number)
+    if plan.release:
+        yield replace(plan, release="")
     for place, actor in enumerate(plan.actors):
         simpler = [replace(actor, skew_ms=0)] if actor.skew_ms else []
         for name, value in (("count", 1), ("pause", 0), ("how", "full"), ("back", 0)):
             if actor.option(name, value) != value:
                 options = tuple((n, value if n == name else v) for n, v in actor.options)
                 simpler.append(replace(actor, options=options))
+        if actor.release:
+            simpler.append(replace(actor, release=""))
         if actor.hours:
             simpler.append(replace(actor, hours=0.0))
         for other in simpler:

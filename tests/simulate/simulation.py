@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -10,9 +11,11 @@ from statestore.errors import StateStoreError
 from tests.simulate.actors import UID, Actor, Run, label_of, take
 from tests.simulate.check import DATA
 from tests.simulate.documents import KEY
+from tests.simulate.released import ACTORS, released_run, replaced_modules
 from tests.simulate.scheduler import HOUR_MS, Event, Task
 from tests.simulate.verbs import VERBS
 from tests.simulate.world import Image, World
+from tests.versions.side_by_side import second_package
 
 __all__ = ["Chance", "Outcome", "Plan", "simulate"]
 
@@ -27,7 +30,8 @@ DAY_MS = 25 * HOUR_MS  # longer than the minimum age
 class Plan:
     """A plan: the storage, the number of earlier checkpoints, the actors and the events.
 
-    ``label`` is the uid of the operator, or the first name of an operator without uid.
+    ``label`` is the uid of the operator, or the first name of an operator without uid. ``release``
+    is the release that takes the earlier checkpoints; empty for this tree.
     """
 
     kind: str
@@ -35,10 +39,12 @@ class Plan:
     actors: tuple[Actor, ...]
     events: tuple[Event, ...] = ()
     label: str = UID
+    release: str = ""
 
     def __str__(self) -> str:
         name = "" if self.label == UID else f" of an operator without uid, {self.label!r}"
-        lines = [f"on {self.kind}, {self.setup} checkpoints{name} before"]
+        by = f" by release {self.release}" if self.release else ""
+        lines = [f"on {self.kind}, {self.setup} checkpoints{name} before{by}"]
         lines += [f"  {actor}" for actor in self.actors]
         lines += [f"  * {event}" for event in self.events]
         return "\n".join(lines)
@@ -84,17 +90,20 @@ def simulate(plan: Plan, chance: Chance | None = None, *, trace: bool = False) -
 
     world = World(plan.kind, decide)
     run = Run(world)
+    runs = {"": run} | {version: released_run(run, version) for version in _releases(plan)}
     kinds = {event.kind for event in plan.events} | set(chance.kinds if chance else ())
     world.disk.remembers = "power" in kinds
     try:
-        with world.entered():
-            _prepare(run, plan)
+        with world.entered(), ExitStack() as replaced:
+            for version in _releases(plan):
+                replaced.enter_context(replaced_modules(world, version))
+            _prepare(runs[plan.release], plan)
             world.disk.settle()
             world.scheduler.tasks.clear()
             world.scheduler.trace = [] if trace else None
             begun.append(True)
             for actor in plan.actors:
-                run.spawn(replace(actor, hours=actor.hours + 1))
+                runs[actor.release].spawn(replace(actor, hours=actor.hours + 1))
             world.scheduler.run()
             begun.clear()
             if world.checker.wrong_is is None and world.scheduler.crashed is None:
@@ -108,6 +117,11 @@ def simulate(plan: Plan, chance: Chance | None = None, *, trace: bool = False) -
     calls = sum(task.calls for task in world.scheduler.tasks)
     seen = replace(plan, events=tuple(met)) if chance else plan
     return Outcome(seen, wrong, calls, run.errors, world.scheduler.trace or [])
+
+
+def _releases(plan: Plan) -> list[str]:
+    """Return the releases that take part."""
+    return sorted({plan.release, *(actor.release for actor in plan.actors)} - {""})
 
 
 def _drawn(chance: Chance, met: int, task: Task, operation: str, name: str) -> Event | None:
@@ -138,29 +152,31 @@ BLOCKS = ("a/statestore.json", "a/writers/")  # if damaged, they block writers
 def _alone(run: Run, do: Callable[[], object], doing: str = "setup") -> None:
     """Do something while no other actor runs."""
     scheduler = run.world.scheduler
-    task = scheduler.spawn(doing, do, at_ms=scheduler.now_ms)  # type: ignore[arg-type]
+    entering = run.entering
+    task = scheduler.spawn(doing, do, at_ms=scheduler.now_ms, entering=entering)  # type: ignore[arg-type]
     task.doing = f"{doing} by itself"
     scheduler.run()
 
 
-_PREPARED: dict[tuple[str, int, str], Image] = {}
+_PREPARED: dict[tuple[str, int, str, str], Image] = {}
 
 
 def _prepare(run: Run, plan: Plan) -> None:
     """Take the checkpoints that exist before the actors start; later runs copy the first result."""
-    place = plan.kind, plan.setup, plan.label
+    place = plan.kind, plan.setup, plan.label, plan.release
     if place in _PREPARED:
         run.world.bring(_PREPARED[place])
         return
     for number in range(plan.setup):
-        _alone(run, lambda number=number: _set_up(run, number, plan.label))  # type: ignore[misc]
+        _alone(run, lambda number=number: _set_up(run, number, plan))  # type: ignore[misc]
     _PREPARED[place] = run.world.image()
 
 
-def _set_up(run: Run, number: int, label: str) -> None:
+def _set_up(run: Run, number: int, plan: Plan) -> None:
     keys = ("purged", "first") if number == 0 else (f"before-{number}",)
     how = "full" if number == 0 else "changes"
-    take(run, run.world.store("a"), "a", keys, how=how, label=label)
+    taking = second_package(plan.release).module(ACTORS).take if plan.release else take
+    taking(run, run.world.store("a"), "a", keys, how=how, label=plan.label)
 
 
 def _quiet(run: Run) -> None:

@@ -79,7 +79,7 @@ def twice(run: Run, actor: Actor) -> None:
     before = latest(actor.store)
     ids = (None, before.number + actor.option("apart", 1) if before else None)
     begun: dict[int, tuple[CheckpointWriter, Checkpoint | None]] = {}
-    run.writing += 1
+    run.world.writing += 1
     try:
         for place, number in enumerate(ids):
             made = store.snapshot(parallelism=1, checkpoint_id=number)
@@ -90,7 +90,7 @@ def twice(run: Run, actor: Actor) -> None:
                 key = f"{actor.name}-{place}"
                 put(run, made, actor.store, (key,), newest, how=how, rest=rest)
     finally:
-        run.writing -= 1
+        run.world.writing -= 1
         for made, _ in begun.values():
             made.abandon()
 
@@ -99,7 +99,7 @@ def restored(run: Run, actor: Actor) -> None:
     """Make a backup, and later replace the store with it, while jobs have the store open."""
     backup = run.world.copy_of(actor.store)
     run.world.scheduler.wait(60 * actor.option("pause", 2))
-    while run.writing:  # a writer cannot be stopped between its last check and its put
+    while run.world.writing:  # a writer cannot be stopped between its last check and its put
         run.world.scheduler.wait(60)
     run.world.bring_back(actor.store, backup)
 
@@ -175,11 +175,11 @@ def compact(run: Run, actor: Actor) -> None:
 def edit(run: Run, actor: Actor) -> None:
     """Put one row into the newest checkpoint."""
     key, label = f"{actor.name}-edit", label_of(run.world.checker.latest(actor.store))
-    run.writing += 1
+    run.world.writing += 1
     try:
         done = run.world.store(actor.store).maintenance.edit(label, NAME, put=[row(key)])
     finally:
-        run.writing -= 1
+        run.world.writing -= 1
     assert done.new_checkpoint_id is not None
     _derived(run, actor.store, done.new_checkpoint_id, key)
 

@@ -78,6 +78,7 @@ class World:
         self.bucket.changed = self._changed
         self.scheduler.power_is_lost = self._lose_power
         self.scheduler.time_passes = lambda minutes: self.disk.settle() if minutes > 10 else None
+        self.writing = 0  # the number of jobs' checkpoints that are being taken
         self._count = 0
 
     def storage(self, name: str) -> Storage:
@@ -178,7 +179,13 @@ class World:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Replace the modules' dependencies on the real world; restore them at the end."""
+        """Replace the dependencies on the real world; restore them at the end."""
+        with self.replaced(), self.disk.calls():
+            yield
+
+    @contextmanager
+    def replaced(self) -> Iterator[None]:
+        """Replace the clocks, ids and threads of the product's modules."""
         host = lambda: self.scheduler.current.name if self.scheduler.current else "host"  # noqa: E731
         others = {
             "time": (time, _like(time, time_ns=self.time_ns, time=lambda: self.time_ns() / 1e9)),
@@ -195,7 +202,7 @@ class World:
                     changed.append((module, name, real))
         try:
             # The simulator's files are small, but they are copied in several pieces.
-            with self.disk.calls(), patch.object(copy_files, "_CHUNK_BYTES", 150):
+            with patch.object(copy_files, "_CHUNK_BYTES", 150):
                 yield
         finally:
             for module, name, real in changed:

@@ -1,0 +1,104 @@
+"""Actors of a release and of this tree meet in a simulated world, also during an upgrade."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import statestore
+from statestore.catalog.fence import Fence
+from tests.simulate.actors import Actor
+from tests.simulate.plans import MIXES, drawn
+from tests.simulate.run import run_schedules
+from tests.simulate.simulation import Plan, simulate
+from tests.versions.releases import Release
+from tests.versions.side_by_side import SecondPackage, second_package
+
+pytestmark = [
+    pytest.mark.versions,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("real_threads"),
+]
+
+
+@pytest.fixture
+def second(release: Release) -> Iterator[SecondPackage]:
+    """The package of a release next to this tree's, which must not be affected."""
+    ours = {name: module for name, module in sys.modules.items() if is_of_the_package(name)}
+    yield second_package(release.version)
+    now = {name: module for name, module in sys.modules.items() if is_of_the_package(name)}
+    assert ours.items() <= now.items()
+
+
+def is_of_the_package(name: str) -> bool:
+    return name.partition(".")[0] == "statestore" or name.startswith("tests.simulate.")
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(1500, marks=pytest.mark.long)])
+def test_a_sample_of_the_schedules(count: int, second: SecondPackage) -> None:
+    """I4, I5, I6, I9, I10; `make simulate ARGS="--release 0.1.0"` runs more."""
+    releases = (second.release.version,)
+    counts, calls, wrong = run_schedules(
+        range(count), tuple(MIXES), most_wrong=count, releases=releases
+    )
+    assert counts.total() == count
+    assert calls > 50 * count
+    assert [(seed, mix, one.wrong) for seed, mix, one in wrong] == []
+
+
+def test_the_actors_of_a_release_use_its_package(
+    second: SecondPackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks: Counter[str] = Counter()
+    classes = {"release": second.module("statestore.catalog.fence").Fence, "tree": Fence}
+    for name, fence in classes.items():
+        real = fence.check
+
+        def counted(self: Fence, name: str = name, real: object = real) -> None:
+            checks[name] += 1
+            real(self)  # type: ignore[operator]
+
+        monkeypatch.setattr(fence, "check", counted)
+    options = (("count", 2), ("how", "changes"))
+    for number, version in enumerate(("", second.release.version)):
+        before = checks.copy()
+        job = Actor("job", "job1", 0.0, 0, "a", options, version)
+        outcome = simulate(Plan("local", 1, (job,), release=version))
+        assert (outcome.wrong, outcome.errors) == (None, [])
+        # At the end this tree commits once with every store.
+        new = checks - before
+        assert (new["release"] > new["tree"]) is bool(number)
+    files = second.files.values()
+    assert all(Path(file).is_relative_to(second.release.packages) for file in files)
+    assert not Path(str(statestore.__file__)).is_relative_to(second.release.packages)
+
+
+def test_a_defect_of_a_release_is_found(
+    second: SecondPackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replaced writer of the release continues after one of this tree."""
+    fence = second.module("statestore.catalog.fence").Fence
+    monkeypatch.setattr(fence, "check", lambda self: None)
+    monkeypatch.setattr(fence, "check_after_put", lambda self, checkpoint_id: None)
+    found = first_violation(second)
+    assert found is not None
+    _, plan, _ = drawn(found, ("jobs",), (second.release.version,))
+    assert {actor.release for actor in plan.actors} == {"", second.release.version}
+    monkeypatch.undo()
+    _, plan, chance = drawn(found, ("jobs",), (second.release.version,))
+    assert simulate(plan, chance).wrong is None
+
+
+def first_violation(second: SecondPackage) -> int | None:
+    """Return the first seed with a violation in a plan with actors of both."""
+    for seed in range(1, 300):
+        _, plan, chance = drawn(seed, ("jobs",), (second.release.version,))
+        if len({actor.release for actor in plan.actors}) == 1:
+            continue
+        if simulate(plan, chance).wrong is not None:
+            return seed
+    return None
