@@ -163,7 +163,7 @@ def put(
 
 @dataclass
 class Run:
-    """A world and its actors; ``entering`` exchanges the modules, if its actors are of a release."""
+    """A world and its actors; ``entering`` exchanges the modules for actors of a release."""
 
     world: World
     entering: Callable[[], AbstractContextManager[None]] = nullcontext
