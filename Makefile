@@ -27,6 +27,7 @@ FLINK := $(VENV)/.flink
 AZURITE := $(VENV)/.azurite
 HDFS := $(VENV)/.hdfs
 PYFLINK := $(VENV)/pyflink
+NEWEST := build/newest
 PACKAGING := $(VENV)/packaging
 # The newest release of each supported version of Spark.
 SPARKS := 4.0.5 4.1.4 4.2.1 4.3.0
@@ -41,7 +42,7 @@ PIP_FAILED = { echo "pip could not install the packages, for the reason above; c
 	"name a mirror in PIP_INDEX_URL or a proxy in HTTPS_PROXY, and repeat the command" >&2; exit 16; }
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo examples test durations test-long test-flink test-spark test-versions compatibility quick kills kills-streaming lint check races flips damages histories fuzz simulate protocol bench docs site dist lock clean
+.PHONY: help demo cluster-demo examples test durations test-long test-flink test-spark test-versions test-newest compatibility quick kills kills-streaming lint check races flips damages histories fuzz simulate protocol bench docs site dist lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -72,6 +73,17 @@ test-spark: build/spark-$(SPARK)/.ready ## test each feature that uses Spark wit
 
 test-versions: $(RELEASES:%=build/release-%/.ready) ## let each release and this tree work on the same stores; ARGS="-k name" goes to pytest
 	@$(PY) -m pytest -m versions $(ARGS) tests/versions
+
+# What pip installs for a user today, which the lock file does not have yet.
+test-newest: ## resolve all packages without the lock, then run the quick tests and the golden stores with them
+	@echo "for make test-newest: an environment with the newest packages (2.1 GB)"
+	@test -x $(NEWEST)/bin/python || "$$(bash -c "$$FIND_PYTHON")" -m venv $(NEWEST)
+	@PYTHONWARNINGS=ignore $(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--upgrade --upgrade-strategy eager --editable ".[site,test,dev]" || $(PIP_FAILED)
+	@$(NEWEST)/bin/python -m tests.versions.newest
+	@$(NEWEST)/bin/python -m pytest tests/test_golden.py
+	@$(NEWEST)/bin/python -m pytest --numprocesses $(or $(WORKERS),2) --dist worksteal \
+		-m "not spark and not slow and not flink and not long" --hypothesis-profile quick $(ARGS)
 
 compatibility: $(READY) ## run test-spark with each version, also with other Pythons, and write docs/compatibility.md anew
 	@for version in $(SPARKS); do $(MAKE) --no-print-directory test-spark SPARK=$$version || exit 1; done
