@@ -11,6 +11,7 @@ Without them, tests use the same Spark and wait longer.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -54,12 +55,8 @@ def quick_spark() -> dict[str, str]:
 def main() -> int:
     """Build both; return the exit code."""
     FILES.parent.mkdir(parents=True, exist_ok=True)
-    compiler = java_home() / "bin" / "javac"
-    if compiler.exists():
-        path = os.pathsep.join(map(str, (spark_home() / "jars").glob("hadoop-client-api-*.jar")))
-        command = [str(compiler), "-cp", path, "-d", str(FILES), str(SOURCE)]
-        subprocess.run(command, check=True)
     with tempfile.TemporaryDirectory(dir=FILES.parent) as folder:
+        _compile_files(Path(folder) / FILES.name)
         made = Path(folder) / ARCHIVE.name
         options = (*SHORT_LIVED_JVM, "-XX:+BytecodeVerificationRemote", _QUIET)
         os.environ["SPARK_SUBMIT_OPTS"] = " ".join((*options, f"-XX:ArchiveClassesAtExit={made}"))
@@ -70,6 +67,16 @@ def main() -> int:
         _end(spark)
         made.rename(ARCHIVE)
     return 0
+
+
+def _compile_files(made: Path) -> None:
+    """Compile the file system. Tests that run already see it only when it is complete."""
+    compiler = java_home() / "bin" / "javac"
+    if compiler.exists():
+        path = os.pathsep.join(map(str, (spark_home() / "jars").glob("hadoop-client-api-*.jar")))
+        subprocess.run([str(compiler), "-cp", path, "-d", str(made), str(SOURCE)], check=True)
+        shutil.rmtree(FILES, ignore_errors=True)
+        made.rename(FILES)
 
 
 def _load_classes(spark: SparkSession, folder: Path) -> None:
