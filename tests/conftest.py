@@ -25,7 +25,7 @@ from tests.support.examples import LONG
 from tests.support.forms import FORMS, Checkpoints, history
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import SparkSession
     from xdist.remote import Producer
@@ -174,6 +174,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
     return WorkUnitScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects tests by their markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order the work units by their recorded duration, and mark the tests that use Spark's session
     or Hypothesis.
@@ -191,3 +192,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("spark")
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("examples")
+    mark_long_cases(items)
+
+
+def mark_long_cases(items: Sequence[pytest.Item]) -> None:
+    """Mark cases as ``long`` that ``long_cases`` lists.
+
+    Raises:
+        UsageError: If no collected case of a test has a listed id, unless only some are collected.
+    """
+    cases: defaultdict[str, dict[str, pytest.Item]] = defaultdict(dict)
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("long_cases"):
+            cases[item.nodeid.partition("[")[0]][item.callspec.id] = item
+    for test, by_id in cases.items():
+        (marker, *_) = next(iter(by_id.values())).iter_markers("long_cases")
+        unknown = set(marker.args) - by_id.keys()
+        if unknown and len(by_id) > 1:
+            raise pytest.UsageError(
+                f"{test} has no cases {sorted(unknown)}, which long_cases lists"
+            )
+        for case_id in marker.args:
+            if case_id in by_id:
+                by_id[case_id].add_marker("long")

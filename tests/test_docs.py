@@ -72,6 +72,14 @@ def fraud(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder / "fraud"
 
 
+@pytest.mark.long_cases(
+    "docs/how/spark-queries.md",
+    "docs/how/processor.md",
+    "docs/how/flink.md",
+    "docs/how/new-query.md",
+    "docs/how/kafka.md",
+    "docs/REPACK.md",
+)
 @pytest.mark.parametrize("page", RUNNING, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_shows_runs(
     page: Path, fraud: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -180,6 +188,7 @@ def shape(text: str) -> list[str]:
     return [re.sub(widths, "", re.sub(r"[\d#][\d,.#]*", "#", line)) for line in lines]
 
 
+@pytest.mark.long_cases("a slice")
 @pytest.mark.parametrize(
     ("flights_per_month", "mask"),
     [(30, shape), pytest.param(None, masked, marks=pytest.mark.long)],

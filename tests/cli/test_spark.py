@@ -72,6 +72,7 @@ def write_job() -> None:
     pq.write_table(pa.table({"k": ["a", "b"], "sum": [7, None]}), "totals.parquet")
 
 
+@pytest.mark.long
 def test_examples_work(here: Path, run: Run) -> None:
     examples = list(verbs.SparkVerbs.examples)
     shutil.copytree("checkpoints/orders", "before")

@@ -154,6 +154,7 @@ def test_default_settings_damage_no_kept_checkpoint(
         assert_whole(store, number)
 
 
+@pytest.mark.long_cases("ranged")
 @pytest.mark.parametrize(
     "touched",
     [Layout.RANGED.value, pytest.param(Layout.PARTITIONED.value, marks=pytest.mark.long)],

@@ -47,6 +47,7 @@ def users(spark: SparkSession) -> DataFrame:
     return spark.range(0, 500, 1, 2).selectExpr("'user-' || id AS user", "id * 10 AS total")
 
 
+@pytest.mark.long
 def test_a_table_without_a_log(parquet: StateStore, users: DataFrame) -> None:
     """The format needs no jar and writes nothing but data files."""
     take(parquet, users)
@@ -54,6 +55,7 @@ def test_a_table_without_a_log(parquet: StateStore, users: DataFrame) -> None:
     assert not (Path(parquet.url) / TABLE / "_delta_log").exists()
 
 
+@pytest.mark.long
 def test_co_located_rows_are_not_shuffled(
     parquet: StateStore, users: DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +135,7 @@ class TestDeltaTable(StateTableSuite):
         assert found is not None
         assert spark_rows(_Frame(found.to_arrow_table())) == wanted
 
+    @pytest.mark.long
     def test_the_layout_can_change_between_checkpoints(
         self, store: StateStore, users: Any, spark: SparkSession
     ) -> None:

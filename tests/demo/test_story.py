@@ -59,6 +59,7 @@ def check_checkpoints(told: dict[str, Any]) -> None:
     assert sorted(each["partition"] for each in told["offsets"]) == list(range(1, 13))
 
 
+@pytest.mark.long_cases("a flight is read twice")
 @pytest.mark.parametrize(
     "by",
     [

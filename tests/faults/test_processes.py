@@ -145,6 +145,7 @@ def die_in(system_call: str, at: int) -> None:
     setattr(os, system_call, call)
 
 
+@pytest.mark.long_cases("2-steps")
 @with_every_call
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_snapshot_killed_at_any_call(

@@ -12,6 +12,7 @@ from tests.flips.run import run_flips
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long_cases("25")
 @pytest.mark.parametrize("count", [25, pytest.param(150, marks=pytest.mark.long)])
 def test_no_reader_returns_other_rows_for_a_damaged_footer(count: int) -> None:
     """I5, I7: for all readers, both layouts, keyed and operator state. No process dies."""

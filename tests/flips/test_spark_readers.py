@@ -36,6 +36,7 @@ def digests(spark: SparkSession, url: str, *, source: bool) -> list[tuple[int, i
     return found
 
 
+@pytest.mark.long_cases("dataframe-2")
 @pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "source",

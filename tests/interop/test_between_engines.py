@@ -65,6 +65,7 @@ def states_in_flink(rows: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
     return {key: {**state, "timers": sorted(state["timers"])} for key, state in found.items()}
 
 
+@pytest.mark.long
 def test_a_process_function_of_flink_continues_as_a_processor_of_spark(
     spark: SparkSession, tmp_path: Path
 ) -> None:

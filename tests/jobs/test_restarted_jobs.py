@@ -265,6 +265,7 @@ sys.exit(job.main(sys.argv[1:]))
 """
 
 
+@pytest.mark.long_cases("killed")
 @pytest.mark.usefixtures("rows")
 @pytest.mark.parametrize("end", ["killed", pytest.param("stopped", marks=pytest.mark.long)])
 def test_a_stopped_spark_is_started_again(tmp_path: Path, end: str) -> None:

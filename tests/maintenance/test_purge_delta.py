@@ -55,6 +55,7 @@ def test_the_log_of_a_layered_state_is_deleted_and_restarted(
     }
 
 
+@pytest.mark.long
 def test_spark_reads_a_log_without_its_old_entries(spark: SparkSession, tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"), spark=spark)
     for keys in ([7, 8], [8], [8, 9]):

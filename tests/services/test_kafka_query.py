@@ -147,6 +147,7 @@ def written(bootstrap: str, topic: str) -> list[tuple[str, int]]:
     return found
 
 
+@pytest.mark.long_cases("False")
 @pytest.mark.parametrize("gives_up", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_each_record_counts_once_despite_an_outage_of_the_broker(
     tmp_path: Path, gives_up: bool

@@ -65,6 +65,7 @@ def test_show(s3: S3Server, url: str, local: Path, scheme: str) -> None:
     assert found.operators == show_savepoint(str(local)).operators
 
 
+@pytest.mark.long
 def test_import_export_and_repack(s3: S3Server, url: str, local: Path) -> None:
     place = put(s3, f"{url}/savepoint", local)
     store = StateStore.open(f"{url}/store", table_format="parquet", storage_options=s3.options)
@@ -88,6 +89,7 @@ def test_import_export_and_repack(s3: S3Server, url: str, local: Path) -> None:
     assert rows(made, s3).total() == rows(str(local), None).total()
 
 
+@pytest.mark.long
 def test_the_command_takes_urls(
     s3: S3Server, url: str, local: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +110,7 @@ def test_the_command_takes_urls(
     assert run.invoke(cli, words).exit_code == 0
 
 
+@pytest.mark.long
 def test_paths_in_a_checkpoint_can_be_in_a_bucket(s3: S3Server, url: str, tmp_path: Path) -> None:
     golden = Golden("2.3_rocksdb_incremental")
     place = golden.unpack(tmp_path)

@@ -158,6 +158,7 @@ class Killing:
         return {row["k"]: row["n"] for row in keyed.to_arrow(0).to_pylist()}
 
 
+@pytest.mark.long_cases("parquet-3")
 @pytest.mark.parametrize(
     ("table_format", "count"),
     [

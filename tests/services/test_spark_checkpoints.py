@@ -108,6 +108,7 @@ def totals(values: dict[int, list[str]]) -> list[tuple[str, int, int]]:
     return [(user, len(amounts), sum(amounts)) for user, amounts in found.items()]
 
 
+@pytest.mark.long
 def test_a_query_starts_with_a_table_at_offsets_or_a_time(topics: Topics, tmp_path: Path) -> None:
     """Its output is that of a query that read the topic from its beginning."""
     job = Job(topics, tmp_path)

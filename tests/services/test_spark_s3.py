@@ -37,6 +37,7 @@ def taken(request: pytest.FixtureRequest, s3: S3Server) -> tuple[str, dict[str, 
     return url, *run_module("spark_on_s3", given)
 
 
+@pytest.mark.long_cases("one provider")
 def test_spark_and_delta_write_and_read_a_bucket(taken: tuple[str, dict[str, Any], str]) -> None:
     """I7: rows, versions and offsets."""
     _, found, _ = taken

@@ -99,6 +99,7 @@ def check(store: StateStore, rows: Rows) -> None:
     assert store.maintenance.verify("all", deep=True).is_intact
 
 
+@pytest.mark.long_cases("ranged")
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["ranged", pytest.param("partitioned", marks=pytest.mark.long)])
 def test_a_history_of_lists(tmp_path: Path, layout: str) -> None:
@@ -193,6 +194,7 @@ def test_a_key_must_have_all_fields_in_its_lists(tmp_path: Path) -> None:
             state.get(no_key)
 
 
+@pytest.mark.long_cases("ranged")
 @pytest.mark.parametrize("layout", ["ranged", pytest.param("partitioned", marks=pytest.mark.long)])
 def test_spark_and_delta_read_the_lists(spark: SparkSession, tmp_path: Path, layout: str) -> None:
     """Written from a DataFrame; read as one, by the data source, by keys, and as a Delta table."""

@@ -50,6 +50,7 @@ def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
     return spark.createDataFrame(table, from_arrow_schema(table.schema, prefer_timestamp_ntz=True))
 
 
+@pytest.mark.long_cases("1")
 @pytest.mark.parametrize("most_bytes", [1, 2**20])
 def test_a_local_time_is_stored_unchanged_by_any_writer(
     berlin: SparkSession, tmp_path: Path, most_bytes: int

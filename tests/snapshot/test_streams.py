@@ -148,6 +148,7 @@ def _stored(store: StateStore) -> list[Any]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @examples(60)
 @given(st.lists(_step(), min_size=1, max_size=4), st.booleans())

@@ -193,6 +193,7 @@ def test_few_rows_of_one_partition_are_collected_and_returned_unchanged(
     assert collect_if_small(found, MANY) is not None
 
 
+@pytest.mark.long
 def test_rows_that_may_be_many_are_not_collected(spark: SparkSession) -> None:
     """Many or long rows, several partitions, types that differ in Arrow, and plans above an RDD."""
     for frame in (

@@ -39,6 +39,7 @@ def rows_of(table: Any) -> list[str]:
     return sorted(repr(sorted(row.items())) for row in table.to_pylist())
 
 
+@pytest.mark.long_cases("ranged-looked_at0")
 @pytest.mark.parametrize(
     ("layout", "looked_at"),
     [

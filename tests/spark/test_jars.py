@@ -187,6 +187,7 @@ def proxy(folder: Path) -> Iterator[str]:
         server.shutdown()
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_packages_come_through_the_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark's own connections do not use it, and a jar that was cut short is noticed."""

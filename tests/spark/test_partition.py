@@ -127,6 +127,7 @@ def test_records_without_a_key_go_to_flinks_channels(spark: SparkSession) -> Non
     assert _collected(frames) == expected
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("interpreted")
 def test_records_with_a_key_go_to_flinks_channels(spark: SparkSession) -> None:
     """Every case with keys, key by key; the types of a case are separate columns."""

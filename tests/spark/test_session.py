@@ -150,6 +150,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_start_is_quiet_and_later_output_is_not(tmp_path: Path) -> None:
     """Python also finds a user's package in a jar, and the store's tasks are silent."""
@@ -213,6 +214,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_configured_machine_does_not_matter(tmp_path: Path) -> None:
     """Variables of another Spark, an offline mirror, a package that Maven does not have, and a

@@ -203,6 +203,7 @@ RIGHT: dict[str, Callable[[list[tuple[int, int]], list[tuple[int, int]]], Parts]
 }
 
 
+@pytest.mark.long_cases("two of each")
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [

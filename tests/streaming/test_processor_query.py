@@ -120,6 +120,7 @@ def test_an_error_in_a_processor_names_the_key(world: World) -> None:
     assert rows(world) == [{"user": "a", "total": 1}, {"user": "b", "total": 2}]
 
 
+@pytest.mark.long
 def test_the_key_group_in_an_error_is_the_stored_one(world: World) -> None:
     """For a key with several columns, with nulls and NaN, before and after it is stored."""
     day, at_noon = date(2024, 2, 29), datetime(2024, 2, 29, 12, 0, 0, 4)
@@ -244,6 +245,7 @@ def test_a_processor_can_emit_nothing(world: World) -> None:
     assert rows(world) == [{"user": "a", "total": 2}]
 
 
+@pytest.mark.long
 def test_timers_fire_without_events_through_ticks(world: World) -> None:
     """Idle micro-batches create no checkpoints; a micro-batch with a due timer creates one."""
     given: list[tuple[str, int]] = []

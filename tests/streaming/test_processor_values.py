@@ -123,6 +123,7 @@ class Keeps(Base):
             yield Row(**dict(zip(SCHEMA.names, values, strict=True)))
 
 
+@pytest.mark.long
 def test_values_that_are_written_again_stay_the_same(world: World) -> None:
     """For every type, in a repeated hour, and far from now; the output is the same too."""
     given: list[pa.Table] = []

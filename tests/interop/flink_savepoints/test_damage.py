@@ -76,6 +76,7 @@ def read_all(savepoint: FlinkSavepoint) -> None:
                 elements.values()
 
 
+@pytest.mark.long_cases("2.3_rocksdb_native-2")
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, pytest.param(16, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", FOLDERS)

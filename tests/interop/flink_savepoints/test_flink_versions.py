@@ -100,6 +100,7 @@ def test_a_class_of_the_job_is_refused_before_the_savepoint_exists(tmp_path: Pat
     assert {state.state for state in done.left_out} >= set(names)
 
 
+@pytest.mark.long
 @pytest.mark.flink
 def test_all_serializers_that_flink_2_does_not_have_are_known() -> None:
     """Those of Scala are replaced or refused, and that of CEP is refused."""

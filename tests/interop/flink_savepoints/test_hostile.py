@@ -154,6 +154,7 @@ def peak_kilobytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
+@pytest.mark.long_cases("2.3_rocksdb_native-zeros after its bytes")
 @pytest.mark.parametrize(
     ("keeps", "size"),
     [

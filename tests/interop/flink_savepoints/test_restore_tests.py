@@ -118,6 +118,7 @@ SAMPLE = {
 """Operators with state of CEP, structured values, arrays, keys without fields, and timers."""
 
 
+@pytest.mark.long
 def test_a_sample_of_operators_continues_after_each_way(tmp_path: Path) -> None:
     """Also, a test fails if its operator was left out, so the tests do look at the state."""
     fixtures = Fixtures(tmp_path)

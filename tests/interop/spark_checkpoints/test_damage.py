@@ -216,6 +216,7 @@ def cases(names: tuple[str, ...], share: int) -> list[tuple[str, str, bool]]:
     return [case for case in [*every][::share] if case not in unknowable]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("names", "share", "count"),
     [

@@ -111,6 +111,7 @@ def moves(spark: SparkSession, tmp_path: Path) -> Moves:
     return found
 
 
+@pytest.mark.long
 def test_an_aggregation_continues_here_and_returns(moves: Moves) -> None:
     """This includes null keys. Each event counts once, at another parallelism in each system."""
     moves.hand_over("progress")

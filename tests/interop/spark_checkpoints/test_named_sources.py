@@ -170,6 +170,7 @@ def test_a_query_with_named_sources_moves(named: Named, provider: Any) -> None:
     assert {*again.names} == {*sources}
 
 
+@pytest.mark.long
 def test_the_new_location_has_the_number_of_partitions(named: Named) -> None:
     """Spark 4.2 and 4.3 leave it out, and use the one of the session after a restart."""
     named.take("before")

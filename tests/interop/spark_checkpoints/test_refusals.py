@@ -238,6 +238,7 @@ def test_a_location_without_a_file(kept: Kept, tmp_path: Path, case: str) -> Non
     refuses(kept, tmp_path, location, error, parts)
 
 
+@pytest.mark.long_cases("zip-True")
 @pytest.mark.parametrize(
     ("case", "keeps"),
     [

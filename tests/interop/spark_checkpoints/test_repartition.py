@@ -131,6 +131,7 @@ def before(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder
 
 
+@pytest.mark.long
 def test_the_files_are_those_of_an_import_and_export(
     spark: SparkSession, tmp_path: Path, before: Path
 ) -> None:

@@ -80,6 +80,7 @@ print(rewrite(spark, location=new, batch=int(batch), frames={(0, "default"): row
 """
 
 
+@pytest.mark.long
 def test_a_process_that_only_rewrites_exits(
     spark: SparkSession, sessions: tuple[Path, DataFrame], tmp_path: Path
 ) -> None:

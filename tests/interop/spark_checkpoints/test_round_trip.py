@@ -82,6 +82,7 @@ class World:
         )
 
 
+@pytest.mark.long_cases("agg_many-one move", "join-one move")
 @pytest.mark.parametrize(
     "partitions",
     [
@@ -137,6 +138,7 @@ CHECKSUMS = {
 JOIN_IN_FAMILIES = {"spark.sql.streaming.join.stateFormatVersion": "3"}
 
 
+@pytest.mark.long_cases("checksums in hdfs")
 @pytest.mark.parametrize(
     ("name", "before", "after", "conf"),
     [

@@ -115,6 +115,7 @@ def test_a_query_continues_at_another_parallelism(
     assert any(emitted.values())
 
 
+@pytest.mark.long
 def test_a_location_that_was_moved(spark: SparkSession, tmp_path: Path) -> None:
     """Spark looks for its schema files in the old place; an import finds them in the new one."""
     moves = Moves(spark, tmp_path, "tws_avro", partitions=1)
@@ -213,6 +214,7 @@ def taken(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Take
     return Taken(moves, first, second)
 
 
+@pytest.mark.long
 def test_a_later_micro_batch_is_written_as_changes(taken: Taken) -> None:
     load = taken.moves.store.manifest
     first, second = (load(one.checkpoint_id).metrics for one in (taken.first, taken.second))
@@ -345,6 +347,7 @@ def event_of(key: str) -> str:
     return json.dumps({"k": k, "id": number, "v": v, "t": "2026-01-01T00:11:00+00:00"})
 
 
+@pytest.mark.long
 def test_changed_variables_in_avro_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     moves = Moves(spark, tmp_path, "tws_avro")
     events(moves.source, 0, 1)

@@ -59,6 +59,7 @@ def check(storage: Storage, newest: int) -> None:
     whole(store, newest)
 
 
+@pytest.mark.long_cases("FaultKind.ERROR-s3")
 @on_s3_in_each_run
 @pytest.mark.parametrize(
     "kind", [FaultKind.ERROR, pytest.param(FaultKind.ANSWER_LOST, marks=pytest.mark.long)]
@@ -80,6 +81,7 @@ def test_a_failing_call_never_leaves_a_partial_checkpoint(
     check(storage, newest + 1)
 
 
+@pytest.mark.long_cases("FaultKind.TRUNCATED-s3")
 @on_s3_in_each_run
 @pytest.mark.parametrize(
     "kind", [FaultKind.TRUNCATED, pytest.param(FaultKind.ANSWER_WRONG, marks=pytest.mark.long)]

@@ -77,6 +77,7 @@ def test_no_secret_is_stored_or_shown(
     assert repr(storage) == f"{type(storage).__name__}('{storage.url}')"
 
 
+@pytest.mark.long_cases("s3")
 @pytest.mark.parametrize(
     "server",
     ["s3", *(pytest.param(name, marks=pytest.mark.long) for name in ("azure", "gcs", "hdfs"))],

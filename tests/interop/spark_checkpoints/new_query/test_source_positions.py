@@ -46,6 +46,7 @@ def run(query: DataFrame, location: Path) -> list[list[str]]:
     return emitted
 
 
+@pytest.mark.long
 def test_a_query_starts_at_a_version(spark: SparkSession, table: Path, tmp_path: Path) -> None:
     plan = plan_query(sums(spark, table, startingVersion="2"), output_mode="update")
     history = spark.read.format("delta").option("versionAsOf", 1).load(str(table))
