@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from statestore.errors import CorruptionError, InvalidArgumentError, StorageError
 from statestore.format.rescale_proof import RowSet
 from statestore.interop.spark_checkpoints import query_settings
-from statestore.interop.spark_checkpoints.columns import KEY_BYTES, VALUE_BYTES, StoreColumns
+from statestore.interop.spark_checkpoints.columns import KEY_BYTES, VALUE_BYTES
 from statestore.interop.spark_checkpoints.descriptions import rewrite_description, schema_folder
 from statestore.interop.spark_checkpoints.import_record import ImportedStore, QueryRecord
 from statestore.interop.spark_checkpoints.location import (
@@ -31,16 +31,16 @@ from statestore.interop.spark_checkpoints.location import (
     provider_name,
     state_folder,
 )
+from statestore.interop.spark_checkpoints.observed_state import (
+    Observe,
+    ObservedState,
+    observe_state,
+)
 from statestore.interop.spark_checkpoints.operator_reader import SHUFFLE_PARTITIONS
 from statestore.interop.spark_checkpoints.parts import read_stored_rows
 from statestore.interop.spark_checkpoints.rewriter import rewrite
 from statestore.interop.spark_checkpoints.state_files import CODEC, Provider, write_state
-from statestore.interop.spark_checkpoints.state_reader import (
-    ObservedState,
-    observe_bytes,
-    observe_state,
-    prepared_session,
-)
+from statestore.interop.spark_checkpoints.state_reader import prepared_session
 from statestore.interop.spark_checkpoints.stores import needs_rewriter
 from statestore.interop.spark_checkpoints.target import Target
 from statestore.spark.bucket_access import configure_storage_access
@@ -96,8 +96,8 @@ class StoreRows(Protocol):
         """Return its rows as Spark's bytes, with one Spark partition per state partition."""
 
     @property
-    def is_proved_by_bytes(self) -> bool:
-        """Whether the digests of the proofs are those of Spark's bytes, and not of columns."""
+    def observe(self) -> Observe:
+        """How the store is read back. Other parts of it, its views, have digests of columns."""
 
     @property
     def proofs(self) -> Sequence[tuple[ImportedStore, RowSet]]:
@@ -241,8 +241,7 @@ def _verify_stores(
     with prepared_session(spark, written, batch, ()):
         for store in stores:
             imported = store.imported
-            as_bytes = store.is_proved_by_bytes
-            observed = _observe_part(spark, written, batch, imported, partitions, as_bytes=as_bytes)
+            observed = _observe_part(spark, written, batch, imported, partitions, store.observe)
             for part, expected in store.proofs:
                 observed_part = (
                     observed
@@ -273,15 +272,11 @@ def _observe_part(
     batch: int,
     part: ImportedStore,
     partitions: int,
-    *,
-    as_bytes: bool = False,
+    observe: Observe = observe_state,
 ) -> ObservedState:
     """Return the rows that Spark reads back; CorruptionError for rows in wrong partitions."""
     rows = read_stored_rows(spark, written.spark_url, batch, part)
-    if as_bytes and isinstance(part.columns, StoreColumns):
-        observed = observe_bytes(rows, part.columns, partitions)
-    else:
-        observed = observe_state(rows, part.columns, partitions)
+    observed = observe(rows, part.columns, partitions)
     if observed.misplaced:
         raise CorruptionError(
             f"verification of {_describe_part(written, part)} failed: {observed.misplaced} rows "

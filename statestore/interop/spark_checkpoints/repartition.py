@@ -15,7 +15,6 @@ from pyspark.sql import functions as F
 
 from statestore.errors import DuplicateKeyError
 from statestore.format.rescale_proof import RowSet
-from statestore.interop.spark_checkpoints.columns import StoreColumns
 from statestore.interop.spark_checkpoints.import_record import ImportedStore, QueryRecord
 from statestore.interop.spark_checkpoints.import_state import refuse_unsupported
 from statestore.interop.spark_checkpoints.location import CheckpointLocation
@@ -27,6 +26,7 @@ from statestore.interop.spark_checkpoints.location_writer import (
     plan_store,
     write_location,
 )
+from statestore.interop.spark_checkpoints.observed_state import observe_bytes
 from statestore.interop.spark_checkpoints.parts import (
     Columns,
     StatePart,
@@ -38,11 +38,7 @@ from statestore.interop.spark_checkpoints.rewriter import check_spark
 from statestore.interop.spark_checkpoints.source_changes import change_sources
 from statestore.interop.spark_checkpoints.spark_target import SAME_QUERY, SparkTarget
 from statestore.interop.spark_checkpoints.state_damage import refuse_damaged_states
-from statestore.interop.spark_checkpoints.state_reader import (
-    observe_bytes,
-    observe_state,
-    prepared_session,
-)
+from statestore.interop.spark_checkpoints.state_reader import prepared_session
 from statestore.interop.spark_checkpoints.stores import needs_rewriter, refuse_unwritable
 from statestore.interop.spark_checkpoints.target import Target
 from statestore.spark.compat import refuse_connect
@@ -76,10 +72,7 @@ class _LocatedStore:
     imported: ImportedStore
     read: DataFrame
 
-    @property
-    def is_proved_by_bytes(self) -> bool:
-        """Whether the order of rows does not matter, so that their bytes are enough."""
-        return isinstance(self.imported.columns, StoreColumns)
+    observe = staticmethod(observe_bytes)  # the rows never become columns
 
     def rows(self, partitions: int) -> DataFrame:
         """Return its rows as Spark's bytes, with one Spark partition per state partition."""
@@ -198,10 +191,7 @@ def _observe_rows(rows: DataFrame, columns: Columns, part: StatePart) -> RowSet:
 
     Only a query of an old version of Spark has rows in other partitions than their keys imply.
     """
-    if isinstance(columns, StoreColumns):
-        observed = observe_bytes(rows, columns, part.partitions)
-    else:
-        observed = observe_state(rows, columns, part.partitions)
+    observed = observe_bytes(rows, columns, part.partitions)
     if observed.misplaced:
         identity = [*columns.key_columns, *columns.entry_columns]
         several = columns.to_state(rows).groupBy(*identity).count().where(F.col("count") > 1)

@@ -29,16 +29,19 @@ from statestore.errors import (
     StateStoreError,
     StorageError,
 )
+from statestore.format.rescale_proof import RowSet
 from statestore.interop.spark_checkpoints import export_state
 from statestore.interop.spark_checkpoints.columns import StoreColumns
 from statestore.interop.spark_checkpoints.export_state import export_checkpoint
 from statestore.interop.spark_checkpoints.import_state import import_checkpoint
 from statestore.interop.spark_checkpoints.location import CheckpointLocation
+from statestore.interop.spark_checkpoints.observed_state import observe_state
 from statestore.interop.spark_checkpoints.parts import list_parts, map_columns, read_stored_rows
 from statestore.interop.spark_checkpoints.spark_target import SparkTarget
 from statestore.interop.spark_checkpoints.state_files import Provider
-from statestore.interop.spark_checkpoints.state_reader import observe_state, prepared_session
+from statestore.interop.spark_checkpoints.state_reader import prepared_session
 from statestore.interop.spark_checkpoints.target import Target
+from statestore.restore.restored import RestoredKeyedState
 from statestore.storage import LocalStorage, Storage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.interop.spark_checkpoints.queries import (
@@ -513,4 +516,37 @@ def test_rows_that_are_lost_leave_a_target_unusable(
     monkeypatch.setattr(StoreColumns, "to_bytes", fewer)
     with pytest.raises(CorruptionError, match="Spark read"):
         kept.export(tmp_path / "target", provider)
+    refuses_to_start(kept, tmp_path / "target")
+
+
+@pytest.mark.usefixtures("untouched")
+def test_values_that_are_lost_leave_a_target_unusable(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also if the conversion to Spark's rows loses them: the digest is that of the columns."""
+    whole = StoreColumns.to_structs
+
+    def emptier(self: StoreColumns, rows: DataFrame, *others: Column) -> DataFrame:
+        name = self.state_schema.names[-1]
+        empty = F.lit(None).cast(rows.schema[name].dataType)
+        return whole(self, rows.withColumn(name, empty), *others)
+
+    monkeypatch.setattr(StoreColumns, "to_structs", emptier)
+    with pytest.raises(CorruptionError, match="values differ"):
+        kept.export(tmp_path / "target", "hdfs")
+    refuses_to_start(kept, tmp_path / "target")
+
+
+@pytest.mark.usefixtures("untouched")
+def test_a_checkpoint_with_other_rows_than_its_files_leaves_a_target_unusable(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    whole = RestoredKeyedState.contents
+    monkeypatch.setattr(
+        RestoredKeyedState,
+        "contents",
+        lambda state: RowSet(whole(state).rows, whole(state).digest ^ 1),
+    )
+    with pytest.raises(CorruptionError, match=r"the files of .*\(or values differ\)"):
+        kept.export(tmp_path / "target", "hdfs")
     refuses_to_start(kept, tmp_path / "target")

@@ -20,9 +20,13 @@ from statestore.interop.spark_checkpoints.new_query.wanted_states import (
     PlannedPart,
     WantedState,
 )
+from statestore.interop.spark_checkpoints.observed_state import (
+    observe_columns,
+    observe_state,
+    observe_table,
+)
 from statestore.interop.spark_checkpoints.parts import PartForm
 from statestore.interop.spark_checkpoints.rows import encode_rows
-from statestore.interop.spark_checkpoints.state_reader import observe_bytes, observe_state
 from statestore.interop.spark_checkpoints.variables import rebuild_store
 from statestore.spark.hashing import column_of
 
@@ -36,7 +40,7 @@ class _TableStore:
     imported: ImportedStore
     table: DataFrame
 
-    is_proved_by_bytes = True
+    observe = staticmethod(observe_columns)
 
     def rows(self, partitions: int) -> DataFrame:
         """Return its rows as Spark's bytes, with one Spark partition per state partition."""
@@ -55,7 +59,7 @@ class _VariablesStore:
     imported: ImportedStore
     variables: tuple[tuple[ImportedStore, DataFrame], ...]
 
-    is_proved_by_bytes = False
+    observe = staticmethod(observe_state)
 
     def rows(self, partitions: int) -> DataFrame:
         """Return its rows as Spark's bytes, with one Spark partition per state partition."""
@@ -112,9 +116,11 @@ def _table_store(
 def _imported(planned: PlannedPart, table: DataFrame, partitions: int) -> ImportedStore:
     columns = planned.columns
     assert isinstance(columns, StoreColumns)
-    structs = columns.to_structs(table, columns.owner(partitions).alias("partition_id"))
-    observe = observe_state if planned.part.is_view else observe_bytes
-    contents = observe(structs, columns, partitions).contents
+    if planned.part.is_view:
+        structs = columns.to_structs(table, columns.owner(partitions).alias("partition_id"))
+        contents = observe_state(structs, columns, partitions).contents
+    else:
+        contents = observe_table(table, columns)
     return ImportedStore(**vars(planned.part), columns=columns, contents=contents)
 
 
