@@ -50,6 +50,12 @@ class Form:
         values = [*identity, *self.draw_values(random)]
         return dict(zip(self.schema.names, values, strict=True))
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The key columns, which are the first ones of the identity."""
+        columns = self.arguments["key"]
+        return (columns,) if isinstance(columns, str) else tuple(columns)
+
     def table(self, rows: Rows) -> pa.Table:
         """Return rows as a table."""
         return pa.Table.from_pylist([*rows.values()], self.schema)
@@ -256,14 +262,26 @@ def _request(form: Form, before: Rows, random: Random, how: str) -> tuple[Rows, 
         return upserts, request | {"method": form.method, "rows": form.table(upserts)}
     if how == "carry":
         return before, request | {"method": "carry", "rows": None}
-    candidates = [identity for identity in before if identity not in upserts]
-    deleted = set(random.sample(candidates, min(2, len(candidates))))
-    after = {one: row for one, row in before.items() if one not in deleted} | upserts
+    size = len(form.key)
+    untouched = [one for one in before if one not in upserts]
+    deleted = set(random.sample(untouched, min(2, len(untouched))))
+    # All entries of a key go, and new ones may come; of another key, all entries go.
+    cleared = {identity[:size] for identity in drawn[:1]}
+    others = sorted({one[:size] for one in before} - {one[:size] for one in (*upserts, *deleted)})
+    deleted = {one for one in deleted if one[:size] not in cleared}
+    whole = {key for key in others[:1] if size < len(form.identity)}
+    gone = {one for one in before if one in deleted or one[:size] in cleared | whole}
+    after = {one: row for one, row in before.items() if one not in gone} | upserts
     if how == "against":
         request |= {"method": "write_changes_against", "rows": form.table(after)}
     else:
-        gone = [dict(zip(form.identity, identity, strict=True)) for identity in sorted(deleted)]
-        changes = {"upserts": form.table(upserts), "deletes": gone}
+        deletes = [dict(zip(form.identity, one, strict=False)) for one in sorted(deleted)]
+        deletes += [dict(zip(form.key, key, strict=True)) for key in sorted(whole)]
+        changes = {
+            "upserts": form.table(upserts),
+            "deletes": deletes,
+            "cleared": [dict(zip(form.key, key, strict=True)) for key in sorted(cleared)],
+        }
         request |= {"method": "write_changes", "rows": changes}
     return after, request | {"arguments": {}}
 

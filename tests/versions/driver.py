@@ -228,17 +228,12 @@ def repair(url: str) -> None:
     _open(url).maintenance.repair()
 
 
-def salvage(url: str) -> int | None:
-    """Write the readable part of the newest checkpoint as a new one."""
-    return _open(url).maintenance.salvage("latest").new_checkpoint_id
-
-
 ACTIONS: dict[str, Callable[..., Any]] = {
     action.__name__: action
     for action in (
         *(about, write, begin, finish, checkpoints, read, look_up, verify, compact, merge, edit),
         *(purge, forget, is_gone, rekey, expire, gc, savepoint, delete_savepoint, savepoints),
-        *(pin, unpin, pins, copy, fork, repair, salvage),
+        *(pin, unpin, pins, copy, fork, repair),
     )
 }
 

@@ -66,6 +66,8 @@ class Release:
 
     def is_fetched(self) -> bool:
         """Return True if the history of this clone has the commit."""
+        if shutil.which("git") is None:
+            return False
         return _git("cat-file", "-e", f"{self.commit}^{{commit}}").returncode == 0
 
     def build(self) -> None:

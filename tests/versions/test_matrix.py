@@ -10,8 +10,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from statestore.rows.digests import rows_digest
 from tests.versions.content import NOW_MS
 from tests.versions.history import COMMANDS, SNAPSHOT, History
 from tests.versions.peer import Peer, RefusedError
@@ -135,6 +137,43 @@ def test_a_document_of_another_version_is_repaired(
     history.write(first, "changes")
     history.write(second, "mixed")
     history.check(first)
+
+
+COLUMNS = pa.schema([("id", pa.int64()), ("count", pa.int32()), ("old", pa.string())])
+LATER = pa.schema([("id", pa.int64()), ("count", pa.int64()), ("new", pa.float64())])
+
+
+def test_columns_change_between_versions(tmp_path: Path, pair: tuple[Peer, Peer]) -> None:
+    """One adds, drops and widens columns; the other reads both schemas, and goes on."""
+    first, second = pair
+    url, snapshot = str(tmp_path / "store"), {"store": PLAIN, **SNAPSHOT}
+
+    def write(peer: Peer, method: str, rows: Any, **arguments: Any) -> None:
+        request = {"operator": "o", "state": "s", "method": method, "rows": rows}
+        requests = [request | {"arguments": {"key": "id", **arguments}}]
+        peer("write", url=url, requests=requests, **snapshot)
+
+    before: list[dict[str, Any]] = [
+        {"id": number, "count": number, "old": "é"} for number in range(9)
+    ]
+    after: list[dict[str, Any]] = [
+        {"id": number, "count": 2**40 + number, "new": 0.5} for number in range(9)
+    ]
+    put = {"id": 4, "count": -1, "new": None}
+    write(first, "write_keyed", pa.Table.from_pylist(before, COLUMNS), max_parallelism=3)
+    first("savepoint", url=url, name="before", checkpoint=1)
+    later = pa.Table.from_pylist(after, LATER)
+    write(second, "write_keyed", later, options={"dropped": ["old"]})
+    write(first, "write_changes", {"upserts": pa.Table.from_pylist([put], LATER)})
+    after[4] = put
+    for peer in pair:
+        for name, schema, rows in (("before", COLUMNS, before), ("latest", LATER, after)):
+            found = peer("read", url=url, checkpoint=name, parallelism=2, now_ms=NOW_MS)
+            table = found["keyed"]["o/s"].drop_columns(["key_group"])
+            assert table.schema.remove_metadata().equals(schema)
+            assert sorted(table.to_pylist(), key=lambda row: row["id"]) == rows
+            digest = rows_digest(pa.Table.from_pylist(rows, schema))
+            assert found["digests"]["o/s"] == digest
 
 
 def test_keys_are_looked_up_in_the_other_ones_rows(tmp_path: Path, pair: tuple[Peer, Peer]) -> None:
