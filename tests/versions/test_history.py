@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from decimal import Decimal
+from multiprocessing import Pipe
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 
 from tests.versions.content import FORMS, Content
 from tests.versions.history import History
-from tests.versions.peer import Peer, RefusedError, running
+from tests.versions.peer import TREE, Peer, RefusedError, or_refused, running
 
 pytestmark = pytest.mark.slow
 
@@ -70,6 +72,37 @@ def test_the_model_finds_each_difference(change: str, tmp_path: Path, peer: Peer
 def test_a_peer_reports_the_stores_own_errors_only(tmp_path: Path, peer: Peer) -> None:
     with pytest.raises(RefusedError) as refused:
         peer("expire", url=str(tmp_path / "none"), retain=1)
+    assert refused.value.peer == TREE
     assert refused.value.names[:2] == ("StoreNotFoundError", "NotFoundError")
     with pytest.raises(AssertionError, match="TypeError"):
         peer("expire", url=str(tmp_path / "none"), keep=1)
+
+
+def peers(*names: str) -> tuple[Peer, Peer]:
+    """Return peers that only have names."""
+    ours, _ = Pipe()
+    first, second = (Peer(name, ours) for name in names)
+    return first, second
+
+
+@pytest.mark.parametrize(
+    ("names", "by", "error", "is_accepted"),
+    [
+        ((TREE, "0.1.0"), "0.1.0", "FormatVersionError", True),
+        ((TREE, "0.1.0"), "0.1.0", "CorruptionError", False),
+        ((TREE, "0.1.0"), TREE, "FormatVersionError", False),
+        (("0.1.0", TREE), "0.1.0", "FormatVersionError", False),
+        (("0.1.0", TREE), TREE, "FormatVersionError", False),
+    ],
+)
+def test_only_a_release_may_refuse_only_a_store_of_this_tree(
+    names: tuple[str, str], by: str, error: str, is_accepted: bool
+) -> None:
+    """This tree refuses no store, and a release refuses none of its own."""
+
+    @or_refused
+    def test(pair: tuple[Peer, Peer]) -> None:
+        raise RefusedError(by, [error, "StateStoreError"], "a message")
+
+    with nullcontext() if is_accepted else pytest.raises(RefusedError, match="a message"):
+        test(pair=peers(*names))

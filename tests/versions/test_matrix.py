@@ -16,7 +16,7 @@ import pytest
 from statestore.rows.digests import rows_digest
 from tests.versions.content import NOW_MS
 from tests.versions.history import COMMANDS, SNAPSHOT, History
-from tests.versions.peer import Peer, RefusedError
+from tests.versions.peer import Peer, RefusedError, or_refused
 
 pytestmark = [pytest.mark.versions, pytest.mark.slow]
 
@@ -36,6 +36,7 @@ TURNS = 4  # checkpoints before the commands
         *(pytest.param(form, seed, marks=pytest.mark.long) for form in STORES for seed in (2, 3)),
     ],
 )
+@or_refused
 def test_peers_take_turns(form: str, seed: int, tmp_path: Path, pair: tuple[Peer, Peer]) -> None:
     """Every command runs once, in a drawn order; after each, the other peer reads the result."""
     random = Random(seed)
@@ -54,6 +55,7 @@ def test_peers_take_turns(form: str, seed: int, tmp_path: Path, pair: tuple[Peer
 @pytest.mark.long
 @pytest.mark.parametrize("form", STORES)
 @pytest.mark.parametrize("command", COMMANDS)
+@or_refused
 def test_one_continues_after_a_command_of_the_other(
     command: str, form: str, tmp_path: Path, pair: tuple[Peer, Peer]
 ) -> None:
@@ -73,6 +75,7 @@ def test_one_continues_after_a_command_of_the_other(
 
 
 @pytest.mark.parametrize("command", ["compact", "edit", "rekey", "write_changes"])
+@or_refused
 def test_a_writer_is_replaced_by_another_version(
     command: str, tmp_path: Path, pair: tuple[Peer, Peer]
 ) -> None:
@@ -92,6 +95,7 @@ def test_a_writer_is_replaced_by_another_version(
     history.check(second)
 
 
+@or_refused
 def test_a_batch_of_another_version_is_not_written_again(
     tmp_path: Path, pair: tuple[Peer, Peer]
 ) -> None:
@@ -120,6 +124,7 @@ def test_a_batch_of_another_version_is_not_written_again(
 
 
 @pytest.mark.parametrize("file", ["statestore.json", "writers/0000000002.json"])
+@or_refused
 def test_a_document_of_another_version_is_repaired(
     file: str, tmp_path: Path, pair: tuple[Peer, Peer]
 ) -> None:
@@ -143,6 +148,7 @@ COLUMNS = pa.schema([("id", pa.int64()), ("count", pa.int32()), ("old", pa.strin
 LATER = pa.schema([("id", pa.int64()), ("count", pa.int64()), ("new", pa.float64())])
 
 
+@or_refused
 def test_columns_change_between_versions(tmp_path: Path, pair: tuple[Peer, Peer]) -> None:
     """One adds, drops and widens columns; the other reads both schemas, and goes on."""
     first, second = pair
@@ -176,6 +182,7 @@ def test_columns_change_between_versions(tmp_path: Path, pair: tuple[Peer, Peer]
             assert found["digests"]["o/s"] == digest
 
 
+@or_refused
 def test_keys_are_looked_up_in_the_other_ones_rows(tmp_path: Path, pair: tuple[Peer, Peer]) -> None:
     """I1: both hash each key to the same key group."""
     first, second = pair
