@@ -1,4 +1,4 @@
-"""A store on which several peers work in turn, and a model of what it must contain.
+"""A store on which several peers work in turn, and a model of its contents.
 
 Each command runs in one peer. The model follows from the drawn rows alone. ``History.check``
 compares a peer's readings with it.
@@ -129,7 +129,7 @@ def _regrouped(request: dict[str, Any], groups: int) -> dict[str, Any]:
 
 
 def write_full(history: History, peer: Peer) -> None:
-    """Write all states anew."""
+    """Write all states in full."""
     history.write(peer, "full")
 
 
@@ -229,7 +229,7 @@ def rekey(history: History, peer: Peer) -> None:
 
 
 def expire(history: History, peer: Peer) -> None:
-    """Expire all but two checkpoints, and those that a savepoint or a pin holds."""
+    """Expire all checkpoints except the newest two and the held ones."""
     visible = peer("expire", url=history.url, retain=2)
     held = {number for number, _ in (*history.savepoints.values(), *history.pins.values())}
     assert set(visible) == {*sorted(history.contents)[-2:], *held}

@@ -3,8 +3,8 @@
     python -m tests.versions.releases 0.1.0
 
 It builds the wheel of a release from the release's commit, and installs it into
-``build/release-0.1.0``. All other packages of that environment are those of the environment that
-runs this module.
+``build/release-0.1.0``. That environment shares all other packages with the environment that runs
+this module.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Release:
         return _git("cat-file", "-e", f"{self.commit}^{{commit}}").returncode == 0
 
     def build(self) -> None:
-        """Create the environment anew; ReleaseError if the clone lacks the commit."""
+        """Create or replace the environment; ReleaseError if the clone lacks the commit."""
         if not self.is_fetched():
             raise ReleaseError(
                 f"release {self.version} is commit {self.commit}, which this clone does not have; "

@@ -59,7 +59,7 @@ class SecondPackage:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Exchange the modules; imports in this block find those of the release."""
+        """Exchange the modules, so that imports in this block find the release's."""
         ours = _taken_out()
         sys.modules.update(self._modules)
         try:

@@ -150,7 +150,7 @@ LATER = pa.schema([("id", pa.int64()), ("count", pa.int64()), ("new", pa.float64
 
 @or_refused
 def test_columns_change_between_versions(tmp_path: Path, pair: tuple[Peer, Peer]) -> None:
-    """One adds, drops and widens columns; the other reads both schemas, and goes on."""
+    """One adds, drops and widens columns; the other reads both schemas, and continues."""
     first, second = pair
     url, snapshot = str(tmp_path / "store"), {"store": PLAIN, **SNAPSHOT}
 
