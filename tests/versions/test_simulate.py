@@ -38,6 +38,21 @@ def is_of_the_package(name: str) -> bool:
     return name.partition(".")[0] == "statestore" or name.startswith("tests.simulate.")
 
 
+def test_old_writers_meet_new_collectors_and_fleets_are_upgraded(release: Release) -> None:
+    """Over the draws, both directions and an upgrade between two jobs occur."""
+    met: set[object] = set()
+    for seed in range(300):
+        _, plan, _ = drawn(seed, ("writers", "keepers", "jobs"), (release.version,))
+        jobs = [actor for actor in plan.actors if actor.verb == "job"]
+        for gc in (actor for actor in plan.actors if actor.verb == "gc"):
+            met |= {(bool(job.release), bool(gc.release)) for job in jobs}
+        old = [job.hours for job in jobs if job.release]
+        new = [job.hours for job in jobs if not job.release]
+        if old and new and max(old) < min(new):
+            met.add("upgraded")
+    assert met == {(False, False), (False, True), (True, False), (True, True), "upgraded"}
+
+
 @pytest.mark.parametrize("count", [40, pytest.param(1500, marks=pytest.mark.long)])
 def test_a_sample_of_the_schedules(count: int, second: SecondPackage) -> None:
     """I4, I5, I6, I9, I10; `make simulate ARGS="--release 0.1.0"` runs more."""
