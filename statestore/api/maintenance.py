@@ -29,6 +29,7 @@ from statestore.maintenance import purge as purge_command
 from statestore.maintenance import rekey as rekey_command
 from statestore.maintenance import repair as repair_command
 from statestore.maintenance import salvage as salvage_command
+from statestore.maintenance import upgrade as upgrade_command
 from statestore.maintenance import verify as verify_command
 from statestore.maintenance.compact import CompactReport, CompactRequest
 from statestore.maintenance.copy import CopiedCheckpoint
@@ -45,6 +46,7 @@ from statestore.maintenance.salvage import DEFAULT_KEYS, SalvageReport
 from statestore.maintenance.search import KeySearch, search_store
 from statestore.maintenance.subject import ColumnSubject, KeySubject, ValueOf
 from statestore.maintenance.translate_offsets import TranslationPlan, plan_translation
+from statestore.maintenance.upgrade import UpgradedStore
 from statestore.maintenance.verify import VerifyReport
 from statestore.restore.row_files import Progress
 from statestore.sources.mirror import Mirror
@@ -385,6 +387,32 @@ class StoreMaintenance:
             StoreNotFoundError, FormatVersionError or StorageError: the repair can be run again.
         """
         return repair_command.repair(self._store.storage, self._store.fence, dry_run=dry_run)
+
+    def upgrade(self, *, back: bool = False, dry_run: bool = False) -> UpgradedStore:
+        """Raise the store's writer version, so that older releases can no longer write to it.
+
+        No checkpoint changes, and an older release still reads each checkpoint that it understands.
+        This object takes over the store, and a running job can no longer commit until it reopens
+        the store.
+
+        Args:
+            back: undoes the last upgrade. That is possible until a checkpoint was committed after
+                it.
+            dry_run: reports what would change, and changes nothing.
+
+        Returns:
+            The writer version before and after.
+
+        Raises:
+            InvalidArgumentError: if the upgrade can no longer be undone, or if an interrupted
+                command has announced a checkpoint.
+            CommitConflictError: if another writer takes over the store meanwhile.
+            StoreNotFoundError, MalformedManifestError, FormatVersionError or StorageError: the
+                command can be run again.
+        """
+        return upgrade_command.upgrade(
+            self._store.catalog(), self._store.fence, back=back, dry_run=dry_run
+        )
 
     def edit(
         self,

@@ -35,9 +35,10 @@ import threading
 import time
 import uuid
 from dataclasses import replace
+from typing import Any
 
 from statestore.errors import CommitConflictError, LateCommitError, StateStoreError
-from statestore.format.claim_documents import Claim, claim_from_json, claim_to_json
+from statestore.format.claim_documents import Claim, Upgrade, claim_from_json, claim_to_json
 from statestore.format.names import WRITERS, generation_of, writer_path
 from statestore.storage import Storage, put_once
 
@@ -78,7 +79,7 @@ class Fence:
         with self._lock:
             claim = self._claim
             while claim is None:
-                newest = self._newest_claim()
+                newest = self.newest_claim()
                 if announce and newest is not None and not _has_ended(newest):
                     _log.warning(
                         (
@@ -125,7 +126,7 @@ class Fence:
         claim, ids = self._claim, []
         while claim is not None and claim.announced_id > above:
             ids.append(claim.announced_id)
-            claim = self._read(claim.generation - 1) if claim.generation > 1 else None
+            claim = self.read(claim.generation - 1) if claim.generation > 1 else None
         return tuple(sorted(set(ids)))
 
     def announce(self, checkpoint_id: int) -> Claim:
@@ -133,13 +134,32 @@ class Fence:
 
         Raises CommitConflictError if another writer has claimed that generation.
         """
-        with self._lock:
-            mine = self._claim
-            assert mine is not None, "claim() must be called first"
-            claim = self._put(mine.generation + 1, replace(mine, announced_id=checkpoint_id))
-            if claim is None:
-                raise self._replaced_error(mine)
-            return claim
+        return self._follow_own(announced_id=checkpoint_id)
+
+    def set_writer_version(self, version: int) -> Claim:
+        """Claim the next generation with another writer version, which later claims inherit.
+
+        Raises CommitConflictError if another writer has claimed that generation.
+        """
+        mine = self.claim()
+        upgrade = Upgrade(generation=mine.generation + 1, previous_version=mine.writer_version)
+        return self._follow_own(
+            writer_version=version, upgrade=upgrade if version > mine.writer_version else None
+        )
+
+    def newest_claim(self) -> Claim | None:
+        """Return the newest claim, of any writer; None if no claim exists.
+
+        Raises MalformedManifestError or FormatVersionError if it cannot be read, or StorageError.
+        """
+        newest = self._newest_generation()
+        return self.read(newest) if newest else None
+
+    def read(self, generation: int) -> Claim:
+        """Return the claim of a generation, which must exist; errors as :meth:`newest_claim`."""
+        name = writer_path(generation)
+        raw = self._storage.read(name)
+        return claim_from_json(raw, name=f"{self._storage.url}/{name}", generation=generation)
 
     def newest(self) -> tuple[int, bytes]:
         """Return generation and document of the newest claim; 0 and no bytes if no claim exists.
@@ -163,8 +183,18 @@ class Fence:
         with self._lock:
             return self._claim
 
+    def _follow_own(self, **changed: Any) -> Claim:
+        """Claim the generation after this writer's own, with changed members."""
+        with self._lock:
+            mine = self._claim
+            assert mine is not None, "claim() must be called first"
+            claim = self._put(mine.generation + 1, replace(mine, **changed))
+            if claim is None:
+                raise self._replaced_error(mine)
+            return claim
+
     def _put(self, generation: int, before: Claim | None) -> Claim | None:
-        """Claim a generation and pass on the announced id; None if the generation is taken."""
+        """Claim a generation and pass on announced id and writer version; None if it is taken."""
         claim = Claim(
             generation=generation,
             name=f"{socket.gethostname()}:{os.getpid()}",
@@ -172,6 +202,8 @@ class Fence:
             release=self._release,
             claimed_at_ms=time.time_ns() // 1_000_000,
             announced_id=before.announced_id if before else 0,
+            writer_version=before.writer_version if before else 1,
+            upgrade=before.upgrade if before else None,
         )
         name, raw = writer_path(generation), claim_to_json(claim)
         if not put_once(self._storage, name, raw):
@@ -179,18 +211,9 @@ class Fence:
         self._claim = claim
         return claim
 
-    def _newest_claim(self) -> Claim | None:
-        newest = self._newest_generation()
-        return self._read(newest) if newest else None
-
     def _newest_generation(self) -> int:
         generations = [generation_of(name) for name in self._storage.list(WRITERS)]
         return max((generation for generation in generations if generation), default=0)
-
-    def _read(self, generation: int) -> Claim:
-        name = writer_path(generation)
-        raw = self._storage.read(name)
-        return claim_from_json(raw, name=f"{self._storage.url}/{name}", generation=generation)
 
     def _is_replaced(self, mine: Claim) -> bool:
         """Return whether the next generation is claimed, or this one belongs to another writer."""
@@ -214,7 +237,7 @@ class Fence:
 
     def _successor_text(self) -> str:
         try:
-            newest = self._newest_claim()
+            newest = self.newest_claim()
         except (StateStoreError, FileNotFoundError):
             return "a writer with an unreadable claim"
         return "a process that replaced the store" if newest is None else str(newest)

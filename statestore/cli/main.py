@@ -110,6 +110,10 @@ class Command(Root):
                 "salvage:repair_store",
                 "Rebuild damaged documents that block all writers",
             ),
+            "upgrade": LazyVerb(
+                "upgrade:upgrade_store",
+                "Raise the writer version, which older releases refuse",
+            ),
         },
         "Change": {
             "edit": LazyVerb(

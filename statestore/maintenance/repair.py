@@ -17,7 +17,8 @@ Damage that cannot be repaired from proof is left unchanged and reported.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from statestore.catalog.catalog import Catalog, store_document
 from statestore.catalog.fence import Fence
@@ -136,6 +137,9 @@ class _Repair:
                 claimed_at_ms=0,
                 announced_id=first,
             )
+            before = self._readable_claim_before(generation)
+            if before is not None:
+                known = replace(known, writer_version=before.writer_version, upgrade=before.upgrade)
             explanation = (
                 f"its announced checkpoint id is unknown; the next checkpoint is {first:,}"
             )
@@ -150,6 +154,13 @@ class _Repair:
             f"the next generation was claimed, so a running job can no longer commit; {explanation}"
         )
         self.repaired.append(RepairFinding(name, action))
+
+    def _readable_claim_before(self, generation: int) -> Claim | None:
+        """Return the newest readable claim before a generation, for the store's writer version."""
+        for earlier in range(generation - 1, 0, -1):
+            with suppress(MalformedManifestError):
+                return self._fence.read(earlier)
+        return None
 
     def _repair_logs(self, manifests: list[Manifest]) -> None:
         tables: dict[str, dict[int, tuple[Manifest, Entry]]] = {}

@@ -68,7 +68,7 @@ def test_the_verbs() -> None:
     wanted = (
         "as-of batch-parallelism bootstrap compact config copy demo diff edit expire flink forget "
         "fork gc get history kafka list pin plan purge query rekey repair report restore salvage "
-        "savepoint show skew spark ui unpin verify watch"
+        "savepoint show skew spark ui unpin upgrade verify watch"
     )
     assert wanted.split() == [name for name in VERBS if " " not in name]
     within = [

@@ -279,7 +279,7 @@ def test_a_claim_is_identified_by_its_exact_name(name: str, generation: int | No
 def test_a_claim_of_a_newer_format_stops_a_writer(url: str) -> None:
     """It may have an unknown meaning, and a damaged one may hide an announced id."""
     take(opened(url))
-    newer = document_bytes({"format": "statestore-writer", "format_version": 2})
+    newer = document_bytes({"format": "statestore-writer", "format_version": 99})
     LocalStorage(url).put_if_absent(writer_path(2), newer)
     with pytest.raises(FormatVersionError):
         take(opened(url))

@@ -1,0 +1,47 @@
+"""``statestore upgrade``: raise a store's writer version, or undo that."""
+
+from __future__ import annotations
+
+import click
+
+from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.output import Output, Page
+from statestore.maintenance.upgrade import UpgradedStore
+
+__all__ = ["upgrade_store"]
+
+
+@click.command(
+    "upgrade",
+    cls=Verb,
+    prints=(
+        "The writer version before and after, and the oldest release that can write to the store. "
+        "One document is added, and no checkpoint changes. Older releases can still read the "
+        "checkpoints that they understand. A running job can no longer commit until it reopens "
+        "the store. With --back: the last upgrade is undone, unless a checkpoint was committed "
+        "after it. With --dry-run: the same output, and nothing is changed."
+    ),
+    examples=(
+        "statestore upgrade --dry-run --store ./fraud",
+        "statestore upgrade --store ./fraud",
+        "statestore upgrade --back --store ./fraud",
+    ),
+)
+@click.option("--back", is_flag=True, help="Undo the last upgrade.")
+@click.option("--dry-run", is_flag=True, help="Report what would change, and change nothing.")
+@pass_invocation
+def upgrade_store(invocation: Invocation, back: bool, dry_run: bool) -> Output[UpgradedStore]:
+    """Raise the writer version, which older releases refuse."""
+    done = invocation.store().maintenance.upgrade(back=back, dry_run=dry_run)
+    return Output(done, write_upgraded)
+
+
+def write_upgraded(page: Page, done: UpgradedStore) -> None:
+    """Write it as text."""
+    if done.is_changed:
+        verb = "would change" if done.dry_run else "changed"
+        versions = f"from {done.previous_version} to {done.writer_version}"
+        page.line(f"{verb} the writer version of {done.store} {versions}", "bold")
+    else:
+        page.line(f"{done.store} has writer version {done.writer_version} already", "bold")
+    page.line(f"  it is written by statestore {done.needs_release} and later")
