@@ -1,6 +1,6 @@
 """Install a wheel into a fresh environment and test it; ``make dist`` runs this.
 
-python -m tests.wheel.run dist/statestore-0.1.0-py3-none-any.whl
+python -m tests.wheel.run dist/statestore-0.2.0-py3-none-any.whl
 """
 
 from __future__ import annotations
