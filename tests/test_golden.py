@@ -11,6 +11,7 @@ import pytest
 
 from statestore import StateStore
 from statestore.errors import FormatVersionError
+from statestore.format.claim_documents import Upgrade
 from statestore.format.documents import document_bytes
 from statestore.format.listed import list_of
 from statestore.format.names import manifest_path, pin_path, savepoint_path
@@ -20,8 +21,10 @@ from statestore.snapshot.write_options import Changes, KeyedOptions
 from tests.golden.make_changes import STATES
 from tests.golden.make_kept import evolved
 from tests.golden.make_store import USERS, totals, write
+from tests.support.writers import claims
 
-STORES = sorted((Path(__file__).parent / "golden").glob("store_v*"))
+GOLDEN = Path(__file__).parent / "golden"
+STORES = [*sorted(GOLDEN.glob("store_v*")), *sorted(GOLDEN.glob("upgraded_v*"))]
 
 
 @pytest.fixture(params=STORES, ids=lambda path: path.name)
@@ -62,7 +65,19 @@ def test_an_old_store_takes_the_next_checkpoint(store: StateStore, tmp_path: Pat
 
 def test_there_is_a_golden_store() -> None:
     """The parametrised tests above do run."""
-    assert [path.name for path in STORES] == ["store_v1"]
+    assert [path.name for path in STORES] == ["store_v1", "upgraded_v2"]
+
+
+def test_an_upgraded_store_keeps_its_writer_version(tmp_path: Path) -> None:
+    """The golden store has a claim before the upgrade, and the claims of the upgrade."""
+    url = str(shutil.copytree(GOLDEN / "upgraded_v2", tmp_path / "copy"))
+    versions = [claim.writer_version for claim in claims(url)]
+    assert versions == [1, 2]
+    write(StateStore.open(url, table_format="parquet"))
+    newest = claims(url)[-1]
+    assert (newest.generation, newest.writer_version) == (3, 2)
+    assert newest.upgrade == Upgrade(generation=2, previous_version=1)
+    assert StateStore.open(url).maintenance.verify("all", deep=True).is_intact
 
 
 def test_an_old_store_with_ranged_files_and_a_savepoint_restores() -> None:
