@@ -338,22 +338,17 @@ class RestoredKeyedState:
         """
         return polars_of(self.to_arrow(subtask))
 
-    def to_spark(self, *, row_hash: str | None = None) -> DataFrame:
+    def to_spark(self) -> DataFrame:
         """Return a DataFrame whose Spark partition i has exactly subtask i's rows; no shuffle.
 
         If there is a local cache, Spark is asked to run a subtask on the host that cached its files
         when they were written. If Spark runs it elsewhere, the subtask reads from the store.
 
-        Args:
-            row_hash: The name of an additional column with each row's 64-bit hash, as a signed
-                integer. The sum of all hashes, modulo 2^64, is :attr:`digest`.
-
         Returns:
             The DataFrame, in the store's Spark session.
 
         Raises:
-            InvalidArgumentError: if the store was opened without a Spark session, or if the state
-                has a column with the name ``row_hash``.
+            InvalidArgumentError: if the store was opened without a Spark session.
         """
         spark = self._session()
         frame: DataFrame = spark_module("state_reader").dataframe(
@@ -364,7 +359,6 @@ class RestoredKeyedState:
             hosts=self._hosts(),
             verify=self._verify,
             now_ms=self.now_ms,
-            row_hash=row_hash,
         )
         return frame
 

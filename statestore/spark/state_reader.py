@@ -14,17 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import StructType
 
-from statestore.errors import InvalidArgumentError
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import ReadSlices
 from statestore.layers.merge import read_state
-from statestore.rows.digests import row_hashes
 from statestore.spark.compat import arrow_schema_of
 from statestore.spark.state_writer import spark_schema
 from statestore.spark.tasks import numbers
@@ -57,31 +54,15 @@ def dataframe(
     hosts: Sequence[str] = (),
     verify: bool = False,
     now_ms: int | None = None,
-    row_hash: str | None = None,
 ) -> DataFrame:
     """Return a DataFrame whose Spark partition i holds the rows of ``per_subtask[i]``, in order.
 
     Rows that have expired by ``now_ms`` are left out; all tasks use the same clock. ``hosts[i]`` is
-    the preferred host of partition i, empty for any host; see :mod:`statestore.spark.tasks`. With
-    ``row_hash``, a last column of this name has each row's hash, as a signed integer.
+    the preferred host of partition i, empty for any host; see :mod:`statestore.spark.tasks`.
     """
-    names = entry.state.schema.names
     schema = spark_schema(entry.state.schema)
     arrow = arrow_schema_of(schema)
     parallelism = len(per_subtask)
-    if row_hash is not None:
-        if row_hash in names:
-            raise InvalidArgumentError(
-                f"state {entry.state} has a column {row_hash!r}: choose another name for row_hash"
-            )
-        schema = StructType([*schema, StructField(row_hash, LongType(), nullable=False)])
-
-    def convert(rows: pa.RecordBatch) -> pa.RecordBatch:
-        converted = rows.cast(arrow)
-        if row_hash is None:
-            return converted
-        hashes = row_hashes(rows.select(names)).view(np.int64)
-        return converted.append_column(row_hash, pa.array(hashes))
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         warm_up_worker()
@@ -89,7 +70,7 @@ def dataframe(
             for subtask in batch.column(0).to_pylist():
                 reads = per_subtask[subtask]
                 for rows in read_state(storage, entry, reads, verify=verify, now_ms=now_ms):
-                    yield convert(rows)
+                    yield rows.cast(arrow)
 
     return numbers(spark, parallelism, hosts).mapInArrow(read, schema)
 

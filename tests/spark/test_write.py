@@ -248,19 +248,3 @@ def test_co_located_rows_are_verified(
         )
     assert stored(store) == dict.fromkeys(range(40), 3)
     assert store.maintenance.verify(deep=True).is_intact
-
-
-def test_the_hashes_of_rows_sum_to_the_digest(few: DataFrame, store: StateStore) -> None:
-    snapshot(store, few)
-    state = store.restore(parallelism=3).keyed("counts", "n")
-    rows = state.to_spark(row_hash="hash").collect()
-    assert {row.k: row.n for row in rows} == dict.fromkeys(range(40), 1)
-    assert sum(row.hash for row in rows) % 2**64 == state.digest
-
-
-def test_a_column_of_hashes_needs_another_name_than_the_columns(
-    few: DataFrame, store: StateStore
-) -> None:
-    snapshot(store, few)
-    with pytest.raises(InvalidArgumentError, match="has a column 'n': choose another name"):
-        store.restore().keyed("counts", "n").to_spark(row_hash="n")

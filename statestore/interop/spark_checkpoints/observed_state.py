@@ -3,21 +3,21 @@
 There are three digests. Each is computed in the same way on both sides of a comparison:
 
 - of the state's columns, in Arrow, as in a manifest. It covers every kind of store;
-- of the state's columns, in the JVM, which is quicker. A row of columns is encoded as an UnsafeRow;
+- of the state's columns, in the JVM, for tables that have no manifest. A row of columns is encoded
+  as an UnsafeRow;
 - of the bytes of Spark's keys and values, for rows that never become columns.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import TypeGuard
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from statestore.format.digest import combine
@@ -33,17 +33,13 @@ from statestore.spark.workers import warm_up_worker
 __all__ = [
     "Observe",
     "ObservedState",
-    "has_typed_columns",
     "observe_bytes",
     "observe_columns",
-    "observe_hashed_table",
     "observe_state",
     "observe_table",
 ]
 
 _LOWER_HALF, _WORD = 0xFFFF_FFFF, 1 << 64
-_HALVES = ("lower", "upper")
-"""The halves of a row's hash. Their sums do not overflow."""
 _OUTCOME = pa.schema(
     {
         "partition": pa.int32(),
@@ -97,50 +93,22 @@ def observe_bytes(rows: DataFrame, columns: Columns, partitions: int) -> Observe
     """
     if not isinstance(columns, StoreColumns):
         return observe_state(rows, columns, partitions)
-    return _total(_digest_structs(rows.select(*_placed(columns, partitions), "key", "value")))
+    return _digest_structs(rows.select(*_placed(columns, partitions), "key", "value"))
 
 
 def observe_columns(rows: DataFrame, columns: Columns, partitions: int) -> ObservedState:
-    """Read all rows of a store as :func:`observe_state` does, with the digest of observe_table.
-
-    A store without typed columns has the digest of :func:`observe_state`.
-    """
-    if not has_typed_columns(columns):
-        return observe_state(rows, columns, partitions)
+    """Read all rows of a store as :func:`observe_state` does, with the digest of observe_table."""
+    assert isinstance(columns, StoreColumns)
+    assert columns.is_typed
     state = columns.to_state(rows, *_placed(columns, partitions))
-    return _total(_digest_structs(_as_structs(state, columns)))
-
-
-def has_typed_columns(columns: Columns) -> TypeGuard[StoreColumns]:
-    """Return whether the rows have a digest of :func:`observe_table`."""
-    return isinstance(columns, StoreColumns) and columns.is_typed
+    return _digest_structs(_as_structs(state, columns))
 
 
 def observe_table(state: DataFrame, columns: StoreColumns) -> RowSet:
     """Count and digest the rows of a typed state in the JVM. A row is encoded as one of Spark's."""
-    outcomes = _digest_structs(_as_structs(_unplaced(state, columns), columns))
-    return _total(outcomes).contents
-
-
-def observe_hashed_table(
-    state: DataFrame, columns: StoreColumns, row_hash: str
-) -> tuple[RowSet, RowSet]:
-    """Count and digest the rows of a typed state twice: as a manifest does, and in the JVM.
-
-    Args:
-        state: The rows.
-        columns: The columns of the store.
-        row_hash: The name of the column with the hashes of the rows.
-
-    Returns:
-        The rows with the digest of a manifest, and with that of :func:`observe_table`.
-    """
-    hashes = column_of(row_hash)
-    halves = hashes.bitwiseAND(F.lit(_LOWER_HALF)), F.shiftrightunsigned(hashes, 32)
-    outcomes = _digest_structs(_as_structs(_unplaced(state, columns, *halves), columns, *_HALVES))
-    observed = _total(outcomes).contents
-    digest = sum(row.lower + (row.upper << 32) for row in outcomes) % _WORD
-    return RowSet(observed.rows, digest), observed
+    named = (column_of(name) for name in columns.state_schema.names)
+    unplaced = state.select(F.spark_partition_id(), F.lit(0), *named)
+    return _digest_structs(_as_structs(unplaced, columns)).contents
 
 
 def _placed(columns: StoreColumns, partitions: int) -> tuple[Column, Column]:
@@ -150,50 +118,41 @@ def _placed(columns: StoreColumns, partitions: int) -> tuple[Column, Column]:
     return partition, misplaced.cast("int").alias("misplaced")
 
 
-def _unplaced(state: DataFrame, columns: StoreColumns, *others: Column) -> DataFrame:
-    """Return rows of a state that no partition has yet, as those of :func:`_placed`."""
-    named = (column_of(name) for name in columns.state_schema.names)
-    return state.select(F.spark_partition_id(), F.lit(0), *others, *named)
-
-
-def _as_structs(rows: DataFrame, columns: StoreColumns, *others: str) -> DataFrame:
+def _as_structs(rows: DataFrame, columns: StoreColumns) -> DataFrame:
     """Put the columns of a state into one struct, in the form of :func:`_digest_structs`.
 
-    The first columns are the partition, whether the row is misplaced, and ``others``. The columns
-    of the state are the last ones, and may have any names.
+    The first columns are the partition, and whether the row is misplaced. The columns of the state
+    are the last ones, and may have any names.
     """
     numbered = number_columns(rows)
-    named = zip(numbered.columns, ("partition_id", "misplaced", *others), strict=False)
+    partition, misplaced, *_ = numbered.columns
     return numbered.select(
-        *(F.col(number).alias(name) for number, name in named),
+        F.col(partition).alias("partition_id"),
+        F.col(misplaced).alias("misplaced"),
         F.struct(*numbered.columns[-len(columns.state_schema) :]).alias("key"),
         F.struct(F.lit(0)).alias("value"),
     )
 
 
-def _digest_structs(rows: DataFrame) -> list[Row]:
-    """Count and digest rows by ``partition_id``, and sum their other columns.
+def _digest_structs(rows: DataFrame) -> ObservedState:
+    """Count and digest rows with ``partition_id``, ``misplaced``, and the structs of a store.
 
     The digest of the structs ``key`` and ``value`` is computed in the JVM, which takes hardly
     longer than reading. It consists of the exclusive or of all hashes, and of the sum of their
     lower halves, so that it does not depend on the order.
     """
     row_hash = F.xxhash64(KEY_BYTES, VALUE_BYTES)
-    sums = [name for name in ("misplaced", *_HALVES) if name in rows.columns]
-    return (
+    outcomes = (
         encode_rows(rows)
         .groupBy("partition_id")
         .agg(
             F.count("*").alias("rows"),
             F.bit_xor(row_hash).alias("xor"),
             F.sum(row_hash.bitwiseAND(F.lit(_LOWER_HALF))).alias("sum"),
-            *(F.sum(name).alias(name) for name in sums),
+            F.sum("misplaced").alias("misplaced"),
         )
         .collect()
     )
-
-
-def _total(outcomes: Sequence[Row]) -> ObservedState:
     xor = reduce(operator.xor, (row.xor for row in outcomes), 0) % _WORD
     digest = xor << 64 | sum(row.sum for row in outcomes)
     counts = {row.partition_id: row.rows for row in outcomes}

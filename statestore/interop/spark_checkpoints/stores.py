@@ -12,16 +12,11 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from statestore.errors import CorruptionError, UnsupportedTypeError
+from statestore.errors import UnsupportedTypeError
 from statestore.format.rescale_proof import RowSet
-from statestore.interop.spark_checkpoints.columns import StoreColumns
 from statestore.interop.spark_checkpoints.families import FAMILY, FamilyColumns
 from statestore.interop.spark_checkpoints.import_record import ImportedStore, QueryRecord
-from statestore.interop.spark_checkpoints.observed_state import (
-    has_typed_columns,
-    observe_columns,
-    observe_hashed_table,
-)
+from statestore.interop.spark_checkpoints.observed_state import observe_state
 from statestore.interop.spark_checkpoints.operators import (
     JOIN,
     NOT_REWRITTEN,
@@ -32,7 +27,6 @@ from statestore.interop.spark_checkpoints.query_settings import ENCODING, JOIN_F
 from statestore.interop.spark_checkpoints.state_files import Provider
 from statestore.interop.spark_checkpoints.variables import family_names, rebuild_store
 from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
-from statestore.spark.structs import first_free
 
 __all__ = ["StoreStates", "needs_rewriter", "refuse_unwritable", "select_stores"]
 
@@ -52,7 +46,7 @@ class StoreStates:
     state: RestoredKeyedState
     variables: tuple[State, ...] = ()
 
-    observe = staticmethod(observe_columns)
+    observe = staticmethod(observe_state)  # the digest is that of the manifest
 
     def rows(self, partitions: int) -> DataFrame:
         """Return its rows as Spark's bytes, with one Spark partition per state partition."""
@@ -65,16 +59,9 @@ class StoreStates:
 
     @property
     def proofs(self) -> tuple[tuple[ImportedStore, RowSet], ...]:
-        """The parts that Spark must read back, with their rows.
-
-        Raises:
-            CorruptionError: If the store's files have other rows than the checkpoint.
-        """
-        if self.variables:
-            return tuple((part, state.contents()) for part, state in self.variables)
-        if not has_typed_columns(self.imported.columns):
-            return ((self.imported, self.state.contents()),)
-        return ((self.imported, _observe_stored_rows(self.state, self.imported.columns)),)
+        """The parts that Spark must read back, with their rows."""
+        states = self.variables or ((self.imported, self.state),)
+        return tuple((part, state.contents()) for part, state in states)
 
 
 def select_stores(
@@ -149,19 +136,6 @@ def _select_store(
             "a checkpoint in which they are unchanged"
         )
     return StoreStates(store, state)
-
-
-def _observe_stored_rows(state: RestoredKeyedState, columns: StoreColumns) -> RowSet:
-    """Return the rows of a state as Spark reads them, if they are those of the checkpoint."""
-    row_hash = first_free("row_hash", state.entry.state.schema.names)
-    stored, observed = observe_hashed_table(state.to_spark(row_hash=row_hash), columns, row_hash)
-    if stored != state.contents():
-        raise CorruptionError(
-            f"the files of {state.entry.state} have {stored.rows} rows, and the checkpoint has "
-            f"{state.contents().rows} (or values differ). Look for damaged files with "
-            "statestore verify --deep"
-        )
-    return observed
 
 
 def _find_changed_variables(
