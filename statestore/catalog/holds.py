@@ -115,7 +115,7 @@ class Holds:
             document = self.savepoint(name)
         except MalformedManifestError:
             document = None
-        self._storage.delete(savepoint_path(name))
+        self._delete(savepoint_path(name))
         return document
 
     def pins(self) -> tuple[Pin, ...]:
@@ -156,7 +156,7 @@ class Holds:
         with suppress(MalformedManifestError):
             if self._read(path, pin_from_json) is None:
                 return
-        self._storage.delete(path)
+        self._delete(path)
 
     def held(self, now_ms: int, listed: Iterable[str] = ()) -> dict[int, str]:
         """Return the ids of the checkpoints that are held now, each with its holders.
@@ -178,6 +178,11 @@ class Holds:
                 )
         return {number: ", ".join(sorted(words)) for number, words in sorted(holders.items())}
 
+    def _delete(self, path: str) -> None:
+        """Delete a document, so that it does not return after a power failure."""
+        self._storage.delete(path)
+        self._storage.sync([path[: path.rindex("/") + 1]])
+
     def _refuse_folded(self, name: str) -> None:
         for path in filter(is_savepoint, self._storage.list(SAVEPOINTS)):
             other = unescape(path.removeprefix(f"{SAVEPOINTS}/").removesuffix(".json"))
@@ -195,7 +200,7 @@ class Holds:
         except CheckpointNotFoundError:
             with suppress(FileNotFoundError):
                 if self._storage.read(path) == put:
-                    self._storage.delete(path)
+                    self._delete(path)
             raise
 
     def _read(self, path: str, parse: Callable[..., H]) -> H | None:

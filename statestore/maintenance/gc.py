@@ -31,6 +31,9 @@ that it reads nothing more, and starts to delete.
   (``derive.py``). The old name may be deleted at any time.
 * *Another collection* deletes the same files. A file that is already gone is not an error.
 
+**Why a power failure does not bring holds back.** What a collection read is made durable before
+the first deletion: tombstones, and the absence of holds. Its deletions are durable when it returns.
+
 **The limit.** With a minimum age of 0, no snapshot and no reader without a pin may run during a
 collection. With a greater one, this holds for a snapshot that takes longer than the minimum age,
 and for a reader without a pin that takes longer and whose checkpoint expires meanwhile. A
@@ -79,6 +82,9 @@ from statestore.errors import (
 )
 from statestore.format.hold_documents import Held
 from statestore.format.names import (
+    CHECKPOINTS,
+    PINS,
+    SAVEPOINTS,
     folder_of,
     is_leftover,
     manifest_path,
@@ -173,12 +179,12 @@ def collect_garbage(
     aged = (item for item in others if is_old(item.modified_ms, minimum_age_ms, now_ms))
     log_files = unneeded_files(catalog.storage, aged, marks.versions)
     if not dry_run:
+        _sync_what_was_read(catalog.storage)
         _delete(catalog.storage, [item.name for item in dead], progress)
         for names in (
             map(manifest_path, manifests),  # after their files
             map(pin_path, pins),
-            (item.name for item in leftovers),
-            (item.name for item in log_files),
+            (item.name for item in (*leftovers, *log_files)),
             map(tombstone_path, tombstones),
         ):
             _delete(catalog.storage, list(names), lambda done, total: None)
@@ -240,12 +246,22 @@ def _without_manifest(storage: Storage, numbers: Sequence[int]) -> tuple[int, ..
         return tuple(number for number, is_there in looked_up if not is_there)
 
 
+def _sync_what_was_read(storage: Storage) -> None:
+    """Make tombstones durable, and the absence of deleted holds.
+
+    Another process may not have synced them yet. After a power failure the checkpoint would be
+    visible or held again, without its files.
+    """
+    storage.sync([f"{folder}/" for folder in (CHECKPOINTS, PINS, SAVEPOINTS)])
+
+
 def _delete(storage: Storage, names: Sequence[str], progress: Callable[[int, int], None]) -> None:
     progress(0, len(names))
     with ThreadPoolExecutor(max_workers=_DELETERS) as pool:
         for start in range(0, len(names), _BATCH):
             for done, _ in enumerate(pool.map(storage.delete, names[start : start + _BATCH]), 1):
                 progress(start + done, len(names))
+    storage.sync({name[: name.rindex("/") + 1] for name in names if "/" in name})
 
 
 def _amount(items: Iterable[Listed]) -> FileAmount:

@@ -133,7 +133,11 @@ class Storage(Protocol):
         """Return a file to read and seek in; FileNotFoundError if it does not exist."""
 
     def sync(self, names: Iterable[str]) -> None:
-        """Return once the written files would survive a power failure."""
+        """Return once the written files would survive a power failure.
+
+        A name that ends with a slash is a folder: the deletions in it become durable. Nothing
+        happens if it does not exist.
+        """
 
     def native_path(self, name: str) -> str | None:
         """Return a path that the operating system can open; None on an object store."""

@@ -146,19 +146,26 @@ class LocalStorage:
             return _open_regular(path)
 
     def sync(self, names: Iterable[str]) -> None:
-        """Sync the files and every folder on the path to them.
+        """Sync the files and folders, and every folder on the path to them.
 
         Threads sync files and folders in parallel, so that one commit of the file system's journal
         covers several of them.
         """
         with report_os_errors("sync files in", self.url):
-            files = [self._file(name) for name in names]
-            folders: set[Path] = set()
-            for file in files:
-                below = file.relative_to(self._root).parents
+            files: list[Path] = []
+            changed: list[Path] = []
+            for name in names:
+                path = self._file(name.removesuffix("/"))
+                if not name.endswith("/"):
+                    files.append(path)
+                elif path.is_dir():
+                    changed.append(path)
+            folders = set(changed)
+            for path in (*files, *changed):
+                below = path.relative_to(self._root).parents
                 folders.update(self._root / folder for folder in below)
             paths = [*files, *sorted(folders, reverse=True)]
-            if len(files) < 2:
+            if len(files) + len(changed) < 2:
                 deque(map(_fsync, paths), maxlen=0)
                 return
             with ThreadPoolExecutor(min(len(paths), _SYNCED_AT_ONCE)) as pool:
