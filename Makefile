@@ -42,7 +42,7 @@ PIP_FAILED = { echo "pip could not install the packages, for the reason above; c
 	"name a mirror in PIP_INDEX_URL or a proxy in HTTPS_PROXY, and repeat the command" >&2; exit 16; }
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo examples test fetch durations test-long test-flink test-spark test-versions test-newest compatibility quick kills kills-streaming lint check races flips damages histories fuzz simulate protocol bench docs site dist lock clean
+.PHONY: help demo cluster-demo examples test fetch durations test-long test-flink test-spark test-versions test-newest compatibility quick kills kills-streaming lint check races flips damages power histories fuzz simulate protocol bench docs site dist lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -127,6 +127,9 @@ flips: $(READY) ## damage footers of data files COUNT times (10000), each before
 
 damages: $(READY) ## damage files of Flink's savepoints COUNT times (10000), each before one reader
 	$(PY) -m tests.damages.run --count $(or $(COUNT),10000) $(ARGS)
+
+power: $(READY) ## fail the power after each call that programs make to the file system, DRAWS contents each (10)
+	@$(PY) -m tests.power.run --draws $(or $(DRAWS),10) $(ARGS)
 
 STEPS := 10000
 histories: $(READY) ## random histories of keeping and deleting; STEPS=10000

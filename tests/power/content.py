@@ -1,0 +1,118 @@
+"""The content of checkpoints, and what a recorded program promises about it.
+
+A program writes its promises as marks into the log. After ``may`` a new checkpoint can have the
+content. After ``has`` exactly the named checkpoints are visible, with their content. Between
+``leaving`` and the next ``has`` checkpoints can disappear.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from statestore import StateStore
+from statestore.format.names import KEY_GROUP
+from tests.power.recording import Record, facts_of, mark
+
+__all__ = [
+    "Content",
+    "Promises",
+    "StorePromises",
+    "content_of",
+    "has",
+    "held",
+    "leaving",
+    "may",
+    "purged",
+    "sorted_rows",
+]
+
+Content = dict[str, Any]
+"""By operator and state: the rows in a fixed order, or the elements."""
+
+
+def content_of(store: StateStore, checkpoint: int) -> Content:
+    """Read all of a checkpoint, with its digests checked."""
+    restored = store.restore(checkpoint=checkpoint, parallelism=1, verify=True)
+    manifest, content = store.manifest(checkpoint), {}
+    for keyed in manifest.keyed:
+        state = keyed.state
+        rows = restored.keyed(state.uid, state.name).to_arrow(0).drop_columns([KEY_GROUP])
+        content[f"{state.uid}/{state.name}"] = sorted_rows(rows.to_pylist())
+    for operator in manifest.operator:
+        name = operator.state
+        elements = restored.operator_state(name.uid, name.name).per_old_subtask()
+        content[f"{name.uid}/{name.name}"] = sorted_rows([row for own in elements for row in own])
+    return content
+
+
+def sorted_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows as JSON has them, in an order that does not depend on key groups."""
+    texts = sorted(json.dumps(row, default=str, sort_keys=True) for row in rows)
+    return [json.loads(text) for text in texts]
+
+
+def may(store: str, content: Content) -> None:
+    """Promise that the next new checkpoints of a store have this content, if they are visible."""
+    mark("may", store=store, content=content)
+
+
+def has(store: str, checkpoints: Mapping[int, Content]) -> None:
+    """Promise that exactly these checkpoints of a store are visible."""
+    mark("has", store=store, checkpoints=list(checkpoints.items()))
+
+
+def leaving(store: str) -> None:
+    """Say that visible checkpoints of a store may expire from now on."""
+    mark("leaving", store=store)
+
+
+def held(store: str, savepoints: Mapping[str, int] | None) -> None:
+    """Promise that exactly these savepoints exist; None while one is being deleted."""
+    mark("held", store=store, savepoints=savepoints)
+
+
+def purged(store: str, operator: str, key: str) -> None:
+    """Promise that no file of a store contains a key."""
+    mark("purged", store=store, operator=operator, key=key)
+
+
+@dataclass
+class StorePromises:
+    """The promises about one store."""
+
+    visible: dict[int, Content] = field(default_factory=dict)
+    possible: list[Content] = field(default_factory=list)
+    gone: set[int] = field(default_factory=set)
+    stays: bool = True
+    savepoints: Mapping[str, int] | None = None
+    purged: list[tuple[str, str]] = field(default_factory=list)
+
+
+class Promises:
+    """All promises of a program up to one place in its log."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self.stores: dict[str, StorePromises] = {}
+        self.number = 0
+
+    def read(self, record: Record) -> None:
+        """Add the promise of a mark."""
+        self.number += 1
+        facts = facts_of(record)
+        promises = self.stores.setdefault(facts["store"], StorePromises())
+        if facts["what"] == "may":
+            promises.possible.append(facts["content"])
+        elif facts["what"] == "leaving":
+            promises.stays = False
+        elif facts["what"] == "held":
+            promises.savepoints = facts["savepoints"]
+        elif facts["what"] == "purged":
+            promises.purged.append((facts["operator"], facts["key"]))
+        else:
+            visible = dict(facts["checkpoints"])
+            promises.gone |= promises.visible.keys() - visible.keys()
+            promises.visible, promises.possible, promises.stays = visible, [], True

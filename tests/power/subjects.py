@@ -1,0 +1,311 @@
+"""The recorded programs: each does a part of what the product does to a folder.
+
+``python -m tests.power.subjects ROOT NAME`` runs one. Its promises are in the recorder's log.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from statestore import Changes, CompactionRule, KeyGroupAssignment, StateStore, key_group_of
+from statestore.format.names import KEY_GROUP
+from tests.power.content import Content, content_of, has, held, leaving, may, purged, sorted_rows
+from tests.power.recording import settle
+from tests.syntax import ROOT
+
+__all__ = ["SUBJECTS", "main"]
+
+KEY_GROUPS = 4
+SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64())])
+STORE = "store"
+Totals = dict[str, int]
+
+
+class Job:
+    """A job with totals by user and the offsets of its source, and what it has committed."""
+
+    def __init__(self, root: Path, name: str = STORE, **options: Any) -> None:
+        """Open a store in the recorded folder."""
+        options = {"table_format": "parquet", "layout": "partitioned"} | options
+        self.name, self.store = name, StateStore.open(str(root / name), **options)
+        self.totals: Totals = {}
+        self.offset = 0
+        self.known: dict[int, Content] = {}
+
+    def content(self) -> Content:
+        """Return what the next checkpoint has."""
+        rows = [{"user": user, "n": n} for user, n in self.totals.items()]
+        offsets = [{"partition": 0, "offset": self.offset}]
+        return {"users/totals": sorted_rows(rows), "source/offsets": offsets}
+
+    def write(self, changes: Totals | None = None, deletes: tuple[str, ...] = ()) -> None:
+        """Commit a checkpoint: all totals, or only the changes."""
+        self.totals |= changes or {}
+        for user in deletes:
+            del self.totals[user]
+        self.offset += 10
+        content = self.content()
+        may(self.name, content)
+        with self.store.snapshot(parallelism=2) as checkpoint:
+            if len(self.totals) == len(changes or self.totals):
+                checkpoint.write_keyed(
+                    "users", "totals", _table(self.totals), key="user", max_parallelism=KEY_GROUPS
+                )
+            else:
+                given = Changes(_table(changes or {}), list(deletes))
+                checkpoint.write_changes("users", "totals", given)
+            checkpoint.write_union("source", "offsets", [content["source/offsets"], []])
+        self.commits({checkpoint.id: content})
+
+    def commits(self, new: Mapping[int, Content]) -> None:
+        """Promise these checkpoints, in addition to the visible ones."""
+        self.known |= new
+        has(self.name, self.known)
+
+    def derives(self, totals: Totals, command: Callable[[], int | None]) -> None:
+        """Run a command that makes one checkpoint with these totals of the newest one."""
+        self.totals = totals
+        may(self.name, self.content())
+        number = command()
+        assert number is not None, "the command made no checkpoint"
+        self.commits({number: self.content()})
+
+    def expire(self, retain: int) -> None:
+        """Expire checkpoints, and collect garbage."""
+        leaving(self.name)
+        self.store.maintenance.expire(retain=retain)
+        self.known = {number: self.known[number] for number in self.store.checkpoints()}
+        has(self.name, self.known)
+        self.store.maintenance.gc(minimum_age="0")
+
+
+def _table(totals: Totals) -> pa.Table:
+    return pa.table({"user": list(totals), "n": list(totals.values())}, schema=SCHEMA)
+
+
+def _users(count: int, factor: int = 1) -> Totals:
+    return {f"u{i}": i * factor for i in range(count)}
+
+
+def snapshot(root: Path) -> None:
+    """Take two full snapshots."""
+    job = Job(root)
+    job.write(_users(6))
+    job.write(_users(6, 7))
+
+
+def delta(root: Path) -> None:
+    """Take so many snapshots in Delta tables that their logs get a checkpoint."""
+    job = Job(root, table_format="delta", layout="ranged")
+    for factor in range(12):
+        job.write(_users(3, factor))
+    job.expire(retain=2)
+
+
+def changes(root: Path) -> None:
+    """Take incremental checkpoints, which a thread and a command compact."""
+    job = Job(root, compaction=CompactionRule(merge_layers=2))
+    job.write(_users(30))
+    for number in range(1, 7):
+        job.write({f"u{number}": 1000 + number, f"new{number}": number}, (f"u{20 + number}",))
+    job.derives(dict(job.totals), lambda: _compacted(job.store))
+    job.write({"u1": -1})
+
+
+def _compacted(store: StateStore) -> int | None:
+    return store.maintenance.compact(everything=True).new_checkpoint_id
+
+
+def collect(root: Path) -> None:
+    """Expire checkpoints and collect garbage around a savepoint and a pin."""
+    job = Job(root)
+    for factor in range(3):
+        job.write(_users(8, factor + 1))
+    job.store.maintenance.savepoint("keep", 1)
+    pinned = job.store.maintenance.pin(2, lease="1h")
+    held(job.name, {"keep": 1})
+    job.write({"u1": 5})
+    job.expire(retain=1)
+    job.store.maintenance.unpin(pinned.token)
+    job.write({"u2": 6})
+    job.expire(retain=1)
+    held(job.name, None)
+    job.store.maintenance.delete_savepoint("keep")
+    held(job.name, {})
+    job.expire(retain=1)
+    job.write({"u3": 7})
+
+
+def edit(root: Path) -> None:
+    """Edit, rekey and edit again, on a base with changes."""
+    job = Job(root)
+    job.write(_users(20))
+    job.write({"u1": 100})
+    keep = job.store.maintenance
+    put = [{"user": "u2", "n": 200}]
+    job.derives(
+        job.totals | {"u2": 200},
+        lambda: keep.edit("users", "totals", put=put).new_checkpoint_id,
+    )
+    job.derives(
+        dict(job.totals),
+        lambda: keep.rekey("users", max_parallelism=3, work=root / "work").new_checkpoint_id,
+    )
+    left = {user: n for user, n in job.totals.items() if user != "u3"}
+    job.derives(
+        left,
+        lambda: keep.edit("users", "totals", delete=["u3"]).new_checkpoint_id,
+    )
+    job.write({"u4": 400})
+
+
+def purge(root: Path, **options: Any) -> None:
+    """Purge a key from three checkpoints with changes and a savepoint; then collect."""
+    job = Job(root, **options)
+    job.write(_users(12))
+    job.write({"u1": 100, "u5": 1})
+    job.store.maintenance.savepoint("keep")
+    job.write({"u2": 200})
+    contents = [_without(content, "u5") for content in job.known.values()]
+    for content in contents:
+        may(job.name, content)
+    leaving(job.name)
+    job.store.maintenance.purge("users", "u5")
+    job.totals.pop("u5")
+    job.known = dict(zip(job.store.checkpoints(), contents, strict=True))
+    has(job.name, job.known)
+    held(job.name, {"keep": max(job.known) - 1})
+    job.store.maintenance.gc(minimum_age="0")
+    assert job.store.maintenance.find_key("users", "u5").is_gone
+    purged(job.name, "users", "u5")
+    job.write({"u6": 600})
+
+
+def purge_delta(root: Path) -> None:
+    """Purge from Delta tables, whose logs are deleted."""
+    purge(root, table_format="delta", layout="ranged")
+
+
+def _without(content: Content, user: str) -> Content:
+    rows = [row for row in content["users/totals"] if row["user"] != user]
+    return content | {"users/totals": rows}
+
+
+def copy(root: Path) -> None:
+    """Copy a checkpoint with changes to another store, fork it, and continue in all of them."""
+    job, other, fork = Job(root), Job(root, "copy"), Job(root, "fork")
+    job.write(_users(10))
+    job.write({"u1": 100})
+    for target in (other, fork):
+        target.offset = job.offset
+    keep = job.store.maintenance
+    other.derives(
+        dict(job.totals), lambda: keep.copy("latest", str(root / "copy")).new_checkpoint_id
+    )
+    fork.derives(dict(job.totals), lambda: keep.fork(str(root / "fork")).new_checkpoint_id)
+    for target in (job, other, fork):
+        target.write({"u2": 200})
+        target.expire(retain=1)
+
+
+def processes(root: Path) -> None:
+    """Let two processes write the subtasks of each checkpoint."""
+    job = Job(root, layout="auto")
+    owners = KeyGroupAssignment(max_parallelism=KEY_GROUPS, parallelism=2)
+    with ProcessPoolExecutor(2, get_context("spawn")) as workers:
+        for factor in (1, 2, 3):
+            job.totals, job.offset = _users(12, factor), factor * 10
+            content = job.content()
+            may(job.name, content)
+            parts: list[list[dict[str, Any]]] = [[], []]
+            for row in content["users/totals"]:
+                parts[
+                    owners.subtask_of(key_group_of(row["user"], max_parallelism=KEY_GROUPS))
+                ].append(row)
+            with job.store.snapshot(parallelism=2) as checkpoint:
+                totals = checkpoint.declare_keyed(
+                    "users", "totals", SCHEMA, key="user", max_parallelism=KEY_GROUPS
+                )
+                answers = [workers.submit(totals.subtask(i).write, parts[i]) for i in range(2)]
+                for answer in answers:
+                    checkpoint.acknowledge(answer.result())
+                checkpoint.write_union("source", "offsets", [content["source/offsets"], []])
+            job.commits({checkpoint.id: content})
+
+
+def upgrade(root: Path) -> None:
+    """Continue a store of the first format, whose documents get the newest one."""
+    shutil.copytree(ROOT / "tests" / "golden" / "kept_v1", root / STORE)
+    settle()
+    store = StateStore.open(str(root / STORE))
+    known = {number: content_of(store, number) for number in store.checkpoints()}
+    has(STORE, known)
+    for count in (1001, 1002):
+        rows = store.restore(parallelism=1).keyed("golden", "totals").to_arrow(0)
+        rows = rows.drop_columns([KEY_GROUP])
+        place = rows.schema.get_field_index("count")
+        changed = rows.set_column(place, "count", pa.array([count] * len(rows), pa.int64()))
+        content = known[max(known)] | {"golden/totals": sorted_rows(changed.to_pylist())}
+        may(STORE, content)
+        with store.snapshot(parallelism=2) as checkpoint:
+            checkpoint.write_changes("golden", "totals", changed)
+            checkpoint.carry_rest()
+        known[checkpoint.id] = content
+        has(STORE, known)
+
+
+def command(root: Path) -> None:
+    """Run the command, in processes of its own, on a store of a job."""
+    job = Job(root)
+    job.write(_users(8))
+    job.write({"u1": 100})
+    base = [sys.executable, "-m", "statestore", "--store", str(root / STORE)]
+    job.totals |= {"u9": 9}
+    may(STORE, job.content())
+    words = ["edit", "--operator", "users", "--state", "totals", "--put", '{"user":"u9","n":9}']
+    subprocess.run([*base, *words], check=True, capture_output=True)
+    job.commits({max(job.store.checkpoints()): job.content()})
+    leaving(STORE)
+    subprocess.run([*base, "expire", "--retain", "1"], check=True, capture_output=True)
+    job.known = {number: job.known[number] for number in job.store.checkpoints()}
+    has(STORE, job.known)
+    subprocess.run([*base, "gc", "--minimum-age", "0"], check=True, capture_output=True)
+
+
+SUBJECTS: dict[str, Callable[[Path], None]] = {
+    subject.__name__: subject
+    for subject in (
+        *(
+            snapshot,
+            changes,
+            collect,
+            edit,
+            purge,
+            purge_delta,
+            copy,
+            processes,
+            upgrade,
+            command,
+            delta,
+        ),
+    )
+}
+
+
+def main() -> None:
+    """Run the subject that the command line names."""
+    folder, name = sys.argv[1:]
+    SUBJECTS[name](Path(folder))
+
+
+if __name__ == "__main__":
+    main()
