@@ -102,7 +102,8 @@ def streaming_sources(events: DataFrame) -> Iterator[tuple[str, Any]]:
 
 def _name_of(source: Any) -> str | None:
     """Return the name that a query gave to a source, or None if it gave no name."""
-    if not HAS_NAMED_SOURCES:
+    is_relation = source.getClass().getSimpleName().startswith("StreamingRelation")
+    if not (HAS_NAMED_SOURCES and is_relation):  # rows that Spark planned before have no name
         return None
     name = source.sourceIdentifyingName().nameOpt()
     return None if name.isEmpty() else str(name.get())

@@ -27,6 +27,7 @@ __all__ = ["SourcePosition", "find_positions", "offset_log_entry"]
 
 _NO_FILES = json.dumps({"logOffset": -1})
 _FIRST_FILES = json.dumps({"logOffset": 0})
+_FIRST_INTERFACE, _SECOND_INTERFACE = "StreamingRelation", "StreamingRelationV2"
 _BEFORE_FIRST_FILE = -1  # the index in a version of a Delta table
 
 
@@ -111,10 +112,18 @@ def _find_position(
     jvm: Any, folder: str, relation: Any, location: Path, files_after: datetime | None
 ) -> SourcePosition:
     path = f"file://{location}/sources/{folder}"
+    kind = relation.getClass().getSimpleName()
+    if kind == _SECOND_INTERFACE and not _reads_micro_batches(jvm, relation):
+        if relation.v1Relation().isEmpty():
+            raise _unsupported(folder, f"table {relation.table().name()}")
+        relation = relation.v1Relation().get()  # which Spark reads instead
+        kind = relation.getClass().getSimpleName()
     try:
-        if relation.getClass().getSimpleName() == "StreamingRelationV2":
+        if kind == _SECOND_INTERFACE:
             scan = relation.table().newScanBuilder(relation.extraOptions()).build()
             return _first_position(folder, scan.toMicroBatchStream(path))
+        if kind != _FIRST_INTERFACE:
+            raise _unsupported(folder, kind)
         source = relation.dataSource().createSource(path)
         kind = source.getClass().getSimpleName()
         if kind == "FileStreamSource":
@@ -125,10 +134,19 @@ def _find_position(
         raise StorageError(
             f"source {folder} of the query does not tell where it begins: {describe_cause(error)}"
         ) from error
-    raise UnsupportedTypeError(
+    raise _unsupported(folder, kind)
+
+
+def _reads_micro_batches(jvm: Any, relation: Any) -> bool:
+    capability = jvm.org.apache.spark.sql.connector.catalog.TableCapability.MICRO_BATCH_READ
+    return bool(relation.table().capabilities().contains(capability))
+
+
+def _unsupported(folder: str, kind: str) -> UnsupportedTypeError:
+    return UnsupportedTypeError(
         f"source {folder} of the query is a {kind}, for which no first position can be written. "
         "Supported are files, Delta tables, Kafka, and each source of Spark's second source "
-        "interface"
+        "interface that can be read in micro-batches"
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from statestore.errors import UnsupportedTypeError
 from statestore.interop.spark_checkpoints.new_query.bootstrap_location import bootstrap_location
 from statestore.interop.spark_checkpoints.new_query.planned_query import plan_query
 from tests.interop.spark_checkpoints.queries import texts
@@ -74,3 +75,13 @@ def test_a_delta_source_tells_where_it_begins(
     plan = plan_query(sums(spark, table, **options), output_mode="update")
     begins = json.loads(plan.sources[0].begins)
     assert (begins["reservoirVersion"], begins["isStartingVersion"]) == (version, is_snapshot)
+
+
+def test_a_source_without_an_interface_is_refused(spark: SparkSession) -> None:
+    """Spark makes such a plan for the rows of a micro-batch."""
+    rows = spark.range(1).toDF("k")
+    plan = rows._jdf.queryExecution()
+    frame = spark._jsparkSession.internalCreateDataFrame(plan.toRdd(), rows._jdf.schema(), True)
+    query = DataFrame(frame, spark).groupBy("k").count()
+    with pytest.raises(UnsupportedTypeError, match="source 0 of the query is a LogicalRDD"):
+        plan_query(query, output_mode="update")
