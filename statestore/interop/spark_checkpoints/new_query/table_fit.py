@@ -6,7 +6,7 @@ All differences of a table are reported together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -21,14 +21,13 @@ from pyspark.sql import types as T
 from statestore.display import counted
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, SchemaMismatchError
 from statestore.interop.spark_checkpoints.columns import KEY_BYTES
-from statestore.interop.spark_checkpoints.new_query.source_frames import source_frame
+from statestore.interop.spark_checkpoints.new_query.source_frames import arrow_frame, source_frame
 from statestore.interop.spark_checkpoints.new_query.wanted_states import WantedState
 from statestore.interop.spark_checkpoints.parts import PartForm
 from statestore.interop.spark_checkpoints.rows import encode_rows
 from statestore.interop.tables.source_table import SourceTable
 from statestore.spark.example_rows import example_rows
 from statestore.spark.hashing import column_of
-from statestore.spark.state_writer import frame_of
 from statestore.spark.structs import Leaf, leaf_value, number_fields
 
 __all__ = ["fit_table", "refuse_unfit_rows"]
@@ -52,7 +51,10 @@ def fit_table(spark: SparkSession, wanted: WantedState, table: Any, folder: Path
     Raises:
         SchemaMismatchError: If columns are missing, unknown, or of a type that does not fit; the
             message has all of them.
-        InvalidArgumentError: If it is no table.
+        InvalidArgumentError: If it is no table, or a streaming DataFrame, or has a value that
+            would change.
+        UnsupportedTypeError: If a column of an Arrow table or a SourceTable has a type that Spark
+            lacks.
     """
     rows = _flatten_key(_frame(spark, wanted, table, folder), wanted)
     differences = tuple(_differences(rows, wanted))
@@ -115,16 +117,38 @@ def _frame(spark: SparkSession, wanted: WantedState, table: Any, folder: Path) -
     if table is None:
         return spark.createDataFrame([], wanted.schema)
     if isinstance(table, DataFrame):
+        if table.isStreaming:
+            raise InvalidArgumentError(
+                f"the table for {wanted.name} is a streaming DataFrame: read its rows with "
+                "spark.read, not with spark.readStream"
+            )
+        _refuse_repeated(spark, wanted, table.columns)
         return table
     if isinstance(table, SourceTable):
+        _refuse_repeated(spark, wanted, table.schema.names)
         return source_frame(spark, table, wanted, folder / f"{uuid4().hex}.parquet")
     try:
-        return frame_of(spark, pa.table(table))
+        rows = pa.table(table)
     except (TypeError, ValueError, pa.ArrowException) as error:
         raise InvalidArgumentError(
             f"the table for {wanted.name} must be a DataFrame, an Arrow table or None, not "
             f"{type(table).__name__} ({error})"
         ) from error
+    _refuse_repeated(spark, wanted, rows.column_names)
+    return arrow_frame(spark, rows, wanted)
+
+
+def _refuse_repeated(spark: SparkSession, wanted: WantedState, names: Sequence[str]) -> None:
+    """Refuse names of which Spark cannot select one column."""
+    is_exact = spark.conf.get("spark.sql.caseSensitive") == "true"
+    compared = [name if is_exact else name.lower() for name in names]
+    repeated = [name for name, own in zip(names, compared, strict=True) if compared.count(own) > 1]
+    if repeated:
+        raise SchemaMismatchError(
+            f"the table for {wanted.name} does not fit: columns have the same name: "
+            f"{', '.join(map(repr, repeated))}. It must have the columns "
+            f"{', '.join(_describe(wanted))}"
+        )
 
 
 def _flatten_key(rows: DataFrame, wanted: WantedState) -> DataFrame:

@@ -7,14 +7,23 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from statestore.errors import DuplicateKeyError, InvalidArgumentError, SchemaMismatchError
+from statestore.errors import (
+    DuplicateKeyError,
+    InvalidArgumentError,
+    SchemaMismatchError,
+    UnsupportedTypeError,
+)
 from statestore.interop.spark_checkpoints.new_query.planned_query import PlannedQuery, plan_query
 from statestore.interop.spark_checkpoints.new_query.table_fit import fit_table, refuse_unfit_rows
 from statestore.interop.spark_checkpoints.new_query.wanted_states import WantedState
+from statestore.interop.tables.duckdb_query import open_query
+from statestore.interop.tables.table_formats import open_table
+from statestore.spark.session_settings import session_settings
 from tests.interop.spark_checkpoints.queries import events, stream
 
 NAME = "stateStoreSave-0/default"
@@ -168,3 +177,70 @@ def test_tables_of_arrow_and_pandas_fit(
 def test_something_else_is_refused(spark: SparkSession, state: WantedState, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="must be a DataFrame, an Arrow table or None"):
         fit(spark, state, tmp_path)
+
+
+@pytest.mark.parametrize("column", ["count", "window", "Window"])
+def test_columns_with_one_name_are_refused(
+    spark: SparkSession, state: WantedState, column: str
+) -> None:
+    rows = rows_of(spark, count=f"2L as count, {WINDOW.split(' as window')[0]} as {column}")
+    with pytest.raises(SchemaMismatchError, match="columns have the same name"):
+        fit(spark, state, rows)
+
+
+def test_a_streaming_table_is_refused(spark: SparkSession, state: WantedState) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"streaming DataFrame: .* spark\.read,"):
+        fit(spark, state, spark.readStream.format("rate").load())
+
+
+@pytest.fixture(scope="module")
+def seen(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> WantedState:
+    """A count per timestamp."""
+    source = tmp_path_factory.mktemp("source")
+    events(source, 0, 1)
+    return plan_query(stream(spark, source).groupBy("t").count(), output_mode="update").state(NAME)
+
+
+def write_times(file: Path, nanoseconds: int, zone: str | None) -> pa.Table:
+    """Write a file as pandas does, and return its rows."""
+    times = pa.array([1_767_225_600_000_000_000 + nanoseconds], pa.timestamp("ns", zone))
+    rows = pa.table({"t": times, "count": [2]})
+    pq.write_table(rows, file)
+    return rows
+
+
+@pytest.mark.parametrize("is_file", [False, True], ids=["an Arrow table", "a file"])
+def test_nanoseconds_fit_only_as_whole_microseconds(
+    spark: SparkSession, seen: WantedState, tmp_path: Path, is_file: bool
+) -> None:
+    for nanoseconds in (1000, 999):
+        file = tmp_path / f"{nanoseconds}.parquet"
+        rows = write_times(file, nanoseconds, "UTC")
+        table = open_table(str(file)) if is_file else rows
+        if nanoseconds == 999:
+            with pytest.raises(InvalidArgumentError, match="cannot represent its 999 ns"):
+                fit_table(spark, seen, table, tmp_path)
+        else:
+            (row,) = fit_table(spark, seen, table, tmp_path).selectExpr("unix_micros(t)").collect()
+            assert row == (1_767_225_600_000_001,)
+
+
+def test_settings_do_not_change_the_types_of_a_file(
+    spark: SparkSession, seen: WantedState, tmp_path: Path
+) -> None:
+    write_times(tmp_path / "local.parquet", 0, None)
+    table = open_table(str(tmp_path / "local.parquet"))
+    setting = {"spark.sql.parquet.inferTimestampNTZ.enabled": "false"}
+    with (
+        session_settings(spark, setting),
+        pytest.raises(SchemaMismatchError, match="'t' is timestamp_ntz, not timestamp"),
+    ):
+        fit_table(spark, seen, table, tmp_path)
+
+
+def test_types_that_spark_lacks_are_refused(
+    spark: SparkSession, seen: WantedState, tmp_path: Path
+) -> None:
+    query = open_query("SELECT now() AS t, time '10:00:00' AS count")
+    with pytest.raises(UnsupportedTypeError, match="'count' has Arrow type time64"):
+        fit_table(spark, seen, query, tmp_path)
