@@ -41,7 +41,7 @@ __all__ = ["BootstrappedLocation", "bootstrap_location"]
 class BootstrappedLocation:
     """The new location (with ``dry_run``, the location that would be written).
 
-    ``watermark`` is the query's first watermark in milliseconds since 1970, 0 for none.
+    ``watermark_ms`` is the query's first watermark in milliseconds since 1970, 0 for none.
     """
 
     location: str
@@ -84,7 +84,8 @@ def bootstrap_location(
         partitions: The query's ``spark.sql.shuffle.partitions``; by default the session's.
         provider: ``hdfs`` or ``rocksdb``; by default the session's.
         watermark: The query's watermark at the end of the data in the tables, with a zone. Without
-            one the query begins without a watermark, and accepts late events.
+            one the query begins without a watermark, and accepts late events. Only a query with
+            ``withWatermark`` has one.
         fingerprint: The plan's fingerprint that the tables were made for; by default it is not
             compared.
         dry_run: Check everything, and report the rows and bytes of each partition, without writing.
@@ -112,7 +113,13 @@ def bootstrap_location(
     partitions = planned.partitions if partitions is None else partitions
     check_shape(partitions, provider)
     chosen: Provider = provider or ("rocksdb" if planned.provider == "rocksdb" else "hdfs")
-    record = _build_record(planned, _milliseconds(watermark))
+    watermark_ms = _milliseconds(watermark)
+    if watermark_ms and not planned.has_watermark:
+        raise InvalidArgumentError(
+            "the query has no watermark that could begin at a time: leave the watermark out, or "
+            "define one with withWatermark"
+        )
+    record = _build_record(planned, watermark_ms)
     spark = planned.query.sparkSession
     for store in record.stores:
         refuse_unwritable(record, store, chosen)
@@ -142,7 +149,7 @@ def bootstrap_location(
         query_id=record.query_id,
         partitions=partitions,
         provider=chosen,
-        watermark_ms=_milliseconds(watermark),
+        watermark_ms=watermark_ms,
         sources=planned.sources,
         stores=written,
         dry_run=dry_run,

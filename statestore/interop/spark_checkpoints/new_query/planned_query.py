@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PlannedQuery", "plan_again", "plan_query"]
 
+_WATERMARK_NODE = "EventTimeWatermark"
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedQuery:
@@ -72,6 +74,18 @@ class PlannedQuery:
     query: DataFrame = field(repr=False, compare=False)
     parts: tuple[PlannedPart, ...] = field(repr=False, compare=False)
     files: tuple[tuple[str, bytes], ...] = field(repr=False, compare=False)
+
+    @property
+    def has_watermark(self) -> bool:
+        """Whether the query defines a watermark, with ``withWatermark``."""
+        plans = [self.query._jdf.queryExecution().analyzed()]
+        while plans:
+            plan = plans.pop()
+            if plan.getClass().getSimpleName() == _WATERMARK_NODE:
+                return True
+            children = plan.children()
+            plans += [children.apply(index) for index in range(children.size())]
+        return False
 
     def offsets(self, ends: Sequence[str], watermark_ms: int) -> bytes:
         """Return the entry of micro-batch 0 in the offset log, with these ends of the sources."""

@@ -151,6 +151,8 @@ def test_tables_must_be_given_for_all_states(
         bootstrap_location(plan, str(used), {UID: None})
     with pytest.raises(InvalidArgumentError, match="time zone"):
         bootstrap_location(plan, str(tmp_path / "new"), {UID: None}, watermark=datetime(2026, 1, 1))
+    with pytest.raises(InvalidArgumentError, match="the query has no watermark"):
+        bootstrap_location(plan, str(tmp_path / "new"), {UID: None}, watermark=datetime.now(UTC))
 
 
 def test_a_dry_run_reports_rows_by_partition(
