@@ -327,7 +327,20 @@ def test_a_new_query_is_planned_and_starts_with_a_csv_file(run: Run) -> None:
         (("none.py:build",), "cannot load none.py"),
         (("job.py",), "must name a function"),
         (("job.py:Path", "./new"), "job.py:Path failed: TypeError"),
+        (("broken.py:build",), "cannot load broken.py: NameError: name 'spark' is not defined"),
         (("job.py:build", "--empty", STATE), "name the NEW location"),
+        (
+            ("job.py:build", "--fingerprint", "f", "--dry-run"),
+            "--fingerprint, --dry-run have an effect only with the NEW location",
+        ),
+        (
+            ("job.py:build", "--watermark", "2026-11-27T10:00:00Z"),
+            "--watermark has an effect only with the NEW location",
+        ),
+        (
+            ("job.py:build", "./new", "--empty", STATE, "--watermark", "2026-11-27T10:00:00Z"),
+            "the query has no watermark",
+        ),
         (("job.py:build", "./new", "--empty", "x"), f"no table is given for {STATE}"),
         (("job.py:build", "./new", "--table", "x=y"), "the query has no state 'x'"),
         (("job.py:build", "./new", "--table", "x"), "must have the form STATE=PLACE"),
@@ -343,6 +356,7 @@ def test_what_is_wrong_with_a_new_query_is_said(
     run: Run, words: tuple[str, ...], message: str
 ) -> None:
     write_job()
+    Path("broken.py").write_text("rows = spark.readStream\n")
     done = run("spark", "bootstrap", *words, "--output-mode", "update")
     assert done.exit_code in (2, 12)
     assert message in done.stderr

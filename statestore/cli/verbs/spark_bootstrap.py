@@ -144,6 +144,8 @@ def bootstrap_location(
     distinct("--table, --sql or --empty", ((name, None) for name in (*places, *statements, *empty)))
     if new is None and (places or statements or empty):
         raise click.UsageError("name the NEW location for which the tables are")
+    if new is None:
+        _refuse_without_location(watermark=watermark, fingerprint=fingerprint, dry_run=dry_run)
     build = _load_function(job)
     values = _spark_settings(settings, partitions, provider)
     session = open_session(new or ".", values)
@@ -169,6 +171,15 @@ def bootstrap_location(
             on_progress=on_progress,
         )
     return Output(made, write_bootstrapped)
+
+
+def _refuse_without_location(**options: object) -> None:
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
+    if given:
+        raise click.UsageError(
+            f"{', '.join(given)} {'have' if len(given) > 1 else 'has'} an effect only with the NEW "
+            "location: name it"
+        )
 
 
 def _spark_settings(
@@ -202,8 +213,10 @@ def _load_function(job: str) -> Callable[[Any], Any]:
         else:
             sys.path.insert(0, str(Path.cwd()))
             module = importlib.import_module(place)
-    except (OSError, ImportError, SyntaxError) as error:
-        raise InvalidArgumentError(f"cannot load {place}: {error}") from error
+    except Exception as error:  # the user's module may fail in any way
+        raise InvalidArgumentError(
+            f"cannot load {place}: {type(error).__name__}: {error}"
+        ) from error
     function = getattr(module, name, None)
     if not callable(function):
         raise InvalidArgumentError(f"{place} has no function {name!r}")
