@@ -273,6 +273,25 @@ def test_times_outside_the_range_of_nanoseconds_are_bytes(kind: str, tmp_path: P
     assert store.maintenance.verify(deep=True).is_intact
 
 
+def test_keys_after_the_year_9999_have_flink_s_key_group(tmp_path: Path) -> None:
+    """Python has no date for them, so that no error or probe may need one."""
+    key = TupleType(TUPLE + "2", (Scalar("LocalDate"), SQL_TIMESTAMP))
+    days = pa.array([3_000_000, 2_999_999], pa.int32()).cast(pa.date32())
+    stamps = pa.array(TIMESTAMPS, SQL_TIMESTAMP.arrow_type())
+    array = pa.StructArray.from_arrays([days, stamps], fields=list(key.arrow_type()))
+    place = written_savepoint(tmp_path / "s", key, array, [1, 2], groups=[5, 99])
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    done = import_savepoint(
+        str(place), store, hints=SavepointHints(uids={operator_id("big"): "big"})
+    )
+    (one,) = done.record.states
+    assert one.form is EntryForm.KEY_COLUMNS
+    rows = store.restore(parallelism=1).keyed("big", "count").to_arrow(0)
+    columns = [rows[one.names["key"][0]].cast(pa.int32()), rows[FLINK_KEY_GROUP], rows["value"]]
+    found = zip(*(column.to_pylist() for column in columns), strict=True)
+    assert sorted(found) == [(2_999_999, 99, 2), (3_000_000, 5, 1)]
+
+
 def test_a_key_in_the_wrong_key_group_is_damage(tmp_path: Path) -> None:
     with pytest.raises(DamagedFileError, match="are in the wrong key group"):
         stored(tmp_path, LONG, [1, 2, 3], groups=[0, 0, 100])

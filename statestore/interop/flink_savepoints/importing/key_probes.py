@@ -195,4 +195,8 @@ def _has_group(state: KeyedStateInfo, keys: Cursor, key_group: int, max_parallel
 
 def _show_key(state: KeyedStateInfo, keys: Cursor, row: int) -> str:
     selected = Cursor(keys.spans, keys.position[row : row + 1], keys.end[row : row + 1])
-    return shorten(repr(plain_type(state.key).read(selected)[0].as_py()))
+    key = plain_type(state.key).read(selected)
+    try:
+        return shorten(repr(key[0].as_py()))
+    except (OverflowError, ValueError):  # Python has no date after the year 9999
+        return shorten(" ".join(str(key).split()))
