@@ -57,18 +57,21 @@ public class Main {
     }
 
     static void run(Iterable<String> steps, Job job) throws Exception {
-        MiniClusterConfiguration cluster =
-                new MiniClusterConfiguration.Builder()
-                        .setConfiguration(clusterSettings())
-                        .setNumTaskManagers(1)
-                        .setNumSlotsPerTaskManager(8)
-                        .build();
-        try (MiniCluster mini = new MiniCluster(cluster)) {
+        try (MiniCluster mini = cluster()) {
             mini.start();
             for (String step : steps) {
                 run(mini, words(step), job);
             }
         }
+    }
+
+    static MiniCluster cluster() {
+        return new MiniCluster(
+                new MiniClusterConfiguration.Builder()
+                        .setConfiguration(clusterSettings())
+                        .setNumTaskManagers(1)
+                        .setNumSlotsPerTaskManager(8)
+                        .build());
     }
 
     private static Configuration clusterSettings() {
@@ -80,7 +83,7 @@ public class Main {
         return settings;
     }
 
-    private static Map<String, String> words(String step) {
+    static Map<String, String> words(String step) {
         Map<String, String> words = new TreeMap<>();
         for (String word : step.split(" ")) {
             int at = word.indexOf('=');
@@ -89,7 +92,7 @@ public class Main {
         return words;
     }
 
-    private static void run(MiniCluster mini, Map<String, String> words, Job built) throws Exception {
+    static void run(MiniCluster mini, Map<String, String> words, Job built) throws Exception {
         boolean dumps = words.get("do").equals("dump");
         Dump.clear();
         Sql.clear();
