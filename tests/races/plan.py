@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-__all__ = ["Part", "Race", "Try", "draw"]
+__all__ = ["Look", "Part", "Race", "Try", "draw"]
 
 MOST_WRITERS = 8
 POINTS = ("open", "begin", "write", "commit", "put")
@@ -56,6 +56,16 @@ class Try:
     id: int = 0
     generation: int = 0
     digest: int = 0
+
+
+@dataclass(frozen=True)
+class Look:
+    """The ids of all checkpoints that one writer saw between two times."""
+
+    writer: int
+    began: float
+    ended: float
+    ids: tuple[int, ...]
 
 
 def draw(number: int, seed: int, unit: float) -> Race:

@@ -1,4 +1,7 @@
-"""Run races of 2 to 8 processes for one store; ``tests/races/check.py`` checks each of them.
+"""Run races of 2 to 8 processes for one store, and check each of them.
+
+``tests/races/check.py`` compares the reports of the writers with the store. A linearizability
+checker judges what they and their readers saw, see ``tests/linearizability``.
 
     python -m tests.races.run --races 1000
     python -m tests.races.run --races 1000 --s3 --seconds 1500
@@ -29,8 +32,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from tests.linearizability.history import History
+from tests.linearizability.judge import violations
 from tests.races.check import problems
-from tests.races.plan import MOST_WRITERS, Race, Try, draw
+from tests.races.history import history_of
+from tests.races.plan import MOST_WRITERS, Look, Race, Try, draw
 from tests.races.worker import Task, run_worker
 from tests.servers.s3 import s3_server
 from tests.versions.peer import process_of
@@ -121,6 +127,7 @@ def run_races(
     With ``release``, every other writer is of that release.
     """
     result, numbers, deadline = Result(), count(1), time.monotonic() + seconds
+    histories: dict[int, History] = {}
     releases = [release if release and writer % 2 else None for writer in range(MOST_WRITERS)]
     names = [release.version if release else TREE for release in releases]
     with _workers(place.lanes, releases) as lanes, ThreadPoolExecutor(place.lanes) as drivers:
@@ -130,7 +137,8 @@ def run_races(
                 race = draw(number, seed, place.unit)
                 url = f"{place.root}/{number:06}"
                 try:
-                    tries, found = _race(race, url, place, lane)
+                    tries, looks, found = _race(race, url, place, lane)
+                    histories[number] = history_of(tries, looks)
                 except Exception as error:  # noqa: BLE001 - a run tells of all its races
                     tries, found = [], [f"race {number}: {error!r}"]
                 result.add(race, tries, found, names)
@@ -143,17 +151,20 @@ def run_races(
 
         for driven in [drivers.submit(drive, lane) for lane in lanes]:
             driven.result()
+    for number, violated in zip(histories, violations([*histories.values()]), strict=True):
+        result.problems += [f"race {number}: not linearizable as a {model}" for model in violated]
     return result
 
 
 def _race(
     race: Race, url: str, place: Place, lane: list[Connection]
-) -> tuple[list[Try], list[str]]:
+) -> tuple[list[Try], list[Look], list[str]]:
     start = time.monotonic() + LEAD_SECONDS
     mine = lane[: len(race.parts)]
     for connection, part in zip(mine, race.parts, strict=True):
         connection.send(Task(url, place.options, race.number, part, start, race.table_format))
     tries: list[Try] = []
+    looks: list[Look] = []
     found: list[str] = []
     for connection in mine:
         if not connection.poll(PATIENCE_SECONDS):
@@ -162,8 +173,9 @@ def _race(
         if isinstance(answer, str):
             found.append(f"race {race.number}: a writer met {answer}")
         else:
-            tries += answer
-    return tries, found or problems(race, tries, url, place.options)
+            tries += answer[0]
+            looks += answer[1]
+    return tries, looks, found or problems(race, tries, url, place.options)
 
 
 @contextmanager

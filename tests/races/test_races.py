@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,11 @@ import pytest
 
 from statestore import StateStore
 from statestore.errors import LateCommitError
+from statestore.format.names import CHECKPOINTS
+from statestore.storage import LocalStorage
+from tests.linearizability.judge import violations
 from tests.races.check import problems
+from tests.races.history import history_of
 from tests.races.plan import MOST_WRITERS, POINTS, Part, Race, Try, draw
 from tests.races.run import main, on_disk, on_s3, run_races
 from tests.races.worker import Task, rows_of, write
@@ -65,7 +70,7 @@ RACE = Race(2, (PART, replace(PART, writer=1)))
 
 
 def taken(url: str, race: Race, part: Part) -> list[Try]:
-    return write(Task(url, {}, race.number, part, 0.0, race.table_format))
+    return write(Task(url, {}, race.number, part, 0.0, race.table_format))[0]
 
 
 def raced(url: str, race: Race = RACE) -> list[Try]:
@@ -147,3 +152,48 @@ def test_the_checker_finds_a_checkpoint_of_a_fenced_writer(tmp_path: Path) -> No
     late = replace(tries[0], writer=1, id=number, digest=entry.digest, generation=1)
     found = problems(RACE, [*tries, late], str(tmp_path), {})
     assert "generations go down along the ids: [3, 1]" in "\n".join(found)
+
+
+# --- the linearizability checker ------------------------------------------------------------------
+
+SAME_ID = replace(PART, ids=(1,))
+# The second writer takes over while the first one stalls between its last check and its put.
+RIVALS = Race(
+    2, (replace(SAME_ID, stalls={"put": 1.0}), replace(SAME_ID, writer=1, stalls={"open": 0.5}))
+)
+
+
+def judged(url: str, race: Race) -> list[str]:
+    """Play a race in threads of this process, and return the violated models."""
+    with ThreadPoolExecutor() as pool:
+        tasks = [Task(url, {}, race.number, part, 0.0, race.table_format) for part in race.parts]
+        played = [*pool.map(write, tasks)]
+    tries = [each for tries, _ in played for each in tries]
+    looks = [look for _, looks in played for look in looks]
+    (violated,) = violations([history_of(tries, looks)])
+    return violated
+
+
+def test_a_race_for_an_id_is_linearizable(tmp_path: Path) -> None:
+    assert judged(str(tmp_path), RIVALS) == []
+
+
+def test_a_put_that_overwrites_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both writers report that they committed the same checkpoint."""
+    put = LocalStorage.put_if_absent
+
+    def overwriting(self: LocalStorage, name: str, data: bytes) -> bool:
+        if name.startswith(CHECKPOINTS):
+            Path(self.url, name).unlink(missing_ok=True)
+        return put(self, name, data)
+
+    monkeypatch.setattr(LocalStorage, "put_if_absent", overwriting)
+    assert judged(str(tmp_path), RIVALS) == ["register", "list"]
+
+
+def test_a_list_without_the_newest_checkpoint_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = StateStore.checkpoints
+    monkeypatch.setattr(StateStore, "checkpoints", lambda store: found(store)[:-1])
+    assert judged(str(tmp_path), RACE) == ["list"]

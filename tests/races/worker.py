@@ -17,7 +17,7 @@ from statestore.errors import CommitConflictError, InvalidArgumentError, LateCom
 from statestore.format.names import CHECKPOINTS
 from statestore.storage import Storage, open_storage
 from statestore.storage.forwarding import ForwardingStorage
-from tests.races.plan import Part, Try
+from tests.races.plan import Look, Part, Try
 
 __all__ = ["Task", "rows_of", "run_worker", "write"]
 
@@ -77,16 +77,17 @@ def _lane(connection: Connection) -> None:
             connection.send(repr(error))
 
 
-def write(task: Task) -> list[Try]:
-    """Play this part; return its attempts in order."""
+def write(task: Task) -> tuple[list[Try], list[Look]]:
+    """Play this part; return its attempts, and the lists that it read after each, in order."""
     time.sleep(max(0.0, task.start - time.monotonic()))
-    part, tries = task.part, list[Try]()
+    part, tries, looks = task.part, list[Try](), list[Look]()
     _stall(part, "open", first=True)
     store, retries = _open(task), part.retries
     done = 0
     while done < part.checkpoints:
         made = _attempt(store, task, len(tries), part.ids[done])
         tries.append(made)
+        looks.append(_look(store, part.writer))
         if made.outcome in ("committed", "already"):
             done += 1
         elif retries and made.outcome in ("conflict", "late"):
@@ -95,7 +96,13 @@ def write(task: Task) -> list[Try]:
                 store = _open(task)
         else:
             break
-    return tries
+    return tries, looks
+
+
+def _look(store: StateStore, writer: int) -> Look:
+    began = time.monotonic()
+    ids = tuple(store.checkpoints())
+    return Look(writer, began, time.monotonic(), ids)
 
 
 def _attempt(store: StateStore, task: Task, number: int, asked_id: int | None) -> Try:
