@@ -257,6 +257,21 @@ def test_a_new_key_of_the_job_s_own_class_has_no_key_group(tmp_path: Path) -> No
         export_savepoint(store, str(tmp_path / "to"))
 
 
+def test_max_parallelism_of_keys_with_a_sql_timestamp_changes(tmp_path: Path) -> None:
+    """Java's hash of a Tuple2 is 31 times the hash of its first field, plus the second's."""
+    key = TupleType(f"{TUPLE}2", (SQL_TIMESTAMP, INT))
+    keys = pa.array([{"f0": at, "f1": 7} for at in TIMESTAMPS], key.arrow_type())
+    hashes = (31 * 1000 + 7, 31 * 2000 + 7)
+    groups = [key_group_of(code, max_parallelism=128) for code in hashes]
+    place = written_savepoint(tmp_path / "s", key, keys, [1, 2], groups=groups)
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    import_savepoint(str(place), store)
+    export_savepoint(store, str(tmp_path / "to"), max_parallelism=720)
+    (operator,) = open_savepoint(str(tmp_path / "to")).operators
+    found = sorted(part.key_group for part in operator.entries() if len(part.keys))
+    assert found == sorted(key_group_of(code, max_parallelism=720) for code in hashes)
+
+
 def test_a_key_that_stays_bytes_in_the_wrong_key_group_is_damage(tmp_path: Path) -> None:
     array = pa.array(TIMESTAMPS, SQL_TIMESTAMP.arrow_type())
     place = written_savepoint(tmp_path / "s", SQL_TIMESTAMP, array, [1, 2], groups=[5, 99])
@@ -271,25 +286,6 @@ def test_times_outside_the_range_of_nanoseconds_are_bytes(kind: str, tmp_path: P
     assert (one.form, one.rows) == (EntryForm.KEY_BYTES, 2)
     assert one.why == "a key is a timestamp more than 292 years away from 1970"
     assert store.maintenance.verify(deep=True).is_intact
-
-
-def test_keys_after_the_year_9999_have_flink_s_key_group(tmp_path: Path) -> None:
-    """Python has no date for them, so that no error or probe may need one."""
-    key = TupleType(TUPLE + "2", (Scalar("LocalDate"), SQL_TIMESTAMP))
-    days = pa.array([3_000_000, 2_999_999], pa.int32()).cast(pa.date32())
-    stamps = pa.array(TIMESTAMPS, SQL_TIMESTAMP.arrow_type())
-    array = pa.StructArray.from_arrays([days, stamps], fields=list(key.arrow_type()))
-    place = written_savepoint(tmp_path / "s", key, array, [1, 2], groups=[5, 99])
-    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
-    done = import_savepoint(
-        str(place), store, hints=SavepointHints(uids={operator_id("big"): "big"})
-    )
-    (one,) = done.record.states
-    assert one.form is EntryForm.KEY_COLUMNS
-    rows = store.restore(parallelism=1).keyed("big", "count").to_arrow(0)
-    columns = [rows[one.names["key"][0]].cast(pa.int32()), rows[FLINK_KEY_GROUP], rows["value"]]
-    found = zip(*(column.to_pylist() for column in columns), strict=True)
-    assert sorted(found) == [(2_999_999, 99, 2), (3_000_000, 5, 1)]
 
 
 def test_a_key_in_the_wrong_key_group_is_damage(tmp_path: Path) -> None:

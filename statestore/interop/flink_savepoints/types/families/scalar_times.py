@@ -206,6 +206,12 @@ def _refuse_null_keys(column: pa.Array) -> None:
         raise NullKeyError(f"{column.null_count} keys are null", rows=column.null_count)
 
 
+def _to_millis(array: pa.Array) -> pa.Array:
+    """Return the milliseconds since 1970, which alone are in a Timestamp's hash."""
+    second, nano, nulls = _split_instants(array)
+    return pa.array(second * 1000 + nano // 1_000_000, pa.int64(), mask=nulls)
+
+
 def _hash_sql_timestamps(column: pa.Array) -> list[int]:
     _refuse_null_keys(column)
     return [
@@ -241,7 +247,7 @@ TIMES = (
         12,
         _read_sql_timestamps,
         _encode_sql_timestamps,
-        None,
+        KeyHash("Long", _to_millis, is_column=False),
         _hash_sql_timestamps,
     ),
     _define_time(
