@@ -188,6 +188,23 @@ def test_a_case_class_with_a_hash_of_its_own_keeps_its_key_groups(tmp_path: Path
         imported(place, new_store(tmp_path / "other"), "scala")
 
 
+def test_a_recipe_is_refused_for_a_key_after_the_year_9999(tmp_path: Path) -> None:
+    """Python has no date for such a key, which is imported with its key group all the same."""
+    case = CaseClassType("a.Due", (Scalar("LocalDate"),))
+    days = pa.array([3_000_000, 2_999_999], pa.int32()).cast(pa.date32())
+    keys = pa.StructArray.from_arrays([days], fields=list(case.arrow_type()))
+    place = written_savepoint(tmp_path / "s", case, keys, [1, 2], groups=[5, 99])
+    with pytest.raises(InvalidArgumentError, match=r"the recipe 'scala' .* puts the key .*10183-"):
+        imported(place, new_store(tmp_path / "refused"), "scala")
+    store = new_store(tmp_path)
+    (state,) = imported(place, store).record.states
+    assert (state.form, state.key_hash) == (EntryForm.KEY_COLUMNS, None)
+    rows = store.restore(parallelism=1).keyed("big", "count").to_arrow(0)
+    columns = [rows[state.names["key"][0]].cast(pa.int32()), rows[FLINK_KEY_GROUP], rows["value"]]
+    found = zip(*(column.to_pylist() for column in columns), strict=True)
+    assert sorted(found) == [(2_999_999, 99, 2), (3_000_000, 5, 1)]
+
+
 def test_a_few_keys_do_not_prove_the_hash_of_a_case_class(tmp_path: Path) -> None:
     """It was right for two keys, so the next savepoint can prove it, and the third follows it."""
     store = new_store(tmp_path)
