@@ -93,8 +93,10 @@ def _real(value: float) -> str:
 
 _TEXTS = st.text(st.characters(codec="utf-8"), max_size=6)
 _DAYS = st.integers(-3_000_000, 3_000_000)
+# Maximum parallelism cannot change for keys more than 292 years from 1970.
+_NEAR_DAYS = st.integers(-100_000, 100_000)
 _NANOS = st.integers(0, 10**9 - 1)
-_MILLIS = st.integers(-(10**14), 10**14)
+_MILLIS = st.integers(-(9 * 10**12), 9 * 10**12)
 SCALARS: dict[str, Values] = {
     "LONG": LONGS,
     "STRING": _TEXTS,
@@ -109,8 +111,8 @@ SCALARS: dict[str, Values] = {
     "BIG_DEC": st.builds("{}E{}".format, st.integers(-(1 << 70), 1 << 70), st.integers(-20, 5)),
     "LOCAL_DATE": _DAYS,
     "LOCAL_TIME": st.integers(0, DAY_NANOS - 1),
-    "LOCAL_DATE_TIME": st.tuples(_DAYS, st.integers(0, DAY_NANOS - 1)),
-    "INSTANT": st.tuples(st.integers(-(10**11), 10**11), _NANOS),
+    "LOCAL_DATE_TIME": st.tuples(_NEAR_DAYS, st.integers(0, DAY_NANOS - 1)),
+    "INSTANT": st.tuples(st.integers(-(9 * 10**9), 9 * 10**9), _NANOS),
     "SQL_TIMESTAMP": st.tuples(_MILLIS, _NANOS).map(
         # Java keeps the milliseconds of a Timestamp in its nanoseconds.
         lambda one: (one[0] // 1000 * 1000, one[1])
