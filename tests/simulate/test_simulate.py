@@ -6,6 +6,8 @@ It finds intentional defects, and every defect that it has found before.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from tests.simulate.run import main, run_schedules
 from tests.simulate.scheduler import Scheduler
 from tests.simulate.shrink import shrunk
 from tests.simulate.simulation import simulate
+from tests.syntax import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("real_threads")]
 
@@ -52,6 +55,32 @@ def test_a_seed_always_gives_the_same_run() -> None:
         assert len(runs[0].trace) == runs[0].calls
         again = simulate(runs[0].plan, trace=True)
         assert (again.trace, again.wrong) == (runs[0].trace, runs[0].wrong)
+
+
+TRACES = """
+from tests.simulate.plans import drawn
+from tests.simulate.simulation import simulate
+for seed in range(1, 6):
+    _, plan, chance = drawn(seed)
+    outcome = simulate(plan, chance, trace=True)
+    print(outcome.plan, *outcome.trace, sep="\\n")
+"""
+
+
+def test_a_run_does_not_depend_on_the_hash_seed() -> None:
+    traces = [
+        subprocess.run(
+            [sys.executable, "-c", TRACES],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("0", "1")
+    ]
+    assert len(traces[0].splitlines()) > 100
+    assert traces[0] == traces[1]
 
 
 @pytest.mark.parametrize("known", KNOWN, ids=lambda one: one.name)
