@@ -261,7 +261,7 @@ def _delete(storage: Storage, names: Sequence[str], progress: Callable[[int, int
         for start in range(0, len(names), _BATCH):
             for done, _ in enumerate(pool.map(storage.delete, names[start : start + _BATCH]), 1):
                 progress(start + done, len(names))
-    storage.sync({name[: name.rindex("/") + 1] for name in names if "/" in name})
+    storage.sync(sorted({name[: name.rindex("/") + 1] for name in names if "/" in name}))
 
 
 def _amount(items: Iterable[Listed]) -> FileAmount:

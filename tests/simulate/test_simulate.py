@@ -77,7 +77,7 @@ def test_a_run_does_not_depend_on_the_hash_seed() -> None:
             text=True,
             check=True,
         ).stdout
-        for hash_seed in ("0", "1")
+        for hash_seed in ("0", "3")
     ]
     assert len(traces[0].splitlines()) > 100
     assert traces[0] == traces[1]
