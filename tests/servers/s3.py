@@ -30,10 +30,10 @@ from typing import Any
 
 from statestore.errors import MissingDependencyError
 from tests.servers.process import free_ports, log_tail, running, wait_for
+from tests.servers.s3_access import BUCKET, S3Access
 
 __all__ = ["BUCKET", "S3Server", "s3_server"]
 
-BUCKET = "statestore-tests"
 START_SECONDS = 60
 STARTS = 3
 LOG, CONFIG = "weed.log", "s3.json"
@@ -44,36 +44,12 @@ _SERVERS = ("master", "volume", "filer", "s3")
 _HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-@dataclass(frozen=True)
-class S3Server:
-    """A running server: its address and its credentials."""
+@dataclass(frozen=True, kw_only=True)
+class S3Server(S3Access):
+    """A running SeaweedFS: its address, its credentials, and its own interfaces."""
 
-    endpoint: str
-    access_key: str
-    secret_key: str = field(repr=False)
     filer: str = field(repr=False)
     metrics: str = field(repr=False)
-    bucket: str = BUCKET
-    region: str = "us-east-1"
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The ``storage_options`` of a store, as s3fs needs them."""
-        return {
-            "key": self.access_key,
-            "secret": self.secret_key,
-            "endpoint_url": self.endpoint,
-            "client_kwargs": {"region_name": self.region},
-            "config_kwargs": {"proxies": {}},
-        }
-
-    def through(self, endpoint: str) -> dict[str, Any]:
-        """Return the options for the same server at another address."""
-        return self.options | {"endpoint_url": endpoint}
-
-    def url(self, prefix: str) -> str:
-        """Return the URL of a prefix in the bucket."""
-        return f"s3://{self.bucket}/{prefix}"
 
     def requests(self) -> Counter[str]:
         """Return the number of answered requests of each kind, from all clients."""
