@@ -26,6 +26,8 @@ QUICK := build/quick-spark/spark.jsa
 FLINK := $(VENV)/.flink
 AZURITE := $(VENV)/.azurite
 HDFS := $(VENV)/.hdfs
+S3PROXY := $(VENV)/.s3proxy
+GO_PROGRAMS := $(VENV)/.go-programs
 PYFLINK := $(VENV)/pyflink
 NEWEST := build/newest
 PACKAGING := $(VENV)/packaging
@@ -59,11 +61,11 @@ examples: $(READY) $(DELTA) ## run the notebooks in examples/, as the tests do
 # The files that take longest by tests/durations.json are started first, so that no worker has one of
 # them left when the others are done. All files of tests/services count as one. Three workers run on two cores, as tests wait for servers and
 # for Spark about as long as they compute.
-test: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(KAFKA) $(FLINK) $(QUICK) ## run all tests, three files at a time; ARGS="-k name" goes to pytest
+test: $(READY) $(DELTA) $(S3) $(S3PROXY) $(AZURITE) $(HDFS) $(KAFKA) $(FLINK) $(QUICK) ## run all tests, three files at a time; ARGS="-k name" goes to pytest
 	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(or $(WORKERS),3) --dist loadfile --no-loadscope-reorder \
 		-m "not long and not versions" $(ARGS)
 
-fetch: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(KAFKA) $(FLINK) $(QUICK) ## fetch everything that make test needs
+fetch: $(READY) $(DELTA) $(S3) $(S3PROXY) $(AZURITE) $(HDFS) $(KAFKA) $(FLINK) $(QUICK) ## fetch everything that make test needs
 
 durations: ## run all tests and record in tests/durations.json how long each file takes
 	@$(MAKE) --no-print-directory test ARGS="--record-durations $(ARGS)"
@@ -96,7 +98,7 @@ quick: $(READY) ## run the tests that need no JVM, no server and no long histori
 	@$(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist worksteal \
 		-m "not spark and not slow and not flink and not long" --hypothesis-profile quick $(ARGS)
 
-test-long: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(KAFKA) $(QUICK) ## run the tests that take too long for each run, except Flink's
+test-long: $(READY) $(DELTA) $(S3) $(S3PROXY) $(GO_PROGRAMS) $(AZURITE) $(HDFS) $(KAFKA) $(QUICK) ## run the tests that take too long for each run, except Flink's
 	@$(WITH_JAVA) $(PY) -m pytest --hypothesis-profile long \
 		-m "(long or examples) and not flink and not versions" $(ARGS)
 
@@ -117,7 +119,7 @@ lint: $(READY) ## style, format and types
 check: lint test ## lint, then test
 
 RACES := 1000
-races: $(READY) ## let processes race for stores; RACES=1000, ARGS="--s3" on the tests' S3 server
+races: $(READY) ## let processes race for stores; RACES=1000, ARGS="--s3" on the tests' S3 server, "--s3 minio" on another
 	$(PY) -m tests.races.run --races $(RACES) $(ARGS)
 
 flips: $(READY) ## damage footers of data files COUNT times (10000), each before one reader; then any byte
@@ -221,6 +223,16 @@ $(AZURITE): $(READY) tests/servers/azure.py
 $(HDFS): $(READY) tests/servers/hdfs.py
 	@echo "for the tests: fetching the jars of an HDFS (110 MB)"
 	@$(WITH_JAVA) $(PY) -m tests.servers.hdfs && touch $@
+
+# An S3 server whose conditional put is atomic, and its older version that ignores the condition.
+$(S3PROXY): $(READY) tests/servers/s3_zoo.py
+	@echo "for the tests: fetching the jars of S3Proxy (100 MB)"
+	@$(WITH_JAVA) $(PY) -m tests.servers.s3_zoo && touch $@
+
+# More S3 servers, for make test-long: they are built with the machine's Go.
+$(GO_PROGRAMS): $(READY) tests/servers/go_programs.py
+	@echo "for make test-long: building S3 servers with Go (some minutes the first time)"
+	@$(PY) -m tests.servers.go_programs && touch $@
 
 # Kafka's broker, MirrorMaker, and Spark's connector, for the tests and the demo of a cluster.
 $(KAFKA): $(READY) tests/servers/jars.py

@@ -16,6 +16,8 @@ from tests.servers.gcs import GcsServer, gcs_server
 from tests.servers.hdfs import HdfsServer, hdfs_server
 from tests.servers.kafka import KafkaBroker, kafka_broker
 from tests.servers.s3 import S3Server, s3_server
+from tests.servers.s3_access import S3Access
+from tests.servers.s3_zoo import s3_zoo_server
 from tests.services.kafka_topics import Topics
 
 
@@ -23,6 +25,27 @@ from tests.services.kafka_topics import Topics
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """The S3 server of this run; its access key and endpoint also work for Spark."""
     with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Access]:
+    """The S3Proxy of this run."""
+    with s3_zoo_server("s3proxy", tmp_path_factory.mktemp("s3proxy")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def versitygw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Access]:
+    """The Versity S3 Gateway of this run."""
+    with s3_zoo_server("versitygw", tmp_path_factory.mktemp("versitygw")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Access]:
+    """The MinIO of this run."""
+    with s3_zoo_server("minio", tmp_path_factory.mktemp("minio")) as server:
         yield server
 
 
