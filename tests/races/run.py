@@ -5,6 +5,7 @@ checker judges what they and their readers saw, see ``tests/linearizability``.
 
     python -m tests.races.run --races 1000
     python -m tests.races.run --races 1000 --s3 --seconds 1500
+    python -m tests.races.run --races 1000 --s3 minio
 
 The processes run for the whole command. Each takes part in one race per lane at a time. On S3 there
 are many lanes, because the test server delays the loser of a colliding put for seconds. Prints
@@ -39,16 +40,19 @@ from tests.races.history import history_of
 from tests.races.plan import MOST_WRITERS, Look, Race, Try, draw
 from tests.races.worker import Task, run_worker
 from tests.servers.s3 import s3_server
+from tests.servers.s3_access import S3Access
+from tests.servers.s3_zoo import COMPATIBLE, s3_zoo_server
 from tests.versions.peer import process_of
 from tests.versions.releases import RELEASES, Release
 
-__all__ = ["TREE", "Place", "Result", "main", "on_disk", "on_s3", "run_races"]
+__all__ = ["SEAWEEDFS", "TREE", "Place", "Result", "main", "on_disk", "on_s3", "run_races"]
 
 DISK_LANES, S3_LANES = 2, 32
 DISK_UNIT, S3_UNIT = 0.02, 0.2
 LEAD_SECONDS = 0.005
 PATIENCE_SECONDS = 120
 TREE = "this tree"
+SEAWEEDFS = "seaweedfs"
 RELEASED_WORKER = "tests.versions.race_worker"
 
 
@@ -105,9 +109,12 @@ def on_disk() -> Iterator[Place]:
 
 
 @contextmanager
-def on_s3() -> Iterator[Place]:
-    """Yield a place on an S3 server that this run starts."""
-    with tempfile.TemporaryDirectory(prefix="races-") as folder, s3_server(Path(folder)) as server:
+def on_s3(name: str = SEAWEEDFS) -> Iterator[Place]:
+    """Yield a place on an S3 server that this run starts: SeaweedFS, or a server of ``ZOO``."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="races-")))
+        running = s3_server(folder) if name == SEAWEEDFS else s3_zoo_server(name, folder)
+        server: S3Access = stack.enter_context(running)
         options = server.options
         options["config_kwargs"] |= {"max_pool_connections": S3_LANES}
         yield Place(server.url("races"), options, S3_LANES, S3_UNIT)
@@ -215,14 +222,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--races", type=int, default=1000, help="how many; 1000")
     parser.add_argument("--seed", type=int, default=1, help="draws other races; 1")
     parser.add_argument("--seconds", type=float, default=3600, help="stop after these; 3600")
-    parser.add_argument("--s3", action="store_true", help="on the tests' S3 server, not on disk")
+    parser.add_argument(
+        "--s3",
+        nargs="?",
+        const=SEAWEEDFS,
+        choices=(SEAWEEDFS, *COMPATIBLE),
+        help=f"on this S3 server, not on disk; {SEAWEEDFS} if none is named",
+    )
     versions = {release.version: release for release in RELEASES}
     parser.add_argument("--release", choices=versions, help="every other writer is of it")
     asked = parser.parse_args(arguments)
     release = versions.get(asked.release)
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
-        place = stack.enter_context(on_s3() if asked.s3 else on_disk())
+        place = stack.enter_context(on_s3(asked.s3) if asked.s3 else on_disk())
         result = run_races(
             place,
             asked.races,

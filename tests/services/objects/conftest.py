@@ -12,9 +12,9 @@ from statestore.storage.objects import ObjectStorage
 from tests.servers.azure import AzureServer
 from tests.servers.gcs import GcsServer
 from tests.servers.hdfs import HdfsServer
-from tests.servers.s3 import S3Server
+from tests.servers.s3_access import S3Access
 
-Server: TypeAlias = S3Server | AzureServer | GcsServer | HdfsServer
+Server: TypeAlias = S3Access | AzureServer | GcsServer | HdfsServer
 
 
 @pytest.fixture(params=["s3", "azure", "gcs", "hdfs"], scope="session")

@@ -25,11 +25,13 @@ from tests.faults.test_snapshot import commit_in
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
+OTHERS = ("azure", "gcs", "hdfs", "s3proxy", "versitygw", "minio")
+
 # The faults are injected above the storage, which other tests check on each service. The kills are
 # real, so test-long has them on each service, which handles an upload that is never completed.
 on_s3_in_each_run = pytest.mark.parametrize(
     "server",
-    ["s3", *(pytest.param(name, marks=pytest.mark.long) for name in ("azure", "gcs", "hdfs"))],
+    ["s3", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)],
     indirect=True,
 )
 
