@@ -44,7 +44,7 @@ PIP_FAILED = { echo "pip could not install the packages, for the reason above; c
 	"name a mirror in PIP_INDEX_URL or a proxy in HTTPS_PROXY, and repeat the command" >&2; exit 16; }
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo examples test fetch durations test-long test-flink test-spark test-versions test-newest compatibility quick kills kills-streaming lint check races flips damages power histories fuzz simulate protocol bench docs site dist lock clean
+.PHONY: help demo cluster-demo examples test fetch durations test-long test-flink test-wheel test-spark test-versions test-newest compatibility quick kills kills-streaming lint check races flips damages power histories fuzz simulate protocol bench docs site dist lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -61,11 +61,11 @@ examples: $(READY) $(DELTA) ## run the notebooks in examples/, as the tests do
 # The files that take longest by tests/durations.json are started first, so that no worker has one of
 # them left when the others are done. All files of tests/services count as one. Three workers run on two cores, as tests wait for servers and
 # for Spark about as long as they compute.
-test: $(READY) $(DELTA) $(S3) $(S3PROXY) $(AZURITE) $(HDFS) $(KAFKA) $(FLINK) $(QUICK) ## run all tests, three files at a time; ARGS="-k name" goes to pytest
+test: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(KAFKA) $(FLINK) $(QUICK) ## run all tests, three files at a time; ARGS="-k name" goes to pytest
 	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(or $(WORKERS),3) --dist loadfile --no-loadscope-reorder \
 		-m "not long and not versions" $(ARGS)
 
-fetch: $(READY) $(DELTA) $(S3) $(S3PROXY) $(AZURITE) $(HDFS) $(KAFKA) $(FLINK) $(QUICK) ## fetch everything that make test needs
+fetch: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(KAFKA) $(FLINK) $(QUICK) ## fetch everything that make test needs
 
 durations: ## run all tests and record in tests/durations.json how long each file takes
 	@$(MAKE) --no-print-directory test ARGS="--record-durations $(ARGS)"
@@ -104,6 +104,9 @@ test-long: $(READY) $(DELTA) $(S3) $(S3PROXY) $(GO_PROGRAMS) $(AZURITE) $(HDFS) 
 
 test-flink: $(READY) $(FLINK) $(KAFKA) $(PYFLINK) ## run the tests that need real Flink, all of them
 	@$(WITH_JAVA) PYFLINK_PYTHON=$(abspath $(PYFLINK))/bin/python $(PY) -m pytest -m flink $(ARGS)
+
+test-wheel: $(READY) $(DELTA) ## test the wheel alone and beside other versions of PySpark; ARGS="-k name" selects some
+	@$(WITH_JAVA) $(PY) -m pytest tests/wheel/test_wheel.py $(ARGS)
 
 kills: $(READY) $(DELTA) ## kill a job COUNT times (200) and look what is left
 	@$(WITH_JAVA) $(PY) -m tests.faults.kills --count $(or $(COUNT),200)

@@ -14,23 +14,17 @@ from tests.servers.s3_access import S3Access
 from tests.servers.s3_zoo import COMPATIBLE, s3_zoo_server
 from tests.services.racing import race
 
-pytestmark = [pytest.mark.services, pytest.mark.slow]
+pytestmark = [pytest.mark.services, pytest.mark.long]
 
-WRITERS, LANES = 4, 16
+WRITERS, LANES, RACES = 4, 16, 1000
 
 
-@pytest.mark.parametrize(
-    ("name", "races"),
-    [
-        ("s3proxy", 64),
-        *(pytest.param(name, 1000, marks=pytest.mark.long) for name in COMPATIBLE),
-    ],
-)
-def test_of_many_writers_one_wins(name: str, races: int, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("name", COMPATIBLE)
+def test_of_many_writers_one_wins(name: str, request: pytest.FixtureRequest) -> None:
     """I4: several processes put each name, and no reader finds an incomplete object."""
     server: S3Access = request.getfixturevalue(name)
     storage = open_storage(server.url(uuid.uuid4().hex), server.options)
-    names = [f"races/{number:04}" for number in range(races)]
+    names = [f"races/{number:04}" for number in range(RACES)]
     won, problems = race(storage, WRITERS, names, lanes=LANES)
     assert problems == []
     assert sorted(name for mine in won for name in mine) == names
