@@ -1,7 +1,7 @@
 """Pages that are made when the site is built, of the code that they are about.
 
 Commands tell of themselves, errors and settings too, and Python by its docstrings: nothing of it is
-written a second time. The benchmarks' page is bench/README.md.
+written a second time. The benchmarks' page is bench/README.md, and the changelog's CHANGELOG.md.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ def on_page_content(html: str, **_: object) -> str:
 def pages() -> Iterator[tuple[str, str]]:
     """Yield the name and the Markdown of each page that is made."""
     yield "benchmarks.md", (ROOT / "bench/README.md").read_text(encoding="utf-8")
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    yield "changelog.md", changes.replace("](docs/", "](")
     yield "reference/commands.md", "\n\n".join(commands())
     yield "reference/errors.md", "\n\n".join(error_classes())
     yield "reference/settings.md", "\n\n".join(settings())
