@@ -61,7 +61,7 @@ class Job:
                     "users", "totals", _table(self.totals), key="user", max_parallelism=KEY_GROUPS
                 )
             else:
-                given = Changes(_table(changes or {}), list(deletes))
+                given = Changes(_table(changes or {}), [{"user": user} for user in deletes] or None)
                 checkpoint.write_changes("users", "totals", given)
             checkpoint.write_union("source", "offsets", [content["source/offsets"], []])
         self.commits({checkpoint.id: content})
