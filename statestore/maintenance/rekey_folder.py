@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 
 from statestore.errors import CorruptionError, InvalidArgumentError, StorageError
 from statestore.storage.base import report_os_errors
+from statestore.storage.durable import sync_parents, sync_path, sync_paths
 from statestore.storage.temporary import temporary_folder
 
 __all__ = ["WorkingFolder", "working_folder"]
@@ -42,6 +43,8 @@ class WorkingFolder:
     def subfolder(self, name: str) -> WorkingFolder:
         """Return a subfolder, and create it if necessary."""
         (self.path / name).mkdir(exist_ok=True)
+        if self.kept:
+            sync_path(self.path)
         return WorkingFolder(self.path / name, self.kept)
 
     def read(self, name: str) -> Any:
@@ -57,10 +60,14 @@ class WorkingFolder:
             ) from error
 
     def put(self, name: str, content: Any) -> None:
-        """Write a document atomically."""
+        """Write a document atomically; if the folder is kept, it and all files are then durable."""
         beside = (self.path / name).with_suffix(".new")
         beside.write_text(json.dumps(content))
+        if self.kept:
+            sync_paths([path for path in self.path.iterdir() if path.is_file()])
         beside.replace(self.path / name)
+        if self.kept:
+            sync_path(self.path)
 
 
 @contextmanager
@@ -94,6 +101,7 @@ def _take_folder(folder: WorkingFolder, job: dict[str, Any], held: ExitStack) ->
     known = folder.read(_JOB)
     if known is None:
         folder.put(_JOB, job)
+        sync_parents(folder.path)
     elif known != job:
         raise InvalidArgumentError(
             f"{folder.path} is the working folder of another rekey; choose an empty folder"

@@ -5,9 +5,10 @@
     DIR/.incomplete/<uid>/…         during the restore
     DIR/.incomplete/.statestore     the list of files to move: name, length and time
 
-A killed run leaves ``.incomplete``, and perhaps folders that it had already moved. The next run
-deletes the files in that list. If the folder, or ``.incomplete``, contains any other file, the
-next run refuses it without deleting anything. So files of others stay.
+The files are durable before they are moved. A killed run leaves ``.incomplete``, and perhaps
+folders that it had already moved. The next run deletes the files in that list. If the folder, or
+``.incomplete``, contains any other file, the next run refuses it without deleting anything. So
+files of others stay.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ from statestore.errors import InvalidArgumentError, StorageError
 from statestore.format.rescale_proof import RowSet
 from statestore.storage import LocalStorage
 from statestore.storage.base import report_os_errors
+from statestore.storage.durable import sync_parents, sync_path, sync_paths
 
 __all__ = ["Contents", "publish_folder"]
 
 
 INCOMPLETE = ".incomplete"
 _IS_TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
+_CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _LIST, _LIST_BEGUN = ".statestore", ".statestore.new"
 
 Files = dict[str, list[int]]  # by name relative to the folder: length, and time in nanoseconds
@@ -72,6 +75,9 @@ def _move_up(directory: Path) -> None:
     _write_list(
         folder, {path.relative_to(folder).as_posix(): _file_facts(path) for path in _files(folder)}
     )
+    with _without_sync():  # after a power failure, files moved up must not lack their content
+        sync_paths([*_paths_below(folder), folder])
+        sync_parents(directory)
     for path in sorted(folder.iterdir()):
         if path.name in (_LIST, _LIST_BEGUN):
             continue
@@ -84,6 +90,18 @@ def _move_up(directory: Path) -> None:
                 f"cannot write {directory / path.name}: another process created it during "
                 "this export, and it was not changed; choose a new or an empty directory"
             ) from error
+    with _without_sync():
+        sync_path(directory)
+
+
+@contextmanager
+def _without_sync() -> Iterator[None]:
+    """Allow a file system that cannot sync files or folders, as some mounted services."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise
 
 
 def _refuse_strangers(directory: Path) -> None:

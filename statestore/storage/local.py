@@ -7,9 +7,7 @@ import os
 import re
 import stat
 import uuid
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -18,12 +16,12 @@ import fsspec
 
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.storage.base import Listed, NewFile, check_inside, report_os_errors
+from statestore.storage.durable import sync_parents, sync_path, sync_paths
 from statestore.storage.hard_links import young_link
 
 __all__ = ["LocalStorage"]
 
 
-_SYNCED_AT_ONCE = 8
 # The largest documents are manifests: one with a million files has about 300 MB.
 _MOST_READ_BYTES = 2**31
 
@@ -75,12 +73,12 @@ class LocalStorage:
             temporary = _temporary_path(target)
             try:
                 temporary.write_bytes(data)
-                _fsync(temporary)
+                sync_path(temporary)
                 self._sync_way(target.parent)
                 done = _link(temporary, target)
             finally:
                 temporary.unlink(missing_ok=True)
-            _fsync(target.parent)
+            sync_path(target.parent)
         return done
 
     def list(self, folder: str) -> tuple[str, ...]:
@@ -148,8 +146,7 @@ class LocalStorage:
     def sync(self, names: Iterable[str]) -> None:
         """Sync the files and folders, and every folder on the path to them.
 
-        Threads sync files and folders in parallel, so that one commit of the file system's journal
-        covers several of them.
+        Several files are synced in parallel. One file waits for its folders one after another.
         """
         with report_os_errors("sync files in", self.url):
             files: list[Path] = []
@@ -166,10 +163,10 @@ class LocalStorage:
                 folders.update(self._root / folder for folder in below)
             paths = [*files, *sorted(folders, reverse=True)]
             if len(files) + len(changed) < 2:
-                deque(map(_fsync, paths), maxlen=0)
+                for path in paths:
+                    sync_path(path)
                 return
-            with ThreadPoolExecutor(min(len(paths), _SYNCED_AT_ONCE)) as pool:
-                deque(pool.map(_fsync, paths), maxlen=0)
+            sync_paths(paths)
 
     def native_path(self, name: str) -> str | None:
         """Return the absolute path."""
@@ -195,16 +192,11 @@ class LocalStorage:
         if folder != self._root:
             above = folder.parent
             while above != self._root:
-                _fsync(above)
+                sync_path(above)
                 above = above.parent
-            _fsync(above)
+            sync_path(above)
             return
-        device = folder.stat().st_dev
-        for above in folder.parents:
-            if above.stat().st_dev != device:
-                return  # nothing was created above the mount point
-            with suppress(PermissionError):  # nor in folders that this user cannot read
-                _fsync(above)
+        sync_parents(folder)
 
     def _walk(self, folder: str) -> Iterator[str]:
         # Unlike a glob, this walk distinguishes an unreadable folder from an empty one.
@@ -353,11 +345,3 @@ def _link(temporary: Path, target: Path) -> bool:
             "another place for the store"
         ) from error
     return True
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -74,7 +74,7 @@ KNOWN = (
         "a rekey deletes files that another run has adopted",
         "missing",
         "two runs share a working folder",
-        Plan("s3", 1, (_of("rekey", 1), _of("rekey", 2)), (Event("rekey1", 27, "wait"),)),
+        Plan("s3", 1, (_of("rekey", 1), _of("rekey", 2)), (Event("rekey1", 38, "wait"),)),
     ),
     Known(
         "a copy reports a checkpoint whose files a collection took",
@@ -119,7 +119,7 @@ KNOWN = (
             "s3",
             1,
             (_of("rekey", 1), _of("rekey", 2, 50.0), _of("gc", 1, 50.0)),
-            (Event("rekey1", 29, "kill"), Event("rekey2", 24, "wait", 60)),
+            (Event("rekey1", 40, "kill"), Event("rekey2", 30, "wait", 60)),
         ),
     ),
     Known(

@@ -24,7 +24,7 @@ from statestore.maintenance.copy_files import FileCopy
 from statestore.maintenance.subject import ColumnSubject, KeySubject
 from statestore.snapshot import begin
 from statestore.snapshot.prior_checkpoints import PriorCheckpoints
-from statestore.storage import LocalStorage, hard_links, local
+from statestore.storage import LocalStorage, durable, hard_links, local
 from tests.simulate.bucket import SimulatedS3
 from tests.simulate.disk import Disk
 from tests.simulate.known import KNOWN, Known, shown_by
@@ -117,8 +117,9 @@ def broken_sync(patch: pytest.MonkeyPatch) -> None:
 
 def broken_put(patch: pytest.MonkeyPatch) -> None:
     """The folder is not synced after a put."""
-    real = local._fsync
-    patch.setattr(local, "_fsync", lambda path: None if path.is_dir() else real(path))
+    real = durable.sync_path
+    for module in (durable, local):
+        patch.setattr(module, "sync_path", lambda path: None if path.is_dir() else real(path))
 
 
 def broken_base(patch: pytest.MonkeyPatch) -> None:
