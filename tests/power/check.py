@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -31,10 +34,16 @@ def problems_of(tree: Tree, promises: Promises, image: Path, *, go_on: bool) -> 
     """
     shutil.rmtree(image, ignore_errors=True)
     write_tree(tree, image)
-    problems = []
+    problems = [
+        f"{path} is not what it was"
+        for path, digest in promises.files.items()
+        if hashlib.sha256(tree.get(path) or b"").hexdigest() != digest
+    ]
     for name, promised in promises.stores.items():
         try:
             found = _broken(image / name, promised)
+            if go_on and not found and promised.rekeying is not None:
+                found = _cannot_resume(image, name, promised, promised.rekeying)
             if go_on and not found:
                 found = _stuck(image / name, promised)
         except (StateStoreError, OSError, ValueError) as error:
@@ -85,6 +94,21 @@ def _unreadable_tables(store: StateStore) -> list[str]:
             except DeltaError as error:
                 problems.append(f"version {table.version} of table {table.path}: {error}")
     return problems
+
+
+def _cannot_resume(
+    image: Path, name: str, promised: StorePromises, rekeying: Mapping[str, Any]
+) -> list[str]:
+    """Run an interrupted rekey again; return what is wrong with its result."""
+    store = StateStore.open(str(image / name))
+    if set(store.checkpoints()) != promised.visible.keys():
+        return []  # it had committed
+    work = image / rekeying["work"]
+    done = store.maintenance.rekey("users", work=work, **rekeying["options"])
+    assert done.new_checkpoint_id is not None
+    if content_of(store, done.new_checkpoint_id) != rekeying["content"]:
+        return ["a rekey that was run again has other content"]
+    return [] if not [*work.iterdir()] else [f"{work} is not empty after a rekey"]
 
 
 def _stuck(folder: Path, promised: StorePromises) -> list[str]:

@@ -7,9 +7,11 @@ content. After ``has`` exactly the named checkpoints are visible, with their con
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from statestore import StateStore
@@ -20,12 +22,14 @@ __all__ = [
     "Content",
     "Promises",
     "StorePromises",
+    "complete",
     "content_of",
     "has",
     "held",
     "leaving",
     "may",
     "purged",
+    "rekeying",
     "sorted_rows",
 ]
 
@@ -79,6 +83,21 @@ def purged(store: str, operator: str, key: str) -> None:
     mark("purged", store=store, operator=operator, key=key)
 
 
+def rekeying(store: str, work: str, content: Content, **options: Any) -> None:
+    """Promise that an interrupted rekey can be run again in its working folder."""
+    mark("rekeying", store=store, work=work, content=content, options=options)
+
+
+def complete(root: Path, folder: str) -> None:
+    """Promise that a folder keeps the files that it has."""
+    files = {
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (root / folder).rglob("*")
+        if path.is_file()
+    }
+    mark("complete", files=files)
+
+
 @dataclass
 class StorePromises:
     """The promises about one store."""
@@ -89,6 +108,7 @@ class StorePromises:
     stays: bool = True
     savepoints: Mapping[str, int] | None = None
     purged: list[tuple[str, str]] = field(default_factory=list)
+    rekeying: Mapping[str, Any] | None = None
 
 
 class Promises:
@@ -97,12 +117,16 @@ class Promises:
     def __init__(self) -> None:
         """Begin without any."""
         self.stores: dict[str, StorePromises] = {}
+        self.files: dict[str, str] = {}
         self.number = 0
 
     def read(self, record: Record) -> None:
         """Add the promise of a mark."""
         self.number += 1
         facts = facts_of(record)
+        if facts["what"] == "complete":
+            self.files |= facts["files"]
+            return
         promises = self.stores.setdefault(facts["store"], StorePromises())
         if facts["what"] == "may":
             promises.possible.append(facts["content"])
@@ -112,7 +136,11 @@ class Promises:
             promises.savepoints = facts["savepoints"]
         elif facts["what"] == "purged":
             promises.purged.append((facts["operator"], facts["key"]))
+        elif facts["what"] == "rekeying":
+            promises.rekeying = facts
+            promises.possible.append(facts["content"])
         else:
             visible = dict(facts["checkpoints"])
             promises.gone |= promises.visible.keys() - visible.keys()
             promises.visible, promises.possible, promises.stays = visible, [], True
+            promises.rekeying = None

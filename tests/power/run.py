@@ -59,19 +59,19 @@ class Result:
     problems: list[str] = field(default_factory=list)
 
 
-def replay(recording: Recording, plan: Plan, image: Path) -> Result:
+def replay(recording: Recording, plan: Plan) -> Result:
     """Fail the power after the calls of a recording, and check what is left.
 
     Args:
         recording: the calls of one program.
-        plan: how many failures to try.
-        image: a folder for the contents.
+        plan: how many failures to try. The contents replace the program's files, because some of
+            them contain their absolute path.
 
     Returns:
         The result. It also has a problem if the log is not what the program did to its folder.
     """
     disk, promises, chance, result = Disk(recording), Promises(), Random(plan.seed), Result()
-    known: set[tuple[bytes, int]] = set()
+    real, known = contents_of(recording.root), set[tuple[bytes, int]]()
     for number, call in enumerate(recording.records):
         result.calls += 1
         if not disk.play(call):
@@ -84,12 +84,12 @@ def replay(recording: Recording, plan: Plan, image: Path) -> Result:
                 continue
             known.add(content)
             result.failures += 1
-            found = problems_of(tree, promises, image, go_on=chance.random() < plan.go_on)
+            found = problems_of(tree, promises, recording.root, go_on=chance.random() < plan.go_on)
             where = f"call {number} ({call.kind} {call.name or call.to_name}), {how}"
             result.problems += [f"{where}: {problem}" for problem in found]
         if len(result.problems) > _MOST_PROBLEMS:
             return result
-    if disk.all_kept() != contents_of(recording.root):
+    if disk.all_kept() != real:
         result.problems.append("the log does not explain the files that the program left")
     return result
 
@@ -127,7 +127,7 @@ def main() -> int:
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="statestore-power-", dir=place) as folder:
             recording = record(PROGRAM, (name,), Path(folder), given.loses)
-            result = replay(recording, plan, Path(folder, "image"))
+            result = replay(recording, plan)
         for problem in result.problems:
             print(f"{name}: {problem}")
         failed = failed or bool(result.problems)

@@ -16,9 +16,28 @@ from typing import Any
 
 import pyarrow as pa
 
-from statestore import Changes, CompactionRule, KeyGroupAssignment, StateStore, key_group_of
+from statestore import (
+    Changes,
+    CompactionRule,
+    KeyGroupAssignment,
+    ParquetOptions,
+    StateStore,
+    key_group_of,
+)
 from statestore.format.names import KEY_GROUP
-from tests.power.content import Content, content_of, has, held, leaving, may, purged, sorted_rows
+from statestore.interop.flink_savepoints.exporting.export_state import export_savepoint
+from tests.power.content import (
+    Content,
+    complete,
+    content_of,
+    has,
+    held,
+    leaving,
+    may,
+    purged,
+    rekeying,
+    sorted_rows,
+)
 from tests.power.recording import settle
 from tests.syntax import ROOT
 
@@ -146,7 +165,7 @@ def collect(root: Path) -> None:
 
 
 def edit(root: Path) -> None:
-    """Edit, rekey and edit again, on a base with changes."""
+    """Edit a base with changes, twice."""
     job = Job(root)
     job.write(_users(20))
     job.write({"u1": 100})
@@ -156,16 +175,35 @@ def edit(root: Path) -> None:
         job.totals | {"u2": 200},
         lambda: keep.edit("users", "totals", put=put).new_checkpoint_id,
     )
-    job.derives(
-        dict(job.totals),
-        lambda: keep.rekey("users", max_parallelism=3, work=root / "work").new_checkpoint_id,
-    )
     left = {user: n for user, n in job.totals.items() if user != "u3"}
     job.derives(
         left,
         lambda: keep.edit("users", "totals", delete=["u3"]).new_checkpoint_id,
     )
     job.write({"u4": 400})
+
+
+def rekey(root: Path) -> None:
+    """Rekey a base with changes in a working folder, from which a failed run resumes."""
+    job = Job(root, parquet=ParquetOptions(rekey_bytes=2000))
+    job.write(_users(40))
+    job.write({"u1": 100})
+    content = job.content()
+    rekeying(job.name, "work", content, max_parallelism=6)
+    done = job.store.maintenance.rekey("users", max_parallelism=6, work=root / "work")
+    assert done.new_checkpoint_id is not None
+    job.commits({done.new_checkpoint_id: content})
+    job.write({"u4": 400})
+
+
+def export(root: Path) -> None:
+    """Write a checkpoint into a folder, and as a savepoint of Flink."""
+    job = Job(root)
+    job.write(_users(8))
+    job.store.restore(parallelism=2).export(root / "rows")
+    complete(root, "rows")
+    export_savepoint(job.store, str(root / "savepoint"))
+    complete(root, "savepoint")
 
 
 def purge(root: Path, **options: Any) -> None:
@@ -284,19 +322,8 @@ def command(root: Path) -> None:
 SUBJECTS: dict[str, Callable[[Path], None]] = {
     subject.__name__: subject
     for subject in (
-        *(
-            snapshot,
-            changes,
-            collect,
-            edit,
-            purge,
-            purge_delta,
-            copy,
-            processes,
-            upgrade,
-            command,
-            delta,
-        ),
+        *(snapshot, changes, collect, edit, rekey, purge, purge_delta, copy, export),
+        *(processes, upgrade, command, delta),
     )
 }
 

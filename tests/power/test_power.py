@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 def failures(subject: str, folder: Path, plan: Plan, loses: str = "") -> tuple[int, list[str]]:
     """Return the number of contents that were checked, and the broken promises."""
     recording = record(PROGRAM, (subject,), folder, loses)
-    result = replay(recording, plan, folder / "image")
+    result = replay(recording, plan)
     return result.failures, result.problems
 
 
@@ -63,7 +63,7 @@ def test_the_log_explains_every_file(tmp_path: Path) -> None:
 
 def test_a_write_that_the_recorder_cannot_see_is_not_judged(tmp_path: Path) -> None:
     recording = record("tests.power.every_call", ("hidden",), tmp_path)
-    result = replay(recording, Plan(), tmp_path / "image")
+    result = replay(recording, Plan())
     assert result.problems == ["the log does not explain the files that the program left"]
 
 
