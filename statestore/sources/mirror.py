@@ -236,6 +236,7 @@ class Mirror:
                 self.target.records(translation.topic, stored.partition, start=start),
                 stored.offset,
                 start,
+                MOST_COMPARED,
             )
             if position is not None:
                 return position

@@ -9,6 +9,7 @@ comparison without a result. These functions do no I/O.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain, islice
 
 from statestore.sources.mirror_records import KafkaRecord
 
@@ -16,30 +17,46 @@ __all__ = ["is_copy", "position_after_sync", "position_before_sync"]
 
 
 def position_after_sync(
-    source: Iterable[KafkaRecord], target: Iterable[KafkaRecord], stored: int, start: int
+    source: Iterable[KafkaRecord],
+    target: Iterable[KafkaRecord],
+    stored: int,
+    start: int,
+    most_removed: int,
 ) -> int | None:
     """Return the position after a sync from which exactly the unread records follow.
 
+    An offset that the target lacks is the marker of a transaction, or a copy that was removed. If
+    copies were removed, the copy of an unread record that is equal to a read one can take its
+    place. As many unread records as offsets are lacking are therefore compared with the read ones.
+
     Args:
-        source: the source's records after the sync's record; those after the first unread one are
-            not looked at.
+        source: the source's records after the sync's record.
         target: the target's records after its copy.
         stored: the next offset to read at the source.
         start: the position after the copy of the sync's record.
+        most_removed: how many offsets the target may lack.
 
     Returns:
-        The position, or None if the records differ.
+        The position, or None if the records differ, or if the position is not certain.
     """
-    copies, position = iter(target), start
-    for record in source:
+    originals, copies = iter(source), iter(target)
+    position, read, seen = start, 0, set[int]()
+    for record in originals:
         copy = next(copies, None)
         if record.offset >= stored:
-            if copy is None:  # it is not copied yet
-                return position
-            return copy.offset if is_copy(record, copy) else None
+            if copy is not None and not is_copy(record, copy):
+                return None
+            lacking = position - start - read
+            if lacking > most_removed:
+                return None
+            unread = islice(chain([record], originals), lacking)
+            if any(not seen.isdisjoint(_contents(each)) for each in unread):
+                return None
+            return position if copy is None else copy.offset
         if copy is None or not is_copy(record, copy):
             return None
-        position = copy.offset + 1
+        position, read = copy.offset + 1, read + 1
+        seen.add(_contents(copy)[copy.is_append_time])
     return position if next(copies, None) is None else None
 
 
@@ -74,3 +91,9 @@ def is_copy(record: KafkaRecord, copy: KafkaRecord) -> bool:
     return (
         (record.key, record.value, record.headers) == (copy.key, copy.value, copy.headers)
     ) and (copy.is_append_time or record.timestamp_ms == copy.timestamp_ms)
+
+
+def _contents(record: KafkaRecord) -> tuple[int, int]:
+    """Return numbers for what a copy has of a record: with its timestamp, and without it."""
+    content = (record.key, record.value, record.headers)
+    return hash((content, record.timestamp_ms)), hash(content)

@@ -49,7 +49,28 @@ TARGET = records((101, "a"), (102, "b"), (103, "c"), (104, "d"))
 def test_the_position_after_a_sync(
     stored: int, source: list[KafkaRecord], target: list[KafkaRecord], expected: int | None
 ) -> None:
-    assert position_after_sync(source, target, stored, 101) == expected
+    assert position_after_sync(source, target, stored, 101, 1000) == expected
+
+
+ALIKE = records(*((offset, "a") for offset in range(11, 21)))
+
+
+@pytest.mark.parametrize("first", [102, 104])
+def test_copies_that_were_removed_prove_nothing(first: int) -> None:
+    """Compaction or retention at the target; with equal records each match is late."""
+    copies = records(*((offset, "a") for offset in range(first, 111)))
+    assert position_after_sync(ALIKE, copies, 15, 101, 1000) is None
+
+
+def test_an_equal_record_that_is_not_copied_yet() -> None:
+    """The copy of 11 was removed, so 102 is the copy of the unread 12."""
+    assert position_after_sync(ALIKE[:2], records((102, "a")), 12, 101, 1000) is None
+
+
+def test_too_many_offsets_are_lacking() -> None:
+    copies = records((101, "a"), (104, "b"), (105, "c"))
+    assert position_after_sync(SOURCE, copies, 15, 101, 2) == 105
+    assert position_after_sync(SOURCE, copies, 15, 101, 1) is None
 
 
 DENSE = records((11, "a"), (12, "b"), (13, "c"))
@@ -96,13 +117,21 @@ def test_what_a_copy_has(change: dict[str, Any], expected: bool) -> None:
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.sampled_from("ab")), max_size=8),
     st.lists(st.tuples(st.integers(0, 8), st.sampled_from("abx")), max_size=3),
+    st.sets(st.integers(0, 10), max_size=3),
     st.integers(0, 8),
     st.integers(0, 40),
 )
 def test_no_unread_record_is_before_a_proven_position(
-    steps: list[tuple[int, str]], others: list[tuple[int, str]], copied: int, stored: int
+    steps: list[tuple[int, str]],
+    others: list[tuple[int, str]],
+    removed: set[int],
+    copied: int,
+    stored: int,
 ) -> None:
-    """Records are so alike that they match by chance; others are in between at the target."""
+    """Records are so alike that they match by chance; the target has others, or lacks some.
+
+    A record that the target lacks cannot be missed by a reader of the target.
+    """
     source, offset = [], 10
     for step, text in steps:
         offset += step
@@ -112,8 +141,11 @@ def test_no_unread_record_is_before_a_proven_position(
     ]
     for place, text in others:
         logged.insert(place, (text, None))
-    target = records(*((101 + place, text) for place, (text, _) in enumerate(logged)))
-    position = position_after_sync(source, target, stored, 101)
+    kept = [(place, each) for place, each in enumerate(logged) if place not in removed]
+    target = records(*((101 + place, text) for place, (text, _) in kept))
+    position = position_after_sync(source, target, stored, 101, 1000)
     if position is not None:
-        before = [origin for _, origin in logged[: position - 101] if origin is not None]
+        before = [
+            origin for place, (_, origin) in kept if place < position - 101 and origin is not None
+        ]
         assert all(origin < stored for origin in before)
