@@ -510,6 +510,15 @@ def test_a_folder_is_no_plan(place: str) -> None:
         read_flink_plan(place)
 
 
+@pytest.mark.parametrize("other", [2, True])
+def test_a_plan_whose_nodes_are_not_distinct_is_refused(other: int) -> None:
+    """One of the nodes would be lost, with its state."""
+    document = json.loads(GOLDEN.read_text())
+    document["nodes"].append(dict(document["nodes"][1], id=other))
+    with pytest.raises(CorruptionError, match=r"two nodes with the id 2|node without id and type"):
+        parse_flink_plan(json.dumps(document).encode(), "plan.json")
+
+
 def test_every_damaged_member_of_a_plan_is_an_error_with_a_type(plan: FlinkPlan) -> None:
     """Each value in the plan is replaced, one after another, and each member is removed."""
     outcomes: set[int | str] = set()

@@ -216,7 +216,11 @@ def _read_nodes(nodes: list[Any], edges: list[Any], place: str) -> list[PlanNode
     by_id = {}
     for data in nodes:
         match data:
-            case {"id": int(number), "type": str(name)} if _TYPE.fullmatch(name):
+            case {"id": int(number), "type": str(name)} if type(number) is int and _TYPE.fullmatch(
+                name
+            ):
+                if number in by_id:
+                    raise CorruptionError(f"{place} has two nodes with the id {number}")
                 by_id[number] = data
             case _:
                 raise CorruptionError(f"{place} has a node without id and type: {data!r:.100}")
