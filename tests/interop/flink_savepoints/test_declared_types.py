@@ -501,6 +501,7 @@ def test_types_are_written_as_in_java(text: str, canonical: str) -> None:
         *("List<a Long>", "Row<a Long, String>", "Row<a Long, a Long>", "a.B<String>", "1x"),
         *(
             "List<" * 2000 + "Long" + ">" * 2000,
+            "long" + "[]" * 5000,
             "Long Long",
             "Long[",
             "Row<a.b Long>",

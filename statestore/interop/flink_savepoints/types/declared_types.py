@@ -89,7 +89,7 @@ def parse_declared_type(text: str, where: str) -> DeclaredType:
         InvalidArgumentError: if the text is not a type.
     """
     try:
-        if text.count("<") > _MOST_BRACKETS:
+        if text.count("<") + text.count("[") > _MOST_BRACKETS:
             raise ValueError(text)
         tokens = iter([*_tokenize(text), ""])
         parsed, last = _parse_type(tokens, next(tokens))
