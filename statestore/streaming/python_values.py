@@ -7,6 +7,7 @@ instants with the same local time. Each value that is read and written again sta
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -27,6 +28,9 @@ _SAME_CALENDAR = {1: 400, 9999: -400}
 """Years in which Python cannot find the UTC offset of some local times, because it also needs the
 adjacent days. 400 years later, each date has the same weekday, and so the same offset."""
 
+_INFINITE, _QUIET, _MAGNITUDE = 0x7F800000, 0x7FC00000, 0x7FFFFFFF
+"""Bits of a float: its exponent, the same with the bit of a quiet NaN, and all but its sign."""
+
 
 def python_values(column: pa.Array, data_type: T.DataType) -> list[Any]:
     """Return the values of a column in PySpark's forms.
@@ -39,7 +43,8 @@ def python_values(column: pa.Array, data_type: T.DataType) -> list[Any]:
         One value per row, None for null.
 
     Raises:
-        UnfitError: For a map whose keys are not distinct in Python.
+        UnfitError: For a map whose keys are not distinct in Python, and for a signalling NaN of the
+            type ``float``, to which Python's own type gives other bits.
         ValueError: For a time that a datetime cannot hold. OverflowError means the same.
         TypeError: For a map key that is not hashable.
     """
@@ -61,8 +66,20 @@ def python_values(column: pa.Array, data_type: T.DataType) -> list[Any]:
         items = python_values(_own(column, column.items), data_type.valueType)
         entries = _where_valid(column, _slices(column, [*zip(keys, items, strict=True)]))
         return [None if pairs is None else _dictionary(pairs, data_type) for pairs in entries]
+    if isinstance(data_type, T.FloatType):
+        _refuse_signalling(column)
     values: list[Any] = column.to_pylist()
     return values
+
+
+def _refuse_signalling(column: pa.FloatArray) -> None:
+    """Refuse the NaNs that become quiet when a float becomes Python's double."""
+    bits = column.view(pa.int32()).fill_null(0).to_numpy()
+    is_signalling = (bits & _QUIET == _INFINITE) & (bits & ~_QUIET & _MAGNITUDE != 0)
+    if is_signalling.any():
+        pattern = int(bits[is_signalling][0]) & 0xFFFFFFFF
+        reason = f"its bits 0x{pattern:08X} are a signalling NaN, which Python would change"
+        raise UnfitError(math.nan, "float", reason)
 
 
 def _own(column: pa.Array, values: pa.Array) -> pa.Array:

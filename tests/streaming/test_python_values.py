@@ -71,6 +71,34 @@ def test_values_are_equal_or_refused(zone: str, data: st.DataObject) -> None:
         assert bits(found) == bits(rows.take([1, 2, 3, 4]))
 
 
+@pytest.mark.parametrize("pattern", [0x7F800001, 0x7FBFFFFF, -0x7FFFFF, -0x400001])
+@pytest.mark.parametrize("level", ["float", "array", "struct", "map", "structs in an array"])
+def test_a_signalling_nan_is_refused(pattern: int, level: str) -> None:
+    """Python's double makes it quiet, at every level; the others keep their bits."""
+    plain = T.FloatType()
+    struct = T.StructType([T.StructField("a", plain)])
+    kind = {
+        "float": plain,
+        "array": T.ArrayType(plain),
+        "struct": struct,
+        "map": T.MapType(T.IntegerType(), plain),
+        "structs in an array": T.ArrayType(struct),
+    }[level]
+
+    def column(bit: int) -> pa.Array:
+        values = pa.array([bit], pa.int32()).view(pa.float32())
+        if level.startswith("struct"):
+            values = pa.StructArray.from_arrays([values], names=["a"])
+        if level == "map":
+            return pa.MapArray.from_arrays([0, 1], pa.array([1], pa.int32()), values)
+        return pa.ListArray.from_arrays([0, 1], values) if "array" in level else values
+
+    with pytest.raises(UnfitError, match=f"0x{pattern & 0xFFFFFFFF:08X} are a signalling NaN"):
+        python_values(column(pattern), kind)
+    for other in (0x7FC00001, -0x3FFFFF, 0x7F800000, -0x800000, 1):
+        assert bits(again(column(other), kind)) == bits(column(other))
+
+
 TURNS = [
     datetime(2025, 10, 26, 0, 30, tzinfo=UTC),  # the repeated hour in Berlin
     datetime(2025, 10, 26, 1, 30, tzinfo=UTC),
