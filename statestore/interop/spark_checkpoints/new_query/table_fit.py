@@ -30,7 +30,7 @@ from statestore.spark.example_rows import example_rows
 from statestore.spark.hashing import column_of
 from statestore.spark.structs import Leaf, leaf_value, number_fields
 
-__all__ = ["fit_table", "refuse_unfit_rows"]
+__all__ = ["fit_table", "number_list", "refuse_unfit_rows"]
 
 _INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _DIGITS = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
@@ -71,7 +71,7 @@ def fit_table(spark: SparkSession, wanted: WantedState, table: Any, folder: Path
     )
     for name, other in wanted.derived.items():
         fitted = fitted.withColumn(name, F.lit(False) if other is None else column_of(other))
-    return _number_list(fitted, wanted)
+    return fitted
 
 
 def refuse_unfit_rows(rows: DataFrame, wanted: WantedState) -> None:
@@ -111,6 +111,22 @@ def refuse_unfit_rows(rows: DataFrame, wanted: WantedState) -> None:
         )
     if copies:
         _refuse_duplicates(rows, wanted, copies)
+
+
+def number_list(rows: DataFrame, wanted: WantedState) -> DataFrame:
+    """Number the elements of each list from 0, in the order of their positions.
+
+    The positions must be distinct, which :func:`refuse_unfit_rows` checks. Other states stay as
+    they are.
+    """
+    if wanted.planned.part.form is not PartForm.LIST:
+        return rows
+    (position,) = wanted.store_columns.entry_columns
+    if not wanted.store_columns.leaves_of_key:
+        return rows
+    keys = [column_of(name) for name in wanted.store_columns.key_columns]
+    number = F.row_number().over(Window.partitionBy(*keys).orderBy(column_of(position))) - 1
+    return rows.withColumn(position, number.cast(wanted.schema[position].dataType))
 
 
 def _frame(spark: SparkSession, wanted: WantedState, table: Any, folder: Path) -> DataFrame:
@@ -230,18 +246,6 @@ def _as_nullable(data_type: T.DataType) -> T.DataType:
     if isinstance(data_type, T.MapType):
         return T.MapType(_as_nullable(data_type.keyType), _as_nullable(data_type.valueType))
     return data_type
-
-
-def _number_list(rows: DataFrame, wanted: WantedState) -> DataFrame:
-    """Number the elements of each list from 0, in the order of their positions."""
-    if wanted.planned.part.form is not PartForm.LIST:
-        return rows
-    (position,) = wanted.store_columns.entry_columns
-    if not wanted.store_columns.leaves_of_key:
-        return rows
-    keys = [column_of(name) for name in wanted.store_columns.key_columns]
-    number = F.row_number().over(Window.partitionBy(*keys).orderBy(column_of(position))) - 1
-    return rows.withColumn(position, number.cast(wanted.schema[position].dataType))
 
 
 def _row_problems(wanted: WantedState) -> Iterator[tuple[str, Column]]:

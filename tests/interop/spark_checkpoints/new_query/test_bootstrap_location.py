@@ -17,6 +17,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from statestore.errors import DuplicateKeyError, InvalidArgumentError, StateStoreError
 from statestore.interop.spark_checkpoints.location import CheckpointLocation
 from statestore.interop.spark_checkpoints.new_query.bootstrap_location import bootstrap_location
 from statestore.interop.spark_checkpoints.new_query.planned_query import (
@@ -274,6 +275,37 @@ def test_a_query_starts_with_tables(spark: SparkSession, tmp_path: Path, name: s
     new = world.run("new", case.provider, case.partitions, ALL)
     assert new == world.run("whole", case.provider, 2, ALL)
     assert any(new)
+
+
+@pytest.mark.parametrize(
+    ("second", "error", "message"),
+    [
+        (7, DuplicateKeyError, "1 row with the key of another (k, position)"),
+        (None, InvalidArgumentError, "1 row with a null in column 'position'"),
+    ],
+    ids=["the same", "null"],
+)
+def test_elements_of_a_list_need_distinct_positions(
+    spark: SparkSession,
+    tmp_path: Path,
+    second: int | None,
+    error: type[StateStoreError],
+    message: str,
+) -> None:
+    """Otherwise their order would be arbitrary."""
+    case = CASES["processor"]
+    world = World(spark, tmp_path, case.query)
+    events(world.source, 0, HISTORY)
+    plan = world.plan(case.provider, case.partitions)
+    seen = spark.createDataFrame(
+        [("a", 7, 1, 0), ("a", second, 2, 0)],
+        "k string, position int, v long, ttlExpirationMs long",
+    )
+    tables = {state.name: seen if state.state == "seen" else None for state in plan.states}
+    with world.settings(case.provider, case.partitions), pytest.raises(error) as caught:
+        bootstrap_location(plan, str(tmp_path / "new"), tables)
+    assert message in str(caught.value)
+    assert not (tmp_path / "new").exists()
 
 
 def read_tables(spark: SparkSession, location: Path, plan: PlannedQuery) -> Tables:
