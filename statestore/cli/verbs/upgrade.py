@@ -16,8 +16,8 @@ __all__ = ["upgrade_store"]
     cls=Verb,
     prints=(
         "The writer version before and after, and the oldest release that can write to the store. "
-        "One document is added, and no checkpoint changes. Older releases can still read the "
-        "checkpoints that they understand. A running job can no longer commit until it reopens "
+        "Two small documents are added, and no checkpoint changes. Older releases can still read "
+        "the checkpoints that they understand. A running job can no longer commit until it reopens "
         "the store. With --back: the last upgrade is undone, unless a checkpoint was committed "
         "after it. With --dry-run: the same output, and nothing is changed."
     ),
