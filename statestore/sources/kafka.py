@@ -183,14 +183,18 @@ class KafkaCluster:
             is_append_time=kind == self._kafka.TIMESTAMP_LOG_APPEND_TIME,
         )
 
-    def times(self, places: Mapping[Partition, int]) -> dict[Partition, int]:
+    def times(
+        self, places: Mapping[Partition, int], *, uncommitted: bool = False
+    ) -> dict[Partition, int]:
         """Return the timestamp in milliseconds of the first record at or after each offset.
 
         ``places`` has offsets in the live ranges of their partitions. A partition without a record
-        there is missing in the result. Raises StorageError as :meth:`topics` does.
+        there is missing in the result. Records of open and aborted transactions are left out,
+        unless ``uncommitted`` is True. Raises StorageError as :meth:`topics` does.
         """
         left, found = set(places), {}
-        for message in self._read(places, "read the records at the stored offsets"):
+        settings = _UNCOMMITTED if uncommitted else {}
+        for message in self._read(places, "read the records at the stored offsets", settings):
             place = (message.topic(), message.partition())
             if place in left and message.error() is None:
                 found[place] = message.timestamp()[1]

@@ -274,9 +274,11 @@ class Mirror:
             if each.precision is Precision.UNKNOWN and _exists(each.topic, each, ends)
         }
         starts = dict(_source_starts(unknown.values(), source))
-        times = self.source.times(
-            {place: offset for place, (offset, end) in starts.items() if offset < end}
-        )
+        unread = {place: offset for place, (offset, end) in starts.items() if offset < end}
+        times = self.source.times(unread)
+        # MirrorMaker may have copied records of a transaction that is still open at the source.
+        unread = {place: offset for place, offset in unread.items() if place not in times}
+        times |= self.source.times(unread, uncommitted=True)
         found = self.target.offsets_at(
             {(unknown[place].topic, place[1]): time_ms for place, time_ms in times.items()}
         )

@@ -205,6 +205,32 @@ def test_without_syncs_by_timestamp(mirrored: Mirrored) -> None:
     assert mirrored.mirror().translate(stored).refused
 
 
+def test_copies_of_an_open_transaction_are_not_skipped(mirrored: Mirrored) -> None:
+    """MirrorMaker may copy its records before it is committed."""
+    name, now_ms = f"open-{uuid.uuid4().hex}", time.time_ns() // 1_000_000
+    for topics, topic in ((mirrored.source, name), (mirrored.target, f"A.{name}")):
+        topics.make(1, name=topic)
+        settings = {"bootstrap.servers": topics.bootstrap, "log_level": 0}
+        producer = Producer(settings)
+        for number in range(4):
+            producer.produce(topic, str(number), timestamp=now_ms + number)
+        assert producer.flush(SECONDS) == 0
+        if topics is mirrored.source:
+            producer = Producer(settings | {"transactional.id": name})
+            producer.init_transactions(SECONDS)
+            producer.begin_transaction()
+        for number in range(4, 8):
+            producer.produce(topic, str(number), timestamp=now_ms + number)
+        assert producer.flush(SECONDS) == 0
+        if topics is mirrored.source:
+            transaction = producer
+    found = mirrored.mirror(TranslationPolicies(untranslated="timestamp")).translate(
+        [SourceOffset(name, 0, 4)]
+    )
+    assert [each.offset for each in found.offsets] == [4]
+    transaction.abort_transaction(SECONDS)
+
+
 # --- Errors ---------------------------------------------------------------------------------------
 
 
