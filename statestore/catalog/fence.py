@@ -21,6 +21,13 @@ successor's checkpoints, because the late writer's id is never above the success
 made after the backup, and other writers claim their generations again. A claim is identified by its
 token, not by its generation. So a writer commits only while the claim of its generation is its own.
 
+**Why earlier claims can be deleted.** Garbage collection deletes the claims of writers that were
+replaced long ago, in ascending order (``maintenance/gc_claims.py``). A writer whose own claim is
+gone has been replaced. A writer may also pause before it puts its claim, until the next generation
+was claimed by others and deleted again. Its put succeeds then. Therefore it looks for the preceding
+claim after its put. If that is gone, or is not the one that the writer has read, other claims
+followed it, and the writer looks for the newest claim again.
+
 The late writer does not report success either. It checks for a successor after its put as well,
 because the successor's checkpoints may lack the late checkpoint's contents. A successor that claims
 after that check finds the late checkpoint.
@@ -37,14 +44,15 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
-from statestore.errors import CommitConflictError, LateCommitError, StateStoreError
+from statestore.errors import CommitConflictError, LateCommitError, StateStoreError, StorageError
 from statestore.format.claim_documents import Claim, Upgrade, claim_from_json, claim_to_json
 from statestore.format.names import WRITERS, generation_of, writer_path
 from statestore.storage import Storage, put_once
 
-__all__ = ["Fence"]
+__all__ = ["Fence", "read_newest"]
 
 _log = logging.getLogger(__name__)
+_LOOKS = 5
 
 
 class Fence:
@@ -79,7 +87,8 @@ class Fence:
         with self._lock:
             claim = self._claim
             while claim is None:
-                newest = self.newest_claim()
+                generation, raw = self.newest()
+                newest = self._parse(generation, raw) if generation else None
                 if announce and newest is not None and not _has_ended(newest):
                     _log.warning(
                         (
@@ -88,7 +97,7 @@ class Fence:
                         ),
                         *(self._storage.url, newest),
                     )
-                claim = self._put(newest.generation + 1 if newest else 1, newest)
+                claim = self._put(generation + 1, newest, raw)
         self.check()
         return claim
 
@@ -98,7 +107,8 @@ class Fence:
         That is the case if a newer generation was claimed (the error says by whom and when), or if
         this writer's generation now belongs to another writer.
 
-        It costs two requests: generations have no gaps, so it is enough to look for the next one.
+        It costs two requests: the next generation is claimed before any later one, and its claim
+        is deleted after this writer's.
         """
         mine = self._own_claim()
         if mine is not None and self._is_replaced(mine):
@@ -121,12 +131,13 @@ class Fence:
     def announced_ids(self, *, above: int) -> tuple[int, ...]:
         """Return the ids above ``above`` that were announced by this writer and earlier ones.
 
-        Raises MalformedManifestError or FormatVersionError for a claim that cannot be read.
+        Raises MalformedManifestError or FormatVersionError for a claim that cannot be read, or
+        CommitConflictError if this writer was replaced so long ago that earlier claims are deleted.
         """
         claim, ids = self._claim, []
         while claim is not None and claim.announced_id > above:
             ids.append(claim.announced_id)
-            claim = self.read(claim.generation - 1) if claim.generation > 1 else None
+            claim = self._before(claim)
         return tuple(sorted(set(ids)))
 
     def announce(self, checkpoint_id: int) -> Claim:
@@ -152,27 +163,32 @@ class Fence:
 
         Raises MalformedManifestError or FormatVersionError if it cannot be read, or StorageError.
         """
-        newest = self._newest_generation()
-        return self.read(newest) if newest else None
+        generation, raw = self.newest()
+        return self._parse(generation, raw) if generation else None
 
     def read(self, generation: int) -> Claim:
         """Return the claim of a generation, which must exist; errors as :meth:`newest_claim`."""
-        name = writer_path(generation)
-        raw = self._storage.read(name)
-        return claim_from_json(raw, name=f"{self._storage.url}/{name}", generation=generation)
+        return self._parse(generation, self._storage.read(writer_path(generation)))
 
     def newest(self) -> tuple[int, bytes]:
-        """Return generation and document of the newest claim; 0 and no bytes if no claim exists.
+        """Return generation and document of the newest claim, as :func:`read_newest` does."""
+        return read_newest(self._storage)
 
-        The document may be damaged. Raises StorageError.
+    def follow(self, before: Claim, raw: bytes) -> Claim | None:
+        """Claim the generation after a claim with an unreadable document, ``raw``.
+
+        Returns None if that generation is taken.
         """
-        generation = self._newest_generation()
-        return generation, self._storage.read(writer_path(generation)) if generation else b""
-
-    def follow(self, before: Claim) -> Claim | None:
-        """Claim the generation after an unreadable but known claim; None if it is taken."""
         with self._lock:
-            return self._put(before.generation + 1, before)
+            return self._put(before.generation + 1, before, raw)
+
+    def _before(self, claim: Claim) -> Claim | None:
+        if claim.generation == 1:
+            return None
+        try:
+            return self.read(claim.generation - 1)
+        except FileNotFoundError:  # a successor has used the announced id
+            raise self._replaced_error(claim) from None
 
     def _own_claim(self) -> Claim | None:
         """Return the claim.
@@ -188,13 +204,22 @@ class Fence:
         with self._lock:
             mine = self._claim
             assert mine is not None, "claim() must be called first"
-            claim = self._put(mine.generation + 1, replace(mine, **changed))
+            raw = claim_to_json(mine)
+            claim = self._put(mine.generation + 1, replace(mine, **changed), raw)
             if claim is None:
                 raise self._replaced_error(mine)
             return claim
 
-    def _put(self, generation: int, before: Claim | None) -> Claim | None:
-        """Claim a generation and pass on announced id and writer version; None if it is taken."""
+    def _parse(self, generation: int, raw: bytes) -> Claim:
+        name = f"{self._storage.url}/{writer_path(generation)}"
+        return claim_from_json(raw, name=name, generation=generation)
+
+    def _put(self, generation: int, before: Claim | None, previous: bytes) -> Claim | None:
+        """Claim a generation and pass on announced id and writer version.
+
+        ``previous`` is the document of the preceding generation. Returns None if the generation is
+        taken, or was taken by a claim that has been deleted.
+        """
         claim = Claim(
             generation=generation,
             name=f"{socket.gethostname()}:{os.getpid()}",
@@ -206,14 +231,16 @@ class Fence:
             upgrade=before.upgrade if before else None,
         )
         name, raw = writer_path(generation), claim_to_json(claim)
-        if not put_once(self._storage, name, raw):
+        if not put_once(self._storage, name, raw) or not self._follows(generation, previous):
             return None
         self._claim = claim
         return claim
 
-    def _newest_generation(self) -> int:
-        generations = [generation_of(name) for name in self._storage.list(WRITERS)]
-        return max((generation for generation in generations if generation), default=0)
+    def _follows(self, generation: int, previous: bytes) -> bool:
+        """Return whether no later claim existed when this generation's claim was put."""
+        if generation == 1:
+            return _newest_generation(self._storage) == 1
+        return self._claim_at(generation - 1) == previous
 
     def _is_replaced(self, mine: Claim) -> bool:
         """Return whether the next generation is claimed, or this one belongs to another writer."""
@@ -241,6 +268,31 @@ class Fence:
         except (StateStoreError, FileNotFoundError):
             return "a writer with an unreadable claim"
         return "a process that replaced the store" if newest is None else str(newest)
+
+
+def read_newest(storage: Storage) -> tuple[int, bytes]:
+    """Return generation and document of the newest claim; 0 and no bytes if no claim exists.
+
+    The document may be damaged. Raises StorageError, also if the listing repeatedly has a claim
+    that does not exist.
+    """
+    for _ in range(_LOOKS):
+        generation = _newest_generation(storage)
+        if generation == 0:
+            return 0, b""
+        try:
+            return generation, storage.read(writer_path(generation))
+        except FileNotFoundError:  # it was replaced, and deleted after the listing
+            continue
+    raise StorageError(
+        f"{storage.url}/{writer_path(generation)} does not exist, although the file system's "
+        "listing has it: this file system's listings are unreliable"
+    )
+
+
+def _newest_generation(storage: Storage) -> int:
+    generations = [generation_of(name) for name in storage.list(WRITERS)]
+    return max((generation for generation in generations if generation), default=0)
 
 
 def _has_ended(claim: Claim) -> bool:

@@ -7,9 +7,10 @@ that, the following are deleted:
 * manifests of expired checkpoints, and pins whose lease has ended;
 * the remains of interrupted writes: hidden files, and in a bucket the parts of uploads;
 * tombstones older than 30 days whose manifests are gone;
+* claims of writers that were replaced long ago (``gc_claims.py``);
 * entries in the log of a Delta table that are older than all versions that kept checkpoints name.
 
-Claims stay, and so does the tombstone of the greatest id.
+The tombstone of the greatest id stays.
 
 **Why it is safe next to other processes.** A collection reads the tombstones, then the holds. After
 that it reads nothing more, and starts to delete.
@@ -47,12 +48,11 @@ their difference.
 manifest is deleted after the last of its own files, so that the owner of a file can always be
 found. Its number is not used again, because a greater one exists.
 
-**Why tombstones can be deleted, but claims cannot.** Once its manifest is gone, a tombstone has one
-possible reader left: a writer that was about to put a manifest with this number, and was overtaken
-by another writer. That writer began before the other's put, so it finds the tombstone for at least
-30 days. The manifest is deleted at least one collection earlier, so no listing can show it without
-its tombstone. A claim is read by the writer of the previous generation, each time when it begins a
-checkpoint. There is no time limit after which a stalled job can no longer resume.
+**Why tombstones can be deleted.** Once its manifest is gone, a tombstone has one possible reader
+left: a writer that was about to put a manifest with this number, and was overtaken by another
+writer. That writer began before the other's put, so it finds the tombstone for at least 30 days.
+The manifest is deleted at least one collection earlier, so no listing can show it without its
+tombstone.
 
 **Why tombstones do not block the numbers of slow writers first.** Such a tombstone could come
 before the put of a manifest, or after the writer has checked for one, and its creator cannot know
@@ -91,6 +91,7 @@ from statestore.format.names import (
     pin_path,
     tombstone_path,
 )
+from statestore.maintenance.gc_claims import delete_claims, replaced_claims
 from statestore.maintenance.gc_mark import Marks, is_old, mark, named_files_if_readable
 from statestore.storage import Listed, Storage
 
@@ -116,8 +117,9 @@ class CollectedGarbage:
 
     ``live`` files belong to kept checkpoints, or to the newest version of a Delta table. ``young``
     files do not, but they were written, or their checkpoint expired, less than the minimum age ago.
-    ``manifests`` and ``tombstones`` are checkpoint ids, and ``pins`` are tokens. ``leftovers`` is
-    the number of interrupted writes, and ``log_files`` counts the files removed from Delta logs.
+    ``manifests`` and ``tombstones`` are checkpoint ids, ``claims`` are generations of replaced
+    writers, and ``pins`` are tokens. ``leftovers`` is the number of interrupted writes, and
+    ``log_files`` counts the files removed from Delta logs.
     ``held`` are the checkpoints that a savepoint or a pin holds.
     """
 
@@ -129,6 +131,7 @@ class CollectedGarbage:
     young: FileAmount
     manifests: tuple[int, ...]
     tombstones: tuple[int, ...]
+    claims: tuple[int, ...]
     pins: tuple[str, ...]
     leftovers: int
     log_files: FileAmount
@@ -168,26 +171,23 @@ def collect_garbage(
     young = [item for item in unused if item.name not in gone and item.name not in shown]
     manifests = _without_files(catalog, marks, {item.name for item in young} | shown)
     tombstones = _without_manifest(catalog.storage, marks.bare)
+    claims = replaced_claims(
+        catalog.storage, marks.listing, marks.newest_id, minimum_age_ms, now_ms
+    )
     pins = tuple(pin.token for pin in catalog.holds.pins() if pin.until_ms <= now_ms)
-    leftovers = [
-        item
-        for item in marks.listing
-        if is_leftover(item.name) and is_old(item.modified_ms, minimum_age_ms, now_ms)
-    ]
-    known = {item.name for item in marks.files}
-    others = (item for item in marks.listing if item.name not in known)
-    aged = (item for item in others if is_old(item.modified_ms, minimum_age_ms, now_ms))
-    log_files = unneeded_files(catalog.storage, aged, marks.versions)
+    leftovers, log_files = _remains(catalog.storage, marks, minimum_age_ms, now_ms)
     if not dry_run:
         _sync_what_was_read(catalog.storage)
         _delete(catalog.storage, [item.name for item in dead], progress)
-        for names in (
+        after = (
             map(manifest_path, manifests),  # after their files
             map(pin_path, pins),
             (item.name for item in (*leftovers, *log_files)),
             map(tombstone_path, tombstones),
-        ):
+        )
+        for names in after:
             _delete(catalog.storage, list(names), lambda done, total: None)
+        delete_claims(catalog.storage, claims)
     return CollectedGarbage(
         store=catalog.storage.url,
         dry_run=dry_run,
@@ -197,11 +197,23 @@ def collect_garbage(
         young=_amount(young),
         manifests=manifests,
         tombstones=tombstones,
+        claims=claims,
         pins=pins,
         leftovers=len(leftovers),
         log_files=_amount(log_files),
         held=tuple(Held(number, holder) for number, holder in marks.holds.items()),
     )
+
+
+def _remains(
+    storage: Storage, marks: Marks, minimum_age_ms: int, now_ms: int
+) -> tuple[list[Listed], tuple[Listed, ...]]:
+    """Return the old remains of interrupted writes, and the unneeded files of Delta logs."""
+    old = [item for item in marks.listing if is_old(item.modified_ms, minimum_age_ms, now_ms)]
+    known = {item.name for item in marks.files}
+    others = (item for item in old if item.name not in known)
+    log_files = tuple(unneeded_files(storage, others, marks.versions))
+    return [item for item in old if is_leftover(item.name)], log_files
 
 
 def _needed_by_delta(storage: Storage, names: set[str], tables: Collection[str]) -> set[str]:

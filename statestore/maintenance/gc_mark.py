@@ -40,12 +40,14 @@ from statestore.format.names import (
 )
 from statestore.storage import Listed
 
-__all__ = ["Marks", "files_of", "is_old", "mark", "named_files_if_readable"]
+__all__ = ["LONGEST_PAUSE_MS", "Marks", "files_of", "is_old", "mark", "named_files_if_readable"]
 
 
 _NOTHING = "nothing was collected"
 _LOOKS = 5
-_TOMBSTONE_AGE_MS = 30 * 24 * 3_600_000
+
+LONGEST_PAUSE_MS = 30 * 24 * 3_600_000
+"""How long a writer may pause between two requests if no later check of its own would notice."""
 
 
 @dataclass(kw_only=True)
@@ -55,7 +57,8 @@ class Marks:
     ``listing`` has all files, ordered by name. ``live`` and ``lately`` are names of data files of
     kept checkpoints, and of recently expired ones. ``expired_ids`` are the ids of the other
     checkpoints that have a manifest, and ``holds`` describes the holder of each held checkpoint.
-    ``bare`` are ids of old tombstones whose manifests are in no listing. ``versions`` has, by
+    ``newest_id`` is the greatest id of all checkpoints, also expired ones. ``bare`` are ids of old
+    tombstones whose manifests are in no listing. ``versions`` has, by
     folder, the oldest version of a Delta table that one of these checkpoints names. ``delta`` has
     the folders of all their Delta tables. ``unknown`` has the folders of tables for which a
     recently expired checkpoint has an unreadable list of files, and these lists.
@@ -66,6 +69,7 @@ class Marks:
     live: set[str] = field(default_factory=set)
     lately: set[str] = field(default_factory=set)
     expired_ids: tuple[int, ...] = ()
+    newest_id: int = 0
     bare: tuple[int, ...] = ()
     versions: dict[str, int] = field(default_factory=dict)
     delta: set[str] = field(default_factory=set)
@@ -144,11 +148,12 @@ def _mark_files(
         if is_old(max(manifest_ms, tombstone_ms), minimum_age_ms, now_ms)
         and number != checkpoints.newest
     )
+    marks.newest_id = checkpoints.newest
     marks.bare = tuple(
         number
         for number, tombstone_ms in sorted(checkpoints.tombstones.items())
         if number not in checkpoints.manifests | {checkpoints.newest}
-        and is_old(tombstone_ms, max(minimum_age_ms, _TOMBSTONE_AGE_MS), now_ms)
+        and is_old(tombstone_ms, max(minimum_age_ms, LONGEST_PAUSE_MS), now_ms)
     )
     return marks
 

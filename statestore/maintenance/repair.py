@@ -32,7 +32,14 @@ from statestore.errors import (
 from statestore.format.claim_documents import Claim, claim_from_json
 from statestore.format.document_repair import repair_byte
 from statestore.format.manifest import TABLE_FORMATS, Entry, Manifest
-from statestore.format.names import GREATEST_GIVEN_ID, GREATEST_ID, STORE_FILE, writer_path
+from statestore.format.names import (
+    GREATEST_GIVEN_ID,
+    GREATEST_ID,
+    STORE_FILE,
+    WRITERS,
+    generation_of,
+    writer_path,
+)
 from statestore.format.state import LAYOUT_CHOICES
 from statestore.storage import Storage, put_once
 
@@ -149,7 +156,7 @@ class _Repair:
             self.left.append(RepairFinding(name, why))
             return
         if not self._dry_run:
-            self._fence.follow(known)  # if it is taken, another process was faster
+            self._fence.follow(known, raw)  # if it is taken, another process was faster
         action = (
             f"the next generation was claimed, so a running job can no longer commit; {explanation}"
         )
@@ -157,8 +164,9 @@ class _Repair:
 
     def _readable_claim_before(self, generation: int) -> Claim | None:
         """Return the newest readable claim before a generation, for the store's writer version."""
-        for earlier in range(generation - 1, 0, -1):
-            with suppress(MalformedManifestError):
+        listed = filter(None, map(generation_of, self._storage.list(WRITERS)))
+        for earlier in sorted((other for other in listed if other < generation), reverse=True):
+            with suppress(MalformedManifestError, FileNotFoundError):
                 return self._fence.read(earlier)
         return None
 

@@ -22,6 +22,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from statestore.catalog.catalog import Catalog
+from statestore.catalog.fence import read_newest
 from statestore.display import NotebookBar, bars, counted, figure, size, table, text
 from statestore.errors import (
     CorruptionError,
@@ -39,11 +40,9 @@ from statestore.format.manifest_json import manifest_from_json
 from statestore.format.names import (
     CHECKPOINTS,
     STORE_FILE,
-    WRITERS,
     changes_table,
     checkpoint_id_of,
     folder_of,
-    generation_of,
     manifest_path,
     writer_path,
 )
@@ -248,12 +247,12 @@ class _Run:
 
     def check_claim(self) -> None:
         """Check that the newest claim is readable, because the next writer depends on it."""
-        generation = max(filter(None, map(generation_of, self.storage.list(WRITERS))), default=0)
+        generation, raw = read_newest(self.storage)
         if not generation:
             return
         name = writer_path(generation)
         try:
-            claim_from_json(self.storage.read(name), name=name, generation=generation)
+            claim_from_json(raw, name=name, generation=generation)
         except MalformedManifestError as error:
             self._record_error(error, name, None)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.protocol import claims
 from tests.protocol.model import FAULTS, State, steps
-from tests.protocol.run import SMALL, explore, main
+from tests.protocol.run import CLAIMS, SMALL, explore, main
 
 pytestmark = pytest.mark.slow
 
@@ -14,7 +15,7 @@ def test_no_order_of_requests_violates_an_invariant(capsys: pytest.CaptureFixtur
     """I4, I6, I9; `make protocol` runs more actors at the same time."""
     assert main(["--small"]) == 0
     said = capsys.readouterr().out
-    assert said.count("nothing is wrong") == len(SMALL)
+    assert said.count("nothing is wrong") == len(SMALL) + len(CLAIMS)
 
 
 SLOWLY_FOUND = {
@@ -35,6 +36,13 @@ def test_each_restored_fault_is_found(fault: str) -> None:
     broken, way = next((broken, way) for _, broken, way in found if broken is not None)
     assert broken
     assert way
+
+
+@pytest.mark.parametrize("fault", claims.FAULTS)
+def test_each_restored_fault_of_claims_is_found(fault: str) -> None:
+    _, broken, way = explore(CLAIMS[0], frozenset({fault}))
+    assert broken
+    assert way[-1].startswith("w0")
 
 
 def _stores(first: State, *, tidy: bool) -> set[State]:

@@ -89,6 +89,22 @@ def _jobs(random: Random) -> list[Actor]:
     return [_job(random, number) for number in range(1, random.randint(3, 4))]
 
 
+def _claims(random: Random) -> list[Actor]:
+    """Claims of replaced writers are deleted after a month, while a replaced writer continues."""
+    paused = [
+        _job(random, number, pause=random.choice((1, 799, 800)), count=2)
+        for number in range(1, random.randint(3, 5))
+    ]
+    late = [Actor(verb, f"{verb}9", 800.0) for verb in ("edit", "purge", "repair", "job")]
+    back = Actor("upgrade", "upgrade2", 800.0, 0, "a", (("back", True),))
+    blot = Actor("blot", "blot1", 799.0, 0, "a", (("file", "claim"),))
+    collections = [Actor("gc", "gc1", 800.0), Actor("gc", "gc2", 800.0), Actor("gc", "gc3", 900.0)]
+    return [
+        *(Actor("upgrade", "upgrade1"), *paused, *collections),
+        *_some(random, [*late, back, blot], 0),
+    ]
+
+
 def _given_up(random: Random) -> list[Actor]:
     """A job builds on a checkpoint whose writer has not been notified of its commit yet."""
     how = random.choice(("changes", "against"))
@@ -351,6 +367,7 @@ MIXES = {
     "batches": Mix(_batches, (1, 2)),
     "at once": Mix(_at_once, (1, 2)),
     "brought back": Mix(_brought_back, (2,), events=("wait", "wait", "lost", "again")),
+    "claims": Mix(_claims, (1, 2), often=2),
     "given up": Mix(_given_up, (2,), events=("wait",)),
     "busy": Mix(_busy, (2,), events=("wait",), often=4),
     "great ids": Mix(_great_ids, (1,)),

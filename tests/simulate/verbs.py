@@ -109,6 +109,11 @@ def gc(run: Run, actor: Actor) -> None:
     run.world.store(actor.store).maintenance.gc()
 
 
+def upgrade(run: Run, actor: Actor) -> None:
+    """Raise the writer version, or undo that."""
+    run.world.store(actor.store).maintenance.upgrade(back=actor.option("back", False))
+
+
 def expire(run: Run, actor: Actor) -> None:
     """Expire all checkpoints except the newest."""
     run.world.store(actor.store).maintenance.expire(retain=actor.option("retain", 1))
@@ -353,6 +358,7 @@ VERBS: dict[str, Callable[[Run, Actor], None]] = {
             twice,
             restored,
             gc,
+            upgrade,
             expire,
             savepoint,
             unsave,

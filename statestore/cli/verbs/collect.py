@@ -118,6 +118,8 @@ def write_collected(page: Page, collected: CollectedGarbage) -> None:
         page.line(f"  {verb} the manifests of expired checkpoints {_numbers(collected.manifests)}")
     if collected.tombstones:
         page.line(f"  {verb} {counted(len(collected.tombstones), 'old tombstone')}")
+    if collected.claims:
+        page.line(f"  {verb} {counted(len(collected.claims), 'claim')} of replaced writers")
     if collected.pins:
         page.line(f"  {verb} {counted(len(collected.pins), 'pin')} with an expired lease")
     if collected.leftovers:
