@@ -8,6 +8,8 @@
         storage.read("a")                        # … and the read succeeds
         assert len(proxy.seen) == 4
 
+    proxy.weather = Weather(latency_seconds=(0.0, 0.02), faults={Fault.LOST: 0.001})
+
 Requests are forwarded unchanged, byte for byte, so that signatures stay valid; ``rewrite`` may
 replace their headers. The proxy listens on the loopback address, on a free port, until the block
 ends.
@@ -16,17 +18,21 @@ ends.
 from __future__ import annotations
 
 import http.client
+import io
+import random
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
-__all__ = ["Fault", "FlakyProxy", "Headers", "flaky_proxy"]
+__all__ = ["Fault", "FlakyProxy", "Headers", "Weather", "flaky_proxy"]
 
 Headers = list[tuple[str, str]]
 Rewrite = Callable[[str, str, Headers, bytes], Headers]
@@ -49,6 +55,37 @@ class Fault(Enum):
     LOST = "the server does it, and the connection is closed without an answer"
     REFUSED = "the answer of refuse(); the server never sees the request"
     SILENT = "the request is taken, and never answered; the server never sees it"
+    STALE = "the server answers, and the connection is closed later, whatever was sent meanwhile"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weather:
+    """The lasting state of a network: each request has a delay, and some have a fault at random.
+
+    Attributes:
+        latency_seconds: the shortest and longest delay of a request.
+        bytes_per_second: the bandwidth of each request and answer; None for no limit.
+        faults: the share of requests with each fault.
+        pause_seconds: how long a connection without an answer stays open, and a stale one.
+    """
+
+    latency_seconds: tuple[float, float] = (0.0, 0.0)
+    bytes_per_second: float | None = None
+    faults: Mapping[Fault, float] = field(default_factory=dict)
+    pause_seconds: float = 1.0
+
+    def fault(self, moments: random.Random) -> Fault | None:
+        """Return the fault of the next request, usually None."""
+        left = moments.random()
+        for fault, share in self.faults.items():
+            left -= share
+            if left < 0:
+                return fault
+        return None
+
+    def seconds_for(self, size_bytes: int) -> float:
+        """Return how long this many bytes take."""
+        return size_bytes / self.bytes_per_second if self.bytes_per_second else 0.0
 
 
 @dataclass
@@ -57,12 +94,19 @@ class FlakyProxy:
 
     endpoint: str
     seen: list[tuple[str, str]] = field(default_factory=list)
-    """Method and path of each request, in order of arrival."""
+    """Method and path of each request, in order of arrival; not recorded in a weather."""
+
+    weather: Weather | None = None
+    """Delays, and faults of requests for which :meth:`fail` has none."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    """The number of requests in a weather by method, and of faults by name."""
 
     _refusal: tuple[int, Headers, bytes] | None = None
     _faults: list[Fault] = field(default_factory=list)
     _always: Fault | None = None
     _methods: tuple[str, ...] = ()
+    _moments: random.Random = field(default_factory=random.Random)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fail(self, fault: Fault, times: int | None = None, methods: tuple[str, ...] = ()) -> None:
@@ -88,13 +132,39 @@ class FlakyProxy:
         self.fail(Fault.REFUSED, times, methods)
         self._refusal = status, list(headers.items()), body
 
+    def calm(self) -> None:
+        """End the faults of :meth:`fail`; the weather stays."""
+        self.fail(Fault.BUSY, times=0)
+
     def take(self, method: str, path: str) -> Fault | None:
         """Record a request; return its fault."""
         with self._lock:
-            self.seen.append((method, path))
-            if self._methods and method not in self._methods:
-                return None
-            return self._faults.pop() if self._faults else self._always
+            if self.weather is None:
+                self.seen.append((method, path))
+            fault = self._fault_of(method)
+            if self.weather is not None:
+                self.counts[method] += 1
+                self.counts.update([fault.name] if fault else [])
+            return fault
+
+    def _fault_of(self, method: str) -> Fault | None:
+        if not self._methods or method in self._methods:
+            planned = self._faults.pop() if self._faults else self._always
+            if planned is not None:
+                return planned
+        return self.weather.fault(self._moments) if self.weather is not None else None
+
+    def delay(self, size_bytes: int, *, is_request: bool) -> None:
+        """Wait as long as the weather makes a request or an answer of this size take."""
+        weather = self.weather
+        if weather is not None:
+            latency = self._moments.uniform(*weather.latency_seconds) if is_request else 0.0
+            time.sleep(latency + weather.seconds_for(size_bytes))
+
+    @property
+    def pause_seconds(self) -> float | None:
+        """How long a silent connection stays open; None for as long as the proxy runs."""
+        return None if self.weather is None else self.weather.pause_seconds
 
 
 @contextmanager
@@ -131,13 +201,19 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Print nothing."""
 
+    def handle(self) -> None:
+        """Serve the requests of a connection, until either side ends it."""
+        with suppress(ConnectionError):  # killed clients reset their connections
+            super().handle()
+
     def handle_request(
         self, proxy: FlakyProxy, address: str, rewrite: Rewrite | None, closing: threading.Event
     ) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         fault = proxy.take(self.command, self.path)
+        proxy.delay(len(body), is_request=True)
         if fault is Fault.SILENT:
-            closing.wait()
+            closing.wait(proxy.pause_seconds)
             self.close_connection = True
         elif fault is Fault.REFUSED:
             assert proxy._refusal is not None
@@ -148,10 +224,11 @@ class _Handler(BaseHTTPRequestHandler):
             headers = list(self.headers.items())
             if rewrite is not None:
                 headers = rewrite(self.command, self.path, headers, body)
-            self._pass_on(address, headers, body, fault, closing)
+            self._pass_on(proxy, address, headers, body, fault, closing)
 
     def _pass_on(
         self,
+        proxy: FlakyProxy,
         address: str,
         headers: Headers,
         body: bytes,
@@ -170,9 +247,10 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is Fault.LOST:
             self.close_connection = True
             return
+        proxy.delay(len(whole), is_request=False)
         self._answer(answer.status, answer.getheaders(), whole, fault)
-        if fault is Fault.STILL:
-            closing.wait()
+        if fault in (Fault.STILL, Fault.STALE):
+            closing.wait(proxy.pause_seconds)
 
     def _answer(
         self, status: int, headers: Headers, body: bytes, fault: Fault | None = None
@@ -186,7 +264,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header(name, value)
         self.send_header("Content-Length", length)
         self.end_headers()
-        self.wfile.write(body if fault is None else body[: len(body) // 2])
+        is_whole = fault is None or fault is Fault.STALE
+        self.wfile.write(body if is_whole else body[: len(body) // 2])
         self.wfile.flush()
         if fault is None:
             return
@@ -198,3 +277,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.rfile.close()
             self.wfile.close()
             self.connection.close()
+            self.wfile = io.BytesIO()  # the base class flushes it once more
