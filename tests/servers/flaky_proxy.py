@@ -24,7 +24,7 @@ import socket
 import struct
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -103,19 +103,27 @@ class FlakyProxy:
     """The number of requests in a weather by method, and of faults by name."""
 
     _refusal: tuple[int, Headers, bytes] | None = None
-    _faults: list[Fault] = field(default_factory=list)
+    _faults: deque[Fault | None] = field(default_factory=deque)
     _always: Fault | None = None
     _methods: tuple[str, ...] = ()
     _moments: random.Random = field(default_factory=random.Random)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def fail(self, fault: Fault, times: int | None = None, methods: tuple[str, ...] = ()) -> None:
+    def fail(
+        self,
+        fault: Fault,
+        times: int | None = None,
+        methods: tuple[str, ...] = (),
+        after: int = 0,
+    ) -> None:
         """Make the next requests fail: ``times`` of them or all, with any method or only these.
 
+        If ``times`` is set, the first ``after`` of these requests do not fail.
         Discards earlier faults and the recorded requests.
         """
         with self._lock:
-            self._faults = [] if times is None else [fault] * times
+            planned: list[Fault | None] = [] if times is None else [fault] * times
+            self._faults = deque([None] * after + planned)
             self._always = fault if times is None else None
             self._methods = methods
             self.seen.clear()
@@ -149,7 +157,7 @@ class FlakyProxy:
 
     def _fault_of(self, method: str) -> Fault | None:
         if not self._methods or method in self._methods:
-            planned = self._faults.pop() if self._faults else self._always
+            planned = self._faults.popleft() if self._faults else self._always
             if planned is not None:
                 return planned
         return self.weather.fault(self._moments) if self.weather is not None else None
