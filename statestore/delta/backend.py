@@ -22,6 +22,7 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import create_table_with_add_actions
 
+from statestore.delta.broken_answers import retry_broken_answers
 from statestore.delta.log_cleanup import add_checkpoint, delete_entries
 from statestore.delta.log_entry import (
     REQUIRED,
@@ -91,7 +92,8 @@ class DeltaTables:
         """
         try:
             label = label_of(entry, checkpoint_id, left_out)
-            version = self._publish(entry, checkpoint_id, label)
+            # A repetition finds the version that an earlier attempt has put.
+            version = retry_broken_answers(lambda: self._publish(entry, checkpoint_id, label))
         except CommitFailedError as error:
             raise _table_changed_error(entry) from error
         except (DeltaError, OSError) as error:
@@ -208,12 +210,17 @@ def shown_files(storage: Storage, folder: str) -> frozenset[str] | None:
         be read.
     """
     try:
-        table = DeltaTable(f"{storage.url}/{folder}", storage_options=storage.delta_options())
+        table = _load_table(storage, folder)
         return frozenset(f"{folder}/{file['path']}" for file in _files(table))
     except TableNotFoundError:
         return frozenset()
     except (DeltaError, OSError):
         return None
+
+
+def _load_table(storage: Storage, folder: str, version: int | None = None) -> DeltaTable:
+    url, options = f"{storage.url}/{folder}", storage.delta_options()
+    return retry_broken_answers(lambda: DeltaTable(url, version=version, storage_options=options))
 
 
 def cut_log(storage: Storage, folder: str, version: int | None = None) -> bool:
@@ -232,8 +239,7 @@ def cut_log(storage: Storage, folder: str, version: int | None = None) -> bool:
         StorageError: the log cannot be written.
     """
     try:
-        options = storage.delta_options()
-        table = DeltaTable(f"{storage.url}/{folder}", version=version, storage_options=options)
+        table = _load_table(storage, folder, version)
     except (DeltaError, OSError):
         return False
     try:

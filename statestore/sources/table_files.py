@@ -16,8 +16,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
 
 from statestore.delta.backend import error_text, refuse_escaped
+from statestore.delta.broken_answers import retry_broken_answers
 from statestore.delta.process_check import refuse_forked
-from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError
+from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError, StorageError
 from statestore.storage import Storage, open_storage
 
 __all__ = ["TableFiles", "find_table", "open_delta_table", "parquet_bytes"]
@@ -120,11 +121,14 @@ def open_delta_table(storage: Storage) -> DeltaTable:
         InvalidArgumentError: its log has no commit, delta-rs does not support it, or delta-rs would
             unescape its path.
         CorruptionError: delta-rs cannot read its log.
+        StorageError: a request failed.
     """
     refuse_escaped(storage.url, "choose a path of the table without these characters")
     refuse_forked(storage.url)
     try:
-        return DeltaTable(storage.url, storage_options=storage.delta_options())
+        return retry_broken_answers(
+            lambda: DeltaTable(storage.url, storage_options=storage.delta_options())
+        )
     except TableNotFoundError as error:
         raise InvalidArgumentError(
             f"{storage.url}/_delta_log contains no commit, so this is not a Delta table; "
@@ -139,4 +143,8 @@ def open_delta_table(storage: Storage) -> DeltaTable:
         raise CorruptionError(
             f"cannot read the Delta log of {storage.url}: {error_text(error, storage)}; "
             "read the table with Spark, or name another input"
+        ) from error
+    except OSError as error:
+        raise StorageError(
+            f"cannot read the Delta log of {storage.url}: {error_text(error, storage)}"
         ) from error

@@ -13,6 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql import functions as F
 
+from statestore.delta.broken_answers import retry_broken_answers
 from statestore.delta.process_check import refuse_forked
 from statestore.restore.restored import RestoredKeyedState
 from statestore.spark.arrow_functions import number_columns
@@ -42,16 +43,26 @@ def to_delta(
     def write(rows: DataFrame, batch: MicroBatch) -> None:
         refuse_forked(url)
         application = f"{batch.query}/{name}"
-        if DeltaTable.is_deltatable(url, options):
-            done = DeltaTable(url, storage_options=options).transaction_version(application)
-            if done is not None and done >= batch.number:
-                return
         transaction = Transaction(application, batch.number)
         properties = CommitProperties(app_transactions=[transaction])
+
+        def is_written() -> bool:
+            if not DeltaTable.is_deltatable(url, options):
+                return False
+            done = DeltaTable(url, storage_options=options).transaction_version(application)
+            return done is not None and done >= batch.number
+
+        if retry_broken_answers(is_written):
+            return
         table = rows.toArrow()
-        write_deltalake(
-            url, table, mode="append", storage_options=options, commit_properties=properties
-        )
+
+        def append() -> None:
+            if not is_written():  # by an earlier attempt whose answer broke off
+                write_deltalake(
+                    url, table, mode="append", storage_options=options, commit_properties=properties
+                )
+
+        retry_broken_answers(append)
 
     return write
 

@@ -84,7 +84,7 @@ class Job:
                 raise RuntimeError(f"the job ended before it printed {event!r}; see job.log")
 
     def kill(self) -> None:
-        """Kill all of its processes at once."""
+        """Kill all of its processes."""
         os.killpg(self.pid, signal.SIGKILL)
         while alive := self.processes():
             for process in alive:

@@ -12,6 +12,8 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from statestore import StateStore
+from statestore.delta.backend import shown_files
+from statestore.delta.log_cleanup import INTERVAL
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.storage import S3Storage
 from statestore.storage.requests import ATTEMPTS
@@ -56,6 +58,80 @@ def test_only_the_last_response_of_a_large_file_is_lost(
     file.close()
     assert flaky.size("big") == 9 * MIB
     assert flaky.read("big") == bytes(9 * MIB)
+
+
+def take(store: StateStore, number: int) -> None:
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.write_broadcast("u", "s", [{"n": number}])
+
+
+@pytest.mark.parametrize(
+    ("fault", "snapshots"),
+    [
+        (Fault.RESET, 2),
+        pytest.param(Fault.RESET, 12, marks=pytest.mark.long),
+        pytest.param(Fault.CUT, 12, marks=pytest.mark.long),
+    ],
+)
+def test_a_delta_table_is_read_although_an_answer_breaks_off(
+    fault: Fault,
+    snapshots: int,
+    options: dict[str, Any],
+    url: str,
+    proxy: FlakyProxy,
+    short_waits: None,
+) -> None:
+    """delta-rs reports such an answer as an error: each request of a read may be the one."""
+    store = StateStore.open(url, storage_options=options)
+    proxy.calm()
+    for number in range(snapshots):
+        take(store, number)
+    (entry,) = store.manifest().operator
+    storage, folder = store.parts.storage, entry.table.path
+    proxy.calm()
+    files = shown_files(storage, folder)
+    assert files
+    requests = len(proxy.seen)
+    has_checkpoint = any("checkpoint.parquet" in path for _, path in proxy.seen)
+    assert has_checkpoint is (snapshots > INTERVAL)
+    for request in range(requests):
+        proxy.fail(fault, times=1, after=request)
+        assert shown_files(storage, folder) == files
+        assert len(proxy.seen) > requests
+
+
+@pytest.mark.parametrize(
+    ("fault", "step"),
+    [
+        (Fault.CUT, 6),
+        pytest.param(Fault.CUT, 1, marks=pytest.mark.long),
+        pytest.param(Fault.RESET, 1, marks=pytest.mark.long),
+    ],
+)
+def test_a_snapshot_publishes_a_table_although_an_answer_breaks_off(
+    fault: Fault,
+    step: int,
+    options: dict[str, Any],
+    url: str,
+    proxy: FlakyProxy,
+    short_waits: None,
+) -> None:
+    store = StateStore.open(url, storage_options=options)
+    proxy.calm()
+    take(store, 0)
+    proxy.calm()
+    take(store, 1)
+    of_the_log = [n for n, (_, path) in enumerate(proxy.seen) if "_delta_log" in path]
+    assert len(of_the_log) > 5
+    chosen = of_the_log[::step]
+    for number, request in enumerate(chosen, start=2):
+        proxy.fail(fault, times=1, after=request)
+        take(store, number)
+    proxy.calm()
+    newest = store.restore(parallelism=1).operator_state("u", "s").per_old_subtask()
+    assert newest == [[{"n": len(chosen) + 1}]]
+    (entry,) = store.manifest().operator
+    assert entry.table.version == len(chosen) + 1  # no entry is in the log twice
 
 
 def test_each_setting_can_be_overridden() -> None:
