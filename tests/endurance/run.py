@@ -26,6 +26,7 @@ from typing import Any, TextIO, TypeVar
 
 from statestore import StateStore
 from statestore.errors import CommitConflictError, StorageError
+from statestore.format.names import writer_path
 from statestore.restarts import brief
 from statestore.storage import S3Storage
 from tests.endurance.driver import FAILED, STOPPED
@@ -290,6 +291,7 @@ class Endurance:
                 young=garbage.young.files,
                 log_files=garbage.log_files.files,
                 leftovers=garbage.leftovers,
+                claims=len(garbage.claims),
             )
 
         self.again("gc", lambda: collect("store"))
@@ -429,6 +431,20 @@ def services(folder: Path) -> Iterator[Where]:
         yield Where(folder, server, proxy)
 
 
+def prepare(where: Where, name: str) -> None:
+    """Create and upgrade a store, and delete its first claim, as gc does 30 days after an upgrade.
+
+    Claims are deleted in their order, so all claims would otherwise stay for 30 days.
+    """
+    store = where.open(name)
+    with store.snapshot(parallelism=1):
+        pass
+    store.maintenance.upgrade()
+    with where.open(name).snapshot(parallelism=1):  # the two newest claims stay
+        pass
+    where.behind(name).delete(writer_path(1))
+
+
 def run(folder: Path, minutes: float, seed: int = 1) -> list[str]:
     """Run for this many minutes; write samples, commits and events into ``folder``.
 
@@ -439,10 +455,7 @@ def run(folder: Path, minutes: float, seed: int = 1) -> list[str]:
         where = files.enter_context(services(folder))
         notes = Notes(folder, files)
         for name in ("store", "copies"):
-            store = where.open(name)
-            with store.snapshot(parallelism=1):
-                pass
-            store.maintenance.upgrade()
+            prepare(where, name)
         where.proxy.weather = WEATHER
         seconds = minutes * 60
         endurance = Endurance(where, notes, seconds, seed)
