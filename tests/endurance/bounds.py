@@ -29,7 +29,7 @@ _DRIVER_BYTES = 0.9e9
 _WINDOW_SECONDS = MINIMUM_AGE_S + 2 * GC_SECONDS + 2 * OUTAGE_SECONDS + 60
 """How long a file can stay after its checkpoint expired: the minimum age, the time until the next
 collection, and the time that a collection, a failed one or an outage takes."""
-_OBJECTS_PER_CHECKPOINT = 12
+_OBJECTS_PER_CHECKPOINT = 6
 """Three files of changes, merged layers and folded bases of three subtasks, and the files of three
 operator states. The measured mean is lower."""
 _CLAIMS_PER_MINUTE = 4

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,9 @@ class Job:
                     continue
         self._process.wait()
         self._reader.join()
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # a command that the process did not read
+            self._process.stdin.close()
 
     def end(self) -> None:
         """Let it end by itself, and kill what is left."""
@@ -105,11 +109,12 @@ class Job:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            try:
-                document = json.loads(line)
-            except ValueError:  # a killed process leaves half a line
-                document = {"event": "noise", "what": line}
-            self._hear(document)
-            self._heard.put(document["event"])
+        with self._process.stdout as lines:
+            for line in lines:
+                try:
+                    document = json.loads(line)
+                except ValueError:  # a killed process leaves half a line
+                    document = {"event": "noise", "what": line}
+                self._hear(document)
+                self._heard.put(document["event"])
         self._heard.put("")

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from statestore.format.names import CHECKPOINTS, FILES, WRITERS
-from statestore.storage import S3Storage
+from statestore.storage import Storage
 
-__all__ = ["Sampler", "object_counts", "process_figures"]
+__all__ = ["Sampler", "object_counts", "own_figures", "process_figures"]
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _LOG = "/_delta_log/"
@@ -58,7 +58,7 @@ class Sampler:
             raise
 
 
-def object_counts(storage: S3Storage, prefix: str) -> Figures:
+def object_counts(storage: Storage, prefix: str) -> Figures:
     """Return the number of objects of a store by purpose, and the longest Delta log."""
     purposes: Counter[str] = Counter()
     logs: Counter[str] = Counter()
