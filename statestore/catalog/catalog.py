@@ -32,7 +32,11 @@ from statestore.format.file_lists import file_list_to_json
 from statestore.format.hold_documents import is_savepoint_name
 from statestore.format.listed import FileList, ListedFiles, list_of, read_all, totals_of
 from statestore.format.manifest import KeyedEntry, Manifest, TableFormat
-from statestore.format.manifest_json import manifest_from_json, manifest_to_json
+from statestore.format.manifest_json import (
+    check_manifest_version,
+    manifest_from_json,
+    manifest_to_json,
+)
 from statestore.format.names import (
     CHECKPOINTS,
     STORE_FILE,
@@ -48,6 +52,7 @@ __all__ = [
     "Catalog",
     "CommittedManifest",
     "refuse_inside_store",
+    "refuse_newer_format",
     "store_document",
 ]
 
@@ -416,6 +421,19 @@ def refuse_inside_store(storage: Storage, contents: str) -> None:
             f"{storage.url} is inside the store {store}, whose garbage collection could "
             f"delete {contents} there; choose a folder outside that store"
         )
+
+
+def refuse_newer_format(storage: Storage) -> None:
+    """Raise FormatVersionError if the newest readable checkpoint has an unsupported format version.
+
+    It reads one manifest. A damaged one does not keep a writer from its next checkpoint, so the
+    previous one is read instead. Raises StorageError.
+    """
+    for checkpoint_id in reversed(Catalog(storage, "").checkpoint_ids()):
+        name = manifest_path(checkpoint_id)
+        with suppress(FileNotFoundError, MalformedManifestError):
+            check_manifest_version(storage.read(name), name=f"{storage.url}/{name}")
+            return
 
 
 def store_document(store_id: str, table_format: str | None, layout: str | None) -> bytes:

@@ -44,6 +44,7 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
+from statestore.catalog.catalog import refuse_newer_format
 from statestore.errors import CommitConflictError, LateCommitError, StateStoreError, StorageError
 from statestore.format.claim_documents import Claim, Upgrade, claim_from_json, claim_to_json
 from statestore.format.names import WRITERS, generation_of, writer_path
@@ -76,8 +77,15 @@ class Fence:
         A process that was forked from the claiming process is another writer, and claims for
         itself. With ``announce``, a warning is logged before another writer is replaced, unless
         that writer is this process, or a process of this host that has ended. Callers that will not
-        write use it. Raises CommitConflictError as :meth:`check` does, MalformedManifestError or
-        FormatVersionError if the newest claim cannot be read, or StorageError.
+        write use it.
+
+        A claim fences the active writer. So nothing is claimed if the newest claim or the newest
+        checkpoint has a format version that this release does not support. The check does not
+        cover a checkpoint that is committed between it and the claim; ``upgrade`` prevents that
+        case too.
+
+        Raises CommitConflictError as :meth:`check` does, MalformedManifestError if the newest claim
+        cannot be read, FormatVersionError for a newer format, or StorageError.
         """
         if self._process != os.getpid():
             # A thread of the parent may hold the locks, and that thread does not exist in this
@@ -86,6 +94,8 @@ class Fence:
             self._make_locks()
         with self._lock:
             claim = self._claim
+            if claim is None:
+                refuse_newer_format(self._storage)
             while claim is None:
                 generation, raw = self.newest()
                 newest = self._parse(generation, raw) if generation else None

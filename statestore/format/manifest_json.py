@@ -57,6 +57,7 @@ __all__ = [
     "FORMAT",
     "FORMAT_VERSION",
     "E",
+    "check_manifest_version",
     "keyed_from_json",
     "keyed_to_json",
     "left_out_to_json",
@@ -275,6 +276,15 @@ def _version_of(manifest: Manifest) -> int:
 
 def _refuse_list(path: str) -> bytes:
     raise FileNotFoundError(path)
+
+
+def check_manifest_version(raw: bytes, *, name: str) -> None:
+    """Check the format of a manifest without reading its states.
+
+    Raises FormatVersionError for a newer version than this release reads, or MalformedManifestError
+    for a damaged document.
+    """
+    parse_document(raw, Header, name=name, form=FORMAT, newest=FORMAT_VERSION)
 
 
 def manifest_from_json(

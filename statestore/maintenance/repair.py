@@ -90,8 +90,9 @@ class _Repair:
     def run(self) -> None:
         catalog = self._repair_store_file()
         if catalog is not None:
+            manifests = _readable_manifests(catalog)  # refuses a newer format before the claim
             self._repair_claim(catalog)
-            self._repair_logs(_readable_manifests(catalog))
+            self._repair_logs(manifests)
 
     def _repair_store_file(self) -> Catalog | None:
         """Return the store, after repairing its file if necessary; None if that is impossible."""

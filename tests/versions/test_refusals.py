@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from statestore import StateStore
 from statestore.format.documents import document_bytes
 from tests.versions.content import NOW_MS
 from tests.versions.history import COMMANDS, SNAPSHOT, History
@@ -35,6 +36,9 @@ NEEDED_BY = {
     # The newest claim.
     "writers/0000000003.json": {*WRITES, "verify", "repair"},
 }
+
+FOURTH_CLAIM = "writers/0000000004.json"
+CLAIMING = {("write", "checkpoints/0000000003.json")}
 
 
 def actions(history: History) -> dict[str, dict[str, Any]]:
@@ -74,7 +78,10 @@ def make_history(tmp_path: Path, tree: Peer) -> Callable[[], History]:
 def test_a_format_of_the_future_is_refused_by_name(
     document: str, make_history: Callable[[], History], pair: tuple[Peer, Peer]
 ) -> None:
-    """No command of either version removes, replaces or adds a file that others rely on."""
+    """No command of either version changes a file, and only a snapshot of an old one adds one.
+
+    Such a snapshot leaves a claim.
+    """
     peer, history = pair[0], make_history()
     [path] = Path(history.url).glob(document)
     content = json.loads(path.read_bytes())
@@ -89,10 +96,41 @@ def test_a_format_of_the_future_is_refused_by_name(
         assert "FormatVersionError" in refused.value.names, action
         assert path.name in refused.value.message, action
         after = files_of(history)
-        # A writer claims the store before it reads the newest manifest.
-        added = {name for name in set(after) - set(before) if not name.startswith("writers/")}
-        assert added == set(), action
+        claims = {FOURTH_CLAIM} if claims_first(peer) and (action, document) in CLAIMING else set()
+        assert set(after) - set(before) == claims, action
         assert before.items() <= after.items(), action
+        before = after
+
+
+@pytest.mark.parametrize("is_upgraded", [False, True], ids=["before upgrade", "after upgrade"])
+def test_a_snapshot_fences_a_job_with_a_newer_format_only_if_it_claims_first(
+    is_upgraded: bool, make_history: Callable[[], History], pair: tuple[Peer, Peer], tree: Peer
+) -> None:
+    """After an upgrade, an old release refuses the newest claim instead."""
+    history = make_history()
+    if is_upgraded:
+        StateStore.open(history.url).maintenance.upgrade()
+    _, requests = history.draw("full")
+    tree("begin", url=history.url, name="job", store=history.store, **SNAPSHOT)
+    newest = Path(history.url, "checkpoints/0000000003.json")
+    known, document = newest.read_bytes(), json.loads(newest.read_bytes())
+    del document["sha256"]
+    newest.write_bytes(document_bytes(document | {"format_version": UNKNOWN}))
+    with pytest.raises(RefusedError, match="format version") as refused:
+        pair[0]("write", url=history.url, requests=requests, store=history.store, **SNAPSHOT)
+    assert "FormatVersionError" in refused.value.names
+    newest.write_bytes(known)  # the job itself knows the format
+    if is_upgraded or not claims_first(pair[0]):
+        assert tree("finish", name="job", requests=requests)["id"] == 4
+        return
+    with pytest.raises(RefusedError) as fenced:
+        tree("finish", name="job", requests=requests)
+    assert "CommitConflictError" in fenced.value.names
+
+
+def claims_first(peer: Peer) -> bool:
+    """Return whether a version claims the store before it reads the newest manifest."""
+    return peer.name == "0.1.0"
 
 
 def files_of(history: History) -> dict[str, bytes]:
