@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from tests.linearizability.history import History, commit, list_ids, read
+from tests.linearizability.history import (
+    History,
+    commit,
+    expire,
+    hold,
+    list_ids,
+    look_up,
+    read,
+    release,
+)
 from tests.linearizability.judge import violations
 
 pytestmark = pytest.mark.slow
+
+TWO = [commit(0, 0, 1, 1, "a", "done"), commit(0, 2, 3, 2, "b", "done")]
+HELD = hold(0, 0, 1, "name", 1, "done")
 
 LINEARIZABLE: dict[str, History] = {
     "nothing happens": [],
@@ -43,6 +55,53 @@ LINEARIZABLE: dict[str, History] = {
         commit(0, 0, 3, 1, "a", "done"),
         commit(1, 1, 4, 1, "b", "refused"),
         read(2, 5, 6, 1, "a"),
+    ],
+    "a checkpoint expires": [
+        *TWO,
+        read(1, 4, 5, 1, "a"),
+        expire(0, 6, 7, 1, "done"),
+        list_ids(1, 8, 9, [2]),
+        read(1, 10, 11, 1, ""),
+    ],
+    "a list during an expiry still has the checkpoint": [
+        *TWO,
+        expire(0, 4, 9, 1, "done"),
+        list_ids(1, 5, 6, [1, 2]),
+        list_ids(1, 7, 8, [2]),
+    ],
+    "a client that died may have expired a checkpoint": [
+        *TWO,
+        expire(0, 4, None, 1, "unknown"),
+        list_ids(1, 5, 6, [1, 2]),
+        list_ids(1, 7, 8, [2]),
+    ],
+    "a client that died may not have expired a checkpoint": [
+        *TWO,
+        expire(0, 4, None, 1, "unknown"),
+        list_ids(1, 5, 6, [1, 2]),
+        list_ids(1, 7, 8, [1, 2]),
+    ],
+    "two clients expire one checkpoint": [
+        *TWO,
+        expire(0, 4, 5, 1, "done"),
+        expire(1, 4, 7, 1, "done"),
+        list_ids(1, 8, 9, [2]),
+    ],
+    "a savepoint is created and deleted": [
+        look_up(1, -2, -1, "name", 0),
+        HELD,
+        look_up(1, 2, 3, "name", 1),
+        look_up(1, 2, 3, "other", 0),
+        release(0, 4, 7, "name", "done"),
+        look_up(1, 5, 6, "name", 1),
+        look_up(1, 8, 9, "name", 0),
+    ],
+    "a savepoint moves to another checkpoint": [
+        HELD,
+        release(2, 2, 6, "name", "done"),
+        hold(2, 3, 6, "name", 5, "done"),
+        look_up(1, 2, 5, "name", 0),
+        look_up(1, 7, 8, "name", 5),
     ],
 }
 
@@ -92,6 +151,49 @@ VIOLATIONS: dict[str, tuple[list[str], History]] = {
             read(2, 1, 2, 1, "a"),
             read(2, 3, 4, 1, "b"),
         ],
+    ),
+    "a checkpoint is gone that nobody expires": (
+        ["register", "list"],
+        [*TWO, read(1, 4, 5, 1, ""), list_ids(1, 6, 7, [2])],
+    ),
+    "a checkpoint is gone before its expiry begins": (
+        ["register", "list"],
+        [*TWO, list_ids(1, 4, 5, [2]), read(1, 6, 7, 1, ""), expire(0, 8, 9, 1, "done")],
+    ),
+    "an expired checkpoint returns": (
+        ["register", "list"],
+        [
+            *TWO,
+            expire(0, 4, 9, 1, "done"),
+            list_ids(1, 5, 6, [2]),
+            list_ids(1, 7, 8, [1, 2]),
+            read(2, 5, 6, 1, ""),
+            read(2, 7, 8, 1, "a"),
+        ],
+    ),
+    "an expiry that was reported did not happen": (
+        ["register", "list"],
+        [*TWO, expire(0, 4, 5, 1, "done"), read(1, 6, 7, 1, "a"), list_ids(1, 8, 9, [1, 2])],
+    ),
+    "the newest checkpoint expires": (
+        ["list"],
+        [*TWO, expire(0, 4, 5, 2, "done")],
+    ),
+    "an id is used again": (
+        ["register", "list"],
+        [*TWO, expire(0, 4, 5, 1, "done"), commit(0, 6, 7, 1, "c", "done")],
+    ),
+    "a savepoint is gone before its deletion begins": (
+        ["savepoint"],
+        [HELD, look_up(1, 2, 3, "name", 0), release(0, 4, 5, "name", "done")],
+    ),
+    "a savepoint has another checkpoint": (
+        ["savepoint"],
+        [HELD, look_up(1, 2, 3, "name", 2)],
+    ),
+    "a deleted savepoint returns": (
+        ["savepoint"],
+        [HELD, release(0, 2, 3, "name", "done"), look_up(1, 4, 5, "name", 1)],
     ),
 }
 

@@ -2,7 +2,7 @@
 //
 // Standard input has one history per line, as JSON. For each history, standard output has one line
 // of JSON: the violated models, or an empty list. tests/linearizability/history.py describes the
-// operations, and docs/INVARIANTS.md the two models.
+// operations, and docs/INVARIANTS.md the models.
 package main
 
 import (
@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"sort"
+	"strconv"
 	"strings"
 	"time"
 
@@ -30,6 +32,8 @@ type operation struct {
 	Value    string `json:"value"`
 	Outcome  string `json:"outcome"`
 	Numbers  []int  `json:"numbers"`
+	// Of a savepoint.
+	Name string `json:"name"`
 }
 
 type verdict struct {
@@ -61,15 +65,16 @@ func judge(history []operation) []string {
 	violated := []string{}
 	for _, model := range []struct {
 		name  string
-		kinds string
+		kinds []string
 		model porcupine.NondeterministicModel
 	}{
-		{"register", "commit read", register},
-		{"list", "commit list", list},
+		{"register", []string{"commit", "read", "expire"}, register},
+		{"list", []string{"commit", "list", "expire"}, list},
+		{"savepoint", []string{"hold", "look up", "release"}, savepoint},
 	} {
 		var operations []porcupine.Operation
 		for _, each := range history {
-			if strings.Contains(model.kinds, each.Kind) {
+			if contains(model.kinds, each.Kind) {
 				operations = append(operations, timed(each))
 			}
 		}
@@ -94,74 +99,169 @@ func timed(each operation) porcupine.Operation {
 	}
 }
 
-// A register for each checkpoint id: a commit writes it once, and a read returns its value.
+// A register for each checkpoint id: a commit writes it once, an expiry clears it for ever, and a
+// read returns its value, which is empty before the one and after the other.
 var register = porcupine.NondeterministicModel{
-	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
-		var parts [][]porcupine.Operation
-		places := map[int]int{}
-		for _, each := range history {
-			number := each.Input.(operation).Number
-			place, known := places[number]
-			if !known {
-				place = len(parts)
-				places[number] = place
-				parts = append(parts, nil)
-			}
-			parts[place] = append(parts[place], each)
-		}
-		return parts
-	},
-	Init: func() []interface{} { return []interface{}{""} },
+	Partition: partition(func(step operation) string { return strconv.Itoa(step.Number) }),
+	Init:      func() []interface{} { return []interface{}{""} },
 	Step: func(state, input, _ interface{}) []interface{} {
 		value, step := state.(string), input.(operation)
-		if step.Kind == "read" {
-			return when(value == step.Value, value)
+		switch step.Kind {
+		case "read":
+			return when(value == step.Value || value == gone && step.Value == "", value)
+		case "expire":
+			return expired(step, value, gone, value != "" && value != gone, value == gone)
 		}
 		return committed(step, value, step.Value, value == "")
 	},
 }
 
-// The sequence of all commits. A list returns the ids of all commits before it.
+// All checkpoints: a list returns the ids that were committed and not expired before it. An id is
+// never used again. The newest checkpoint does not expire.
 var list = porcupine.NondeterministicModel{
-	Init: func() []interface{} { return []interface{}{" "} },
+	Init: func() []interface{} { return []interface{}{""} },
 	Step: func(state, input, _ interface{}) []interface{} {
-		ids, step := state.(string), input.(operation)
-		if step.Kind == "list" {
-			return when(len(strings.Fields(ids)) == len(step.Numbers) && hasAll(ids, step.Numbers), ids)
+		before, step := state.(string), input.(operation)
+		visible, used := idsOf(before)
+		switch step.Kind {
+		case "list":
+			return when(fmt.Sprint(visible) == fmt.Sprint(sorted(step.Numbers)), before)
+		case "expire":
+			others := without(visible, step.Number)
+			isVisible, isUsed := contains(visible, step.Number), contains(used, step.Number)
+			possible := isVisible && step.Number < visible[len(visible)-1]
+			return expired(step, before, stateOf(others, used), possible, isUsed && !isVisible)
 		}
-		added := fmt.Sprintf("%s%d ", ids, step.Number)
-		return committed(step, ids, added, !hasAll(ids, []int{step.Number}))
+		after := stateOf(append(visible, step.Number), append(used, step.Number))
+		return committed(step, before, after, !contains(used, step.Number))
 	},
 }
 
+// A register for each savepoint: it has the id of a checkpoint, or 0, from its creation until it is
+// released.
+var savepoint = porcupine.NondeterministicModel{
+	Partition: partition(func(step operation) string { return step.Name }),
+	Init:      func() []interface{} { return []interface{}{0} },
+	Step: func(state, input, _ interface{}) []interface{} {
+		number, step := state.(int), input.(operation)
+		switch step.Kind {
+		case "look up":
+			return when(number == step.Number, number)
+		case "release":
+			return happened(step, number, 0, true)
+		}
+		return happened(step, number, step.Number, number == 0 || number == step.Number)
+	},
+}
+
+// The value of a register after an expiry; no writer has such a token.
+const gone = "-"
+
 // committed returns the states after a commit, which is possible if nothing has the id.
 func committed(step operation, before, after string, possible bool) []interface{} {
+	if step.Outcome == "refused" {
+		return []interface{}{before}
+	}
+	return happened(step, before, after, possible)
+}
+
+// expired returns the states after an expiry, which does nothing if another one was faster.
+func expired(step operation, before, after string, possible, isGone bool) []interface{} {
+	if isGone {
+		return []interface{}{before}
+	}
+	return happened(step, before, after, possible)
+}
+
+// happened returns the states after a change, which may not have happened if its client died.
+func happened[State comparable](step operation, before, after State, possible bool) []interface{} {
 	switch step.Outcome {
 	case "done":
 		return when(possible, after)
-	case "refused":
-		return []interface{}{before}
 	case "unknown":
-		if possible {
+		if possible && before != after {
 			return []interface{}{before, after}
 		}
 		return []interface{}{before}
 	}
-	panic("a commit has the outcome " + step.Outcome)
+	panic(step.Kind + " has the outcome " + step.Outcome)
 }
 
-func hasAll(ids string, numbers []int) bool {
-	for _, number := range numbers {
-		if !strings.Contains(ids, fmt.Sprintf(" %d ", number)) {
-			return false
-		}
-	}
-	return true
-}
-
-func when(possible bool, state interface{}) []interface{} {
+func when[State any](possible bool, state State) []interface{} {
 	if possible {
 		return []interface{}{state}
 	}
 	return nil
+}
+
+// stateOf returns the visible ids and all used ids as text, in order, so that states are comparable.
+func stateOf(visible, used []int) string {
+	var state strings.Builder
+	for _, number := range sorted(used) {
+		fmt.Fprint(&state, number)
+		if contains(visible, number) {
+			state.WriteString("+")
+		}
+		state.WriteString(" ")
+	}
+	return state.String()
+}
+
+// idsOf returns the ids in a state, in order.
+func idsOf(state string) (visible, used []int) {
+	for _, text := range strings.Fields(state) {
+		number, err := strconv.Atoi(strings.TrimSuffix(text, "+"))
+		if err != nil {
+			panic(err)
+		}
+		used = append(used, number)
+		if strings.HasSuffix(text, "+") {
+			visible = append(visible, number)
+		}
+	}
+	return visible, used
+}
+
+// partition returns a function that splits a history by a key of its operations.
+func partition(key func(operation) string) func([]porcupine.Operation) [][]porcupine.Operation {
+	return func(history []porcupine.Operation) [][]porcupine.Operation {
+		var parts [][]porcupine.Operation
+		places := map[string]int{}
+		for _, each := range history {
+			name := key(each.Input.(operation))
+			place, known := places[name]
+			if !known {
+				place = len(parts)
+				places[name] = place
+				parts = append(parts, nil)
+			}
+			parts[place] = append(parts[place], each)
+		}
+		return parts
+	}
+}
+
+func contains[E comparable](elements []E, wanted E) bool {
+	for _, each := range elements {
+		if each == wanted {
+			return true
+		}
+	}
+	return false
+}
+
+func without(numbers []int, number int) []int {
+	var others []int
+	for _, each := range numbers {
+		if each != number {
+			others = append(others, each)
+		}
+	}
+	return others
+}
+
+func sorted(numbers []int) []int {
+	copied := append([]int(nil), numbers...)
+	sort.Ints(copied)
+	return copied
 }
