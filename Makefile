@@ -145,7 +145,7 @@ fuzz: $(READY) $(DELTA) ## random states and changes, every reader compared; HIS
 	@$(WITH_JAVA) $(PY) -m tests.fuzz.run --histories $(HISTORIES) $(ARGS)
 
 simulate: $(READY) ## schedules of many actors over one simulated store; STEPS=10000
-	PYTHONHASHSEED=0 $(PY) -m tests.simulate.run --steps $(STEPS) $(ARGS)
+	PYTHONHASHSEED=0 $(PY) -m tests.simulate.run --judge --steps $(STEPS) $(ARGS)
 
 protocol: $(READY) ## the protocol as a model, in every order of its requests
 	$(PY) -m tests.protocol.run $(ARGS)

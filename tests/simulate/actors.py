@@ -28,6 +28,7 @@ from statestore.jobgraph import JobGraph
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.store import StateStore
 from tests.simulate.documents import COUNT, KEY, Checkpoint, Rows
+from tests.simulate.history import Commit
 from tests.simulate.scheduler import EPOCH_MS, HOUR_MS, Task
 from tests.simulate.world import World
 
@@ -104,9 +105,12 @@ def take(
     """
     run.world.writing += 1
     graph = None if label == UID else graph_of(label)
+    log = run.world.log
+    called = log.now()
     try:
         made = store.snapshot(parallelism=1, graph=graph, checkpoint_id=checkpoint_id, batch=batch)
         if made.already_committed:
+            log.has_read(where, called, made.id, made.manifest.writer.token)
             run.world.checker.counted(where, list(keys))
             return None
         newest = run.world.checker.latest(where)
@@ -127,12 +131,29 @@ def put(
     label: str = UID,
 ) -> str | None:
     """Write a checkpoint that was begun while ``newest`` was the newest; as :func:`take`."""
+    with run.world.log.committing(where) as told:
+        return _put(run, made, where, keys, newest, told, how=how, rest=rest, label=label)
+
+
+def _put(
+    run: Run,
+    made: CheckpointWriter,
+    where: str,
+    keys: tuple[str, ...],
+    newest: Checkpoint | None,
+    told: Commit,
+    *,
+    how: str,
+    rest: bool,
+    label: str,
+) -> str | None:
     seen, token = run.world.checker.seen(where), None
     rows: Rows = {**((newest and newest.rows) or {}), **{key: row(key) for key in keys}}
     try:
         with made as checkpoint:
             number, writer = checkpoint.planned
             token = writer.token
+            run.world.log.planned(told, number, token)
             seen.meant[token] = rows
             if newest is None or how == "full":
                 groups = 2 if newest is None else None
@@ -151,11 +172,15 @@ def put(
             if rest and newest is not None:
                 checkpoint.carry_rest()
     except LateCommitError:
+        told.outcome = "done"
         raise  # the newest checkpoint may or may not have the rows
-    except CommitConflictError:
+    except CommitConflictError as error:
+        # It may have been visible for a moment if it has expired meanwhile.
+        told.outcome = "unknown" if "tombstone" in str(error) else "refused"
         if token is not None:
             run.world.checker.refused(where, token)
         raise
+    told.outcome = "done"
     for key in keys:
         run.world.checker.committed(where, number, token, key)
     return token
@@ -191,6 +216,7 @@ class Run:
             self.unfinished.append(actor)
         try:
             VERBS[actor.verb](self, actor)
+            self.world.log.succeeded()
             if actor in self.unfinished:
                 self.unfinished.remove(actor)
         except StateStoreError as error:

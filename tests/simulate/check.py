@@ -33,6 +33,7 @@ from tests.simulate.documents import (
     document_of,
     rows_of,
 )
+from tests.simulate.history import OperationLog
 from tests.simulate.scheduler import Scheduler, Stopped
 
 __all__ = ["Checker", "Raw", "Seen"]
@@ -77,6 +78,17 @@ class Seen:
     def visible(self) -> set[int]:
         return set(self.manifests) - self.tombstones
 
+    @property
+    def tokens(self) -> dict[int, str]:
+        """The token of each visible checkpoint."""
+        return {number: self.manifests[number].token for number in self.visible}
+
+    @property
+    def savepoints(self) -> dict[str, int]:
+        """The checkpoint of each savepoint, by name."""
+        named = {savepoint_of(path): number for path, (number, _) in self.holds.items()}
+        return {name: number for name, number in named.items() if name is not None}
+
     def kept(self, now_ms: int) -> set[int]:
         """Return the checkpoints that must be complete."""
         told = {self.holds[name] for name in self.held if name in self.holds}
@@ -86,11 +98,11 @@ class Seen:
 class Checker:
     """All stores of a run, and the first violation."""
 
-    def __init__(self, scheduler: Scheduler, raw: Callable[[], Raw]) -> None:
-        """Start without any store."""
+    def __init__(self, scheduler: Scheduler, raw: Callable[[], Raw], log: OperationLog) -> None:
+        """Start without any store; ``log`` gets the changes that it notices."""
         self.stores: dict[str, Seen] = {}
         self.wrong_is: tuple[str, str] | None = None
-        self._scheduler, self._raw = scheduler, raw
+        self._scheduler, self._raw, self._log = scheduler, raw, log
         # an object becomes visible complete; a file is visible while it is written
         self.whole_files = False
         self._sha256: dict[str, str] = {}  # the SHA-256 of data files, by their name in any store
@@ -250,9 +262,13 @@ class Checker:
 
     def _checkpoint(self, store: str, number: int, rest: str) -> None:
         seen = self.seen(store)
-        before = seen.visible
+        before, tombstones = seen.visible, seen.tombstones.copy()
         self._remember(store, rest)
         gone, new = before - seen.visible, seen.visible - before
+        if new:
+            self._log.manifest_put(store, number, seen.manifests[number].token)
+        if seen.tombstones - tombstones:
+            self._log.tombstone_put(store, number)
         who = self._scheduler.current.doing if self._scheduler.current else ""
         if gone and not who.startswith(GIVES_UP):
             self.wrong("given up", f"checkpoint {gone} of {store} expired by nobody's rule")
@@ -288,7 +304,13 @@ class Checker:
                 self.wrong("expired", f"checkpoint {number} of {store} has expired, held by {name}")
 
     def _hold(self, seen: Seen, store: str, rest: str) -> None:
+        before = seen.holds.get(rest)
         self._remember(store, rest)
+        if before != (now := seen.holds.get(rest)) and (name := savepoint_of(rest)):
+            if now is None:
+                self._log.savepoint_deleted(store, name)
+            else:
+                self._log.savepoint_put(store, name, now[0])
         if rest in seen.held and rest in seen.holds:
             self._whole(store, seen.holds[rest][0])
 
@@ -391,6 +413,12 @@ class Checker:
             return self._raw().read(name)
         except (KeyError, OSError):
             return None
+
+
+def savepoint_of(path: str) -> str | None:
+    """Return the name of a savepoint by the path of its document; None for a pin."""
+    match = HOLD.fullmatch(path)
+    return match[2] if match and match[1] == "savepoints" else None
 
 
 def _keys_in(content: bytes, cut: str) -> set[str]:

@@ -108,6 +108,7 @@ def _micro_batch(
     run.world.scheduler.point("spark", f"micro-batch {number}")
     made.process(Frame(events), planned(LocalStorage(str(location)), number))  # type: ignore[arg-type]
     run.world.scheduler.point("spark", f"done with micro-batch {number}")
+    run.world.log.succeeded()
     (location / "commits" / str(number)).write_text("v1\n{}")
     # Spark's position is now after these events; they will not be delivered again.
     run.world.checker.counted(actor.store, keys)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -422,18 +423,45 @@ def _of_releases(random: Random, plan: Plan, releases: tuple[str, ...]) -> Plan:
     return replace(plan, actors=actors, release=random.choice(("", release)))
 
 
+def _watched(random: Random, plan: Plan) -> Plan:
+    """Add actors that read every store of a plan for some hours, or for some days."""
+    stores = {actor.option("to", actor.store) for actor in plan.actors}
+    names = [str(actor.option("name", "keep")) for actor in plan.actors]
+    watchers = [
+        Actor(
+            "watch",
+            f"watch{number}",
+            random.choice((0.0, 0.5)),
+            random.choice(SKEWS),
+            store,
+            (("count", count), ("name", random.choice(names)), ("pause", pause)),
+        )
+        for number, (store, (count, pause)) in enumerate(
+            product(sorted({"a", *stores}), ((8, 0.3), (24, 3.0))), 1
+        )
+    ]
+    return replace(plan, actors=(*plan.actors, *watchers))
+
+
 def drawn(
-    seed: int, mixes: tuple[str, ...] = tuple(MIXES), releases: tuple[str, ...] = ()
+    seed: int,
+    mixes: tuple[str, ...] = tuple(MIXES),
+    releases: tuple[str, ...] = (),
+    *,
+    watched: bool = False,
 ) -> tuple[str, Plan, Chance]:
     """Return the name of a seed's mix, its plan, and the settings for drawing its events.
 
-    With ``releases``, some actors are of one of these.
+    With ``releases``, some actors are of one of these. With ``watched``, other actors read the
+    stores meanwhile.
     """
     random = Random(seed)
     name = random.choice(mixes)
     mix = MIXES[name]
     kind, setup = random.choice(mix.kinds), random.choice(mix.setups)
     plan = Plan(kind, setup, tuple(mix.actors(random)), label=mix.label)
+    if watched:
+        plan = _watched(Random(f"{seed} watchers"), plan)
     if releases:
         plan = _of_releases(Random(f"{seed} releases"), plan, releases)
     rate = min(random.choice((1 / 120, 1 / 40, 1 / 12)) * mix.often, 0.2)

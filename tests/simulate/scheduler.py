@@ -78,7 +78,8 @@ class Task:
     @property
     def writes(self) -> bool:
         """Return True if it creates a checkpoint or a store."""
-        return not self.doing.startswith(("gc ", "expire ", "savepoint ", "unsave ", "reader "))
+        reading = ("gc ", "expire ", "savepoint ", "unsave ", "reader ", "watch ")
+        return not self.doing.startswith(reading)
 
 
 class Scheduler:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tests.simulate.simulation import Outcome, Plan, simulate
@@ -10,8 +10,13 @@ from tests.simulate.simulation import Outcome, Plan, simulate
 __all__ = ["shrunk"]
 
 
-def shrunk(found: Outcome, *, most_runs: int = 400) -> Outcome:
-    """Return the outcome of a minimal plan that still has the same kind of violation."""
+def shrunk(
+    found: Outcome, *, most_runs: int = 400, run: Callable[[Plan], Outcome] = simulate
+) -> Outcome:
+    """Return the outcome of a minimal plan that still has the same kind of violation.
+
+    ``run`` runs a plan, and finds the violation.
+    """
     assert found.wrong is not None
     kind, runs = found.wrong[0], 0
     best = found
@@ -20,7 +25,7 @@ def shrunk(found: Outcome, *, most_runs: int = 400) -> Outcome:
         again = False
         for plan in _less(best.plan):
             runs += 1
-            tried = simulate(plan)
+            tried = run(plan)
             if tried.wrong is not None and tried.wrong[0] == kind:
                 best, again = tried, True
                 break

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from statestore.errors import StateStoreError
+from tests.linearizability.history import History
 from tests.simulate.actors import UID, Actor, Run, label_of, take
 from tests.simulate.check import DATA
 from tests.simulate.documents import KEY
@@ -62,13 +63,18 @@ class Chance:
 
 @dataclass
 class Outcome:
-    """The outcome of a plan; ``plan`` includes the events that occurred."""
+    """The outcome of a plan; ``plan`` includes the events that occurred.
+
+    ``histories`` are the operations on each store, for a linearizability checker.
+    """
 
     plan: Plan
     wrong: tuple[str, str] | None
     calls: int
     errors: list[str] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
+    # by store; none if a store went back in time
+    histories: dict[str, History] = field(default_factory=dict)
 
 
 def simulate(plan: Plan, chance: Chance | None = None, *, trace: bool = False) -> Outcome:
@@ -101,6 +107,9 @@ def simulate(plan: Plan, chance: Chance | None = None, *, trace: bool = False) -
             world.disk.settle()
             world.scheduler.tasks.clear()
             world.scheduler.trace = [] if trace else None
+            world.log.clear()
+            for store, before in world.checker.stores.items():
+                world.log.begin(store, before.tokens, before.savepoints)
             begun.append(True)
             for actor in plan.actors:
                 runs[actor.release].spawn(replace(actor, hours=actor.hours + 1))
@@ -108,6 +117,7 @@ def simulate(plan: Plan, chance: Chance | None = None, *, trace: bool = False) -
             begun.clear()
             if world.checker.wrong_is is None and world.scheduler.crashed is None:
                 _quiet(run)
+                _look_at_the_end(run, plan)
     finally:
         world.close()
     wrong = world.checker.wrong_is
@@ -116,7 +126,8 @@ def simulate(plan: Plan, chance: Chance | None = None, *, trace: bool = False) -
         wrong = f"crashed: {type(crashed).__name__}", str(crashed)
     calls = sum(task.calls for task in world.scheduler.tasks)
     seen = replace(plan, events=tuple(met)) if chance else plan
-    return Outcome(seen, wrong, calls, run.errors, world.scheduler.trace or [])
+    histories = world.log.histories() if world.log.is_judgeable else {}
+    return Outcome(seen, wrong, calls, run.errors, world.scheduler.trace or [], histories)
 
 
 def _releases(plan: Plan) -> list[str]:
@@ -152,8 +163,13 @@ BLOCKS = ("a/statestore.json", "a/writers/")  # if damaged, they block writers
 def _alone(run: Run, do: Callable[[], object], doing: str = "setup") -> None:
     """Do something while no other actor runs."""
     scheduler = run.world.scheduler
-    entering = run.entering
-    task = scheduler.spawn(doing, do, at_ms=scheduler.now_ms, entering=entering)  # type: ignore[arg-type]
+    entering, log = run.entering, run.world.log
+
+    def logged() -> None:
+        do()
+        log.succeeded()
+
+    task = scheduler.spawn(doing, logged, at_ms=scheduler.now_ms, entering=entering)
     task.doing = f"{doing} by itself"
     scheduler.run()
 
@@ -196,6 +212,14 @@ def _quiet(run: Run) -> None:
         for look in (_nothing_dead, _searched):
             if not scheduler.stopped:
                 _alone(run, lambda look=look, store=store: look(run, store), "quiet")  # type: ignore[misc]
+
+
+def _look_at_the_end(run: Run, plan: Plan) -> None:
+    """Read every store once more, if actors have read it before."""
+    if any(actor.verb == "watch" for actor in plan.actors):
+        for store in sorted(run.world.checker.stores):
+            end = Actor("watch", "end", store=store, options=(("reads", 99),))
+            _alone(run, lambda end=end: VERBS["watch"](run, end), "end")  # type: ignore[misc]
 
 
 def _once_more(run: Run, actor: Actor) -> None:

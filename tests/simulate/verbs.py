@@ -11,12 +11,15 @@ from statestore.errors import (
     CheckpointNotFoundError,
     CommitConflictError,
     InvalidArgumentError,
+    MalformedManifestError,
     StateStoreError,
     StorageError,
+    StoreNotFoundError,
 )
 from statestore.format.names import STORE_FILE, WRITERS, pin_path, savepoint_path
 from statestore.maintenance import fork as command
 from statestore.snapshot.writer import CheckpointWriter
+from statestore.store import StateStore
 from tests.simulate.actors import NAME, UID, Actor, Run, label_of, put, row, take
 from tests.simulate.documents import KEY, Checkpoint, Rows
 from tests.simulate.live import query
@@ -116,7 +119,9 @@ def upgrade(run: Run, actor: Actor) -> None:
 
 def expire(run: Run, actor: Actor) -> None:
     """Expire all checkpoints except the newest."""
-    run.world.store(actor.store).maintenance.expire(retain=actor.option("retain", 1))
+    called = run.world.log.now()
+    done = run.world.store(actor.store).maintenance.expire(retain=actor.option("retain", 1))
+    run.world.log.expired(actor.store, called, done.expired)
 
 
 def savepoint(run: Run, actor: Actor) -> None:
@@ -127,6 +132,7 @@ def savepoint(run: Run, actor: Actor) -> None:
     path = savepoint_path(name)
     there = path in seen.holds
     run.makers[path] += 1
+    called = run.world.log.now()
 
     def is_left() -> bool:
         others = run.makers[path] > 1 or _others(run, actor, "purge", "forget")
@@ -143,6 +149,7 @@ def savepoint(run: Run, actor: Actor) -> None:
         if not faults and is_left():
             checker.wrong("left hold", f"{path} was not made, and is there")
         raise
+    run.world.log.held(actor.store, called, name, found.checkpoint_id)
     if not _others(run, actor, "unsave"):
         checker.holding(actor.store, path, found.checkpoint_id)
 
@@ -170,6 +177,40 @@ def reader(run: Run, actor: Actor) -> None:
             checker.wrong("reader", f"checkpoint {pinned.checkpoint_id} was read with {found}")
     checker.seen(actor.store).held.pop(path, None)
     store.maintenance.unpin(pinned.token)
+
+
+def watch(run: Run, actor: Actor) -> None:
+    """List the checkpoints again and again, and read the listed ones and a savepoint."""
+    store, log, name = run.world.store(actor.store), run.world.log, actor.option("name", "keep")
+    known: set[int] = set()
+    for number in range(actor.option("count", 1)):
+        if number:
+            run.world.scheduler.wait(60 * actor.option("pause", 1.0))
+        # There is no store yet, or another actor damages or repairs its documents.
+        with suppress(StoreNotFoundError, MalformedManifestError):
+            called = log.now()
+            ids = store.checkpoints()
+            log.listed(actor.store, called, ids)
+            known |= set(ids)
+            for checkpoint_id in sorted(known)[-actor.option("reads", 4) :]:
+                called = log.now()
+                log.has_read(actor.store, called, checkpoint_id, _token(store, checkpoint_id))
+            called = log.now()
+            log.looked_up(actor.store, called, name, _checkpoint_of(store, name))
+
+
+def _token(store: StateStore, checkpoint_id: int) -> str:
+    try:
+        return store.manifest(checkpoint_id).writer.token
+    except CheckpointNotFoundError:
+        return ""
+
+
+def _checkpoint_of(store: StateStore, savepoint: str) -> int:
+    try:
+        return store.manifest(savepoint).checkpoint_id
+    except CheckpointNotFoundError:
+        return 0
 
 
 def compact(run: Run, actor: Actor) -> None:
@@ -251,7 +292,10 @@ def fork(run: Run, actor: Actor) -> None:
 
 def clone(run: Run, actor: Actor) -> None:
     """Copy the files of a store, as ``cp -r`` does."""
-    run.world.clone(actor.store, actor.option("to", "b"))
+    target = actor.option("to", "b")
+    run.world.clone(actor.store, target)
+    seen = run.world.checker.seen(target)
+    run.world.log.begin(target, seen.tokens, seen.savepoints)
 
 
 def damage(run: Run, actor: Actor) -> None:
@@ -363,6 +407,7 @@ VERBS: dict[str, Callable[[Run, Actor], None]] = {
             savepoint,
             unsave,
             reader,
+            watch,
             compact,
             edit,
             purge,

@@ -34,6 +34,7 @@ from statestore.store import StateStore
 from tests.simulate.bucket import Bucket, SimulatedS3, Stored
 from tests.simulate.check import Checker, Raw, Seen
 from tests.simulate.disk import Disk, SimulatedLocal
+from tests.simulate.history import OperationLog
 from tests.simulate.scheduler import Event, Scheduler, Task
 
 __all__ = ["Backup", "Image", "World"]
@@ -72,7 +73,8 @@ class World:
         self.folder = Path(tempfile.mkdtemp(prefix="simulate-", dir=_memory()))
         self.disk = Disk(self.folder, self.scheduler)
         self.bucket = Bucket(self.scheduler)
-        self.checker = Checker(self.scheduler, self._raw)
+        self.log = OperationLog(lambda: self.scheduler.current)
+        self.checker = Checker(self.scheduler, self._raw, self.log)
         self.checker.whole_files = kind == "s3"
         self.disk.changed = lambda path: self._changed(str(path)[len(str(self.folder)) + 1 :])
         self.bucket.changed = self._changed
@@ -124,6 +126,7 @@ class World:
 
     def bring_back(self, store: str, backup: Backup) -> None:
         """Replace a store with a backup of it, in one step."""
+        self.log.is_judgeable = False
         with self.scheduler.quietly():
             for name in [name for name in self.bucket.objects if name.startswith(f"{store}/")]:
                 del self.bucket.objects[name]
@@ -232,6 +235,7 @@ class World:
             self.checker.changed(name)
 
     def _lose_power(self, event: Event) -> None:
+        self.log.is_judgeable = False
         self.disk.lose_power(event.draw)
         self.checker.look_again(power_was_lost=True)
 
