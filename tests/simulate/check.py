@@ -7,6 +7,7 @@
   in a damaged file. No row counts twice.
 * The newest checkpoint id never decreases. Only an expiry or a purge removes a checkpoint.
 * No writer commits after a newer writer has replaced it.
+* A claim has the writer version of the previous one, except during an upgrade.
 * If a writer is notified that its checkpoint is not visible, this is true.
 * Purged or forgotten rows are in no kept checkpoint, under any name of the operator.
 * A state exists once: a renamed operator has it only under its new name.
@@ -40,6 +41,7 @@ __all__ = ["Checker", "Raw", "Seen"]
 
 DATA = ("operators/", "files/")
 CHECKPOINT = re.compile(r"checkpoints/([0-9]{10})\.(json|expired)")
+CLAIM = re.compile(r"writers/([0-9]{10})\.json")
 HOLD = re.compile(r"(savepoints|pins)/([^/.][^/]*)\.json")
 # the prefix of the hash in a copy's name
 COPIED = re.compile(r"-([0-9a-f]{16})-[0-9a-f]{16}\.parquet$")
@@ -174,6 +176,8 @@ class Checker:
             self._checkpoint(store, int(match[1]), rest)
         elif HOLD.fullmatch(rest):
             self._hold(seen, store, rest)
+        elif match := CLAIM.fullmatch(rest):
+            self._claim(store, int(match[1]), rest)
         elif rest.startswith(DATA):
             if self.whole_files and rest not in seen.lost:
                 self._uncut(name, rest)
@@ -302,6 +306,19 @@ class Checker:
             began_ms = max(told_ms, seen.since.get(name, (0, 0))[1])
             if number in gone and not is_over and task and began_ms < task.began_ms:
                 self.wrong("expired", f"checkpoint {number} of {store} has expired, held by {name}")
+
+    def _claim(self, store: str, generation: int, rest: str) -> None:
+        """Check that a new claim keeps the writer version, which only an upgrade may change."""
+        claim, before = (
+            _json(self._read(f"{store}/{name}"))
+            for name in (rest, f"writers/{generation - 1:010}.json")
+        )
+        if claim is None or before is None:
+            return
+        old, new = before["format_version"], claim["format_version"]
+        task = self._scheduler.current
+        if new != old and not (task and task.doing.startswith("upgrade ")):
+            self.wrong("version", f"claim {generation} of {store} has version {new}, not {old}")
 
     def _hold(self, seen: Seen, store: str, rest: str) -> None:
         before = seen.holds.get(rest)

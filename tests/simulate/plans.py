@@ -179,6 +179,22 @@ def _repaired(random: Random) -> list[Actor]:
     ]
 
 
+def _upgraded(random: Random) -> list[Actor]:
+    """The writer version is raised, and perhaps lowered again, while jobs and commands write."""
+    others = [
+        Actor("upgrade", "upgrade2", random.choice((0.5, 1.5)), 0, "a", (("back", True),)),
+        Actor("upgrade", "upgrade3", random.choice((0.5, 1.5))),
+        _actor(random, "edit", 1),
+        _actor(random, "compact", 1),
+        _actor(random, "purge", 1),
+        _actor(random, "repair", 1),
+        _actor(random, "expire", 1, retain=1),
+        _actor(random, "gc", 1),
+    ]
+    raised = Actor("upgrade", "upgrade1", random.choice((0.0, 0.5, 26.0)))
+    return [_job(random, 1), _job(random, 2), raised, *random.sample(others, random.randint(1, 3))]
+
+
 def _copies(random: Random) -> list[Actor]:
     others = [
         _job(random, 1, "b"),
@@ -377,6 +393,7 @@ MIXES = {
     "stale": Mix(_keepers, (3,), ("s3",), ("wait", "stale", "stale"), 4),
     "blotted": Mix(_blotted, (3,), events=("wait",), often=4),
     "repaired": Mix(_repaired, (2,), often=2),
+    "upgraded": Mix(_upgraded, (1, 2), often=2),
     "copies": Mix(_copies, (2,), events=(*KINDS, "fail")),
     "rivals": Mix(_rivals, (1,), events=("wait", "wait", "fail", "kill"), often=4),
     "resumed": Mix(_resumed, (1,), events=("wait", "wait", "kill"), often=4),
@@ -407,7 +424,8 @@ JOBS = ("job", "batches", "twice", "query")
 def _of_releases(random: Random, plan: Plan, releases: tuple[str, ...]) -> Plan:
     """Let some actors be of a release, and the others of this tree.
 
-    They are the jobs, all others, drawn ones, or the ones that start before an upgrade.
+    They are the jobs, all others, drawn ones, or the ones that start before an upgrade. In some
+    plans this tree also raises the writer version at that time.
     """
     release, upgrade = random.choice(releases), random.choice((0.2, 1.0, 30.0))
     fleets: tuple[Callable[[Actor], bool], ...] = (
@@ -417,10 +435,13 @@ def _of_releases(random: Random, plan: Plan, releases: tuple[str, ...]) -> Plan:
         lambda actor: actor.hours < upgrade,
     )
     is_old = random.choice(fleets)
-    actors = tuple(
-        replace(actor, release=release) if is_old(actor) else actor for actor in plan.actors
-    )
-    return replace(plan, actors=actors, release=random.choice(("", release)))
+    actors = [
+        replace(actor, release=release) if actor.verb != "upgrade" and is_old(actor) else actor
+        for actor in plan.actors
+    ]
+    if random.random() < 0.4 and all(actor.verb != "upgrade" for actor in actors):
+        actors.append(Actor("upgrade", "upgrade1", upgrade))
+    return replace(plan, actors=tuple(actors), release=random.choice(("", release)))
 
 
 def _watched(random: Random, plan: Plan) -> Plan:

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Fence
 from statestore.catalog.holds import Holds
 from statestore.format.batches import Batch
+from statestore.format.claim_documents import Claim
 from statestore.format.manifest import Manifest
 from statestore.maintenance import gc, rekey, search
 from statestore.maintenance.copy_files import FileCopy
@@ -135,6 +137,16 @@ def broken_claim(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def broken_version(patch: pytest.MonkeyPatch) -> None:
+    """A claim does not inherit the writer version of an upgraded store."""
+    real = Fence._parse
+
+    def first_version(self: Fence, generation: int, raw: bytes) -> Claim:
+        return replace(real(self, generation, raw), writer_version=1, upgrade=None)
+
+    patch.setattr(Fence, "_parse", first_version)
+
+
 def broken_batches(patch: pytest.MonkeyPatch) -> None:
     """A batch counts as committed if there is a checkpoint with the next number."""
 
@@ -208,6 +220,7 @@ def broken_names(patch: pytest.MonkeyPatch) -> None:
         (broken_put, "power", 1),
         pytest.param(broken_base, "at once", 1, marks=pytest.mark.long),
         (broken_claim, "brought back", 1),
+        (broken_version, "upgraded", 1),
         (broken_batches, "batches", 1),
         pytest.param(broken_purge, "renamed", 1, marks=pytest.mark.long),
         pytest.param(broken_forget, "forgets", 1, marks=pytest.mark.long),

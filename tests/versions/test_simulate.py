@@ -12,6 +12,7 @@ import pytest
 import statestore
 from statestore.catalog.fence import Fence
 from tests.simulate.actors import Actor
+from tests.simulate.judged import Judged, simulate_judged
 from tests.simulate.plans import MIXES, drawn
 from tests.simulate.run import run_schedules
 from tests.simulate.simulation import Plan, simulate
@@ -48,21 +49,54 @@ def test_old_writers_meet_new_collectors_and_fleets_are_upgraded(release: Releas
             met |= {(bool(job.release), bool(gc.release)) for job in jobs}
         old = [job.hours for job in jobs if job.release]
         new = [job.hours for job in jobs if not job.release]
+        raised = [actor.hours for actor in plan.actors if actor.verb == "upgrade"]
         if old and new and max(old) < min(new):
             met.add("upgraded")
-    assert met == {(False, False), (False, True), (True, False), (True, True), "upgraded"}
+            met |= {"raised" for hours in raised if max(old) < hours <= min(new)}
+    releases = {(False, False), (False, True), (True, False), (True, True)}
+    assert met == {*releases, "upgraded", "raised"}
 
 
 @pytest.mark.parametrize("count", [40, pytest.param(1500, marks=pytest.mark.long)])
 def test_a_sample_of_the_schedules(count: int, second: SecondPackage) -> None:
     """I4, I5, I6, I9, I10; `make simulate ARGS="--release 0.1.0"` runs more."""
     releases = (second.release.version,)
+    judging = Judged()
     counts, calls, wrong = run_schedules(
-        range(count), tuple(MIXES), most_wrong=count, releases=releases
+        range(count), tuple(MIXES), most_wrong=count, releases=releases, judging=judging
     )
+    assert [(seed, mix, one.wrong) for seed, mix, one in wrong] == []
     assert counts.total() == count
     assert calls > 50 * count
-    assert [(seed, mix, one.wrong) for seed, mix, one in wrong] == []
+    assert judging.histories >= count
+
+
+@pytest.mark.parametrize("kind", ["local", "s3"])
+def test_a_job_of_a_release_stops_at_an_upgrade_until_it_is_undone(
+    second: SecondPackage, kind: str
+) -> None:
+    """It commits nothing in between, and a job of this tree continues."""
+    version = second.release.version
+    if version != "0.1.0":
+        pytest.fail(f"release {version} may know the newest writer version: exempt it here")
+    every_hour = (("count", 3), ("how", "changes"), ("pause", 1))
+    actors = (
+        Actor("job", "old", 0.0, 0, "a", every_hour, version),
+        Actor("upgrade", "upgrade", 1.5),
+        Actor("job", "late", 2.5, 0, "a", every_hour, version),
+        Actor("upgrade", "undone", 3.5, 0, "a", (("back", True),)),
+        Actor("job", "again", 4.5, 0, "a", (("count", 1),), version),
+        Actor("upgrade", "raised", 5.5),
+        Actor("job", "new", 6.5, 0, "a", (("count", 1),)),
+        Actor("watch", "watch", 0.0, 0, "a", (("count", 20), ("pause", 0.5))),
+    )
+    outcome = simulate_judged(Plan(kind, 1, actors, release=version))
+    assert outcome.wrong is None
+    refused = [error.partition(":")[0] for error in outcome.errors]
+    assert refused == ["job by old", "job by late"]
+    assert all("FormatVersionError" in error for error in outcome.errors)
+    committed = [each for each in outcome.histories["a"] if each.kind == "commit"]
+    assert [each.number for each in committed if each.outcome == "done"] == [1, 2, 3, 4, 5, 6]
 
 
 def test_the_actors_of_a_release_use_its_package(
