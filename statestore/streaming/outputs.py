@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql import functions as F
 
-from statestore.delta.broken_answers import retry_broken_answers
+from statestore.delta.append_once import append_once
 from statestore.delta.process_check import refuse_forked
 from statestore.restore.restored import RestoredKeyedState
 from statestore.spark.arrow_functions import number_columns
@@ -31,7 +30,8 @@ def to_delta(
 
     The first rows create the table. Each commit records query and micro-batch as Delta's
     application transaction (Delta protocol, Transaction Identifiers). A micro-batch that the table
-    already has is not written again. The rows of a micro-batch pass through the driver.
+    already has is not written again. The rows of a micro-batch pass through the driver. They are
+    durable before the checkpoint is committed, also on a local disk.
 
     Args:
         url: the table, a path or URL.
@@ -42,27 +42,13 @@ def to_delta(
 
     def write(rows: DataFrame, batch: MicroBatch) -> None:
         refuse_forked(url)
-        application = f"{batch.query}/{name}"
-        transaction = Transaction(application, batch.number)
-        properties = CommitProperties(app_transactions=[transaction])
-
-        def is_written() -> bool:
-            if not DeltaTable.is_deltatable(url, options):
-                return False
-            done = DeltaTable(url, storage_options=options).transaction_version(application)
-            return done is not None and done >= batch.number
-
-        if retry_broken_answers(is_written):
-            return
-        table = rows.toArrow()
-
-        def append() -> None:
-            if not is_written():  # by an earlier attempt whose answer broke off
-                write_deltalake(
-                    url, table, mode="append", storage_options=options, commit_properties=properties
-                )
-
-        retry_broken_answers(append)
+        append_once(
+            url,
+            rows.toArrow,
+            application=f"{batch.query}/{name}",
+            number=batch.number,
+            options=options,
+        )
 
     return write
 
