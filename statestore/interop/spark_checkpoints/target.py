@@ -72,9 +72,14 @@ class Target:
             )
 
     def finish(self) -> None:
-        """Sync all files to disk, and then unblock the location for Spark."""
-        self.storage.sync(self.storage.list(""))
+        """Sync all files to disk, and then unblock the location for Spark, durably.
+
+        Hidden files are synced, too: on a local disk, Spark compares a file with Hadoop's checksums
+        in one.
+        """
+        self.storage.sync(item.name for item in self.storage.listed(""))
         self.storage.delete(self._marker)
+        self.storage.sync(["offsets/"])
 
     @property
     def _marker(self) -> str:
