@@ -34,6 +34,7 @@ __all__ = [
     "TICKS",
     "MicroBatch",
     "planned",
+    "refuse_truncated_id",
     "source_folders",
     "split_sources",
     "streaming_sources",
@@ -129,11 +130,32 @@ def planned(
             truncated, as after a power failure.
         StorageError: When the location cannot be read.
     """
-    query = _json(location, "metadata", _read(location, "metadata")).get("id")
-    if not isinstance(query, str):
-        raise _broken(location, "metadata")
+    query = _query_id(location, _read(location, "metadata"))
     before = _planned(location, query, number - 1, None, ticks, folders) if number else None
     return _planned(location, query, number, before, ticks, folders)
+
+
+def refuse_truncated_id(location: Storage) -> None:
+    """Refuse a location whose file with the query's id is truncated, as after a power failure.
+
+    Spark's own error does not name the file.
+
+    Raises:
+        InvalidArgumentError: if the file exists, but has no id.
+        StorageError: when the location cannot be read.
+    """
+    try:
+        content = location.read("metadata")
+    except FileNotFoundError:
+        return  # a new location
+    _query_id(location, content)
+
+
+def _query_id(location: Storage, content: bytes) -> str:
+    query = _json(location, "metadata", content).get("id")
+    if not isinstance(query, str):
+        raise _broken(location, "metadata")
+    return query
 
 
 def _planned(

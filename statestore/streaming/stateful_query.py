@@ -38,7 +38,12 @@ from statestore.spark.hashing import column_of
 from statestore.spark.state_lookup import collect_if_few, keys_in_use
 from statestore.storage import open_storage
 from statestore.store import StateStore
-from statestore.streaming.planned import MicroBatch, planned, source_folders
+from statestore.streaming.planned import (
+    MicroBatch,
+    planned,
+    refuse_truncated_id,
+    source_folders,
+)
 from statestore.streaming.processor import Processing, processing_of, with_ticks
 from statestore.streaming.progress import Progress
 from statestore.streaming.query_options import DEFAULTS, ProcessorOptions, QueryOptions
@@ -205,7 +210,8 @@ class StatefulQuery:
             Spark's handle of the query.
 
         Raises:
-            InvalidArgumentError: for both triggers, or an invalid interval.
+            InvalidArgumentError: for both triggers, an invalid interval, or a checkpoint location
+                with a truncated ``metadata``.
         """
         if available_now and processing_time is not None:
             raise InvalidArgumentError(
@@ -214,6 +220,7 @@ class StatefulQuery:
         interval = None if processing_time is None else milliseconds_of(processing_time)
         refuse_connect(events, "a StatefulQuery")
         location = open_storage(checkpoint_location, storage_options)
+        refuse_truncated_id(location)
         configure_storage_access(events.sparkSession, location)
         ticks = self._strategy.has_timers
         if ticks:

@@ -107,6 +107,19 @@ def test_an_outdated_location_skips_no_events(world: World) -> None:
     assert world.state() == world.expected
 
 
+def test_a_location_with_a_truncated_id_is_named(world: World) -> None:
+    """A power failure can do that to a location whose query had only begun."""
+    world.add()
+    (world.folder / "progress").mkdir()
+    (world.folder / "progress" / "metadata").write_text('{"id":"')
+    with pytest.raises(InvalidArgumentError, match="progress/metadata is missing or not in Spark"):
+        world.run(world.query())
+    assert not (world.folder / "store" / "checkpoints").exists()
+    (world.folder / "progress" / "metadata").unlink()
+    world.run(world.query())
+    assert world.state() == world.expected
+
+
 def test_a_micro_batch_is_committed_once(world: World) -> None:
     """The update function is not even called again."""
     calls = []
