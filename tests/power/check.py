@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,43 +12,108 @@ from deltalake.exceptions import DeltaError
 
 from statestore import StateStore
 from statestore.errors import StateStoreError
-from statestore.format.names import is_leftover
+from statestore.format.names import WRITERS, generation_of, is_leftover
+from statestore.interop.spark_checkpoints.location import UNFINISHED
 from tests.power.content import Promises, StorePromises, content_of
-from tests.power.disk import Tree, write_tree
+from tests.power.disk import Image, Tree, hash_of
+from tests.power.queries import OUTPUT, output_problems, restart_problems
+from tests.power.tables import table_problems
 
-__all__ = ["problems_of"]
+__all__ = ["Checker"]
+
+_ERRORS = (StateStoreError, OSError, ValueError)
 
 
-def problems_of(tree: Tree, promises: Promises, image: Path, *, go_on: bool) -> list[str]:
-    """Return every promise that the files of a disk break.
+class Checker:
+    """Checks one content of the disk after another."""
 
-    Args:
-        tree: the files.
-        promises: the promises that the program had made.
-        image: a folder for the files; it is replaced.
-        go_on: whether each store must also take its next checkpoint, and collect garbage.
+    def __init__(self, folder: Path) -> None:
+        """Take a folder for the files; anything in it will be deleted."""
+        self._image = Image(folder)
+        self._known: dict[tuple[str, bytes, int], list[str]] = {}
 
-    Returns:
-        The broken promises.
-    """
-    shutil.rmtree(image, ignore_errors=True)
-    write_tree(tree, image)
-    problems = [
-        f"{path} is not what it was"
-        for path, digest in promises.files.items()
-        if hashlib.sha256(tree.get(path) or b"").hexdigest() != digest
-    ]
-    for name, promised in promises.stores.items():
-        try:
-            found = _broken(image / name, promised)
-            if go_on and not found and promised.rekeying is not None:
-                found = _cannot_resume(image, name, promised, promised.rekeying)
+    def problems(self, tree: Tree, promises: Promises, *, go_on: bool, is_whole: bool) -> list[str]:
+        """Return every promise that the files of a disk break.
+
+        Args:
+            tree: the files.
+            promises: the promises that the program had made.
+            go_on: whether each store must also take its next checkpoint, and collect garbage.
+            is_whole: whether the disk has lost nothing.
+
+        Returns:
+            The broken promises. A store whose files and promises did not change since another
+            content is not read again.
+        """
+        problems = [
+            f"{path} is not what it was"
+            for path, digest in promises.files.items()
+            if hashlib.sha256(tree.get(path) or b"").hexdigest() != digest
+        ]
+        for folder, files in promises.locations.items():
+            problems += _usable_too_early(tree, folder, files, promises.files)
+        for folder, facts in promises.tables.items():
+            self._image.show(tree)
+            problems += table_problems(self._image.folder / folder, facts, go_on=go_on)
+            if go_on:
+                self._image.forget()
+        for name, promised in promises.stores.items():
+            own = (f"{name}/", OUTPUT) if promised.restarts else (f"{name}/",)
+            key = name, hash_of(tree, own), promised.number
+            if key not in self._known:
+                self._image.show(tree)
+                self._known[key] = self._checked(name, promised)
+            found = self._known[key]
             if go_on and not found:
-                found = _stuck(image / name, promised)
-        except (StateStoreError, OSError, ValueError) as error:
-            found = [f"{type(error).__name__}: {error}"]
-        problems += [f"{name}: {problem}" for problem in found]
-    return problems
+                self._image.show(tree)
+                self._image.forget()
+                found = self._going_on(name, promised, is_whole)
+            problems += [f"{name}: {problem}" for problem in found]
+        return problems
+
+    def _checked(self, name: str, promised: StorePromises) -> list[str]:
+        try:
+            found = _broken(self._image.folder / name, promised)
+            if not found and promised.restarts is not None:
+                found = output_problems(self._image.folder, name, promised.restarts)
+            return found
+        except _ERRORS as error:
+            return [f"{type(error).__name__}: {error}"]
+
+    def _going_on(self, name: str, promised: StorePromises, is_whole: bool) -> list[str]:
+        folder = self._image.folder
+        try:
+            found = []
+            if promised.restarts is not None:
+                found = restart_problems(folder, name, promised.restarts, is_whole=is_whole)
+            if promised.rekeying is not None:
+                found = _cannot_resume(folder, name, promised, promised.rekeying)
+            return found or _stuck(folder / name, promised)
+        except _ERRORS as error:
+            return [f"{type(error).__name__}: {error}"]
+
+
+def _usable_too_early(
+    tree: Tree, folder: str, final: Mapping[str, str], complete: Mapping[str, str]
+) -> list[str]:
+    """Return what is wrong with a checkpoint location that Spark may start with, or not.
+
+    ``final`` are the files of the usable location, and ``complete`` the files promised by now.
+    """
+    own = {
+        path: data
+        for path, data in tree.items()
+        if data is not None and path.startswith(f"{folder}/")
+        if path in final or "/." not in path  # Spark ignores hidden files, except checksums
+    }
+    is_blocked = any(data.startswith(UNFINISHED) for data in own.values())
+    if final.keys() <= complete.keys():
+        return [f"{folder} is blocked again for Spark"] if is_blocked else []
+    if is_blocked or not own:
+        return []
+    broken = [name for name in final if name not in own]
+    broken += [name for name in own if hashlib.sha256(own[name]).hexdigest() != final.get(name)]
+    return [f"Spark can start with {folder}, where {name} is not whole" for name in broken]
 
 
 def _broken(folder: Path, promised: StorePromises) -> list[str]:
@@ -57,6 +121,8 @@ def _broken(folder: Path, promised: StorePromises) -> list[str]:
     if not (folder / "statestore.json").exists():
         return ["the store is lost"] if promised.visible else []
     store = StateStore.open(str(folder))
+    if gaps := _gaps_of_claims(folder):
+        return [f"claim {number} is missing between others" for number in gaps]
     visible = store.checkpoints()
     missing = promised.visible.keys() - set(visible) if promised.stays else set()
     problems = [f"checkpoint {number} was committed and is lost" for number in sorted(missing)]
@@ -81,6 +147,13 @@ def _broken(folder: Path, promised: StorePromises) -> list[str]:
         if keep.find_key(operator, key).found:  # torn files, which cannot be searched, may exist
             problems.append(f"key {key!r} was reported as gone and is there")
     return problems
+
+
+def _gaps_of_claims(folder: Path) -> list[int]:
+    """Return the missing generations between existing ones, with which a writer seems current."""
+    names = [f"{WRITERS}/{path.name}" for path in folder.glob(f"{WRITERS}/*")]
+    there = {number for name in names if (number := generation_of(name))}
+    return [number + 1 for number in sorted(there)[:-1] if number + 1 not in there]
 
 
 def _unreadable_tables(store: StateStore) -> list[str]:

@@ -12,7 +12,9 @@ Two kinds of file systems are modelled.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +22,7 @@ from random import Random
 
 from tests.power.recording import Record, Recording
 
-__all__ = ["Disk", "Tree", "UnknownCallError", "contents_of", "write_tree"]
+__all__ = ["Disk", "Image", "Tree", "UnknownCallError", "contents_of", "hash_of"]
 
 _PAGE = 4096
 
@@ -151,18 +153,20 @@ class Disk:
         """Return all names, of files that have only their durable bytes."""
         return self._tree(lambda folder: folder.now, lambda file: file.durable)
 
+    def journals(self) -> Iterator[Tree]:
+        """Yield what an ordered file system may leave, for each end of its journal.
+
+        The changes of names up to this end are kept. The data that was not synced is either kept
+        or lost.
+        """
+        for last in range(self._journaled, self._numbers + 1):
+            yield self._tree(_journal(last), lambda file: bytes(file.now))
+            yield self._tree(_journal(last), lambda file: file.durable)
+
     def ordered(self, chance: Random) -> Tree:
         """Draw what an ordered file system may leave."""
         last = chance.randint(self._journaled, self._numbers)
-
-        def names(folder: _Folder) -> dict[str, int]:
-            left = dict(folder.durable)
-            for number, change in folder.pending:
-                if number <= last:
-                    _rename(left, change)
-            return left
-
-        return self._tree(names, lambda file: _prefix(file, chance))
+        return self._tree(_journal(last), lambda file: _prefix(file, chance))
 
     def weak(self, chance: Random) -> Tree:
         """Draw what a weak file system may leave."""
@@ -196,6 +200,19 @@ class Disk:
                     known[child] = data(self._files[child])
                 tree[path + name] = known[child]
         return tree
+
+
+def _journal(last: int) -> Callable[[_Folder], dict[str, int]]:
+    """Return a function for the names in a folder after the changes up to a number."""
+
+    def names(folder: _Folder) -> dict[str, int]:
+        left = dict(folder.durable)
+        for number, change in folder.pending:
+            if number <= last:
+                _rename(left, change)
+        return left
+
+    return names
 
 
 def _rename(names: dict[str, int], change: _Names) -> None:
@@ -265,11 +282,47 @@ def contents_of(folder: Path) -> Tree:
     return tree
 
 
-def write_tree(tree: Tree, folder: Path) -> None:
-    """Write files into an empty folder."""
-    folder.mkdir()
+def hash_of(tree: Tree, prefixes: tuple[str, ...] = ("",)) -> bytes:
+    """Return a hash of the files and folders whose paths begin with one of the prefixes."""
+    digest = hashlib.blake2b(digest_size=16)
     for path, data in sorted(tree.items()):
-        if data is None:
-            (folder / path).mkdir()
-        else:
-            (folder / path).write_bytes(data)
+        if path.startswith(prefixes):
+            kind = b"folder" if data is None else hashlib.blake2b(data, digest_size=16).digest()
+            digest.update(path.encode() + b"\0" + kind)
+    return digest.digest()
+
+
+class Image:
+    """A real folder that gets one tree after another; only the differences are written."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take the folder; anything in it will be deleted."""
+        self.folder = folder
+        self._tree: Tree | None = None
+
+    def show(self, tree: Tree) -> None:
+        """Make the folder contain exactly the files of a tree."""
+        if self._tree is None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.mkdir()
+        before = self._tree or {}
+        for path in sorted(before.keys() - tree.keys(), reverse=True):
+            _remove(self.folder / path, is_folder=before[path] is None)
+        for path, data in sorted(tree.items()):
+            if path in before and before[path] == data:
+                continue
+            if path in before:
+                _remove(self.folder / path, is_folder=before[path] is None)
+            if data is None:
+                (self.folder / path).mkdir()
+            else:
+                (self.folder / path).write_bytes(data)
+        self._tree = tree
+
+    def forget(self) -> None:
+        """Say that something else has changed the folder: the next tree is written as a whole."""
+        self._tree = None
+
+
+def _remove(path: Path, *, is_folder: bool) -> None:
+    path.rmdir() if is_folder else path.unlink()

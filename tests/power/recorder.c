@@ -35,7 +35,7 @@ enum {
 };
 
 struct record {
-  uint64_t kind, inode, parent, to_parent, offset, name_bytes, to_name_bytes, data_bytes;
+  uint64_t process, kind, inode, parent, to_parent, offset, name_bytes, to_name_bytes, data_bytes;
 };
 
 /* A name in a folder. */
@@ -118,6 +118,7 @@ static void append(const void *bytes, size_t count) {
 
 static void put(struct record record, const char *name, const char *to_name, const void *data) {
   int saved = errno;
+  record.process = getpid();
   record.name_bytes = strlen(name);
   record.to_name_bytes = strlen(to_name);
   append(&record, sizeof record);

@@ -24,13 +24,16 @@ from tests.syntax import ROOT
 
 __all__ = ["Record", "Recording", "facts_of", "mark", "record", "recorder", "settle"]
 
-_HEADER = struct.Struct("<8Q")
+_HEADER = struct.Struct("<9Q")
 _SOURCE = Path(__file__).with_name("recorder.c")
 
 
 @dataclass(frozen=True)
 class Record:
-    """One call: its kind, as in ``recorder.c``, and the inodes, names and bytes it was about."""
+    """One call: its kind, as in ``recorder.c``, and the inodes, names and bytes it was about.
+
+    ``process`` is the id of the process that made it.
+    """
 
     kind: str
     inode: int
@@ -40,6 +43,7 @@ class Record:
     name: str
     to_name: str
     data: bytes
+    process: int = 0
 
 
 @dataclass(frozen=True)
@@ -101,10 +105,10 @@ def record(module: str, words: tuple[str, ...], folder: Path, loses: str = "") -
 def _read(log: Path) -> Iterator[Record]:
     with log.open("rb") as file:
         while header := file.read(_HEADER.size):
-            kind, inode, parent, to_parent, offset, *lengths = _HEADER.unpack(header)
+            process, kind, inode, parent, to_parent, offset, *lengths = _HEADER.unpack(header)
             name, to_name, data = (file.read(length) for length in lengths)
             texts = name.decode(), to_name.decode()
-            yield Record(chr(kind), inode, parent, to_parent, offset, *texts, data)
+            yield Record(chr(kind), inode, parent, to_parent, offset, *texts, data, process)
 
 
 def mark(what: str, **facts: Any) -> None:

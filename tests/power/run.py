@@ -11,7 +11,6 @@ program must hold for each of them (``check.py``). A broken promise makes the ex
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import sys
 import tempfile
@@ -21,16 +20,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from tests.power.check import problems_of
+from tests.power import spark_subjects, subjects
+from tests.power.check import Checker
 from tests.power.content import Promises
-from tests.power.disk import Disk, Tree, contents_of
+from tests.power.disk import Disk, Tree, contents_of, hash_of
 from tests.power.recording import Recording, record
-from tests.power.subjects import SUBJECTS
 
-__all__ = ["PROGRAM", "Plan", "Result", "main", "replay"]
+__all__ = ["SUBJECTS", "Plan", "Result", "main", "replay"]
 
-PROGRAM = "tests.power.subjects"
+SUBJECTS: dict[str, str] = {
+    name: program.__name__ for program in (subjects, spark_subjects) for name in program.SUBJECTS
+}
+"""The module of each program, by its name."""
+
 _MOST_PROBLEMS = 20
+_WHOLE = "nothing lost"
 
 
 @dataclass(frozen=True)
@@ -42,19 +46,29 @@ class Plan:
         draws: random contents of each kind of file system after each call.
         share: the share of the calls after which the power fails.
         go_on: the share of the contents on which each store also goes on.
+        losses: False if only processes die, and the disk loses nothing.
     """
 
     seed: int = 1
     draws: int = 2
     share: float = 1.0
     go_on: float = 0.2
+    losses: bool = True
 
 
 @dataclass
 class Result:
-    """What was tried: calls, failures with different contents, and the broken promises."""
+    """What was tried.
+
+    Attributes:
+        calls: the calls that can have changed the disk.
+        cuts: the calls after which the power failed.
+        failures: the different contents that were checked.
+        problems: the broken promises.
+    """
 
     calls: int = 0
+    cuts: int = 0
     failures: int = 0
     problems: list[str] = field(default_factory=list)
 
@@ -70,21 +84,25 @@ def replay(recording: Recording, plan: Plan) -> Result:
     Returns:
         The result. It also has a problem if the log is not what the program did to its folder.
     """
-    disk, promises, chance, result = Disk(recording), Promises(), Random(plan.seed), Result()
+    disk, chance, result = Disk(recording), Random(plan.seed), Result()
+    promises, checker = Promises(recording.records), Checker(recording.root)
     real, known = contents_of(recording.root), set[tuple[bytes, int]]()
     for number, call in enumerate(recording.records):
-        result.calls += 1
         if not disk.play(call):
             promises.read(call)
-        elif chance.random() > plan.share:
-            continue
-        for how, tree in _contents(disk, plan.draws, chance):
-            content = _hash(tree), promises.number
+        else:
+            result.calls += 1
+            if chance.random() > plan.share:
+                continue
+            result.cuts += 1
+        for how, tree in _contents(disk, plan, chance):
+            content = hash_of(tree), promises.number
             if content in known:
                 continue
             known.add(content)
             result.failures += 1
-            found = problems_of(tree, promises, recording.root, go_on=chance.random() < plan.go_on)
+            go_on = chance.random() < plan.go_on
+            found = checker.problems(tree, promises, go_on=go_on, is_whole=how == _WHOLE)
             where = f"call {number} ({call.kind} {call.name or call.to_name}), {how}"
             result.problems += [f"{where}: {problem}" for problem in found]
         if len(result.problems) > _MOST_PROBLEMS:
@@ -94,21 +112,17 @@ def replay(recording: Recording, plan: Plan) -> Result:
     return result
 
 
-def _contents(disk: Disk, draws: int, chance: Random) -> Iterator[tuple[str, Tree]]:
+def _contents(disk: Disk, plan: Plan, chance: Random) -> Iterator[tuple[str, Tree]]:
+    yield _WHOLE, disk.all_kept()
+    if not plan.losses:
+        return
     yield "all unsynced changes lost", disk.all_lost()
-    yield "nothing lost", disk.all_kept()
     yield "names without data", disk.names_only()
-    for _ in range(draws):
+    for tree in disk.journals():
+        yield "an ordered file system, cut in its journal", tree
+    for _ in range(plan.draws):
         yield "an ordered file system", disk.ordered(chance)
         yield "a weak file system", disk.weak(chance)
-
-
-def _hash(tree: Tree) -> bytes:
-    digest = hashlib.blake2b(digest_size=16)
-    for path, data in sorted(tree.items()):
-        kind = b"folder" if data is None else hashlib.blake2b(data, digest_size=16).digest()
-        digest.update(path.encode() + b"\0" + kind)
-    return digest.digest()
 
 
 def main() -> int:
@@ -117,23 +131,25 @@ def main() -> int:
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--go-on", type=float, default=0.2)
+    parser.add_argument("--only-processes", action="store_true", help="lose nothing of the disk")
     parser.add_argument("--share", type=float, default=1.0)
     parser.add_argument("--subjects", default=",".join(SUBJECTS))
     parser.add_argument("--loses", choices=["", "files", "folders"], default="")
     given = parser.parse_args()
-    plan = Plan(given.seed, given.draws, given.share, given.go_on)
+    losses = not given.only_processes
+    plan = Plan(given.seed, given.draws, given.share, given.go_on, losses)
     failed, place = False, os.environ.get("PYTEST_DEBUG_TEMPROOT")
     for name in given.subjects.split(","):
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="statestore-power-", dir=place) as folder:
-            recording = record(PROGRAM, (name,), Path(folder), given.loses)
+            recording = record(SUBJECTS[name], (name,), Path(folder), given.loses)
             result = replay(recording, plan)
         for problem in result.problems:
             print(f"{name}: {problem}")
         failed = failed or bool(result.problems)
         seconds = time.monotonic() - began
         print(
-            f"{name}: {result.calls} calls, {result.failures} contents, "
+            f"{name}: {result.calls} calls, {result.cuts} cuts, {result.failures} contents, "
             f"{len(result.problems)} broken promises, {seconds:.0f} s",
             flush=True,
         )

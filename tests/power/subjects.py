@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,7 @@ from statestore import (
 )
 from statestore.format.names import KEY_GROUP
 from statestore.interop.flink_savepoints.exporting.export_state import export_savepoint
+from statestore.maintenance.gc import CollectedGarbage
 from tests.power.content import (
     Content,
     complete,
@@ -37,11 +41,13 @@ from tests.power.content import (
     purged,
     rekeying,
     sorted_rows,
+    table,
 )
 from tests.power.recording import settle
+from tests.power.tables import append_rows, create_table
 from tests.syntax import ROOT
 
-__all__ = ["SUBJECTS", "main"]
+__all__ = ["STORE", "SUBJECTS", "Job", "Totals", "main"]
 
 KEY_GROUPS = 4
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64())])
@@ -55,10 +61,19 @@ class Job:
     def __init__(self, root: Path, name: str = STORE, **options: Any) -> None:
         """Open a store in the recorded folder."""
         options = {"table_format": "parquet", "layout": "partitioned"} | options
-        self.name, self.store = name, StateStore.open(str(root / name), **options)
+        self.name, self._open = name, partial(StateStore.open, str(root / name), **options)
+        self.store = self._open()
         self.totals: Totals = {}
         self.offset = 0
         self.known: dict[int, Content] = {}
+
+    def replace_writer(self) -> None:
+        """Open the store again, so that its next checkpoint claims the next generation."""
+        self.store = self._open()
+
+    def rows(self, totals: Totals) -> Any:
+        """Return totals as the rows that are written."""
+        return pa.table({"user": list(totals), "n": list(totals.values())}, schema=SCHEMA)
 
     def content(self) -> Content:
         """Return what the next checkpoint has."""
@@ -76,11 +91,13 @@ class Job:
         may(self.name, content)
         with self.store.snapshot(parallelism=2) as checkpoint:
             if len(self.totals) == len(changes or self.totals):
+                rows = self.rows(self.totals)
                 checkpoint.write_keyed(
-                    "users", "totals", _table(self.totals), key="user", max_parallelism=KEY_GROUPS
+                    "users", "totals", rows, key="user", max_parallelism=KEY_GROUPS
                 )
             else:
-                given = Changes(_table(changes or {}), [{"user": user} for user in deletes] or None)
+                rows = self.rows(changes or {})
+                given = Changes(rows, [{"user": user} for user in deletes] or None)
                 checkpoint.write_changes("users", "totals", given)
             checkpoint.write_union("source", "offsets", [content["source/offsets"], []])
         self.commits({checkpoint.id: content})
@@ -98,17 +115,13 @@ class Job:
         assert number is not None, "the command made no checkpoint"
         self.commits({number: self.content()})
 
-    def expire(self, retain: int) -> None:
+    def expire(self, retain: int) -> CollectedGarbage:
         """Expire checkpoints, and collect garbage."""
         leaving(self.name)
         self.store.maintenance.expire(retain=retain)
         self.known = {number: self.known[number] for number in self.store.checkpoints()}
         has(self.name, self.known)
-        self.store.maintenance.gc(minimum_age="0")
-
-
-def _table(totals: Totals) -> pa.Table:
-    return pa.table({"user": list(totals), "n": list(totals.values())}, schema=SCHEMA)
+        return self.store.maintenance.gc(minimum_age="0")
 
 
 def _users(count: int, factor: int = 1) -> Totals:
@@ -164,6 +177,19 @@ def collect(root: Path) -> None:
     job.write({"u3": 7})
 
 
+def claims(root: Path) -> None:
+    """Replace the writer of a store, and collect the claims of the writers that were replaced."""
+    job = Job(root)
+    for replaced, gone in ((3, (1, 2)), (2, (3, 4))):
+        job.write(_users(2, job.offset))
+        for _ in range(replaced):
+            job.replace_writer()
+            job.write(_users(2, job.offset))
+        for path in (root / STORE / "writers").iterdir():
+            os.utime(path, (0, 0))  # replaced long ago
+        assert job.expire(retain=1).claims == gone
+
+
 def edit(root: Path) -> None:
     """Edit a base with changes, twice."""
     job = Job(root)
@@ -181,6 +207,22 @@ def edit(root: Path) -> None:
         lambda: keep.edit("users", "totals", delete=["u3"]).new_checkpoint_id,
     )
     job.write({"u4": 400})
+
+
+def edit_sql(root: Path) -> None:
+    """Edit a base with changes in DuckDB; its database and the spilled rows are recorded, too."""
+    (root / "temporary").mkdir()
+    tempfile.tempdir = str(root / "temporary")
+    job = Job(root, parquet=ParquetOptions(memory_bytes=2500))
+    job.write(_users(60))
+    job.write({"u1": 100})
+    keep = job.store.maintenance
+    sql = "SELECT user, n * 2 AS n FROM state WHERE n % 3 != 0 ORDER BY n DESC"
+    job.derives(
+        {user: n * 2 for user, n in job.totals.items() if n % 3},
+        lambda: keep.edit("users", "totals", sql=sql).new_checkpoint_id,
+    )
+    job.write({"u1": 400})
 
 
 def rekey(root: Path) -> None:
@@ -204,6 +246,18 @@ def export(root: Path) -> None:
     complete(root, "rows")
     export_savepoint(job.store, str(root / "savepoint"))
     complete(root, "savepoint")
+
+
+def outputs(root: Path) -> None:
+    """Append numbered rows to a new Delta table, and to one whose log gets checkpoints."""
+    create_table(root / "out")
+    settle()
+    for folder, count in (("new", 2), ("out", 7)):
+        rows = [number + 1 for number in range(count)]
+        table(folder, -1, rows)
+        for number in range(count):
+            append_rows(root / folder, number, rows)
+            table(folder, number, rows)
 
 
 def purge(root: Path, **options: Any) -> None:
@@ -322,8 +376,22 @@ def command(root: Path) -> None:
 SUBJECTS: dict[str, Callable[[Path], None]] = {
     subject.__name__: subject
     for subject in (
-        *(snapshot, changes, collect, edit, rekey, purge, purge_delta, copy, export),
-        *(processes, upgrade, command, delta),
+        snapshot,
+        changes,
+        collect,
+        claims,
+        edit,
+        edit_sql,
+        rekey,
+        purge,
+        purge_delta,
+        copy,
+        export,
+        outputs,
+        processes,
+        upgrade,
+        command,
+        delta,
     )
 }
 

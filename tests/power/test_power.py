@@ -6,48 +6,87 @@ libraries and processes.
 
 from __future__ import annotations
 
+import json
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from tests.power.disk import Disk, UnknownCallError, contents_of
+from statestore import StateStore
+from statestore.interop.spark_checkpoints.location import UNFINISHED
+from tests.power import spark_subjects, subjects
+from tests.power.check import Checker
+from tests.power.content import Promises
+from tests.power.disk import Disk, Tree, UnknownCallError, contents_of
 from tests.power.recording import Record, Recording, record
-from tests.power.run import PROGRAM, Plan, replay
-from tests.power.subjects import SUBJECTS
+from tests.power.run import SUBJECTS, Plan, Result, replay
 
 pytestmark = pytest.mark.slow
 
 
-def failures(subject: str, folder: Path, plan: Plan, loses: str = "") -> tuple[int, list[str]]:
-    """Return the number of contents that were checked, and the broken promises."""
-    recording = record(PROGRAM, (subject,), folder, loses)
-    result = replay(recording, plan)
-    return result.failures, result.problems
+LARGE = (
+    *("changes", "collect", "command", "delta", "processes", "purge", "purge_delta", "rekey"),
+    "upgrade",
+)
+"""Programs whose cuts take longer than a few seconds."""
+SMALL = sorted(set(subjects.SUBJECTS) - set(LARGE))
 
 
-@pytest.mark.parametrize(("subject", "share"), [("snapshot", 0.3), ("collect", 0.05)])
-def test_a_committed_checkpoint_survives_a_power_failure(
-    subject: str, share: float, tmp_path: Path
-) -> None:
-    number, problems = failures(subject, tmp_path, Plan(draws=1, share=share, go_on=0.1))
-    assert problems == []
-    assert number > 20
+def tried(subject: str, folder: Path, plan: Plan, loses: str = "") -> Result:
+    """Record a program, and fail the power."""
+    return replay(record(SUBJECTS[subject], (subject,), folder, loses), plan)
+
+
+@pytest.mark.parametrize("subject", SMALL)
+def test_each_prefix_of_the_calls_keeps_all_promises(subject: str, tmp_path: Path) -> None:
+    """The processes die after any of the calls, and the disk loses nothing."""
+    result = tried(subject, tmp_path, Plan(losses=False, go_on=0.05))
+    assert result.problems == []
+    assert result.cuts == result.calls > 80
+
+
+@pytest.mark.parametrize("subject", ["snapshot", "outputs"])
+def test_the_power_may_fail_after_any_call(subject: str, tmp_path: Path) -> None:
+    result = tried(subject, tmp_path, Plan(draws=1, go_on=0.05))
+    assert result.problems == []
+    assert result.cuts == result.calls > 80
+
+
+def test_a_held_checkpoint_survives_a_power_failure(tmp_path: Path) -> None:
+    result = tried("collect", tmp_path, Plan(draws=1, share=0.05, go_on=0.1))
+    assert result.problems == []
+    assert result.failures > 20
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_every_program_survives_a_power_failure(subject: str, tmp_path: Path) -> None:
-    number, problems = failures(subject, tmp_path, Plan(seed=2, draws=2, share=0.5))
-    assert problems == []
-    assert number > 50
+    """After every call, with one content of each random kind."""
+    has_jvm = subject in spark_subjects.SUBJECTS
+    result = tried(subject, tmp_path, Plan(seed=2, draws=1, go_on=0.01 if has_jvm else 0.1))
+    assert result.problems == []
+    assert result.cuts == result.calls > 80
+
+
+@pytest.mark.long
+def test_the_recorder_sees_the_jvm_and_its_workers(tmp_path: Path) -> None:
+    recording = record(SUBJECTS["locations"], ("locations",), tmp_path)
+    written = {call.process for call in recording.records if call.kind == "W"}
+    assert len(written) >= 3, "the driver, the JVM and a Python worker write"
 
 
 @pytest.mark.parametrize("loses", ["files", "folders"])
 def test_a_missing_fsync_is_detected(loses: str, tmp_path: Path) -> None:
     """The recorder omits the fsync of files, or of folders, from the log."""
-    _, problems = failures("snapshot", tmp_path, Plan(draws=1, go_on=0), loses)
+    problems = tried("snapshot", tmp_path, Plan(draws=1, go_on=0), loses).problems
     assert any("is lost" in one or "missing" in one or "damaged" in one for one in problems)
+
+
+@pytest.mark.parametrize("loses", ["files", "folders"])
+def test_a_missing_fsync_of_an_output_is_detected(loses: str, tmp_path: Path) -> None:
+    problems = tried("outputs", tmp_path, Plan(draws=1, go_on=0), loses).problems
+    assert any("new: " in problem or "out: " in problem for problem in problems)
 
 
 def test_the_log_explains_every_file(tmp_path: Path) -> None:
@@ -110,6 +149,16 @@ def test_a_file_that_was_not_synced_may_replace_another_one_without_its_bytes() 
     assert not any(tree["a"] == b"\0\0\0" for tree in ordered)
 
 
+def test_a_journal_is_cut_at_each_of_its_changes() -> None:
+    """The two names of a rename in one folder change together."""
+    disk = disk_after(*REPLACED)
+    assert [*disk.journals()] == [
+        *({"a": b"old"}, {"a": b"old"}),
+        *({"a": b"old", "b": b"new"}, {"a": b"old", "b": b""}),
+        *({"a": b"new"}, {"a": b""}),
+    ]
+
+
 def test_an_fsync_keeps_what_it_covers() -> None:
     """The fsync of a file is enough for its name in the journal, but not in POSIX."""
     disk = disk_after(*REPLACED, call("F", 3))
@@ -123,3 +172,41 @@ def test_a_deleted_file_returns_unless_its_folder_is_synced() -> None:
     calls = (*REPLACED, call("F", 3), call("F", 1), call("U", 0, "a"))
     assert disk_after(*calls).all_lost() == {"a": b"new"}
     assert disk_after(*calls, call("F", 1)).all_lost() == {}
+
+
+def promise(what: str, **facts: object) -> Record:
+    return call("M", data=json.dumps({"what": what, **facts}).encode())
+
+
+def test_a_location_that_spark_may_use_too_early_is_detected(tmp_path: Path) -> None:
+    whole: Tree = {"to": None, "to/metadata": b"id", "to/.metadata.crc": b"sum"}
+    files = {name: sha256(data).hexdigest() for name, data in whole.items() if data is not None}
+    marks = [promise("location", folder="to"), promise("complete", folder="to", files=files)]
+    promises, checker = Promises(marks), Checker(tmp_path / "image")
+
+    def problems(changes: Tree, *without: str) -> list[str]:
+        tree = {name: data for name, data in (whole | changes).items() if name not in without}
+        return checker.problems(tree, promises, go_on=False, is_whole=False)
+
+    promises.read(marks[0])
+    assert problems({}) == problems({"to/.temporary": b""}) == []
+    assert problems({}, *whole) == problems({"to/offsets/2": UNFINISHED}, "to/metadata") == []
+    early = "Spark can start with to, where to/{} is not whole"
+    assert problems({}, "to/metadata") == [early.format("metadata")]
+    assert problems({"to/.metadata.crc": b""}) == [early.format(".metadata.crc")]
+    promises.read(marks[1])
+    assert problems({}) == []
+    assert problems({"to/offsets/2": UNFINISHED}) == ["to is blocked again for Spark"]
+
+
+def test_a_gap_between_claims_is_detected(tmp_path: Path) -> None:
+    for number in range(3):
+        store = StateStore.open(str(tmp_path / "root" / "store"), table_format="parquet")
+        with store.snapshot(parallelism=1) as checkpoint:
+            checkpoint.write_union("source", "offsets", [[{"offset": number}]])
+    promises = Promises([mark := promise("leaving", store="store")])
+    promises.read(mark)
+    tree = contents_of(tmp_path / "root")
+    del tree["store/writers/0000000002.json"]
+    found = Checker(tmp_path / "image").problems(tree, promises, go_on=False, is_whole=True)
+    assert found == ["store: claim 2 is missing between others"]
