@@ -3,10 +3,12 @@
     python -m tests.simulate.run --steps 100000
 
 Prints one line with counts. For each violation it prints the seed, the violation and the shortest
-plan that reproduces it, and the exit code is 1. ``--seed N --steps 1`` runs one schedule again, and
-``--trace`` prints its calls. With ``--release 0.1.0`` some actors are of that release, which
-``make build/release-0.1.0/.ready`` builds. With ``--judge`` other actors read the stores meanwhile,
-and a linearizability checker judges all operations.
+plan that reproduces it, and the exit code is 1. ``--seed N --steps 1`` runs one schedule again.
+
+* With ``--trace`` it prints the calls and the operations of a violation too.
+* With ``--release 0.1.0`` some actors are of it; ``make build/release-0.1.0/.ready`` builds it.
+* With ``--judge`` other actors read the stores meanwhile, and a linearizability checker judges all
+  operations.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import sys
 import time
 from collections import Counter
 
+from tests.linearizability.history import History
 from tests.simulate.judged import KIND, Judged, judged, simulate_judged
 from tests.simulate.plans import MIXES, drawn
 from tests.simulate.shrink import shrunk
@@ -68,6 +71,15 @@ def run_schedules(
     return counts, calls, wrong
 
 
+def _told(history: History) -> list[str]:
+    """Return one line for each operation, in the order of the calls."""
+    return [
+        f"{each.called}-{each.returned} client {each.client}: {each.kind} "
+        f"{each.name or each.number or ''}{[*each.numbers] or ''} {each.value} {each.outcome}"
+        for each in sorted(history, key=lambda each: each.called)
+    ]
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command with these arguments; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulate.run", description=__doc__)
@@ -106,6 +118,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"seed {seed} ({mix}): {short.wrong[0]}: {short.wrong[1]}\n{short.plan}")
         if asked.trace:
             print(*simulate(short.plan, trace=True).trace, sep="\n")
+            for store, history in sorted(short.histories.items()):
+                print(f"operations on {store}:", *_told(history), sep="\n  ")
         print(*(f"  told: {error}" for error in short.errors), sep="\n")
     seconds = time.monotonic() - began
     kinds = ", ".join(f"{number} {what}" for what, number in counts.most_common())

@@ -25,7 +25,7 @@ from tests.simulate.bucket import Bucket, SimulatedS3
 from tests.simulate.check import Checker
 from tests.simulate.judged import Judged, simulate_judged
 from tests.simulate.plans import MIXES, drawn
-from tests.simulate.run import run_schedules
+from tests.simulate.run import main, run_schedules
 from tests.simulate.scheduler import Event
 from tests.simulate.simulation import Outcome, Plan, simulate
 
@@ -229,3 +229,20 @@ def test_a_fault_of_the_store_is_found(
     request.getfixturevalue("overlooking")
     break_it(monkeypatch)
     assert violated(simulate(plan)) == models
+
+
+def test_the_command_prints_the_shortest_plan_and_its_operations(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lists lack the newest checkpoint, which only actors that list checkpoints notice."""
+    found = StateStore.checkpoints
+    monkeypatch.setattr(StateStore, "checkpoints", lambda store: found(store)[:-1])
+    asked = ["--steps", "1", "--seed", "1", "--mix", "jobs", "--trace"]
+    assert main(asked) == 0
+    assert main([*asked, "--judge"]) == 1
+    printed = capsys.readouterr().out
+    assert "not linearizable: a is not linearizable as a list" in printed
+    assert printed.count(": job on a") == 0
+    assert printed.count(": watch on a") == 1
+    assert ": list [1]" in printed
+    assert "1 histories of" in printed
