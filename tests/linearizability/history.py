@@ -19,13 +19,14 @@ __all__ = [
     "commit",
     "expire",
     "hold",
+    "latest",
     "list_ids",
     "look_up",
     "read",
     "release",
 ]
 
-Kind = Literal["commit", "read", "list", "expire", "hold", "look up", "release"]
+Kind = Literal["commit", "read", "list", "latest", "expire", "hold", "look up", "release"]
 Outcome = Literal["done", "refused", "unknown"]
 
 
@@ -78,6 +79,11 @@ def list_ids(client: int, called: int, returned: int, numbers: Sequence[int]) ->
     return Operation(
         client=client, kind="list", called=called, returned=returned, numbers=tuple(numbers)
     )
+
+
+def latest(client: int, called: int, returned: int, number: int) -> Operation:
+    """Return a read of the newest checkpoint; ``number`` is 0 if there was none."""
+    return Operation(client=client, kind="latest", called=called, returned=returned, number=number)
 
 
 def expire(

@@ -9,6 +9,7 @@ from tests.linearizability.history import (
     commit,
     expire,
     hold,
+    latest,
     list_ids,
     look_up,
     read,
@@ -23,6 +24,7 @@ HELD = hold(0, 0, 1, "name", 1, "done")
 
 LINEARIZABLE: dict[str, History] = {
     "nothing happens": [],
+    "a read before the first commit": [latest(1, 0, 1, 0), commit(0, 2, 3, 1, "a", "done")],
     "one after the other": [
         commit(0, 0, 1, 1, "a", "done"),
         list_ids(1, 2, 3, [1]),
@@ -35,6 +37,7 @@ LINEARIZABLE: dict[str, History] = {
         list_ids(1, 2, 3, [5]),
         commit(2, 4, 5, 3, "b", "done"),
         list_ids(1, 6, 7, [3, 5]),
+        latest(1, 8, 9, 5),
     ],
     "a list during a commit does not have it yet": [
         commit(0, 0, 9, 1, "a", "done"),
@@ -129,6 +132,14 @@ VIOLATIONS: dict[str, tuple[list[str], History]] = {
     "a commit that was reported is not listed": (
         ["list"],
         [commit(0, 0, 1, 1, "a", "done"), list_ids(1, 2, 3, [])],
+    ),
+    "a reader gets an old checkpoint as the newest": (
+        ["list"],
+        [*TWO, latest(1, 4, 5, 1)],
+    ),
+    "a reader of the newest checkpoint finds none": (
+        ["list"],
+        [*TWO, latest(1, 4, 5, 0)],
     ),
     "two readers see two commits in different orders": (
         ["list"],

@@ -23,6 +23,7 @@ from tests.linearizability.history import (
     commit,
     expire,
     hold,
+    latest,
     list_ids,
     look_up,
     read,
@@ -125,6 +126,10 @@ class OperationLog:
     def has_read(self, store: str, called: int, number: int, token: str) -> None:
         """Record the token of a checkpoint that an actor has read; empty if it was not there."""
         self._add(store, read(self._client(), called, self.now(), number, token))
+
+    def got_newest(self, store: str, called: int, number: int) -> None:
+        """Record the newest checkpoint that an actor has read; 0 if there was none."""
+        self._add(store, latest(self._client(), called, self.now(), number))
 
     def looked_up(self, store: str, called: int, name: str, number: int) -> None:
         """Record the checkpoint of a savepoint that an actor has read; 0 if it was not there."""

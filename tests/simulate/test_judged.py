@@ -55,7 +55,7 @@ def test_only_runs_in_which_a_store_went_back_are_left_out() -> None:
 def test_the_histories_have_every_kind_of_operation() -> None:
     plan = Plan("s3", 3, (JOB, SAVEPOINT, EXPIRE, Actor("unsave", "unsave1", 3.0), WATCH))
     kinds = {each.kind for each in simulate(plan).histories["a"]}
-    assert kinds == {"commit", "read", "list", "expire", "hold", "look up", "release"}
+    assert kinds == {"commit", "read", "list", "latest", "expire", "hold", "look up", "release"}
 
 
 # --- faults of the store --------------------------------------------------------------------------

@@ -180,7 +180,7 @@ def reader(run: Run, actor: Actor) -> None:
 
 
 def watch(run: Run, actor: Actor) -> None:
-    """List the checkpoints again and again, and read the listed ones and a savepoint."""
+    """List the checkpoints repeatedly, and read the listed ones, the newest and a savepoint."""
     store, log, name = run.world.store(actor.store), run.world.log, actor.option("name", "keep")
     known: set[int] = set()
     for number in range(actor.option("count", 1)):
@@ -196,7 +196,11 @@ def watch(run: Run, actor: Actor) -> None:
                 called = log.now()
                 log.has_read(actor.store, called, checkpoint_id, _token(store, checkpoint_id))
             called = log.now()
-            log.looked_up(actor.store, called, name, _checkpoint_of(store, name))
+            if (newest := _checkpoint_of(store, "latest")) is not None:
+                log.got_newest(actor.store, called, newest)
+            called = log.now()
+            if (kept := _checkpoint_of(store, name)) is not None:
+                log.looked_up(actor.store, called, name, kept)
 
 
 def _token(store: StateStore, checkpoint_id: int) -> str:
@@ -206,11 +210,12 @@ def _token(store: StateStore, checkpoint_id: int) -> str:
         return ""
 
 
-def _checkpoint_of(store: StateStore, savepoint: str) -> int:
+def _checkpoint_of(store: StateStore, reference: str) -> int | None:
+    """Return the id, 0 if there is none, or None if its files were collected during the read."""
     try:
-        return store.manifest(savepoint).checkpoint_id
-    except CheckpointNotFoundError:
-        return 0
+        return store.manifest(reference).checkpoint_id
+    except CheckpointNotFoundError as error:
+        return None if "garbage-collected" in str(error) else 0
 
 
 def compact(run: Run, actor: Actor) -> None:

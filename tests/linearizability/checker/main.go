@@ -69,7 +69,7 @@ func judge(history []operation) []string {
 		model porcupine.NondeterministicModel
 	}{
 		{"register", []string{"commit", "read", "expire"}, register},
-		{"list", []string{"commit", "list", "expire"}, list},
+		{"list", []string{"commit", "list", "latest", "expire"}, list},
 		{"savepoint", []string{"hold", "look up", "release"}, savepoint},
 	} {
 		var operations []porcupine.Operation
@@ -116,8 +116,9 @@ var register = porcupine.NondeterministicModel{
 	},
 }
 
-// All checkpoints: a list returns the ids that were committed and not expired before it. An id is
-// never used again. The newest checkpoint does not expire.
+// All checkpoints: a list returns the ids that were committed and not expired before it, and a read
+// of the newest checkpoint the greatest of them. An id is never used again. The newest checkpoint
+// does not expire.
 var list = porcupine.NondeterministicModel{
 	Init: func() []interface{} { return []interface{}{""} },
 	Step: func(state, input, _ interface{}) []interface{} {
@@ -126,10 +127,12 @@ var list = porcupine.NondeterministicModel{
 		switch step.Kind {
 		case "list":
 			return when(fmt.Sprint(visible) == fmt.Sprint(sorted(step.Numbers)), before)
+		case "latest":
+			return when(step.Number == newest(visible), before)
 		case "expire":
 			others := without(visible, step.Number)
 			isVisible, isUsed := contains(visible, step.Number), contains(used, step.Number)
-			possible := isVisible && step.Number < visible[len(visible)-1]
+			possible := isVisible && step.Number < newest(visible)
 			return expired(step, before, stateOf(others, used), possible, isUsed && !isVisible)
 		}
 		after := stateOf(append(visible, step.Number), append(used, step.Number))
@@ -205,6 +208,14 @@ func stateOf(visible, used []int) string {
 		state.WriteString(" ")
 	}
 	return state.String()
+}
+
+// newest returns the last id, or 0 if there is none.
+func newest(visible []int) int {
+	if len(visible) == 0 {
+		return 0
+	}
+	return visible[len(visible)-1]
 }
 
 // idsOf returns the ids in a state, in order.
