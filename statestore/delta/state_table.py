@@ -81,7 +81,7 @@ def refuse_tables(storage: Storage, manifest: Manifest) -> None:
 
     Raises the InvalidArgumentError of :func:`open_table`.
     """
-    for table_format in {entry.table.format for entry in manifest.parts}:
+    for table_format in sorted({entry.table.format for entry in manifest.parts}):
         open_table(table_format, storage)
 
 

@@ -58,7 +58,7 @@ def _drop_shown(
     for table, newest in versions.items():
         shown = shown_files(storage, table)
         files = filter(is_data_file, storage.list(table)) if shown is None else shown
-        if all(clean.has_no_rows(table, name) for name in {*files} - names):
+        if all(clean.has_no_rows(table, name) for name in sorted({*files} - names)):
             continue
         deriver.fence.claim(
             announce=True

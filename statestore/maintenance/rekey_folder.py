@@ -64,7 +64,7 @@ class WorkingFolder:
         beside = (self.path / name).with_suffix(".new")
         beside.write_text(json.dumps(content))
         if self.kept:
-            sync_paths([path for path in self.path.iterdir() if path.is_file()])
+            sync_paths([path for path in sorted(self.path.iterdir()) if path.is_file()])
         beside.replace(self.path / name)
         if self.kept:
             sync_path(self.path)

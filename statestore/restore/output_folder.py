@@ -108,7 +108,7 @@ def _refuse_strangers(directory: Path) -> None:
     """Refuse a directory that contains anything but leftovers of a killed run."""
     own = _read_list(directory / INCOMPLETE)
     if own is None:
-        others: Iterable[Path] = directory.iterdir()
+        others: Iterable[Path] = sorted(directory.iterdir())
     else:
         folders = _folders(own)
         others = (
@@ -148,7 +148,7 @@ def _delete_listed(directory: Path) -> None:
 
 
 def _delete_inside(folder: Path) -> None:
-    for path in folder.iterdir():
+    for path in sorted(folder.iterdir()):
         if path.name not in (_LIST, _LIST_BEGUN):
             shutil.rmtree(path) if _is_folder(path) else path.unlink()
     for name in (_LIST_BEGUN, _LIST):
@@ -173,10 +173,14 @@ def _write_list(folder: Path, files: Files) -> None:
     (folder / _LIST_BEGUN).replace(folder / _LIST)
 
 
-def _paths_below(directory: Path) -> Iterator[Path]:
-    """Yield all paths below a directory, without following links; contents before folders."""
-    for parent, folders, names in os.walk(directory, topdown=False):
-        yield from (Path(parent, name) for name in sorted((*names, *folders)))
+def _paths_below(directory: Path) -> list[Path]:
+    """Return all paths below a directory, without following links; contents before folders.
+
+    The order is the same on every file system.
+    """
+    walk = os.walk(directory)
+    found = (Path(parent, name) for parent, *lists in walk for names in lists for name in names)
+    return sorted(found, reverse=True)
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -67,10 +67,10 @@ class TakenNames:
         self._of_operator[name[0], fold_name(name[1])].add(name[1])
 
     def _refuse_folded(self, uid: str, name: str) -> None:
-        for other in self._operators[fold_name(uid)] - {uid}:
+        for other in sorted(self._operators[fold_name(uid)] - {uid}):
             if not {uid, other} <= self._stored_operators:
                 raise _clash("operators", other, uid)
-        for other in self._of_operator[uid, fold_name(name)] - {name}:
+        for other in sorted(self._of_operator[uid, fold_name(name)] - {name}):
             if not {(uid, name), (uid, other)} <= self._stored:
                 raise _clash(f"states of operator {uid!r}", other, name)
 

@@ -198,9 +198,8 @@ def _find_transactions(
         if _TWO_PHASE_COMMIT not in str(error):
             return (), str(error)
         handles = (subtask.operator for subtask in operator.metadata.subtasks)
-        names = tuple(
-            {part.name for handle in handles if handle is not None for part in handle.parts}
-        )
+        parts = (part for handle in handles if handle is not None for part in handle.parts)
+        names = tuple(dict.fromkeys(part.name for part in parts))
     if names and Refused.TRANSACTIONS not in drop:
         return (), transactions_reason(f"operator state {', '.join(map(repr, names))}")
     return names, None
