@@ -275,7 +275,7 @@ class Checker:
             self._log.tombstone_put(store, number)
         who = self._scheduler.current.doing if self._scheduler.current else ""
         if gone and not who.startswith(GIVES_UP):
-            self.wrong("given up", f"checkpoint {gone} of {store} expired by nobody's rule")
+            self.wrong("given up", f"checkpoint {sorted(gone)} of {store} expired by nobody's rule")
         if gone and who.startswith("expire"):
             self._unheld(seen, store, gone)
         if new:

@@ -38,6 +38,7 @@ class Disk:
         self.remembers = False  # whether durable data are recorded, which costs a little
         self._files: dict[int, bytes] = {}
         self._folders: dict[int, dict[str, int]] = {}
+        self._held: dict[int, int] = {}
         self._inner = 0
 
     @contextmanager
@@ -107,12 +108,32 @@ class Disk:
         """Record a file's bytes, or a folder's names, as durable."""
         if not self.remembers:
             return
+        opened = Path(f"/proc/self/fd/{descriptor}")
+        if not opened.readlink().is_relative_to(self.root):
+            return
         status = os.fstat(descriptor)
+        self._hold(status.st_ino, str(opened))
         if stat.S_ISDIR(status.st_mode):
-            entries = os.scandir(f"/proc/self/fd/{descriptor}")
-            self._folders[status.st_ino] = {entry.name: entry.inode() for entry in entries}
+            with os.scandir(opened) as entries:
+                names = {entry.name: (entry.inode(), entry.path) for entry in entries}
+            for inode, path in names.values():
+                self._hold(inode, path)
+            self._folders[status.st_ino] = {name: inode for name, (inode, _) in names.items()}
         else:
             self._files[status.st_ino] = os.pread(descriptor, status.st_size, 0)
+
+    def _hold(self, inode: int, path: str) -> None:
+        """Keep a file open, so that no later file gets the number by which it is remembered."""
+        if inode not in self._held:
+            self._held[inode] = os.open(path, os.O_RDONLY)
+
+    def close(self) -> None:
+        """Forget what is durable."""
+        self._files.clear()
+        self._folders.clear()
+        for descriptor in self._held.values():
+            os.close(descriptor)
+        self._held.clear()
 
     def settle(self) -> None:
         """Sync everything: so much time has passed that the system has done it by itself."""
@@ -132,8 +153,7 @@ class Disk:
         left = self._left(inode, known, lambda: draw != 0 and chance.random() < 0.5)
         for entry in os.scandir(self.root):
             shutil.rmtree(entry.path) if entry.is_dir() else Path(entry.path).unlink()
-        self._files.clear()
-        self._folders.clear()
+        self.close()
         _grow(self.root, left)
         self.settle()
 

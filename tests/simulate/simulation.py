@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 
 from statestore.errors import StateStoreError
@@ -66,6 +67,7 @@ class Outcome:
     """The outcome of a plan; ``plan`` includes the events that occurred.
 
     ``histories`` are the operations on each store, for a linearizability checker.
+    ``files`` has the SHA-256 of each file that is left, by name, if a trace was requested.
     """
 
     plan: Plan
@@ -75,6 +77,7 @@ class Outcome:
     trace: list[str] = field(default_factory=list)
     # by store; none if a store went back in time
     histories: dict[str, History] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
 
 
 def simulate(plan: Plan, chance: Chance | None = None, *, trace: bool = False) -> Outcome:
@@ -94,40 +97,52 @@ def simulate(plan: Plan, chance: Chance | None = None, *, trace: bool = False) -
             met.append(event)
         return event
 
-    world = World(plan.kind, decide)
-    run = Run(world)
-    runs = {"": run} | {version: released_run(run, version) for version in _releases(plan)}
+    image = _prepared(plan)
     kinds = {event.kind for event in plan.events} | set(chance.kinds if chance else ())
-    world.disk.remembers = "power" in kinds
-    try:
-        with world.entered(), ExitStack() as replaced:
-            for version in _releases(plan):
-                replaced.enter_context(replaced_modules(world, version))
-            _prepare(runs[plan.release], plan)
-            world.disk.settle()
-            world.scheduler.tasks.clear()
-            world.scheduler.trace = [] if trace else None
-            world.log.clear()
-            for store, before in world.checker.stores.items():
-                world.log.begin(store, before.tokens, before.savepoints)
-            begun.append(True)
-            for actor in plan.actors:
-                runs[actor.release].spawn(replace(actor, hours=actor.hours + 1))
-            world.scheduler.run()
-            begun.clear()
-            if world.checker.wrong_is is None and world.scheduler.crashed is None:
-                _quiet(run)
-                _look_at_the_end(run, plan)
-    finally:
-        world.close()
+    with _world(plan, decide) as (world, runs):
+        run = runs[""]
+        world.disk.remembers = "power" in kinds
+        world.bring(image)
+        world.disk.settle()
+        world.scheduler.trace = [] if trace else None
+        world.log.clear()
+        for store, before in world.checker.stores.items():
+            world.log.begin(store, before.tokens, before.savepoints)
+        begun.append(True)
+        for actor in plan.actors:
+            runs[actor.release].spawn(replace(actor, hours=actor.hours + 1))
+        world.scheduler.run()
+        begun.clear()
+        if world.checker.wrong_is is None and world.scheduler.crashed is None:
+            _quiet(run)
+            _look_at_the_end(run, plan)
+        files = world.image().digests() if trace else {}
     wrong = world.checker.wrong_is
     crashed = world.scheduler.crashed
     if wrong is None and crashed is not None:
         wrong = f"crashed: {type(crashed).__name__}", str(crashed)
     calls = sum(task.calls for task in world.scheduler.tasks)
     seen = replace(plan, events=tuple(met)) if chance else plan
+    errors = [error.replace(str(world.folder), "") for error in run.errors]
     histories = world.log.histories() if world.log.is_judgeable else {}
-    return Outcome(seen, wrong, calls, run.errors, world.scheduler.trace or [], histories)
+    return Outcome(seen, wrong, calls, errors, world.scheduler.trace or [], histories, files)
+
+
+@contextmanager
+def _world(
+    plan: Plan, decide: Callable[[Task, str, str], Event | None]
+) -> Iterator[tuple[World, dict[str, Run]]]:
+    """Yield an empty world, and a run in it for each release that takes part."""
+    world = World(plan.kind, decide)
+    run = Run(world)
+    runs = {"": run} | {version: released_run(run, version) for version in _releases(plan)}
+    try:
+        with world.entered(), ExitStack() as replaced:
+            for version in _releases(plan):
+                replaced.enter_context(replaced_modules(world, version))
+            yield world, runs
+    finally:
+        world.close()
 
 
 def _releases(plan: Plan) -> list[str]:
@@ -177,15 +192,21 @@ def _alone(run: Run, do: Callable[[], object], doing: str = "setup") -> None:
 _PREPARED: dict[tuple[str, int, str, str], Image] = {}
 
 
-def _prepare(run: Run, plan: Plan) -> None:
-    """Take the checkpoints that exist before the actors start; later runs copy the first result."""
+def _prepared(plan: Plan) -> Image:
+    """Return the checkpoints that exist before the actors start.
+
+    They are taken in a world of their own, so that the first run of a process starts as all others.
+    """
     place = plan.kind, plan.setup, plan.label, plan.release
-    if place in _PREPARED:
-        run.world.bring(_PREPARED[place])
-        return
-    for number in range(plan.setup):
-        _alone(run, lambda number=number: _set_up(run, number, plan))  # type: ignore[misc]
-    _PREPARED[place] = run.world.image()
+    if place not in _PREPARED:
+        with _world(plan, lambda *_: None) as (world, runs):
+            for number in range(plan.setup):
+                do = partial(_set_up, runs[plan.release], number, plan)
+                _alone(runs[plan.release], do)
+            if world.scheduler.crashed is not None:
+                raise world.scheduler.crashed
+            _PREPARED[place] = world.image()
+    return _PREPARED[place]
 
 
 def _set_up(run: Run, number: int, plan: Plan) -> None:

@@ -174,7 +174,9 @@ def reader(run: Run, actor: Actor) -> None:
         rows = restored.keyed(label_of(known), NAME).to_arrow(0).to_pylist()
         found = {one["k"] for one in rows}
         if found != set(known.rows or {}):
-            checker.wrong("reader", f"checkpoint {pinned.checkpoint_id} was read with {found}")
+            checker.wrong(
+                "reader", f"checkpoint {pinned.checkpoint_id} was read with {sorted(found)}"
+            )
     checker.seen(actor.store).held.pop(path, None)
     store.maintenance.unpin(pinned.token)
 

@@ -29,6 +29,7 @@ from unittest.mock import patch
 from statestore.format.compaction_policy import CompactionRule
 from statestore.maintenance import copy_files
 from statestore.parquet.writer import ParquetOptions
+from statestore.restore.output_folder import INCOMPLETE
 from statestore.storage import Storage
 from statestore.store import StateStore
 from tests.simulate.bucket import Bucket, SimulatedS3, Stored
@@ -40,6 +41,8 @@ from tests.simulate.scheduler import Event, Scheduler, Task
 __all__ = ["Backup", "Image", "World"]
 
 MEMORY = Path("/dev/shm")
+PROCESS = 1
+LIST = f"/{INCOMPLETE}/.statestore"
 # Changes of a few rows stay in layers for a while, and are sometimes merged.
 COMPACTION = CompactionRule(merge_layers=2, share=1.5, most_share=2)
 
@@ -61,6 +64,15 @@ class Image:
     objects: dict[str, Stored]
     files: tuple[tuple[str, bytes, int], ...]
     stores: dict[str, Seen]
+
+    def digests(self) -> dict[str, str]:
+        """Return the SHA-256 of each object and each file by name, but for a restore's list.
+
+        That list has the times of new files, which are of the real clock.
+        """
+        data = {name: stored.data for name, stored in self.objects.items()}
+        data |= {name: content for name, content, _ in self.files if not name.endswith(LIST)}
+        return {name: hashlib.sha256(content).hexdigest() for name, content in data.items()}
 
 
 class World:
@@ -191,7 +203,15 @@ class World:
         """Replace the clocks, ids and threads of the product's modules."""
         host = lambda: self.scheduler.current.name if self.scheduler.current else "host"  # noqa: E731
         others = {
-            "time": (time, _like(time, time_ns=self.time_ns, time=lambda: self.time_ns() / 1e9)),
+            "time": (
+                time,
+                _like(
+                    time,
+                    time_ns=self.time_ns,
+                    time=lambda: self.time_ns() / 1e9,
+                    monotonic_ns=self.time_ns,  # of the durations in a manifest
+                ),
+            ),
             "uuid": (uuid, _like(uuid, uuid4=self.new_uuid)),
             "socket": (socket, _like(socket, gethostname=host)),
             "ThreadPoolExecutor": (ThreadPoolExecutor, AtOnce),
@@ -204,8 +224,11 @@ class World:
                     setattr(module, name, other)
                     changed.append((module, name, real))
         try:
-            # The simulator's files are small, but they are copied in several pieces.
-            with patch.object(copy_files, "_CHUNK_BYTES", 150):
+            with (
+                # The simulator's files are small, but they are copied in several pieces.
+                patch.object(copy_files, "_CHUNK_BYTES", 150),
+                patch.object(os, "getpid", lambda: PROCESS),  # claims contain it
+            ):
                 yield
         finally:
             for module, name, real in changed:
@@ -213,6 +236,7 @@ class World:
 
     def close(self) -> None:
         """Delete the files on the disk."""
+        self.disk.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _raw(self) -> Raw:
@@ -224,9 +248,9 @@ class World:
 
         def names() -> list[str]:
             walk = os.walk(root)
-            return [
+            return sorted(
                 f"{parent}/{name}"[len(root) + 1 :] for parent, _, some in walk for name in some
-            ]
+            )
 
         return Raw(names, lambda name: Path(root, name).read_bytes())
 
