@@ -30,6 +30,7 @@ S3PROXY := $(VENV)/.s3proxy
 GO_PROGRAMS := $(VENV)/.go-programs
 PYFLINK := $(VENV)/pyflink
 NEWEST := build/newest
+PYTHONS := build/.simulate-pythons
 PACKAGING := $(VENV)/packaging
 # The newest release of each supported version of Spark.
 SPARKS := 4.0.5 4.1.4 4.2.1 4.3.0
@@ -44,7 +45,7 @@ PIP_FAILED = { echo "pip could not install the packages, for the reason above; c
 	"name a mirror in PIP_INDEX_URL or a proxy in HTTPS_PROXY, and repeat the command" >&2; exit 16; }
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo examples test fetch durations test-long test-flink test-wheel test-spark test-versions test-newest compatibility quick kills kills-streaming lint check races flips damages power histories fuzz simulate protocol bench docs site dist lock clean
+.PHONY: help demo cluster-demo examples test fetch durations test-long test-flink test-wheel test-spark test-versions test-newest compatibility quick kills kills-streaming lint check races flips damages power histories fuzz simulate digests pythons protocol bench docs site dist lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -98,9 +99,10 @@ quick: $(READY) ## run the tests that need no JVM, no server and no long histori
 	@$(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist worksteal \
 		-m "not spark and not slow and not flink and not long" --hypothesis-profile quick $(ARGS)
 
-test-long: $(READY) $(DELTA) $(S3) $(S3PROXY) $(GO_PROGRAMS) $(AZURITE) $(HDFS) $(KAFKA) $(QUICK) ## run the tests that take too long for each run, except Flink's
+test-long: $(READY) $(DELTA) $(S3) $(S3PROXY) $(GO_PROGRAMS) $(AZURITE) $(HDFS) $(KAFKA) $(QUICK) $(PYTHONS) ## run the tests that take too long for each run, except Flink's
 	@$(WITH_JAVA) $(PY) -m pytest --hypothesis-profile long \
 		-m "(long or examples) and not flink and not versions" $(ARGS)
+	@$(PY) -m tests.simulate.pythons
 
 test-flink: $(READY) $(FLINK) $(KAFKA) $(PYFLINK) ## run the tests that need real Flink, all of them
 	@$(WITH_JAVA) PYFLINK_PYTHON=$(abspath $(PYFLINK))/bin/python $(PY) -m pytest -m flink $(ARGS)
@@ -145,7 +147,13 @@ fuzz: $(READY) $(DELTA) ## random states and changes, every reader compared; HIS
 	@$(WITH_JAVA) $(PY) -m tests.fuzz.run --histories $(HISTORIES) $(ARGS)
 
 simulate: $(READY) ## schedules of many actors over one simulated store; STEPS=10000
-	PYTHONHASHSEED=0 $(PY) -m tests.simulate.run --judge --steps $(STEPS) $(ARGS)
+	$(PY) -m tests.simulate.run --judge --steps $(STEPS) $(ARGS)
+
+digests: $(READY) ## write tests/simulate/digests.json anew, after a change of the calls to a storage
+	@$(PY) -m tests.simulate.digests --write
+
+pythons: $(READY) $(PYTHONS) ## compare the simulator's calls and files in each Python of this machine
+	@$(PY) -m tests.simulate.pythons
 
 protocol: $(READY) ## the protocol as a model, in every order of its requests
 	$(PY) -m tests.protocol.run $(ARGS)
@@ -236,6 +244,11 @@ $(S3PROXY): $(READY) tests/servers/s3_zoo.py
 $(GO_PROGRAMS): $(READY) tests/servers/go_programs.py
 	@echo "for make test-long: building S3 servers with Go (some minutes the first time)"
 	@$(PY) -m tests.servers.go_programs && touch $@
+
+# An environment for each other Python of this machine.
+$(PYTHONS): $(READY) tests/simulate/pythons.py
+	@echo "for make test-long: environments with other Pythons (400 MB each)"
+	@mkdir -p $(@D) && $(PY) -m tests.simulate.pythons --fetch && touch $@
 
 # Kafka's broker, MirrorMaker, and Spark's connector, for the tests and the demo of a cluster.
 $(KAFKA): $(READY) tests/servers/jars.py

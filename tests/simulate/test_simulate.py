@@ -6,8 +6,6 @@ It finds intentional defects, and every defect that it has found before.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +33,6 @@ from tests.simulate.run import main, run_schedules
 from tests.simulate.scheduler import Scheduler
 from tests.simulate.shrink import shrunk
 from tests.simulate.simulation import simulate
-from tests.syntax import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("real_threads")]
 
@@ -57,32 +54,6 @@ def test_a_seed_always_gives_the_same_run() -> None:
         assert len(runs[0].trace) == runs[0].calls
         again = simulate(runs[0].plan, trace=True)
         assert (again.trace, again.wrong) == (runs[0].trace, runs[0].wrong)
-
-
-TRACES = """
-from tests.simulate.plans import drawn
-from tests.simulate.simulation import simulate
-for seed in range(1, 6):
-    _, plan, chance = drawn(seed)
-    outcome = simulate(plan, chance, trace=True)
-    print(outcome.plan, *outcome.trace, sep="\\n")
-"""
-
-
-def test_a_run_does_not_depend_on_the_hash_seed() -> None:
-    traces = [
-        subprocess.run(
-            [sys.executable, "-c", TRACES],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for hash_seed in ("0", "3")
-    ]
-    assert len(traces[0].splitlines()) > 100
-    assert traces[0] == traces[1]
 
 
 @pytest.mark.parametrize("known", KNOWN, ids=lambda one: one.name)
@@ -292,6 +263,30 @@ def test_a_power_loss(tmp_path: Path) -> None:
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
     assert left == {"a", "a/file", "b", "c"}
     assert (tmp_path / "a/file").read_text() == "whole"
+
+
+def test_a_new_file_is_not_taken_for_a_deleted_one(tmp_path: Path) -> None:
+    """Some file systems give a new file the number of a deleted one."""
+    disk = Disk(tmp_path, Scheduler(lambda *_: None))
+    disk.remembers = True
+
+    def sync(path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
+        disk.sync(descriptor)
+        os.close(descriptor)
+
+    for number in range(20):
+        path = tmp_path / f"{number}"
+        path.write_text("synced")
+        sync(path)
+        sync(tmp_path)
+        path.unlink()
+        (tmp_path / "new").write_text("not synced")
+        sync(tmp_path)
+        disk.lose_power(0)
+        assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"new": ""}
+        (tmp_path / "new").unlink()
+    disk.close()
 
 
 def test_a_put_survives_a_power_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.syntax import ROOT
 
-__all__ = ["ENVIRONMENTS", "PythonEnvironment"]
+__all__ = ["ENVIRONMENTS", "PythonEnvironment", "interpreters", "locked_lines"]
 
 TESTS = "tests/spark/test_versions.py"
 PANDAS = {"2": "2.3.3", "3": "3.0.0"}
@@ -53,16 +53,12 @@ class PythonEnvironment:
         ready = self.folder / ".ready"
         if ready.exists():
             return True
-        interpreter = next(_interpreters(self.python), None)
+        interpreter = next(interpreters(self.python), None)
         if interpreter is None:
             return False
         shutil.rmtree(self.folder, ignore_errors=True)
         subprocess.run([interpreter, "-m", "venv", str(self.folder)], check=True)
-        locked = [
-            line
-            for line in (ROOT / "requirements.lock").read_text().splitlines()
-            if "==" in line and not line.startswith(("pandas==", "pyspark=="))
-        ]
+        locked = [line for line in locked_lines() if not line.startswith(("pandas==", "pyspark=="))]
         constraints = self.folder / "constraints.txt"
         constraints.write_text("\n".join(locked))
         self._install("--constraint", str(constraints), *NAMES, f"pandas=={PANDAS[self.pandas]}")
@@ -99,7 +95,12 @@ ENVIRONMENTS = tuple(
 )
 
 
-def _interpreters(python: str) -> Iterator[str]:
+def locked_lines() -> list[str]:
+    """Return the lines of ``requirements.lock`` that each name a package and its version."""
+    return [line for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line]
+
+
+def interpreters(python: str) -> Iterator[str]:
     """Yield the interpreters of a version of Python, in ``PATH`` and of pyenv."""
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     named = shutil.which(f"python{python}")
