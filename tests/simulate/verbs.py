@@ -183,26 +183,38 @@ def reader(run: Run, actor: Actor) -> None:
 
 def watch(run: Run, actor: Actor) -> None:
     """List the checkpoints repeatedly, and read the listed ones, the newest and a savepoint."""
-    store, log, name = run.world.store(actor.store), run.world.log, actor.option("name", "keep")
     known: set[int] = set()
     for number in range(actor.option("count", 1)):
         if number:
             run.world.scheduler.wait(60 * actor.option("pause", 1.0))
-        # There is no store yet, or another actor damages or repairs its documents.
-        with suppress(StoreNotFoundError, MalformedManifestError):
-            called = log.now()
-            ids = store.checkpoints()
-            log.listed(actor.store, called, ids)
-            known |= set(ids)
-            for checkpoint_id in sorted(known)[-actor.option("reads", 4) :]:
-                called = log.now()
-                log.has_read(actor.store, called, checkpoint_id, _token(store, checkpoint_id))
-            called = log.now()
-            if (newest := _checkpoint_of(store, "latest")) is not None:
-                log.got_newest(actor.store, called, newest)
-            called = log.now()
-            if (kept := _checkpoint_of(store, name)) is not None:
-                log.looked_up(actor.store, called, name, kept)
+        try:
+            _look(run, actor, known)
+        except (StoreNotFoundError, MalformedManifestError) as error:
+            # There is no store yet, or another actor has damaged a document and repairs it.
+            stores = run.world.checker.stores
+            if run.world.checker.seen(actor.store).known and not any(
+                seen.lost for seen in stores.values()
+            ):
+                run.world.checker.wrong("reader", f"{actor.store} cannot be read: {error}")
+
+
+def _look(run: Run, actor: Actor, known: set[int]) -> None:
+    """Read once; ``known`` are all checkpoints that the actor has seen."""
+    log, where = run.world.log, actor.store
+    store, name = run.world.store(where), actor.option("name", "keep")
+    called = log.now()
+    ids = store.checkpoints()
+    log.listed(where, called, ids)
+    known |= set(ids)
+    for checkpoint_id in sorted(known)[-actor.option("reads", 4) :]:
+        called = log.now()
+        log.has_read(where, called, checkpoint_id, _token(store, checkpoint_id))
+    called = log.now()
+    if (newest := _checkpoint_of(store, "latest")) is not None:
+        log.got_newest(where, called, newest)
+    called = log.now()
+    if (kept := _checkpoint_of(store, name)) is not None:
+        log.looked_up(where, called, name, kept)
 
 
 def _token(store: StateStore, checkpoint_id: int) -> str:
