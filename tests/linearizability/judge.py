@@ -1,10 +1,12 @@
 """Judge histories with Porcupine, a linearizability checker, as a program of Go.
 
-``checker/main.go`` has two models: a register for each checkpoint id, and the list of all commits.
+``checker/main.go`` has three models: a register for each checkpoint id, the list of all commits,
+and a register for each savepoint.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -18,7 +20,7 @@ from tests.syntax import ROOT
 __all__ = ["violations"]
 
 SOURCE = Path(__file__).parent / "checker"
-PROGRAM = ROOT / "build" / "linearizability" / "checker"
+PROGRAMS = ROOT / "build" / "linearizability"
 
 
 def violations(histories: Sequence[History]) -> list[list[str]]:
@@ -32,9 +34,15 @@ def violations(histories: Sequence[History]) -> list[list[str]]:
 
 @cache
 def _program() -> Path:
-    """Build the program, which takes some seconds the first time; other processes may build too."""
-    PROGRAM.parent.mkdir(parents=True, exist_ok=True)
-    built = PROGRAM.with_name(f"{PROGRAM.name}-{os.getpid()}")
-    subprocess.run(["go", "build", "-o", str(built), "."], cwd=SOURCE, check=True)
-    built.rename(PROGRAM)
-    return PROGRAM
+    """Build the program, unless it was built from the same source; other processes may build too.
+
+    Each source has a program of its own, so that a process never runs the program of another one.
+    """
+    source = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(SOURCE.iterdir())))
+    program = PROGRAMS / f"checker-{source.hexdigest()[:16]}"
+    if not program.exists():
+        PROGRAMS.mkdir(parents=True, exist_ok=True)
+        built = program.with_name(f"{program.name}-{os.getpid()}")
+        subprocess.run(["go", "build", "-o", str(built), "."], cwd=SOURCE, check=True)
+        built.rename(program)
+    return program
