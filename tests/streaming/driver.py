@@ -30,7 +30,18 @@ from statestore.streaming import (
     to_delta,
 )
 
-__all__ = ["COLUMNS", "DONE", "PROCESSOR", "READY", "UPDATE", "Totals", "add_file", "totals_of"]
+__all__ = [
+    "COLUMNS",
+    "DONE",
+    "PROCESSOR",
+    "READY",
+    "UPDATE",
+    "Totals",
+    "add_file",
+    "file_name",
+    "set_time",
+    "totals_of",
+]
 
 READY, DONE = "ready", "done"
 EVENTS, KEYS = 200, 60
@@ -51,10 +62,20 @@ def events_of(number: int) -> list[dict[str, int | str]]:
 
 def add_file(folder: Path, number: int) -> None:
     """Create a file atomically where the query finds it, with a later time than earlier files."""
-    hidden = folder / f".{number:06}.json"
+    hidden = folder / f".{file_name(number)}"
     hidden.write_text("".join(json.dumps(event) + "\n" for event in events_of(number)))
-    os.utime(hidden, (1_700_000_000 + number, 1_700_000_000 + number))
-    hidden.rename(folder / f"{number:06}.json")
+    set_time(hidden, number)
+    hidden.rename(folder / file_name(number))
+
+
+def file_name(number: int) -> str:
+    """Return the name of a file of events."""
+    return f"{number:06}.json"
+
+
+def set_time(file: Path, number: int) -> None:
+    """Give a file of events its time, in which Spark sorts the files."""
+    os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
 
 
 def totals_of(files: Iterable[int]) -> Totals:
