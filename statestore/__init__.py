@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         CompactionListener,
     )
     from statestore.maintenance.batch_parallelism import choose_batch_parallelism
+    from statestore.maintenance.row_update import RowUpdate
     from statestore.parquet.writer import ParquetOptions
     from statestore.restarts import run_with_restarts
     from statestore.restore.plan import RestorePlan
@@ -59,6 +60,7 @@ __all__ = [
     "ParquetOptions",
     "RestorePlan",
     "RestoredCheckpoint",
+    "RowUpdate",
     "StateKind",
     "StateStore",
     "SubtaskWriter",
@@ -93,6 +95,7 @@ _PLACES = {
     "ParquetOptions": "parquet.writer",
     "RestorePlan": "restore.plan",
     "RestoredCheckpoint": "restore.restored",
+    "RowUpdate": "maintenance.row_update",
     "StateKind": "format.state",
     "StateStore": "store",
     "SubtaskWriter": "snapshot.subtask_writer",

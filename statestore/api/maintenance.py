@@ -42,6 +42,7 @@ from statestore.maintenance.purge import PurgedKey, PurgeRequest
 from statestore.maintenance.rekey import RekeyReport
 from statestore.maintenance.rekey_plan import RekeyRequest
 from statestore.maintenance.repair import RepairedStore
+from statestore.maintenance.row_update import RowUpdate
 from statestore.maintenance.salvage import DEFAULT_KEYS, SalvageReport
 from statestore.maintenance.search import KeySearch, search_store
 from statestore.maintenance.subject import ColumnSubject, KeySubject, ValueOf
@@ -421,6 +422,7 @@ class StoreMaintenance:
         *,
         delete: Sequence[Any] = (),
         put: Sequence[Mapping[str, Any]] = (),
+        update: RowUpdate | None = None,
         rows: Any = None,
         sql: str | None = None,
         checkpoint: int | str = "latest",
@@ -428,31 +430,36 @@ class StoreMaintenance:
     ) -> EditedState:
         """Change one keyed state of a checkpoint, as a new checkpoint; the old one stays.
 
-        Either ``delete`` and ``put`` change single keys, or ``rows`` or ``sql`` gives all rows.
+        Either ``delete``, ``put`` and ``update`` change single keys, or ``rows`` or ``sql`` gives
+        all rows. Only files of key groups that change are written, except with ``rows``.
 
         Args:
             operator: the operator.
             state: the state.
             delete: keys whose rows are all deleted. They are deleted before ``put`` is applied.
-            put: rows that replace rows with the same key, namespace and entry columns.
+            put: rows that replace rows with the same key, namespace and entry columns. Columns that
+                a row lacks become null.
+            update: new values for some columns of the rows of some keys. The other columns keep
+                their values.
             rows: all rows of the state, as a DataFrame, an Arrow table, or a list of dictionaries.
             sql: a SELECT over the table ``state``, which DuckDB runs.
             checkpoint: as in :meth:`savepoint`.
             dry_run: reports what would be changed, and changes nothing.
 
         Returns:
-            The changed state.
+            The changed state, with the first changed rows before and after.
 
         Raises:
             StateNotFoundError: if the state does not exist.
             InvalidArgumentError, SchemaMismatchError, NullKeyError or DuplicateKeyError: for rows
-                that a snapshot would refuse.
+                that a snapshot would refuse. InvalidArgumentError also if ``update`` names a key
+                without a row.
             MissingDependencyError: without DuckDB.
             CorruptionError: if a file is damaged.
             CommitConflictError: if another writer commits first.
             StorageError: if the store cannot be read or written.
         """
-        wanted = Edit(delete=tuple(delete), put=tuple(put), rows=rows, sql=sql)
+        wanted = Edit(delete=tuple(delete), put=tuple(put), update=update, rows=rows, sql=sql)
         return edit_command.edit(
             self._store.deriver(), operator, state, wanted, checkpoint=checkpoint, dry_run=dry_run
         )

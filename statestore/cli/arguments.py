@@ -41,6 +41,7 @@ __all__ = [
     "SPAN",
     "Bytes",
     "Parallelism",
+    "column_values",
     "distinct",
     "graph_of",
     "key_of",
@@ -231,6 +232,30 @@ def parse_value(text: str, data_type: DataType, name: str) -> Any:
         ValueError: The text is not a value of the type.
     """
     return _converted(text if isinstance(data_type, str) else parse_json(text), data_type, name)
+
+
+def column_values(option: str, texts: Mapping[str, str], state: KeyedState) -> dict[str, Any]:
+    """Parse values of columns from ``COLUMN=VALUE``; the text ``null`` is null.
+
+    Text columns take the text as it is, or as a JSON string in quotes: ``"null"`` is a text.
+
+    Raises:
+        InvalidArgumentError: For an unknown column, or a text that is not a value of the column.
+    """
+    values: dict[str, Any] = {}
+    for name, text in texts.items():
+        if name not in state.schema.names:
+            raise InvalidArgumentError(
+                f"{option} {name}: {state} has no such column; its columns are ({state.schema})"
+            )
+        data_type = state.schema.type_of(name)
+        quoted = data_type == "string" and text.startswith('"')
+        try:
+            plain = parse_json(text) if quoted else text
+            values[name] = None if text == "null" else parse_value(plain, data_type, name)
+        except ValueError as error:
+            raise InvalidArgumentError(f"{option} {name}={text:.1000}: {error}") from error
+    return values
 
 
 def key_value(values: tuple[Any, ...]) -> Any:

@@ -93,6 +93,17 @@ class BaseComparison:
         stored, StorageError if the temporary folder cannot be written, and MissingFileError or
         DamagedFileError.
         """
+        for old, new in self.pairs(pieces, key_groups, observed):
+            yield from self._changes_between(old, new)
+
+    def pairs(
+        self, pieces: Iterable[pa.Table], key_groups: KeyGroupRange, observed: ObservedRows
+    ) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """Yield stored rows and new rows of key groups that differ, in ascending pieces.
+
+        Rows of the same identity are in the same pair of pieces. Arguments and errors are those of
+        :meth:`changes`.
+        """
         first = key_groups.first
         for last, parts in _parts_of(pieces):
             span = KeyGroupRange(first, last)
@@ -119,8 +130,8 @@ class BaseComparison:
 
     def _compare_groups(
         self, new: pa.Table, key_groups: KeyGroupRange, observed: ObservedRows
-    ) -> Iterator[pa.Table]:
-        """Yield the changes of key groups; only key groups that differ are read."""
+    ) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """Yield the pairs of key groups; only key groups that differ are read."""
         found_sizes, stored = _sizes(new, self.state), self._stored
         observed.add(found_sizes.values())
         nothing = (0, 0)
@@ -139,8 +150,8 @@ class BaseComparison:
 
     def _merge_groups(
         self, new: Iterable[pa.Table], key_groups: KeyGroupRange
-    ) -> Iterator[pa.Table]:
-        """Yield the changes of adjacent key groups.
+    ) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """Yield the pairs of adjacent key groups.
 
         Their new rows are either one piece, or pieces of a single large key group.
         """
@@ -155,10 +166,9 @@ class BaseComparison:
                 stop = int(np.searchsorted(np.asarray(left.column(KEY_GROUP)), last, "right"))
                 now = chain([left.slice(0, stop)], rows if stop == left.num_rows else ())
                 left = left.slice(stop) if stop < left.num_rows else None
-            for before, after in self._pair_rows(old, now):
-                yield from self._changes_between(before, after)
+            yield from self._pair_rows(old, now)
         for new_rows in chain([] if left is None else [left], rows):
-            yield from self._changes_between(new_rows.schema.empty_table(), new_rows)
+            yield new_rows.schema.empty_table(), new_rows
 
     def _pair_rows(
         self, old: Iterator[pa.Table], new: Iterator[pa.Table]

@@ -33,8 +33,10 @@ from statestore.keys.ranges import Assignment
 from statestore.layers.intact_key_groups import group_digests
 from statestore.layers.merge import identities_of
 from statestore.maintenance.derive import Deriver
-from statestore.maintenance.rewrite import changes_of, rewrite
+from statestore.maintenance.diff_report import Example
+from statestore.maintenance.rewrite import EditChanges, Rewritten, changes_of, rewrite
 from statestore.maintenance.rewrite_sql import rewrite_by_sql
+from statestore.maintenance.row_update import RowUpdate, updated_rows
 from statestore.parquet.keyed_writer import KeyedTarget
 from statestore.restore.key_set_lookup import WantedKeys, rows_of_keys
 from statestore.restore.lookup import key_batch
@@ -51,19 +53,24 @@ __all__ = ["Edit", "EditedState", "carry_others", "edit"]
 
 @dataclass(frozen=True, kw_only=True)
 class Edit:
-    """The requested edit: keys to delete and rows to put, or all rows, or an SQL expression."""
+    """The requested edit: changes of single keys, or all rows, or an SQL expression.
+
+    Of single keys, rows are deleted, put, or updated in some columns.
+    """
 
     delete: Sequence[Any] = ()
     put: Sequence[Mapping[str, Any]] = ()
+    update: RowUpdate | None = None
     rows: Any = None
     sql: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse an empty edit, and a combination of kinds."""
-        passed = [bool(self.delete or self.put), self.rows is not None, self.sql is not None]
+        keys = bool(self.delete or self.put or self.update)
+        passed = [keys, self.rows is not None, self.sql is not None]
         if sum(passed) != 1:
             raise InvalidArgumentError(
-                "an edit takes exactly one of these: keys to delete and rows to put, all rows of "
+                "an edit takes exactly one of these: changes of single keys, all rows of "
                 f"the state, or an SQL expression; {'several' if any(passed) else 'none'} "
                 f"{'were' if any(passed) else 'was'} passed"
             )
@@ -78,12 +85,14 @@ class Edit:
 class EditedState:
     """The result of an edit, or of a dry run.
 
-    ``new_checkpoint_id`` is None if no checkpoint was made: in a dry run, or if none of the keys to
-    delete exist. ``how`` is keys, rows or sql. ``files`` and ``size_bytes`` count the rewritten
-    files, or in a dry run the files that would be replaced. ``rows_before`` and ``rows_after`` are
-    the rows in the state's files, in base and changes together. ``deleted`` and ``put`` count rows
-    of an edit of single keys; a row that was put may have replaced another. ``left_out`` lists the
-    state that the checkpoint lacks of its source, before and after the edit.
+    ``new_checkpoint_id`` is None if no checkpoint was made: in a dry run, or if nothing would
+    change in an edit of single keys. ``how`` is keys, rows or sql. ``files`` and ``size_bytes``
+    count the rewritten files, or in a dry run the files that would be replaced. ``rows_before`` and
+    ``rows_after`` are the rows in the state's files, in base and changes together. ``deleted`` and
+    ``put`` count rows; a row that was put may have replaced another. ``examples`` are the first
+    changed rows, each with ``a``, the row before, and ``b``, the row after. An edit with all rows
+    has neither numbers nor examples. ``left_out`` lists the state that the checkpoint lacks of its
+    source, before and after the edit.
     """
 
     store: str
@@ -100,6 +109,7 @@ class EditedState:
     key_groups: tuple[int, ...]
     files: int
     size_bytes: int
+    examples: tuple[Example, ...] = ()
     left_out: tuple[LeftOutState, ...] = ()
 
 
@@ -113,6 +123,7 @@ class _EditResult:
     rows: int
     deleted: int = 0
     put: int = 0
+    examples: tuple[Example, ...] = ()
 
 
 def edit(
@@ -133,18 +144,17 @@ def edit(
     manifest, newest_id = deriver.load_source(checkpoint)
     entry = manifest.keyed_entry(uid, name)
     owners = owners_of(manifest, uid)
-    # No file is written for a key that does not exist.
-    stored_keys = _stored_keys(storage, entry, wanted.delete)
+    changes = _changes_of_keys(storage, entry, wanted) if wanted.how == "keys" else None
     new_id = None
-    if wanted.delete and not (stored_keys or wanted.put):
+    if changes is not None and not changes.groups:
         changed = _EditResult(entry, (), (), entry.rows)
     elif dry_run:
-        changed = _apply_edit(storage, entry, wanted, stored_keys, None, owners)
+        changed = _apply_edit(storage, entry, wanted, changes, None, owners)
     else:
         with deriver.begin(manifest, newest_id=newest_id) as writer:
             number, _ = writer.planned
             target = KeyedTarget.of(storage, entry, number, deriver.parquet)
-            changed = _apply_edit(storage, entry, wanted, stored_keys, target, owners)
+            changed = _apply_edit(storage, entry, wanted, changes, target, owners)
             writer.collected.carry_entry(changed.entry, changed.files)
             carry_others(writer, manifest, {(uid, name)})
             writer.record_origin(_origin(manifest, entry, wanted, changed))
@@ -164,6 +174,7 @@ def edit(
         key_groups=changed.groups,
         files=len(changed.files),
         size_bytes=sum(handle.size_bytes for handle in changed.files),
+        examples=changed.examples,
         left_out=manifest.left_out,
     )
 
@@ -173,6 +184,26 @@ def carry_others(writer: CheckpointWriter, manifest: Manifest, but: set[tuple[st
     for entry in manifest.entries:
         if (entry.state.uid, entry.state.name) not in but:
             writer.collected.carry_entry(entry)
+
+
+def _changes_of_keys(storage: Storage, entry: KeyedEntry, wanted: Edit) -> EditChanges:
+    """Return the changes of single keys; none for a key to delete that does not exist."""
+    state = entry.state
+    changes = changes_of(state, _stored_keys(storage, entry, wanted.delete), wanted.put)
+    if wanted.update is None:
+        return changes
+    updated = changes_of(state, (), updated_rows(storage, entry, wanted.update))
+    for group in {*changes.put}.intersection(updated.put):
+        identities = [rows.put[group].select(state.identity) for rows in (changes, updated)]
+        if len(matching_positions(*identities)[0]):
+            raise InvalidArgumentError(
+                f"an edit of {state} puts a row and updates the same row; do one of these"
+            )
+    together = {
+        group: pa.concat_tables(rows.put[group] for rows in (changes, updated) if group in rows.put)
+        for group in {*changes.put, *updated.put}
+    }
+    return EditChanges(changes.deleted, together)
 
 
 def _stored_keys(storage: Storage, entry: KeyedEntry, keys: Sequence[Any]) -> list[Any]:
@@ -195,19 +226,16 @@ def _apply_edit(
     storage: Storage,
     entry: KeyedEntry,
     wanted: Edit,
-    delete: Sequence[Any],
+    changes: EditChanges | None,
     target: KeyedTarget | None,
     owners: Assignment,
 ) -> _EditResult:
     """Return the edited state; without a target, nothing is written."""
-    if wanted.how == "keys":
-        done = rewrite(storage, entry, changes_of(entry.state, delete, wanted.put), target)
-        files = done.replaced if target is None else done.new
-        return _EditResult(done.entry, files, done.groups, done.rows, done.removed, done.added)
+    if changes is not None:
+        return _result_of(rewrite(storage, entry, changes, target), target)
     if wanted.sql is not None:
-        handles, count = rewrite_by_sql(storage, entry, wanted.sql, target)
-    else:
-        handles, count = _write_rows(entry, wanted.rows, target, owners)
+        return _result_of(rewrite_by_sql(storage, entry, wanted.sql, target), target)
+    handles, count = _write_rows(entry, wanted.rows, target, owners)
     changed = replace(entry, handles=handles, layers=())
     if entry.layers:  # no table version has these files
         changed = replace(changed, table=entry.table.without_version())
@@ -215,6 +243,13 @@ def _apply_edit(
     files = replaced if target is None else handles
     groups = sorted({group for handle in files for group, _, _ in group_digests(handle)})
     return _EditResult(changed, files, tuple(groups), count)
+
+
+def _result_of(done: Rewritten, target: KeyedTarget | None) -> _EditResult:
+    files = done.replaced if target is None else done.new
+    return _EditResult(
+        done.entry, files, done.groups, done.rows, done.removed, done.added, done.examples
+    )
 
 
 def _write_rows(

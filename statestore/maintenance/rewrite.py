@@ -28,6 +28,8 @@ from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.aligned_streams import align_streams
 from statestore.layers.merge import read_pieces
+from statestore.maintenance.diff_report import Example
+from statestore.maintenance.row_changes import RowChanges
 from statestore.parquet.keyed_reader import restored_schema
 from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
 from statestore.parquet.uncommitted_files import UncommittedFiles
@@ -41,7 +43,7 @@ from statestore.rows.sorting import MEMORY_BYTES, sorted_pieces
 from statestore.rows.uuids import uuid_columns, with_uuids
 from statestore.storage import Storage
 
-__all__ = ["EditChanges", "Rewritten", "changes_of", "rewrite"]
+__all__ = ["EditChanges", "Rewritten", "changes_of", "rewrite", "sort_memory_bytes", "with_files"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class Rewritten:
     ``replaced`` are the files that it no longer names, or without a target would no longer name.
     ``removed`` counts the rows deleted with their key, and ``added`` the new and replaced rows.
     ``rows`` counts the rows in its files, as :attr:`KeyedEntry.rows`, even without a target.
+    ``examples`` are the first changed rows.
     """
 
     entry: KeyedEntry
@@ -77,25 +80,28 @@ class Rewritten:
     removed: int
     added: int
     rows: int
+    examples: tuple[Example, ...] = ()
 
 
 def changes_of(
-    state: KeyedState, delete: Iterable[Any], put: Sequence[Mapping[str, Any]]
+    state: KeyedState, delete: Iterable[Any], put: Sequence[Mapping[str, Any]] | pa.Table
 ) -> EditChanges:
     """Return these keys and rows as changes by key group.
 
-    Raises InvalidArgumentError for a key or value that does not fit, SchemaMismatchError for an
-    unknown column, or NullKeyError.
+    Rows in a table have the state's columns. Raises InvalidArgumentError for a key or value that
+    does not fit, SchemaMismatchError for an unknown column, or NullKeyError.
     """
     deleted: dict[int, tuple[pa.RecordBatch, ...]] = {}
     for key in delete:
         batch = key_batch(state, key)
         group = key_group_of(state, batch)
         deleted[group] = (*deleted.get(group, ()), batch)
-    if not put:
+    if not len(put):
         return EditChanges(deleted, {})
-    put = with_uuids(put, uuid_columns(state))
-    rows = table_of_dicts(put, state.schema, subject=str(state)).combine_chunks()
+    if not isinstance(put, pa.Table):
+        put = with_uuids(put, uuid_columns(state))
+        put = table_of_dicts(put, state.schema, subject=str(state))
+    rows = put.combine_chunks()
     nulls = NullKeys(state)
     nulls.add(rows)
     nulls.refuse()
@@ -145,6 +151,7 @@ class _Rewriter:
         self._memory_bytes = sort_memory_bytes(target)
         self.new: list[KeyedStateHandle] = []
         self._removed = self._added = 0
+        self._examples = RowChanges(entry.state)
 
     def run(self) -> Rewritten:
         """Rewrite the changed files, in order."""
@@ -161,21 +168,19 @@ class _Rewriter:
             spans.append(span)
             if handle is not None:
                 replaced.append(handle)
-        stay = {*entry.handles}.difference(replaced)
-        layers = [
-            remaining
-            for remaining in (live_without(layer, spans) for layer in entry.layers)
-            if remaining
-        ]
-        rows += sum(handle.rows for handle in (*stay, *self.new))
-        rows += sum(layer.entry.rows for layer in layers)
-        if target is not None:
-            handles = sorted((*stay, *self.new), key=lambda handle: handle.key_groups.first)
-            entry = replace(entry, handles=tuple(handles), layers=tuple(layers))
-        if entry.layers != self._entry.layers:  # no table version has these files
-            entry = replace(entry, table=entry.table.without_version())
+        edited = with_files(entry, replaced, spans, self.new)
+        rows += edited.rows
         new, groups = tuple(self.new), self._changes.groups
-        return Rewritten(entry, new, tuple(replaced), groups, self._removed, self._added, rows)
+        return Rewritten(
+            entry if target is None else edited,
+            new,
+            tuple(replaced),
+            groups,
+            self._removed,
+            self._added,
+            rows,
+            tuple(self._examples.examples),
+        )
 
     def _by_file(
         self,
@@ -206,8 +211,9 @@ class _Rewriter:
         state = self._entry.state
         put = [self._changes.put[group] for group in groups if group in self._changes.put]
         self._added += sum(rows.num_rows for rows in put)
+        gone: list[pa.Table] = []
         streams = [
-            self._unchanged_rows(span, groups),
+            self._unchanged_rows(span, groups, gone),
             sorted_pieces(put, state, self._memory_bytes),
         ]
         # A delete and a new row of the same entry differ only in their marker.
@@ -215,12 +221,19 @@ class _Rewriter:
         for piece in align_streams(streams, names):
             rows = pa.concat_tables([rows for rows in piece.rows if rows is not None])
             yield clear_deletes(rows) if are_changes(state) else rows
+        empty = restored_schema(state.schema).empty_table()
+        self._examples.add(*(pa.concat_tables([empty, *rows]) for rows in (gone, put)))
 
-    def _unchanged_rows(self, span: KeyGroupRange, groups: tuple[int, ...]) -> Iterator[pa.Table]:
-        """Yield the stored rows of a file that are neither deleted nor replaced, sorted."""
+    def _unchanged_rows(
+        self, span: KeyGroupRange, groups: tuple[int, ...], gone: list[pa.Table]
+    ) -> Iterator[pa.Table]:
+        """Yield the stored rows of a file that are neither deleted nor replaced, sorted.
+
+        The replaced rows are added to ``gone``, and some of the deleted rows, as examples.
+        """
         state, changes = self._entry.state, self._changes
-        gone = [batch for group in groups for batch in changes.deleted.get(group, ())]
-        keys = pa.Table.from_batches(gone) if gone else None
+        deleted = [batch for group in groups for batch in changes.deleted.get(group, ())]
+        keys = pa.Table.from_batches(deleted) if deleted else None
         put = [changes.put[group] for group in groups if group in changes.put]
         identities = pa.concat_tables(put).select(state.identity) if put else None
         for rows in read_pieces(self._storage, self._entry, reads_of(self._entry, span)):
@@ -230,17 +243,42 @@ class _Rewriter:
                 yield rows
                 continue
             if keys is not None:
-                kept = _remove_rows(rows, state.key, keys)
-                self._removed += rows.num_rows - kept.num_rows
-                rows = kept
-            yield rows if identities is None else _remove_rows(rows, state.identity, identities)
+                rows, out = _split(rows, state.key, keys)
+                self._removed += out.num_rows
+                if identities is not None:  # a row that is put again is a changed row
+                    out, again = _split(out, state.identity, identities)
+                    gone.append(again)
+                gone.append(out.slice(0, self._examples.room))
+            if identities is not None:
+                rows, out = _split(rows, state.identity, identities)
+                gone.append(out)
+            yield rows
 
 
-def _remove_rows(rows: pa.Table, names: Sequence[str], gone: pa.Table) -> pa.Table:
-    """Return the rows without the ones that have these values in these columns."""
+def with_files(
+    entry: KeyedEntry,
+    replaced: Iterable[KeyedStateHandle],
+    spans: Sequence[KeyGroupRange],
+    new: Iterable[KeyedStateHandle],
+) -> KeyedEntry:
+    """Return the entry with new files for the key groups in ``spans``, without their changes.
+
+    ``replaced`` are the files that had these key groups.
+    """
+    stay = {*entry.handles}.difference(replaced)
+    handles = sorted((*stay, *new), key=lambda handle: handle.key_groups.first)
+    live = (live_without(layer, spans) for layer in entry.layers)
+    edited = replace(entry, handles=tuple(handles), layers=tuple(layer for layer in live if layer))
+    if edited.layers != entry.layers:  # no table version has these files
+        edited = replace(edited, table=entry.table.without_version())
+    return edited
+
+
+def _split(rows: pa.Table, names: Sequence[str], gone: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Return the rows without these values in these columns, and the ones with them."""
     places, _ = matching_positions(rows.select(names), gone.select(names))
     if not len(places):
-        return rows
+        return rows, rows.slice(0, 0)
     kept = np.ones(rows.num_rows, np.bool_)
     kept[places] = False
-    return rows.filter(pa.array(kept))
+    return rows.filter(pa.array(kept)), rows.filter(pa.array(~kept))

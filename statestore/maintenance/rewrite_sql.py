@@ -2,35 +2,39 @@
 
 The state is copied into a database on the local disk, which also stores the result. Both stay
 there until the files are written, and only pieces of them are in memory.
+
+Row counts and digests of each key group, before and after, tell which key groups the result
+changes. Only files with these key groups are written. The result is read once to find them, once to
+compare their rows, and once to write them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
-from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import KeyedEntry
 from statestore.format.schema import names_with_nul
 from statestore.format.slices import reads_of
 from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.merge import read_state
-from statestore.maintenance.rewrite import sort_memory_bytes
+from statestore.maintenance.rewrite import Rewritten, sort_memory_bytes
+from statestore.maintenance.rewrite_groups import GroupSizes, rewrite_groups
 from statestore.parquet.keyed_reader import restored_schema
-from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
+from statestore.parquet.keyed_writer import KeyedTarget
 from statestore.restore.duck import copy_slices, duckdb, error_text, is_select, sandbox
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.equality import leaf_columns
 from statestore.rows.fit_columns import fit_table
-from statestore.rows.key_group_runs import check_and_sort, key_groups_of
+from statestore.rows.key_group_runs import key_groups_of
 from statestore.rows.null_keys import NullKeys
-from statestore.rows.sorting import sorted_pieces
 from statestore.storage import Storage
 from statestore.storage.temporary import temporary_folder
 
@@ -52,8 +56,8 @@ _COLUMN_BYTES = 2**20
 
 def rewrite_by_sql(
     storage: Storage, entry: KeyedEntry, sql: str, target: KeyedTarget | None
-) -> tuple[tuple[KeyedStateHandle, ...], int]:
-    """Write the files of the SQL result, and return them with the number of rows.
+) -> Rewritten:
+    """Write the files of the key groups that the SQL result changes; return the new state.
 
     Without a target nothing is written. The result must have the state's columns, in any order,
     with types that can be stored without loss as the state's types. Raises MissingDependencyError
@@ -73,20 +77,17 @@ def rewrite_by_sql(
             copying = _memory_for_copy(entry.state)
             # The process keeps some memory from reading the state, up to half of the budget.
             running = max(sort_memory_bytes(target) // 2, _LEAST_SQL_BYTES, copying)
+            before = GroupSizes()
             with closing(_open_database(library, folder, copying)) as connection:
                 _refuse_other_statements(library, connection, sql)
-                _load(connection, storage, entry)
+                _load(connection, storage, entry, before)
             with closing(_open_database(library, folder, running)) as connection:
                 sandbox(connection)
                 connection.execute(f"CREATE TABLE {_ANSWER} AS {sql.rstrip().rstrip(';')}")
             with closing(_open_database(library, folder, copying)) as connection:
                 sandbox(connection)
-                answer = _result_batches(connection, entry.state)
-                pieces = sorted_pieces(answer, entry.state, sort_memory_bytes(target))
-                if target is not None:
-                    handles = write_pieces(pieces, target)
-                    return handles, sum(handle.rows for handle in handles)
-                return (), sum(piece.num_rows for piece in check_and_sort(pieces, entry.state))
+                result = _Result(connection, entry.state)
+                return rewrite_groups(storage, entry, before, result.batches, target)
         except (library.Error, pa.ArrowException) as error:
             raise InvalidArgumentError(
                 f"cannot run {sql!r} over {entry.state}: {error_text(error)}; the state is the "
@@ -116,14 +117,15 @@ def _refuse_other_statements(library: Any, connection: Any, sql: str) -> None:
         )
 
 
-def _load(connection: Any, storage: Storage, entry: KeyedEntry) -> None:
-    """Copy the state, including its changes, into the database, without key groups."""
+def _load(connection: Any, storage: Storage, entry: KeyedEntry, sizes: GroupSizes) -> None:
+    """Copy the state, including its changes, into the database, without key groups.
+
+    The size of each key group is added to ``sizes``.
+    """
     reads = reads_of(entry, KeyGroupRange.every(entry.state.max_parallelism))
     schema = arrow_schema(entry.state.schema)
-    batches = (
-        batch.select(schema.names) for batch in read_state(storage, entry, reads, verify=True)
-    )
-    _insert_all(connection, VIEW, schema, batches)
+    batches = sizes.count(read_state(storage, entry, reads, verify=True))
+    _insert_all(connection, VIEW, schema, (batch.select(schema.names) for batch in batches))
 
 
 def _insert_all(
@@ -138,22 +140,29 @@ def _insert_all(
         connection.unregister("statestore_rows")
 
 
-def _result_batches(connection: Any, state: KeyedState) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the result with their key groups.
+@dataclass(frozen=True)
+class _Result:
+    """The result of the expression, in the database; it can be read several times."""
 
-    Raises SchemaMismatchError, or after the last row NullKeyError with the number of null keys.
-    """
-    answer = connection.sql(f"SELECT * FROM {_ANSWER}").to_arrow_reader(_BATCH_ROWS)
-    _refuse_other_columns(answer.schema, state)
-    nulls = NullKeys(state)
-    for batch in answer:
-        rows = _fit_columns(batch, state)
-        if nulls.add(rows):
-            continue
-        groups = pa.array(key_groups_of(rows, state), pa.int32())
-        schema = restored_schema(state.schema)
-        yield pa.RecordBatch.from_arrays([groups, *rows.columns], schema=schema)
-    nulls.refuse()
+    connection: Any
+    state: KeyedState
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the result with their key groups.
+
+        Raises SchemaMismatchError, or after the last row NullKeyError with the number of null keys.
+        """
+        answer = self.connection.sql(f"SELECT * FROM {_ANSWER}").to_arrow_reader(_BATCH_ROWS)
+        _refuse_other_columns(answer.schema, self.state)
+        nulls = NullKeys(self.state)
+        schema = restored_schema(self.state.schema)
+        for batch in answer:
+            rows = _fit_columns(batch, self.state)
+            if nulls.add(rows):
+                continue
+            groups = pa.array(key_groups_of(rows, self.state), pa.int32())
+            yield pa.RecordBatch.from_arrays([groups, *rows.columns], schema=schema)
+        nulls.refuse()
 
 
 def _refuse_other_columns(schema: pa.Schema, state: KeyedState) -> None:

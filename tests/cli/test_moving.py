@@ -169,10 +169,47 @@ def test_an_edit_reports_the_changes(run: Run, damaged: Path) -> None:
     assert "199 before, 7 after" in sql.stdout
 
 
+def test_set_changes_one_column_and_shows_the_row(run: Run, damaged: Path) -> None:
+    words = ("edit", *TOTALS, "--key", "u3", "--set", "total=9007199254740993", "--store", damaged)
+    before = document(run("get", "u3", *TOTALS, "--store", damaged, "--output", "json"))
+    planned = run(*words, "--dry-run").stdout
+    assert isinstance(before["rows"], list)
+    old: dict[str, object] = before["rows"][0]
+    line = f'  ~ {{"user_id": "u3"}}  total: {old["total"]} → 9007199254740993  (key group '
+    assert line in planned
+    assert line in run(*words).stdout
+    after = document(run("get", "u3", *TOTALS, "--store", damaged, "--output", "json"))
+    assert after["rows"] == [old | {"total": 9007199254740993}]
+
+
+def test_put_asks_before_columns_become_null(run: Run, tmp_path: Path) -> None:
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    with store.snapshot(parallelism=1) as checkpoint:
+        rows = pa.table({"k": ["a"], "x": [1], "y": ["text"]})
+        checkpoint.write_keyed("u", "n", rows, key="k")
+    words = ("edit", "--operator", "u", "--state", "n", "--store", tmp_path / "store")
+    put = (*words, "--put", '{"k": "a", "x": 2}')
+    refused = run(*put)
+    assert refused.exit_code == 2
+    assert "--put sets columns to null that it does not name: y. Pass --yes" in refused.stderr
+    assert store.checkpoints() == (1,)
+    assert run(*put, "--dry-run").exit_code == 0
+    confirmed = run(*put, "--yes")
+    assert '~ {"k": "a"}  x: 1 → 2  y: "text" → null' in confirmed.stdout
+    texts = run(*words, "--key", "a", "--set", "x=null", "--set", 'y="null"').stdout
+    assert '~ {"k": "a"}  x: 2 → null  y: null → "null"' in texts
+
+
 @pytest.mark.parametrize(
     ("change", "code", "message"),
     [
-        ([], 2, "nothing to change: pass --delete KEY, --put JSON, or --sql SELECT"),
+        ([], 2, "nothing to change: pass --key KEY --set COLUMN=VALUE, --delete KEY, --put JSON"),
+        (["--key", "u3"], 2, "nothing to change"),
+        (["--set", "total=1"], 2, "--key selects rows and --set changes them: pass both"),
+        (["--key", "u3", "--set", "total"], 2, "'total' must have the form COLUMN=VALUE"),
+        (["--key", "u3", "--set", "sum=1"], 2, "--set sum: state 'totals' of operator"),
+        (["--key", "u3", "--set", "total=x"], 2, "--set total=x: "),
+        (["--key", "nobody", "--set", "total=1"], 2, "has no row of the key 'nobody'"),
         (["--put", "{"], 2, "'{' is not a row of state 'totals'"),
         (["--put", "[1]"], 2, "'[1]' is not a row of state 'totals'"),
         (["--put", '{"user": "u3"}'], 2, "is not a row of state 'totals'"),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statestore import StateStore
+from statestore import KeyedOptions, StateStore
 from statestore.errors import (
     DamagedFileError,
     DuplicateKeyError,
@@ -22,6 +22,8 @@ from statestore.errors import (
     SchemaMismatchError,
     StateNotFoundError,
 )
+from statestore.maintenance.row_changes import MOST_EXAMPLES
+from statestore.maintenance.row_update import RowUpdate
 from tests.support.damage import change_unread_byte, files_of, fill
 from tests.support.examples import examples
 from tests.support.forms import (
@@ -175,6 +177,126 @@ def test_sql_replaces_the_state_by_its_result(store: StateStore) -> None:
     assert content(store) == {k: 2 * v for k, v in ROWS.items() if v >= 20}
     assert (done.rows_before, done.rows_after) == (40, 20)
     assert is_whole(store)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_sql_writes_only_the_files_of_changed_key_groups(tmp_path: Path, layout: str) -> None:
+    store = make(tmp_path / "store", layout)
+    before = store.manifest().keyed_entry("u", "n")
+    sql = "SELECT k, CASE k WHEN 'u3' THEN -3 ELSE v END AS v FROM state WHERE k <> 'u4'"
+    planned = store.maintenance.edit("u", "n", sql=sql, dry_run=True)
+    done = store.maintenance.edit("u", "n", sql=sql)
+    after = store.manifest().keyed_entry("u", "n")
+    expected = {k: -3 if k == "u3" else v for k, v in ROWS.items() if k != "u4"}
+    assert content(store) == expected
+    new = [*{*after.handles}.difference(before.handles)]
+    assert (done.files, len(new)) == (len(new), len({*before.handles}.difference(after.handles)))
+    assert done.key_groups == planned.key_groups
+    assert len(done.key_groups) <= 2
+    assert all(any(group in one.key_groups for group in done.key_groups) for one in new)
+    assert (done.deleted, done.put, done.rows_after) == (1, 1, 39)
+    assert planned.examples == done.examples
+    rows = {example.change: (example.a, example.b) for example in done.examples}
+    assert rows == {
+        "changed": ({"k": "u3", "v": 3}, {"k": "u3", "v": -3}),
+        "removed": ({"k": "u4", "v": 4}, None),
+    }
+    assert is_whole(store)
+
+
+def test_sql_that_changes_nothing_writes_no_file(store: StateStore) -> None:
+    done = store.maintenance.edit("u", "n", sql="SELECT v, k FROM state ORDER BY v DESC")
+    assert (done.files, done.key_groups, done.examples) == (0, (), ())
+    assert content(store) == ROWS
+
+
+@given(st.dictionaries(st.sampled_from([*ROWS, "x", "y"]), st.integers(0, 3), max_size=6))
+@examples(15)
+def test_sql_has_the_effect_of_its_result(
+    tmp_path_factory: pytest.TempPathFactory, new: dict[str, int]
+) -> None:
+    """Over small states in both layouts, whatever key groups become empty or new."""
+    for layout in LAYOUTS:
+        store = make(tmp_path_factory.mktemp("sql") / "store", layout)
+        values = ", ".join(f"('{key}', {value})" for key, value in new.items())
+        rows = f"SELECT * FROM (VALUES {values}) AS t(k, v)" if new else "SELECT * FROM state"
+        sql = f"{rows} WHERE v < 3" if new else f"{rows} WHERE false"
+        done = store.maintenance.edit("u", "n", sql=sql)
+        expected = {key: value for key, value in new.items() if value < 3}
+        assert content(store) == expected
+        assert done.rows_after == len(expected) == store.manifest().keyed_entry("u", "n").rows
+        assert store.maintenance.verify("all", deep=True).is_intact
+
+
+def test_an_update_changes_only_what_it_names(tmp_path: Path) -> None:
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    big = 2**53 + 1
+    rows = pa.table({"k": ["a", "a", "b"], "m": [1, 2, 1], "v": [big, 5, 6], "t": ["x", None, "z"]})
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.write_keyed(
+            "u", "n", rows, key="k", max_parallelism=8, options=KeyedOptions(kind="map", entry="m")
+        )
+    edit = store.maintenance.edit
+    done = edit("u", "n", update=RowUpdate(keys=["a"], values={"t": "new"}))
+    expected = [
+        {"k": "a", "m": 1, "v": big, "t": "new"},
+        {"k": "a", "m": 2, "v": 5, "t": "new"},
+        {"k": "b", "m": 1, "v": 6, "t": "z"},
+    ]
+
+    def stored() -> list[dict[str, Any]]:
+        keyed = store.restore(parallelism=1).keyed("u", "n").to_arrow(0)
+        return sorted(keyed.select(rows.column_names).to_pylist(), key=lambda r: (r["k"], r["m"]))
+
+    assert stored() == expected
+    assert (done.put, len(done.key_groups)) == (2, 1)
+    assert [example.identity for example in done.examples] == [
+        {"k": "a", "m": 1},
+        {"k": "a", "m": 2},
+    ]
+    edit("u", "n", update=RowUpdate(keys=["a"], values={"t": None, "v": 7}, where={"m": 2}))
+    expected[1] |= {"t": None, "v": 7}
+    assert stored() == expected
+    again = edit("u", "n", update=RowUpdate(keys=["a"], values={"v": 7}, where={"m": 2}))
+    assert (again.new_checkpoint_id, again.files) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("update", "message"),
+    [
+        (RowUpdate(keys=["nobody"], values={"v": 1}), "no row of the key 'nobody', so there is"),
+        (RowUpdate(keys=["u1"], values={"k": "u2"}), "'k' identifies the rows of"),
+        (RowUpdate(keys=["u1"], values={"w": 2}), "has no column 'w'; its columns are"),
+        (RowUpdate(keys=["u1"], values={"v": 1}, where={"v": 2}), "no row of the key 'u1' with"),
+        (RowUpdate(keys=["u1"], values={"v": "many"}), "'v'"),
+    ],
+)
+def test_an_invalid_update_is_refused(store: StateStore, update: RowUpdate, message: str) -> None:
+    with pytest.raises((InvalidArgumentError, SchemaMismatchError), match=message):
+        store.maintenance.edit("u", "n", update=update)
+    assert store.checkpoints() == (1,)
+
+
+def test_a_row_cannot_be_put_and_updated(store: StateStore) -> None:
+    update = RowUpdate(keys=["u1", "u2"], values={"v": 9})
+    with pytest.raises(InvalidArgumentError, match="puts a row and updates the same row"):
+        store.maintenance.edit("u", "n", put=[{"k": "u2", "v": 3}], update=update)
+    store.maintenance.edit("u", "n", put=[{"k": "u3", "v": 8}], update=update, delete=["u4"])
+    changed = {"u1": 9, "u2": 9, "u3": 8}
+    assert content(store) == {k: v for k, v in (ROWS | changed).items() if k != "u4"}
+
+
+def test_the_examples_are_the_first_changed_rows(store: StateStore) -> None:
+    put = [{"k": "u1", "v": 1}, {"k": "u2", "v": -2}, {"k": "new", "v": 5}]
+    done = store.maintenance.edit("u", "n", put=put, delete=["u1", "u7"])
+    rows = {example.identity["k"]: (example.a, example.b) for example in done.examples}
+    assert rows == {
+        "u2": ({"k": "u2", "v": 2}, {"k": "u2", "v": -2}),
+        "u7": ({"k": "u7", "v": 7}, None),
+        "new": (None, {"k": "new", "v": 5}),
+    }
+    many = store.maintenance.edit("u", "n", delete=[f"u{place}" for place in range(8, 40)])
+    assert (many.deleted, len(many.examples)) == (32, MOST_EXAMPLES)
 
 
 def test_sql_sees_only_the_state(store: StateStore, tmp_path: Path) -> None:
@@ -357,6 +479,18 @@ def test_sql_sees_the_rows_and_not_the_changes(taken: Checkpoints) -> None:
     assert rows_of(store) == expected
     assert done.rows_after == len(expected)
     assert data_in(store.url) == before | names_of(store)
+
+
+@in_layers
+def test_sql_keeps_the_layers_of_unchanged_key_groups(taken: Checkpoints) -> None:
+    store, before, user = taken.store, state_of(taken.store), user_of(taken, 3)
+    sql = f"SELECT k, m, CASE k WHEN '{user}' THEN -1 ELSE v END AS v FROM state"
+    done = store.maintenance.edit("u", "s", sql=sql)
+    assert rows_of(store) == {e: -1 if e[0] == user else v for e, v in taken.rows.items()}
+    after = state_of(store)
+    assert len({*before.handles} & {*after.handles}) >= len(before.handles) - 1
+    assert [layer.entry for layer in after.layers] == [layer.entry for layer in before.layers]
+    assert done.rows_after == after.rows
 
 
 @in_both_layouts

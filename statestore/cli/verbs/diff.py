@@ -10,11 +10,11 @@ from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation, state_options
 from statestore.cli.completion import complete_checkpoint
 from statestore.cli.drawing import count, size
-from statestore.cli.output import Output, Page, cell, json_text, progress_bar, table_of
+from statestore.cli.output import Output, Page, cell, progress_bar, table_of
+from statestore.cli.row_changes import write_row_changes
 from statestore.maintenance.diff import DEFAULT_EXAMPLES
 from statestore.maintenance.diff_report import (
     CheckpointDifference,
-    Example,
     Other,
     Side,
     StateDifference,
@@ -22,8 +22,6 @@ from statestore.maintenance.diff_report import (
 from statestore.store import StateStore
 
 __all__ = ["compare_checkpoints"]
-
-_SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 
 
 @click.command(
@@ -127,16 +125,8 @@ def _write_state(state: StateDifference, page: Page) -> None:
         page.line(f"  rows are not compared: {state.not_compared}")
     if state.compared_columns is not None:
         page.line(f"  compared by their common columns: {', '.join(state.compared_columns)}")
-    for example in state.examples:
-        page.line(f"  {_SIGNS[example.change]} {_example(example)}")
-    if state.examples and len(state.examples) < state.added + state.removed + state.changed:
-        page.line("  …")
-
-
-def _example(example: Example) -> str:
-    rows = [json_text(dict(row)) for row in (example.a, example.b) if row is not None]
-    group = "" if example.key_group is None else f"  (key group {example.key_group})"
-    return " → ".join(rows) + group
+    total = state.added + state.removed + state.changed
+    write_row_changes(page, state.examples, total=total)
 
 
 def _write_others(others: Iterable[Other], page: Page) -> None:
