@@ -26,6 +26,8 @@ QUICK := build/quick-spark/spark.jsa
 FLINK := $(VENV)/.flink
 AZURITE := $(VENV)/.azurite
 HDFS := $(VENV)/.hdfs
+ICEBERG := $(VENV)/.iceberg
+DUCKDB_ICEBERG := $(VENV)/duckdb-iceberg
 S3PROXY := $(VENV)/.s3proxy
 GO_PROGRAMS := $(VENV)/.go-programs
 PYFLINK := $(VENV)/pyflink
@@ -62,11 +64,11 @@ examples: $(READY) $(DELTA) ## run the notebooks in examples/, as the tests do
 # The files that take longest by tests/durations.json are started first, so that no worker has one of
 # them left when the others are done. All files of tests/services count as one. Three workers run on two cores, as tests wait for servers and
 # for Spark about as long as they compute.
-test: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(KAFKA) $(FLINK) $(QUICK) ## run all tests, three files at a time; ARGS="-k name" goes to pytest
+test: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(ICEBERG) $(KAFKA) $(FLINK) $(QUICK) ## run all tests, three files at a time; ARGS="-k name" goes to pytest
 	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(or $(WORKERS),3) --dist loadfile --no-loadscope-reorder \
 		-m "not long and not versions" $(ARGS)
 
-fetch: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(KAFKA) $(FLINK) $(QUICK) ## fetch everything that make test needs
+fetch: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(ICEBERG) $(KAFKA) $(FLINK) $(QUICK) ## fetch everything that make test needs
 
 durations: ## run all tests and record in tests/durations.json how long each file takes
 	@$(MAKE) --no-print-directory test ARGS="--record-durations $(ARGS)"
@@ -99,7 +101,7 @@ quick: $(READY) ## run the tests that need no JVM, no server and no long histori
 	@$(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist worksteal \
 		-m "not spark and not slow and not flink and not long" --hypothesis-profile quick $(ARGS)
 
-test-long: $(READY) $(DELTA) $(S3) $(S3PROXY) $(GO_PROGRAMS) $(AZURITE) $(HDFS) $(KAFKA) $(QUICK) $(PYTHONS) ## run the tests that take too long for each run, except Flink's
+test-long: $(READY) $(DELTA) $(S3) $(S3PROXY) $(GO_PROGRAMS) $(AZURITE) $(HDFS) $(ICEBERG) $(DUCKDB_ICEBERG) build/spark-$(firstword $(SPARKS))/.ready $(KAFKA) $(QUICK) $(PYTHONS) ## run the tests that take too long for each run, except Flink's
 	@$(WITH_JAVA) $(PY) -m pytest --hypothesis-profile long \
 		-m "(long or examples) and not flink and not versions" $(ARGS)
 	@$(PY) -m tests.simulate.pythons
@@ -234,6 +236,19 @@ $(AZURITE): $(READY) tests/servers/azure.py
 $(HDFS): $(READY) tests/servers/hdfs.py
 	@echo "for the tests: fetching the jars of an HDFS (110 MB)"
 	@$(WITH_JAVA) $(PY) -m tests.servers.hdfs && touch $@
+
+# A REST catalog of Iceberg, for the tests.
+$(ICEBERG): $(READY) tests/servers/iceberg_rest.py
+	@echo "for the tests: fetching the jars of an Iceberg catalog (40 MB)"
+	@$(WITH_JAVA) $(PY) -m tests.servers.iceberg_rest && touch $@
+
+# DuckDB's packages with its extensions exist for an older DuckDB than the product has.
+$(DUCKDB_ICEBERG): $(READY)
+	@echo "for make test-long: an environment with DuckDB's extension for Iceberg (150 MB)"
+	@"$$(bash -c "$$FIND_PYTHON")" -m venv $@.new
+	@$@.new/bin/python -m pip install --quiet --disable-pip-version-check duckdb==1.5.5 \
+		duckdb-extension-avro==1.5.5 duckdb-extension-iceberg==1.5.5 || $(PIP_FAILED)
+	@rm -rf $@ && mv $@.new $@
 
 # An S3 server whose conditional put is atomic, and its older version that ignores the condition.
 $(S3PROXY): $(READY) tests/servers/s3_zoo.py

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from statestore.maintenance.batch_parallelism import choose_batch_parallelism
     from statestore.maintenance.row_update import RowUpdate
     from statestore.parquet.writer import ParquetOptions
+    from statestore.publishing.iceberg_table import IcebergTable
     from statestore.restarts import run_with_restarts
     from statestore.restore.plan import RestorePlan
     from statestore.restore.restored import RestoredCheckpoint
@@ -52,6 +53,7 @@ __all__ = [
     "CompactionFailed",
     "CompactionListener",
     "CompactionRule",
+    "IcebergTable",
     "KeyGroupAssignment",
     "KeyGroupRange",
     "KeyedOptions",
@@ -87,6 +89,7 @@ _PLACES = {
     "CompactionFailed": "listeners",
     "CompactionListener": "listeners",
     "CompactionRule": "format.compaction_policy",
+    "IcebergTable": "publishing.iceberg_table",
     "KeyGroupAssignment": "keys.groups",
     "KeyGroupRange": "keys.groups",
     "KeyedOptions": "snapshot.write_options",

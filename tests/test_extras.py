@@ -59,6 +59,7 @@ store = StateStore.open(url)
 with store.snapshot(parallelism=2) as checkpoint:
     checkpoint.write_keyed("op", "state", pa.table({"k": [1, 2], "v": [3, 4]}), key=["k"])
 """
+TABLE = "from statestore import IcebergTable; table = IcebergTable('a.b', catalog='c');"
 PAGES = (
     STORE + "command('ui', '--store', url)",
     "command('report', '--to', f'{url}.html', '--store', url)",
@@ -101,6 +102,13 @@ NEEDED: dict[str, dict[tuple[str, ...], tuple[str, ...]]] = {
             STORE + "store.query('SELECT 1')",
             STORE + "store.maintenance.edit('op', 'state', sql='SELECT * FROM state')",
             "command('query', 'SELECT 1', '--store', url)",
+        ),
+    },
+    "iceberg": {
+        ("pyiceberg",): (
+            STORE + TABLE + "store.maintenance.publish_iceberg('op', 'state', table)",
+            STORE + TABLE + "store.maintenance.unpublish_iceberg(table)",
+            STORE + "command('unpublish', '--iceberg', 'c', '--table', 'a.b', '--store', url)",
         ),
     },
     "kafka": {

@@ -24,6 +24,7 @@ LAYERS = (
     ("statestore.store",),
     ("statestore.api.inspection", "statestore.api.maintenance"),
     ("statestore.api.context",),
+    ("statestore.publishing",),
     ("statestore.maintenance", "statestore.spark"),
     ("statestore.snapshot",),
     ("statestore.restore",),
@@ -57,6 +58,7 @@ ROWS = (
     "statestore.restore",
     "statestore.snapshot",
     "statestore.maintenance",
+    "statestore.publishing",
     "statestore.spark",
     "statestore.interop.spark_checkpoints",
     "statestore.interop.flink_savepoints",
@@ -91,6 +93,8 @@ HOMES = {
     "pyarrow": (*ROWS, "statestore.demo"),
     "numpy": ROWS,
     "fsspec": ("statestore.storage",),
+    "pyiceberg": ("statestore.publishing",),
+    "sqlalchemy": ("statestore.publishing.iceberg_catalog",),
     "s3fs": ("statestore.storage",),
     "confluent_kafka": ("statestore.sources.kafka", "statestore.testing", "statestore.demo"),
     "msgspec": (
@@ -181,6 +185,9 @@ LAZY = {
         "statestore.cli.verbs.bootstrap",
         "statestore.interop.flink_savepoints.plans.bootstrap_plan",
     ),
+    # ones that need pyiceberg
+    ("statestore.api.maintenance", "statestore.publishing.publish.publish"),
+    ("statestore.api.maintenance", "statestore.publishing.unpublish.unpublish"),
     ("jobs.metrics", "statestore.prometheus.serve"),  # nor has every user the client of Prometheus
     # A public name is imported when it is asked for.
     ("statestore", "statestore"),

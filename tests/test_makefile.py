@@ -11,7 +11,17 @@ import pytest
 
 from tests.syntax import ROOT
 
-STEPS = (".delta", ".s3", ".azurite", ".hdfs", ".s3proxy", ".go-programs", ".kafka", ".flink")
+STEPS = (
+    ".delta",
+    ".s3",
+    ".azurite",
+    ".hdfs",
+    ".iceberg",
+    ".s3proxy",
+    ".go-programs",
+    ".kafka",
+    ".flink",
+)
 SHELL = (
     *("HADOOP_CONF_DIR", "PYSPARK_DRIVER_PYTHON", "PYSPARK_HADOOP_VERSION", "PYSPARK_PYTHON"),
     *("PYSPARK_SUBMIT_ARGS", "PYTHONPATH", "SPARK_CONF_DIR", "SPARK_HOME", "YARN_CONF_DIR"),

@@ -49,6 +49,12 @@ from statestore.maintenance.subject import ColumnSubject, KeySubject, ValueOf
 from statestore.maintenance.translate_offsets import TranslationPlan, plan_translation
 from statestore.maintenance.upgrade import UpgradedStore
 from statestore.maintenance.verify import VerifyReport
+from statestore.publishing.iceberg_table import (
+    IcebergTable,
+    PublishedState,
+    PublishRequest,
+    UnpublishedTable,
+)
 from statestore.restore.row_files import Progress
 from statestore.sources.mirror import Mirror
 from statestore.storage import Storage, open_storage
@@ -806,6 +812,97 @@ class StoreMaintenance:
             dry_run=dry_run,
             progress=on_progress or (lambda done, total: None),
         )
+
+    def publish_iceberg(
+        self,
+        operator: str,
+        state: str,
+        table: IcebergTable,
+        *,
+        checkpoint: int | str = "latest",
+        compact: bool = False,
+        replace: bool = False,
+        dry_run: bool = False,
+        on_progress: Progress | None = None,
+    ) -> PublishedState:
+        """Show a state of a checkpoint as an Iceberg table, without a copy of its files.
+
+        The table is created, or changed in one commit from the checkpoint that it shows now. A
+        missing namespace is created as well. A savepoint keeps the checkpoint's files as long as a
+        snapshot of the table needs them. If the table already shows the checkpoint, nothing is
+        done.
+
+        Args:
+            operator: the operator.
+            state: the state, keyed or operator.
+            table: the table, such as ``IcebergTable("fraud.totals", catalog="lake")``.
+            checkpoint: as in :meth:`savepoint`. A checkpoint that only a savepoint keeps is
+                refused.
+            compact: folds changes of the state first, as a new checkpoint; otherwise a state with
+                changes is refused. A running job can no longer commit then.
+            replace: removes what another program has changed in the table; otherwise a changed
+                table is refused.
+            dry_run: reports what would change, and changes nothing.
+            on_progress: called with the number of described files and the total.
+
+        Returns:
+            The table and its change.
+
+        Raises:
+            CheckpointNotFoundError or StateNotFoundError: if the checkpoint or state does not
+                exist.
+            InvalidArgumentError: for a table of another state or program.
+            UnsupportedTypeError: for a column that an Iceberg table cannot have.
+            IncompatibleStateError: for a state with changes unless ``compact`` is set.
+            CommitConflictError: if another program changed the table.
+            CorruptionError: if a file is damaged.
+            MissingDependencyError: without pyiceberg.
+            StorageError: if the catalog or the store cannot be read or written.
+        """
+        from statestore.publishing.publish import publish  # needs pyiceberg
+
+        request = PublishRequest(
+            table=table,
+            operator=operator,
+            state=state,
+            checkpoint=checkpoint,
+            compact=compact,
+            replace=replace,
+        )
+        return publish(
+            self._store.deriver(),
+            request,
+            dry_run=dry_run,
+            now_ms=self._store.now_ms(),
+            progress=on_progress or (lambda done, total: None),
+        )
+
+    def unpublish_iceberg(
+        self, table: IcebergTable, *, replace: bool = False, dry_run: bool = False
+    ) -> UnpublishedTable:
+        """Remove an Iceberg table of this store, and release the checkpoints that it kept.
+
+        The files of its metadata are deleted, data files are not. If the table is already gone,
+        its savepoints are deleted.
+
+        Args:
+            table: the table.
+            replace: removes the table even if another program has changed it.
+            dry_run: reports what would be removed, and changes nothing.
+
+        Returns:
+            The removed table and savepoints.
+
+        Raises:
+            NotFoundError: if neither the table nor a savepoint for it exists.
+            InvalidArgumentError: for a table that does not show a state of this store.
+            CommitConflictError: for a table that another program changed unless ``replace`` is set.
+            MissingDependencyError: without pyiceberg.
+            StorageError: if the catalog or the store cannot be read or written.
+        """
+        from statestore.publishing.unpublish import unpublish  # needs pyiceberg
+
+        return unpublish(self._store.catalog(), table, replace=replace, dry_run=dry_run)
 
     def _beside(self, storage: Storage) -> StoreContext:
         """Return another store that writes files with this one's options."""

@@ -28,6 +28,7 @@ from statestore.format.hold_documents import (
     Pin,
     Savepoint,
     check_savepoint_name,
+    holder_of,
     pin_from_json,
     pin_to_json,
     savepoint_from_json,
@@ -173,9 +174,7 @@ class Holds:
         for name in sorted(filter(is_savepoint, names.union(self._storage.list(SAVEPOINTS)))):
             savepoint = self._read(name, savepoint_from_json)
             if savepoint is not None:
-                holders.setdefault(savepoint.checkpoint_id, []).append(
-                    f"savepoint {savepoint.name!r}"
-                )
+                holders.setdefault(savepoint.checkpoint_id, []).append(holder_of(savepoint.name))
         return {number: ", ".join(sorted(words)) for number, words in sorted(holders.items())}
 
     def _delete(self, path: str) -> None:

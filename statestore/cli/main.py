@@ -140,6 +140,13 @@ class Command(Root):
                 "copy:fork_checkpoint",
                 "Create a new store from a checkpoint without copying its files",
             ),
+            "publish": LazyVerb(
+                "publish:publish_state",
+                "Show a state as an Iceberg table, without a copy of its files",
+            ),
+            "unpublish": LazyVerb(
+                "publish:unpublish_table", "Remove a published table, and release its checkpoints"
+            ),
             "spark": LazyVerb(
                 "spark:spark",
                 "Show, import and export the state of Spark's own queries",

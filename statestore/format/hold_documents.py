@@ -2,25 +2,33 @@
 
 Both name a checkpoint by its id. The checkpoint's manifest and data files stay, whether or not it
 has a tombstone.
+
+A table of another catalog that shows a checkpoint's own files keeps them by a savepoint with a
+name of a fixed form (:class:`Publication`). Every release therefore understands this hold.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 
 from statestore.errors import (
     InvalidArgumentError,
 )
 from statestore.format.documents import CheckpointId, Count, Moment, document_bytes, parse_document
+from statestore.format.names import savepoint_path
 
 __all__ = [
     "Held",
     "Pin",
+    "Publication",
     "Savepoint",
     "check_savepoint_name",
+    "holder_of",
     "is_savepoint_name",
     "pin_from_json",
     "pin_to_json",
+    "publication_of",
     "savepoint_from_json",
     "savepoint_to_json",
 ]
@@ -28,6 +36,8 @@ __all__ = [
 
 SAVEPOINT_FORMAT, PIN_FORMAT = "statestore-savepoint", "statestore-pin"
 HOLD_VERSION = 1
+PUBLICATION = re.compile(r"iceberg:(.+):([0-9a-f]{32}):([0-9a-f]{16})", re.DOTALL)
+_RESERVED = "iceberg:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +57,48 @@ class Pin:
     checkpoint_id: CheckpointId
     holder: str
     until_ms: Count
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """An Iceberg table's use of a checkpoint's files.
+
+    ``table`` is the table's name after the catalog's, for people. ``table_id`` is the table's UUID
+    as 32 hex digits, and ``attempt`` is new for each snapshot of the table.
+    """
+
+    table: str
+    table_id: str
+    attempt: str
+
+    @property
+    def savepoint_name(self) -> str:
+        """The name of the savepoint that keeps the files; a long table name is cut."""
+        table = self.table
+        while True:
+            name = f"{_RESERVED}{table}:{self.table_id}:{self.attempt}"
+            try:
+                savepoint_path(name)
+            except InvalidArgumentError:  # too long for a path
+                if len(table) == 1:
+                    raise
+                table = table[:-1]
+            else:
+                return name
+
+
+def publication_of(name: str) -> Publication | None:
+    """Return the publication that a savepoint's name denotes; None for any other savepoint."""
+    match = PUBLICATION.fullmatch(name)
+    return None if match is None else Publication(match[1], match[2], match[3])
+
+
+def holder_of(savepoint: str) -> str:
+    """Return how messages name the savepoint: by its own name, or by the table that needs it."""
+    publication = publication_of(savepoint)
+    if publication is None:
+        return f"savepoint {savepoint!r}"
+    return f"the Iceberg table {publication.table!r} (savepoint {savepoint!r})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from statestore.errors import (
     FormatVersionError,
     StateStoreError,
 )
-from statestore.format.hold_documents import Pin, Savepoint
+from statestore.format.hold_documents import Pin, Savepoint, publication_of
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Manifest
 from statestore.store import StateStore
@@ -266,6 +266,10 @@ def _write_holds(page: Page, listed: CheckpointList) -> None:
         table = table_of("savepoint", "id", "made", "age", "", right={"id", "age"})
         for savepoint in listed.savepoints:
             note = "has expired; only this savepoint keeps it" if savepoint.is_expired else ""
+            publication = publication_of(savepoint.name)
+            if publication is not None:
+                shown = f"is shown by the Iceberg table {publication.table}"
+                note = f"{shown}, and {note}" if note else shown
             row = (
                 savepoint.name,
                 str(savepoint.checkpoint_id),

@@ -1,0 +1,245 @@
+"""``statestore publish`` and ``unpublish``: show a state as a table of an Iceberg catalog."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from statestore.cli.arguments import named_values
+from statestore.cli.checkpoints import write_left_out
+from statestore.cli.command import (
+    Invocation,
+    Verb,
+    checkpoint_argument,
+    operator_option,
+    pass_invocation,
+    state_option,
+)
+from statestore.cli.drawing import amount, count, counted, duration
+from statestore.cli.output import Output, Page, progress_bar
+from statestore.publishing.iceberg_table import (
+    DEFAULT_RETAIN,
+    IcebergTable,
+    PublishedState,
+    UnpublishedTable,
+)
+from statestore.storage import refuse_credentials
+
+__all__ = ["publish_state", "unpublish_table"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_TOTALS = "--iceberg lake --table fraud.totals --operator totals-by-user --state totals"
+_SECRET = re.compile(r"token|credential|password|secret|access-key|session", re.IGNORECASE)
+
+
+def _properties(texts: Sequence[str]) -> dict[str, str]:
+    """Return the properties of a catalog by name; a usage error for what may be a secret."""
+    properties = named_values("--catalog-option", "NAME=VALUE", texts)
+    for name, text in properties.items():
+        if _SECRET.search(name):
+            raise click.UsageError(
+                f"--catalog-option {name} may be a secret, which every user of this machine could "
+                "read here: put it into .pyiceberg.yaml or an environment variable "
+                "PYICEBERG_CATALOG__…"
+            )
+        refuse_credentials(text)
+    return properties
+
+
+def _catalog_options(function: F) -> F:
+    """Add the options that name a table of a catalog."""
+    for decorate in (
+        click.option(
+            "--catalog-option",
+            "options",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="A property of the catalog, in addition to its configuration. [repeatable]",
+        ),
+        click.option(
+            "--table",
+            required=True,
+            metavar="NAMESPACE.NAME",
+            help="The table in the catalog.",
+        ),
+        click.option(
+            "--iceberg",
+            "catalog",
+            required=True,
+            metavar="CATALOG",
+            help="The catalog's name in pyiceberg's configuration.",
+        ),
+    ):
+        function = decorate(function)
+    return function
+
+
+@click.command(
+    "publish",
+    cls=Verb,
+    prints=(
+        "The table, the checkpoint that it showed before, and the number of files that its "
+        "metadata gets and loses. The table names the checkpoint's own files, so no row is copied. "
+        "It is created, or changed in one commit. A savepoint keeps the files for the table, and "
+        "'statestore list' and 'gc' show it. If the table already shows the checkpoint, nothing is "
+        "done. A state with incremental changes needs --compact, which makes a new checkpoint: a "
+        "job that runs at the same time can no longer commit. pyiceberg reads the catalog's "
+        "address and credentials from .pyiceberg.yaml and from environment variables. With "
+        "--dry-run: the same output, and nothing is changed."
+    ),
+    examples=(
+        f"statestore publish {_TOTALS} --dry-run --store ./fraud",
+        f"statestore publish {_TOTALS} --store ./fraud",
+    ),
+)
+@checkpoint_argument
+@_catalog_options
+@operator_option("The operator.", required=True)
+@state_option("The state, keyed or operator.", required=True)
+@click.option(
+    "--retain",
+    type=int,
+    default=DEFAULT_RETAIN,
+    show_default=True,
+    metavar="N",
+    help="How many snapshots of the table stay readable.",
+)
+@click.option(
+    "--store-url",
+    metavar="URL",
+    help="The URL of the store for the table's readers. [the store's own]",
+)
+@click.option("--compact", is_flag=True, help="Fold changes first, as a new checkpoint.")
+@click.option("--replace", is_flag=True, help="Remove what another program changed in the table.")
+@click.option("--dry-run", is_flag=True, help="Report what would change, and change nothing.")
+@pass_invocation
+def publish_state(
+    invocation: Invocation,
+    checkpoint: str,
+    catalog: str,
+    table: str,
+    options: tuple[str, ...],
+    uid: str,
+    name: str,
+    retain: int,
+    store_url: str | None,
+    compact: bool,
+    replace: bool,
+    dry_run: bool,
+) -> Output[PublishedState]:
+    """Show a state of a checkpoint as an Iceberg table, without a copy."""
+    store = invocation.store()
+    with progress_bar("reading footers") as progress:
+        published = store.maintenance.publish_iceberg(
+            uid,
+            name,
+            IcebergTable(
+                table,
+                catalog=catalog,
+                catalog_options=_properties(options),
+                retain=retain,
+                store_url=store_url,
+            ),
+            checkpoint=checkpoint,
+            compact=compact,
+            replace=replace,
+            dry_run=dry_run,
+            on_progress=progress,
+        )
+    return Output(published, write_published)
+
+
+def write_published(page: Page, published: PublishedState) -> None:
+    """Write it as text."""
+    state = f"state {published.state!r} of operator {published.operator!r}"
+    shown = f"checkpoint {published.checkpoint_id} of {published.store}"
+    if published.is_current:
+        page.line(f"the Iceberg table {published.table} already shows {shown}", "bold")
+    elif published.dry_run:
+        page.line(f"would show {shown} as the Iceberg table {published.table}", "bold")
+    else:
+        page.line(f"the Iceberg table {published.table} shows {shown}", "bold")
+    data = amount(published.size_bytes, published.files)
+    page.line(f"  {state}: {counted(published.rows, 'row')}, {data}")
+    if not published.is_current:
+        before = published.replaced_checkpoint
+        page.line(f"  before  {'no checkpoint' if before is None else f'checkpoint {before}'}")
+        page.line(
+            f"  files   {count(published.added_files)} added to the table, "
+            f"{count(published.removed_files)} removed from it"
+        )
+    if published.compacted:
+        verb = "would be folded first" if published.dry_run else "were folded first"
+        page.line(f"  changes of the state {verb}, as a new checkpoint")
+    if published.hold is not None:
+        page.line(f"  kept by savepoint {published.hold}")
+    for savepoint in published.released:
+        page.line(f"  released savepoint {savepoint}")
+    if published.is_history_lost:
+        page.line("  older snapshots of the table were removed, because its columns changed")
+    if published.ttl_ms is not None:
+        page.line(
+            f"  the table also shows expired rows: the state has a TTL of "
+            f"{duration(published.ttl_ms)}"
+        )
+    _write_leftovers(page, published.leftover_metadata)
+    write_left_out(page, published.left_out)
+
+
+@click.command(
+    "unpublish",
+    cls=Verb,
+    prints=(
+        "The table that is removed from the catalog, and the savepoints that are deleted. The "
+        "checkpoints that these kept can expire then. No data file is deleted before 'statestore "
+        "gc'. If the catalog no longer has the table, only its savepoints are deleted. With "
+        "--dry-run: the same output, and nothing is changed."
+    ),
+    examples=(
+        "statestore unpublish --iceberg lake --table fraud.totals --dry-run --store ./fraud",
+        "statestore unpublish --iceberg lake --table fraud.totals --store ./fraud",
+    ),
+)
+@_catalog_options
+@click.option("--replace", is_flag=True, help="Remove the table even if others changed it.")
+@click.option("--dry-run", is_flag=True, help="Report what would be removed, and change nothing.")
+@pass_invocation
+def unpublish_table(
+    invocation: Invocation,
+    catalog: str,
+    table: str,
+    options: tuple[str, ...],
+    replace: bool,
+    dry_run: bool,
+) -> Output[UnpublishedTable]:
+    """Remove a published table, and release its checkpoints."""
+    named = IcebergTable(table, catalog=catalog, catalog_options=_properties(options))
+    removed = invocation.store().maintenance.unpublish_iceberg(
+        named, replace=replace, dry_run=dry_run
+    )
+    return Output(removed, write_unpublished)
+
+
+def write_unpublished(page: Page, removed: UnpublishedTable) -> None:
+    """Write it as text."""
+    if removed.is_missing:
+        page.line(f"the catalog no longer has the Iceberg table {removed.table}", "bold")
+    else:
+        verb = "would remove" if removed.dry_run else "removed"
+        page.line(f"{verb} the Iceberg table {removed.table} of {removed.store}", "bold")
+    verb = "would release" if removed.dry_run else "released"
+    for savepoint in removed.released:
+        page.line(f"  {verb} savepoint {savepoint}")
+    _write_leftovers(page, removed.leftover_metadata)
+
+
+def _write_leftovers(page: Page, files: int) -> None:
+    if files:
+        page.line(
+            f"  {counted(files, 'file')} of the table's old metadata could not be deleted; they "
+            "only take space"
+        )

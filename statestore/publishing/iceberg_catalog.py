@@ -1,0 +1,196 @@
+"""The user's Iceberg catalog: its opening, its table of a state, and its errors as this package's.
+
+A catalog is named in pyiceberg's configuration, or passed as an object of pyiceberg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from statestore.errors import (
+    CommitConflictError,
+    InvalidArgumentError,
+    MissingDependencyError,
+    NotFoundError,
+    StateStoreError,
+    StorageError,
+)
+from statestore.extras import install_hint, needs_extra
+from statestore.storage.credentials import without_credentials
+
+with needs_extra("iceberg", "an Iceberg table"):
+    from pyiceberg.catalog import Catalog as IcebergCatalog
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.exceptions import (
+        CommitFailedException,
+        CommitStateUnknownException,
+        NamespaceAlreadyExistsError,
+        NoSuchNamespaceError,
+        NoSuchTableError,
+        NotInstalledError,
+        RESTError,
+        TableAlreadyExistsError,
+        ValidationException,
+    )
+    from sqlalchemy.exc import SQLAlchemyError
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+__all__ = [
+    "CHECKPOINT",
+    "HOLD",
+    "NOT_COMMITTED",
+    "OPERATOR",
+    "STATE",
+    "STORE",
+    "STORE_URL",
+    "catalog_errors",
+    "full_name",
+    "hold_of",
+    "load_table",
+    "make_namespace",
+    "open_catalog",
+    "refuse_changed",
+    "refuse_foreign",
+]
+
+STORE, STORE_URL = "statestore.store-id", "statestore.store-url"
+OPERATOR, STATE = "statestore.operator", "statestore.state"
+"""Properties of a table that show which state it shows."""
+CHECKPOINT, HOLD = "statestore.checkpoint-id", "statestore.hold"
+"""Members of a snapshot's summary: the checkpoint that it shows, and the hold of its files."""
+
+NOT_COMMITTED = (CommitFailedException, TableAlreadyExistsError, ValidationException)
+"""Errors of pyiceberg after which a commit is certainly not visible."""
+
+
+def open_catalog(catalog: Any, options: Mapping[str, str]) -> IcebergCatalog:
+    """Return a catalog of pyiceberg.
+
+    Args:
+        catalog: Its name in pyiceberg's configuration, or a catalog.
+        options: Properties that are added to those of the configuration.
+
+    Returns:
+        The catalog; a server is not necessarily contacted yet.
+
+    Raises:
+        InvalidArgumentError: The catalog is not configured, or a property is invalid.
+        StorageError: The catalog does not answer.
+    """
+    if isinstance(catalog, IcebergCatalog):
+        if options:
+            raise InvalidArgumentError(
+                "catalog_options belong to a catalog's name; pass them when you load the catalog"
+            )
+        return catalog
+    if not isinstance(catalog, str) or not catalog:
+        raise InvalidArgumentError(
+            f"catalog must be the name of an Iceberg catalog, or a Catalog of pyiceberg, not "
+            f"{type(catalog).__name__}"
+        )
+    with catalog_errors(f"catalog {catalog!r}"):
+        try:
+            return load_catalog(catalog, **options)
+        except ValueError as error:
+            raise InvalidArgumentError(
+                f"the Iceberg catalog {catalog!r} cannot be opened: "
+                f"{without_credentials(str(error))}; configure it in .pyiceberg.yaml, in "
+                f"environment variables PYICEBERG_CATALOG__{catalog.upper()}__URI, or pass its "
+                "properties as catalog options"
+            ) from error
+
+
+def full_name(catalog: IcebergCatalog, name: str) -> str:
+    """Return a table's name after the catalog's, as messages and savepoints have it."""
+    return f"{catalog.name}.{name}"
+
+
+def load_table(catalog: IcebergCatalog, name: str) -> Table | None:
+    """Return a table; None if it or its namespace does not exist. Raises StorageError."""
+    with catalog_errors(full_name(catalog, name)):
+        try:
+            return catalog.load_table(name)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+
+
+def make_namespace(catalog: IcebergCatalog, namespace: tuple[str, ...]) -> None:
+    """Create a namespace, and those that contain it, if they do not exist."""
+    for length in range(1, len(namespace) + 1):
+        with suppress(NamespaceAlreadyExistsError):
+            catalog.create_namespace(namespace[:length])
+
+
+def refuse_foreign(table: Table, name: str, store_id: str, operator: str, state: str) -> None:
+    """Raise InvalidArgumentError unless a table was published from this state of this store."""
+    properties = table.metadata.properties
+    if STORE not in properties:
+        raise InvalidArgumentError(
+            f"the Iceberg table {name} exists and was not made by statestore; choose another name"
+        )
+    actual = properties[STORE], properties.get(OPERATOR), properties.get(STATE)
+    if actual != (store_id, operator, state):
+        raise InvalidArgumentError(
+            f"the Iceberg table {name} shows state {actual[2]!r} of operator {actual[1]!r} in "
+            f"{properties.get(STORE_URL)} (store {actual[0]}); choose another name, or remove that "
+            "table with 'statestore unpublish' first"
+        )
+
+
+def refuse_changed(table: Table, name: str, advice: str) -> None:
+    """Raise CommitConflictError if another program has changed the table's content."""
+    snapshot = table.current_snapshot()
+    if snapshot is not None and hold_of(snapshot) is not None:
+        return
+    change = "has no snapshot"
+    if snapshot is not None:
+        operation = "unknown" if snapshot.summary is None else snapshot.summary.operation.value
+        change = f"has snapshot {snapshot.snapshot_id} of another program (operation {operation})"
+    raise CommitConflictError(f"the Iceberg table {name} {change}; {advice}")
+
+
+def hold_of(snapshot: Snapshot) -> str | None:
+    """Return the name of the savepoint that keeps a snapshot's files; None if another made it."""
+    return None if snapshot.summary is None else snapshot.summary.additional_properties.get(HOLD)
+
+
+@contextmanager
+def catalog_errors(subject: str) -> Iterator[None]:
+    """Raise the errors of pyiceberg as those of this package; ``subject`` names the table."""
+    try:
+        yield
+    except StateStoreError:
+        raise
+    except NOT_COMMITTED as error:
+        raise CommitConflictError(
+            f"{subject} was changed by another program at the same time ({_text(error)}); nothing "
+            "was published. Run the command again"
+        ) from error
+    except (NoSuchTableError, NoSuchNamespaceError) as error:
+        raise NotFoundError(f"{subject} no longer exists ({_text(error)})") from error
+    except CommitStateUnknownException as error:
+        raise StorageError(
+            f"the catalog did not confirm the change of {subject} ({_text(error)}), which may be "
+            "visible or not. Run the command again, which finds out"
+        ) from error
+    except NotInstalledError as error:
+        raise MissingDependencyError(
+            f"the catalog of {subject} needs a package that is not installed ({_text(error)}); "
+            f"install it, or the extra 'iceberg': {install_hint('iceberg')}"
+        ) from error
+    except (RESTError, SQLAlchemyError, OSError) as error:
+        raise StorageError(
+            f"the Iceberg catalog failed for {subject}: {_text(error)}; check its address and its "
+            "credentials, and run the command again"
+        ) from error
+
+
+def _text(error: Exception) -> str:
+    """Return the first line of a library's message, without credentials."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return without_credentials(lines[0]).rstrip(".")

@@ -1,0 +1,456 @@
+"""Publish a state of a checkpoint as an Iceberg table, or change that table to a new checkpoint.
+
+The table names the checkpoint's own files: no row is read or written. Each publication is one
+commit of the catalog, so readers see the whole old checkpoint or the whole new one. Files that both
+have stay in the table.
+
+**The hold.** A savepoint keeps each snapshot's files from garbage collection. Its name contains the
+table's UUID (:class:`statestore.format.hold_documents.Publication`), and the snapshot's summary
+contains the name of the savepoint.
+
+1. The savepoint of the new checkpoint is put.
+2. The catalog commits the new snapshot, and removes the snapshots above ``retain`` from the table.
+3. The savepoints of the removed snapshots are deleted.
+
+A crash after step 1 leaves a savepoint that no snapshot names, and the table as it was. A crash
+after step 2 leaves savepoints that the table no longer needs. Either way the table can be read. The
+next publication deletes both kinds: at once if it removed the snapshot itself or found it removed,
+and after a day otherwise, because the other publisher may still be at work.
+
+**Two publishers.** The commit requires that the table still has the snapshot that this publisher
+found. pyiceberg's own retry would merge two publications, so the table's properties disable it. The
+second publisher gets CommitConflictError and deletes its savepoint.
+
+**Others' changes.** A snapshot of another program has no savepoint. Then nothing is published,
+unless ``replace`` is true: it removes what the other program added. All files are added again,
+because a row that it deleted in a file would otherwise stay deleted.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+from statestore.catalog.catalog import Catalog
+from statestore.errors import (
+    IncompatibleStateError,
+    NotFoundError,
+    StateStoreError,
+)
+from statestore.extras import needs_extra
+from statestore.format.compaction_policy import CompactionRule
+from statestore.format.handles import Handle
+from statestore.format.hold_documents import Publication, Savepoint, publication_of
+from statestore.format.manifest import Entry, KeyedEntry, Manifest
+from statestore.maintenance.compact import CompactRequest, compact
+from statestore.maintenance.derive import Deriver
+from statestore.maintenance.hold import check_holdable
+from statestore.publishing.columns import (
+    change_columns,
+    change_partitioning,
+    iceberg_schema,
+    partition_spec,
+)
+from statestore.publishing.data_files import describe_files, files_by_url, readers_url
+from statestore.publishing.iceberg_catalog import (
+    CHECKPOINT,
+    HOLD,
+    NOT_COMMITTED,
+    OPERATOR,
+    STATE,
+    STORE,
+    STORE_URL,
+    catalog_errors,
+    full_name,
+    hold_of,
+    load_table,
+    make_namespace,
+    open_catalog,
+    refuse_changed,
+    refuse_foreign,
+)
+from statestore.publishing.iceberg_table import IcebergTable, PublishedState, PublishRequest
+from statestore.publishing.table_metadata import delete_metadata, metadata_files
+
+with needs_extra("iceberg", "an Iceberg table"):
+    from pyiceberg.catalog import Catalog as IcebergCatalog
+    from pyiceberg.manifest import DataFile, ManifestFile
+    from pyiceberg.table import Table, Transaction
+    from pyiceberg.table.snapshots import Operation, Snapshot
+    from pyiceberg.table.update.snapshot import ExpireSnapshots, _OverwriteFiles
+
+__all__ = ["holds_of_table", "publish"]
+
+_ABANDONED_MS = 24 * 3_600_000
+_NAME_MAPPING = "schema.name-mapping.default"
+_PROPERTIES = {
+    # The files belong to the store: no purge and no expiry of snapshots may delete them.
+    "gc.enabled": "false",
+    # A retry would add the files of two publications to one table.
+    "commit.retry.num-retries": "0",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "10",
+}
+
+
+def publish(
+    deriver: Deriver,
+    request: PublishRequest,
+    *,
+    dry_run: bool,
+    now_ms: int,
+    progress: Callable[[int, int], None],
+) -> PublishedState:
+    """Make the table show the state as it is in a checkpoint; do nothing if it already does.
+
+    Args:
+        deriver: The store.
+        request: The state and the table.
+        dry_run: Changes nothing.
+        now_ms: The current time in milliseconds since 1970.
+        progress: Called with the number of described files and the total.
+
+    Returns:
+        The change.
+
+    Raises:
+        NotFoundError: The checkpoint or state does not exist.
+        InvalidArgumentError: The table belongs to another state, or an argument is invalid.
+        UnsupportedTypeError: Iceberg cannot have a column.
+        IncompatibleStateError: The state has changes, and ``compact`` is false.
+        CommitConflictError: Another program changed the table.
+        CorruptionError: A file is missing or damaged.
+        StorageError: The catalog or the store failed.
+    """
+    store = deriver.catalog
+    wanted = request.table
+    url = readers_url(store.storage, wanted.store_url)
+    catalog = open_catalog(wanted.catalog, wanted.catalog_options)
+    name = full_name(catalog, wanted.name)
+    table = load_table(catalog, wanted.name)
+    if table is not None:
+        refuse_foreign(table, name, store.store_id, request.operator, request.state)
+        if not request.replace:
+            refuse_changed(table, name, "pass replace (--replace) to remove its changes")
+    # After the table: the newest checkpoint is at least the one that another publisher found.
+    manifest = store.manifest(store.resolve(request.checkpoint))
+    entry = manifest.find(request.operator, request.state)
+    iceberg_schema(entry)  # refuses names before anything is written
+    has_changes = isinstance(entry, KeyedEntry) and bool(entry.layers)
+    if has_changes and not request.compact:
+        raise IncompatibleStateError(
+            f"{entry.state} in checkpoint {manifest.checkpoint_id} has changes in addition to its "
+            "base files, which Iceberg cannot show; pass compact (--compact) to fold them as a new "
+            "checkpoint, or run 'statestore compact --all'"
+        )
+    if has_changes and not dry_run:
+        manifest = _compacted(deriver, request, now_ms)
+        entry = manifest.find(request.operator, request.state)
+    change = _Change(store, catalog, table, manifest, entry, wanted, url)
+    if dry_run or change.is_current:
+        return change.report(dry_run=dry_run, compacted=has_changes)
+    check_holdable(store, request.checkpoint, manifest.checkpoint_id)
+    return change.commit(compacted=has_changes, now_ms=now_ms, progress=progress)
+
+
+def holds_of_table(store: Catalog, table_id: str) -> tuple[Savepoint, ...]:
+    """Return the savepoints that keep files for the table with this UUID, in hex digits."""
+    return tuple(
+        savepoint
+        for savepoint in store.holds.savepoints()
+        if (own := publication_of(savepoint.name)) is not None and own.table_id == table_id
+    )
+
+
+def _compacted(deriver: Deriver, request: PublishRequest, now_ms: int) -> Manifest:
+    """Return a new checkpoint in which the state has no changes."""
+    wanted = CompactRequest(
+        uid=request.operator, name=request.state, everything=True, rule=CompactionRule()
+    )
+    report = compact(
+        deriver,
+        wanted,
+        checkpoint=request.checkpoint,
+        dry_run=False,
+        now_ms=now_ms,
+        progress=lambda done, total: None,
+    )
+    assert report.new_checkpoint_id is not None
+    return deriver.catalog.manifest(report.new_checkpoint_id)
+
+
+class _Change:
+    """The change of a table from its current snapshot to a checkpoint."""
+
+    def __init__(
+        self,
+        store: Catalog,
+        catalog: IcebergCatalog,
+        table: Table | None,
+        manifest: Manifest,
+        entry: Entry,
+        wanted: IcebergTable,
+        url: str,
+    ) -> None:
+        self._store, self._catalog, self._table = store, catalog, table
+        self._manifest, self._entry, self._wanted = manifest, entry, wanted
+        self._name = full_name(catalog, wanted.name)
+        self._current = None if table is None else table.current_snapshot()
+        own = files_by_url(entry, url)
+        shown = self._shown_files()
+        # A file in which another program deleted rows must get a new sequence number.
+        is_changed = self._current is not None and hold_of(self._current) is None
+        kept = set() if is_changed else own.keys() & shown.keys()
+        self._added: dict[str, Handle] = {
+            path: handle for path, handle in own.items() if path not in kept
+        }
+        self._removed = [file for path, file in shown.items() if path not in kept]
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the table shows the checkpoint, and a savepoint keeps its files."""
+        if self._table is None or self._current is None or self._added or self._removed:
+            return False
+        number = self._manifest.checkpoint_id
+        hold = hold_of(self._current)
+        held = {savepoint.name: savepoint.checkpoint_id for savepoint in self._holds()}
+        return _checkpoint_of(self._current) == number and held.get(hold or "") == number
+
+    def commit(
+        self, *, compacted: bool, now_ms: int, progress: Callable[[int, int], None]
+    ) -> PublishedState:
+        """Hold the checkpoint, commit the table, and release what it no longer needs."""
+        known = [] if self._table is None else list(self._table.metadata.snapshots)
+        before = self._metadata_files()
+        with catalog_errors(self._name):
+            transaction = self._begin()
+            can_read_older = self._stage_definition(transaction)
+            hold = self._hold(transaction, now_ms)
+            try:
+                snapshot_id = self._stage_files(transaction, hold, can_read_older, progress)
+            except BaseException as error:
+                self._withdraw(hold, error)
+                raise
+            try:
+                table = transaction.commit_transaction()
+            except NOT_COMMITTED as error:
+                self._withdraw(hold, error)
+                raise
+            # After any other error the snapshot may be visible, and its savepoint stays.
+        released = self._release(table, known, now_ms)
+        gone = before - metadata_files(table, table.metadata.snapshots)
+        return self.report(
+            dry_run=False,
+            compacted=compacted,
+            snapshot_id=snapshot_id,
+            hold=hold,
+            released=released,
+            is_history_lost=not can_read_older,
+            leftover_metadata=delete_metadata(table.io, gone),
+        )
+
+    def report(
+        self,
+        *,
+        dry_run: bool,
+        compacted: bool,
+        snapshot_id: int | None = None,
+        hold: str | None = None,
+        released: Sequence[str] = (),
+        is_history_lost: bool = False,
+        leftover_metadata: int = 0,
+    ) -> PublishedState:
+        """Return the result of the change."""
+        entry, manifest = self._entry, self._manifest
+        ttl = entry.state.ttl if isinstance(entry, KeyedEntry) else None
+        if hold is None and self.is_current and self._current is not None:
+            hold = hold_of(self._current)
+        return PublishedState(
+            store=self._store.storage.url,
+            checkpoint_id=manifest.checkpoint_id,
+            operator=entry.state.uid,
+            state=entry.state.name,
+            table=self._name,
+            dry_run=dry_run,
+            rows=entry.rows,
+            files=entry.files,
+            size_bytes=entry.size_bytes,
+            added_files=len(self._added),
+            removed_files=len(self._removed),
+            replaced_checkpoint=None if self._current is None else _checkpoint_of(self._current),
+            compacted=compacted,
+            snapshot=None if snapshot_id is None else str(snapshot_id),
+            hold=hold,
+            released=tuple(released),
+            is_history_lost=is_history_lost,
+            leftover_metadata=leftover_metadata,
+            ttl_ms=None if ttl is None else ttl.duration_ms,
+            left_out=tuple(
+                record
+                for record in manifest.left_out
+                if record.operator == entry.state.uid and record.state in (None, entry.state.name)
+            ),
+        )
+
+    def _shown_files(self) -> dict[str, DataFile]:
+        """Return the data files of the table's current snapshot by URL."""
+        if self._table is None or self._current is None:
+            return {}
+        with catalog_errors(self._name):
+            return {
+                entry.data_file.file_path: entry.data_file
+                for manifest in self._current.manifests(self._table.io)
+                if not _has_only_deletes(manifest)
+                for entry in manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
+            }
+
+    def _begin(self) -> Transaction:
+        """Return a transaction of the table; a missing table is created by its commit."""
+        if self._table is not None:
+            return self._table.transaction()
+        make_namespace(self._catalog, self._wanted.namespace)
+        schema = iceberg_schema(self._entry)
+        return self._catalog.create_table_transaction(
+            self._wanted.name,
+            schema,
+            partition_spec=partition_spec(self._entry, schema),
+            properties=_PROPERTIES,
+        )
+
+    def _stage_definition(self, transaction: Transaction) -> bool:
+        """Stage the table's columns, partitioning and properties.
+
+        Returns:
+            Whether older snapshots stay readable.
+        """
+        can_read_older = True
+        if self._table is not None:
+            can_read_older = change_columns(transaction, self._entry)
+            change_partitioning(transaction, self._entry)
+        state = self._entry.state
+        properties = {
+            STORE: self._store.store_id,
+            STORE_URL: self._store.storage.url,
+            OPERATOR: state.uid,
+            STATE: state.name,
+            "comment": f"{state}, published by statestore; do not write to this table",
+        }
+        if self._table is None or not can_read_older:
+            mapping = transaction.table_metadata.schema().name_mapping
+            properties[_NAME_MAPPING] = mapping.model_dump_json()
+        existing = transaction.table_metadata.properties
+        changed = {key: text for key, text in properties.items() if existing.get(key) != text}
+        if changed:
+            transaction.set_properties(changed)
+        return can_read_older
+
+    def _hold(self, transaction: Transaction, now_ms: int) -> str:
+        """Put the savepoint that keeps the checkpoint for this attempt; return its name."""
+        number = self._manifest.checkpoint_id
+        table_id = transaction.table_metadata.table_uuid.hex
+        attempt = uuid.uuid4().hex[:16]
+        hold = Publication(self._name, table_id, attempt).savepoint_name
+        self._store.holds.put_savepoint(
+            Savepoint(hold, number, now_ms), visible=lambda: self._store.check_visible(number)
+        )
+        return hold
+
+    def _stage_files(
+        self,
+        transaction: Transaction,
+        hold: str,
+        can_read_older: bool,
+        progress: Callable[[int, int], None],
+    ) -> int:
+        """Stage the new snapshot and the removal of old ones; return the new one's id."""
+        metadata = transaction.table_metadata
+        described = describe_files(
+            self._store.storage,
+            self._entry,
+            self._added,
+            metadata.schema(),
+            metadata.default_spec_id,
+            progress,
+        )
+        summary = {CHECKPOINT: str(self._manifest.checkpoint_id), HOLD: hold}
+        update = transaction.update_snapshot(snapshot_properties=summary).overwrite()
+        if self._table is not None:
+            update = _ReplacedFiles(
+                Operation.OVERWRITE, transaction, self._table.io, snapshot_properties=summary
+            )
+        with update:
+            for file in self._removed:
+                update.delete_data_file(file)
+            for file in described:
+                update.append_data_file(file)
+        kept = 1 if not can_read_older else self._wanted.retain
+        expired = _expired_snapshots(transaction, kept)
+        if expired:
+            ExpireSnapshots(transaction).by_ids(expired).commit()
+        return update.snapshot_id
+
+    def _metadata_files(self) -> set[str]:
+        """Return the files of the snapshots that the table has before the commit."""
+        if self._table is None:
+            return set()
+        return metadata_files(self._table, self._table.metadata.snapshots)
+
+    def _withdraw(self, hold: str, error: BaseException) -> None:
+        """Delete the savepoint of an attempt that is not visible and never will be."""
+        try:
+            self._store.holds.delete_savepoint(hold)
+        except StateStoreError as failure:
+            error.add_note(f"savepoint {hold!r} could not be deleted: {failure}")
+
+    def _release(self, table: Table, known: Iterable[Snapshot], now_ms: int) -> list[str]:
+        """Delete the savepoints of removed snapshots, and those that a crash left behind."""
+        needed, removed = _holds_in(table.metadata.snapshots), _holds_in(known)
+        released = []
+        for savepoint in holds_of_table(self._store, table.metadata.table_uuid.hex):
+            is_abandoned = now_ms - savepoint.created_at_ms >= _ABANDONED_MS
+            if savepoint.name in needed or not (savepoint.name in removed or is_abandoned):
+                continue
+            with suppress(NotFoundError):  # another publisher deleted it
+                self._store.holds.delete_savepoint(savepoint.name)
+                released.append(savepoint.name)
+        return released
+
+    def _holds(self) -> tuple[Savepoint, ...]:
+        assert self._table is not None
+        return holds_of_table(self._store, self._table.metadata.table_uuid.hex)
+
+
+class _ReplacedFiles(_OverwriteFiles):
+    """Replaces files of a table, and drops the manifests that only list files removed earlier.
+
+    pyiceberg keeps these, so that each publication would add one more to every later snapshot.
+    """
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        manifests = super()._existing_manifests()
+        return [m for m in manifests if m.has_added_files() or m.has_existing_files()]
+
+
+def _has_only_deletes(manifest: ManifestFile) -> bool:
+    return manifest.content.name == "DELETES"
+
+
+def _checkpoint_of(snapshot: Snapshot) -> int | None:
+    """Return the checkpoint that a snapshot shows; None if another program made it."""
+    if snapshot.summary is None:
+        return None
+    text = snapshot.summary.additional_properties.get(CHECKPOINT, "")
+    return int(text) if text.isdigit() else None
+
+
+def _holds_in(snapshots: Iterable[Snapshot]) -> set[str]:
+    return {hold for snapshot in snapshots if (hold := hold_of(snapshot)) is not None}
+
+
+def _expired_snapshots(transaction: Transaction, kept: int) -> list[int]:
+    """Return the snapshots that the table loses: all but the newest, and those with a name."""
+    metadata = transaction.table_metadata
+    named = {reference.snapshot_id for reference in metadata.refs.values()}
+    newest_first = sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0, reverse=True)
+    return [s.snapshot_id for s in newest_first[kept:] if s.snapshot_id not in named]
