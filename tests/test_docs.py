@@ -24,6 +24,7 @@ from statestore.cli.main import cli
 from statestore.demo import job, micro_batches, run, story
 from tests.interop.flink_savepoints.goldens import FOLDER, Golden
 from tests.servers.kafka import kafka_broker
+from tests.support.iceberg_config import configure
 from tests.syntax import ROOT
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ FRAUD = DOCS / "how/spark.md"  # creates ./fraud, which other pages use
 WRITTEN = [ROOT / "README.md", *sorted(DOCS.rglob("*.md")), ROOT / "bench/README.md"]
 RUN = ("python", "console")
 # A block with printed output or with a file's content; a block in no language is a drawing.
-SHOWN = ("", "text", "toml", "json")
+SHOWN = ("", "text", "toml", "json", "yaml")
 
 
 class Block(NamedTuple):
@@ -94,6 +95,9 @@ def test_what_a_page_shows_runs(
         shutil.copytree(unpacked, tmp_path / "savepoint")
     if "flink plan job.json" in text:
         shutil.copy(FOLDER / "2.3_plan.json", tmp_path / "job.json")
+    if "`.pyiceberg.yaml`" in text:
+        [config] = (block.text for block in blocks(page) if block.language == "yaml")
+        configure(monkeypatch, tmp_path, config)
     with ExitStack() as stack:
         # Another test may have this port, and no broker has its own.
         ports = {"(9090)": "(0)"}

@@ -14,7 +14,7 @@ store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -33,6 +33,7 @@ from statestore.errors import (
 )
 from statestore.format.claim_documents import claim_from_json
 from statestore.format.handles import Handle, KeyedStateHandle
+from statestore.format.hold_documents import publication_of
 from statestore.format.left_out import LeftOutState
 from statestore.format.listed import list_of
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
@@ -93,7 +94,7 @@ class VerifyReport:
 
     ``files``, ``rows`` and ``size_bytes`` count each file once, even if several checkpoints name
     it. ``left_out`` lists, by checkpoint, the state that it lacks of its source, which is not
-    damage.
+    damage. ``iceberg_tables`` lists, by checkpoint, the published tables that read its files.
     """
 
     store: str
@@ -105,6 +106,7 @@ class VerifyReport:
     broken: tuple[BrokenFile, ...]
     strays: tuple[str, ...]
     left_out: Mapping[int, tuple[LeftOutState, ...]] = field(default_factory=dict)
+    iceberg_tables: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     json_properties: ClassVar[tuple[str, ...]] = ("is_intact", "is_complete")
 
@@ -213,7 +215,19 @@ def verify(
         broken=tuple(run.broken),
         strays=_stray_files(storage, run, set(ids)),
         left_out=left_out,
+        iceberg_tables=_published_tables(catalog, ids),
     )
+
+
+def _published_tables(catalog: Catalog, ids: Collection[int]) -> dict[int, tuple[str, ...]]:
+    """Return the tables that show checkpoints, by checkpoint, as far as savepoints are readable."""
+    tables: dict[int, tuple[str, ...]] = {}
+    for savepoint in catalog.holds.readable():
+        publication = publication_of(savepoint.name)
+        if publication is not None and savepoint.checkpoint_id in ids:
+            number = savepoint.checkpoint_id
+            tables[number] = (*tables.get(number, ()), publication.table)
+    return dict(sorted(tables.items()))
 
 
 @dataclass

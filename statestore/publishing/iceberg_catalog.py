@@ -64,7 +64,11 @@ OPERATOR, STATE = "statestore.operator", "statestore.state"
 CHECKPOINT, HOLD = "statestore.checkpoint-id", "statestore.hold"
 """Members of a snapshot's summary: the checkpoint that it shows, and the hold of its files."""
 
-NOT_COMMITTED = (CommitFailedException, TableAlreadyExistsError, ValidationException)
+_NO_TABLE = (NoSuchTableError, NoSuchNamespaceError)
+NOT_COMMITTED = (
+    *(CommitFailedException, TableAlreadyExistsError, ValidationException),
+    *_NO_TABLE,
+)
 """Errors of pyiceberg after which a commit is certainly not visible."""
 
 
@@ -115,13 +119,15 @@ def load_table(catalog: IcebergCatalog, name: str) -> Table | None:
     with catalog_errors(full_name(catalog, name)):
         try:
             return catalog.load_table(name)
-        except (NoSuchTableError, NoSuchNamespaceError):
+        except _NO_TABLE:
             return None
 
 
 def make_namespace(catalog: IcebergCatalog, namespace: tuple[str, ...]) -> None:
     """Create a namespace, and those that contain it, if they do not exist."""
     for length in range(1, len(namespace) + 1):
+        if catalog.namespace_exists(namespace[:length]):
+            continue
         with suppress(NamespaceAlreadyExistsError):
             catalog.create_namespace(namespace[:length])
 
@@ -166,13 +172,13 @@ def catalog_errors(subject: str) -> Iterator[None]:
         yield
     except StateStoreError:
         raise
+    except _NO_TABLE as error:
+        raise NotFoundError(f"{subject} no longer exists ({_text(error)})") from error
     except NOT_COMMITTED as error:
         raise CommitConflictError(
             f"{subject} was changed by another program at the same time ({_text(error)}); nothing "
             "was published. Run the command again"
         ) from error
-    except (NoSuchTableError, NoSuchNamespaceError) as error:
-        raise NotFoundError(f"{subject} no longer exists ({_text(error)})") from error
     except CommitStateUnknownException as error:
         raise StorageError(
             f"the catalog did not confirm the change of {subject} ({_text(error)}), which may be "

@@ -35,6 +35,7 @@ from contextlib import suppress
 from statestore.catalog.catalog import Catalog
 from statestore.errors import (
     IncompatibleStateError,
+    InvalidArgumentError,
     NotFoundError,
     StateStoreError,
 )
@@ -75,6 +76,7 @@ from statestore.publishing.table_metadata import delete_metadata, metadata_files
 
 with needs_extra("iceberg", "an Iceberg table"):
     from pyiceberg.catalog import Catalog as IcebergCatalog
+    from pyiceberg.exceptions import CommitFailedException
     from pyiceberg.manifest import DataFile, ManifestFile
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.snapshots import Operation, Snapshot
@@ -195,7 +197,7 @@ class _Change:
     ) -> None:
         self._store, self._catalog, self._table = store, catalog, table
         self._manifest, self._entry, self._wanted = manifest, entry, wanted
-        self._name = full_name(catalog, wanted.name)
+        self._name, self._url = full_name(catalog, wanted.name), url
         self._current = None if table is None else table.current_snapshot()
         own = files_by_url(entry, url)
         shown = self._shown_files()
@@ -221,9 +223,10 @@ class _Change:
         self, *, compacted: bool, now_ms: int, progress: Callable[[int, int], None]
     ) -> PublishedState:
         """Hold the checkpoint, commit the table, and release what it no longer needs."""
-        known = [] if self._table is None else list(self._table.metadata.snapshots)
-        before = self._metadata_files()
+        self._store.holds.savepoints()  # a damaged one is reported before anything is written
         with catalog_errors(self._name):
+            known = [] if self._table is None else list(self._table.metadata.snapshots)
+            before = self._metadata_files()
             transaction = self._begin()
             can_read_older = self._stage_definition(transaction)
             hold = self._hold(transaction, now_ms)
@@ -239,7 +242,8 @@ class _Change:
                 raise
             # After any other error the snapshot may be visible, and its savepoint stays.
         released = self._release(table, known, now_ms)
-        gone = before - metadata_files(table, table.metadata.snapshots)
+        with catalog_errors(self._name):
+            gone = before - metadata_files(table, table.metadata.snapshots)
         return self.report(
             dry_run=False,
             compacted=compacted,
@@ -308,15 +312,32 @@ class _Change:
     def _begin(self) -> Transaction:
         """Return a transaction of the table; a missing table is created by its commit."""
         if self._table is not None:
+            self._restore_properties(self._table)
             return self._table.transaction()
         make_namespace(self._catalog, self._wanted.namespace)
         schema = iceberg_schema(self._entry)
-        return self._catalog.create_table_transaction(
+        transaction = self._catalog.create_table_transaction(
             self._wanted.name,
             schema,
             partition_spec=partition_spec(self._entry, schema),
             properties=_PROPERTIES,
         )
+        location = transaction.table_metadata.location
+        if f"{location}/".startswith(f"{self._url}/"):
+            raise InvalidArgumentError(
+                f"the catalog would write the metadata of {self._name} to {location}, which is "
+                "inside the store; choose another warehouse for the catalog"
+            )
+        return transaction
+
+    def _restore_properties(self, table: Table) -> None:
+        """Set the properties that publications rely on, if somebody changed them."""
+        if _PROPERTIES.items() <= table.metadata.properties.items():
+            return
+        with table.transaction() as transaction:
+            transaction.set_properties(_PROPERTIES)
+        if table.current_snapshot() != self._current:
+            raise CommitFailedException("it has another snapshot than before")
 
     def _stage_definition(self, transaction: Transaction) -> bool:
         """Stage the table's columns, partitioning and properties.

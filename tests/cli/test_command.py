@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from statestore import StateStore, __version__, errors
+from statestore import IcebergTable, StateStore, __version__, errors
 from statestore.cli.command import CLOSED_PIPE, INTERRUPTED, Root, Verb, exit_statuses
 from statestore.cli.main import Command, cli, main
 from statestore.cli.verbs import watch
@@ -31,6 +31,7 @@ from statestore.format.hold_documents import Pin, pin_to_json
 from statestore.format.names import pin_path
 from tests.cli.conftest import JOB
 from tests.interop.flink_savepoints.goldens import FOLDER
+from tests.support.iceberg_config import configure
 
 pytestmark = pytest.mark.slow
 
@@ -143,7 +144,9 @@ def write_tables() -> None:
 
 
 @pytest.mark.parametrize("example", examples())
-def test_examples_work(run: Run, filled: Path, monkeypatch: Any, example: str) -> None:
+def test_examples_work(
+    run: Run, filled: Path, tmp_path: Path, monkeypatch: Any, example: str
+) -> None:
     # Some examples change the store.
     shutil.copytree(filled, "fraud")
     StateStore.open("fraud").maintenance.savepoint("before-upgrade")
@@ -166,6 +169,11 @@ def test_examples_work(run: Run, filled: Path, monkeypatch: Any, example: str) -
     Path("new-job.toml").write_text(JOB)
     if "bootstrap" in example:
         write_tables()
+    if "--iceberg" in example:
+        configure(monkeypatch, tmp_path)
+    if "unpublish" in example:
+        table = IcebergTable("fraud.totals", catalog="lake")
+        StateStore.open("fraud").maintenance.publish_iceberg("totals-by-user", "totals", table)
     words = shlex.split(example)
     env = dict(word.split("=", 1) for word in words[: words.index("statestore")])
     done = run(*words[words.index("statestore") + 1 :], env=env)

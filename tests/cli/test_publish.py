@@ -54,6 +54,11 @@ def test_a_state_is_published_listed_and_removed(
     gc = run("gc", "--dry-run", "--store", damaged).stdout
     assert "checkpoint 2 is held by the Iceberg table 'lake.fraud.totals' (savepoint '" in gc
 
+    verified = run("verify", "--store", damaged).stdout
+    assert "  checkpoint 2 is shown by the Iceberg table lake.fraud.totals\n" in verified
+    document = json.loads(run("verify", "--store", damaged, "--output", "json").stdout)
+    assert document["iceberg_tables"] == {"2": ["lake.fraud.totals"]}
+
     gone = run("unpublish", *catalog, "--dry-run", "--store", damaged)
     assert gone.stdout.startswith(f"would remove the Iceberg table lake.fraud.totals of {damaged}")
     gone = run("unpublish", *catalog, "--store", damaged)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 
@@ -191,7 +192,6 @@ def test_rows_of_others_are_refused_and_replaced_on_request(
     assert publish(store, sql).is_current
 
 
-@pytest.mark.filterwarnings("ignore:Merge on read is not yet supported")
 def test_rows_that_others_deleted_come_back_on_request(store: StateStore, sql: Catalog) -> None:
     take(store, 100, layout="ranged")
     publish(store, sql)
@@ -248,6 +248,7 @@ def test_unpublishing_removes_the_table_and_releases_its_checkpoints(
         unpublish(store, catalog)
 
 
+@pytest.mark.long_cases("rest")
 def test_a_table_that_the_user_dropped_leaves_holds_until_it_is_unpublished(
     store: StateStore, catalog: Catalog
 ) -> None:
@@ -269,14 +270,63 @@ def test_a_changed_table_is_removed_only_on_request(store: StateStore, sql: Cata
     assert (sql.list_tables("db"), held(store)) == ([], [])
 
 
+def test_a_table_that_is_dropped_during_a_publication_leaves_no_hold_of_it(
+    store: StateStore, sql: Catalog, interrupted: InterruptedCatalog
+) -> None:
+    take(store, 100)
+    publish(store, sql)
+    take(store, 110)
+    interrupted.before = lambda: sql.drop_table(TABLE)
+    with pytest.raises((NotFoundError, CommitConflictError)):
+        publish(store, interrupted)
+    assert held(store) == [1]
+
+
+def test_properties_that_protect_the_files_are_set_again(store: StateStore, sql: Catalog) -> None:
+    take(store, 100)
+    publish(store, sql)
+    names = ("gc.enabled", "commit.retry.num-retries")
+    load(sql).transaction().remove_properties(*names).commit_transaction()
+    take(store, 110)
+    publish(store, sql)
+    properties = load(sql).properties
+    assert [properties[name] for name in names] == ["false", "0"]
+
+
+def test_two_publishers_conflict_even_if_retries_were_enabled(
+    store: StateStore, sql: Catalog, interrupted: InterruptedCatalog
+) -> None:
+    take(store, 100)
+    publish(store, sql)
+    load(sql).transaction().remove_properties("commit.retry.num-retries").commit_transaction()
+    take(store, 110)
+
+    def other() -> None:
+        interrupted.before = lambda: None
+        take(store, 120)
+        publish(store, sql)
+
+    interrupted.before = other
+    with pytest.raises(CommitConflictError):
+        publish(store, interrupted)
+    assert rows_of(load(sql)) == stored_rows(store, 3)
+    assert held(store) == [1, 3]
+
+
+def test_a_warehouse_inside_the_store_is_refused(store: StateStore, tmp_path: Path) -> None:
+    take(store)
+    options = {"uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/store/lake"}
+    with pytest.raises(InvalidArgumentError, match="which is inside the store; choose another"):
+        publish(store, load_catalog("lake", type="sql", **options))
+    assert held(store) == []
+
+
 @pytest.mark.services
 @pytest.mark.slow
 def test_a_server_that_purges_the_table_keeps_the_files(
     store: StateStore, rest_server: Any, tmp_path: Path
 ) -> None:
     """The property ``gc.enabled`` tells it that the files are not the table's own."""
-    from pyiceberg.catalog import load_catalog
-
     catalog = load_catalog("lake", **rest_server.options)
     take(store)
     publish(store, catalog, "db.purged")

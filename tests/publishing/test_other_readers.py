@@ -7,6 +7,7 @@ the version in the tests' environment.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +36,11 @@ BOTH = pytest.mark.parametrize("layout", ["partitioned", "ranged"])
 
 def run(command: list[str], text: str = "") -> Any:
     """Return the JSON document that a process prints last."""
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=500)
+    # Each uses the Spark and the packages of its own environment.
+    environment = {k: v for k, v in os.environ.items() if k not in ("SPARK_HOME", "PYTHONPATH")}
+    done = subprocess.run(
+        command, input=text, capture_output=True, text=True, timeout=500, env=environment
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -167,6 +167,7 @@ def test_the_next_checkpoint_replaces_the_rows_in_one_commit(
     assert rows_of(table, snapshot_id=older) == stored_rows(store, 1)
 
 
+@pytest.mark.long_cases("rest")
 def test_publishing_again_does_nothing(store: StateStore, catalog: Catalog) -> None:
     take(store)
     first = publish(store, catalog)
@@ -188,6 +189,7 @@ def test_a_carried_state_gets_only_a_new_hold(store: StateStore, sql: Catalog) -
     assert rows_of(load(sql)) == stored_rows(store)
 
 
+@pytest.mark.long_cases("rest")
 def test_the_layout_may_change(store: StateStore, catalog: Catalog) -> None:
     for number, layout in enumerate(("partitioned", "ranged", "partitioned", "ranged"), 1):
         take(store, 100 + number, layout=layout)
@@ -224,6 +226,7 @@ def test_the_files_stay_while_a_snapshot_needs_them(
     ]
 
 
+@pytest.mark.long
 def test_old_metadata_is_deleted_with_its_snapshots(
     store: StateStore, sql: Catalog, tmp_path: Path
 ) -> None:
@@ -305,6 +308,7 @@ def test_columns_that_change_within_icebergs_rules_keep_old_snapshots_readable(
     assert rows_of(table, snapshot_id=old) == before
 
 
+@pytest.mark.long_cases("rest")
 def test_any_other_change_of_columns_ends_the_history(store: StateStore, catalog: Catalog) -> None:
     take(store, pa.table({"k": [1, 2], "s": [{"a": 1}, {"a": 2}], "z": [5, 6]}))
     publish(store, catalog)
@@ -321,6 +325,7 @@ def test_any_other_change_of_columns_ends_the_history(store: StateStore, catalog
     assert rows_of(load(catalog)) == stored_rows(store)
 
 
+@pytest.mark.long_cases("rest")
 def test_a_column_may_come_back_with_another_type(store: StateStore, catalog: Catalog) -> None:
     take(store, pa.table({"k": [1], "a": [1], "b": [2]}))
     publish(store, catalog)

@@ -66,6 +66,9 @@ def write_report(page: Page, report: VerifyReport) -> None:
     for number, records in report.left_out.items():
         for record in records:
             page.line(f"  checkpoint {number} lacks {record}")
+    for number, tables in report.iceberg_tables.items():
+        for table in tables:
+            page.line(f"  checkpoint {number} is shown by the Iceberg table {table}")
     if broken:
         page.line()
         page.table(_broken_table(broken, is_of_several=len(report.checkpoints) > 1))
