@@ -1,4 +1,4 @@
-"""The table to publish, and what was done with it: the values that callers pass and get."""
+"""The arguments and results of a publication."""
 
 from __future__ import annotations
 

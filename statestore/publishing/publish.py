@@ -13,9 +13,9 @@ contains the name of the savepoint.
 3. The savepoints of the removed snapshots are deleted.
 
 A crash after step 1 leaves a savepoint that no snapshot names, and the table as it was. A crash
-after step 2 leaves savepoints that the table no longer needs. Either way the table can be read. The
-next publication deletes both kinds: at once if it removed the snapshot itself or found it removed,
-and after a day otherwise, because the other publisher may still be at work.
+after step 2 leaves savepoints that the table no longer needs. Either way the table can be read. A
+later publication deletes such a savepoint when it is a day old. A younger one may belong to another
+publisher that has not committed yet.
 
 **Two publishers.** The commit requires that the table still has the snapshot that this publisher
 found. pyiceberg's own retry would merge two publications, so the table's properties disable it. The
@@ -425,7 +425,7 @@ class _Change:
             error.add_note(f"savepoint {hold!r} could not be deleted: {failure}")
 
     def _release(self, table: Table, known: Iterable[Snapshot], now_ms: int) -> list[str]:
-        """Delete the savepoints of removed snapshots, and those that a crash left behind."""
+        """Delete the savepoints of removed snapshots, and savepoints that a crash left."""
         needed, removed = _holds_in(table.metadata.snapshots), _holds_in(known)
         released = []
         for savepoint in holds_of_table(self._store, table.metadata.table_uuid.hex):

@@ -1,8 +1,8 @@
 """Read Iceberg tables with DuckDB's own extension, in an environment that has it.
 
-``python duckdb_reader.py SQL`` prints the rows of a query as one JSON document. DuckDB's packages
-with its extensions are those of one version, which can differ from the version in the tests'
-environment. So this script imports nothing else.
+``python duckdb_reader.py SQL`` prints the rows of a query as one JSON document. The packages with
+DuckDB's extensions can need another version of DuckDB than the tests' environment has. So this
+script imports nothing else.
 """
 
 from __future__ import annotations
