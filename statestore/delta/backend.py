@@ -296,7 +296,7 @@ def _relabel(table: DeltaTable, label: Mapping[str, str]) -> Action:
             "format": {"provider": "parquet", "options": {}},
             "schemaString": table.schema().to_json(),
             "partitionColumns": metadata.partition_columns,
-            "configuration": metadata.configuration,
+            "configuration": dict(sorted(metadata.configuration.items())),
             "createdTime": metadata.created_time,
         }
     }

@@ -143,6 +143,10 @@ def define_table(entry: Entry, label: Mapping[str, str]) -> list[Action]:
         )
         lines = Path(folder, "_delta_log", f"{0:020}.json").read_bytes().splitlines()
     actions = [json.loads(line) for line in lines]
+    for action in actions:
+        if "metaData" in action:  # delta-rs writes the properties in a random order
+            properties = action["metaData"]["configuration"]
+            action["metaData"]["configuration"] = dict(sorted(properties.items()))
     return [action for action in actions if action.keys() & {"protocol", "metaData"}]
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from tests.spark.environments import interpreters, locked_lines
 from tests.syntax import ROOT
 
-__all__ = ["PYTHONS", "differences", "environment", "main"]
+__all__ = ["PYTHONS", "differences", "environment", "main", "printed"]
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 SHARED = ("pyspark", "py4j")
@@ -61,16 +61,27 @@ def environment(python: str) -> Path | None:
 
 def differences(python: Path, expected: str) -> list[str]:
     """Return the lines of digests that an interpreter prints differently."""
-    printed = _printed(python).splitlines()
-    return [*unified_diff(expected.splitlines(), printed, "this Python", str(python), n=0)]
+    found = printed(python).splitlines()
+    return [
+        *unified_diff(expected.splitlines(), found, "this Python", str(python), n=0, lineterm="")
+    ]
 
 
-def _printed(python: Path) -> str:
-    command = [str(python), "-m", "tests.simulate.digests"]
+def printed(python: Path) -> str:
+    """Return the digests of stores and of schedules that an interpreter prints."""
     variables = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True, check=True
-    ).stdout
+    commands = (("tests.simulate.same_bytes", "stores"), ("tests.simulate.digests",))
+    return "".join(
+        subprocess.run(
+            [str(python), "-m", *command],
+            cwd=ROOT,
+            env=variables,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        ).stdout
+        for command in commands
+    )
 
 
 def _others() -> Iterator[str]:
@@ -83,7 +94,7 @@ def main(arguments: Sequence[str]) -> int:
     fetched = {python: environment(python) for python in _others()}
     if "--fetch" in arguments:
         return 0
-    expected = _printed(Path(sys.executable))
+    expected = printed(Path(sys.executable))
     differ = False
     for python, made in fetched.items():
         if made is None:
