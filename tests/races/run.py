@@ -5,7 +5,7 @@ checker judges what they and their readers saw, see ``tests/linearizability``.
 
     python -m tests.races.run --races 1000
     python -m tests.races.run --races 1000 --s3 --seconds 1500
-    python -m tests.races.run --races 1000 --s3 minio
+    python -m tests.races.run --races 1000 --s3 minio --bad-network
 
 The processes run for the whole command. Each takes part in one race per lane at a time. On S3 there
 are many lanes, because the test server delays the loser of a colliding put for seconds. Prints
@@ -39,6 +39,8 @@ from tests.races.check import problems
 from tests.races.history import history_of
 from tests.races.plan import MOST_WRITERS, Look, Race, Try, draw
 from tests.races.worker import Task, run_worker
+from tests.servers.bad_network import bad_network
+from tests.servers.flaky_proxy import LATE_SECONDS
 from tests.servers.s3 import s3_server
 from tests.servers.s3_access import S3Access
 from tests.servers.s3_zoo import COMPATIBLE, s3_zoo_server
@@ -47,10 +49,10 @@ from tests.versions.releases import RELEASES, Release
 
 __all__ = ["SEAWEEDFS", "TREE", "Place", "Result", "main", "on_disk", "on_s3", "run_races"]
 
-DISK_LANES, S3_LANES = 2, 32
+DISK_LANES, S3_LANES, BAD_NETWORK_LANES = 2, 32, 8
 DISK_UNIT, S3_UNIT = 0.02, 0.2
 LEAD_SECONDS = 0.005
-PATIENCE_SECONDS = 120
+PATIENCE_SECONDS = 300
 TREE = "this tree"
 SEAWEEDFS = "seaweedfs"
 RELEASED_WORKER = "tests.versions.race_worker"
@@ -64,6 +66,8 @@ class Place:
     options: dict[str, Any]
     lanes: int
     unit: float
+    settle_seconds: float = 0
+    """The time until requests of an ended race have arrived at the server."""
 
     def clear(self, url: str) -> None:
         """Remove a store after its race; on S3 the whole server is removed later."""
@@ -109,15 +113,21 @@ def on_disk() -> Iterator[Place]:
 
 
 @contextmanager
-def on_s3(name: str = SEAWEEDFS) -> Iterator[Place]:
+def on_s3(name: str = SEAWEEDFS, *, over_a_bad_network: bool = False) -> Iterator[Place]:
     """Yield a place on an S3 server that this run starts: SeaweedFS, or a server of ``ZOO``."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="races-")))
         running = s3_server(folder) if name == SEAWEEDFS else s3_zoo_server(name, folder)
         server: S3Access = stack.enter_context(running)
+        if over_a_bad_network:
+            server = stack.enter_context(bad_network(server)).server
         options = server.options
         options["config_kwargs"] |= {"max_pool_connections": S3_LANES}
-        yield Place(server.url("races"), options, S3_LANES, S3_UNIT)
+        url = server.url("races")
+        if over_a_bad_network:
+            yield Place(url, options, BAD_NETWORK_LANES, S3_UNIT, 2 * LATE_SECONDS)
+        else:
+            yield Place(url, options, S3_LANES, S3_UNIT)
 
 
 def run_races(
@@ -182,7 +192,10 @@ def _race(
         else:
             tries += answer[0]
             looks += answer[1]
-    return tries, looks, found or problems(race, tries, url, place.options)
+    time.sleep(place.settle_seconds)
+    late = place.settle_seconds > 0
+    found = found or problems(race, tries, url, place.options, may_arrive_late=late)
+    return tries, looks, found
 
 
 @contextmanager
@@ -229,13 +242,20 @@ def main(arguments: list[str] | None = None) -> int:
         choices=(SEAWEEDFS, *COMPATIBLE),
         help=f"on this S3 server, not on disk; {SEAWEEDFS} if none is named",
     )
+    parser.add_argument(
+        "--bad-network", action="store_true", help="reach the S3 server over a bad network"
+    )
     versions = {release.version: release for release in RELEASES}
     parser.add_argument("--release", choices=versions, help="every other writer is of it")
     asked = parser.parse_args(arguments)
+    if asked.bad_network and not asked.s3:
+        parser.error("--bad-network needs --s3")
     release = versions.get(asked.release)
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
-        place = stack.enter_context(on_s3(asked.s3) if asked.s3 else on_disk())
+        place = stack.enter_context(
+            on_s3(asked.s3, over_a_bad_network=asked.bad_network) if asked.s3 else on_disk()
+        )
         result = run_races(
             place,
             asked.races,

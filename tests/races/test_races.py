@@ -58,6 +58,17 @@ def test_races_on_s3(server: str, count: int) -> None:
     assert set(result.outcomes) >= OFTEN
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("server", RACED)
+def test_races_over_a_bad_network(server: str) -> None:
+    """I4, I6: lost and late answers change no outcome."""
+    with on_s3(server, over_a_bad_network=True) as place:
+        result = run_races(place, 20, seed=3, seconds=500, verbose=False)
+    assert result.problems == []
+    assert result.races == 20
+    assert set(result.outcomes) >= OFTEN
+
+
 def test_the_command_prints_counts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--races", "3", "--seed", "5"]) == 0
     assert "3 races of" in capsys.readouterr().out

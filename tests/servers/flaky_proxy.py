@@ -11,8 +11,8 @@
     proxy.weather = Weather(latency_seconds=(0.0, 0.02), faults={Fault.LOST: 0.001})
 
 Requests are forwarded unchanged, byte for byte, so that signatures stay valid; ``rewrite`` may
-replace their headers. The proxy listens on the loopback address, on a free port, until the block
-ends.
+replace their headers. ``choose`` may draw a fault for each request, as ``bad_network.py`` does. The
+proxy listens on the loopback address, on a free port, until the block ends.
 """
 
 from __future__ import annotations
@@ -32,10 +32,13 @@ from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
-__all__ = ["Fault", "FlakyProxy", "Headers", "Weather", "flaky_proxy"]
+__all__ = ["LATE_SECONDS", "Fault", "FlakyProxy", "Headers", "Weather", "flaky_proxy"]
 
 Headers = list[tuple[str, str]]
 Rewrite = Callable[[str, str, Headers, bytes], Headers]
+
+PIECES, PIECE_SECONDS = 8, 0.02
+LATE_SECONDS = 0.5
 
 _SLOW_DOWN = (
     b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code>'
@@ -56,6 +59,12 @@ class Fault(Enum):
     REFUSED = "the answer of refuse(); the server never sees the request"
     SILENT = "the request is taken, and never answered; the server never sees it"
     STALE = "the server answers, and the connection is closed later, whatever was sent meanwhile"
+    LATE = "the connection is closed without an answer; the server gets the request later"
+    SLOW_BODY = "the server gets the body in pieces, with pauses"
+
+
+Choose = Callable[[str, str, Headers], Fault | None]
+"""Returns the fault of a request, from its method, path and headers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +108,9 @@ class FlakyProxy:
     weather: Weather | None = None
     """Delays, and faults of requests for which :meth:`fail` has none."""
 
+    choose: Choose | None = None
+    """Chooses these faults instead of the weather."""
+
     counts: Counter[str] = field(default_factory=Counter)
     """The number of requests in a weather by method, and of faults by name."""
 
@@ -106,6 +118,7 @@ class FlakyProxy:
     _faults: deque[Fault | None] = field(default_factory=deque)
     _always: Fault | None = None
     _methods: tuple[str, ...] = ()
+    _late: list[threading.Thread] = field(default_factory=list)
     _moments: random.Random = field(default_factory=random.Random)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -144,22 +157,24 @@ class FlakyProxy:
         """End the faults of :meth:`fail`; the weather stays."""
         self.fail(Fault.BUSY, times=0)
 
-    def take(self, method: str, path: str) -> Fault | None:
+    def take(self, method: str, path: str, headers: Headers) -> Fault | None:
         """Record a request; return its fault."""
         with self._lock:
             if self.weather is None:
                 self.seen.append((method, path))
-            fault = self._fault_of(method)
+            fault = self._fault_of(method, path, headers)
             if self.weather is not None:
                 self.counts[method] += 1
                 self.counts.update([fault.name] if fault else [])
             return fault
 
-    def _fault_of(self, method: str) -> Fault | None:
+    def _fault_of(self, method: str, path: str, headers: Headers) -> Fault | None:
         if not self._methods or method in self._methods:
             planned = self._faults.popleft() if self._faults else self._always
             if planned is not None:
                 return planned
+        if self.choose is not None:
+            return self.choose(method, path, headers)
         return self.weather.fault(self._moments) if self.weather is not None else None
 
     def delay(self, size_bytes: int, *, is_request: bool) -> None:
@@ -190,8 +205,7 @@ def flaky_proxy(upstream: str, rewrite: Rewrite | None = None) -> Iterator[Flaky
 
         do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = do_any
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads, server.block_on_close = True, False
+    with _Server(("127.0.0.1", 0), Handler) as server:
         proxy = FlakyProxy(f"http://127.0.0.1:{server.server_port}")
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
@@ -201,6 +215,13 @@ def flaky_proxy(upstream: str, rewrite: Rewrite | None = None) -> Iterator[Flaky
             closing.set()
             server.shutdown()
             thread.join()
+            for late in proxy._late:
+                late.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads, block_on_close = True, False
+    request_queue_size = 256  # many clients connect together
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -218,7 +239,7 @@ class _Handler(BaseHTTPRequestHandler):
         self, proxy: FlakyProxy, address: str, rewrite: Rewrite | None, closing: threading.Event
     ) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        fault = proxy.take(self.command, self.path)
+        fault = proxy.take(self.command, self.path, list(self.headers.items()))
         proxy.delay(len(body), is_request=True)
         if fault is Fault.SILENT:
             closing.wait(proxy.pause_seconds)
@@ -232,7 +253,13 @@ class _Handler(BaseHTTPRequestHandler):
             headers = list(self.headers.items())
             if rewrite is not None:
                 headers = rewrite(self.command, self.path, headers, body)
-            self._pass_on(proxy, address, headers, body, fault, closing)
+            if fault is Fault.LATE:
+                late = threading.Thread(target=self._forward_late, args=(address, headers, body))
+                proxy._late.append(late)
+                late.start()
+                self.close_connection = True
+            else:
+                self._pass_on(proxy, address, headers, body, fault, closing)
 
     def _pass_on(
         self,
@@ -243,22 +270,39 @@ class _Handler(BaseHTTPRequestHandler):
         fault: Fault | None,
         closing: threading.Event,
     ) -> None:
+        status, found, whole = self._forward(address, headers, body, fault)
+        if fault is Fault.LOST:
+            self.close_connection = True
+            return
+        proxy.delay(len(whole), is_request=False)
+        self._answer(status, found, whole, None if fault is Fault.SLOW_BODY else fault)
+        if fault in (Fault.STILL, Fault.STALE):
+            closing.wait(proxy.pause_seconds)
+
+    def _forward(
+        self, address: str, headers: Headers, body: bytes, fault: Fault | None = None
+    ) -> tuple[int, Headers, bytes]:
         connection = http.client.HTTPConnection(address, timeout=60)
         connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
         for name, value in headers:
             if name.lower() != "expect":  # answered before the body was read
                 connection.putheader(name, value)
-        connection.endheaders(body or None)
+        if fault is Fault.SLOW_BODY:
+            connection.endheaders()
+            size = len(body) // PIECES + 1
+            for start in range(0, len(body), size):
+                connection.send(body[start : start + size])
+                time.sleep(PIECE_SECONDS)
+        else:
+            connection.endheaders(body or None)
         answer = connection.getresponse()
         whole = answer.read()
         connection.close()
-        if fault is Fault.LOST:
-            self.close_connection = True
-            return
-        proxy.delay(len(whole), is_request=False)
-        self._answer(answer.status, answer.getheaders(), whole, fault)
-        if fault in (Fault.STILL, Fault.STALE):
-            closing.wait(proxy.pause_seconds)
+        return answer.status, answer.getheaders(), whole
+
+    def _forward_late(self, address: str, headers: Headers, body: bytes) -> None:
+        time.sleep(LATE_SECONDS)
+        self._forward(address, headers, body)
 
     def _answer(
         self, status: int, headers: Headers, body: bytes, fault: Fault | None = None

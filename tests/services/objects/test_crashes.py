@@ -22,16 +22,26 @@ from tests.faults.cases import over, take, whole
 from tests.faults.test_processes import dies, that_differ
 from tests.faults.test_reading import COMMANDS, Command, restore_to, verify
 from tests.faults.test_snapshot import commit_in
+from tests.services.objects.conftest import BAD_NETWORK
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 OTHERS = ("azure", "gcs", "hdfs", "s3proxy", "versitygw", "minio")
+OVER_A_BAD_NETWORK = (
+    *(f"s3{BAD_NETWORK}", f"s3proxy{BAD_NETWORK}"),
+    *(f"versitygw{BAD_NETWORK}", f"minio{BAD_NETWORK}"),
+)
 
 # The faults are injected above the storage, which other tests check on each service. The kills are
 # real, so test-long has them on each service, which handles an upload that is never completed.
 on_s3_in_each_run = pytest.mark.parametrize(
     "server",
     ["s3", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)],
+    indirect=True,
+)
+also_over_a_bad_network = pytest.mark.parametrize(
+    "server",
+    ["s3", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS + OVER_A_BAD_NETWORK)],
     indirect=True,
 )
 
@@ -106,7 +116,7 @@ def take_and_die(url: str, options: dict[str, Any], at: int, newest: int) -> Non
     take(over(FaultyStorage(storage, Fault(at, FaultKind.KILLED))), newest + 1)
 
 
-@on_s3_in_each_run
+@also_over_a_bad_network
 @pytest.mark.parametrize("each_file", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_kill_at_any_call_leaves_complete_checkpoints(
     storage: ObjectStorage, server: Any, calls: tuple[Call, ...], each_file: bool

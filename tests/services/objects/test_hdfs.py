@@ -86,13 +86,8 @@ def test_a_request_to_the_namenode_is_retried(
 
 def _fail_once(proxy: FlakyProxy, fault: Fault, operation: str, after: int = 0) -> None:
     """Make the first request of an operation fail, or a later one."""
-    take, left = proxy.take, [None] * after + [fault]
-
-    def taken(method: str, path: str) -> Fault | None:
-        take(method, path)
-        return left.pop(0) if left and operation in path else None
-
-    proxy.take = taken  # type: ignore[method-assign]
+    left = [None] * after + [fault]
+    proxy.choose = lambda method, path, headers: left.pop(0) if left and operation in path else None
 
 
 @pytest.mark.parametrize("name", CALLS)
