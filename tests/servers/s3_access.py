@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import fsspec
+from botocore.exceptions import BotoCoreError
 
 __all__ = ["BUCKET", "S3Access"]
 
@@ -43,4 +44,7 @@ class S3Access:
 
     def make_bucket(self, name: str) -> None:
         """Create a bucket; raise OSError if the server refuses, or does not answer yet."""
-        fsspec.filesystem("s3", **self.options).call_s3("create_bucket", Bucket=name)
+        try:
+            fsspec.filesystem("s3", **self.options).call_s3("create_bucket", Bucket=name)
+        except BotoCoreError as error:  # not an OSError, unlike the errors of an answer
+            raise ConnectionError(f"{self.endpoint} does not answer: {error}") from error
