@@ -162,6 +162,13 @@ def _attempts_text(error: BaseException, code: str, attempts: int) -> str:
 
 
 _PUTS = 5
+_DISTURBED = {
+    # Another put of this name is in progress, and may still fail.
+    "ConditionalRequestConflict",
+    # The Versity S3 Gateway, while another client deletes the last object of the same folder. No
+    # name of a store is also a folder.
+    "ExistingObjectIsDirectory",
+}
 # Answers of servers that do not support listing uploads, or do not permit it to this client.
 _UNLISTED = {"AccessDenied", "403", "MethodNotAllowed", "405", "NotImplemented", "501"}
 _log = logging.getLogger(__name__)
@@ -211,21 +218,26 @@ class S3Storage(ObjectStorage):
             return b""
 
     def _put(self, key: str, data: bytes) -> None:
-        self._call("put_object", key, Body=data)
+        self._put_object(key, data)
 
     def _put_new(self, key: str, data: bytes, mark: str) -> bool:
+        try:
+            self._put_object(key, data, IfNoneMatch="*", Metadata={MARK: mark})
+        except OSError as error:
+            if _code(error) not in ("PreconditionFailed", "412"):
+                raise
+            return False
+        return True
+
+    def _put_object(self, key: str, data: bytes, **arguments: Any) -> None:
+        """Put an object; retry if the server refuses it because of another request."""
         for attempt in itertools.count(1):
             try:
-                self._call("put_object", key, Body=data, IfNoneMatch="*", Metadata={MARK: mark})
-                return True
+                self._call("put_object", key, Body=data, **arguments)
+                return
             except OSError as error:
-                # 409: another put of this name is in progress, and may still fail.
-                if _code(error) == "ConditionalRequestConflict" and attempt < _PUTS:
-                    continue
-                if _code(error) not in ("PreconditionFailed", "412"):
+                if _code(error) not in _DISTURBED or attempt >= _PUTS:
                     raise
-                return False
-        raise AssertionError("the loop must end with an answer or an error")
 
     def _mark_of(self, key: str) -> str | None:
         return cast("str | None", self._call("head_object", key)["Metadata"].get(MARK))

@@ -19,14 +19,14 @@ from tests.races.history import history_of
 from tests.races.plan import MOST_WRITERS, POINTS, Part, Race, Try, draw
 from tests.races.run import SEAWEEDFS, main, on_disk, on_s3, run_races
 from tests.races.worker import Task, rows_of, write
+from tests.servers.s3_zoo import COMPATIBLE
 
 pytestmark = pytest.mark.slow
 
 
 # A small number of races may miss the rarer outcomes.
 OFTEN = {"committed", "replaced"}
-# The Versity S3 Gateway 1.8.0 sometimes refuses to write a new file: ExistingObjectIsDirectory.
-RACED = (SEAWEEDFS, "s3proxy", "minio")
+RACED = (SEAWEEDFS, *COMPATIBLE)
 OUTCOMES = {*OFTEN, "conflict", "already", "refused"}
 
 

@@ -134,6 +134,25 @@ def test_a_snapshot_publishes_a_table_although_an_answer_breaks_off(
     assert entry.table.version == len(chosen) + 1  # no entry is in the log twice
 
 
+@pytest.mark.parametrize("code", ["ConditionalRequestConflict", "ExistingObjectIsDirectory"])
+def test_a_put_that_another_request_disturbs_is_sent_again(
+    flaky: S3Storage, proxy: FlakyProxy, code: str
+) -> None:
+    """The second code is the answer of a server while it deletes an empty folder."""
+    body = f"<Error><Code>{code}</Code><Message>Try again.</Message></Error>".encode()
+    headers = {"Content-Type": "application/xml"}
+    proxy.refuse(409, headers, body, ("PUT",), times=4)
+    assert flaky.put_if_absent("new", b"x")
+    proxy.refuse(409, headers, body, ("PUT",))
+    with pytest.raises(StorageError, match=code):
+        flaky.put_if_absent("other", b"x")
+    assert len(proxy.seen) == 5
+    proxy.refuse(409, headers, body, ("PUT",), times=1)
+    with flaky.open_write("file") as file:
+        file.write(b"y")
+    assert flaky.read("file") == b"y"
+
+
 def test_each_setting_can_be_overridden() -> None:
     given = with_retries({"key": "k", "config_kwargs": {"read_timeout": 60}})
     assert given["config_kwargs"]["read_timeout"] == 60
