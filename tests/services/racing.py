@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 from statestore.storage import Storage
@@ -19,19 +21,23 @@ LANES = 64
 
 
 def race(
-    storage: Storage, writers: int, names: list[str], lanes: int = LANES
+    storage: Storage,
+    writers: int,
+    names: list[str],
+    lanes: int = LANES,
+    others: Sequence[Storage] = (),
 ) -> tuple[list[list[str]], list[str]]:
     """Return the names that each writer has won, and each incomplete file that a reader has found.
 
     The writers wait for each other before each group of ``lanes`` names, and then put these
-    together.
+    together. ``others`` are the same files through other servers: the writers use all in turn.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     barrier, results = context.Barrier(writers), context.SimpleQueue()
     processes = [
-        context.Process(target=_write, args=(storage, number, names, lanes, barrier, results))
-        for number in range(1, writers + 1)
+        context.Process(target=_write, args=(used, number, names, lanes, barrier, results))
+        for number, used in zip(range(1, writers + 1), cycle((storage, *others)), strict=False)
     ]
     for process in processes:
         process.start()
