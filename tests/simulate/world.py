@@ -42,7 +42,7 @@ __all__ = ["Backup", "Image", "World"]
 
 MEMORY = Path("/dev/shm")
 PROCESS = 1
-LIST = f"/{INCOMPLETE}/.statestore"
+LISTS = tuple(f"/{INCOMPLETE}/.statestore{end}" for end in ("", ".new"))
 # Changes of a few rows stay in layers for a while, and are sometimes merged.
 COMPACTION = CompactionRule(merge_layers=2, share=1.5, most_share=2)
 
@@ -71,7 +71,7 @@ class Image:
         That list has the times of new files, which are of the real clock.
         """
         data = {name: stored.data for name, stored in self.objects.items()}
-        data |= {name: content for name, content, _ in self.files if not name.endswith(LIST)}
+        data |= {name: content for name, content, _ in self.files if not name.endswith(LISTS)}
         return {name: hashlib.sha256(content).hexdigest() for name, content in data.items()}
 
 
