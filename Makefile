@@ -47,7 +47,7 @@ PIP_FAILED = { echo "pip could not install the packages, for the reason above; c
 	"name a mirror in PIP_INDEX_URL or a proxy in HTTPS_PROXY, and repeat the command" >&2; exit 16; }
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo examples test fetch durations test-long test-flink test-wheel test-spark test-versions test-newest compatibility quick kills kills-streaming lint check races flips damages power histories fuzz simulate digests pythons protocol bench docs site dist lock clean
+.PHONY: help demo cluster-demo examples test fetch durations test-long test-flink test-wheel test-spark test-versions test-newest compatibility quick kills kills-streaming lint check races flips damages power histories fuzz simulate digests pythons protocol bench docs site vendor dist lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -169,6 +169,9 @@ docs: $(READY) ## write docs/RESCALING.md and docs/JSON.md anew
 
 site: $(READY) ## build the documentation into build/site; a broken link stops it
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs --quiet build --strict && echo "build/site/index.html"
+
+vendor: $(READY) ## fetch the files of other projects in statestore/ui/static/vendor anew, and check their digests
+	@$(PY) -m tests.ui.vendor
 
 dist: $(READY) $(PACKAGING) ## build wheel and sdist into dist/, check them, and try the wheel alone
 	rm -rf dist

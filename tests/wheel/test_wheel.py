@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ui.vendor import FOLDER, vendored_files
 from tests.wheel.environment import MB, Environment
 
 ROOT = Path(__file__).parent.parent.parent
@@ -21,6 +22,14 @@ FILES = (
     *("LICENSE", "MANIFEST.in", "Makefile", "README.md", "pyproject.toml", "releases.toml"),
     "requirements.lock",
 )
+
+
+def vendored_licenses() -> list[str]:
+    return [
+        str((FOLDER / file.name).relative_to(ROOT))
+        for file in vendored_files()
+        if file.name.endswith(".LICENSE.txt")
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +75,10 @@ def test_the_metadata_are_complete(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         [name] = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = Parser().parsestr(archive.read(name).decode())
-        assert name.replace("METADATA", "licenses/LICENSE") in archive.namelist()
-    assert metadata["License-Expression"] == "Apache-2.0"
+        licenses = ["LICENSE", *vendored_licenses()]
+        for license_file in licenses:
+            assert name.replace("METADATA", f"licenses/{license_file}") in archive.namelist()
+    assert metadata["License-Expression"] == "Apache-2.0 AND BSD-3-Clause AND ISC AND MIT"
     assert metadata["Author"] == "statestore contributors"
     assert "rescaling" in metadata["Keywords"]
     assert metadata["Description-Content-Type"] == "text/markdown"

@@ -1,0 +1,21 @@
+"""The files of other projects: each is the one that its index names, and has its license."""
+
+from __future__ import annotations
+
+from tests.ui.vendor import FOLDER, INDEX, digest, vendored_files
+
+
+def test_each_file_is_the_one_that_the_index_names() -> None:
+    found = {file.name: digest((FOLDER / file.name).read_bytes()) for file in vendored_files()}
+    assert found == {file.name: file.sha256 for file in vendored_files()}
+
+
+def test_the_folder_has_no_other_file() -> None:
+    names = {file.name for file in vendored_files()}
+    assert {path.name for path in FOLDER.iterdir()} == names | {INDEX.name}
+
+
+def test_each_project_has_its_license() -> None:
+    """The interpreter is a part of Vega's repository, and has the same license."""
+    licensed = {file.package for file in vendored_files() if file.name.endswith(".LICENSE.txt")}
+    assert {file.package for file in vendored_files()} - licensed == {"vega-interpreter"}
