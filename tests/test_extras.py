@@ -62,7 +62,7 @@ with store.snapshot(parallelism=2) as checkpoint:
 TABLE = "from statestore import IcebergTable; table = IcebergTable('a.b', catalog='c');"
 PAGES = (
     STORE + "command('ui', '--store', url)",
-    "command('report', '--to', f'{url}.html', '--store', url)",
+    STORE + "command('report', '--to', f'{url}.html', '--store', url)",
 )
 FRAMES = (
     STORE + "store.restore(parallelism=3).plan.to_{library}()",
@@ -125,10 +125,10 @@ NEEDED: dict[str, dict[tuple[str, ...], tuple[str, ...]]] = {
     },
     "ui": {
         ("jinja2",): PAGES,
-        ("vl_convert",): PAGES,
         ("starlette",): PAGES[:1],
         ("uvicorn",): PAGES[:1],
     },
+    "report": {("vl_convert",): PAGES[1:]},
     "pandas": {("pandas",): tuple(text.replace("{library}", "pandas") for text in FRAMES)},
     "polars": {("polars",): tuple(text.replace("{library}", "polars") for text in FRAMES)},
     "s3": {("s3fs",): ("from statestore import StateStore; StateStore.open('s3://a/b')",)},
@@ -181,7 +181,7 @@ def errors(statements: tuple[str, ...], hidden: tuple[str, ...], url: str) -> li
     "kafka-confluent_kafka",
     "metrics-prometheus_client",
     "ui-jinja2",
-    "ui-vl_convert",
+    "report-vl_convert",
     "ui-starlette",
     "pandas-pandas",
     "polars-polars",

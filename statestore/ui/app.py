@@ -15,6 +15,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from tempfile import SpooledTemporaryFile
 from types import FrameType
 from typing import Any, Final
 
@@ -29,24 +30,20 @@ from statestore.errors import (
 )
 from statestore.extras import needs_extra
 from statestore.parsing import parse_integer
-from statestore.restore.key_group_weights import Weight
 from statestore.store import StateStore
-from statestore.ui.checkpoint import checkpoint, hot_keys, state
-from statestore.ui.pages import PageView, render, static
-from statestore.ui.questions import (
-    QueryLimits,
-    compare,
-    history,
-    key,
-    sql,
-    sql_answer,
-)
-from statestore.ui.rescale import RATE, rescale
+from statestore.ui.charts import Axis
+from statestore.ui.checkpoint import checkpoint, first_rows, hot_keys, state
+from statestore.ui.pages import SCRIPTS, STYLES, PageView, digest_of, render, static
+from statestore.ui.questions import compare, history, key
+from statestore.ui.rescale import RATE, REQUEST_MS, rescale
+from statestore.ui.search import search
+from statestore.ui.sql import QueryLimits, sql, sql_answer, write_sql_csv
 from statestore.ui.timeline import newest, timeline
 
 with needs_extra("ui", "the pages of a store"):
     import uvicorn
     from starlette.applications import Starlette
+    from starlette.background import BackgroundTask
     from starlette.concurrency import run_in_threadpool
     from starlette.middleware import Middleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -57,6 +54,7 @@ with needs_extra("ui", "the pages of a store"):
         PlainTextResponse,
         RedirectResponse,
         Response,
+        StreamingResponse,
     )
     from starlette.routing import Route
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -88,7 +86,7 @@ _HEADERS: Final = (
     # Without a referrer, a browser would send "null" as the origin of the server's own form.
     ("referrer-policy", "same-origin"),
     ("cross-origin-resource-policy", "same-origin"),
-    ("cache-control", "no-store"),
+    ("cache-control", "no-store"),  # unless the response has its own
 )
 _TOKEN: Final = "statestore-token"
 _STATUS: Final[Mapping[type[StateStoreError], int]] = {
@@ -97,6 +95,7 @@ _STATUS: Final[Mapping[type[StateStoreError], int]] = {
     StateNotFoundError: 404,
     ParallelismError: 400,
     InvalidArgumentError: 400,
+    QueryStoppedError: 400,
 }
 _LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
 _ANY_ADDRESS: Final = ("0.0.0.0", "::", "")
@@ -106,7 +105,14 @@ _RETRY_SECONDS: Final = "5"
 _SHUTDOWN_SECONDS: Final = 0.5
 _MOST_NUMBER: Final = 2**63 - 1
 """The greatest checkpoint id; it also limits all other numbers in a URL."""
-_TYPES: Final = {"ui.js": "text/javascript", "ui.css": "text/css"}
+_TYPES: Final = {
+    **dict.fromkeys(SCRIPTS, "text/javascript"),
+    **dict.fromkeys(STYLES, "text/css"),
+}
+_CACHED: Final = "private, max-age=31536000, immutable"
+_DOWNLOAD: Final = 'attachment; filename="answer.csv"'
+_SPOOLED_BYTES: Final = 16 * 1024**2
+_SENT_BYTES: Final = 1024**2
 
 Query = Mapping[str, str]
 
@@ -125,12 +131,46 @@ def application(
     ``state.queries`` has the running queries.
     """
     queries = RunningQueries(limits.concurrent)
-    pages: dict[str, Callable[[Request, Query], PageView]] = {
-        "/": lambda request, query: timeline(store, _number(query, "before")),
+    routes = [
+        Route(path, _page(store, make_view)) for path, make_view in _views(store, queries).items()
+    ]
+    run_sql = _sql_runner(store, queries, limits)
+    routes.append(Route("/checkpoint/{which}/sql", run_sql, methods=["POST"]))
+    routes.append(Route("/newest", lambda request: JSONResponse({"id": _newest(store)})))
+    routes.append(Route("/static/{name:path}", _static))
+    middleware = [
+        Middleware(_Headers),
+        Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
+        Middleware(_OwnPagesOnly),
+        *([Middleware(_WithToken, token=token)] if token else []),
+    ]
+    app = Starlette(routes=routes, middleware=middleware)
+    app.state.queries = queries
+    return app
+
+
+def _views(
+    store: StateStore, queries: RunningQueries
+) -> dict[str, Callable[[Request, Query], PageView]]:
+    """Return the function for each page, by its path."""
+    return {
+        "/": lambda request, query: timeline(
+            store, _number(query, "before"), query.get("axis") or Axis.CHECKPOINTS
+        ),
+        "/search": lambda request, query: search(
+            store, query.get("q", ""), query.get("checkpoint") or "latest"
+        ),
         "/compare": lambda request, query: compare(store, query.get("a", ""), query.get("b", "")),
         "/checkpoint/{which}": lambda request, query: checkpoint(store, _reference(request)),
         "/checkpoint/{which}/state": lambda request, query: state(
             store, _reference(request), query.get("operator", ""), query.get("state", "")
+        ),
+        "/checkpoint/{which}/rows": lambda request, query: first_rows(
+            store,
+            _reference(request),
+            query.get("operator", ""),
+            query.get("state", ""),
+            _number(query, "rows"),
         ),
         "/checkpoint/{which}/hot": lambda request, query: hot_keys(
             store, _reference(request), query.get("operator", ""), query.get("state", "")
@@ -139,8 +179,9 @@ def application(
             store,
             _reference(request),
             _number(query, "parallelism"),
-            balance=Weight(query["balance"]) if query.get("balance") else None,
+            balance=query.get("balance") or None,
             rate=(_number(query, "rate") or RATE // 10**6) * 10**6,
+            request_ms=REQUEST_MS if (ms := _number(query, "ms")) is None else ms,
         ),
         "/checkpoint/{which}/key": lambda request, query: key(
             store, _reference(request), query.get("key", "")
@@ -156,20 +197,6 @@ def application(
             store, _reference(request), query.get("sql", ""), form_token=queries.form_token
         ),
     }
-    routes = [Route(path, _page(store, make_view)) for path, make_view in pages.items()]
-    run_sql = _sql_runner(store, queries, limits)
-    routes.append(Route("/checkpoint/{which}/sql", run_sql, methods=["POST"]))
-    routes.append(Route("/newest", lambda request: JSONResponse({"id": _newest(store)})))
-    routes.append(Route("/static/{name}", _static))
-    middleware = [
-        Middleware(_Headers),
-        Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
-        Middleware(_OwnPagesOnly),
-        *([Middleware(_WithToken, token=token)] if token else []),
-    ]
-    app = Starlette(routes=routes, middleware=middleware)
-    app.state.queries = queries
-    return app
 
 
 def serve(
@@ -257,16 +284,22 @@ def _response(
     try:
         view = make_view()
     except StateStoreError as error:
-        view, status = _error_view(error)
+        view = _error_view(error)
+    if view.error is not None:
+        status = _status_of(view.error)
     return HTMLResponse(render(view, store.url, layout=layout), status, headers)
 
 
-def _error_view(error: StateStoreError) -> tuple[PageView, int]:
-    """Return the page for an error, and its HTTP status."""
-    status = next(
+def _error_view(error: StateStoreError) -> PageView:
+    """Return the page for an error."""
+    return PageView("Not shown", "error.html", {"problem": str(error)}, error=error)
+
+
+def _status_of(error: StateStoreError) -> int:
+    """Return the HTTP status for an error."""
+    return next(
         (code for error_type, code in _STATUS.items() if isinstance(error, error_type)), 500
     )
-    return PageView("Not shown", "error.html", {"problem": str(error)}), status
 
 
 def _sql_runner(
@@ -278,9 +311,12 @@ def _sql_runner(
         which, form = _reference(request), await read_form(request)
         text = form.get("sql", "")
 
-        def answered(cancelled: threading.Event) -> PageView:
+        def answered(cancelled: threading.Event) -> Response:
+            if form.get("format") == "csv":
+                return _csv_response(store, which, text, limits, cancelled)
             answer = sql_answer(store, which, text, limits=limits, cancelled=cancelled)
-            return sql(store, which, text, form_token=queries.form_token, answer=answer)
+            view = sql(store, which, text, form_token=queries.form_token, answer=answer)
+            return HTMLResponse(render(view, store.url))
 
         async def refused(status: int, problem: str, **headers: str) -> Response:
             def view() -> PageView:
@@ -291,24 +327,51 @@ def _sql_runner(
         if not queries.is_token(form.get("form_token", "")):
             return await refused(403, _OLD_FORM)
         try:
-            view = await queries.run(request, answered)
+            return await queries.run(request, answered)
         except TooManyQueriesError:
             return await refused(503, _TOO_MANY, **{"retry-after": _RETRY_SECONDS})
         except (InvalidArgumentError, QueryStoppedError) as error:
             return await refused(400, str(error))
         except StateStoreError as error:
-            view, status = _error_view(error)
-            return HTMLResponse(render(view, store.url), status)
-        return HTMLResponse(render(view, store.url))
+            return HTMLResponse(render(_error_view(error), store.url), _status_of(error))
 
     return run_sql
+
+
+def _csv_response(
+    store: StateStore,
+    which: str,
+    text: str,
+    limits: QueryLimits,
+    cancelled: threading.Event,
+) -> Response:
+    """Return all rows of an answer as a CSV file.
+
+    The rows are kept until the query has ended, on disk if they are many. So an error in the middle
+    of a query is a page and not half a file.
+    """
+    rows = SpooledTemporaryFile(_SPOOLED_BYTES, "w+", encoding="utf-8", newline="")  # noqa: SIM115
+    try:
+        write_sql_csv(store, which, text, rows, limits=limits, cancelled=cancelled)
+        rows.seek(0)
+    except BaseException:
+        rows.close()
+        raise
+    return StreamingResponse(
+        iter(lambda: rows.read(_SENT_BYTES), ""),
+        media_type="text/csv",
+        headers={"content-disposition": _DOWNLOAD},
+        background=BackgroundTask(rows.close),
+    )
 
 
 def _static(request: Request) -> Response:
     name = request.path_params["name"]
     if name not in _TYPES:
         return Response("the file does not exist", 404)
-    return Response(static(name), media_type=_TYPES[name])
+    is_current = request.query_params.get("v") == digest_of(name)
+    headers = {"cache-control": _CACHED} if is_current else {}
+    return Response(static(name), media_type=_TYPES[name], headers=headers)
 
 
 def _reference(request: Request) -> str:
@@ -347,8 +410,10 @@ class _Headers:
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
+                had = {name for name, _ in message["headers"]}
                 own = [(name.encode(), value.encode()) for name, value in _HEADERS]
-                message = {**message, "headers": [*message["headers"], *own]}
+                missing = [header for header in own if header[0] not in had]
+                message = {**message, "headers": [*message["headers"], *missing]}
             await send(message)
 
         await self._app(scope, receive, with_headers)

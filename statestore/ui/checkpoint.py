@@ -1,25 +1,32 @@
-"""The pages for one checkpoint: job graph, states, and a state's files, key groups and hot keys."""
+"""The pages for one checkpoint: job graph, states, and a state's rows, files and key groups."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from statestore.cli.drawing import UNICODE, count, counted, size, span_text, spans
+from statestore.errors import InvalidArgumentError
 from statestore.format.digest import digest_text
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.schema import type_text
 from statestore.jobgraph.chaining import chainable_edges
 from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.stored_operators import label_of
+from statestore.keys.groups import KeyGroupRange
 from statestore.restore.key_group_weights import Weight, weights_of
+from statestore.rows.python_values import display_values
 from statestore.store import StateStore
 from statestore.ui.charts import HEAT_COLUMNS, heat
 from statestore.ui.pages import PageView
 
-__all__ = ["checkpoint", "hot_keys", "state"]
+__all__ = ["checkpoint", "first_rows", "hot_keys", "state"]
 
 _FILES: Final = 200
+_ROWS: Final = 20
+_MOST_ROWS: Final = 1000
 _CELLS: Final = HEAT_COLUMNS * 16
 _BOX: Final = (210, 84)
 _GAP: Final = (70, 24)
@@ -59,6 +66,47 @@ def state(store: StateStore, which: int | str, uid: str, name: str) -> PageView:
     }
     number = manifest.checkpoint_id
     return PageView(f"{uid}.{name}", "state.html", facts, "checkpoint", number)
+
+
+def first_rows(
+    store: StateStore, which: int | str, uid: str, name: str, rows: int | None = None
+) -> PageView:
+    """Return the first rows of a state, in the order of its key groups or old subtasks.
+
+    Keyed state is read only as far as needed, and rows with an expired TTL are omitted.
+
+    Raises InvalidArgumentError if ``rows`` is not between 1 and 1000, and StateNotFoundError or
+    CheckpointNotFoundError if the state does not exist.
+    """
+    wanted = _ROWS if rows is None else rows
+    if not 0 < wanted <= _MOST_ROWS:
+        raise InvalidArgumentError(f"rows must be between 1 and {_MOST_ROWS:,}, not {wanted}")
+    manifest = store.manifest(which)
+    number, entry = manifest.checkpoint_id, manifest.find(uid, name)
+    restored = store.restore(checkpoint=number)
+    if isinstance(entry, KeyedEntry):
+        keyed = restored.keyed(uid, name)
+        reader = keyed.key_groups(KeyGroupRange(0, entry.state.max_parallelism - 1))
+    else:
+        reader = restored.operator_state(uid, name).to_batches()
+    found = [*islice(_rows_of(reader), wanted + 1)]
+    facts = {
+        "names": reader.schema.names,
+        "rows": found[:wanted],
+        "is_cut": len(found) > wanted,
+        "wanted": wanted,
+        "most": _MOST_ROWS,
+        "uid": uid,
+        "name": name,
+    }
+    return PageView(f"First rows of {uid}.{name}", "rows.html", facts, "checkpoint", number)
+
+
+def _rows_of(batches: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+    for batch in batches:
+        for part in range(0, batch.num_rows, _MOST_ROWS):
+            columns = batch.slice(part, _MOST_ROWS).columns
+            yield from zip(*map(display_values, columns), strict=True)
 
 
 def hot_keys(store: StateStore, which: int | str, uid: str, name: str) -> PageView:
@@ -114,8 +162,9 @@ def _heats(entry: KeyedEntry) -> tuple[tuple[str, Any], ...]:
 
 @dataclass(frozen=True)
 class Box:
-    """An operator in the drawing: its corner, its title, and its lines of text."""
+    """An operator in the drawing: its uid, its corner, its title, and its lines of text."""
 
+    uid: str
     x: int
     y: int
     title: str
@@ -185,7 +234,7 @@ def _box(manifest: Manifest, name: str, label: str, place: tuple[int, int]) -> B
     states = f"{counted(len(entries), 'state')}, {held}" if entries else "no state"
     x, y = (1 + place[i] * (_BOX[i] + _GAP[i]) for i in range(2))
     title = "" if name == label else f"uid {label}"
-    return Box(x, y, name, tuple(filter(None, (title, parallelism + most, states))))
+    return Box(label, x, y, name, tuple(filter(None, (title, parallelism + most, states))))
 
 
 def _arrows(graph: JobGraph, boxes: dict[str, Box]) -> tuple[Arrow, ...]:

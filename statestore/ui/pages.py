@@ -5,30 +5,48 @@ The templates escape every value, except the pictures of ``charts.py``.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from statestore._version import __version__
 from statestore.cli.drawing import count, counted, duration, size, when
 from statestore.cli.output import value_text
+from statestore.errors import StateStoreError
 from statestore.extras import needs_extra
+from statestore.ui.charts import Draw, data_block
 
 with needs_extra("ui", "the pages of a store"):
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-__all__ = ["PageView", "render", "static"]
+__all__ = ["SCRIPTS", "STYLES", "PageView", "digest_of", "render", "static"]
+
+SCRIPTS: Final = (
+    "vendor/jquery.min.js",
+    "vendor/datatables.min.js",
+    "vendor/vega.min.js",
+    "vendor/vega-lite.min.js",
+    "vendor/vega-embed.min.js",
+    "vendor/vega-interpreter.min.js",
+    "ui.js",
+)
+"""The scripts of a page, in the order in which they must run."""
+
+STYLES: Final = ("vendor/pico.min.css", "ui.css")
+"""The style sheets of a page; later ones override earlier ones."""
 
 
 @dataclass(frozen=True)
 class PageView:
     """The content of a page: its title, its template, and the data for it.
 
-    ``tab`` is the page's entry in the menu, ``checkpoint`` the checkpoint that it shows.
+    ``tab`` is the page's entry in the menu, ``checkpoint`` the checkpoint that it shows. ``error``
+    is the error that the page shows next to its form, and decides the HTTP status.
     """
 
     title: str
@@ -36,17 +54,32 @@ class PageView:
     facts: Mapping[str, Any] = field(default_factory=dict)
     tab: str = ""
     checkpoint: int | None = None
+    error: StateStoreError | None = None
 
 
-def render(view: PageView, store: str, *, layout: str = "page.html") -> str:
-    """Return the HTML of a view, as a page or, with ``part.html``, as the main part of one."""
+def render(
+    view: PageView, store: str, *, layout: str = "page.html", draw: Draw = data_block
+) -> str:
+    """Return the HTML of a view, as a page or, with ``part.html``, as the main part of one.
+
+    ``draw`` makes HTML from each chart.
+    """
     template = _environment().get_template(view.template)
-    return template.render(view=view, store=store, layout=layout, release=__version__, **view.facts)
+    return template.render(
+        view=view, store=store, layout=layout, draw=draw, release=__version__, **view.facts
+    )
 
 
+@lru_cache(maxsize=len(SCRIPTS) + len(STYLES))
 def static(name: str) -> str:
-    """Return the content of the style sheet or the script."""
+    """Return the content of a style sheet or a script."""
     return (files("statestore.ui") / "static" / name).read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=len(SCRIPTS) + len(STYLES))
+def digest_of(name: str) -> str:
+    """Return the start of the SHA-256 of a style sheet or a script, for its URL."""
+    return hashlib.sha256(static(name).encode()).hexdigest()[:16]
 
 
 @lru_cache(maxsize=1)
@@ -64,18 +97,37 @@ def _environment() -> Environment:
         "size": size,
         "span": duration,
         "time": _time,
+        "iso": _iso,
+        "identifier": _identifier,
         "value": value_text,
         "segment": lambda text: quote(str(text), safe=""),
     }
-    environment.globals["query"] = _query
+    environment.globals |= {
+        "query": _query,
+        "scripts": [_address(name) for name in SCRIPTS],
+        "styles": [_address(name) for name in STYLES],
+    }
     return environment
+
+
+def _address(name: str) -> str:
+    """Return the URL of a static file; it changes with the file, so browsers can cache it."""
+    return f"/static/{name}?v={digest_of(name)}"
 
 
 def _time(milliseconds: int) -> Markup:
     """Return a time in UTC; the page's script converts it to the reader's time zone."""
-    text = when(milliseconds)
-    stamp = text.removesuffix(" UTC").replace(" ", "T") + "Z"
+    stamp, text = _iso(milliseconds), when(milliseconds)
     return Markup('<time datetime="{}">{}</time>').format(stamp, text)
+
+
+def _iso(milliseconds: int) -> str:
+    return when(milliseconds).removesuffix(" UTC").replace(" ", "T") + "Z"
+
+
+def _identifier(name: str) -> str:
+    """Return a name as SQL quotes it."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _query(**parameters: Any) -> str:

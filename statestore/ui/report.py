@@ -12,9 +12,10 @@ from statestore.errors import InvalidArgumentError
 from statestore.restore.row_files import Progress
 from statestore.store import StateStore
 from statestore.ui.checkpoint import checkpoint, state
-from statestore.ui.pages import PageView, render, static
+from statestore.ui.pages import STYLES, PageView, render, static
 from statestore.ui.questions import compare
 from statestore.ui.rescale import highest_parallelism, rescale
+from statestore.ui.static_charts import svg
 from statestore.ui.timeline import timeline
 
 __all__ = ["write_report"]
@@ -47,7 +48,7 @@ def write_report(
     parts: list[str] = []
 
     def add(view: PageView) -> str:
-        parts.append(render(view, store.url, layout="part.html"))
+        parts.append(render(view, store.url, layout="part.html", draw=svg))
         progress(len(parts), total)
         return parts[-1]
 
@@ -61,9 +62,9 @@ def write_report(
         "restores": [(step, add(rescale(store, which, step))) for step in steps],
         "parallelism": manifest.parallelism,
         "difference": None if against is None else add(compare(store, str(against), str(which))),
-        "style": static("ui.css"),
-        "script": static("ui.js"),
-        "script_hash": _hash(static("ui.js")),
+        "style": "\n".join(map(static, STYLES)),
+        "script": static("report.js"),
+        "script_hash": _hash(static("report.js")),
     }
     title = f"Checkpoint {manifest.checkpoint_id}"
     text = render(

@@ -11,19 +11,23 @@ from itertools import accumulate
 from typing import Any, Final
 
 from statestore.cli.drawing import UNICODE, counted, range_text, size
+from statestore.errors import InvalidArgumentError, ParallelismError
 from statestore.format.manifest import Manifest
 from statestore.jobgraph.redistribution import ElementRun
 from statestore.keys.groups import KeyGroupRange
 from statestore.restore.key_group_weights import Weight, weights_of
 from statestore.restore.plan import RestorePlan, owners_of, redistribution_of
 from statestore.store import StateStore
-from statestore.ui.charts import flow
+from statestore.ui.charts import Chart, flow
 from statestore.ui.pages import PageView
 
-__all__ = ["RATE", "highest_parallelism", "rescale"]
+__all__ = ["RATE", "REQUEST_MS", "highest_parallelism", "rescale"]
 
 RATE: Final = 100_000_000
 """The default read rate of a subtask, in bytes per second."""
+
+REQUEST_MS: Final = 20
+"""The default time in ms until the first byte of a request arrives, as from object storage."""
 
 _SUBTASKS: Final = 64
 _DRAWN: Final = 256
@@ -42,33 +46,68 @@ def rescale(
     which: int | str,
     parallelism: int | None = None,
     *,
-    balance: Weight | None = None,
+    balance: Weight | str | None = None,
     rate: int = RATE,
+    request_ms: int = REQUEST_MS,
 ) -> PageView:
     """Return what a restore at a parallelism would move and read.
 
-    Raises ParallelismError above the max parallelism.
+    If no restore is possible at this parallelism, the view has the form and the error.
     """
     manifest = store.manifest(which)
     number = manifest.checkpoint_id
     wanted = manifest.parallelism if parallelism is None else parallelism
-    plan = store.plan(checkpoint=which, parallelism=wanted, balance=balance)
-    compared = store.inspect.compare([wanted], checkpoint=which, balance=balance, rate=rate)
-    facts = {
+    facts: dict[str, Any] = {
         "manifest": manifest,
         "parallelism": wanted,
-        "slider": max(
-            wanted, min(highest_parallelism(manifest), max(4 * manifest.parallelism, 16))
-        ),
+        "highest": highest_parallelism(manifest),
         "balance": balance,
         "rate": rate,
+        "request_ms": request_ms,
+        "option": None,
+    }
+    problem = None
+    try:
+        facts |= _plan_facts(store, manifest, wanted, balance, rate, request_ms)
+    except (ParallelismError, InvalidArgumentError) as error:
+        problem = error
+    title = f"Rescale checkpoint {number}"
+    return PageView(title, "rescale.html", facts, "rescale", number, problem)
+
+
+def _plan_facts(
+    store: StateStore,
+    manifest: Manifest,
+    wanted: int,
+    balance: Weight | str | None,
+    rate: int,
+    request_ms: int,
+) -> dict[str, Any]:
+    if request_ms < 0:
+        raise InvalidArgumentError(f"the ms of a request must be at least 0, not {request_ms}")
+    number = manifest.checkpoint_id
+    plan = store.plan(checkpoint=number, parallelism=wanted, balance=balance)
+    compared = store.inspect.compare([wanted], checkpoint=number, balance=balance, rate=rate)
+    return {
         "option": compared.options[0],
+        "seconds": _read_seconds(plan, rate, request_ms),
         "flows": list(_flows(manifest, plan)),
         "operators": [(operator, operator.subtasks[:_SUBTASKS]) for operator in plan.operators],
-        "uneven": store.inspect.balance(parallelism=wanted, checkpoint=which),
+        "uneven": store.inspect.balance(parallelism=wanted, checkpoint=number),
         "dealt": list(_dealt_elements(manifest, wanted)),
     }
-    return PageView(f"Rescale checkpoint {number}", "rescale.html", facts, "rescale", number)
+
+
+def _read_seconds(plan: RestorePlan, rate: int, request_ms: int) -> float:
+    """Return the time in which the slowest subtask reads its files one after another."""
+    return max(
+        (
+            subtask.size_bytes / rate + subtask.requests * request_ms / 1000
+            for operator in plan.operators
+            for subtask in operator.subtasks
+        ),
+        default=0.0,
+    )
 
 
 def _flows(manifest: Manifest, plan: RestorePlan) -> Iterator[tuple[list[str], int, Any]]:
@@ -82,18 +121,18 @@ def _flows(manifest: Manifest, plan: RestorePlan) -> Iterator[tuple[list[str], i
             old = owners_of(manifest, operator.stored_operator).ranges()
             ranges = old, operator.assignment.ranges()
             alike.setdefault(ranges, []).append(operator.stored_operator)
-    for (old, new), uids in alike.items():
+    for index, ((old, new), uids) in enumerate(alike.items()):
         groups = new[-1].last + 1
         if old[-1].last + 1 != groups or max(len(old), len(new)) > _DRAWN:
             yield uids, groups, None
             continue
         entries = [entry for entry in manifest.keyed if entry.state.uid in uids]
-        yield uids, groups, _picture(old, new, weights_of(entries))
+        yield uids, groups, _picture(f"flow-{index}", old, new, weights_of(entries))
 
 
 def _picture(
-    old: Sequence[KeyGroupRange], new: Sequence[KeyGroupRange], weights: Sequence[int]
-) -> Any:
+    name: str, old: Sequence[KeyGroupRange], new: Sequence[KeyGroupRange], weights: Sequence[int]
+) -> Chart:
     upto = [*accumulate(weights, initial=0)]
     left, right = _heights(old), _heights(new)
     bands = []
@@ -123,7 +162,7 @@ def _picture(
         for subtask, span in enumerate(ranges)
         if len(ranges) <= _SUBTASKS
     ]
-    return flow(bands, labels, min(120 + 14 * max(len(old), len(new)), 700))
+    return flow(name, bands, labels, min(120 + 14 * max(len(old), len(new)), 700))
 
 
 def _heights(ranges: Sequence[KeyGroupRange]) -> Any:

@@ -1,9 +1,12 @@
-"""The page with a store's checkpoints: durations, written bytes, and the growth of states."""
+"""The page with a store's checkpoints: durations, written bytes, and the growth of states.
+
+A checkpoint is full if all of its files were written for it, and otherwise incremental.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,12 +15,13 @@ from statestore.errors import (
     CheckpointNotFoundError,
     CorruptionError,
     FormatVersionError,
+    InvalidArgumentError,
     StateStoreError,
 )
 from statestore.format.manifest import Manifest
 from statestore.format.metrics import CheckpointMetrics, PhaseTimes
 from statestore.store import StateStore
-from statestore.ui.charts import bars, lines, phases
+from statestore.ui.charts import Axis, bars, lines, phases
 from statestore.ui.pages import PageView
 
 __all__ = ["SHOWN", "newest", "timeline"]
@@ -41,17 +45,46 @@ class _Line:
     savepoints: tuple[str, ...]
     pins: tuple[str, ...]
 
+    @property
+    def extent(self) -> str:
+        """Whether all files were written for this checkpoint; empty if that is unknown."""
+        manifest = self.manifest
+        if manifest is None:
+            return ""
+        if any(entry.layers for entry in manifest.keyed):
+            return "incremental"
+        if manifest.metrics is None:
+            return ""
+        return "full" if manifest.metrics.written.files == manifest.files else "incremental"
+
+    @property
+    def maker(self) -> str:
+        """The command that made the checkpoint from another one, or the job's writer."""
+        manifest = self.manifest
+        if manifest is None:
+            return ""
+        origin = manifest.origin
+        return f"{origin['command']} of {origin['checkpoint']}" if origin else manifest.writer.name
+
 
 def newest(store: StateStore) -> int | None:
     """Return the id of the newest checkpoint, None for an empty store."""
     return max(store.checkpoints(), default=None)
 
 
-def timeline(store: StateStore, before: int | None = None) -> PageView:
+def timeline(
+    store: StateStore, before: int | None = None, axis: Axis | str = Axis.CHECKPOINTS
+) -> PageView:
     """Return the newest checkpoints, or the newest below an id.
 
-    Raises StorageError if the store cannot be reached.
+    Raises StorageError if the store cannot be reached, and InvalidArgumentError for another axis.
     """
+    try:
+        axis = Axis(axis)
+    except ValueError:
+        raise InvalidArgumentError(
+            f"the axis can be {' or '.join(Axis)}, not {axis!r:.80}"
+        ) from None
     ids = store.checkpoints()
     older = [number for number in ids if before is None or number < before]
     window = older[-SHOWN:]
@@ -73,7 +106,10 @@ def timeline(store: StateStore, before: int | None = None) -> PageView:
         "older": window[0] if len(older) > len(window) else None,
         "newer": window[-1] + SHOWN + 1 if window and window[-1] != ids[-1] else None,
         "expired": expired,
-    } | _pictures([line for line in read if line.manifest is not None])
+        "axis": axis,
+        "axes": tuple(Axis),
+        "before": before,
+    } | _pictures([line for line in read if line.manifest is not None], axis)
     return PageView("Checkpoints", "timeline.html", facts, tab="timeline")
 
 
@@ -88,44 +124,56 @@ def _line(
         return _Line(number, None, error, savepoints, pins)
 
 
-def _pictures(table_lines: Sequence[_Line]) -> dict[str, Any]:
+def _pictures(table_lines: Sequence[_Line], axis: Axis) -> dict[str, Any]:
     spent, wrote, shares, marks = [], [], [], []
+    times = _distinct_times(table_lines)
     for line in table_lines:
         manifest, number = line.manifest, line.checkpoint_id
         assert manifest is not None
+        own = {"checkpoint": str(number), "at": times[number]}
         held = [f"savepoint {savepoint}" for savepoint in line.savepoints] + [
             f"pin {pin}" for pin in line.pins
         ]
         if held:
-            marks.append({"checkpoint": number, "text": f"checkpoint {number}: {', '.join(held)}"})
+            holders = ", ".join(held)
+            marks.append(own | {"held": holders, "text": f"checkpoint {number}: {holders}"})
         metrics = manifest.metrics
         if metrics is None:
             continue
-        spent += [
-            {
-                "checkpoint": number,
-                "phase": phase,
-                "ms": ms,
-                "text": f"checkpoint {number}, {phase}: {duration(ms)}",
-            }
-            for phase, ms in metrics.spent
-        ]
-        written, compacted = metrics.written.size_bytes, metrics.compaction.size_bytes
-        text = f"checkpoint {number}: {size(written)} written, {size(compacted)} compacted"
-        wrote.append({"checkpoint": number, "value": written + compacted, "text": text})
+        for phase, ms in metrics.spent:
+            shown = duration(ms)
+            text = f"checkpoint {number}, {phase}: {shown}"
+            spent.append(own | {"phase": phase, "ms": ms, "shown": shown, "text": text})
+        for part, amount in (("written", metrics.written), ("compacted", metrics.compaction)):
+            shown = size(amount.size_bytes)
+            text = f"checkpoint {number}: {shown} {part}"
+            row = {"part": part, "value": amount.size_bytes, "shown": shown, "text": text}
+            wrote.append(own | row)
         if metrics.changed_share is not None:
-            share = metrics.changed_share
-            text = f"checkpoint {number}: changed share {share:.1%}"
-            shares.append({"checkpoint": number, "value": share, "text": text})
+            shown = f"{metrics.changed_share:.1%}"
+            text = f"checkpoint {number}: changed share {shown}"
+            shares.append(own | {"value": metrics.changed_share, "shown": shown, "text": text})
     return {
-        "phases": phases(spent, _PHASES, marks) if spent else None,
-        "written": bars(wrote, "written + compacted") if wrote else None,
-        "shares": bars(shares, "changed share", is_share=True) if shares else None,
-        "sizes": lines(_sizes(table_lines)) if table_lines else None,
+        "phases": phases(spent, _PHASES, marks, axis) if spent else None,
+        "written": bars("written", wrote, "bytes", axis) if wrote else None,
+        "shares": bars("shares", shares, "changed share", axis, is_share=True) if shares else None,
+        "sizes": lines(_sizes(table_lines, times), axis) if table_lines else None,
     }
 
 
-def _sizes(table_lines: Sequence[_Line]) -> list[dict[str, Any]]:
+def _distinct_times(table_lines: Sequence[_Line]) -> dict[int, int]:
+    """Return the time of each checkpoint in ms; equal times would put two bars in one place."""
+    times: dict[int, int] = {}
+    for line in table_lines:
+        assert line.manifest is not None
+        at = line.manifest.created_at_ms
+        while at in times.values():
+            at += 1
+        times[line.checkpoint_id] = at
+    return times
+
+
+def _sizes(table_lines: Sequence[_Line], times: Mapping[int, int]) -> list[dict[str, Any]]:
     """Return, by checkpoint, the sizes of the newest checkpoint's largest states, and the rest."""
     sizes: dict[int, Counter[str]] = {}
     for line in table_lines:
@@ -141,9 +189,11 @@ def _sizes(table_lines: Sequence[_Line]) -> list[dict[str, Any]]:
             shown["all others"] = rest
         rows += [
             {
-                "checkpoint": number,
+                "checkpoint": str(number),
+                "at": times[number],
                 "state": name,
                 "bytes": held,
+                "shown": size(held),
                 "text": f"checkpoint {number}, {name}: {size(held)}",
             }
             for name, held in shown.items()

@@ -7,12 +7,15 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 import uvicorn
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
 
 from statestore import StateStore
 from statestore.jobgraph.graph import JobGraph
@@ -122,3 +125,38 @@ def browser() -> Iterator[webdriver.Chrome]:
     driver.set_window_size(1200, 1400)
     yield driver
     driver.quit()
+
+
+@pytest.fixture
+def page(browser: webdriver.Chrome, pages: Pages) -> Iterator[webdriver.Chrome]:
+    """A browser whose console must be empty at the end.
+
+    It leaves the page before the server of ``pages`` stops, because the page polls that server.
+    """
+    logged(browser)
+    yield browser
+    browser.get("about:blank")
+    assert logged(browser) == []
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def logged(page: webdriver.Chrome) -> list[Any]:
+    log: Any = page.get_log
+    return list(log("browser"))
+
+
+def text(page: webdriver.Chrome, css: str) -> str:
+    page.find_element(By.CSS_SELECTOR, css)
+    return str(page.execute_script("return document.querySelector(arguments[0]).innerText", css))
+
+
+def cells(page: webdriver.Chrome, css: str) -> list[list[str]]:
+    script = """return [...document.querySelectorAll(arguments[0])].map(
+        row => [...row.cells].map(cell => cell.textContent.trim()))"""
+    found: list[list[str]] = page.execute_script(script, f"{css} tbody tr")
+    return found
+
+
+def until(page: webdriver.Chrome, what: Any) -> Any:
+    return WebDriverWait(page, 20).until(what)

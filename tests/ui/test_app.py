@@ -20,6 +20,7 @@ from statestore.cli.verbs.ui import serve_store
 from statestore.errors import InvalidArgumentError
 from statestore.format.left_out import LeftOutState
 from statestore.ui.app import POLICY, is_local, serve
+from statestore.ui.pages import SCRIPTS, STYLES
 from statestore.ui.timeline import SHOWN, timeline
 from tests.ui.conftest import LIMITS, SCRIPT, Pages, take
 from tests.ui.test_sql import ask
@@ -46,6 +47,21 @@ def test_each_response_has_the_security_policy(pages: Pages, store: StateStore) 
         assert headers["content-security-policy"] == POLICY
         assert headers["access-control-allow-origin"] is None
     assert "unsafe" not in POLICY
+
+
+def test_browsers_keep_only_files_whose_address_has_their_digest(
+    pages: Pages, store: StateStore
+) -> None:
+    address = pages(store)
+    files = re.findall(r'(?:src|href)="(/static/[^"]+)"', get(address)[1])
+    assert len(files) == len(SCRIPTS) + len(STYLES)
+    for path in files:
+        status, _, headers = get(address, path)
+        assert (status, headers["cache-control"]) == (200, "private, max-age=31536000, immutable")
+        assert get(address, path.partition("?")[0])[2].get_all("cache-control") == ["no-store"]
+    assert get(address)[2]["cache-control"] == "no-store"
+    for path in ("/static/report.js", "/static/vendor/vendor.toml", "/static/..%2fpages.py"):
+        assert get(address, path)[0] == 404
 
 
 def test_a_foreign_host_name_is_refused(pages: Pages, store: StateStore) -> None:
@@ -81,6 +97,9 @@ def test_with_a_token_each_request_needs_it(pages: Pages, store: StateStore) -> 
         ("/checkpoint/1/rescale?parallelism=2&balance=x", 400, "weight of ranges"),
         ("/?before=x", 400, "before must be a number"),
         ("/compare?a=1&b=9", 404, "no checkpoint 9"),
+        ("/?axis=x", 400, "the axis can be checkpoints or time"),
+        ("/checkpoint/1/rescale?ms=-1", 400, "must be at least 0"),
+        ("/checkpoint/1/rows?operator=totals&state=total&rows=0", 400, "between 1 and 1,000"),
     ],
 )
 def test_a_missing_object_is_named(

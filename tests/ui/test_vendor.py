@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statestore.ui.pages import SCRIPTS, STYLES
 from tests.ui.vendor import FOLDER, INDEX, digest, vendored_files
 
 
@@ -19,3 +20,9 @@ def test_each_project_has_its_license() -> None:
     """The interpreter is a part of Vega's repository, and has the same license."""
     licensed = {file.package for file in vendored_files() if file.name.endswith(".LICENSE.txt")}
     assert {file.package for file in vendored_files()} - licensed == {"vega-interpreter"}
+
+
+def test_pages_use_each_file() -> None:
+    used = {name.removeprefix("vendor/") for name in (*SCRIPTS, *STYLES) if "/" in name}
+    code = {file.name for file in vendored_files() if not file.name.endswith(".LICENSE.txt")}
+    assert used == code

@@ -1,27 +1,155 @@
-// What the pages do in a browser; without it they show the same, by links and buttons.
+// The script of the pages: charts, tables that sort and filter, forms, and news of the store.
+// Without it, links and buttons still show everything except charts.
 "use strict";
 
 const main = document.getElementById("main");
-const tip = document.getElementById("tip");
+const LEGEND_WIDTH = 180;
+const VEGA = {
+  mode: "vega-lite",
+  renderer: "svg",
+  actions: false,
+  defaultStyle: false,
+  tooltip: { disableDefaultStyle: true },
+  // The page's security policy forbids compiled expressions, so Vega interprets them.
+  ast: true,
+  expr: vega.expressionInterpreter,
+};
 
-// Times are written in the zone of the reader.
+function say(text) {
+  document.getElementById("live").textContent = text;
+}
+
+// Show times in the reader's time zone.
 function localize(root) {
   for (const time of root.querySelectorAll("time[datetime]")) {
     const moment = new Date(time.dateTime);
-    if (!isNaN(moment)) {
-      time.title = time.textContent;
-      time.textContent = moment.toLocaleString(undefined, { timeZoneName: "short" });
-    }
+    if (isNaN(moment) || time.title) continue;
+    time.title = time.textContent;
+    time.textContent = moment.toLocaleString(undefined, {
+      year: "numeric", month: "2-digit", day: "2-digit",
+      hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short",
+    });
   }
 }
 
-// The main part of a page, as an element; null when the store's server is gone.
+// Draw the charts, as wide as the page. The element of a chart keeps its view.
+async function draw(root) {
+  for (const data of root.querySelectorAll(".chart > script")) {
+    const place = data.parentElement;
+    const spec = JSON.parse(data.textContent);
+    spec.config.legend.columns = Math.max(1, Math.floor(place.clientWidth / LEGEND_WIDTH));
+    const { view } = await vegaEmbed(place, spec, VEGA);
+    place.view = view;
+  }
+}
+
+// Replace the content of an element, and release the charts that it had.
+function replace(place, ...nodes) {
+  for (const chart of place.querySelectorAll(".chart")) chart.view?.finalize();
+  place.replaceChildren(...nodes);
+  start(place);
+}
+
+// The settings of tables are in the address, so that a link shows the same table.
+function setting(name, value) {
+  const address = new URL(location);
+  if (value === undefined) return address.searchParams.get(name) ?? "";
+  if (value) address.searchParams.set(name, value);
+  else address.searchParams.delete(name);
+  history.replaceState(history.state, "", address);
+  return value;
+}
+
+// Make a table sort, filter, and download its shown rows.
+function grid(table) {
+  const region = table.closest(".wide");
+  const titles = table.tHead.rows[0].cells;
+  for (const cell of table.tBodies[0].rows[0]?.cells ?? []) {
+    if (cell.classList.contains("n")) titles[cell.cellIndex].classList.add("n");
+  }
+  new ResizeObserver(() => {
+    region.classList.toggle("scrolls", region.scrollWidth > region.clientWidth);
+  }).observe(region);
+  const filter = `filter.${table.id}`;
+  const order = `sort.${table.id}`;
+  const [column, direction] = setting(order).split(".");
+  const sorted = Number(column) < titles.length && /^(asc|desc)$/.test(direction);
+  const data = new DataTable(table, {
+    paging: false,
+    info: false,
+    autoWidth: false,
+    order: sorted ? [[Number(column), direction]] : [],
+    search: { search: setting(filter) },
+    layout: { topStart: null, topEnd: null, bottomStart: null, bottomEnd: null },
+  });
+  data.on("order", () => {
+    const [first] = data.order();
+    setting(order, first && first[1] ? `${first[0]}.${first[1]}` : "");
+  });
+  const tools = document.createElement("div");
+  tools.className = "tools";
+  const box = document.createElement("input");
+  box.type = "search";
+  box.placeholder = "Filter the rows";
+  box.ariaLabel = `Filter: ${region.ariaLabel}`;
+  box.value = setting(filter);
+  const shown = document.createElement("span");
+  const count = () => {
+    const { recordsDisplay, recordsTotal } = data.page.info();
+    shown.textContent = recordsDisplay === recordsTotal ? "" : `${recordsDisplay} of ${recordsTotal} rows`;
+  };
+  box.addEventListener("input", () => {
+    data.search(box.value).draw();
+    setting(filter, box.value);
+    count();
+  });
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "secondary outline csv";
+  button.textContent = "CSV";
+  button.title = "Download the shown rows as CSV";
+  button.addEventListener("click", () => download(`${table.id}.csv`, csvOf(table)));
+  tools.append(box, shown, button);
+  region.before(tools);
+  count();
+}
+
+// The shown rows as CSV: numbers without separators and units, sizes in bytes, times in UTC.
+function csvOf(table) {
+  const text = (cell) => cell.dataset.csv ?? cell.dataset.order ?? cell.textContent.trim();
+  const quoted = (value) => (/[",\r\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
+  const title = (cell) => (cell.querySelector(".dt-column-title") ?? cell).textContent.trim();
+  const lines = [[...table.tHead.rows[0].cells].map(title)];
+  for (const row of table.tBodies[0].rows) {
+    if (!row.querySelector(".dt-empty")) lines.push([...row.cells].map(text));
+  }
+  return lines.map((line) => line.map(quoted).join(",")).join("\n") + "\n";
+}
+
+function download(name, text) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+  link.download = name;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
+// Each section has a link to itself.
+function anchor(heading) {
+  const link = document.createElement("a");
+  link.href = `#${heading.id}`;
+  link.className = "anchor";
+  link.textContent = "#";
+  link.ariaLabel = `Link to ${heading.textContent}`;
+  heading.append(" ", link);
+}
+
+// Return the main part of a page as an element; null if the server does not answer.
 async function part(address, signal) {
   try {
     const answer = await fetch(address, { headers: { "x-part": "1" }, signal });
     const found = document.createElement("div");
     found.innerHTML = await answer.text();
-    localize(found);
     return found;
   } catch (error) {
     if (error.name !== "AbortError") say("The server of this page does not answer.");
@@ -29,48 +157,99 @@ async function part(address, signal) {
   }
 }
 
-function say(text) {
-  const live = document.getElementById("live");
-  if (live) live.textContent = text;
-}
-
-// What is far down the page is asked for when it is seen.
-function watch(root) {
+// Load a part of the page when it becomes visible, or when it is opened.
+function load(root) {
   for (const place of root.querySelectorAll("[data-load]")) {
-    new IntersectionObserver((seen, observer) => {
-      if (!seen.some((one) => one.isIntersecting)) return;
+    new IntersectionObserver(async (seen, observer) => {
+      if (!seen.some((entry) => entry.isIntersecting)) return;
       observer.disconnect();
-      part(place.dataset.load).then((found) => found && place.replaceChildren(found));
+      place.ariaBusy = "true";
+      const found = await part(place.dataset.load);
+      place.ariaBusy = null;
+      if (found) replace(place, ...found.childNodes);
     }).observe(place);
   }
   for (const place of root.querySelectorAll("details[data-load-in]")) {
     place.addEventListener("toggle", async () => {
       const found = await part(place.dataset.loadIn);
-      if (found) place.replaceChildren(place.querySelector("summary"), found);
+      if (found) replace(place, place.querySelector("summary"), ...found.childNodes);
     }, { once: true });
   }
 }
 
-// A slider that moves plans anew; the answer to an older position is left.
-function plans() {
-  const form = document.getElementById("rescale");
-  if (!form) return;
+// A form that takes a while says so until the next page is there.
+function announce(form) {
+  form.addEventListener("submit", (event) => {
+    if (event.submitter?.name === "format") return; // a download leaves the page as it is
+    form.querySelector("button:not([name])").ariaBusy = "true";
+    say(form.dataset.busy);
+  });
+  addEventListener("pageshow", () => {
+    form.querySelector("button:not([name])").ariaBusy = null;
+  });
+}
+
+// Plan anew when the slider moves; the answer to an older position is ignored.
+function plans(form) {
+  const number = form.elements.parallelism;
+  const slider = document.getElementById("slider");
   let asked = new AbortController();
-  form.addEventListener("input", async () => {
-    form.querySelector("output").textContent = form.elements.parallelism.value;
+  form.addEventListener("input", async (event) => {
+    if (event.target === slider) number.value = slider.value;
+    if (event.target === number) slider.value = number.value;
     asked.abort();
     asked = new AbortController();
     const address = `${form.getAttribute("action")}?${new URLSearchParams(new FormData(form))}`;
+    say("The restore is planned.");
     const found = await part(address, asked.signal);
-    const plan = found && found.querySelector("#plan");
-    if (!plan) return found && say(found.textContent.trim());
-    document.getElementById("plan").replaceWith(plan);
+    if (!found) return;
+    replace(document.getElementById("plan"), ...found.querySelector("#plan").childNodes);
     history.replaceState(null, "", address);
     say("");
   });
 }
 
-// A new checkpoint is said, and the list of the newest ones is drawn anew.
+// Ctrl+Enter runs a statement, a name of the schema is inserted, and the address has the statement.
+function statements(form) {
+  const box = form.elements.sql;
+  box.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+    event.preventDefault();
+    form.requestSubmit();
+  });
+  for (const name of document.querySelectorAll("[data-insert]")) {
+    name.addEventListener("click", () => {
+      box.setRangeText(name.dataset.insert, box.selectionStart, box.selectionEnd, "end");
+      box.focus();
+    });
+  }
+  if (box.value) setting("sql", box.value);
+}
+
+// Find while the reader types; the form opens the page with all that was found.
+function finder(form) {
+  const list = document.getElementById("suggestions");
+  let asked = new AbortController();
+  let pause;
+  const hide = () => (list.hidden = true);
+  form.elements.q.addEventListener("input", () => {
+    clearTimeout(pause);
+    asked.abort();
+    if (!form.elements.q.value.trim()) return hide();
+    pause = setTimeout(async () => {
+      asked = new AbortController();
+      const found = await part(`/search?${new URLSearchParams(new FormData(form))}`, asked.signal);
+      if (!found) return;
+      found.querySelector("h1").remove();
+      list.replaceChildren(...found.childNodes);
+      list.hidden = false;
+    }, 150);
+  });
+  form.addEventListener("keydown", (event) => event.key === "Escape" && hide());
+  document.addEventListener("click", (event) => !form.contains(event.target) && hide());
+}
+
+// Announce a new checkpoint, and refresh the list of the newest ones.
 function follow() {
   let known;
   setInterval(async () => {
@@ -83,39 +262,36 @@ function follow() {
     }
     if (known !== undefined && id !== known) {
       say(`Checkpoint ${id} is new.`);
-      if (main.dataset.tab === "timeline" && !location.search) {
-        const found = await part("/");
-        if (found) main.replaceChildren(...found.childNodes);
+      if (main.dataset.tab === "timeline" && !setting("before")) {
+        const found = await part(location.pathname + location.search);
+        if (found) replace(main, ...found.childNodes);
       }
     }
     known = id;
   }, 2000);
 }
 
-// What a mark of a picture stands for, under the pointer.
-document.addEventListener("pointermove", (event) => {
-  const mark = event.target.closest && event.target.closest("figure svg [aria-label]");
-  const text = mark && mark.getAttribute("role") === "graphics-symbol" && mark.ariaLabel;
-  tip.hidden = !text;
-  if (!text) return;
-  tip.textContent = text;
-  tip.style.left = `${Math.min(event.clientX + 12, innerWidth - tip.offsetWidth - 8)}px`;
-  tip.style.top = `${event.clientY + 16}px`;
-});
-
-// In a report all plans are there, and one is shown.
-function chosen() {
-  const box = document.querySelector("#restores select");
-  if (!box) return;
-  box.addEventListener("change", () => {
-    for (const plan of document.querySelectorAll("[data-parallelism]")) {
-      plan.hidden = plan.dataset.parallelism !== box.value;
-    }
-  });
+// Open the folded part that the address names.
+function unfold() {
+  const place = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const folded = place && place.closest("details");
+  if (folded) folded.open = true;
+  if (place) place.scrollIntoView();
 }
 
-localize(document);
-watch(document);
-plans();
-chosen();
-if (location.protocol !== "file:" && main.dataset.tab !== "report") follow();
+function start(root) {
+  localize(root);
+  root.querySelectorAll("table[data-grid]").forEach(grid);
+  root.querySelectorAll("h2[id]").forEach(anchor);
+  load(root);
+  draw(root);
+}
+
+start(document);
+document.querySelectorAll("form[data-busy]").forEach(announce);
+document.querySelectorAll("form#rescale").forEach(plans);
+document.querySelectorAll("form#sql").forEach(statements);
+finder(document.getElementById("search"));
+addEventListener("hashchange", unfold);
+unfold();
+follow();

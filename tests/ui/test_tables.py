@@ -1,0 +1,137 @@
+"""Tables in a real browser: they sort, filter, download, and scroll on a phone."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+
+from statestore import StateStore
+from tests.ui.conftest import Pages, cells, until
+
+pytestmark = pytest.mark.slow
+
+
+def first(page: webdriver.Chrome, css: str) -> list[str]:
+    return [row[0] for row in cells(page, css)]
+
+
+def sort(page: webdriver.Chrome, css: str, title: str) -> None:
+    for heading in page.find_elements(By.CSS_SELECTOR, f"{css} thead th"):
+        if heading.text.split("\n")[0] == title:
+            heading.click()
+            return
+    pytest.fail(f"the table has no column {title}")
+
+
+@pytest.fixture
+def grown(store: StateStore) -> StateStore:
+    """The store with a fourth checkpoint, which is incremental, and a compacted fifth one."""
+    with store.snapshot(parallelism=3) as checkpoint:
+        changes = pa.table({"user": ["u1", "u2"], "total": [5, 6]})
+        checkpoint.write_changes("totals", "total", changes)
+        checkpoint.carry_rest()
+    store.maintenance.compact(everything=True)
+    return store
+
+
+def test_a_table_sorts_numbers_by_value(
+    page: webdriver.Chrome, pages: Pages, grown: StateStore
+) -> None:
+    """Sizes are shown with units, and sort as bytes."""
+    page.get(pages(grown))
+    sizes = {str(n): grown.manifest(n).size_bytes for n in grown.checkpoints()}
+    sort(page, "#checkpoints", "size")
+    assert first(page, "#checkpoints") == sorted(sizes, key=lambda n: (sizes[n], -int(n)))
+    sort(page, "#checkpoints", "size")
+    assert [sizes[n] for n in first(page, "#checkpoints")] == sorted(sizes.values(), reverse=True)
+    assert page.current_url.endswith("?sort.checkpoints=6.desc")
+    shown = first(page, "#checkpoints")
+    page.get(page.current_url)
+    assert first(page, "#checkpoints") == shown
+
+
+def test_a_table_filters_and_the_address_keeps_the_filter(
+    page: webdriver.Chrome, pages: Pages, grown: StateStore
+) -> None:
+    page.get(pages(grown))
+    page.find_element(By.CSS_SELECTOR, ".tools input").send_keys("savepoint")
+    until(page, lambda _: first(page, "#checkpoints") == ["1"])
+    assert page.find_element(By.CSS_SELECTOR, ".tools span").text == "1 of 5 rows"
+    page.get(page.current_url)
+    assert first(page, "#checkpoints") == ["1"]
+
+
+def test_a_table_downloads_its_shown_rows_as_csv(
+    page: webdriver.Chrome, pages: Pages, grown: StateStore, tmp_path: Path
+) -> None:
+    """Numbers are plain numbers, and times are in UTC."""
+    behavior = {"behavior": "allow", "downloadPath": str(tmp_path)}
+    page.execute_cdp_cmd("Browser.setDownloadBehavior", behavior)
+    page.get(pages(grown))
+    page.find_element(By.CSS_SELECTOR, ".tools input").send_keys("full")
+    until(page, lambda _: len(cells(page, "#checkpoints")) == 3)
+    sort(page, "#checkpoints", "checkpoint")
+    page.find_element(By.CSS_SELECTOR, ".tools .csv").click()
+    file = tmp_path / "checkpoints.csv"
+    until(page, lambda _: file.exists())
+    heading, *rows = csv.reader(io.StringIO(file.read_text()))
+    assert heading[:3] == ["checkpoint", "taken", "took"]
+    manifests = [grown.manifest(number) for number in (1, 2, 3)]
+    assert [[row[0], row[2], row[6], row[10]] for row in rows] == [
+        [str(one.checkpoint_id), str(one.took_ms), str(one.size_bytes), "full"] for one in manifests
+    ]
+    assert all(row[1].endswith("Z") for row in rows)
+
+
+def test_the_list_tells_full_and_incremental_checkpoints_and_who_made_them(
+    page: webdriver.Chrome, pages: Pages, grown: StateStore
+) -> None:
+    page.get(pages(grown))
+    rows = {row[0]: row[10:12] for row in cells(page, "#checkpoints")}
+    job = grown.manifest(1).writer.name
+    assert rows == {
+        **{number: ["full", job] for number in "123"},
+        "4": ["incremental", job],
+        "5": ["incremental", "compact of 4"],
+    }
+
+
+def test_numbers_are_right_aligned_and_have_units(
+    page: webdriver.Chrome, pages: Pages, grown: StateStore
+) -> None:
+    page.get(pages(grown))
+    script = """return [...document.querySelector('#checkpoints tbody tr').cells].map(
+        cell => getComputedStyle(cell).textAlign)"""
+    assert [n for n, one in enumerate(page.execute_script(script)) if one == "right"] == [
+        *(0, 2, 3, 4, 5, 6, 7, 8, 9)
+    ]
+    row = cells(page, "#checkpoints")[0]
+    assert [row[n].split()[-1] for n in (2, 6, 8)] == ["ms", "kB", "B"]
+
+
+@pytest.mark.parametrize("path", ["/", "/checkpoint/3", "/checkpoint/3/rescale?parallelism=5"])
+def test_on_a_phone_a_wide_table_scrolls_visibly_and_the_menu_fits(
+    page: webdriver.Chrome, pages: Pages, store: StateStore, path: str
+) -> None:
+    metrics = {"width": 390, "height": 1400, "deviceScaleFactor": 1, "mobile": False}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    page.get(pages(store) + path)
+    regions = until(page, lambda _: page.find_elements(By.CSS_SELECTOR, ".wide.scrolls"))
+    script = """const [region] = arguments; const style = getComputedStyle(region);
+        return [region.offsetHeight - region.clientHeight, style.backgroundImage]"""
+    for region in regions:
+        bar, shade = page.execute_script(script, region)
+        assert bar > 5
+        assert shade.count("linear-gradient") == 4
+    assert page.execute_script("return document.documentElement.scrollWidth") <= 390
+    links = page.find_elements(By.CSS_SELECTOR, "nav a")
+    assert len(links) == 6
+    assert {link.rect["height"] for link in links} == {links[0].rect["height"]}
+    assert all(0 <= link.rect["x"] <= 390 - link.rect["width"] for link in links)
+    assert len({link.rect["y"] for link in links}) == 2
