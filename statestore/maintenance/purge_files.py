@@ -32,6 +32,7 @@ from statestore.format.slices import reads_of
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.merge import read_pieces
 from statestore.maintenance.subject import Selection
+from statestore.parquet.file_checks import name_file_in_errors
 from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
 from statestore.parquet.reader import open_data
 from statestore.parquet.uncommitted_files import UncommittedFiles
@@ -41,7 +42,6 @@ from statestore.rows.column_types import arrow_schema, schema_of_arrow
 from statestore.rows.delete_markers import clear_deletes
 from statestore.rows.matching import matching_positions
 from statestore.storage import Storage
-from statestore.storage.base import report_os_errors
 
 __all__ = [
     "FileRows",
@@ -285,7 +285,7 @@ def rows_in_file(
 
 def _search_unnamed_file(storage: Storage, name: str, selections_of: SelectionsOf) -> FileRows:
     with (
-        report_os_errors("read", f"{storage.url}/{name}"),
+        name_file_in_errors(f"{storage.url}/{name}"),
         closing(storage.open_read(name)) as opened,
         pq.ParquetFile(pa.PythonFile(opened, mode="r")) as file,
     ):

@@ -333,9 +333,12 @@ class LogReader:
         if not name.endswith(".parquet"):
             yield from json_lines(raw)
             return
-        with pq.ParquetFile(pa.BufferReader(raw)) as file:
-            for batch in file.iter_batches(use_threads=False):
-                yield from batch.to_pylist()
+        try:
+            with pq.ParquetFile(pa.BufferReader(raw)) as file:
+                for batch in file.iter_batches(use_threads=False):
+                    yield from batch.to_pylist()
+        except OSError as error:  # Arrow's error for damaged metadata; nothing is read here
+            raise ValueError(str(error)) from error
 
 
 @dataclass

@@ -335,11 +335,14 @@ def test_a_search_finds_orphan_files(store: StateStore, tmp_path: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "0000000099-00000-00.parquet").write_bytes(raw)
     (folder / "0000000099-00001-00.parquet").write_bytes(raw[:-9])
+    torn = raw[: len(raw) // 2] + bytes(len(raw) - len(raw) // 2 - 8) + raw[-8:]  # of zeros
+    (folder / "0000000099-00002-00.parquet").write_bytes(torn)
     (Path(store.url) / "notes.txt").write_text(KEY)
     search = store.maintenance.find_key("users", KEY)
     assert [Path(one.file).name for one in search.found] == ["0000000099-00000-00.parquet"]
     assert {Path(file.file).name for file in search.unsearched} == {
         "0000000099-00001-00.parquet",
+        "0000000099-00002-00.parquet",
         "notes.txt",
     }
     assert not search.is_gone
