@@ -97,7 +97,10 @@ def test_a_checkpoint_that_carries_all_states_reads_no_list(store: StateStore) -
 def test_the_previous_checkpoint_is_read_once(store: StateStore) -> None:
     """The checkpoint is named by its number or as the newest one, whichever states are used."""
     storage = CountingReads(store.url)
-    with over(storage).snapshot(parallelism=2) as checkpoint:
+    writer = over(storage)
+    writer.snapshot(parallelism=2).abandon()  # it claims, for which it checks the format version
+    storage.names.clear()
+    with writer.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_changes("a", "counts", [{"k": "key 3", "n": 77}], base=2)
         checkpoint.carry_rest()
     assert [n for n in storage.names if n == manifest_path(2)] == [manifest_path(2)]
