@@ -151,13 +151,13 @@ def refuse_foreign(table: Table, name: str, store_id: str, operator: str, state:
 def refuse_changed(table: Table, name: str, advice: str) -> None:
     """Raise CommitConflictError if another program has changed the table's content."""
     snapshot = table.current_snapshot()
-    if snapshot is not None and hold_of(snapshot) is not None:
+    if snapshot is None or hold_of(snapshot) is not None:  # None: a publication did not finish
         return
-    change = "has no snapshot"
-    if snapshot is not None:
-        operation = "unknown" if snapshot.summary is None else snapshot.summary.operation.value
-        change = f"has snapshot {snapshot.snapshot_id} of another program (operation {operation})"
-    raise CommitConflictError(f"the Iceberg table {name} {change}; {advice}")
+    operation = "unknown" if snapshot.summary is None else snapshot.summary.operation.value
+    raise CommitConflictError(
+        f"the Iceberg table {name} has snapshot {snapshot.snapshot_id} of another program "
+        f"(operation {operation}); {advice}"
+    )
 
 
 def hold_of(snapshot: Snapshot) -> str | None:

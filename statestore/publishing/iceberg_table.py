@@ -87,9 +87,11 @@ class PublishedState:
     ``replaced_checkpoint`` is the checkpoint that the table showed before. ``compacted`` is True if
     changes had to be folded first, which made checkpoint ``checkpoint_id``; in a dry run it is the
     one with the changes. ``hold`` is the savepoint that keeps the files, and ``released`` are
-    deleted savepoints. ``is_history_lost`` is True if older snapshots were removed because their
-    columns could no longer be read. ``leftover_metadata`` counts files of the table's metadata that
-    could not be deleted. ``ttl_ms`` is the TTL of the state: the table also shows expired rows.
+    deleted savepoints. ``other_holds`` are savepoints of another table with this name, which was
+    dropped or is in another catalog. ``is_history_lost`` is True if older snapshots were removed
+    because their columns could no longer be read. ``leftover_metadata`` counts files of the table's
+    metadata that could not be deleted. ``ttl_ms`` is the TTL of the state: the table also shows
+    expired rows.
     """
 
     store: str
@@ -108,6 +110,7 @@ class PublishedState:
     snapshot: str | None
     hold: str | None
     released: tuple[str, ...]
+    other_holds: tuple[str, ...]
     is_history_lost: bool
     leftover_metadata: int
     ttl_ms: int | None

@@ -8,6 +8,7 @@ have stay in the table.
 table's UUID (:class:`statestore.format.hold_documents.Publication`), and the snapshot's summary
 contains the name of the savepoint.
 
+0. If the table does not exist, it is created without rows: only now its UUID is known.
 1. The savepoint of the new checkpoint is put.
 2. The catalog commits the new snapshot, and removes the snapshots above ``retain`` from the table.
 3. The savepoints of the removed snapshots are deleted.
@@ -31,6 +32,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from statestore.catalog.catalog import Catalog
 from statestore.errors import (
@@ -82,7 +84,7 @@ with needs_extra("iceberg", "an Iceberg table"):
     from pyiceberg.table.snapshots import Operation, Snapshot
     from pyiceberg.table.update.snapshot import ExpireSnapshots, _OverwriteFiles
 
-__all__ = ["holds_of_table", "publish"]
+__all__ = ["holds_of_name", "holds_of_table", "publish"]
 
 _ABANDONED_MS = 24 * 3_600_000
 _NAME_MAPPING = "schema.name-mapping.default"
@@ -165,6 +167,16 @@ def holds_of_table(store: Catalog, table_id: str) -> tuple[Savepoint, ...]:
     )
 
 
+def holds_of_name(store: Catalog, name: str) -> tuple[Savepoint, ...]:
+    """Return the savepoints that were put for a table of this name, which may be cut in theirs."""
+    found = []
+    for savepoint in store.holds.savepoints():
+        own = publication_of(savepoint.name)
+        if own is not None and replace(own, table=name).savepoint_name == savepoint.name:
+            found.append(savepoint)
+    return tuple(found)
+
+
 def _compacted(deriver: Deriver, request: PublishRequest, now_ms: int) -> Manifest:
     """Return a new checkpoint in which the state has no changes."""
     wanted = CompactRequest(
@@ -227,16 +239,17 @@ class _Change:
         with catalog_errors(self._name):
             known = [] if self._table is None else list(self._table.metadata.snapshots)
             before = self._metadata_files()
-            transaction = self._begin()
+            table = self._begin()
+            transaction = table.transaction()
             can_read_older = self._stage_definition(transaction)
-            hold = self._hold(transaction, now_ms)
+            hold = self._hold(table, now_ms)
             try:
-                snapshot_id = self._stage_files(transaction, hold, can_read_older, progress)
+                snapshot_id = self._stage_files(table, transaction, hold, can_read_older, progress)
             except BaseException as error:
                 self._withdraw(hold, error)
                 raise
             try:
-                table = transaction.commit_transaction()
+                transaction.commit_transaction()
             except NOT_COMMITTED as error:
                 self._withdraw(hold, error)
                 raise
@@ -287,6 +300,7 @@ class _Change:
             snapshot=None if snapshot_id is None else str(snapshot_id),
             hold=hold,
             released=tuple(released),
+            other_holds=self._other_holds(),
             is_history_lost=is_history_lost,
             leftover_metadata=leftover_metadata,
             ttl_ms=None if ttl is None else ttl.duration_ms,
@@ -296,6 +310,12 @@ class _Change:
                 if record.operator == entry.state.uid and record.state in (None, entry.state.name)
             ),
         )
+
+    def _other_holds(self) -> tuple[str, ...]:
+        """Return the savepoints of another table of this name, as of one that was dropped."""
+        own = set() if self._table is None else {savepoint.name for savepoint in self._holds()}
+        named = (savepoint.name for savepoint in holds_of_name(self._store, self._name))
+        return tuple(name for name in named if name not in own)
 
     def _shown_files(self) -> dict[str, DataFile]:
         """Return the data files of the table's current snapshot by URL."""
@@ -309,26 +329,28 @@ class _Change:
                 for entry in manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
             }
 
-    def _begin(self) -> Transaction:
-        """Return a transaction of the table; a missing table is created by its commit."""
+    def _begin(self) -> Table:
+        """Return the table, which is created without rows if it does not exist."""
         if self._table is not None:
             self._restore_properties(self._table)
-            return self._table.transaction()
+            return self._table
         make_namespace(self._catalog, self._wanted.namespace)
         schema = iceberg_schema(self._entry)
-        transaction = self._catalog.create_table_transaction(
+        table = self._catalog.create_table(
             self._wanted.name,
             schema,
             partition_spec=partition_spec(self._entry, schema),
-            properties=_PROPERTIES,
+            properties=_PROPERTIES | self._description(),
         )
-        location = transaction.table_metadata.location
-        if f"{location}/".startswith(f"{self._url}/"):
+        if f"{table.location()}/".startswith(f"{self._url}/"):
+            self._catalog.drop_table(self._wanted.name)
+            delete_metadata(table.io, [table.metadata_location])
             raise InvalidArgumentError(
-                f"the catalog would write the metadata of {self._name} to {location}, which is "
-                "inside the store; choose another warehouse for the catalog"
+                f"the catalog would write the metadata of {self._name} to {table.location()}, "
+                "which is inside the store; choose another warehouse for the catalog"
             )
-        return transaction
+        self._table = table
+        return table
 
     def _restore_properties(self, table: Table) -> None:
         """Set the properties that publications rely on, if somebody changed them."""
@@ -345,31 +367,31 @@ class _Change:
         Returns:
             Whether older snapshots stay readable.
         """
-        can_read_older = True
-        if self._table is not None:
-            can_read_older = change_columns(transaction, self._entry)
-            change_partitioning(transaction, self._entry)
+        can_read_older = change_columns(transaction, self._entry)
+        change_partitioning(transaction, self._entry)
+        metadata = transaction.table_metadata
+        properties = self._description()
+        if metadata.name_mapping() is None:  # pyiceberg keeps it up to date afterwards
+            properties[_NAME_MAPPING] = metadata.schema().name_mapping.model_dump_json()
+        if not properties.items() <= metadata.properties.items():
+            transaction.set_properties(properties)
+        return can_read_older
+
+    def _description(self) -> dict[str, str]:
+        """Return the table's properties that say what it shows."""
         state = self._entry.state
-        properties = {
+        return {
             STORE: self._store.store_id,
             STORE_URL: self._store.storage.url,
             OPERATOR: state.uid,
             STATE: state.name,
             "comment": f"{state}, published by statestore; do not write to this table",
         }
-        if self._table is None or not can_read_older:
-            mapping = transaction.table_metadata.schema().name_mapping
-            properties[_NAME_MAPPING] = mapping.model_dump_json()
-        existing = transaction.table_metadata.properties
-        changed = {key: text for key, text in properties.items() if existing.get(key) != text}
-        if changed:
-            transaction.set_properties(changed)
-        return can_read_older
 
-    def _hold(self, transaction: Transaction, now_ms: int) -> str:
+    def _hold(self, table: Table, now_ms: int) -> str:
         """Put the savepoint that keeps the checkpoint for this attempt; return its name."""
         number = self._manifest.checkpoint_id
-        table_id = transaction.table_metadata.table_uuid.hex
+        table_id = table.metadata.table_uuid.hex
         attempt = uuid.uuid4().hex[:16]
         hold = Publication(self._name, table_id, attempt).savepoint_name
         self._store.holds.put_savepoint(
@@ -379,6 +401,7 @@ class _Change:
 
     def _stage_files(
         self,
+        table: Table,
         transaction: Transaction,
         hold: str,
         can_read_older: bool,
@@ -395,11 +418,8 @@ class _Change:
             progress,
         )
         summary = {CHECKPOINT: str(self._manifest.checkpoint_id), HOLD: hold}
-        update = transaction.update_snapshot(snapshot_properties=summary).overwrite()
-        if self._table is not None:
-            update = _ReplacedFiles(
-                Operation.OVERWRITE, transaction, self._table.io, snapshot_properties=summary
-            )
+        operation = Operation.APPEND if self._current is None else Operation.OVERWRITE
+        update = _ReplacedFiles(operation, transaction, table.io, snapshot_properties=summary)
         with update:
             for file in self._removed:
                 update.delete_data_file(file)

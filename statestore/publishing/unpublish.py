@@ -6,12 +6,10 @@ run again. It then finds them by the table's name.
 
 from __future__ import annotations
 
-import dataclasses
 from contextlib import suppress
 
 from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, NotFoundError
-from statestore.format.hold_documents import Savepoint, publication_of
 from statestore.publishing.iceberg_catalog import (
     STORE,
     STORE_URL,
@@ -22,7 +20,7 @@ from statestore.publishing.iceberg_catalog import (
     refuse_changed,
 )
 from statestore.publishing.iceberg_table import IcebergTable, UnpublishedTable
-from statestore.publishing.publish import holds_of_table
+from statestore.publishing.publish import holds_of_name, holds_of_table
 from statestore.publishing.table_metadata import delete_metadata, metadata_files
 
 __all__ = ["unpublish"]
@@ -53,7 +51,7 @@ def unpublish(
     table = load_table(catalog, wanted.name)
     left = 0
     if table is None:
-        holds = _holds_by_name(store, name)
+        holds = holds_of_name(store, name)
         if not holds:
             raise NotFoundError(
                 f"the catalog has no Iceberg table {name}, and {store.storage.url} has no "
@@ -89,15 +87,3 @@ def unpublish(
         released=tuple(savepoint.name for savepoint in holds),
         leftover_metadata=left,
     )
-
-
-def _holds_by_name(store: Catalog, name: str) -> tuple[Savepoint, ...]:
-    """Return the savepoints that were put for a table of this name, which may be cut in theirs."""
-    found = []
-    for savepoint in store.holds.savepoints():
-        own = publication_of(savepoint.name)
-        if own is None:
-            continue
-        if dataclasses.replace(own, table=name).savepoint_name == savepoint.name:
-            found.append(savepoint)
-    return tuple(found)

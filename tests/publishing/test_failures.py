@@ -5,7 +5,6 @@ The failures happen in a real catalog, whose requests are interrupted before or 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 
 from statestore import IcebergTable, StateStore
@@ -25,44 +23,19 @@ from statestore.errors import (
     NotFoundError,
     StorageError,
 )
+from tests.publishing.interrupted import InterruptedCatalog, Killed, interrupted_client, stop
 from tests.publishing.tables import TABLE, load, publish, rows_of, stored_rows, take, unpublish
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyiceberg.table import CommitTableResponse
 
 HOURS = 3_600_000
-
-
-class Killed(BaseException):
-    """The process ends here."""
-
-
-class InterruptedCatalog(SqlCatalog):
-    """A catalog that calls functions before and after each commit of a table."""
-
-    before: Callable[[], None] = staticmethod(lambda: None)
-    after: Callable[[], None] = staticmethod(lambda: None)
-
-    def commit_table(self, *args: Any, **kwargs: Any) -> CommitTableResponse:
-        """Commit between the two functions."""
-        self.before()
-        done = super().commit_table(*args, **kwargs)
-        self.after()
-        return done
 
 
 @pytest.fixture
 def interrupted(sql: Catalog) -> InterruptedCatalog:
     """A second client of the same catalog."""
-    return InterruptedCatalog("lake", **{str(k): str(v) for k, v in sql.properties.items()})
-
-
-def stop(error: BaseException) -> Callable[[], None]:
-    def raise_error() -> None:
-        raise error
-
-    return raise_error
+    return interrupted_client(sql)
 
 
 def held(store: StateStore) -> list[int]:
@@ -95,10 +68,7 @@ def test_a_crash_before_the_commit_leaves_the_table_as_it_was(
     with pytest.raises(Killed):
         publish(store, interrupted)
     assert held(store) == list(store.checkpoints())
-    if is_first:
-        assert sql.list_tables("db") == []
-    else:
-        assert rows_of(load(sql)) == before
+    assert rows_of(load(sql)) == before
     publish(store, sql)
     assert rows_of(load(sql)) == stored_rows(store)
 
@@ -258,6 +228,21 @@ def test_a_table_that_the_user_dropped_leaves_holds_until_it_is_unpublished(
     assert held(store) == [1]
     done = unpublish(store, catalog)
     assert (done.is_missing, len(done.released), held(store)) == (True, 1, [])
+
+
+def test_holds_of_a_dropped_table_are_shown_with_the_next_one(
+    store: StateStore, sql: Catalog
+) -> None:
+    take(store, 100)
+    old = publish(store, sql)
+    assert old.other_holds == ()
+    sql.drop_table(TABLE)
+    take(store, 110)
+    done = publish(store, sql)
+    assert (done.other_holds, done.released) == ((old.hold,), ())
+    assert rows_of(load(sql)) == stored_rows(store)
+    assert publish(store, sql, dry_run=True).other_holds == (old.hold,)
+    assert held(store) == [1, 2]
 
 
 def test_a_changed_table_is_removed_only_on_request(store: StateStore, sql: Catalog) -> None:

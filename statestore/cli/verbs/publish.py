@@ -179,6 +179,11 @@ def write_published(page: Page, published: PublishedState) -> None:
         page.line(f"  kept by savepoint {published.hold}")
     for savepoint in published.released:
         page.line(f"  released savepoint {savepoint}")
+    for savepoint in published.other_holds:
+        page.line(
+            f"  savepoint {savepoint} keeps files for another table of this name; if that "
+            "table was dropped, delete the savepoint"
+        )
     if published.is_history_lost:
         page.line("  older snapshots of the table were removed, because its columns changed")
     if published.ttl_ms is not None:
