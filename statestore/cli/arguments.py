@@ -38,6 +38,7 @@ from statestore.settings import read_text
 
 __all__ = [
     "INSTANT",
+    "MOST_ROWS",
     "SPAN",
     "Bytes",
     "Parallelism",
@@ -58,7 +59,7 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 K = TypeVar("K")
 V = TypeVar("V")
-_MOST_ROWS = 1000
+MOST_ROWS = 1000
 
 
 def target_options(function: F) -> F:
@@ -93,9 +94,9 @@ def limit_option(function: F) -> F:
     option = click.option(
         "--limit",
         type=click.IntRange(min=0),
-        default=_MOST_ROWS,
+        default=MOST_ROWS,
         metavar="ROWS",
-        help=f"The maximum number of rows; 0 for all. [{_MOST_ROWS}]",
+        help=f"The maximum number of rows; 0 for all. [{MOST_ROWS}]",
     )
     return option(function)
 

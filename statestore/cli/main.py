@@ -53,6 +53,10 @@ class Command(Root):
             ),
             "get": LazyVerb("get:get_rows", "Look up one key, in one keyed state or in all"),
             "query": LazyVerb("query:query_states", "Query the states of a checkpoint with SQL"),
+            "sql": LazyVerb(
+                "sql:run_shell",
+                "Query the states of a checkpoint with SQL, one statement after another",
+            ),
             "skew": LazyVerb("skew:find_skew", "Show skewed key groups and hot keys"),
             "ui": LazyVerb("ui:serve_store", "Serve the store in a browser"),
             "report": LazyVerb(

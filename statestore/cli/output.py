@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from time import sleep
 from typing import Any, Generic, TextIO, TypeVar
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -152,21 +153,44 @@ def value_text(value: Any) -> str:
 def write_rows(
     page: Page, columns: Iterable[str], rows: Sequence[Iterable[str]], *, is_cut: bool
 ) -> None:
-    """Write the rows of a result as a table; ``is_cut`` is True if there are more rows."""
-    table = table_of(*columns)
-    for row in rows:
-        table.add_row(*map(cell, row))
-    page.table(table)
+    """Write the rows of a result as a table; ``is_cut`` is True if there are more rows.
+
+    Rows that are wider than the terminal are written one column a line, so that no value is broken.
+    """
+    names = [printable(name) for name in columns]
+    texts = [[printable(text) for text in row] for row in rows]
+    if page.terminal and _width(names, texts) > page.width:
+        _write_records(page, names, texts)
+    else:
+        table = table_of(*names)
+        for row in texts:
+            table.add_row(*map(cell, row))
+        page.table(table)
     if is_cut:
         shown = count(len(rows))
         page.line(f"only the first {shown} rows are shown; --limit 0 shows all")
+
+
+def _width(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Return the width of a table in cells; each column but the last is followed by two blanks."""
+    widths = [max(map(cell_len, column)) for column in zip(names, *rows, strict=True)]
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _write_records(page: Page, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    indent = max(map(cell_len, names), default=0) + 2
+    for number, row in enumerate(rows, 1):
+        page.line(f"row {number}", "bold")
+        for name, value in zip(names, row, strict=True):
+            page.line(f"  {name}{' ' * (indent - cell_len(name))}{value}")
 
 
 def report(error: BaseException, *, label: str = "error") -> None:
     """Write an error to stderr: one sentence, followed by its notes."""
     sys.stderr.write(f"{label}: {_lines(str(error))}\n")
     for note in getattr(error, "__notes__", ()):
-        sys.stderr.write(f"  {_lines(note)}\n")
+        indented = _lines(note).replace("\n", "\n  ")
+        sys.stderr.write(f"  {indented}\n")
 
 
 @dataclass(frozen=True)

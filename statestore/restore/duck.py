@@ -12,6 +12,7 @@ import importlib
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -24,6 +25,7 @@ __all__ = [
     "QueryWatch",
     "copy_slices",
     "duckdb",
+    "error_place",
     "error_text",
     "is_select",
     "quote_identifier",
@@ -146,6 +148,34 @@ def error_text(error: Exception) -> str:
     """Return a DuckDB error on one line, without the quoted statement."""
     text = str(error).partition("\nLINE ")[0]
     return "; ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+def error_place(library: ModuleType, connection: Any, sql: str, error: Exception) -> str | None:
+    """Return the quoted line of a statement that an error of DuckDB is about, with its carets.
+
+    DuckDB omits it from the errors of relations. So the statement is explained again for it.
+    """
+    place = _quoted_line(str(error))
+    if place is not None or not isinstance(error, library.Error):
+        return place
+    try:
+        connection.execute(f"EXPLAIN\n{sql}")
+    except library.Error as explained:
+        place = _quoted_line(str(explained))
+    if place is None:
+        return None
+    number, _, rest = place.removeprefix("LINE ").partition(": ")
+    line, _, carets = rest.partition("\n")
+    fewer = len(number) - len(str(int(number) - 1))
+    return f"LINE {int(number) - 1}: {line}\n{carets[fewer:]}"
+
+
+def _quoted_line(text: str) -> str | None:
+    lines = text.splitlines()
+    for line, carets in pairwise(lines):
+        if line.startswith("LINE ") and carets.strip() and not carets.strip("^ "):
+            return f"{line}\n{carets}"
+    return None
 
 
 def _is_sliced(array: pa.Array) -> bool:

@@ -4,7 +4,8 @@ Each state is a view: its operator's uid is the schema, its name is the view. Du
 state's files through Arrow, and pushes down the needed columns and its filters. So other columns,
 other key groups and row groups without matching rows are not read.
 
-A statement must be read-only: one ``SELECT`` (or ``EXPLAIN``, ``DESCRIBE``). DuckDB runs in memory,
+A statement must be read-only: one ``SELECT`` (or ``EXPLAIN``, ``DESCRIBE``). ``SHOW TABLES`` lists
+the operators and states. DuckDB runs in memory,
 with ``enable_external_access`` off and a locked configuration. So a statement reads no file and no
 URL, attaches no database, loads no extension, accesses no variable of the program, and writes
 nothing to disk. A query that does not fit into memory fails.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import re
 import threading
 import weakref
 from collections.abc import Generator
@@ -34,6 +36,7 @@ from statestore.restore.byte_sizes import bytes_of
 from statestore.restore.duck import (
     QueryWatch,
     duckdb,
+    error_place,
     error_text,
     quote_identifier,
     sandbox,
@@ -54,6 +57,7 @@ _MAIN = "main"
 # Schemas that exist in DuckDB, except ``main``, which contains the short names.
 _TAKEN = ("information_schema", "pg_catalog", "temp", "system")
 _MOST_NAMED = 10
+_SHOW_TABLES = re.compile(r"\s*show\s+(all\s+)?tables\s*;?\s*", re.IGNORECASE)
 
 # DuckDB's threads read rows through Python, so they must end before Python does.
 _OPEN: weakref.WeakSet[Generator[Any]] = weakref.WeakSet()
@@ -160,6 +164,7 @@ class _Query:
 
     def __init__(self, library: Any, dataset_of: Any, rows: Any, views: tuple[View, ...]) -> None:
         self._duckdb, self._dataset_of, self._rows = library, dataset_of, rows
+        self._place: str | None = None
         # DuckDB would confuse columns whose names contain NUL.
         self._views = tuple(v for v in views if not names_with_nul(v.entry.state.schema))
         self._cut = tuple(v for v in views if v not in self._views)
@@ -172,8 +177,13 @@ class _Query:
                 closing(self._duckdb.connect(":memory:", config=limits)) as connection,
                 watch.watch(connection),
             ):
+                if _SHOW_TABLES.fullmatch(sql):
+                    tables = _table_of(self._views)
+                    yield tables.schema
+                    yield from tables.to_batches()
+                    return
                 self._make_views(connection)
-                relation = with_arrow_types(connection.sql(self._check_statement(connection, sql)))
+                relation = self._relation(connection, sql)
                 # Reading the schema runs the query up to its first rows.
                 with pa.RecordBatchReader.from_stream(relation) as reader:
                     yield reader.schema
@@ -183,6 +193,13 @@ class _Query:
                         yield batch
         except (self._duckdb.Error, pa.ArrowException, OSError) as error:
             raise watch.problem or self._translate_error(error) from error
+
+    def _relation(self, connection: Any, sql: str) -> Any:
+        try:
+            return with_arrow_types(connection.sql(self._check_statement(connection, sql)))
+        except self._duckdb.Error as error:
+            self._place = error_place(self._duckdb, connection, sql, error)
+            raise
 
     def _make_views(self, connection: Any) -> None:
         for number, view in enumerate(self._views):
@@ -229,7 +246,10 @@ class _Query:
         if isinstance(error, self._duckdb.CatalogException) and "Table with name" in first:
             views = f"{self._known()}{self._unreadable_note()}"
             first = f"{first.partition('; ')[0]}; the views are {views}"
-        return InvalidArgumentError(f"DuckDB cannot run the query: {first}")
+        invalid = InvalidArgumentError(f"DuckDB cannot run the query: {first}")
+        if self._place is not None:
+            invalid.add_note(self._place)
+        return invalid
 
     def _unreadable_note(self) -> str:
         """Return a note about the states that queries cannot read because of NUL in a name."""
@@ -249,6 +269,24 @@ class _Query:
 
     def _example(self) -> str:
         return self._views[0].sql if self._views else "a state"
+
+
+def _table_of(views: tuple[View, ...]) -> pa.Table:
+    """Return what ``SHOW TABLES`` answers: the operators and states, and their views."""
+    return pa.table(
+        {
+            "operator": pa.array([view.entry.state.uid for view in views], pa.string()),
+            "state": pa.array([view.entry.state.name for view in views], pa.string()),
+            "view": pa.array([view.sql for view in views], pa.string()),
+            "columns": pa.array(
+                [
+                    ", ".join(f"{field.name} {field.type}" for field in view.columns)
+                    for view in views
+                ],
+                pa.string(),
+            ),
+        }
+    )
 
 
 def _unused_name(name: str, used_names: set[str]) -> str:

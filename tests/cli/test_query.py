@@ -1,14 +1,24 @@
 from __future__ import annotations
 
+import io
 import json
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
 import pytest
 from click.testing import Result
+from rich.console import Console
+
+from statestore import StateStore
+from statestore.cli.drawing import UNICODE
+from statestore.cli.output import Page, write_rows
 
 Run = Callable[..., Result]
 
@@ -62,7 +72,133 @@ def test_the_views_are_listed(run: Run, fraud: Path) -> None:
         ('"per_country"', 200),
     ]
     lines = run("query", "--tables", "--store", fraud).stdout.splitlines()
-    assert any(line.split()[:2] == ['"per_country"', "200"] for line in lines)
+    assert any(line.split()[1:4] == ["per_country", '"per_country"', "200"] for line in lines)
+
+
+def test_show_tables_lists_operators_and_states(run: Run, fraud: Path) -> None:
+    lines = run("query", "SHOW TABLES;", "--store", fraud).stdout.splitlines()
+    assert lines[0].split() == ["operator", "state", "view", "columns"]
+    assert any(
+        line.split()[:3] == ["totals-by-shop", "totals", '"totals-by-shop"."totals"']
+        for line in lines
+    )
+    assert "files of state" not in "".join(lines)
+
+
+SQL = (
+    "SELECT user_id, n, n + 9007199254740993 AS big, "
+    "CASE WHEN n = 1 THEN NULL ELSE 'a,\"b' END AS t FROM per_country WHERE n < 3 ORDER BY n"
+)
+
+
+def test_rows_in_each_format(run: Run, fraud: Path, tmp_path: Path) -> None:
+    big = 9007199254740993
+    expected = [
+        {"user_id": "u0", "n": 0, "big": big, "t": 'a,"b'},
+        {"user_id": "u1", "n": 1, "big": big + 1, "t": None},
+        {"user_id": "u2", "n": 2, "big": big + 2, "t": 'a,"b'},
+    ]
+    done = run("query", SQL, "--format", "json", "--store", fraud)
+    assert json.loads(done.stdout) == expected
+    done = run("query", SQL, "--format", "csv", "--store", fraud)
+    assert done.stdout.splitlines() == [
+        "user_id,n,big,t",
+        f'u0,0,{big},"a,""b"',
+        f"u1,1,{big + 1},",
+        f'u2,2,{big + 2},"a,""b"',
+    ]
+    for name, read in (("r.parquet", pq.read_table), ("r.arrow", read_stream)):
+        done = run("query", SQL, "--to", tmp_path / name, "--store", fraud)
+        assert done.stdout == f"wrote 3 rows to {tmp_path / name}\n"
+        assert read(tmp_path / name).to_pylist() == expected
+    done = run("query", SQL, "--limit", "2", "--to", tmp_path / "r.csv", "--store", fraud)
+    assert len((tmp_path / "r.csv").read_text().splitlines()) == 3
+    assert sorted(path.name for path in tmp_path.glob("*r.*")) == ["r.arrow", "r.csv", "r.parquet"]
+
+
+def read_stream(path: Path) -> pa.Table:
+    with pa.ipc.open_stream(path) as reader:
+        return reader.read_all()
+
+
+def test_all_rows_are_written_unless_a_limit_is_given(run: Run, tmp_path: Path) -> None:
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.write_keyed("u", "n", pa.table({"k": [*range(1500)]}), key="k")
+    words = ("query", "SELECT k FROM n", "--store", tmp_path / "store")
+    assert len(json.loads(run(*words, "--format", "json").stdout)) == 1500
+    assert "only the first 1,000 rows" in run(*words).stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--to", "rows.xlsx"), "the suffix does not name a format"),
+        (
+            ("--to", "rows.txt", "--format", "table"),
+            "--to writes csv, json, parquet, arrow; redirect a table with >",
+        ),
+        (("--to", "there.csv"), "there.csv exists; remove it, or choose another name"),
+        (("--to", "no/folder.csv"), "cannot write no/folder.csv: No such file or directory"),
+    ],
+)
+def test_an_impossible_file_is_refused(
+    run: Run, fraud: Path, options: tuple[str, ...], message: str
+) -> None:
+    Path("there.csv").write_text("mine")
+    done = run("query", "SELECT 1 AS a", *options, "--store", fraud)
+    assert done.exit_code != 0
+    assert message in done.stderr
+    assert Path("there.csv").read_text() == "mine"
+
+
+def test_a_failed_query_leaves_no_file(run: Run, fraud: Path) -> None:
+    sql = "SELECT error('stop') FROM per_country"
+    done = run("query", sql, "--to", "rows.json", "--store", fraud)
+    assert done.exit_code != 0
+    twice = run("query", "SELECT 1 AS a, 2 AS a", "--to", "rows.json", "--store", fraud)
+    assert "two columns of the result have the same name" in twice.stderr
+    assert [path for path in Path().iterdir() if "rows" in path.name] == []
+
+
+@pytest.mark.parametrize(
+    ("sql", "number", "marked"),
+    [
+        ("SELECT user_id,, n FROM per_country", 1, ","),
+        ("SELECT nothing FROM per_country", 1, "nothing"),
+        ("SELECT n,\n  nope(n)\nFROM per_country", 2, "nope(n)"),
+        ("\n" * 8 + "SELECT nothing\nFROM per_country", 9, "nothing"),
+    ],
+)
+def test_an_error_shows_its_place(
+    run: Run, fraud: Path, sql: str, number: int, marked: str
+) -> None:
+    done = run("query", sql, "--store", fraud)
+    error, line, carets = done.stderr.splitlines()
+    assert error.startswith("error: DuckDB cannot run the query: ")
+    assert line.startswith(f"  LINE {number}: ")
+    first = carets.index("^")
+    assert line[first : first + carets.count("^")] in (marked, marked.partition("(")[0])
+    assert line[first:].startswith(marked)
+
+
+def test_wide_rows_are_written_one_column_a_line() -> None:
+    file = io.StringIO()
+    console = Console(file=file, width=40, force_terminal=True, no_color=True, highlight=False)
+    screen = Page(console, 40, UNICODE, terminal=True)
+    write_rows(screen, ["name", "text"], [["a", "some words"], ["b", "x" * 50]], is_cut=False)
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in file.getvalue().splitlines()]
+    assert lines == [
+        "row 1",
+        "  name  a",
+        "  text  some words",
+        "row 2",
+        "  name  b",
+        f"  text  {'x' * 50}",
+    ]
+    file.truncate(0)
+    write_rows(screen, ["name", "text"], [["a", "some words"]], is_cut=False)
+    assert "row 1" not in file.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -2,45 +2,65 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from statestore.cli.arguments import limit_option, query_limit_options
+from statestore.cli.arguments import MOST_ROWS, query_limit_options
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.completion import complete_checkpoint
 from statestore.cli.documents import Column
-from statestore.cli.drawing import count
+from statestore.cli.drawing import count, counted
 from statestore.cli.output import Output, Page, cell, table_of, value_text, write_rows
 from statestore.durations import milliseconds_of
 from statestore.format.left_out import LeftOutState
-from statestore.format.manifest import KeyedEntry
+from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.restore.result_files import RESULT_FORMATS, write_result
 from statestore.restore.sql_query import View
 from statestore.rows.python_values import display_values
+from statestore.store import StateStore
 
-__all__ = ["Answered", "ListedViews", "query_states"]
+__all__ = [
+    "Answered",
+    "ListedViews",
+    "WrittenResult",
+    "answered",
+    "interruptible",
+    "listed_views",
+    "query_states",
+    "write_answer",
+    "write_views",
+]
 
 T = TypeVar("T")
+_TABLE = "table"
+_SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".arrow": "arrow"}
 
 
 @click.command(
     "query",
     cls=Verb,
     prints=(
-        "The rows of the result; the first 1,000 unless --limit says otherwise. Every state is "
+        "The rows of the result. As a table, these are the first 1,000 unless --limit says "
+        "otherwise, and rows that are wider than the terminal are written one column a line. In "
+        "other formats, and in a file, all rows are written, with exact numbers. Every state is "
         'a view named "operator uid"."state name", or just the state\'s name if no other state '
         "has it. A view has the column key_group and the stored columns; a view of operator "
-        "state has subtask and position instead of key_group. The command needs DuckDB (the "
-        "extra 'query') but no Spark. The statement must be a single SELECT over the views."
+        "state has subtask and position instead of key_group. SHOW TABLES lists operators, "
+        "states and views. The command needs DuckDB (the extra 'query') but no Spark. The "
+        "statement must be a single SELECT over the views."
     ),
     examples=(
         "statestore query 'SELECT count(*) FROM per_country' --store ./fraud",
         "statestore query 'SELECT * FROM \"totals-by-user\".totals LIMIT 5' --store ./fraud",
+        "statestore query 'SELECT * FROM per_country' --to per_country.parquet --store ./fraud",
         "statestore query --tables --store ./fraud",
     ),
 )
@@ -53,7 +73,19 @@ T = TypeVar("T")
     shell_complete=complete_checkpoint,
 )
 @click.option("--tables", is_flag=True, help="List the views with their columns and rows instead.")
-@limit_option
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice([_TABLE, *RESULT_FORMATS]),
+    help="The form of the rows. [table, or as the suffix of --to says]",
+)
+@click.option("--to", metavar="FILE", help="Write the rows to this new file instead of stdout.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    metavar="ROWS",
+    help="The maximum number of rows; 0 for all. [1000 in a table, else all]",
+)
 @query_limit_options(duration=None, memory=None)
 @click.option(
     "--verify",
@@ -66,27 +98,32 @@ def query_states(
     sql: str | None,
     checkpoint: str,
     tables: bool,
-    limit: int,
+    form: str | None,
+    to: str | None,
+    limit: int | None,
     time_limit: str,
     memory_limit: int | None,
     verify: bool,
-) -> Output[Answered] | Output[ListedViews]:
+) -> Output[Answered] | Output[ListedViews] | Output[WrittenResult] | None:
     """Query the states of a checkpoint with SQL."""
     if (sql is None) is not tables:
         raise click.UsageError("pass one SQL statement, or --tables")
+    form = form or _format_of(to)
+    if to is None and form in ("parquet", "arrow") and sys.stdout.isatty():
+        raise click.UsageError(f"{form} is not text: pass --to FILE, or redirect the output")
+    if form == _TABLE and to is not None:
+        raise click.UsageError(f"--to writes {', '.join(RESULT_FORMATS)}; redirect a table with >")
     store = invocation.store()
     manifest = store.manifest(checkpoint)
     number, lacking = manifest.checkpoint_id, manifest.left_out
     if sql is None:
-        views = tuple(map(_listed, store.views(checkpoint)))
-        return Output(
-            ListedViews(store=store.url, checkpoint_id=number, views=views, left_out=lacking),
-            write_views,
-        )
+        return Output(listed_views(store, manifest, checkpoint), write_views)
     # A savepoint's name reaches a checkpoint that has expired; a number would not.
     asked = number if checkpoint == "latest" else checkpoint
 
-    def answer_query(cancelled: threading.Event) -> Output[Answered]:
+    def answer_query(
+        cancelled: threading.Event,
+    ) -> Output[Answered] | Output[WrittenResult] | None:
         with store.query(
             sql,
             asked,
@@ -95,23 +132,46 @@ def query_states(
             memory_limit=memory_limit,
             cancelled=cancelled,
         ) as answer:
-            rows, is_cut = _first(answer, limit)
-            return Output(
-                Answered(
-                    store=store.url,
-                    checkpoint_id=number,
-                    columns=tuple(Column(field.name, str(field.type)) for field in answer.schema),
-                    rows=rows,
-                    is_cut=is_cut,
-                    left_out=lacking,
-                ),
-                write_answer,
-            )
+            if form == _TABLE:
+                return Output(answered(answer, manifest, store.url, limit), write_answer)
+            target = sys.stdout.buffer if to is None else Path(to)
+            written = write_result(answer, form, target, limit or 0)
+        if to is None:
+            return None
+        result = WrittenResult(
+            store=store.url, checkpoint_id=number, file=to, rows_written=written, left_out=lacking
+        )
+        return Output(result, write_written)
 
-    return _interruptible(answer_query)
+    return interruptible(answer_query)
 
 
-def _interruptible(function: Callable[[threading.Event], T]) -> T:
+def _format_of(to: str | None) -> str:
+    """Return the format that a file's suffix names; a usage error for another suffix."""
+    if to is None:
+        return _TABLE
+    suffix = Path(to).suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise click.UsageError(
+            f"--to {to}: the suffix does not name a format ({', '.join(_SUFFIXES)}); pass --format"
+        )
+    return _SUFFIXES[suffix]
+
+
+def answered(answer: Any, manifest: Manifest, url: str, limit: int | None) -> Answered:
+    """Return the first rows of an answer; by default as many as a table shows."""
+    rows, is_cut = _first(answer, MOST_ROWS if limit is None else limit)
+    return Answered(
+        store=url,
+        checkpoint_id=manifest.checkpoint_id,
+        columns=tuple(Column(field.name, str(field.type)) for field in answer.schema),
+        rows=rows,
+        is_cut=is_cut,
+        left_out=manifest.left_out,
+    )
+
+
+def interruptible(function: Callable[[threading.Event], T]) -> T:
     """Return the function's result; cancel it on Ctrl-C.
 
     It runs in another thread, because Python handles Ctrl-C only after DuckDB returns to the main
@@ -136,6 +196,23 @@ def _first(answer: Any, limit: int) -> tuple[tuple[tuple[Any, ...], ...], bool]:
         if limit and len(rows) > limit:
             return tuple(rows[:limit]), True
     return tuple(rows), False
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenResult:
+    """A result that was written to a file, and the number of its rows."""
+
+    store: str
+    checkpoint_id: int
+    file: str
+    rows_written: int
+    left_out: tuple[LeftOutState, ...] = ()
+
+
+def write_written(page: Page, written: WrittenResult) -> None:
+    """Write it as text."""
+    page.line(f"wrote {counted(written.rows_written, 'row')} to {written.file}", "bold")
+    write_left_out(page, written.left_out)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,13 +262,25 @@ class ListedViews:
 
 def write_views(page: Page, listed: ListedViews) -> None:
     """Write it as text."""
-    table = table_of("view", "rows", "columns", right={"rows"})
+    table = table_of("operator", "state", "view", "rows", "columns", right={"rows"})
     for view in listed.views:
         columns = ", ".join(f"{column.name} {column.type}" for column in view.columns)
         rows = "?" if view.rows is None else count(view.rows)
-        table.add_row(*(cell(text) for text in (view.view, rows, columns)))
+        table.add_row(
+            *(cell(text) for text in (view.operator, view.state, view.view, rows, columns))
+        )
     page.table(table)
     write_left_out(page, listed.left_out)
+
+
+def listed_views(store: StateStore, manifest: Manifest, checkpoint: int | str) -> ListedViews:
+    """Return the views of a checkpoint, whose manifest is passed too."""
+    return ListedViews(
+        store=store.url,
+        checkpoint_id=manifest.checkpoint_id,
+        views=tuple(map(_listed, store.views(checkpoint))),
+        left_out=manifest.left_out,
+    )
 
 
 def _listed(view: View) -> ListedView:

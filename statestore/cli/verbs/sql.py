@@ -1,0 +1,195 @@
+"""``statestore sql``: a shell for SQL over the states of a checkpoint."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from statestore.cli.arguments import query_limit_options
+from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.completion import complete_checkpoint
+from statestore.cli.output import page, report
+from statestore.cli.verbs.query import (
+    answered,
+    interruptible,
+    listed_views,
+    write_answer,
+    write_views,
+)
+from statestore.durations import milliseconds_of
+from statestore.errors import StateStoreError
+from statestore.extras import needs_extra
+from statestore.restore.sql_query import View
+from statestore.store import StateStore
+
+__all__ = ["run_shell"]
+
+_HELP = """\
+A statement ends with a semicolon, and can have several lines.
+  .tables        list operators, states and views
+  .checkpoint N  query another checkpoint or savepoint
+  .help          print this text
+  .quit          end the shell; so does Ctrl-D"""
+_WORDS = (
+    *("SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "HAVING", "LIMIT", "JOIN", "LEFT JOIN"),
+    *("USING", "ON", "AS", "AND", "OR", "NOT", "IN", "IS NULL", "CASE", "WHEN", "THEN", "ELSE"),
+    *("END", "count(*)", "sum", "avg", "min", "max", "DISTINCT", "WITH", "UNION ALL"),
+    *("SHOW TABLES", "DESCRIBE"),
+)
+
+
+@click.command(
+    "sql",
+    cls=Verb,
+    prints=(
+        "The rows of each statement, at most 1,000, as 'statestore query' does. In a terminal the "
+        "shell completes the names of views and columns with Tab, and remembers the statements of "
+        "earlier sessions. Without a terminal it reads the statements from stdin, and stops at "
+        "the first error. It needs the extra 'query'."
+    ),
+    examples=(
+        "statestore sql --store ./fraud",
+        "statestore sql --checkpoint 1 --store ./fraud",
+    ),
+)
+@click.option(
+    "--checkpoint",
+    default="latest",
+    metavar="ID",
+    help="The checkpoint or savepoint to query first. [latest]",
+    shell_complete=complete_checkpoint,
+)
+@query_limit_options(duration=None, memory=None)
+@pass_invocation
+def run_shell(
+    invocation: Invocation, checkpoint: str, time_limit: str, memory_limit: int | None
+) -> None:
+    """Query the states of a checkpoint with SQL, one statement after another."""
+    shell = _Shell(invocation.store(), checkpoint, time_limit, memory_limit)
+    if not sys.stdin.isatty():
+        for statement in _statements(sys.stdin):
+            shell.run(statement)
+        return
+    for statement in _statements(_typed_lines(shell)):
+        try:
+            shell.run(statement)
+        except (StateStoreError, click.UsageError) as error:
+            report(error)
+        except KeyboardInterrupt:
+            sys.stderr.write("interrupted\n")
+
+
+class _Shell:
+    """A session: the checkpoint that it queries, and its limits."""
+
+    def __init__(
+        self, store: StateStore, checkpoint: str, time_limit: str, memory_limit: int | None
+    ) -> None:
+        self._store, self._page = store, page()
+        self._time_limit = time_limit if milliseconds_of(time_limit) else None
+        self._memory_limit = memory_limit
+        self._use(checkpoint)
+
+    @property
+    def prompt(self) -> str:
+        return f"checkpoint {self._manifest.checkpoint_id}> "
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        return self._store.views(self._checkpoint)
+
+    def run(self, statement: str) -> None:
+        """Run a statement, or a command that begins with a dot. Raises StateStoreError."""
+        command, _, argument = statement.partition(" ")
+        if not statement.startswith("."):
+            self._query(statement)
+        elif command == ".checkpoint" and argument.strip():
+            self._use(argument.strip())
+        elif command == ".tables":
+            listed = listed_views(self._store, self._manifest, self._checkpoint)
+            write_views(self._page, listed)
+        elif command == ".help":
+            self._page.console.file.write(f"{_HELP}\n")
+        else:
+            raise click.UsageError(f"{command} is not a command of this shell; .help lists them")
+
+    def _use(self, checkpoint: str) -> None:
+        self._manifest = self._store.manifest(checkpoint)
+        # A savepoint's name reaches a checkpoint that has expired; a number would not.
+        number = self._manifest.checkpoint_id
+        self._checkpoint: int | str = number if checkpoint == "latest" else checkpoint
+
+    def _query(self, sql: str) -> None:
+        def run(cancelled: Any) -> Any:
+            with self._store.query(
+                sql,
+                self._checkpoint,
+                time_limit=self._time_limit,
+                memory_limit=self._memory_limit,
+                cancelled=cancelled,
+            ) as answer:
+                return answered(answer, self._manifest, self._store.url, None)
+
+        write_answer(self._page, interruptible(run))
+
+
+def _statements(lines: Iterable[str]) -> Iterator[str]:
+    """Yield statements up to a semicolon at the end of a line, and dot commands."""
+    text = ""
+    for line in lines:
+        if not text and line.strip().startswith("."):
+            if line.strip() == ".quit":
+                return
+            yield line.strip()
+            continue
+        text = f"{text}{line.rstrip()}\n" if text or line.strip() else ""
+        if text.rstrip().endswith(";"):
+            yield text.strip()
+            text = ""
+    if text.strip():
+        yield text.strip()
+
+
+def _typed_lines(shell: _Shell) -> Iterator[str]:
+    """Yield what a person types, one statement or command at a time."""
+    with needs_extra("query", "the SQL shell"):
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.completion import WordCompleter
+        from prompt_toolkit.history import FileHistory
+        from prompt_toolkit.key_binding import KeyBindings
+
+    folder = Path(click.get_app_dir("statestore"))
+    folder.mkdir(parents=True, exist_ok=True)
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _(event: Any) -> None:
+        """End the input after a semicolon or a command; otherwise begin another line."""
+        buffer = event.current_buffer
+        text = buffer.text.strip()
+        if not text or text.endswith(";") or text.startswith("."):
+            buffer.validate_and_handle()
+        else:
+            buffer.insert_text("\n")
+
+    session: Any = PromptSession(
+        history=FileHistory(str(folder / "sql_history")), key_bindings=keys, multiline=True
+    )
+    sys.stdout.write("SQL over the states of a checkpoint; .help lists commands\n")
+    while True:
+        completer = WordCompleter(_names(shell.views), ignore_case=True, WORD=True)
+        try:
+            yield session.prompt(shell.prompt, completer=completer)
+        except KeyboardInterrupt:
+            continue
+        except EOFError:
+            return
+
+
+def _names(views: Iterable[View]) -> list[str]:
+    names = {name: None for view in views for name in (view.sql, *view.columns.names)}
+    return [*names, *_WORDS, ".tables", ".checkpoint", ".help", ".quit"]
