@@ -101,9 +101,9 @@ quick: $(READY) ## run the tests that need no JVM, no server and no long histori
 	@$(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist worksteal \
 		-m "not spark and not slow and not flink and not long" --hypothesis-profile quick $(ARGS)
 
-test-long: $(READY) $(DELTA) $(S3) $(S3PROXY) $(GO_PROGRAMS) $(AZURITE) $(HDFS) $(ICEBERG) $(DUCKDB_ICEBERG) build/spark-$(firstword $(SPARKS))/.ready $(KAFKA) $(QUICK) $(PYTHONS) ## run the tests that take too long for each run, except Flink's
+test-long: $(READY) $(DELTA) $(S3) $(S3PROXY) $(GO_PROGRAMS) $(AZURITE) $(HDFS) $(ICEBERG) $(DUCKDB_ICEBERG) build/spark-$(firstword $(SPARKS))/.ready $(KAFKA) $(FLINK) $(QUICK) $(PYTHONS) ## run the tests that take too long for each run; of Flink's, only the drawn jobs
 	@$(WITH_JAVA) $(PY) -m pytest --hypothesis-profile long \
-		-m "(long or examples) and not flink and not versions" $(ARGS)
+		-m "(long or examples) and (not flink or draws) and not versions" $(ARGS)
 	@$(PY) -m tests.simulate.pythons
 
 test-flink: $(READY) $(FLINK) $(KAFKA) $(PYFLINK) ## run the tests that need real Flink, all of them

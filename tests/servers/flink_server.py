@@ -29,6 +29,7 @@ class FlinkServer:
 
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
         self._process, self._log = process, log
+        self._words = ""
 
     def run(self, step: Mapping[str, str]) -> str | None:
         """Run one job.
@@ -42,28 +43,48 @@ class FlinkServer:
         Raises:
             StorageError: if Flink fails, with its causes, or runs for too long.
         """
-        words = " ".join(f"{name}={value}" for name, value in step.items())
+        self.start(step)
+        return self.finish()
+
+    def start(self, step: Mapping[str, str]) -> None:
+        """Start one job. The caller must call :meth:`finish` before the next one.
+
+        Args:
+            step: the words of the step.
+        """
+        self._words = " ".join(f"{name}={value}" for name, value in step.items())
+        requests, _ = _pipes(self._process)
+        requests.write(self._words + "\n")
+        requests.flush()
+
+    def finish(self) -> str | None:
+        """Wait for the job that was started.
+
+        Returns:
+            The path of the snapshot that the job wrote, if any.
+
+        Raises:
+            StorageError: if Flink fails, with its causes, or runs for too long.
+        """
         limit = Timer(JOB_SECONDS, self._process.kill)
         limit.start()
         try:
-            return self._answer(words)
+            return self._answer()
         finally:
             limit.cancel()
 
-    def _answer(self, words: str) -> str | None:
-        requests, answers = _pipes(self._process)
-        requests.write(words + "\n")
-        requests.flush()
+    def _answer(self) -> str | None:
+        _, answers = _pipes(self._process)
         written = None
         for line in answers:
             word, _, rest = line.rstrip("\n").partition(" ")
             if word == "done":
                 return written
             if word == "failed":
-                raise StorageError(f"Flink failed at {words}:\n{json.loads(rest)}")
+                raise StorageError(f"Flink failed at {self._words}:\n{json.loads(rest)}")
             if word in ("savepoint", "checkpoint"):
                 written = rest.split()[-1].removeprefix("file:")
-        raise StorageError(f"Flink ended at {words}; its log is {self._log}")
+        raise StorageError(f"Flink ended at {self._words}; its log is {self._log}")
 
 
 @contextmanager

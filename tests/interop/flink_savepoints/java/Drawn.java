@@ -6,6 +6,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import org.apache.flink.api.common.functions.AggregateFunction;
 import org.apache.flink.api.common.state.AggregatingStateDescriptor;
 import org.apache.flink.api.common.state.ListStateDescriptor;
 import org.apache.flink.api.common.state.MapStateDescriptor;
@@ -16,8 +17,12 @@ import org.apache.flink.api.common.state.ValueStateDescriptor;
 import org.apache.flink.api.common.typeinfo.TypeInformation;
 import org.apache.flink.api.common.typeinfo.Types;
 import org.apache.flink.api.common.typeutils.TypeSerializer;
+import org.apache.flink.api.common.typeutils.base.LongSerializer;
+import org.apache.flink.api.java.tuple.Tuple2;
 import org.apache.flink.runtime.state.VoidNamespace;
 import org.apache.flink.runtime.state.VoidNamespaceSerializer;
+import org.apache.flink.runtime.state.ttl.TtlStateFactory;
+import org.apache.flink.runtime.state.ttl.TtlValue;
 import org.apache.flink.shaded.jackson2.com.fasterxml.jackson.databind.JsonNode;
 import org.apache.flink.shaded.jackson2.com.fasterxml.jackson.databind.ObjectMapper;
 import org.apache.flink.streaming.api.datastream.DataStream;
@@ -58,6 +63,7 @@ public class Drawn extends States<Object, Object> {
             TypeInformation<Object> key =
                     (TypeInformation<Object>) DrawnTypes.type(plan.get(at).get("key"));
             events.filter(event -> event.number < plan.get(index).get("events").size())
+                    .setParallelism(1)
                     .keyBy(event -> key(index, event), key)
                     .transform(uid, Types.LONG, new Drawn(index, dumps))
                     .uid(uid);
@@ -86,17 +92,64 @@ public class Drawn extends States<Object, Object> {
             int number = at;
             JsonNode state = states.get(at);
             StateDescriptor<?, ?> descriptor = descriptor(state);
-            if (state.get("ttl").asBoolean()) {
-                descriptor.enableTimeToLive(
-                        StateTtlConfig.newBuilder(Duration.ofDays(36_500)).build());
-            }
-            kinds.add(new Kind(descriptor, event -> element(state, event(event).get("values").get(number))));
+            kinds.add(new Kind(descriptor, event -> element(state, event(event), number)));
         }
         return kinds;
     }
 
+    /**
+     * Whether the program writes or reads the times of last access itself. The descriptor then has
+     * no TTL, but the serializer that Flink uses for a state with one.
+     */
+    private boolean hasTimes(JsonNode state) {
+        JsonNode ttl = state.get("ttl");
+        if (ttl.isNull()) {
+            return false;
+        }
+        return dumps
+                ? ttl.get("shows").asText().equals("times")
+                : ttl.get("has_drawn_times").asBoolean();
+    }
+
+    private StateDescriptor<?, ?> descriptor(JsonNode state) {
+        if (hasTimes(state)) {
+            return timed(state);
+        }
+        StateDescriptor<?, ?> descriptor = plain(state);
+        JsonNode ttl = state.get("ttl");
+        if (!ttl.isNull()) {
+            Duration duration = Duration.ofMillis(ttl.get("millis").asLong());
+            descriptor.enableTimeToLive(StateTtlConfig.newBuilder(duration).build());
+        }
+        return descriptor;
+    }
+
     @SuppressWarnings({"unchecked", "rawtypes"})
-    private static StateDescriptor<?, ?> descriptor(JsonNode state) {
+    private StateDescriptor<?, ?> timed(JsonNode state) {
+        String name = state.get("name").asText();
+        TypeSerializer value =
+                getRuntimeContext().createSerializer(DrawnTypes.type(state.get("type")));
+        TypeSerializer timed = new TtlStateFactory.TtlSerializer<>(LongSerializer.INSTANCE, value);
+        switch (state.get("kind").asText()) {
+            case "value":
+                return new ValueStateDescriptor<>(name, timed);
+            case "list":
+                return new ListStateDescriptor<>(name, timed);
+            case "map":
+                TypeInformation key = DrawnTypes.type(state.get("map_key"));
+                return new MapStateDescriptor<>(
+                        name, getRuntimeContext().createSerializer(key), timed);
+            case "reducing":
+                return new ReducingStateDescriptor<Object>(name, (older, newer) -> newer, timed);
+            case "aggregating":
+                return new AggregatingStateDescriptor<>(name, new TimedSum(), timed);
+            default:
+                throw new IllegalArgumentException("no kind of state: " + state);
+        }
+    }
+
+    @SuppressWarnings({"unchecked", "rawtypes"})
+    private static StateDescriptor<?, ?> plain(JsonNode state) {
         String name = state.get("name").asText();
         TypeInformation type = DrawnTypes.type(state.get("type"));
         switch (state.get("kind").asText()) {
@@ -115,16 +168,17 @@ public class Drawn extends States<Object, Object> {
         }
     }
 
-    private static Object element(JsonNode state, JsonNode value) {
+    private Object element(JsonNode state, JsonNode event, int number) {
+        JsonNode value = event.get("values").get(number);
         if (value.isNull()) {
             return null;
         }
-        if (!state.get("kind").asText().equals("map")) {
-            return DrawnTypes.value(state.get("type"), value);
+        boolean isMap = state.get("kind").asText().equals("map");
+        Object last = DrawnTypes.value(state.get("type"), isMap ? value.get(1) : value);
+        if (hasTimes(state)) {
+            last = new TtlValue<>(last, event.get("times").get(number).asLong());
         }
-        return org.apache.flink.api.java.tuple.Tuple2.of(
-                DrawnTypes.value(state.get("map_key"), value.get(0)),
-                DrawnTypes.value(state.get("type"), value.get(1)));
+        return isMap ? Tuple2.of(DrawnTypes.value(state.get("map_key"), value.get(0)), last) : last;
     }
 
     private JsonNode event(Event event) {
@@ -148,6 +202,31 @@ public class Drawn extends States<Object, Object> {
         }
         for (JsonNode time : drawn.get("processing_timers")) {
             timers.registerProcessingTimeTimer(namespace, time.asLong());
+        }
+    }
+
+    /** Adds numbers, and keeps the time of the last one. */
+    private static class TimedSum
+            implements AggregateFunction<TtlValue<Long>, TtlValue<Long>, TtlValue<Long>> {
+        @Override
+        public TtlValue<Long> createAccumulator() {
+            return new TtlValue<>(0L, 0L);
+        }
+
+        @Override
+        public TtlValue<Long> add(TtlValue<Long> number, TtlValue<Long> sum) {
+            return new TtlValue<>(
+                    number.getUserValue() + sum.getUserValue(), number.getLastAccessTimestamp());
+        }
+
+        @Override
+        public TtlValue<Long> getResult(TtlValue<Long> sum) {
+            return sum;
+        }
+
+        @Override
+        public TtlValue<Long> merge(TtlValue<Long> a, TtlValue<Long> b) {
+            return add(a, b);
         }
     }
 }

@@ -3,6 +3,7 @@ package golden;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
+import java.util.concurrent.ExecutionException;
 import org.apache.flink.runtime.client.JobStatusMessage;
 import org.apache.flink.runtime.minicluster.MiniCluster;
 import org.apache.flink.util.ExceptionUtils;
@@ -37,7 +38,11 @@ public class DrawnServer {
     private static void cancelAll(MiniCluster mini) throws Exception {
         for (JobStatusMessage job : mini.listJobs().get()) {
             if (!job.getJobState().isGloballyTerminalState()) {
-                mini.cancelJob(job.getJobId()).get();
+                try {
+                    mini.cancelJob(job.getJobId()).get();
+                } catch (ExecutionException error) {
+                    // The job failed before it was canceled, so it ends without this call.
+                }
                 mini.requestJobResult(job.getJobId()).get();
             }
         }

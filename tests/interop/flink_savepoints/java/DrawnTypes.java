@@ -1,5 +1,6 @@
 package golden;
 
+import java.lang.reflect.Array;
 import java.math.BigDecimal;
 import java.math.BigInteger;
 import java.time.Instant;
@@ -9,16 +10,32 @@ import java.time.LocalTime;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import org.apache.flink.api.common.typeinfo.TypeInformation;
 import org.apache.flink.api.common.typeinfo.Types;
 import org.apache.flink.api.java.tuple.Tuple;
 import org.apache.flink.shaded.jackson2.com.fasterxml.jackson.databind.JsonNode;
+import org.apache.flink.types.Either;
 import org.apache.flink.types.Row;
 
 /** Types and values in the JSON documents of drawn jobs. A composite type is an array. */
-class DrawnTypes {
+public class DrawnTypes {
     private DrawnTypes() {}
+
+    /** The values of an enum. */
+    public enum Order {
+        FIRST,
+        SECOND,
+        THIRD
+    }
+
+    /** A POJO. */
+    public static class Item {
+        public int number;
+        public String text;
+        public Long total;
+    }
 
     /** Return the type information for a described type. */
     static TypeInformation<?> type(JsonNode type) {
@@ -38,6 +55,8 @@ class DrawnTypes {
                 return Types.LIST(parts[0]);
             case "map":
                 return Types.MAP(parts[0], parts[1]);
+            case "either":
+                return Types.EITHER(parts[0], parts[1]);
             default:
                 throw new IllegalArgumentException("no type: " + type);
         }
@@ -49,6 +68,18 @@ class DrawnTypes {
                 return Types.PRIMITIVE_ARRAY(Types.BYTE);
             case "date":
                 return TypeInformation.of(java.util.Date.class);
+            case "int[]":
+                return Types.PRIMITIVE_ARRAY(Types.INT);
+            case "double[]":
+                return Types.PRIMITIVE_ARRAY(Types.DOUBLE);
+            case "boolean[]":
+                return Types.PRIMITIVE_ARRAY(Types.BOOLEAN);
+            case "String[]":
+                return TypeInformation.of(String[].class);
+            case "enum":
+                return Types.ENUM(Order.class);
+            case "pojo":
+                return Types.POJO(Item.class);
             default:
                 try {
                     return (TypeInformation<?>) Types.class.getField(name).get(null);
@@ -91,6 +122,10 @@ class DrawnTypes {
                                         value(type.get(1), entry.get(0)),
                                         value(type.get(2), entry.get(1))));
                 return entries;
+            case "either":
+                int side = value.get(0).asInt();
+                Object part = value(type.get(side + 1), value.get(1));
+                return side == 0 ? Either.Left(part) : Either.Right(part);
             default:
                 throw new IllegalArgumentException("no type: " + type);
         }
@@ -122,9 +157,27 @@ class DrawnTypes {
                 return new BigInteger(value.asText());
             case "bytes":
                 return value.asText().getBytes(java.nio.charset.StandardCharsets.UTF_8);
+            case "enum":
+                return Order.valueOf(value.asText());
+            case "pojo":
+                Item item = new Item();
+                item.number = value.get(0).asInt();
+                item.text = value.get(1).isNull() ? null : value.get(1).asText();
+                item.total = value.get(2).isNull() ? null : value.get(2).asLong();
+                return item;
             default:
-                return time(type, value);
+                return type.endsWith("[]") ? array(type, value) : time(type, value);
         }
+    }
+
+    private static Object array(String type, JsonNode value) {
+        String element = type.substring(0, type.length() - 2).toUpperCase(Locale.ROOT);
+        Class<?> kind = scalar(type).getTypeClass().getComponentType();
+        Object array = Array.newInstance(kind, value.size());
+        for (int at = 0; at < value.size(); at++) {
+            Array.set(array, at, value.get(at).isNull() ? null : scalar(element, value.get(at)));
+        }
+        return array;
     }
 
     private static Object time(String type, JsonNode value) {

@@ -18,6 +18,7 @@ import java.util.Set;
 import java.util.TreeMap;
 import org.apache.flink.api.java.tuple.Tuple;
 import org.apache.flink.runtime.state.VoidNamespace;
+import org.apache.flink.runtime.state.ttl.TtlValue;
 import org.apache.flink.streaming.api.windowing.windows.GlobalWindow;
 import org.apache.flink.streaming.api.windowing.windows.TimeWindow;
 import org.apache.flink.types.Either;
@@ -112,6 +113,10 @@ public class Json {
             return array(items, false);
         } else if (value instanceof Row) {
             return row((Row) value);
+        } else if (value instanceof TtlValue) {
+            TtlValue<?> timed = (TtlValue<?>) value;
+            return object(
+                    "time", of(timed.getLastAccessTimestamp()), "value", of(timed.getUserValue()));
         } else if (value instanceof Either) {
             Either<?, ?> either = (Either<?, ?>) value;
             return either.isLeft()
@@ -119,7 +124,8 @@ public class Json {
                     : object("right", of(either.right()));
         } else if (value instanceof Shapes.Person
                 || value instanceof Shapes.Place
-                || value.getClass().getEnclosingClass() == Boot.class) {
+                || value.getClass().getEnclosingClass() == Boot.class
+                || value instanceof DrawnTypes.Item) {
             return pojo(value);
         }
         return object("kryo", quoted(value.getClass().getName()), "text", quoted(value.toString()));

@@ -31,7 +31,7 @@ public abstract class States<K, N> extends AbstractStreamOperator<Long>
         implements OneInputStreamOperator<Event, Long>, Triggerable<K, N> {
 
     private final String uid;
-    private final boolean dumps;
+    final boolean dumps;
     private final String service;
     private transient List<Kind> kinds;
     transient InternalTimerService<N> timers;
