@@ -13,7 +13,7 @@ import ipaddress
 import logging
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from tempfile import SpooledTemporaryFile
 from types import FrameType
@@ -43,7 +43,6 @@ from statestore.ui.timeline import newest, timeline
 with needs_extra("ui", "the pages of a store"):
     import uvicorn
     from starlette.applications import Starlette
-    from starlette.background import BackgroundTask
     from starlette.concurrency import run_in_threadpool
     from starlette.middleware import Middleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -357,12 +356,14 @@ def _csv_response(
     except BaseException:
         rows.close()
         raise
-    return StreamingResponse(
-        iter(lambda: rows.read(_SENT_BYTES), ""),
-        media_type="text/csv",
-        headers={"content-disposition": _DOWNLOAD},
-        background=BackgroundTask(rows.close),
-    )
+    headers = {"content-disposition": _DOWNLOAD}
+    return StreamingResponse(_read_and_close(rows), media_type="text/csv", headers=headers)
+
+
+def _read_and_close(file: SpooledTemporaryFile[str]) -> Iterator[str]:
+    with file:
+        while text := file.read(_SENT_BYTES):
+            yield text
 
 
 def _static(request: Request) -> Response:
