@@ -15,7 +15,7 @@ from selenium.webdriver.common.by import By
 
 from statestore import StateStore
 from statestore.cli.drawing import duration, size
-from tests.ui.conftest import Pages, until
+from tests.ui.conftest import SCRIPT, Pages, until
 
 pytestmark = pytest.mark.slow
 
@@ -101,6 +101,19 @@ def test_a_mark_shows_its_values_under_the_pointer(
     assert "write" in words
     assert duration(dict(manifest.metrics.spent)["write"]) in " ".join(words)
     assert str(datetime.fromtimestamp(manifest.created_at_ms / 1000, UTC).year) in shown[0].text
+
+
+def test_a_name_that_is_a_script_is_text_under_the_pointer(
+    page: webdriver.Chrome, pages: Pages, store: StateStore
+) -> None:
+    page.get(pages(store))
+    drawn(page, "sizes")
+    css = f'#chart-sizes [aria-label^="checkpoint 2, totals.{SCRIPT}"]'
+    ActionChains(page).move_to_element(page.find_element(By.CSS_SELECTOR, css)).perform()
+    tip = "#vg-tooltip-element.visible"
+    shown = until(page, lambda _: page.find_elements(By.CSS_SELECTOR, tip))
+    assert f"totals.{SCRIPT}" in shown[0].text
+    assert page.execute_script("return window.owned") is None
 
 
 def test_charts_are_as_wide_as_the_page(
