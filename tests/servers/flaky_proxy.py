@@ -283,6 +283,18 @@ class _Handler(BaseHTTPRequestHandler):
         self, address: str, headers: Headers, body: bytes, fault: Fault | None = None
     ) -> tuple[int, Headers, bytes]:
         connection = http.client.HTTPConnection(address, timeout=60)
+        try:
+            return self._answer_over(connection, headers, body, fault)
+        finally:
+            connection.close()
+
+    def _answer_over(
+        self,
+        connection: http.client.HTTPConnection,
+        headers: Headers,
+        body: bytes,
+        fault: Fault | None,
+    ) -> tuple[int, Headers, bytes]:
         connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
         for name, value in headers:
             if name.lower() != "expect":  # answered before the body was read
@@ -296,9 +308,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             connection.endheaders(body or None)
         answer = connection.getresponse()
-        whole = answer.read()
-        connection.close()
-        return answer.status, answer.getheaders(), whole
+        return answer.status, answer.getheaders(), answer.read()
 
     def _forward_late(self, address: str, headers: Headers, body: bytes) -> None:
         time.sleep(LATE_SECONDS)
