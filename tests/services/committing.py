@@ -1,7 +1,7 @@
 """Processes that commit to one store and read it while nodes of its server are killed.
 
-Each writer takes one checkpoint after another. After an error it opens the store again and goes on.
-It reports every attempt with its outcome, so that a linearizability checker can judge all of them.
+Each writer takes one checkpoint after another. After an error it opens the store again and
+continues. It reports every attempt with its outcome, for a linearizability checker.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ def _attempt(store: StateStore, writer: int, number: int) -> Attempt:
         checkpoint = store.snapshot(parallelism=1)
         with checkpoint:
             checkpoint.write_keyed(UID, STATE, rows_of(writer, number), key="k", max_parallelism=4)
-    except LateCommitError:
-        pass  # it is committed, although another writer took over meanwhile
+    except LateCommitError as error:
+        message = str(error)  # it is committed, although another writer took over meanwhile
     except CommitConflictError as error:
         outcome, message = "refused", str(error)
     except StorageError as error:
