@@ -30,6 +30,7 @@ ICEBERG := $(VENV)/.iceberg
 DUCKDB_ICEBERG := $(VENV)/duckdb-iceberg
 S3PROXY := $(VENV)/.s3proxy
 GO_PROGRAMS := $(VENV)/.go-programs
+CEPH := $(VENV)/.ceph
 PYFLINK := $(VENV)/pyflink
 NEWEST := build/newest
 PYTHONS := build/.simulate-pythons
@@ -47,7 +48,7 @@ PIP_FAILED = { echo "pip could not install the packages, for the reason above; c
 	"name a mirror in PIP_INDEX_URL or a proxy in HTTPS_PROXY, and repeat the command" >&2; exit 16; }
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo examples test fetch durations test-long test-flink test-wheel test-spark test-versions test-newest compatibility quick kills kills-streaming lint check races flips damages power histories fuzz simulate digests pythons protocol bench docs site vendor dist lock clean
+.PHONY: help demo cluster-demo examples test fetch durations test-long test-ceph test-flink test-wheel test-spark test-versions test-newest compatibility quick kills kills-streaming lint check races flips damages power histories fuzz simulate digests pythons protocol bench docs site vendor dist lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -103,8 +104,11 @@ quick: $(READY) ## run the tests that need no JVM, no server and no long histori
 
 test-long: $(READY) $(DELTA) $(S3) $(S3PROXY) $(GO_PROGRAMS) $(AZURITE) $(HDFS) $(ICEBERG) $(DUCKDB_ICEBERG) build/spark-$(firstword $(SPARKS))/.ready $(KAFKA) $(FLINK) $(QUICK) $(PYTHONS) ## run the tests that take too long for each run; of Flink's, only the drawn jobs
 	@$(WITH_JAVA) $(PY) -m pytest --hypothesis-profile long \
-		-m "(long or examples) and (not flink or draws) and not versions" $(ARGS)
+		-m "(long or examples) and (not flink or draws) and not versions and not ceph" $(ARGS)
 	@$(PY) -m tests.simulate.pythons
+
+test-ceph: $(READY) $(CEPH) ## run the tests of S3 servers on Ceph, whose programs only Debian and Ubuntu have as packages
+	@$(PY) -m pytest -m ceph $(ARGS)
 
 test-flink: $(READY) $(FLINK) $(KAFKA) $(PYFLINK) ## run the tests that need real Flink, all of them
 	@$(WITH_JAVA) PYFLINK_PYTHON=$(abspath $(PYFLINK))/bin/python $(PY) -m pytest -m flink $(ARGS)
@@ -267,6 +271,11 @@ $(GO_PROGRAMS): $(READY) tests/servers/go_programs.py
 $(PYTHONS): $(READY) tests/simulate/pythons.py
 	@echo "for make test-long: environments with other Pythons (400 MB each)"
 	@mkdir -p $(@D) && $(PY) -m tests.simulate.pythons --fetch && touch $@
+
+# Ceph, for make test-ceph: packages of Debian and Ubuntu, which are unpacked and not installed.
+$(CEPH): $(READY) tests/servers/ceph.py
+	@echo "for make test-ceph: fetching Ceph (70 MB)"
+	@$(PY) -m tests.servers.ceph && touch $@
 
 # Kafka's broker, MirrorMaker, and Spark's connector, for the tests and the demo of a cluster.
 $(KAFKA): $(READY) tests/servers/jars.py

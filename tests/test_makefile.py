@@ -19,6 +19,7 @@ STEPS = (
     ".iceberg",
     ".s3proxy",
     ".go-programs",
+    ".ceph",
     ".kafka",
     ".flink",
 )

@@ -26,7 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from multiprocessing.connection import Connection
@@ -40,6 +40,7 @@ from tests.races.history import history_of
 from tests.races.plan import MOST_WRITERS, Look, Race, Try, draw
 from tests.races.worker import Task, run_worker
 from tests.servers.bad_network import bad_network
+from tests.servers.ceph import ceph_server
 from tests.servers.flaky_proxy import LATE_SECONDS
 from tests.servers.s3 import s3_server
 from tests.servers.s3_access import S3Access
@@ -47,14 +48,14 @@ from tests.servers.s3_zoo import COMPATIBLE, s3_zoo_server
 from tests.versions.peer import process_of
 from tests.versions.releases import RELEASES, Release
 
-__all__ = ["SEAWEEDFS", "TREE", "Place", "Result", "main", "on_disk", "on_s3", "run_races"]
+__all__ = ["CEPH", "SEAWEEDFS", "TREE", "Place", "Result", "main", "on_disk", "on_s3", "run_races"]
 
 DISK_LANES, S3_LANES, BAD_NETWORK_LANES = 2, 32, 8
 DISK_UNIT, S3_UNIT = 0.02, 0.2
 LEAD_SECONDS = 0.005
 PATIENCE_SECONDS = 300
 TREE = "this tree"
-SEAWEEDFS = "seaweedfs"
+SEAWEEDFS, CEPH = "seaweedfs", "ceph"
 RELEASED_WORKER = "tests.versions.race_worker"
 
 
@@ -114,11 +115,10 @@ def on_disk() -> Iterator[Place]:
 
 @contextmanager
 def on_s3(name: str = SEAWEEDFS, *, over_a_bad_network: bool = False) -> Iterator[Place]:
-    """Yield a place on an S3 server that this run starts: SeaweedFS, or a server of ``ZOO``."""
+    """Yield a place on an S3 server that this run starts: SeaweedFS, Ceph, or one of ``ZOO``."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="races-")))
-        running = s3_server(folder) if name == SEAWEEDFS else s3_zoo_server(name, folder)
-        server: S3Access = stack.enter_context(running)
+        server = stack.enter_context(_running(name, folder))
         if over_a_bad_network:
             server = stack.enter_context(bad_network(server)).server
         options = server.options
@@ -128,6 +128,12 @@ def on_s3(name: str = SEAWEEDFS, *, over_a_bad_network: bool = False) -> Iterato
             yield Place(url, options, BAD_NETWORK_LANES, S3_UNIT, 2 * LATE_SECONDS)
         else:
             yield Place(url, options, S3_LANES, S3_UNIT)
+
+
+def _running(name: str, folder: Path) -> AbstractContextManager[S3Access]:
+    if name == SEAWEEDFS:
+        return s3_server(folder)
+    return ceph_server(folder) if name == CEPH else s3_zoo_server(name, folder)
 
 
 def run_races(
@@ -239,7 +245,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--s3",
         nargs="?",
         const=SEAWEEDFS,
-        choices=(SEAWEEDFS, *COMPATIBLE),
+        choices=(SEAWEEDFS, *COMPATIBLE, CEPH),
         help=f"on this S3 server, not on disk; {SEAWEEDFS} if none is named",
     )
     parser.add_argument(

@@ -17,7 +17,7 @@ from tests.linearizability.judge import violations
 from tests.races.check import problems
 from tests.races.history import history_of
 from tests.races.plan import MOST_WRITERS, POINTS, Part, Race, Try, draw
-from tests.races.run import SEAWEEDFS, main, on_disk, on_s3, run_races
+from tests.races.run import CEPH, SEAWEEDFS, main, on_disk, on_s3, run_races
 from tests.races.worker import Task, rows_of, write
 from tests.servers.s3_zoo import COMPATIBLE
 
@@ -26,7 +26,14 @@ pytestmark = pytest.mark.slow
 
 # A small number of races may miss the rarer outcomes.
 OFTEN = {"committed", "replaced"}
-RACED = (SEAWEEDFS, *COMPATIBLE)
+RACED = (
+    *(pytest.param(name, 40, marks=pytest.mark.long) for name in (SEAWEEDFS, *COMPATIBLE)),
+    pytest.param(CEPH, 40, marks=[pytest.mark.long, pytest.mark.ceph]),
+)
+OVER_A_BAD_NETWORK = (
+    *(pytest.param(name, marks=pytest.mark.long) for name in (SEAWEEDFS, *COMPATIBLE)),
+    pytest.param(CEPH, marks=[pytest.mark.long, pytest.mark.ceph]),
+)
 OUTCOMES = {*OFTEN, "conflict", "already", "refused"}
 
 
@@ -44,10 +51,7 @@ def test_races_on_disk(count: int, least: set[str]) -> None:
 
 @pytest.mark.parametrize(
     ("server", "count"),
-    [
-        (SEAWEEDFS, 2),
-        *(pytest.param(name, 40, marks=pytest.mark.long) for name in RACED),
-    ],
+    [(SEAWEEDFS, 2), *RACED],
 )
 def test_races_on_s3(server: str, count: int) -> None:
     """I4, I6: many races at a time."""
@@ -58,8 +62,7 @@ def test_races_on_s3(server: str, count: int) -> None:
     assert set(result.outcomes) >= OFTEN
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("server", RACED)
+@pytest.mark.parametrize("server", OVER_A_BAD_NETWORK)
 def test_races_over_a_bad_network(server: str) -> None:
     """I4, I6: lost and late answers change no outcome."""
     with on_s3(server, over_a_bad_network=True) as place:

@@ -10,6 +10,7 @@ from botocore.retries.standard import ExponentialBackoff
 
 from statestore.storage import S3Storage
 from tests.servers.azure import AzureServer, azure_server
+from tests.servers.ceph import ceph_server
 from tests.servers.cluster import SparkCluster, spark_cluster
 from tests.servers.cluster_demo import s3_environment
 from tests.servers.gcs import GcsServer, gcs_server
@@ -46,6 +47,13 @@ def versitygw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Access]:
 def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Access]:
     """The MinIO of this run."""
     with s3_zoo_server("minio", tmp_path_factory.mktemp("minio")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def ceph(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Access]:
+    """The Ceph of this run."""
+    with ceph_server(tmp_path_factory.mktemp("ceph")) as server:
         yield server
 
 

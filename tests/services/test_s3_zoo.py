@@ -20,10 +20,11 @@ pytestmark = [pytest.mark.services, pytest.mark.long]
 WRITERS, LANES, RACES = 4, 16, 1000
 FEWER_RACES = 256
 RIVALS, RIVAL_LANES = 8, 32
-EACH = ("s3", *COMPATIBLE)
+CEPH = pytest.param("ceph", marks=pytest.mark.ceph)
+EACH = ("s3", *COMPATIBLE, CEPH)
 
 
-@pytest.mark.parametrize("name", COMPATIBLE)
+@pytest.mark.parametrize("name", [*COMPATIBLE, CEPH])
 def test_of_many_writers_one_wins(name: str, request: pytest.FixtureRequest) -> None:
     """I4: several processes put each name, and no reader finds an incomplete object."""
     server: S3Access = request.getfixturevalue(name)
@@ -51,8 +52,8 @@ def test_of_32_writers_of_a_name_one_wins(name: str, request: pytest.FixtureRequ
 def test_over_a_bad_network_one_of_many_writers_wins(
     name: str, request: pytest.FixtureRequest
 ) -> None:
-    """I4: answers are lost or late, connections are reset, bodies are slow. Each writer is told
-    whether its object exists.
+    """I4: answers are lost or late, connections are reset, bodies are slow. Each writer
+    learns whether its object exists.
     """
     server: S3Access = request.getfixturevalue(name)
     names = [f"races/{number:04}" for number in range(FEWER_RACES)]

@@ -39,9 +39,17 @@ on_s3_in_each_run = pytest.mark.parametrize(
     ["s3", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)],
     indirect=True,
 )
+ON_CEPH = [
+    pytest.param(name, marks=[pytest.mark.long, pytest.mark.ceph])
+    for name in ("ceph", f"ceph{BAD_NETWORK}")
+]
 also_over_a_bad_network = pytest.mark.parametrize(
     "server",
-    ["s3", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS + OVER_A_BAD_NETWORK)],
+    [
+        "s3",
+        *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS + OVER_A_BAD_NETWORK),
+        *ON_CEPH,
+    ],
     indirect=True,
 )
 
