@@ -264,7 +264,7 @@ $(S3PROXY): $(READY) tests/servers/s3_zoo.py
 
 # More S3 servers, for make test-long: they are built with the machine's Go.
 $(GO_PROGRAMS): $(READY) tests/servers/go_programs.py
-	@echo "for make test-long: building S3 servers with Go (some minutes the first time)"
+	@echo "for make test-long: building S3 servers with Go (some minutes, and 3 GB in Go's caches, the first time)"
 	@$(PY) -m tests.servers.go_programs && touch $@
 
 # An environment for each other Python of this machine.
