@@ -3,46 +3,83 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from statestore import StateStore
 from statestore.interop.spark_checkpoints.export_state import export_checkpoint
 from statestore.interop.spark_checkpoints.import_state import import_checkpoint
 from statestore.interop.spark_checkpoints.spark_target import SparkTarget
-from tests.interop.spark_checkpoints.drawn import Move, moves, write_batches
-from tests.interop.spark_checkpoints.queries import QUERIES, copy_location, run, state_rows
+from tests.interop.spark_checkpoints.drawn import FEATURES, Move, moves, write_batches
+from tests.interop.spark_checkpoints.drawn_queries import FAMILIES, Family
+from tests.interop.spark_checkpoints.queries import copy_location, run, state_rows
 from tests.interop.spark_checkpoints.queries import settings as session_settings
 
-FEW, MANY = 3, 200
+FEW, EACH = 3, 12
+MANY = EACH * len(FAMILIES)
+"""The draws in ``make test-long``."""
 # The session is the same for all examples.
 SHARED = settings(
     deadline=None, print_blob=True, suppress_health_check=[*HealthCheck], database=None
 )
 
 
+class Draws:
+    """A session, and how often each feature was drawn."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark, self.count, self.features = spark, 0, Counter[str]()
+
+    def add(self, move: Move) -> None:
+        """Count a move that passed."""
+        self.count += 1
+        self.features.update(set(move.features()))
+
+
+@pytest.fixture(scope="module")
+def drawn(spark: SparkSession) -> Iterator[Draws]:
+    """Count the draws of this module, and check that a whole run drew each feature."""
+    draws = Draws(spark)
+    yield draws
+    assert draws.features.keys() <= FEATURES
+    if draws.count >= MANY:
+        assert not FEATURES - draws.features.keys(), draws.features
+
+
 @given(move=moves())
 @settings(SHARED, max_examples=FEW)
-def test_a_drawn_query_continues(spark: SparkSession, move: Move) -> None:
-    check(spark, move)
+def test_a_drawn_query_continues(drawn: Draws, move: Move) -> None:
+    check(drawn, move)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(7200)
-@given(move=moves())
-@settings(SHARED, max_examples=MANY)
-def test_many_drawn_queries_continue(spark: SparkSession, move: Move) -> None:
-    check(spark, move)
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("family", FAMILIES)
+@given(data=st.data())
+@settings(SHARED, max_examples=EACH)
+def test_many_drawn_queries_continue(drawn: Draws, family: Family, data: st.DataObject) -> None:
+    check(drawn, data.draw(moves(family)))
 
 
-def check(spark: SparkSession, move: Move) -> None:
+def check(drawn: Draws, move: Move) -> None:
     """Run a query, move it, and compare how it and an unmoved copy continue."""
     folder = Path(mkdtemp(prefix="drawn-"))
-    query, source, conf = QUERIES[move.query], folder / "events", dict(move.conf)
+    try:
+        _check(drawn.spark, move, folder)
+    finally:
+        shutil.rmtree(folder)
+    drawn.add(move)
+
+
+def _check(spark: SparkSession, move: Move, folder: Path) -> None:
+    query, source, conf = move.query.query(), folder / "events", dict(move.conf)
 
     def continued(location: str, provider: str) -> dict[int, list[str]]:
         return run(
@@ -56,23 +93,22 @@ def check(spark: SparkSession, move: Move) -> None:
         )
 
     before, after = move.providers
-    try:
-        write_batches(source, 0, move.before)
-        continued("first", before)
-        copy_location(folder / "first", folder / "plain")
-        store = StateStore.open(str(folder / "store"), spark=spark, layout="auto")
-        with session_settings(spark, {**query.conf, **conf}):
-            import_checkpoint(spark, str(folder / "first"), store)
-            export_checkpoint(
-                store,
-                str(folder / "moved"),
-                partitions=move.partitions[1],
-                target=SparkTarget(provider=after),
-            )
-        write_batches(source, len(move.before), move.after)
-        assert continued("moved", after) == continued("plain", before)
-        # The expiration times of a TTL in processing time differ between two runs.
-        if move.query != "tws_ttl":
-            assert state_rows(spark, folder / "moved") == state_rows(spark, folder / "plain")
-    finally:
-        shutil.rmtree(folder)
+    write_batches(source, 0, move.before)
+    continued("first", before)
+    copy_location(folder / "first", folder / "plain")
+    store = StateStore.open(str(folder / "store"), spark=spark, layout="auto")
+    with session_settings(spark, {**query.conf, **conf}):
+        import_checkpoint(spark, str(folder / "first"), store)
+        export_checkpoint(
+            store,
+            str(folder / "moved"),
+            partitions=move.partitions[1],
+            target=SparkTarget(provider=after),
+        )
+    if move.query.is_in_processing_time:
+        # The expiration times of later events differ between two runs.
+        assert state_rows(spark, folder / "moved") == state_rows(spark, folder / "plain")
+    write_batches(source, len(move.before), move.after)
+    assert continued("moved", after) == continued("plain", before)
+    if not move.query.is_in_processing_time:
+        assert state_rows(spark, folder / "moved") == state_rows(spark, folder / "plain")
