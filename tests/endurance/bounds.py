@@ -1,8 +1,9 @@
 """The bounds of a run: each figure that must not grow, its limit, and the reason for the limit.
 
 The process that was started last is compared with itself. Its first quarter is its warm-up, in
-which caches fill and the JVM compiles. The greatest value of its last quarter must not exceed the
-greatest value of its second quarter by more than the limit allows.
+which caches fill and the JVM compiles. The median of its last quarter must not exceed the median of
+its second quarter by more than the limit allows. These are medians, because single samples count
+the connections of requests that run at that moment.
 """
 
 from __future__ import annotations
@@ -70,12 +71,14 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[max(math.ceil(len(values) * share) - 1, 0)]
 
 
-def bounds_of(samples: Sequence[Row], commits: Sequence[Row]) -> list[Bound]:
-    """Return the bounds of a run."""
+def bounds_of(
+    samples: Sequence[Row], commits: Sequence[Row], starts: Sequence[float]
+) -> list[Bound]:
+    """Return the bounds of a run; ``starts`` are the seconds at which the query was started."""
     last = [row for row in samples if row["driver_pid"] == _last_process(samples)]
     return [
         *_memory(last),
-        *_handles(last),
+        *_handles(last, starts),
         *_objects(samples, commits),
         *_latency(commits),
     ]
@@ -86,10 +89,14 @@ def _last_process(samples: Sequence[Row]) -> float:
 
 
 def _growth(rows: Sequence[Row], name: str) -> tuple[float, float]:
-    """Return the greatest value in the second quarter and in the last quarter of some rows."""
+    """Return the median of the second quarter and of the last quarter of some rows."""
     quarter = len(rows) // 4
     second, last = rows[quarter : 2 * quarter], rows[3 * quarter :]
-    return max(row[name] for row in second), max(row[name] for row in last)
+    return _median(second, name), _median(last, name)
+
+
+def _median(rows: Sequence[Row], name: str) -> float:
+    return statistics.median(row[name] for row in rows)
 
 
 def _memory(rows: Sequence[Row]) -> Iterator[Bound]:
@@ -111,19 +118,22 @@ def _memory(rows: Sequence[Row]) -> Iterator[Bound]:
         yield Bound(title, max(row[name] for row in rows) / MB, limit / MB, "MB", reason)
 
 
-def _handles(rows: Sequence[Row]) -> Iterator[Bound]:
+def _handles(rows: Sequence[Row], starts: Sequence[float]) -> Iterator[Bound]:
+    begun = rows[len(rows) // 4]["second"]
+    started = sum(second >= begun for second in starts)
     reason = "each query, store and command must close its files and connections"
+    pyspark = f"{reason}; PySpark keeps a connection and its thread for each of {started} starts"
     names = (
-        ("driver_handles", "file handles of the driver's Python", 16),
-        ("jvm_handles", "file handles of the JVM", 40),
-        ("maintenance_handles", "file handles of the process that runs the commands", 40),
-        ("driver_threads", "threads of the driver's Python", 12),
-        ("jvm_threads", "threads of the JVM", 40),
-        ("temporary", "entries of the temporary folder", 6),
+        ("driver_handles", "file handles of the driver's Python", 8 + started, pyspark),
+        ("driver_threads", "threads of the driver's Python", 8 + started, pyspark),
+        ("jvm_handles", "file handles of the JVM", 8 + started, pyspark),
+        ("jvm_threads", "threads of the JVM", 40, reason),
+        ("maintenance_handles", "file handles of the process that runs the commands", 16, reason),
+        ("temporary", "entries of the temporary folder", 6, reason),
     )
-    for name, title, more in names:
+    for name, title, more, why in names:
         second, last = _growth(rows, name)
-        yield Bound(title, last, second + more, "", reason)
+        yield Bound(title, last, second + more, "", why)
 
 
 def _objects(samples: Sequence[Row], commits: Sequence[Row]) -> Iterator[Bound]:

@@ -25,7 +25,7 @@ Points = list[dict[str, Any]]
 def write_report(folder: Path) -> list[Bound]:
     """Write ``report.md`` and the figures of a run into its folder; return its bounds."""
     samples, commits = (read_rows(folder / name) for name in ("samples.csv", "commits.csv"))
-    bounds = bounds_of(samples, commits)
+    bounds = bounds_of(samples, commits, _starts(folder))
     for name, (title, points) in figures(samples, commits).items():
         (folder / f"{name}.svg").write_text(_svg(title, points))
     (folder / "report.md").write_text("\n".join(_text(folder, samples, commits, bounds)) + "\n")
@@ -124,6 +124,13 @@ def _text(
             f"| {bound.name} | {bound.value:.4g} | {bound.limit:.4g} | {bound.unit} | {answer} | "
             f"{bound.reason} |"
         )
+
+
+def _starts(folder: Path) -> list[float]:
+    """Return the seconds at which the query was started, also by itself after an error."""
+    with (folder / "events.jsonl").open() as lines:
+        events = map(json.loads, lines)
+        return [event["second"] for event in events if event["event"] in ("start", "job restart")]
 
 
 def _events(folder: Path) -> Counter[str]:

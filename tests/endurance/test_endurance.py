@@ -67,7 +67,14 @@ def commits(slower_by: float = 0.0) -> list[Row]:
 
 
 def broken(bounds_for: Sequence[Row], committed: Sequence[Row]) -> list[str]:
-    return [bound.name for bound in bounds_of(bounds_for, committed) if not bound.holds]
+    return [bound.name for bound in bounds_of(bounds_for, committed, ()) if not bound.holds]
+
+
+def test_a_thread_of_each_start_is_allowed() -> None:
+    grown = samples("driver_threads", 0.02)
+    starts = [second * 175.0 for second in range(40)]
+    assert broken(grown, commits()) == ["threads of the driver's Python"]
+    assert [bound.name for bound in bounds_of(grown, commits(), starts) if not bound.holds] == []
 
 
 def test_constant_figures_break_no_bound() -> None:
