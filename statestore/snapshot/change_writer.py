@@ -42,7 +42,7 @@ from statestore.snapshot.full_writer import write_prepared
 from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 from statestore.snapshot.prepare import prepare, prepare_changes
 from statestore.snapshot.prior_checkpoints import StoredFacts
-from statestore.snapshot.state_request import KeyedRequest, keyed_request
+from statestore.snapshot.state_request import KeyedRequest, keyed_request, with_stored
 from statestore.snapshot.write_options import Changes, KeyedArguments
 
 __all__ = ["changed_request", "latest_or", "write_against", "write_changes"]
@@ -70,23 +70,7 @@ def changed_request(
         return keyed_request(attempt.operators, attempt.layout, arguments)
     stored = latest_or(attempt, uid, name, base)
     state = attempt.history.stored(uid, name).state if stored is None else stored.state
-    if state is None:
-        raise InvalidArgumentError(
-            f"the store has no state {name!r} of operator {uid!r}: pass key= (and for "
-            "entries kind= and entry=), so that its rows can be written in full"
-        )
-    options = replace(
-        options,
-        kind=options.kind or state.kind,
-        entry=state.entry if options.entry is None else options.entry,
-        time_domain=options.time_domain or state.time_domain,
-    )
-    namespace = state.namespace if arguments.namespace is None else arguments.namespace
-    return keyed_request(
-        attempt.operators,
-        attempt.layout,
-        replace(arguments, key=state.key, namespace=namespace, options=options),
-    )
+    return keyed_request(attempt.operators, attempt.layout, with_stored(arguments, state))
 
 
 def write_changes(

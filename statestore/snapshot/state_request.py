@@ -56,6 +56,7 @@ __all__ = [
     "keyed_state",
     "operator_state",
     "uuid_columns_of",
+    "with_stored",
 ]
 
 
@@ -122,6 +123,27 @@ def keyed_request(
         regroup=options.regroup,
         ttl=arguments.ttl,
     )
+
+
+def with_stored(arguments: KeyedArguments, state: KeyedState | None) -> KeyedArguments:
+    """Return arguments without a key, with the key, namespace and kind of the stored state.
+
+    Raises InvalidArgumentError if the state is not stored.
+    """
+    if state is None:
+        raise InvalidArgumentError(
+            f"the store has no state {arguments.state!r} of operator {arguments.operator!r}: pass "
+            "key= (and for entries kind= and entry=), so that its rows can be written in full"
+        )
+    options = arguments.options
+    options = replace(
+        options,
+        kind=options.kind or state.kind,
+        entry=state.entry if options.entry is None else options.entry,
+        time_domain=options.time_domain or state.time_domain,
+    )
+    namespace = state.namespace if arguments.namespace is None else arguments.namespace
+    return replace(arguments, key=state.key, namespace=namespace, options=options)
 
 
 def _wanted_max_parallelism(operators: Operators, uid: str, wanted: int | None) -> int | None:

@@ -44,7 +44,7 @@ class KeyedOptions:
     """Options for writing a keyed state that most states do not need.
 
     Attributes:
-        kind: what a row is; by default ``value``. For changes, the default is the stored kind.
+        kind: what a row is; by default ``value``. Without ``key``, the default is the stored kind.
         entry: the columns that identify the entries of one key, in a list, map or timer state.
         time_domain: ``event`` or ``processing``, for timers.
         hash_scheme: how keys are hashed; defaults to the stored scheme, then to Flink's scheme for
@@ -82,7 +82,7 @@ DEFAULTS = KeyedOptions()
 class KeyedArguments:
     """The arguments that all methods for keyed state share; see ``CheckpointWriter.write_keyed``.
 
-    ``key`` and ``namespace`` are None for changes that use the stored columns.
+    ``key`` and ``namespace`` are None for rows that use the stored columns.
     """
 
     operator: str

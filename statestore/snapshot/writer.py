@@ -31,7 +31,7 @@ from statestore.snapshot.checkpoint_context import CheckpointContext
 from statestore.snapshot.commit import Commit
 from statestore.snapshot.full_writer import declare, write_full, write_operator
 from statestore.snapshot.pending_checkpoint import NOT_ENTERED, USED, PendingCheckpoint
-from statestore.snapshot.state_request import KeyedRequest, keyed_request
+from statestore.snapshot.state_request import KeyedRequest, keyed_request, with_stored
 from statestore.snapshot.subtask_writer import KeyedWriter
 from statestore.snapshot.write_options import (
     DEFAULTS,
@@ -113,8 +113,8 @@ class CheckpointWriter:
         state: str,
         rows: Any,
         *,
-        key: Columns,
-        namespace: Columns = (),
+        key: Columns | None = None,
+        namespace: Columns | None = None,
         max_parallelism: int | None = None,
         layout: Layout | str | None = None,
         ttl: TimeToLive | str | None = None,
@@ -122,7 +122,8 @@ class CheckpointWriter:
     ) -> KeyedEntry:
         """Write all rows of a keyed state.
 
-        There is one row per key and namespace, unless ``options.kind`` says otherwise.
+        There is one row per key and namespace, unless ``options.kind`` says otherwise. Rows that
+        were restored from this store are written back without ``key``, whatever their kind.
 
         Args:
             operator: the operator's uid.
@@ -130,8 +131,10 @@ class CheckpointWriter:
             rows: a Spark DataFrame, an Arrow table or stream, a frame with Arrow's C interface, or
                 dictionaries. An iterator is read to its end. The column ``key_group`` of restored
                 rows is checked, and not stored again.
-            key: the key columns.
-            namespace: the namespace columns; none by default.
+            key: the key columns; by default the stored ones. A state that may not be stored yet
+                requires them.
+            namespace: the namespace columns. If ``key`` is omitted, the default is the stored ones,
+                and otherwise none.
             max_parallelism: the number of key groups, fixed for the life of the operator's state.
                 Defaults to the job graph's value, then the stored one, then Flink's default for
                 this parallelism.
@@ -140,7 +143,8 @@ class CheckpointWriter:
                 on and ranged below. Defaults to the store's layout, then to ``auto``.
             ttl: how long rows live. It is kept until another value or ``"off"`` is given. When it
                 is turned on, rows may lack its column, and get the checkpoint's clock.
-            options: the state's kind, its key types and other options.
+            options: the state's kind, its key types and other options. If ``key`` is omitted, the
+                default is the stored kind, entry columns and time domain.
 
         Returns:
             The state as the checkpoint will name it.
@@ -161,8 +165,8 @@ class CheckpointWriter:
         state: str,
         schema: Any,
         *,
-        key: Columns,
-        namespace: Columns = (),
+        key: Columns | None = None,
+        namespace: Columns | None = None,
         max_parallelism: int | None = None,
         layout: Layout | str | None = None,
         ttl: TimeToLive | str | None = None,
@@ -340,6 +344,9 @@ class CheckpointWriter:
 
     def _request(self, arguments: KeyedArguments) -> KeyedRequest:
         self._collected.refuse_twice(arguments.operator, arguments.state)
+        if arguments.key is None:
+            stored = self._attempt.history.stored(arguments.operator, arguments.state)
+            arguments = with_stored(arguments, stored.state)
         return keyed_request(self._attempt.operators, self._attempt.layout, arguments)
 
     def _changed(self, arguments: KeyedArguments, base: int | str) -> KeyedRequest:

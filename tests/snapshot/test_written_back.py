@@ -1,0 +1,131 @@
+"""Restored rows are written back without key, namespace and kind, which the store knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from statestore import KeyedOptions, StateStore
+from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.format.state import StateKind
+
+
+@dataclass(frozen=True)
+class Form:
+    """One kind of keyed state: its rows, and how the first checkpoint declares them."""
+
+    columns: dict[str, Any]
+    key: str | tuple[str, ...]
+    namespace: str | tuple[str, ...] = ()
+    options: KeyedOptions = field(default_factory=KeyedOptions)
+
+    @property
+    def rows(self) -> pa.Table:
+        return pa.table(self.columns)
+
+
+FORMS = {
+    "value of a composite key": Form(
+        {"page": ["a", "b", "a"], "user": [1, 1, 2], "visits": [5, 6, 7]}, key=("user", "page")
+    ),
+    "value by window": Form(
+        {"user": ["ann", "ann"], "window": [0, 60], "sum": [1.5, 2.5]},
+        key="user",
+        namespace="window",
+    ),
+    "list": Form(
+        {"tag": ["new", "vip"], "user": ["ann", "ann"], "nth": [0, 1]},
+        key="user",
+        options=KeyedOptions(kind="list", entry="nth"),
+    ),
+    "map by two columns": Form(
+        {"user": [7, 7], "shop": ["x", "x"], "item": [1, 2], "count": [3, 4]},
+        key="user",
+        options=KeyedOptions(
+            kind="map", entry=("shop", "item"), key_types="Integer", hash_scheme="pyflink"
+        ),
+    ),
+    "timers": Form(
+        {"user": ["ann", "bob"], "window": ["w", "w"], "timestamp": [10, 20]},
+        key="user",
+        namespace="window",
+        options=KeyedOptions(kind="timers", entry="timestamp", time_domain="event"),
+    ),
+}
+
+
+def store_of(tmp_path: Path, form: Form) -> StateStore:
+    """Return a store whose only checkpoint declares and has the state."""
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.write_keyed(
+            *("u", "s", form.rows),
+            key=form.key,
+            namespace=form.namespace,
+            max_parallelism=16,
+            options=form.options,
+        )
+    return store
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_restored_table_is_written_back_as_the_same_state(tmp_path: Path, form: Form) -> None:
+    store = store_of(tmp_path, form)
+    first = store.restore()
+    rows = first.keyed("u", "s").to_arrow()
+    assert rows.num_rows == form.rows.num_rows
+    with store.snapshot(parallelism=3) as checkpoint:
+        checkpoint.write_keyed("u", "s", rows)
+    second = store.restore()
+    assert second.checkpoint_id > first.checkpoint_id
+    assert second.keyed("u", "s").entry.state == first.keyed("u", "s").entry.state
+    assert second.keyed("u", "s").to_arrow().equals(rows)
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_subtasks_write_their_restored_rows_back(tmp_path: Path, form: Form) -> None:
+    store = store_of(tmp_path, form)
+    restored = store.restore(parallelism=3).keyed("u", "s")
+    with store.snapshot(parallelism=3) as checkpoint:
+        writer = checkpoint.declare_keyed("u", "s", restored.to_batches().schema)
+        for subtask in range(3):
+            rows = restored.to_batches(subtask)
+            checkpoint.acknowledge(writer.subtask(subtask).write(rows))
+    again = store.restore().keyed("u", "s")
+    assert again.entry.state == restored.entry.state
+    assert again.to_arrow().equals(restored.to_arrow())
+
+
+def test_a_state_that_a_later_checkpoint_dropped_is_still_known(tmp_path: Path) -> None:
+    form = FORMS["list"]
+    store = store_of(tmp_path, form)
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.drop("u", "s")
+        checkpoint.write_keyed("u", "other", [{"k": 1, "v": 2}], key="k")
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.carry_rest()
+        assert checkpoint.write_keyed("u", "s", form.rows).state.kind is StateKind.LIST
+
+
+def test_a_new_state_needs_a_key(tmp_path: Path) -> None:
+    store = store_of(tmp_path, FORMS["list"])
+    rows = FORMS["list"].rows
+    message = "no state 'new' of operator 'u': pass key="
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.carry_rest()
+        with pytest.raises(InvalidArgumentError, match=message):
+            checkpoint.write_keyed("u", "new", rows)
+    assert [entry.state.name for entry in store.manifest().keyed] == ["s"]
+
+
+def test_a_key_without_a_kind_is_still_a_value_state(tmp_path: Path) -> None:
+    """The stored kind is used only if the key is omitted, as for changes."""
+    store = store_of(tmp_path, FORMS["list"])
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.carry_rest()
+        with pytest.raises(SchemaMismatchError, match="was stored with kind list"):
+            checkpoint.write_keyed("u", "s", FORMS["list"].rows, key="user")
