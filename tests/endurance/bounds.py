@@ -137,61 +137,37 @@ def _handles(rows: Sequence[Row], starts: Sequence[float]) -> Iterator[Bound]:
 
 
 def _objects(samples: Sequence[Row], commits: Sequence[Row]) -> Iterator[Bound]:
-    most = _most_in(commits, _WINDOW_SECONDS)
+    most, minutes = _most_in(commits, _WINDOW_SECONDS), _WINDOW_SECONDS / 60
     kept = KEEP + KEEP_EVERY
-    yield Bound(
-        "data files of the store",
-        max(row["store_data"] for row in samples),
-        _OBJECTS_PER_CHECKPOINT * (kept + most),
-        "",
+    newest = max((row["checkpoint"] for row in commits), default=0)
+    data = (
         f"{_OBJECTS_PER_CHECKPOINT} for each of {kept} kept checkpoints, and for each of the "
-        f"{most} that one window of {_WINDOW_SECONDS:.0f} s had",
+        f"{most} that one window of {_WINDOW_SECONDS:.0f} s had"
     )
-    yield Bound(
-        "manifests of the store",
-        max(row["store_manifest"] for row in samples),
-        2 * (kept + most),
-        "",
-        "one for each of these checkpoints; a purge replaces each once",
-    )
-    yield Bound(
-        "longest Delta log of the store",
-        max(row["store_longest_log"] for row in samples),
-        kept + most + 20,
-        "",
-        "an entry for each of these checkpoints; 20 more because a log checkpoint is made each 10",
-    )
-    yield Bound(
-        "tombstones of the store",
-        max(row["store_tombstone"] for row in samples),
-        max((row["checkpoint"] for row in commits), default=0) + kept,
-        "",
-        "one for each expired checkpoint, for 30 days",
-    )
-    yield Bound(
-        "manifests of the copies",
-        max(row["copies_manifest"] for row in samples),
-        KEPT_COPIES + 1 + _WINDOW_SECONDS / 60,
-        "",
-        f"{KEPT_COPIES} are kept, and a copy is made at most each minute",
-    )
-    minutes = _WINDOW_SECONDS / 60
-    yield Bound(
-        "claims of writers of the store",
-        max(row["store_claim"] for row in samples),
-        2 + _CLAIMS_PER_MINUTE * minutes + 2 * kept,
-        "",
+    manifests = "one for each of these checkpoints; a purge replaces each once"
+    log = "an entry for each of these checkpoints; 20 more because a log checkpoint is made each 10"
+    tombstones = "one for each expired checkpoint, for 30 days"
+    most_claims = 2 + _CLAIMS_PER_MINUTE * minutes + 2 * kept
+    copies = f"{KEPT_COPIES} are kept, and a copy is made at most each minute"
+    claims = (
         "replaced claims go after the minimum age; at most one interference each minute, and a "
-        "purge also claims for each checkpoint that it replaces",
+        "purge also claims for each checkpoint that it replaces"
     )
-    yield Bound(
-        "claims of writers of the copies",
-        max(row["copies_claim"] for row in samples),
-        2 + 2 * minutes,
-        "",
+    copies_claims = (
         "replaced claims go after the minimum age; a copy each minute, which is repeated at most "
-        "once",
+        "once"
     )
+    figures = (
+        ("data files of the store", "store_data", _OBJECTS_PER_CHECKPOINT * (kept + most), data),
+        ("manifests of the store", "store_manifest", 2 * (kept + most), manifests),
+        ("longest Delta log of the store", "store_longest_log", kept + most + 20, log),
+        ("tombstones of the store", "store_tombstone", newest + kept, tombstones),
+        ("manifests of the copies", "copies_manifest", KEPT_COPIES + 1 + minutes, copies),
+        ("claims of writers of the store", "store_claim", most_claims, claims),
+        ("claims of writers of the copies", "copies_claim", 2 + 2 * minutes, copies_claims),
+    )
+    for title, column, limit, reason in figures:
+        yield Bound(title, max(row[column] for row in samples), limit, "", reason)
 
 
 def _most_in(commits: Sequence[Row], seconds: float) -> int:
