@@ -48,7 +48,7 @@ PIP_FAILED = { echo "pip could not install the packages, for the reason above; c
 	"name a mirror in PIP_INDEX_URL or a proxy in HTTPS_PROXY, and repeat the command" >&2; exit 16; }
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo examples test fetch durations test-long test-ceph test-flink test-wheel test-spark test-versions test-newest compatibility quick kills kills-streaming lint check races flips damages power histories fuzz simulate digests pythons protocol bench docs site vendor dist lock clean
+.PHONY: help demo cluster-demo examples test fetch durations test-long test-ceph test-flink test-wheel test-spark test-versions test-newest compatibility quick kills kills-streaming endurance lint check races flips damages power histories fuzz simulate digests pythons protocol bench docs site vendor dist lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -121,6 +121,9 @@ kills: $(READY) $(DELTA) ## kill a job COUNT times (200) and look what is left
 
 kills-streaming: $(READY) ## kill a streaming query COUNT times (50) and count its events
 	@$(WITH_JAVA) $(PY) -m tests.streaming.kills --count $(or $(COUNT),50)
+
+endurance: $(READY) ## a live query for MINUTES (120) with kills, purges, outages and copies; TO=folder gets the figures
+	@$(WITH_JAVA) $(PY) -m tests.endurance --minutes $(or $(MINUTES),120) --to $(or $(TO),build/endurance)
 
 lint: $(READY) ## style, format and types
 	$(VENV)/bin/ruff check .

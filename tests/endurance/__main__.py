@@ -19,6 +19,8 @@ def main() -> int:
     parser.add_argument("--to", type=Path, required=True, help="an empty folder for the results")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    if options.to.exists() and any(options.to.iterdir()):
+        parser.error(f"{options.to} is not empty; remove it, or name another folder")
     problems = run(options.to, options.minutes, options.seed)
     bounds = write_report(options.to)
     problems += [str(bound) for bound in bounds if not bound.holds]
