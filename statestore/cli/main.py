@@ -146,7 +146,7 @@ class Command(Root):
             ),
             "publish": LazyVerb(
                 "publish:publish_state",
-                "Show a state as an Iceberg table, without a copy of its files",
+                "Show a state of a checkpoint as an Iceberg table, without a copy",
             ),
             "unpublish": LazyVerb(
                 "publish:unpublish_table", "Remove a published table, and release its checkpoints"

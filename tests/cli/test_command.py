@@ -68,8 +68,8 @@ def every_error(kind: type[StateStoreError] = StateStoreError) -> Iterator[type[
 def test_the_verbs() -> None:
     wanted = (
         "as-of batch-parallelism bootstrap compact config copy demo diff edit expire flink forget "
-        "fork gc get history kafka list pin plan purge query rekey repair report restore salvage "
-        "savepoint show skew spark sql ui unpin upgrade verify watch"
+        "fork gc get history kafka list pin plan publish purge query rekey repair report restore "
+        "salvage savepoint show skew spark sql ui unpin unpublish upgrade verify watch"
     )
     assert wanted.split() == [name for name in VERBS if " " not in name]
     within = [
