@@ -12,6 +12,7 @@ from statestore._version import __version__
 if TYPE_CHECKING:
     from statestore import errors
     from statestore.engines.choice import partition
+    from statestore.engines.subtask_rows import key_groups, split_by_subtask
     from statestore.format.compaction_policy import CompactionRule
     from statestore.format.manifest import Manifest
     from statestore.format.state import StateKind
@@ -71,9 +72,11 @@ __all__ = [
     "choose_batch_parallelism",
     "errors",
     "key_group_of",
+    "key_groups",
     "partition",
     "run_with_restarts",
     "spark_session",
+    "split_by_subtask",
 ]
 
 
@@ -105,8 +108,10 @@ _PLACES = {
     "TimeToLive": "format.ttl",
     "choose_batch_parallelism": "maintenance.batch_parallelism",
     "key_group_of": "keys.hashing",
+    "key_groups": "engines.subtask_rows",
     "partition": "engines.choice",
     "run_with_restarts": "restarts",
+    "split_by_subtask": "engines.subtask_rows",
 }
 
 
