@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,11 @@ from statestore.interop.flink_savepoints import (
     export_savepoint,
     import_savepoint,
 )
-from statestore.interop.flink_savepoints.options import ExportSelection, SavepointAccess
+from statestore.interop.flink_savepoints.options import (
+    ExportSelection,
+    SavepointAccess,
+    SavepointHints,
+)
 from statestore.interop.flink_savepoints.read.canonical import prefix_bytes
 from statestore.interop.flink_savepoints.read.operator_state import kafka_splits
 from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator, open_savepoint
@@ -136,3 +141,50 @@ def test_moved_kafka_offsets_are_in_the_splits(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="no split for partition 9 of topic 'orders'"):
         export_savepoint(store, str(tmp_path / "other"))
     assert not list((tmp_path / "other").glob("*"))
+
+
+def lists_in(place: str, name: str) -> Counter[str]:
+    """Return the values of a list state's lists."""
+    (operator,) = (
+        one
+        for one in open_savepoint(place).operators
+        if any(state.name == name for part in one.parts for state in part.header.states)
+    )
+    return Counter(
+        str(value)
+        for rows in operator.rows(name)
+        if rows.value is not None
+        for value in rows.value.to_pylist()
+    )
+
+
+def test_a_list_that_lost_elements_is_exported(tmp_path: Path) -> None:
+    """A savepoint has no positions, so the gaps that an edit leaves are closed."""
+    there_and_back(Golden("2.3_heap_canonical"), tmp_path)
+    store = StateStore.open(str(tmp_path / "store"))
+    lists: dict[str, list[int]] = {}
+    for row in store.restore().keyed("kinds", "list_long").to_arrow().to_pylist():
+        lists.setdefault(row["key"], []).append(row["value"])
+    sql = "SELECT * FROM state WHERE position % 3 <> 0"
+    store.maintenance.edit("kinds", "list_long", sql=sql)
+    done = export_savepoint(store, str(tmp_path / "without"))
+    left = [[v for at, v in enumerate(values) if at % 3] for values in lists.values()]
+    assert lists_in(done.savepoint, "list_long") == Counter(str(one) for one in left if one)
+
+
+def test_a_list_whose_first_elements_expired_is_exported(tmp_path: Path) -> None:
+    golden = Golden("2.3_heap_canonical")
+    source = golden.unpack(tmp_path / "from")
+    store = StateStore.open(str(tmp_path / "store"))
+    moved = {golden.about["written_at"]: str(source)}
+    hints = SavepointHints(ttl={"ttl_list": "30d"})
+    import_savepoint(str(source), store, hints=hints, access=SavepointAccess(moved=moved))
+    now_ms = time.time_ns() // 10**6
+    times = f"CASE WHEN position % 3 = 1 THEN {now_ms} ELSE 0 END AS last_access"
+    sql = f"SELECT key, position, value, {times} FROM state"
+    store.maintenance.edit("kinds", "ttl_list", sql=sql)
+    done = export_savepoint(store, str(tmp_path / "to"))
+    before = store.restore().keyed("kinds", "ttl_list").to_arrow()
+    assert 0 < before.num_rows < 62
+    living = lists_in(done.savepoint, "ttl_list")
+    assert sum(text.count("last_access") for text in living.elements()) == before.num_rows

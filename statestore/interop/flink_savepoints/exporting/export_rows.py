@@ -88,7 +88,7 @@ def normalize_rows(rows: pa.Table, plan: KeyedExport) -> pa.Table:
     if plan.has_flink_groups:
         return _replace_column(rows, FLINK_KEY_GROUP, rows.column(KEY_GROUP))
     if plan.columns is not None:
-        return rows
+        return plan.columns.renumbered(rows)
     if plan.planned is not None and plan.planned.most_rows is not None and len(rows):
         _refuse_more_rows(rows, plan, plan.planned.most_rows)
     if state.ttl is not None:

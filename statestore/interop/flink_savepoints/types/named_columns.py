@@ -17,6 +17,7 @@ from enum import StrEnum
 from itertools import count
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -278,16 +279,41 @@ class StateColumns:
         if self.last_access is not None:
             stamps = batch.column(self.last_access)
             value = pa.StructArray.from_arrays([stamps, value], ["last_access", "value"])
-        if self.entry is not None and self.kind is StateKind.LIST:
-            names = [*self.key.names, *self.namespace.names]
-            hashes = row_hashes(batch.select(names))
-            begins = np.flatnonzero(np.concatenate([[True], hashes[1:] != hashes[:-1]]))
-            begins = begins[: len(hashes)]
-            offsets = pa.array(np.append(begins, len(hashes)).astype(np.int32))
+        if self.has_positions:
+            begins = self._list_begins(batch)
+            offsets = pa.array(np.append(begins, batch.num_rows).astype(np.int32))
             value = pa.ListArray.from_arrays(offsets, value)
             places = pa.array(begins)
             key, namespace = key.take(places), namespace.take(places)
         return SavepointRows(self.state, key_group, key, namespace, map_key, value)
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether a row is an element of a list, with its position."""
+        return self.entry is not None and self.kind is StateKind.LIST
+
+    def renumbered(self, rows: pa.Table) -> pa.Table:
+        """Return ordered rows whose positions in each list count from 0, without gaps.
+
+        Gaps remain where elements have expired or an edit has deleted them. A savepoint has no
+        positions.
+        """
+        if self.entry is None or not self.has_positions:
+            return rows
+        whole = rows.combine_chunks()
+        (batch,) = whole.to_batches() or [pa.RecordBatch.from_pylist([], whole.schema)]
+        begins = self._list_begins(batch)
+        lengths = np.diff(np.append(begins, batch.num_rows))
+        places = np.arange(batch.num_rows) - np.repeat(begins, lengths)
+        field = rows.schema.field(self.entry)
+        column = pa.array(places).cast(field.type)
+        return rows.set_column(rows.schema.get_field_index(self.entry), field, column)
+
+    def _list_begins(self, batch: pa.RecordBatch) -> npt.NDArray[np.intp]:
+        """Return the position of the first row of each list."""
+        hashes = row_hashes(batch.select([*self.key.names, *self.namespace.names]))
+        begins = np.concatenate([[True], hashes[1:] != hashes[:-1]])
+        return np.flatnonzero(begins[: len(hashes)])
 
     def _key_array(self, batch: pa.RecordBatch) -> pa.Array:
         if self.has_empty_key:
