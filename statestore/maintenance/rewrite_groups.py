@@ -86,9 +86,9 @@ def rewrite_groups(
     groups = before.differing(after)
     replaced, spans = _affected(entry, groups)
     memory_bytes = sort_memory_bytes(target)
-    new = _NewRows(entry.state, spans, batches, memory_bytes)
-    changes = _compare(storage, entry, new)
-    handles = () if target is None else _write(new, target)
+    new = _NewRows(entry.state, spans, batches)
+    changes = _compare(BaseComparison(storage, entry, memory_bytes=memory_bytes), new)
+    handles = () if target is None else _write(new, target, memory_bytes)
     edited = entry if target is None else with_files(entry, replaced, spans, handles)
     kept = with_files(entry, replaced, spans, ())
     rows = kept.rows + sum(after.sizes.get(group, (0, 0))[0] for span in spans for group in span)
@@ -104,11 +104,11 @@ def rewrite_groups(
     )
 
 
-def _write(new: _NewRows, target: KeyedTarget) -> tuple[KeyedStateHandle, ...]:
+def _write(new: _NewRows, target: KeyedTarget, memory_bytes: int) -> tuple[KeyedStateHandle, ...]:
     """Write each range of key groups to its own files."""
     handles: list[KeyedStateHandle] = []
     try:
-        for _, pieces in new.by_span():
+        for _, pieces in new.by_span(memory_bytes):
             handles += write_pieces(pieces, target)
     except BaseException as error:
         written = UncommittedFiles(target.storage)
@@ -149,11 +149,13 @@ class _NewRows:
     state: KeyedState
     spans: tuple[KeyGroupRange, ...]
     batches: Callable[[], Batches]
-    memory_bytes: int
 
-    def by_span(self) -> Iterator[tuple[KeyGroupRange, Iterator[pa.Table]]]:
-        """Yield each range with its rows, as ascending pieces; read one range after another."""
-        pieces = sorted_pieces(self._wanted(), self.state, self.memory_bytes)
+    def by_span(self, memory_bytes: int) -> Iterator[tuple[KeyGroupRange, Iterator[pa.Table]]]:
+        """Yield each range with its rows, as ascending pieces; read one range after another.
+
+        The rows are sorted in ``memory_bytes``.
+        """
+        pieces = sorted_pieces(self._wanted(), self.state, memory_bytes)
         for place, part in groupby(self._cut(pieces), self._place):
             yield self.spans[place], part
 
@@ -184,13 +186,12 @@ class _NewRows:
         return bisect_right(self.spans, group, key=lambda span: span.first) - 1
 
 
-def _compare(storage: Storage, entry: KeyedEntry, new: _NewRows) -> RowChanges:
+def _compare(comparison: BaseComparison, new: _NewRows) -> RowChanges:
     """Compare the new rows with the stored ones."""
-    comparison = BaseComparison(storage, entry, memory_bytes=new.memory_bytes)
-    changes = RowChanges(entry.state)
+    changes = RowChanges(comparison.state)
     left = [*new.spans]
     empty: Iterator[pa.Table] = iter(())
-    for span, pieces in chain(new.by_span(), [(None, empty)]):
+    for span, pieces in chain(new.by_span(comparison.sort_bytes), [(None, empty)]):
         while left and left[0] != span:  # all rows of these key groups are removed
             for pair in comparison.pairs(empty, left.pop(0), ObservedRows()):
                 changes.add(*pair)
