@@ -8,6 +8,7 @@ Spark starts only if a test requests ``spark``.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from collections import defaultdict
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
     from xdist.remote import Producer
+
+# Thousands of collected tests and parsed modules stay in memory. With Python's own thresholds, the
+# collector examines them so often that it takes a tenth of the time.
+gc.set_threshold(100_000, 50, 50)
 
 FEW_EXAMPLES, MANY_EXAMPLES = 15, 100
 # No deadline: the first example of a run includes imports and shares two cores with other workers.

@@ -298,6 +298,7 @@ NEW = ("spark", "bootstrap", "job.py:build", "./new", "--output-mode", "update")
 STATE = "stateStoreSave-0/default"
 
 
+@pytest.mark.spark
 def test_a_new_query_is_planned_and_starts_with_a_csv_file(run: Run) -> None:
     write_job()
     Path("totals.csv").write_text("k,sum\na,7\nb,\n")
@@ -320,6 +321,7 @@ def test_a_new_query_is_planned_and_starts_with_a_csv_file(run: Run) -> None:
     assert "new is not empty" in again.stderr
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("words", "message"),
     [

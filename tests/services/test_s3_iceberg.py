@@ -6,10 +6,13 @@ import uuid
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from pyiceberg.catalog import load_catalog
 
 from statestore import IcebergTable, StateStore
 from tests.servers.s3 import S3Server
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 
 def test_a_state_in_a_bucket_is_published(s3: S3Server, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from tests.ui.test_sql import ask
 
 assert isinstance(serve_store, Verb)
 EXAMPLES = serve_store.examples
+pytestmark = pytest.mark.slow  # each test starts a server
 
 
 def get(
@@ -204,7 +205,6 @@ def test_a_page_reads_only_the_manifests_that_it_shows(store: StateStore) -> Non
     assert [fact.checkpoint_id for fact in older.facts["lines"]] == [2, 1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_the_command_serves_until_it_is_stopped(store: StateStore, example: str) -> None:
     _, *words = shlex.split(example)

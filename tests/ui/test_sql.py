@@ -21,6 +21,7 @@ from statestore import StateStore
 from statestore.ui.app import QueryLimits, host_names
 from tests.ui.conftest import Pages
 
+pytestmark = pytest.mark.slow  # each test starts a server
 ENDLESS = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b"
 PATH = "/checkpoint/latest/sql"
 Answer = tuple[int, str, http.client.HTTPMessage]
@@ -250,7 +251,6 @@ main(sys.argv[1:])
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("work", ["nothing", "queries", "a page"])
 def test_ctrl_c_stops_the_server_immediately(store: StateStore, work: str) -> None:
     """It ends without an error, even while queries run or a page's storage hangs."""
