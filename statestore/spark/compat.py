@@ -10,6 +10,7 @@ timestamps without a zone stay unchanged.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, Final
@@ -17,13 +18,14 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyspark
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arrow_type
 
 from statestore.errors import InvalidArgumentError, MissingDependencyError
 from statestore.keys.murmur3 import absorb, finish
+from statestore.spark.session_settings import session_settings
 
 __all__ = [
     "HAS_NAMED_SOURCES",
@@ -35,6 +37,7 @@ __all__ = [
     "arrow_type_of",
     "has_delta",
     "in_partitions",
+    "keep_empty_partitions",
     "refuse_connect",
     "refuse_old_spark",
     "refuse_without_delta",
@@ -106,6 +109,14 @@ def refuse_connect(owner: Any, what: str) -> None:
         )
 
 
+_RULES_FOR_EMPTY_PLANS: Final = {
+    "spark.sql.optimizer.excludedRules": (
+        "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
+    ),
+    "spark.sql.adaptive.optimizer.excludedRules": (
+        "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
+    ),
+}
 _IN_UTC: Final[dict[str, Any]] = (
     {"timezone": "UTC"} if INSTALLED >= (4, 2) else {"timestamp_utc": True}
 )
@@ -127,6 +138,20 @@ def schema_of_arrow(schema: pa.Schema) -> T.StructType:
     return spark_schema
 
 
+def keep_empty_partitions(spark: SparkSession) -> AbstractContextManager[None]:
+    """Let a DataFrame without rows keep the partitions of its :func:`in_partitions` within a block.
+
+    Otherwise Spark replaces it by a plan without partitions, and no task runs for it.
+    """
+    return session_settings(
+        spark,
+        {
+            name: ",".join(filter(None, (spark.conf.get(name, None), rule)))
+            for name, rule in _RULES_FOR_EMPTY_PLANS.items()
+        },
+    )
+
+
 def in_partitions(rows: DataFrame, partitions: int, number: Column) -> DataFrame:
     """Return the rows, each in the Spark partition whose number a column gives.
 
@@ -139,7 +164,8 @@ def in_partitions(rows: DataFrame, partitions: int, number: Column) -> DataFrame
         number: an integer column; a null counts as 0, other numbers modulo ``partitions``.
 
     Returns:
-        The rows in exactly this many Spark partitions.
+        The rows in exactly this many Spark partitions. If there are no rows and the result is
+        transformed, only :func:`keep_empty_partitions` keeps the partitions.
     """
     if HAS_REPARTITION_BY_ID:
         return rows.repartitionById(partitions, number)

@@ -7,6 +7,7 @@ from importlib.metadata import requires
 from typing import TYPE_CHECKING
 
 import pytest
+from pyarrow import RecordBatch
 from pyspark.sql import functions as F
 
 from statestore.errors import InvalidArgumentError, MissingDependencyError
@@ -16,6 +17,7 @@ from statestore.spark.compat import (
     arrow_schema_of,
     has_delta,
     in_partitions,
+    keep_empty_partitions,
     refuse_connect,
     refuse_old_spark,
     refuse_without_delta,
@@ -24,9 +26,12 @@ from statestore.spark.compat import (
 from tests.syntax import ROOT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from pyspark.sql import SparkSession
 
 MOST = 300
+RULES = "spark.sql.optimizer.excludedRules"
 
 
 def test_stand_ins_hash_into_their_partitions(spark: SparkSession) -> None:
@@ -56,6 +61,25 @@ def test_rows_are_in_the_partition_of_their_number(
     assert {row.id: row.place for row in found} == {
         at: 0 if at == 5 else (at - 3) % 7 for at in range(100)
     }
+
+
+def _one_row(_: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
+    yield RecordBatch.from_pydict({"n": [1]})
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["when it runs", "before"])
+def test_a_frame_without_rows_keeps_its_partitions(spark: SparkSession, is_known: bool) -> None:
+    """Each partition has a task, whether or not Spark knows before it runs that no row exists."""
+    rows = spark.createDataFrame([], "id long") if is_known else spark.range(9).where("rand() > 1")
+
+    def tasks() -> int:
+        placed = in_partitions(rows, 5, F.col("id").cast("int")).sortWithinPartitions("id")
+        return placed.mapInArrow(_one_row, "n long").count()
+
+    before = spark.conf.get(RULES, None)
+    with keep_empty_partitions(spark):
+        assert tasks() == 5
+    assert (tasks(), spark.conf.get(RULES, None)) == (0, before)
 
 
 def test_schemas_survive_the_conversion(spark: SparkSession) -> None:

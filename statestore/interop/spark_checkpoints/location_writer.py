@@ -44,8 +44,10 @@ from statestore.interop.spark_checkpoints.state_reader import prepared_session
 from statestore.interop.spark_checkpoints.stores import needs_rewriter
 from statestore.interop.spark_checkpoints.target import Target
 from statestore.spark.bucket_access import configure_storage_access
+from statestore.spark.compat import keep_empty_partitions
 from statestore.spark.error_cause import describe_cause
 from statestore.spark.session_settings import session_settings
+from statestore.storage import Storage
 
 __all__ = [
     "ExportedStore",
@@ -120,31 +122,17 @@ def write_location(
     configure_storage_access(spark, target.storage)
     for name, content in _build_files(logs, shape, written.spark_url).items():
         target.put(name, content)
-    frames = {
-        (store.imported.operator, store.imported.store): store.rows(partitions) for store in states
-    }
-    if needs_rewriter(record, provider):
-        reporter("all stores, with Spark's rewriter")
-        with session_settings(spark, {FORMAT_VERSION: record.commit_version}):
-            ids = rewrite(spark, location=written.spark_url, batch=batch, frames=frames)
-    else:
-        for (operator, name), frame in frames.items():
-            reporter(f"{name} of operator {operator}")
-            folder = state_folder(operator, name)
-            try:
-                write_state(
-                    target.storage,
-                    folder,
-                    batch + 1,
-                    frame,
-                    provider,
-                    has_checksums=record.settings[query_settings.ROW_CHECKSUM] == "true",
-                )
-            except (PySparkException, Py4JJavaError) as error:
-                raise StorageError(
-                    f"Spark cannot write store {name!r} of operator {operator} to {written.url}: "
-                    f"{describe_cause(error)}"
-                ) from error
+    with keep_empty_partitions(spark):  # each partition has files, also without rows
+        frames = {
+            (store.imported.operator, store.imported.store): store.rows(partitions)
+            for store in states
+        }
+        if needs_rewriter(record, provider):
+            reporter("all stores, with Spark's rewriter")
+            with session_settings(spark, {FORMAT_VERSION: record.commit_version}):
+                ids = rewrite(spark, location=written.spark_url, batch=batch, frames=frames)
+        else:
+            _write_files(target.storage, record, frames, provider, reporter)
     target.put(f"commits/{batch}", _build_commit(logs, batch, ids))
     stores = _verify_stores(spark, written, states, batch, partitions)
     target.finish()
@@ -183,6 +171,32 @@ def plan_store(store: StoreRows, partitions: int, reporter: ProgressReporter) ->
         rows=tuple(counted.get(number, (0, 0))[0] for number in numbers),
         size_bytes=tuple(counted.get(number, (0, 0))[1] for number in numbers),
     )
+
+
+def _write_files(
+    storage: Storage,
+    record: QueryRecord,
+    frames: Mapping[tuple[int, str], DataFrame],
+    provider: Provider,
+    reporter: ProgressReporter,
+) -> None:
+    """Write the files of each operator's stores without Spark's rewriter."""
+    for (operator, name), frame in frames.items():
+        reporter(f"{name} of operator {operator}")
+        try:
+            write_state(
+                storage,
+                state_folder(operator, name),
+                record.batch + 1,
+                frame,
+                provider,
+                has_checksums=record.settings[query_settings.ROW_CHECKSUM] == "true",
+            )
+        except (PySparkException, Py4JJavaError) as error:
+            raise StorageError(
+                f"Spark cannot write store {name!r} of operator {operator} to {storage.url}: "
+                f"{describe_cause(error)}"
+            ) from error
 
 
 def _split_offsets(content: bytes) -> tuple[list[bytes], dict[str, Any]]:

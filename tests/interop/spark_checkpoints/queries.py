@@ -244,7 +244,8 @@ def _stores(spark: SparkSession, location: str | Path) -> Iterator[tuple[str, Da
         if store.operatorProperties is None:
             yield name, _read(spark, location, store, storeName=store.stateStoreName)
             continue
-        for variable in json.loads(store.operatorProperties)["stateVariables"]:
+        # A join in column families has properties, but no variables.
+        for variable in json.loads(store.operatorProperties).get("stateVariables", ()):
             what = variable["stateName"]
             if variable["stateVariableType"] == "TimerState":
                 options = {"readRegisteredTimers": "true"}
