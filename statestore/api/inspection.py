@@ -7,10 +7,14 @@ from typing import Any, Literal
 
 from statestore.api.context import HasContext, StoreContext
 from statestore.arguments import checked_methods
+from statestore.durations import Duration, milliseconds_of
 from statestore.jobgraph.graph import JobGraph
 from statestore.maintenance import diff as diff_command
+from statestore.maintenance import trend as trend_command
 from statestore.maintenance.diff import DEFAULT_EXAMPLES
 from statestore.maintenance.diff_report import CheckpointDifference
+from statestore.maintenance.trend import TrendOptions
+from statestore.maintenance.trend_report import StoreTrend
 from statestore.restore import compare_plans as compare_command
 from statestore.restore import hot_keys
 from statestore.restore import key_history as as_of_command
@@ -229,6 +233,57 @@ class StoreInspection:
             factor=factor,
             keys=keys,
             read_groups=read_groups,
+        )
+
+    def trend(
+        self,
+        operator: str | None = None,
+        state: str | None = None,
+        *,
+        last: int | None = None,
+        size_bytes: int | None = None,
+        restore_time: Duration | None = None,
+        rate: float | None = None,
+        parallelism: int | None = None,
+        on_progress: Progress | None = None,
+    ) -> StoreTrend:
+        """Return the growth of each state over the kept checkpoints, and forecasts.
+
+        Growth is the median slope between all pairs of checkpoints (Theil–Sen). It needs at least 5
+        checkpoints at different times. Kept checkpoints are visible, or a savepoint has them. Only
+        their manifests are read, one after another.
+
+        Args:
+            operator: restricts the trend to this operator's states; by default all states.
+            state: restricts the trend to the state of this name, of operator ``operator``.
+            last: restricts the trend to this number of newest checkpoints; by default all.
+            size_bytes: the size whose time is forecast, for each state and for all together.
+            restore_time: the time of a restore whose date is forecast, such as ``"10m"``. It needs
+                ``rate``.
+            rate: bytes per second, to estimate the time of the largest subtask.
+            parallelism: the parallelism of the restore; by default the newest checkpoint's.
+            on_progress: called with the number of checkpoints that were read, and the total.
+
+        Returns:
+            The points of each state and checkpoint, with growth and forecasts. A checkpoint whose
+            manifest cannot be read is in ``unread``.
+
+        Raises:
+            StateNotFoundError: if no kept checkpoint has the operator or state.
+            InvalidArgumentError: for an invalid number.
+            ParallelismError: if the newest checkpoint cannot be restored at ``parallelism``.
+        """
+        restore_ms = None if restore_time is None else milliseconds_of(restore_time)
+        options = TrendOptions(
+            size_bytes=size_bytes, restore_ms=restore_ms, rate=rate, parallelism=parallelism
+        )
+        return trend_command.trend(
+            self._store.catalog(),
+            operator,
+            state,
+            options,
+            last=last,
+            progress=on_progress or (lambda done, total: None),
         )
 
     def balance(

@@ -41,6 +41,7 @@ __all__ = [
     "MOST_ROWS",
     "SPAN",
     "Bytes",
+    "BytesPerSecond",
     "Parallelism",
     "column_values",
     "distinct",
@@ -201,6 +202,19 @@ class Bytes(click.ParamType[Any]):
             return bytes_of(value)
         except InvalidArgumentError as error:
             self.fail(str(error), param, ctx)
+
+
+class BytesPerSecond(click.ParamType[Any]):
+    """A rate, such as 200MB/s."""
+
+    name = "rate"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        """Convert the argument. Raises a usage error if it is not a rate."""
+        try:
+            return bytes_of(str(value).strip().removesuffix("/s"))
+        except InvalidArgumentError:
+            self.fail(f"{value!r} is not a rate; write it as 200MB/s", param, ctx)
 
 
 def parse_key(text: str, state: KeyedState) -> tuple[Any, ...]:

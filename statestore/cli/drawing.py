@@ -1,4 +1,4 @@
-"""Draw in text: key groups divided for a parallelism, bars, and formatted numbers.
+"""Draw in text: key groups divided for a parallelism, bars, sparklines, and formatted numbers.
 
 All functions are pure, and draw in Unicode or ASCII. Numbers are formatted as in
 :mod:`statestore.display`. Programs get exact numbers from ``--output json``.
@@ -33,6 +33,7 @@ __all__ = [
     "size",
     "span_text",
     "spans",
+    "sparkline",
     "when",
 ]
 
@@ -41,15 +42,20 @@ NARROWEST = 20
 
 @dataclass(frozen=True)
 class Pen:
-    """The characters to draw with; ``parts`` are the eighths of a cell, the last one is full."""
+    """The characters to draw with.
+
+    ``parts`` are the eighths of a cell from the left, and ``heights`` levels from the bottom; the
+    last one is full.
+    """
 
     line: str
     dash: str
     parts: str
+    heights: str
 
 
-UNICODE = Pen(line="─", dash="–", parts="▏▎▍▌▋▊▉█")
-ASCII = Pen(line="-", dash="-", parts="#")
+UNICODE = Pen(line="─", dash="–", parts="▏▎▍▌▋▊▉█", heights="▁▂▃▄▅▆▇█")
+ASCII = Pen(line="-", dash="-", parts="#", heights="_.-=+*#@")
 
 
 def key_group_bars(
@@ -86,6 +92,20 @@ def bar(value: float, maximum: float, *, width: int, pen: Pen) -> str:
     length = max(1, round(value / maximum * width * steps))
     whole, rest = divmod(length, steps)
     return pen.parts[-1] * whole + (pen.parts[rest - 1] if rest else "")
+
+
+def sparkline(values: Sequence[float], *, width: int, pen: Pen) -> str:
+    """Return one character per value, whose height is proportional to it, from 0 to the maximum.
+
+    If there are more values than ``width``, each character is the last of several.
+    """
+    shown = [values[part.stop - 1] for part in spans(len(values), width)]
+    most, levels = max(shown, default=0), len(pen.heights)
+    if most <= 0:
+        return pen.heights[0] * len(shown)
+    return "".join(
+        pen.heights[min(max(int(value / most * levels), 0), levels - 1)] for value in shown
+    )
 
 
 def range_text(key_groups: KeyGroupRange | None, pen: Pen) -> str:

@@ -58,6 +58,10 @@ class Command(Root):
                 "Query the states of a checkpoint with SQL, one statement after another",
             ),
             "skew": LazyVerb("skew:find_skew", "Show skewed key groups and hot keys"),
+            "trend": LazyVerb(
+                "trend:show_trend",
+                "Show the growth of each state, and when it reaches a size or a restore time",
+            ),
             "ui": LazyVerb("ui:serve_store", "Serve the store in a browser"),
             "report": LazyVerb(
                 "ui:write_store_report", "Write the pages of 'statestore ui' as one HTML file"

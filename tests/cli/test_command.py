@@ -69,7 +69,7 @@ def test_the_verbs() -> None:
     wanted = (
         "as-of batch-parallelism bootstrap compact config copy demo diff edit expire flink forget "
         "fork gc get history kafka list pin plan publish purge query rekey repair report restore "
-        "salvage savepoint show skew spark sql ui unpin unpublish upgrade verify watch"
+        "salvage savepoint show skew spark sql trend ui unpin unpublish upgrade verify watch"
     )
     assert wanted.split() == [name for name in VERBS if " " not in name]
     within = [

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import click
 
-from statestore.cli.arguments import graph_of, target_options
+from statestore.cli.arguments import BytesPerSecond, graph_of, target_options
 from statestore.cli.checkpoints import (
     write_choices,
     write_key_groups,
@@ -32,7 +32,6 @@ from statestore.cli.graphs import write_matching
 from statestore.cli.output import Output, Page, cell, table_of
 from statestore.errors import InvalidArgumentError, SettingsError
 from statestore.parsing import parse_integer
-from statestore.restore.byte_sizes import bytes_of
 from statestore.restore.compare_plans import Compared, Comparison, Prices
 from statestore.restore.placement import LOCALITY, STRATEGIES, OperatorPlacement
 from statestore.restore.plan import RestorePlan
@@ -83,16 +82,6 @@ class _Numbers(click.ParamType[Any]):
             self.fail(f"{value!r:.80} must have the form N,N,…, for example 4,8,16", param, ctx)
 
 
-class _Rate(click.ParamType[Any]):
-    name = "rate"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        try:
-            return bytes_of(str(value).strip().removesuffix("/s"))
-        except InvalidArgumentError:
-            self.fail(f"{value!r} is not a rate; write it as 200MB/s", param, ctx)
-
-
 @click.command(
     "plan",
     cls=Verb,
@@ -131,7 +120,7 @@ class _Rate(click.ParamType[Any]):
 )
 @click.option(
     "--rate",
-    type=_Rate(),
+    type=BytesPerSecond(),
     metavar="SIZE/s",
     help="Bytes per second that a subtask reads, for example 200MB/s.",
 )

@@ -1,0 +1,284 @@
+"""``statestore trend``: show the growth of each state over the kept checkpoints, and forecasts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import click
+
+from statestore.cli.arguments import SPAN, Bytes, BytesPerSecond
+from statestore.cli.checkpoints import rows_text
+from statestore.cli.command import Invocation, Verb, pass_invocation, state_options
+from statestore.cli.drawing import count, counted, duration, size, span_text, sparkline, when
+from statestore.cli.output import DRAWING_WIDTH, Output, Page, cell, progress_bar, table_of
+from statestore.cli.verbs.plan import Rate, kept_rate
+from statestore.errors import CorruptionError, FormatVersionError, StateStoreError
+from statestore.maintenance.growth import POINTS_NEEDED, Forecast, Growth
+from statestore.maintenance.trend_report import StateTrend, StoreTrend
+
+__all__ = ["FoundTrend", "show_trend", "write_trend"]
+
+_SPARKS, _SPARKS_IF_NARROW = 20, 8
+_COLUMNS = (
+    *("state", "rows", "a day", "bytes", "bytes a day", "90 % bounds", "bytes so far"),
+    *("skew", "age"),
+)
+_FOR_WIDE_ONES = ("a day", "90 % bounds")
+"""Columns that a narrow terminal has no room for."""
+
+
+@click.command(
+    "trend",
+    cls=Verb,
+    prints=(
+        "For each state, the fastest growing first: its rows and bytes, their growth a day with "
+        "the bounds of the 90 % confidence interval, its bytes at each kept checkpoint, its skew "
+        "and its age. The skew is the multiple of the even share that the heaviest key group has. "
+        "The age is the time since files of the state were last written, at the newest checkpoint. "
+        "Growth is the median "
+        "slope between all pairs of checkpoints (Theil-Sen). It needs 5 checkpoints at different "
+        "times. With --size: when each state, and all of them together, reach the size. With "
+        "--restore-time: when a restore takes that long, which is the time of its largest subtask "
+        "at --rate, or at the rate of your last restore of this store on this machine. Only the "
+        "manifests of the visible checkpoints and of savepoints are read. If one cannot be read, "
+        "it is named, the others are still used, and the exit status is 13."
+    ),
+    examples=(
+        "statestore trend --store ./fraud",
+        "statestore trend --size 100GB --store ./fraud",
+        "statestore trend --restore-time 10m --rate 200MB/s --parallelism 4 --store ./fraud",
+        "statestore trend --operator totals-by-user --last 50 --store ./fraud --output json",
+    ),
+)
+@click.option(
+    "--last",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Only the newest N checkpoints. [all]",
+)
+@click.option(
+    "--size",
+    "size_bytes",
+    type=Bytes(),
+    metavar="SIZE",
+    help="Forecast when this size is reached, for example 100GB.",
+)
+@click.option(
+    "--restore-time",
+    type=SPAN,
+    metavar="SPAN",
+    help="Forecast when a restore takes this long, for example 10m.",
+)
+@click.option(
+    "--rate",
+    type=BytesPerSecond(),
+    metavar="SIZE/s",
+    help="Bytes per second that a subtask reads, for example 200MB/s.",
+)
+@click.option(
+    "--parallelism",
+    type=int,
+    metavar="N",
+    help="The parallelism of the restore. Default: that of the newest checkpoint.",
+)
+@state_options
+@pass_invocation
+def show_trend(
+    invocation: Invocation,
+    last: int | None,
+    size_bytes: int | None,
+    restore_time: str | None,
+    rate: int | None,
+    parallelism: int | None,
+    uid: str | None,
+    name: str | None,
+) -> Output[FoundTrend]:
+    """Show the growth of each state, and when it reaches a size or a restore time."""
+    store = invocation.store()
+    known: Rate | None = None
+    per_second: float | None = rate
+    if rate is None:
+        known = kept_rate(os.environ, store.parts.catalog().store_id)
+        per_second = None if known is None else known.bytes_per_second
+    with progress_bar("reading manifests") as progress:
+        trend = store.inspect.trend(
+            uid,
+            name,
+            last=last,
+            size_bytes=size_bytes,
+            restore_time=restore_time,
+            rate=per_second,
+            parallelism=parallelism,
+            on_progress=progress,
+        )
+    found = FoundTrend(store=store.url, trend=trend, measured=known)
+    return Output(found, write_trend, problem=_problem(trend))
+
+
+def _problem(trend: StoreTrend) -> StateStoreError | None:
+    if not trend.unread:
+        return None
+    ids = ", ".join(str(unread.checkpoint_id) for unread in trend.unread)
+    total = len(trend.unread) + len(trend.checkpoints)
+    message = f"{len(trend.unread)} of {total} checkpoints cannot be read: {ids}"
+    if all(unread.kind == FormatVersionError.kind for unread in trend.unread):
+        return FormatVersionError(f"{message}; use a newer release")
+    return CorruptionError(f"{message}; 'statestore verify --all' finds the damage")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundTrend:
+    """The trend of a store; ``measured`` is the restore that supplied the rate, if any."""
+
+    store: str
+    trend: StoreTrend
+    measured: Rate | None = None
+
+
+def write_trend(page: Page, found: FoundTrend) -> None:
+    """Write it as text."""
+    trend = found.trend
+    points = trend.checkpoints
+    for unread in trend.unread:
+        page.line(f"checkpoint {unread.checkpoint_id} cannot be read: {unread.message}")
+    if not points:
+        page.line(f"{found.store} has no checkpoint {'to read' if trend.unread else 'yet'}")
+        return
+    first, newest = points[0], points[-1]
+    ids = span_text(first.checkpoint_id, newest.checkpoint_id, page.pen)
+    passed = newest.created_at_ms - first.created_at_ms
+    page.line(
+        f"{counted(len(points), 'checkpoint')} of {found.store} ({ids}), "
+        f"{when(first.created_at_ms)} and {duration(passed)} later",
+        "bold",
+    )
+    if trend.size is None:
+        page.line(
+            f"not enough checkpoints: growth needs {POINTS_NEEDED} at different times; keep more "
+            "of them, or take more"
+        )
+    _write_states(page, trend)
+    page.line(f"all states: {size(newest.size_bytes)}{_growth_text(trend.size)}")
+    _write_restore(page, found)
+    _write_forecasts(page, trend)
+
+
+def _write_states(page: Page, trend: StoreTrend) -> None:
+    hidden = set(_FOR_WIDE_ONES) if page.width < DRAWING_WIDTH else set()
+    if trend.size is None:
+        hidden |= {"a day", "bytes a day", "90 % bounds"}
+    shown = [name for name in _COLUMNS if name not in hidden]
+    table = table_of(*shown, right=set(shown) - {"state", "bytes so far"})
+    for state in trend.states:
+        values = dict(zip(_COLUMNS, _cells(page, state), strict=True))
+        table.add_row(*(cell(values[name]) for name in shown))
+    page.table(table)
+    if any(state.is_provisional and state.size for state in trend.states):
+        page.line(
+            "* compaction folded the changes fewer than 3 times, so the growth may be changes "
+            "that wait for it"
+        )
+
+
+def _cells(page: Page, state: StateTrend) -> Sequence[str]:
+    newest, growth, rows = state.newest, state.size, state.rows
+    sizes = [point.size_bytes for point in state.points]
+    sparks = _SPARKS_IF_NARROW if page.width < DRAWING_WIDTH else _SPARKS
+    mark = "*" if state.is_provisional and growth else ""
+    least = ">" if newest.is_least_age else ""
+    if newest.live_rows is None:
+        held = rows_text(newest.rows, newest.changed_rows)
+    else:
+        held = count(newest.live_rows)
+    return (
+        f"{state.operator}.{state.state}",
+        held,
+        "" if rows is None else _signed(rows.per_day, count),
+        size(newest.size_bytes),
+        "" if growth is None else f"{_signed(growth.per_day, size)}{mark}",
+        "" if growth is None else _bounds(growth),
+        sparkline(sizes, width=sparks, pen=page.pen),
+        "" if newest.skew is None else f"{newest.skew:.2f}",
+        f"{least}{duration(newest.age_ms)}" if newest.age_ms else "new",
+    )
+
+
+def _signed(value: float, shown: Callable[[int], str]) -> str:
+    text = shown(round(abs(value)))
+    return f"-{text}" if value < 0 else f"+{text}" if value > 0 else text
+
+
+def _bounds(growth: Growth) -> str:
+    return f"{_signed(growth.low_per_day, size)} to {_signed(growth.high_per_day, size)}"
+
+
+def _growth_text(growth: Growth | None) -> str:
+    if growth is None:
+        return ""
+    return (
+        f", {_signed(growth.per_day, size)} a day ({_bounds(growth)}), based on "
+        f"{counted(growth.points, 'checkpoint')} in {duration(growth.span_ms)}"
+    )
+
+
+def _write_restore(page: Page, found: FoundTrend) -> None:
+    trend = found.trend
+    newest = trend.checkpoints[-1]
+    if newest.largest_bytes is None:
+        return
+    text = f"restore at parallelism {trend.parallelism}: {size(newest.largest_bytes)} in the "
+    text += "largest subtask"
+    if trend.largest is not None:
+        text += f", {_signed(trend.largest.per_day, size)} a day"
+    if newest.seconds is not None and trend.rate is not None:
+        source = "as passed"
+        if found.measured is not None:
+            source = f"the rate of the restore on this machine at {when(found.measured.at_ms)}"
+        text += (
+            f"; {duration(round(1000 * newest.seconds))} at {size(round(trend.rate))}/s, {source}"
+        )
+    page.line(text)
+
+
+def _write_forecasts(page: Page, trend: StoreTrend) -> None:
+    """Write when sizes and the restore time are reached; states without a time come last."""
+    wanted = [("all states", trend.reaches)]
+    wanted += [(f"{one.operator}.{one.state}", one.reaches) for one in trend.states]
+    sizes = [(name, forecast) for name, forecast in wanted if forecast is not None]
+    if sizes:
+        page.line()
+        page.line(f"size {size(sizes[0][1].limit)} is reached:", "bold")
+        _write_table(page, sorted(sizes, key=lambda each: _order(each[1])))
+    if trend.restore_reaches is not None:
+        page.line()
+        limit = duration(trend.restore_reaches.limit)
+        page.line(f"a restore at parallelism {trend.parallelism} takes {limit}:", "bold")
+        _write_table(page, [("all states", trend.restore_reaches)])
+        if trend.rate is None:
+            page.line("pass --rate 200MB/s, or run 'statestore restore' once")
+
+
+def _order(forecast: Forecast) -> tuple[bool, bool, int]:
+    return not forecast.is_reached, forecast.at_ms is None, forecast.at_ms or 0
+
+
+def _write_table(page: Page, forecasts: Sequence[tuple[str, Forecast]]) -> None:
+    table = table_of("", "when", "between")
+    is_far = False
+    for name, forecast in forecasts:
+        text, between = "now" if forecast.is_reached else forecast.reason or "", ""
+        if forecast.at_ms is not None:
+            mark = " ~" if forecast.is_far else ""
+            is_far |= forecast.is_far
+            text = f"{_day(forecast.at_ms)}{mark}"
+            between = f"{_day(forecast.earliest_ms or 0)} and {_day(forecast.latest_ms or 0)}"
+        table.add_row(*map(cell, (name, text, between)))
+    page.table(table)
+    if is_far:
+        page.line("~ more than 10 times as far away as the checkpoints span")
+
+
+def _day(milliseconds: int) -> str:
+    return when(milliseconds).removesuffix(" UTC")[:16]

@@ -1,0 +1,336 @@
+"""The trend of a store: rows, bytes, skew and age of each state over the kept checkpoints.
+
+The manifests are read one after another, oldest first. Only the newest and one other are in memory,
+and no data file is read. Files of changes count with the files of their base, because a restore
+reads both.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from statestore.catalog.catalog import Catalog
+from statestore.errors import (
+    CheckpointNotFoundError,
+    CorruptionError,
+    FormatVersionError,
+    InvalidArgumentError,
+    ParallelismError,
+    StateNotFoundError,
+)
+from statestore.format.manifest import Entry, KeyedEntry, Manifest
+from statestore.format.names import data_file_id
+from statestore.maintenance.growth import Forecast, Growth, forecast_of, growth_of
+from statestore.maintenance.trend_report import (
+    CheckpointPoint,
+    StatePoint,
+    StateTrend,
+    StoreTrend,
+    UnreadCheckpoint,
+)
+from statestore.restore.key_group_weights import weights_of
+from statestore.restore.plan import RestorePlan, plan_restore
+from statestore.restore.row_files import Progress
+from statestore.restore.selection import select
+from statestore.restore.target import RestoreTarget, plan_target
+
+__all__ = ["TrendOptions", "trend", "trend_of"]
+
+Planner = Callable[[Manifest], RestorePlan]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrendOptions:
+    """The limits of the forecasts, and the restore whose largest subtask is measured.
+
+    ``restore_ms`` is a restore time. ``rate`` is in bytes per second and subtask. ``parallelism``
+    None is that of the newest checkpoint. Raises InvalidArgumentError for an invalid number.
+    """
+
+    size_bytes: int | None = None
+    restore_ms: int | None = None
+    rate: float | None = None
+    parallelism: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name, number in (("size_bytes", self.size_bytes), ("restore_time", self.restore_ms)):
+            if number is not None and number < 1:
+                raise InvalidArgumentError(f"{name} must be above 0, not {number}")
+        if self.rate is not None and not 0 < self.rate < math.inf:
+            raise InvalidArgumentError(f"a rate must be bytes per second above 0, not {self.rate}")
+
+
+def trend(
+    catalog: Catalog,
+    uid: str | None,
+    name: str | None,
+    options: TrendOptions,
+    *,
+    last: int | None,
+    progress: Progress = lambda done, total: None,
+) -> StoreTrend:
+    """Return the trend over the visible checkpoints and those of savepoints, at most the last ones.
+
+    A manifest that cannot be read is in ``unread``. Raises StateNotFoundError if no checkpoint has
+    the selected state, InvalidArgumentError for an invalid number, and ParallelismError if the
+    newest checkpoint cannot be restored at the parallelism.
+    """
+    if last is not None and last < 1:
+        raise InvalidArgumentError(f"last must be a number of checkpoints above 0, not {last}")
+    held = {savepoint.checkpoint_id for savepoint in catalog.holds.savepoints()}
+    ids = sorted({*catalog.checkpoint_ids(), *held})[-(last or 0) :]
+    newest = _newest(catalog, ids)
+    unread: list[UnreadCheckpoint] = []
+
+    def manifests() -> Iterator[Manifest]:
+        for done, checkpoint_id in enumerate(ids, 1):
+            found = _load(catalog, checkpoint_id)
+            if isinstance(found, Manifest):
+                yield found
+            elif found is not None:
+                unread.append(found)
+            progress(done, len(ids))
+
+    return trend_of(manifests(), newest, options, selected=(uid, name), unread=unread)
+
+
+def trend_of(
+    manifests: Iterable[Manifest],
+    newest: Manifest | None,
+    options: TrendOptions,
+    *,
+    selected: tuple[str | None, str | None] = (None, None),
+    unread: Iterable[UnreadCheckpoint] = (),
+) -> StoreTrend:
+    """Return the trend of the selected states over checkpoints, which are read once, oldest first.
+
+    ``newest`` is the newest of them, whose parallelism is the default. ``unread`` is used after the
+    last of them. Raises StateNotFoundError, InvalidArgumentError, or ParallelismError.
+    """
+    if newest is None:
+        return StoreTrend(checkpoints=(), states=(), rate=options.rate, unread=tuple(unread))
+    plan = _planner(newest, selected, options.parallelism)
+    collected = _Points(plan, options.rate)
+    missing: StateNotFoundError | None = None
+    for manifest in manifests:
+        try:
+            part = select(manifest, *selected)
+        except StateNotFoundError as error:
+            missing = error
+            continue
+        collected.add(part)
+    if not collected.checkpoints and missing is not None:
+        raise StateNotFoundError(f"no kept checkpoint has this state: {missing}")
+    return collected.result(options, newest, tuple(unread))
+
+
+class _Points:
+    """The points of the checkpoints that were read so far."""
+
+    def __init__(self, plan: Planner, rate: float | None) -> None:
+        self._plan, self._rate = plan, rate
+        self.checkpoints: list[CheckpointPoint] = []
+        self._states: dict[tuple[str, str], list[StatePoint]] = {}
+        self._ids: list[int] = []
+        self._times: list[int] = []
+
+    def add(self, manifest: Manifest) -> None:
+        """Add the points of a checkpoint, which is newer than the previous ones."""
+        self._ids.append(manifest.checkpoint_id)
+        self._times.append(manifest.created_at_ms)
+        largest = self._largest_bytes(manifest)
+        seconds = None if largest is None or self._rate is None else largest / self._rate
+        self.checkpoints.append(
+            CheckpointPoint(
+                checkpoint_id=manifest.checkpoint_id,
+                created_at_ms=manifest.created_at_ms,
+                rows=manifest.rows,
+                changed_rows=sum(entry.changed_rows for entry in manifest.keyed),
+                size_bytes=manifest.size_bytes,
+                largest_bytes=largest,
+                seconds=seconds,
+            )
+        )
+        for entry in manifest.entries:
+            points = self._states.setdefault((entry.state.uid, entry.state.name), [])
+            points.append(self._point(entry, manifest))
+
+    def result(
+        self, options: TrendOptions, newest: Manifest, unread: tuple[UnreadCheckpoint, ...]
+    ) -> StoreTrend:
+        """Return the trend over all points."""
+        points = self.checkpoints
+        sizes = growth_of(
+            [point.created_at_ms for point in points], [point.size_bytes for point in points]
+        )
+        restorable = [
+            (point.created_at_ms, point.largest_bytes)
+            for point in points
+            if point.largest_bytes is not None
+        ]
+        largest = growth_of([at for at, _ in restorable], [held for _, held in restorable])
+        states = [
+            _state_trend(*key, tuple(own), options.size_bytes) for key, own in self._states.items()
+        ]
+        return StoreTrend(
+            checkpoints=tuple(points),
+            states=tuple(sorted(states, key=_by_growth)),
+            size=sizes,
+            largest=largest,
+            parallelism=options.parallelism or newest.parallelism,
+            rate=options.rate,
+            reaches=_size_forecast(sizes, points[-1], options.size_bytes) if points else None,
+            restore_reaches=_restore_forecast(largest, points, options),
+            unread=unread,
+        )
+
+    def _largest_bytes(self, manifest: Manifest) -> int | None:
+        try:
+            plan = self._plan(manifest)
+        except ParallelismError:  # it had another max parallelism
+            return None
+        return max((operator.largest.size_bytes for operator in plan.operators), default=0)
+
+    def _point(self, entry: Entry, manifest: Manifest) -> StatePoint:
+        keyed = entry if isinstance(entry, KeyedEntry) else None
+        weights = [] if keyed is None else weights_of([keyed])
+        heaviest = max(weights, default=None)
+        layers = () if keyed is None else keyed.layers
+        live_rows: int | None = entry.rows
+        if keyed is not None:
+            live_rows = None if keyed.contents is None else keyed.contents.rows
+        age_ms, is_least = self._age(entry, manifest)
+        return StatePoint(
+            checkpoint_id=manifest.checkpoint_id,
+            created_at_ms=manifest.created_at_ms,
+            rows=entry.rows,
+            changed_rows=sum(layer.entry.rows for layer in layers),
+            live_rows=live_rows,
+            size_bytes=entry.size_bytes,
+            changed_bytes=sum(layer.entry.size_bytes for layer in layers),
+            heaviest_bytes=heaviest,
+            skew=heaviest * len(weights) / sum(weights) if heaviest else None,
+            age_ms=age_ms,
+            is_least_age=is_least,
+        )
+
+    def _age(self, entry: Entry, manifest: Manifest) -> tuple[int, bool]:
+        """Return the time since the last write, and whether it may be longer.
+
+        The names of files contain the checkpoint for which they were written. If it is not known,
+        the next known checkpoint gives the least age.
+        """
+        written = min(_written_for(entry), manifest.checkpoint_id)
+        index = bisect_left(self._ids, written)
+        age_ms = max(0, manifest.created_at_ms - self._times[index])
+        return age_ms, self._ids[index] != written
+
+
+def _state_trend(
+    uid: str, name: str, points: tuple[StatePoint, ...], size_bytes: int | None
+) -> StateTrend:
+    times = [point.created_at_ms for point in points]
+    live = [point.live_rows for point in points if point.live_rows is not None]
+    is_live = len(live) == len(points)
+    rows = live if is_live else [point.rows for point in points]
+    skews = [(point.created_at_ms, point.skew) for point in points if point.skew is not None]
+    growth = growth_of(times, [point.size_bytes for point in points])
+    changes = [point.changed_bytes for point in points]
+    folds = sum(after < before for before, after in pairwise(changes)) if any(changes) else None
+    return StateTrend(
+        operator=uid,
+        state=name,
+        points=points,
+        rows=growth_of(times, rows),
+        is_of_live_rows=is_live,
+        size=growth,
+        skew=growth_of([at for at, _ in skews], [skew for _, skew in skews]),
+        folds=folds,
+        reaches=_size_forecast(growth, points[-1], size_bytes),
+    )
+
+
+def _size_forecast(
+    growth: Growth | None, newest: StatePoint | CheckpointPoint, size_bytes: int | None
+) -> Forecast | None:
+    if size_bytes is None:
+        return None
+    return forecast_of(
+        growth,
+        value=newest.size_bytes,
+        at_ms=newest.created_at_ms,
+        limit=size_bytes,
+        shown_limit=size_bytes,
+    )
+
+
+def _restore_forecast(
+    growth: Growth | None, points: list[CheckpointPoint], options: TrendOptions
+) -> Forecast | None:
+    limit_ms, rate = options.restore_ms, options.rate
+    if limit_ms is None or not points:
+        return None
+    newest = points[-1]
+    if rate is None:
+        return Forecast(limit=limit_ms, reason="the rate of a restore is not known")
+    if newest.largest_bytes is None:
+        return Forecast(limit=limit_ms, reason="the newest checkpoint cannot be restored so")
+    return forecast_of(
+        growth,
+        value=newest.largest_bytes,
+        at_ms=newest.created_at_ms,
+        limit=limit_ms / 1000 * rate,
+        shown_limit=limit_ms,
+    )
+
+
+def _by_growth(state: StateTrend) -> tuple[float, int, str, str]:
+    growth = state.size.per_day if state.size else 0.0
+    return -growth, -state.newest.size_bytes, state.operator, state.state
+
+
+def _written_for(entry: Entry) -> int:
+    """Return the id of the newest checkpoint for which a file of a state was written."""
+    layers = entry.layers if isinstance(entry, KeyedEntry) else ()
+    files = [data_file_id(handle.path) or 0 for handle in entry.handles]
+    return max((*files, *(layer.checkpoint_id for layer in layers)), default=0)
+
+
+def _planner(
+    newest: Manifest, selected: tuple[str | None, str | None], parallelism: int | None
+) -> Planner:
+    """Return a function that plans a restore of other checkpoints as of the newest one.
+
+    Raises ParallelismError if the newest checkpoint cannot be restored at the parallelism.
+    """
+    if parallelism is None:
+        operators, ranges = newest.operators, newest.ranges
+
+        def as_newest(manifest: Manifest) -> RestorePlan:
+            wanted = {uid: operators.parallelism_of(uid) for uid in manifest.uids}
+            return plan_restore(manifest, wanted, ranges=ranges)
+
+        return as_newest
+    target = RestoreTarget(parallelism=parallelism)
+    plan_target(newest, target)
+    return lambda manifest: plan_target(manifest, target)
+
+
+def _newest(catalog: Catalog, ids: list[int]) -> Manifest | None:
+    found = (_load(catalog, checkpoint_id) for checkpoint_id in reversed(ids))
+    return next((manifest for manifest in found if isinstance(manifest, Manifest)), None)
+
+
+def _load(catalog: Catalog, checkpoint_id: int) -> Manifest | UnreadCheckpoint | None:
+    """Return a manifest with its lists of files; None if it expired after the listing."""
+    try:
+        return catalog.manifest(checkpoint_id)
+    except CheckpointNotFoundError:
+        return None
+    except (CorruptionError, FormatVersionError) as error:
+        return UnreadCheckpoint(checkpoint_id, error.kind, str(error))
