@@ -12,7 +12,7 @@ All functions are pure, and draw in Unicode or ASCII. Numbers are formatted as i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -30,6 +30,7 @@ __all__ = [
     "duration",
     "key_group_bars",
     "range_text",
+    "signed",
     "size",
     "span_text",
     "spans",
@@ -116,6 +117,13 @@ def range_text(key_groups: KeyGroupRange | None, pen: Pen) -> str:
     if key_groups is None:
         return ""
     return span_text(key_groups.first, key_groups.last, pen)
+
+
+def signed(value: float, shown: Callable[[int], str]) -> str:
+    """Return a rounded number with its sign: ``+1.2 kB``, ``-3``, or ``0``."""
+    rounded = round(value)
+    sign = "-" if rounded < 0 else "+" if rounded > 0 else ""
+    return f"{sign}{shown(abs(rounded))}"
 
 
 def span_text(first: int, last: int, pen: Pen) -> str:

@@ -39,6 +39,7 @@ from statestore.ui.rescale import RATE, REQUEST_MS, rescale
 from statestore.ui.search import search
 from statestore.ui.sql import QueryLimits, sql, sql_answer, write_sql_csv
 from statestore.ui.timeline import newest, timeline
+from statestore.ui.trends import TrendQuery, trends
 
 with needs_extra("ui", "the pages of a store"):
     import uvicorn
@@ -155,6 +156,16 @@ def _views(
     return {
         "/": lambda request, query: timeline(
             store, _number(query, "before"), query.get("axis") or Axis.CHECKPOINTS
+        ),
+        "/trends": lambda request, query: trends(
+            store,
+            TrendQuery(
+                last=_number(query, "last"),
+                size=query.get("size", ""),
+                restore_time=query.get("restore_time", ""),
+                rate=_number(query, "rate"),
+                parallelism=_number(query, "parallelism"),
+            ),
         ),
         "/search": lambda request, query: search(
             store, query.get("q", ""), query.get("checkpoint") or "latest"

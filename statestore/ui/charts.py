@@ -164,32 +164,62 @@ def bars(name: str, rows: Rows, title: str, axis: Axis, *, is_share: bool = Fals
     )
 
 
-def lines(rows: Rows, axis: Axis) -> Chart:
+def lines(
+    name: str,
+    rows: Rows,
+    title: str,
+    axis: Axis,
+    *,
+    ahead: Rows = (),
+    number_format: str = "~s",
+) -> Chart:
     """Return a line for each state.
 
-    Rows have ``checkpoint``, ``at``, ``state``, ``bytes``, ``shown`` and ``text``.
+    Rows have ``checkpoint``, ``at``, ``state``, ``value``, ``shown`` and ``text``. Rows of
+    ``ahead`` continue a line with a dashed one inside an area: they have ``at``, ``state``,
+    ``value``, ``low``, ``high`` and ``text``, and require the axis of time.
     """
-    return Chart(
-        "sizes",
-        _framed(
-            {
-                "height": 200,
-                "data": {"values": _with_labels(rows)},
-                "mark": {"type": "line", "point": {"size": 50}},
-                "encoding": {
-                    "x": _horizontal(axis, [row["at"] for row in rows]),
-                    "y": {
-                        "field": "bytes",
-                        "type": "quantitative",
-                        "title": "bytes",
-                        "axis": _BYTES,
-                    },
-                    "color": {"field": "state", "title": "state"},
-                    **_hover("state", "shown", shown="size"),
-                },
-            }
-        ),
-    )
+    x = _horizontal(axis, [row["at"] for row in (*rows, *ahead)])
+    y = {"type": "quantitative", "title": title, "axis": {"format": number_format}}
+    color = {"field": "state", "type": "nominal", "sort": None, "title": "state"}
+    known = {
+        "data": {"values": _with_labels(rows)},
+        "mark": {"type": "line", "point": {"size": 50}},
+        "encoding": {
+            "x": x,
+            "y": {"field": "value", **y},
+            "color": color,
+            **_hover("state", "shown", shown=title),
+        },
+    }
+    layers = [known, *(_ahead_layers(ahead, x, y, color) if ahead else [])]
+    spec = {"layer": layers} if ahead else known
+    return Chart(name, _framed({"height": 200, **spec}))
+
+
+def _ahead_layers(
+    ahead: Rows, x: Mapping[str, Any], y: Mapping[str, Any], color: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the layers of an area and a dashed line."""
+    values = {"values": list(map(dict, ahead))}
+    text = {"description": {"field": "text"}, "tooltip": {"field": "text"}}
+    area = {
+        "data": values,
+        "mark": {"type": "area", "opacity": 0.15},
+        "encoding": {
+            "x": x,
+            "y": {"field": "low", **y},
+            "y2": {"field": "high"},
+            "color": color,
+            **text,
+        },
+    }
+    dashed = {
+        "data": values,
+        "mark": {"type": "line", "strokeDash": [5, 4]},
+        "encoding": {"x": x, "y": {"field": "value", **y}, "color": color, **text},
+    }
+    return [area, dashed]
 
 
 def heat(rows: Rows, what: str) -> Chart:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from statestore._version import __version__
-from statestore.cli.drawing import count, counted, duration, size, when
+from statestore.cli.drawing import count, counted, duration, signed, size, when
 from statestore.cli.output import value_text
 from statestore.errors import StateStoreError
 from statestore.extras import needs_extra
@@ -95,6 +95,8 @@ def _environment() -> Environment:
         "count": count,
         "counted": counted,
         "size": size,
+        "signed_count": lambda number: signed(number, count),
+        "signed_size": lambda number: signed(number, size),
         "span": duration,
         "time": _time,
         "iso": _iso,

@@ -17,6 +17,7 @@ from statestore.ui.questions import compare
 from statestore.ui.rescale import highest_parallelism, rescale
 from statestore.ui.static_charts import svg
 from statestore.ui.timeline import timeline
+from statestore.ui.trends import trends
 
 __all__ = ["write_report"]
 
@@ -34,17 +35,17 @@ def write_report(
 ) -> int:
     """Write the report atomically, and return its size in bytes.
 
-    It shows the newest checkpoints, the given checkpoint with its largest states, and a restore of
-    it at several parallelisms. With ``against``, it also shows the differences from that
-    checkpoint, for which the rows of both are read. ``progress`` receives the number of finished
-    parts and the total.
+    It shows the newest checkpoints, their trends, the given checkpoint with its largest states, and
+    a restore of it at several parallelisms. With ``against``, it also shows the differences from
+    that checkpoint, for which the rows of both are read. ``progress`` receives the number of
+    finished parts and the total.
 
     Raises InvalidArgumentError if the file cannot be written, and the errors of the parts.
     """
     manifest = store.manifest(which)
     largest = sorted(manifest.entries, key=lambda entry: -entry.size_bytes)[:_STATES]
     steps = _steps(manifest.parallelism, highest_parallelism(manifest))
-    total = 2 + len(largest) + len(steps) + (against is not None)
+    total = 3 + len(largest) + len(steps) + (against is not None)
     parts: list[str] = []
 
     def add(view: PageView) -> str:
@@ -54,6 +55,7 @@ def write_report(
 
     facts = {
         "timeline": add(timeline(store)),
+        "trends": add(trends(store)),
         "checkpoint": add(checkpoint(store, which)),
         "states": [
             add(state(store, which, entry.state.uid, entry.state.name)) for entry in largest

@@ -157,7 +157,7 @@ def _pictures(table_lines: Sequence[_Line], axis: Axis) -> dict[str, Any]:
         "phases": phases(spent, _PHASES, marks, axis) if spent else None,
         "written": bars("written", wrote, "bytes", axis) if wrote else None,
         "shares": bars("shares", shares, "changed share", axis, is_share=True) if shares else None,
-        "sizes": lines(_sizes(table_lines, times), axis) if table_lines else None,
+        "sizes": lines("sizes", _sizes(table_lines, times), "bytes", axis) if table_lines else None,
     }
 
 
@@ -192,7 +192,7 @@ def _sizes(table_lines: Sequence[_Line], times: Mapping[int, int]) -> list[dict[
                 "checkpoint": str(number),
                 "at": times[number],
                 "state": name,
-                "bytes": held,
+                "value": held,
                 "shown": size(held),
                 "text": f"checkpoint {number}, {name}: {size(held)}",
             }

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.slow
 SHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 VIEWS = {
     "timeline": "/",
+    "trends": "/trends?size=1GB&restore_time=10m",
     "checkpoint": "/checkpoint/latest",
     "state": "/checkpoint/latest/state?operator=totals&state=total",
     "rescale": "/checkpoint/3/rescale?parallelism=5",
@@ -213,6 +214,7 @@ def test_a_report_needs_no_server(
     page.get(f"file://{to}")
     assert page.title == "Checkpoint 3 · statestore"
     assert len(cells(page, "#checkpoints")) == 3
+    assert len(cells(page, "#growth")) == 4
     assert cells(page, "#differences")
     choice = page.find_element(By.CSS_SELECTOR, "#restores select")
     choice.send_keys("6")

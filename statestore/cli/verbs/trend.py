@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import click
@@ -11,7 +11,16 @@ import click
 from statestore.cli.arguments import SPAN, Bytes, BytesPerSecond
 from statestore.cli.checkpoints import rows_text
 from statestore.cli.command import Invocation, Verb, pass_invocation, state_options
-from statestore.cli.drawing import count, counted, duration, size, span_text, sparkline, when
+from statestore.cli.drawing import (
+    count,
+    counted,
+    duration,
+    signed,
+    size,
+    span_text,
+    sparkline,
+    when,
+)
 from statestore.cli.output import DRAWING_WIDTH, Output, Page, cell, progress_bar, table_of
 from statestore.cli.verbs.plan import Rate, kept_rate
 from statestore.errors import CorruptionError, FormatVersionError, StateStoreError
@@ -195,9 +204,9 @@ def _cells(page: Page, state: StateTrend) -> Sequence[str]:
     return (
         f"{state.operator}.{state.state}",
         held,
-        "" if rows is None else _signed(rows.per_day, count),
+        "" if rows is None else signed(rows.per_day, count),
         size(newest.size_bytes),
-        "" if growth is None else f"{_signed(growth.per_day, size)}{mark}",
+        "" if growth is None else f"{signed(growth.per_day, size)}{mark}",
         "" if growth is None else _bounds(growth),
         sparkline(sizes, width=sparks, pen=page.pen),
         "" if newest.skew is None else f"{newest.skew:.2f}",
@@ -205,20 +214,15 @@ def _cells(page: Page, state: StateTrend) -> Sequence[str]:
     )
 
 
-def _signed(value: float, shown: Callable[[int], str]) -> str:
-    text = shown(round(abs(value)))
-    return f"-{text}" if value < 0 else f"+{text}" if value > 0 else text
-
-
 def _bounds(growth: Growth) -> str:
-    return f"{_signed(growth.low_per_day, size)} to {_signed(growth.high_per_day, size)}"
+    return f"{signed(growth.low_per_day, size)} to {signed(growth.high_per_day, size)}"
 
 
 def _growth_text(growth: Growth | None) -> str:
     if growth is None:
         return ""
     return (
-        f", {_signed(growth.per_day, size)} a day ({_bounds(growth)}), based on "
+        f", {signed(growth.per_day, size)} a day ({_bounds(growth)}), based on "
         f"{counted(growth.points, 'checkpoint')} in {duration(growth.span_ms)}"
     )
 
@@ -231,7 +235,7 @@ def _write_restore(page: Page, found: FoundTrend) -> None:
     text = f"restore at parallelism {trend.parallelism}: {size(newest.largest_bytes)} in the "
     text += "largest subtask"
     if trend.largest is not None:
-        text += f", {_signed(trend.largest.per_day, size)} a day"
+        text += f", {signed(trend.largest.per_day, size)} a day"
     if newest.seconds is not None and trend.rate is not None:
         source = "as passed"
         if found.measured is not None:

@@ -1,0 +1,173 @@
+"""The page of trends in a real browser: the library's growth and forecasts, charts and the form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from statestore import StateStore
+from statestore.cli.drawing import count, signed, size
+from statestore.format.names import manifest_path
+from tests.support.retimed import retime
+from tests.ui.conftest import SCRIPT, Pages, cells, logged, text, until
+
+pytestmark = pytest.mark.slow
+
+RATE = 100e6
+COUNT = 8
+
+
+@pytest.fixture
+def grown(tmp_path: Path) -> StateStore:
+    """A checkpoint every 6 hours: a state that grows, one that stays, and offsets."""
+    store = StateStore.open(str(tmp_path / "grown"), table_format="parquet")
+    for number in range(1, COUNT + 1):
+        rows = pa.table({"k": [f"k{n}" for n in range(500 * number)], "v": range(500 * number)})
+        with store.snapshot(parallelism=2) as checkpoint:
+            checkpoint.write_keyed("orders", "totals", rows, key="k", max_parallelism=8)
+            if number == 1:
+                checkpoint.write_keyed("orders", SCRIPT, rows, key="k", max_parallelism=8)
+            else:
+                checkpoint.carry("orders", SCRIPT)
+            checkpoint.write_union("source", "offsets", [[{"o": number}], []])
+    retime(tmp_path / "grown")
+    return StateStore.open(str(tmp_path / "grown"))
+
+
+def spoken(page: webdriver.Chrome, chart: str) -> list[str]:
+    """Return the texts of the marks of a chart, in order, once it is drawn."""
+    css = f"#chart-{chart} svg [role=graphics-symbol]"
+    marks = until(page, lambda _: page.find_elements(By.CSS_SELECTOR, css))
+    return [str(mark.get_attribute("aria-label")) for mark in marks]
+
+
+def test_the_table_has_the_growth_of_the_library(
+    page: webdriver.Chrome, pages: Pages, grown: StateStore
+) -> None:
+    page.get(pages(grown))
+    page.find_element(By.LINK_TEXT, "Trends").click()
+    rows = until(page, lambda _: cells(page, "#growth"))
+    trend = grown.inspect.trend(rate=RATE)
+    assert [row[:2] for row in rows] == [[one.operator, one.state] for one in trend.states]
+    for row, one in zip(rows, trend.states, strict=True):
+        assert one.rows is not None
+        assert one.size is not None
+        assert row[2:10] == [
+            str(COUNT),
+            count(one.newest.live_rows or 0),
+            signed(one.rows.per_day, count),
+            size(one.newest.size_bytes),
+            *(
+                signed(value, size)
+                for value in (one.size.per_day, one.size.low_per_day, one.size.high_per_day)
+            ),
+            one.size.direction,
+        ]
+    assert [row[11] for row in rows] == ["new", "1.75 d", "new"]
+    assert trend.size is not None
+    newest = trend.checkpoints[-1]
+    assert text(page, "#total").startswith(
+        f"{size(newest.size_bytes)}, {signed(trend.size.per_day, size)} a day"
+    )
+    page.find_element(By.LINK_TEXT, "totals").click()
+    until(page, lambda _: text(page, "h1") == "orders · totals")
+
+
+def test_the_charts_have_each_state_at_each_checkpoint(
+    page: webdriver.Chrome, pages: Pages, grown: StateStore
+) -> None:
+    page.get(f"{pages(grown)}/trends")
+    trend = grown.inspect.trend()
+    sizes = spoken(page, "trend-bytes")
+    for one in trend.states:
+        for point in one.points:
+            shown = size(point.size_bytes)
+            assert f"checkpoint {point.checkpoint_id}, {one.operator}.{one.state}: {shown}" in sizes
+    ahead = [label for label in sizes if ": about " in label]
+    assert ahead
+    assert all(label.startswith("orders.totals: about ") for label in ahead)
+    assert f"checkpoint {COUNT}, orders.totals: {count(500 * COUNT)}" in spoken(page, "trend-rows")
+    skews = spoken(page, "trend-skew")
+    assert f"checkpoint 1, orders.totals: {trend.states[0].points[0].skew:.2f}" in skews
+    assert not any("offsets" in label for label in skews)
+    assert len(spoken(page, "trend-restore")) > COUNT
+    assert page.execute_script("return window.owned") is None
+
+
+def test_the_dashed_line_continues_the_growth(
+    page: webdriver.Chrome, pages: Pages, grown: StateStore
+) -> None:
+    page.get(f"{pages(grown)}/trends")
+    spoken(page, "trend-bytes")
+    script = """const view = document.querySelector("#chart-trend-bytes").view;
+        return view.scale("x").domain().map(Number)"""
+    first, last = page.execute_script(script)
+    times = [point.created_at_ms for point in grown.inspect.trend().checkpoints]
+    assert first <= times[0]
+    assert last == pytest.approx(times[-1] + 0.3 * (times[-1] - times[0]), abs=3_600_000)
+
+
+def test_the_form_forecasts_a_size_and_a_restore_time(
+    page: webdriver.Chrome, pages: Pages, grown: StateStore
+) -> None:
+    page.get(f"{pages(grown)}/trends")
+    wanted = 3 * grown.manifest().size_bytes
+    page.find_element(By.NAME, "size").send_keys(str(wanted))
+    page.find_element(By.NAME, "restore_time").send_keys("1s", Keys.ENTER)
+    until(page, lambda _: page.find_elements(By.ID, "reaches"))
+    trend = grown.inspect.trend(size_bytes=wanted, restore_time="1s", rate=RATE)
+    assert trend.reaches is not None
+    assert trend.restore_reaches is not None
+    script = """return [...document.querySelectorAll(arguments[0] + " time")].map(
+        time => Math.floor(new Date(time.dateTime) / 1000))"""
+    for css, one in (("#reaches", trend.reaches), ("#restore-reaches", trend.restore_reaches)):
+        expected = [one.at_ms, one.earliest_ms, one.latest_ms]
+        known = [at_ms // 1000 for at_ms in expected if at_ms is not None]
+        assert page.execute_script(script, css) == known
+        assert known or str(one.reason) in text(page, css)
+    rows = cells(page, "#growth")
+    assert [row[12] for row in rows][1:] == ["it does not clearly grow"] * 2
+    assert "size=" in page.current_url
+
+
+def test_few_checkpoints_say_so(page: webdriver.Chrome, pages: Pages, grown: StateStore) -> None:
+    page.get(f"{pages(grown)}/trends?last=4&size=1GB")
+    assert text(page, "#few") == "Not enough checkpoints: growth needs 5 at different times."
+    assert text(page, "#reaches") == "not enough checkpoints"
+    assert [row[4:10] for row in cells(page, "#growth")] == [
+        ["", row[5], "", "", "", ""] for row in cells(page, "#growth")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("size=much", "'much' is not a number of bytes"),
+        ("restore_time=soon", "'soon' is not a duration"),
+        ("last=0", "last must be a number of checkpoints above 0"),
+        ("rate=0", "a rate must be bytes per second above 0"),
+        ("parallelism=9", "parallelism 9 is above the stored max parallelism 8"),
+    ],
+)
+def test_an_invalid_field_is_explained_next_to_the_form(
+    page: webdriver.Chrome, pages: Pages, grown: StateStore, query: str, message: str
+) -> None:
+    page.get(f"{pages(grown)}/trends?{query}")
+    assert message in text(page, "[role=alert]")
+    assert page.find_elements(By.NAME, "size")
+    # The browser logs the status.
+    assert any("400" in entry["message"] for entry in logged(page))
+
+
+def test_an_unreadable_checkpoint_is_named(
+    page: webdriver.Chrome, pages: Pages, grown: StateStore, tmp_path: Path
+) -> None:
+    (tmp_path / "grown" / manifest_path(3)).write_bytes(b"{}")
+    page.get(f"{pages(grown)}/trends")
+    assert text(page, "p.bad").startswith("Checkpoint 3 cannot be read: ")
+    assert {row[2] for row in cells(page, "#growth")} == {str(COUNT - 1)}
