@@ -157,16 +157,7 @@ def _views(
         "/": lambda request, query: timeline(
             store, _number(query, "before"), query.get("axis") or Axis.CHECKPOINTS
         ),
-        "/trends": lambda request, query: trends(
-            store,
-            TrendQuery(
-                last=_number(query, "last"),
-                size=query.get("size", ""),
-                restore_time=query.get("restore_time", ""),
-                rate=_number(query, "rate"),
-                parallelism=_number(query, "parallelism"),
-            ),
-        ),
+        "/trends": lambda request, query: trends(store, _trend_query(query)),
         "/search": lambda request, query: search(
             store, query.get("q", ""), query.get("checkpoint") or "latest"
         ),
@@ -395,6 +386,16 @@ def _newest(store: StateStore) -> str | None:
     """Return the newest checkpoint as text: JavaScript numbers are exact only up to 2^53."""
     number = newest(store)
     return None if number is None else str(number)
+
+
+def _trend_query(query: Query) -> TrendQuery:
+    return TrendQuery(
+        last=_number(query, "last"),
+        size=query.get("size", ""),
+        restore_time=query.get("restore_time", ""),
+        rate=_number(query, "rate"),
+        parallelism=_number(query, "parallelism"),
+    )
 
 
 def _number(query: Query, name: str) -> int | None:
