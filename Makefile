@@ -48,7 +48,7 @@ PIP_FAILED = { echo "pip could not install the packages, for the reason above; c
 	"name a mirror in PIP_INDEX_URL or a proxy in HTTPS_PROXY, and repeat the command" >&2; exit 16; }
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo examples test fetch durations test-long test-ceph test-flink test-wheel test-spark test-versions test-newest compatibility quick kills kills-streaming endurance lint check races flips damages power histories fuzz simulate digests pythons protocol bench docs site vendor dist lock clean
+.PHONY: help demo cluster-demo examples notebooks test fetch durations test-long test-ceph test-flink test-wheel test-spark test-versions test-newest compatibility quick kills kills-streaming endurance lint check races flips damages power histories fuzz simulate digests pythons protocol bench docs site vendor dist lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -61,6 +61,9 @@ cluster-demo: $(READY) $(KAFKA) ## run the demo on a Spark cluster, Kafka and S3
 
 examples: $(READY) $(DELTA) ## run the notebooks in examples/, as the tests do
 	@$(WITH_JAVA) $(PY) -m pytest tests/test_examples.py $(ARGS)
+
+notebooks: $(READY) $(DELTA) ## run the notebooks in examples/, and store their outputs
+	@$(WITH_JAVA) $(PY) -m tests.support.notebooks
 
 # The files that take longest by tests/durations.json are started first, so that no worker has one of
 # them left when the others are done. All files of tests/services count as one. Three workers run on two cores, as tests wait for servers and
