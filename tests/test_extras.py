@@ -203,6 +203,7 @@ def test_a_missing_extra_is_named(extra: str, hidden: tuple[str, ...], tmp_path:
         assert f"install the extra {extra!r}: {install_hint(extra)}" in text, statement
 
 
+@pytest.mark.slow
 def test_the_core_needs_no_extra(tmp_path: Path) -> None:
     hidden = {package for by_hidden in NEEDED.values() for some in by_hidden for package in some}
     hidden |= {"markupsafe", "aiohttp"}

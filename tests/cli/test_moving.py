@@ -68,6 +68,7 @@ def test_a_purge_names_replaced_checkpoints_and_the_check_names_remaining_ones(
     assert nothing.stdout.startswith("no kept checkpoint of")
 
 
+@pytest.mark.slow
 def test_a_subject_is_forgotten_in_all_operators(run: Run, damaged: Path) -> None:
     words = ("forget", "--key", "country=DE", "--store", damaged)
     planned = document(run(*words, "--dry-run", "--output", "json"))

@@ -69,6 +69,7 @@ def test_null_keys_and_duplicates_are_counted(
     assert list(checked.null_key_examples) == nulls[:3]
 
 
+@pytest.mark.slow
 def test_duplicates_far_apart_are_found_on_disk() -> None:
     """The rows do not fit in memory, and equal ones are in different runs of the sort."""
     rows = [(f"{number:060}", 0) for number in range(3000)]

@@ -62,6 +62,7 @@ def listed(manifest: Manifest) -> tuple[Manifest, Store]:
     return manifest_from_json(raw, name="m.json", read=store.read), store
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(manifests())
 def test_files_in_lists_equal_those_in_the_manifest(manifest: Manifest) -> None:

@@ -166,6 +166,7 @@ def test_rows_that_fit_in_memory_never_use_the_disk(
         [*key_group_pieces([table], state_of(), 1, 100)]
 
 
+@pytest.mark.slow
 def test_the_folder_is_deleted_after_an_error(temporary: Path) -> None:
     """This also holds if the input fails or the reader stops early."""
 
@@ -265,6 +266,7 @@ def test_any_budget_gives_the_same_files(
     assert sorted(temporary.iterdir()) == sorted(folders)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory_bytes", [4000, IN_MEMORY])
 def test_an_upsert_and_delete_of_one_row_are_refused_across_pieces(
     tmp_path: Path, memory_bytes: int
@@ -329,6 +331,7 @@ except StorageError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_a_storage_error(tmp_path: Path) -> None:
     """The operating system refuses the bytes. The last checkpoint stays, and no temporary file
     does.

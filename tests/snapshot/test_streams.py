@@ -193,6 +193,7 @@ def test_restored_rows_are_accepted_unchanged(tmp_path: Path) -> None:
     assert store.restore().keyed("u", "s").get(1) == [{"k": 1, "v": "a", "t": 0}]
 
 
+@pytest.mark.slow
 def test_values_for_a_filter_from_an_iterator_apply_to_every_batch(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path), table_format="parquet")
     elements = [{"p": number % 3} for number in range(200_000)]

@@ -351,6 +351,7 @@ def test_an_unknown_file_system_hides_only_its_operator(tmp_path: Path) -> None:
     assert "viewfs://" in operator.problem
 
 
+@pytest.mark.slow
 def test_a_file_system_that_does_not_respond_is_named(tmp_path: Path) -> None:
     """The error also explains how to use files that were copied from there."""
 

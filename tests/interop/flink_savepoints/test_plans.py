@@ -86,6 +86,7 @@ def states_of(
                 yield operator, state, operators[operator.operator_id]
 
 
+@pytest.mark.slow
 def test_states_of_published_plans_are_those_of_their_savepoints(published: Published) -> None:
     """Each supported operator: its uid, all its states, their types, and its key groups."""
     found = 0
@@ -198,6 +199,7 @@ def without_kind(entry: tuple[Any, ...], operator: PlanOperator) -> tuple[Any, .
     return (*place, value)
 
 
+@pytest.mark.slow
 def test_real_entries_become_tables_and_the_same_entries(
     published: Published, tmp_path: Path
 ) -> None:
@@ -342,6 +344,7 @@ def test_a_value_that_does_not_fit_is_named_and_nothing_is_written(
     assert not Path(store.url).exists()
 
 
+@pytest.mark.slow
 def test_a_stream_that_does_not_fit_in_memory_is_checked_row_by_row(
     plan: FlinkPlan, tmp_path: Path
 ) -> None:
@@ -519,6 +522,7 @@ def test_a_plan_whose_nodes_are_not_distinct_is_refused(other: int) -> None:
         parse_flink_plan(json.dumps(document).encode(), "plan.json")
 
 
+@pytest.mark.slow
 def test_every_damaged_member_of_a_plan_is_an_error_with_a_type(plan: FlinkPlan) -> None:
     """Each value in the plan is replaced, one after another, and each member is removed."""
     outcomes: set[int | str] = set()

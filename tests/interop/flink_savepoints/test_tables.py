@@ -73,6 +73,7 @@ def test_no_operator_is_hidden(savepoint: str, store: StateStore) -> None:
     assert len(states) == 82
 
 
+@pytest.mark.slow
 def test_a_sorted_map_of_top_n_has_a_column(store: StateStore) -> None:
     sums: Counter[tuple[int, str | None]] = Counter()
     for n in NUMBERS:
