@@ -23,6 +23,9 @@ __all__ = ["Job"]
 _PATIENCE_S = 300
 # Options of the other tests' short-lived JVMs: this one has a user's compiler and collector.
 _NOT_INHERITED = ("SPARK_SUBMIT_OPTS", "SPARK_DIST_CLASSPATH")
+# PySpark keeps a thread for each start of the query, and Arrow's default allocator keeps memory for
+# each thread.
+_ALLOCATOR = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
 
 
 class Job:
@@ -43,7 +46,7 @@ class Job:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=environment | {"TMPDIR": str(self.temporary)},
+                env=environment | _ALLOCATOR | {"TMPDIR": str(self.temporary)},
                 start_new_session=True,
                 text=True,
             )
