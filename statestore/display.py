@@ -150,14 +150,17 @@ def amount(size_bytes: int, files: int) -> str:
     return f"{size(size_bytes)} in {counted(files, 'file')}"
 
 
-def duration(milliseconds: int) -> str:
+def duration(milliseconds: float) -> str:
     """Return a duration in its largest unit, rounded to three significant digits.
 
-    Examples are ``350 ms``, ``5.61 s``, ``4 min`` and ``1,234 d``.
+    Examples are ``350 ms``, ``5.61 s``, ``4 min`` and ``1,234 d``. A duration that rounds to a
+    larger unit has that unit: 59,999 ms are ``1 min``.
     """
-    length, unit = next((span for span in _SPANS if abs(milliseconds) >= span[0]), _SPANS[-1])
-    value = milliseconds / length
-    return f"{value:.3g} {unit}" if abs(value) < 999.5 else f"{value:,.0f} {unit}"
+    length, _ = _span(milliseconds)
+    rounded = _rounded(milliseconds / length) * length
+    length, unit = _span(rounded)
+    value = rounded / length
+    return f"{value:.3g} {unit}" if abs(value) < 1000 else f"{value:,.0f} {unit}"
 
 
 def when(milliseconds: int) -> str:
@@ -166,6 +169,15 @@ def when(milliseconds: int) -> str:
         return f"{milliseconds} ms"
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _span(milliseconds: float) -> tuple[int, str]:
+    """Return the largest unit that is not longer, with its length in milliseconds."""
+    return next((span for span in _SPANS if abs(milliseconds) >= span[0]), _SPANS[-1])
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}") if abs(value) < 1000 else round(value)
 
 
 def _svg(lines: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from itertools import count
 from typing import Final, TypeVar
 
 from statestore import errors
+from statestore.display import duration
 from statestore.errors import (
     CommitConflictError,
     InvalidArgumentError,
@@ -122,7 +123,7 @@ def run_with_restarts(
             wait = state.backoff_ms(now) if is_new else 1
             say(
                 f"attempt {attempt} failed: {brief(error)}\n"
-                f"attempt {attempt + 1} begins in {wait / 1000:g} s"
+                f"attempt {attempt + 1} begins in {duration(wait)}"
             )
         _wait_until(now + wait, clock)
         if prepare is not None:

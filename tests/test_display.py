@@ -236,14 +236,19 @@ def test_a_key_shows_its_rows(tmp_path: Path) -> None:
         (1_000, "1 s"),
         (5_606, "5.61 s"),
         (-5_606, "-5.61 s"),
-        (59_999, "60 s"),
+        (59_949, "59.9 s"),
+        (59_950, "1 min"),
+        (59_999, "1 min"),
         (119_000, "1.98 min"),
-        (86_399_999, "24 h"),
+        (3_599_999, "1 h"),
+        (86_399_999, "1 d"),
+        (999.7, "1 s"),
+        (0.25, "0.25 ms"),
         (150 * 60_000, "2.5 h"),
         (12 * 86_400_000, "12 d"),
         (86_400_000 * 999 + 80_000_000, "1,000 d"),
         (86_400_000 * 12_345, "12,345 d"),
     ],
 )
-def test_a_duration_is_rounded_to_three_digits(milliseconds: int, shown: str) -> None:
+def test_a_duration_is_rounded_to_three_digits(milliseconds: float, shown: str) -> None:
     assert duration(milliseconds) == shown

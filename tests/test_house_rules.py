@@ -7,6 +7,8 @@ import inspect
 import re
 from typing import TYPE_CHECKING
 
+import pytest
+
 import statestore
 from statestore.api.inspection import StoreInspection
 from statestore.api.maintenance import StoreMaintenance
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
 
 MODULE_LINES = 560  # without the docstrings of functions, which are long where much is public
 FUNCTION_LINES = 50  # of code: a long signature and its docstring are not hard to follow
+
+FORMATS_DURATIONS = ("statestore.display", "statestore.durations")
+UNIT_OF_TIME = re.compile(r" (?:ms|s|min|h|d|seconds?|minutes|hours|days)\b")
+NAME_OF_DURATION = re.compile(r"(?:\b|_)(?:ms|s|seconds|milliseconds|minutes|elapsed|took)$")
+FORMAT_OF_NUMBER = re.compile(r":[^:}]*[,efg]\}")
 
 PRODUCT = ("statestore", "jobs", "bench")
 EVERYTHING = (*PRODUCT, "tests")
@@ -61,6 +68,56 @@ def test_no_error_is_swallowed() -> None:
         if isinstance(node, ast.ExceptHandler) and is_silent(node)
     ]
     assert silent == []
+
+
+def test_durations_are_formatted_in_one_place() -> None:
+    """``display.duration`` rounds for people, and ``duration_text`` is exact for settings."""
+    found = [
+        f"{m.name}, line {node.lineno}"
+        for m in modules("statestore", "jobs")
+        if m.name not in FORMATS_DURATIONS
+        for node in m.nodes
+        if isinstance(node, ast.JoinedStr) and formats_a_duration(node)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ('f"{wait / 1000:g} s"', True),
+        ('f"took {x:.1f} seconds"', True),
+        ('f"{limit_ms} ms"', True),
+        ('f"{seconds:.3g}"', True),
+        ('f"{began.took_ms:,}"', True),
+        ('f"{duration(took_ms)} ago"', False),
+        ('f"{name}s"', False),
+        ('f"{rate}/s"', False),
+        ('f"{length_ms}ms"', False),
+        ('f"not {limit_s!r:.80}"', False),
+    ],
+)
+def test_the_rule_for_durations_finds_them(source: str, found: bool) -> None:
+    node = ast.parse(source, mode="eval").body
+    assert isinstance(node, ast.JoinedStr)
+    assert formats_a_duration(node) == found
+
+
+def formats_a_duration(text: ast.JoinedStr) -> bool:
+    """Say whether an f-string has a number with a unit of time, or a duration's own format.
+
+    ``500ms`` without a blank is the exact form of settings and documents.
+    """
+    for value, after in zip(text.values, [*text.values[1:], None], strict=True):
+        if not isinstance(value, ast.FormattedValue):
+            continue
+        follows = after.value if isinstance(after, ast.Constant) else ""
+        if UNIT_OF_TIME.match(str(follows)):
+            return True
+        formatted = value.format_spec is not None and FORMAT_OF_NUMBER.search(ast.unparse(value))
+        if formatted and NAME_OF_DURATION.search(ast.unparse(value.value)):
+            return True
+    return False
 
 
 def code_lines(module: Module) -> int:

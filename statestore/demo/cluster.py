@@ -29,6 +29,7 @@ from typing import Any
 import pyspark
 
 from statestore.demo.orders import STATE, UID
+from statestore.display import duration
 from statestore.errors import StateStoreError, StorageError
 from statestore.extras import needs_extra
 from statestore.spark.session import default_settings
@@ -121,7 +122,7 @@ def _print_run(number: int, done: dict[str, Any], seconds: float) -> None:
         f"   wrote      checkpoint {done['checkpoint']}, {extent}: {written['rows']:,} rows, "
         f"{written['bytes']:,} bytes in {written['files']} files"
     )
-    print(f"   took       {seconds:.0f} s, most of it to start Spark\n", flush=True)
+    print(f"   took       {duration(1000 * seconds)}, most of it to start Spark\n", flush=True)
 
 
 def _print_check(place: Place, ledger: Ledger) -> bool:

@@ -48,6 +48,7 @@ from statestore.demo.story_comparison import (
     compare,
 )
 from statestore.demo.teller import Teller
+from statestore.display import duration
 from statestore.errors import StorageError
 from statestore.spark.session import spark_session
 from statestore.storage import open_storage
@@ -309,7 +310,7 @@ def _print_end(demo: Demo, job: Job, seconds: float) -> None:
     demo.teller.say(
         f"{job.consumed:,} flights consumed. {unkeyed:,} of them have no tail number; the "
         "state unkeyed counts them.\n"
-        f"The demo took {seconds:.0f} seconds. The store is kept; to look at it, run\n"
+        f"The demo took {duration(1000 * seconds)}. The store is kept; to look at it, run\n"
         "\n"
         f"   {command}"
     )

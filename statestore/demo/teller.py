@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from statestore.cli.drawing import ASCII, UNICODE, key_group_bars
+from statestore.display import duration
 from statestore.errors import InvalidArgumentError
 
 __all__ = ["Teller"]
@@ -87,7 +88,8 @@ class Teller:
         self._bar.advance(self._task)
         if self._bar.disable:
             count = f"[{self._done}/{self._steps}]" if self._steps else f"[{self._done}]"
-            print(f"{count} {what}: {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
+            took = duration(1000 * (time.monotonic() - began))
+            print(f"{count} {what}: {took}", file=sys.stderr, flush=True)
 
     def say(self, text: str) -> None:
         """Print a paragraph."""

@@ -103,7 +103,7 @@ class TimeToLive:
 
     def __str__(self) -> str:
         """Return the TTL as text."""
-        return f"{self.duration_ms} ms after {self.column}, {self.update}, {self.visibility}"
+        return f"{self.duration} after {self.column}, {self.update}, {self.visibility}"
 
 
 def is_expired(timestamp_ms: int, ttl_ms: int, now_ms: int) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Final
 
+from statestore.durations import duration_text
 from statestore.errors import InvalidArgumentError, SettingsError
 from statestore.jobgraph.restart import (
     LONGEST_MS,
@@ -166,5 +167,7 @@ def duration_ms(text: str) -> int:
             f"{text!r} is not a duration of 0 or more: write '10 s', '500 ms', '1 h' or 'PT10S'"
         )
     if nanos // 10**6 > LONGEST_MS:
-        raise SettingsError(f"{text!r} is longer than {LONGEST_MS} ms; use a shorter duration")
+        raise SettingsError(
+            f"{text!r} is longer than {duration_text(LONGEST_MS)}; use a shorter duration"
+        )
     return nanos // 10**6

@@ -217,14 +217,14 @@ def choose_parallelism(options: Sequence[Compared]) -> tuple[int, str]:
         reason = (
             "the smallest largest subtask"
             if options[0].seconds is None
-            else "the least expected seconds"
+            else "the least expected time"
         )
         best, alike = _best_option(options, _slowness, _noise_limit(options[0]))
         return best.parallelism, reason + alike
     most = max(SLOWER * fastest, fastest + _noise_limit(options[0]))
     near = [option for option in options if _slowness(option) <= most]
     best, alike = _best_option(near, lambda option: option.money or 0.0)
-    measure = "bytes of the largest subtask" if options[0].seconds is None else "expected seconds"
+    measure = "bytes of the largest subtask" if options[0].seconds is None else "expected time"
     return (
         best.parallelism,
         f"the lowest cost among those within {SLOWER} times the least {measure}{alike}",

@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from statestore.display import duration
 from statestore.errors import QueryStoppedError
 from statestore.extras import needs_extra
 
@@ -205,7 +206,7 @@ class QueryWatch:
 
     def __init__(self, time_limit_s: float | None, cancelled: threading.Event | None) -> None:
         """Start the clock."""
-        self._limit = time_limit_s
+        self._limit_ms = 1000 * (time_limit_s or 0)
         self._deadline = None if time_limit_s is None else time.monotonic() + time_limit_s
         self._cancelled = cancelled
         self._ended = threading.Event()
@@ -221,7 +222,7 @@ class QueryWatch:
             )
         if self._deadline is not None and time.monotonic() > self._deadline:
             return QueryStoppedError(
-                f"the query exceeded its time limit of {self._limit:g} s and was stopped; "
+                f"the query exceeded its time limit of {duration(self._limit_ms)} and was stopped; "
                 "read fewer rows, or raise the limit"
             )
         return None

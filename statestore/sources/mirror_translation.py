@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from statestore.display import duration
 from statestore.sources.mirror_records import MirrorCheckpoint, OffsetSync
 from statestore.sources.offsets import SourceOffset
 
@@ -85,7 +86,8 @@ class Translation:
             return self._timed(end, None, "the target has no record that is as new")
         offset, found_ms = found
         gap_ms = found_ms - timestamp_ms
-        return self._timed(offset, gap_ms, f"the next record is {gap_ms:,} ms after the source's")
+        reason = f"the next record is {duration(gap_ms)} after the source's"
+        return self._timed(offset, gap_ms, reason)
 
     def at_end(self, end: int) -> Translation:
         """Return this translation with the end of the target, if the source was read completely."""

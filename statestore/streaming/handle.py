@@ -17,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import Row, StructType, TimestampType
 
+from statestore.display import duration
+from statestore.durations import duration_text
 from statestore.errors import InvalidArgumentError
 from statestore.format.state import StateKind
 from statestore.rows.lossless_cast import (
@@ -51,7 +53,7 @@ class Variable:
     def __str__(self) -> str:
         """Return its description for messages."""
         keys = "" if self.entry is None else f"{self.entry.simpleString()} to "
-        life = "" if self.ttl_ms is None else f", TTL {self.ttl_ms} ms"
+        life = "" if self.ttl_ms is None else f", TTL {duration_text(self.ttl_ms)}"
         return f"{self.kind} state {self.name!r} of {keys}{self.value.simpleString()}{life}"
 
 
@@ -473,7 +475,7 @@ class _Declaring(Handle):
             )
         if ttl_ms is not None and ttl_ms <= 0:
             raise InvalidArgumentError(
-                f"state {name!r} has a TTL of {ttl_ms} ms, but a TTL must be positive"
+                f"state {name!r} has the TTL {duration(ttl_ms)}, but a TTL must be positive"
             )
         variable = Variable(
             name,

@@ -93,7 +93,7 @@ def test_compare_shows_every_option_and_the_best(run: Run, fraud: Path) -> None:
     assert found["options"][0]["money"] is None
     done = run(*given)
     assert f"recommended parallelism {known.chosen}: " in done.stdout
-    assert "seconds: unknown; pass --rate 200MB/s" in done.stdout
+    assert "time: unknown; pass --rate 200MB/s" in done.stdout
     assert re.search(rf"^-> +{known.chosen} ", done.stdout, re.MULTILINE)
 
 
@@ -105,7 +105,7 @@ def test_compare_with_prices(run: Run, fraud: Path) -> None:
     found = document(run(*given, "--rate", "200MB/s", "--output", "json"))["comparison"]
     assert Prices.of(found["prices"]).currency == "USD"
     assert found["chosen"] in (2, 4, 8)
-    assert "subtask hours are not included because the seconds are unknown" in run(*given).stdout
+    assert "subtask hours are not included because the time is unknown" in run(*given).stdout
 
 
 def test_compare_on_hosts(run: Run, fraud: Path) -> None:

@@ -84,7 +84,7 @@ def test_a_ttl_accepts_strings_and_has_flinks_defaults() -> None:
     other = TimeToLive("5ms", "at", *given_strings)
     assert other.update is TtlUpdate.ON_READ_AND_WRITE
     assert not other.hides
-    assert str(plain) == "5 ms after at, on_create_and_write, never_return_expired"
+    assert str(plain) == "5ms after at, on_create_and_write, never_return_expired"
 
 
 @pytest.mark.parametrize(

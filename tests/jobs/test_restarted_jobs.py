@@ -131,7 +131,7 @@ def rows(spark: SparkSession, tmp_path: Path) -> Path:
 def failure(err: str) -> str:
     """Return the reason why attempt 1 failed, from stderr, which also contains Spark's log."""
     said = re.search(
-        r"^attempt 1 failed: (.*)\nattempt 2 begins in 0\.1 s: "
+        r"^attempt 1 failed: (.*)\nattempt 2 begins in 100 ms: "
         r"the job then reads the settings file again",
         err,
         re.MULTILINE,

@@ -201,7 +201,7 @@ ENDLESS = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000)
 
 
 def test_a_time_limit_stops_a_query(store: StateStore) -> None:
-    with pytest.raises(QueryStoppedError, match=r"exceeded its time limit of 0\.3 s"):
+    with pytest.raises(QueryStoppedError, match=r"exceeded its time limit of 300 ms"):
         store.query(ENDLESS, time_limit="300ms")
     for wrong in ("0", timedelta(-1)):
         with pytest.raises(InvalidArgumentError, match=r"more than 0 seconds|is negative"):

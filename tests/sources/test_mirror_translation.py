@@ -277,7 +277,7 @@ def test_by_timestamp() -> None:
     assert unknown.reason == "no offset sync is at or before it: the first one is at 9"
     found = unknown.by_timestamp(1_000, (40, 2_500), 60)
     assert (found.precision, found.offset, found.gap_ms) == (Precision.BY_TIMESTAMP, 40, 1_500)
-    assert found.reason == "by timestamp: the next record is 1,500 ms after the source's"
+    assert found.reason == "by timestamp: the next record is 1.5 s after the source's"
     late = unknown.by_timestamp(1_000, None, 60)
     assert (late.offset, late.gap_ms, late.read_again) == (60, None, None)
     assert unknown.at_end(60).offset == 60

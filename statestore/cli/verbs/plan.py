@@ -27,7 +27,7 @@ from statestore.cli.checkpoints import (
     write_subtasks,
 )
 from statestore.cli.command import Invocation, Verb, checkpoint_argument, pass_invocation
-from statestore.cli.drawing import amount, count, size, when
+from statestore.cli.drawing import amount, count, duration, size, when
 from statestore.cli.graphs import write_matching
 from statestore.cli.output import Output, Page, cell, table_of
 from statestore.errors import InvalidArgumentError, SettingsError
@@ -95,7 +95,7 @@ class _Numbers(click.ParamType[Any]):
         "ranges next to balanced ones. With a job graph: the operators that find state or start "
         "empty, the state that would be dropped, and the uid that would keep it. With --compare, "
         "for each parallelism: the bytes that move (to another host with --hosts, otherwise to "
-        "another subtask), the largest subtask, files and requests, the seconds, and with "
+        "another subtask), the largest subtask, files and requests, the time, and with "
         "--prices the cost. Seconds are based on --rate, or on the rate of your last restore of "
         "this store on this machine. The recommended parallelism takes the least time. With "
         "prices it has the lowest cost among those that take at most 1.5 times the least time."
@@ -287,7 +287,7 @@ def write_comparison(page: Page, compared: ComparedPlans) -> None:
     )
     page.table(_table(found))
     page.line(f"moved: {_moved(found)}")
-    page.line(f"seconds: {_seconds(compared)}")
+    page.line(f"time: {_time(compared)}")
     if found.prices is not None:
         page.line(f"cost: {_money(found)}")
     page.line(f"recommended parallelism {found.chosen}: {found.why}", "bold")
@@ -296,7 +296,7 @@ def write_comparison(page: Page, compared: ComparedPlans) -> None:
 def _table(found: Comparison) -> Any:
     prices = found.prices
     columns = ["", "parallelism", "moved", "largest subtask", "read", "files", "requests"]
-    columns += ["seconds"] if found.rate is not None else []
+    columns += ["time"] if found.rate is not None else []
     columns += [f"cost {prices.currency}".strip()] if prices is not None else []
     table = table_of(*columns, right={*columns[1:]})
     for option in found.options:
@@ -314,7 +314,7 @@ def _row(one: Compared) -> Sequence[str]:
         count(one.files),
         count(one.requests),
     ]
-    row += [] if one.seconds is None else ["<0.01" if one.seconds < 0.01 else f"{one.seconds:.3g}"]
+    row += [] if one.seconds is None else [duration(1000 * one.seconds)]
     return row if one.money is None else [*row, f"{one.money:.4g}"]
 
 
@@ -327,7 +327,7 @@ def _moved(found: Comparison) -> str:
     return "bytes that another subtask owned in the checkpoint"
 
 
-def _seconds(result: ComparedPlans) -> str:
+def _time(result: ComparedPlans) -> str:
     rate, measured = result.comparison.rate, result.measured
     if rate is None:
         return "unknown; pass --rate 200MB/s, or run 'statestore restore' once"
@@ -352,7 +352,7 @@ def _money(found: Comparison) -> str:
     parts = [f"{value:g}{unit} per {what}" for what, value in named.items() if value]
     text = ", ".join(parts) or "all prices are 0"
     if prices.per_subtask_hour and found.rate is None:
-        text += "; subtask hours are not included because the seconds are unknown"
+        text += "; subtask hours are not included because the time is unknown"
     return text
 
 
