@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -115,9 +115,7 @@ class KeyStates:
         ]
         tables = (
             text(str(state.entry.state))
-            + html_table(
-                state.table.schema.names, map(tuple, map(dict.values, display_rows(state.table)))
-            )
+            + html_table(state.table.schema.names, map(_cells, display_rows(state.table)))
             for state in self.states
             if state.rows
         )
@@ -128,6 +126,11 @@ class KeyStates:
             f"checkpoint {self.checkpoint_id}: {counted(self.rows, 'row')} of the key in "
             f"{counted(len(self.states), 'state')}"
         )
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the values of a row; a table would show None as missing."""
+    return tuple("null" if value is None else value for value in row.values())
 
 
 def key_states(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from click.testing import Result
 
@@ -145,3 +146,28 @@ def test_history_marks_where_a_key_changed(run: Run, store: StateStore) -> None:
     assert "no such state, or a different key type" in late
     gone = run("history", "u2", "--operator", "u", "--state", "x", "--store", "s")
     assert (gone.exit_code, gone.stdout) == (10, "")
+
+
+def test_null_is_shown_alike_everywhere(run: Run, tmp_path: Path) -> None:
+    """``get`` of one state and of all, ``history``, ``query`` and ``as-of``."""
+    nulls = StateStore.open(str(tmp_path / "n"), table_format="parquet")
+    table = pa.table({"k": ["a", "b"], "v": pa.array([None, None], pa.int64()), "w": ["", "x"]})
+    for rows in (1, 2):
+        with nulls.snapshot(parallelism=1) as checkpoint:
+            checkpoint.write_keyed("u", "s", table[:rows], key="k", max_parallelism=4)
+    state = ("--operator", "u", "--state", "s", "--store", "n")
+
+    def last(*words: str) -> str:
+        done = run(*words)
+        assert (done.exit_code, done.stderr) == (0, "")
+        return str(done.stdout.splitlines()[-1])
+
+    assert last("get", "b", *state).split() == ["b", "null", "x"]
+    assert last("get", "b", "--store", "n").endswith("k b, v null, w x")
+    assert last("history", "b", *state).endswith("v null, w x")
+    assert last("query", "SELECT * FROM s WHERE k = 'b'", "--store", "n").split()[-3:] == [
+        *("b", "null", "x")
+    ]
+    joined = [line.split() for line in run("as-of", "1", "2", *state).stdout.splitlines()[3:]]
+    # An empty value, a null, and nothing in the columns of a checkpoint without the row.
+    assert joined == [["added", "b", "null", "x"], ["same", "a", "null", "null"]]

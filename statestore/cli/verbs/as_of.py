@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import click
@@ -31,9 +32,10 @@ __all__ = ["Joined", "KeyHistoryResult", "join_checkpoints", "show_history"]
         "A keyed state at checkpoint A compared with the same state at checkpoint B. There is one "
         "line for each key, with its namespace and entry columns. The line shows the outcome "
         "(same, changed, added or removed) and each value column as NAME_a and NAME_b. A value is "
-        "empty if that checkpoint has no such row. Different rows come first, then equal rows. At "
-        "most 1,000 lines are shown unless --limit says otherwise; the counts above them cover "
-        "all rows. A and B are checkpoint numbers, savepoint names or latest."
+        "empty if that checkpoint has no such row, and null if the row has a null. Different rows "
+        "come first, then equal rows. At most 1,000 lines are shown unless --limit says "
+        "otherwise; the counts above them cover all rows. A and B are checkpoint numbers, "
+        "savepoint names or latest."
     ),
     examples=(
         "statestore as-of 1 2 --operator totals-by-user --state totals --limit 5 --store ./fraud",
@@ -83,6 +85,7 @@ def join_checkpoints(
             is_cut=bool(limit) and told > limit,
             left_out_a=left_out_of(manifests[0].left_out, uid, name),
             left_out_b=left_out_of(manifests[1].left_out, uid, name),
+            identity=manifests[0].keyed_entry(uid, name).state.identity,
         ),
         write_joined,
     )
@@ -143,6 +146,7 @@ class Joined:
     is_cut: bool
     left_out_a: tuple[LeftOutState, ...]
     left_out_b: tuple[LeftOutState, ...]
+    identity: tuple[str, ...] = field(repr=False)
 
 
 def write_joined(page: Page, joined: Joined) -> None:
@@ -153,7 +157,19 @@ def write_joined(page: Page, joined: Joined) -> None:
     write_left_out(page, joined.left_out_a, indent="  a: ")
     write_left_out(page, joined.left_out_b, indent="  b: ")
     names = [column.name for column in joined.columns]
-    write_rows(page, names, [map(_text, row) for row in joined.rows], is_cut=joined.is_cut)
+    rows = [_texts(joined, names, row) for row in joined.rows]
+    write_rows(page, names, rows, is_cut=joined.is_cut)
+
+
+def _texts(joined: Joined, names: Sequence[str], row: Sequence[Any]) -> list[str]:
+    """Return the cells of a row; the values of a side without the row are empty."""
+    lacking = {"added": "_a", "removed": "_b"}.get(row[names.index(CHANGE)])
+    return [
+        ""
+        if lacking and name.endswith(lacking) and name not in joined.identity
+        else value_text(value)
+        for name, value in zip(names, row, strict=True)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +185,7 @@ class KeyHistoryResult:
 
 def write_history(page: Page, result: KeyHistoryResult) -> None:
     """Write it as text."""
-    key = ", ".join(f"{name} {_text(value)}" for name, value in result.key.items())
+    key = ", ".join(f"{name} {value_text(value)}" for name, value in result.key.items())
     page.line(
         f"state {result.state} of operator {result.operator} of {result.store}: {key}", "bold"
     )
@@ -188,11 +204,7 @@ def _rows(one: KeyAt, key: dict[str, Any]) -> tuple[str, str]:
     if one.rows is None:
         return "", "no such state, or a different key type"
     rows = [
-        ", ".join(f"{name} {_text(value)}" for name, value in row.items() if name not in key)
+        ", ".join(f"{name} {value_text(value)}" for name, value in row.items() if name not in key)
         for row in one.rows
     ]
     return count(len(rows)), "; ".join(rows)
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else value_text(value)
