@@ -1,7 +1,7 @@
 """Write results to stdout and everything else to stderr, in whole lines.
 
 On a terminal, text is colored, and drawings use its width. Elsewhere text has no colors, drawings
-are 100 columns wide, tables are as wide as necessary, and nothing is cut off or omitted.
+are 100 columns wide, tables are as wide as necessary, and no text is cut off.
 """
 
 from __future__ import annotations
@@ -50,12 +50,14 @@ __all__ = [
     "report",
     "table_of",
     "value_text",
+    "write_first",
     "write_rows",
 ]
 
 T = TypeVar("T")
 
 DRAWING_WIDTH = 100
+MOST_NAMES = 5
 UNLIMITED = 100_000
 
 
@@ -148,6 +150,14 @@ def value_text(value: Any) -> str:
     """Format a column value for a cell: text is unchanged, anything else is JSON."""
     plain = json_document(value)
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+def write_first(page: Page, names: Sequence[str], *, indent: str) -> None:
+    """Write the first five names, and how many more there are; JSON has all of them."""
+    for name in names[:MOST_NAMES]:
+        page.line(f"{indent}{name}")
+    if len(names) > MOST_NAMES:
+        page.line(f"{indent}and {count(len(names) - MOST_NAMES)} more")
 
 
 def write_rows(

@@ -4,12 +4,14 @@
 SHA-256. Then every file that the manifest names is checked, several in parallel
 (``verify_file.py``). The run continues after a broken file, so that one run finds all of them. A
 file that several checkpoints name, as with changes, is checked once, and reported for each of them.
-Files in the tables of the checkpoint's states that no manifest names are *strays*: a crashed writer
-left them, or an active writer has not committed them yet. Strays are listed, but are not damage.
+Data files that no manifest names are *stray files*: a crashed writer left them, or an active writer
+has not committed them yet. They are listed, but are not damage. A verification of one checkpoint
+looks for them in the tables of its states, and one of all checkpoints in the whole store. ``gc``
+deletes the same files when they have the minimum age.
 
 A shallow check costs two small reads per file, and reads no data. A deep check reads all bytes once
-and decodes all rows. The search for strays lists the tables, and may read every manifest of the
-store.
+and decodes all rows. The search for stray files lists the tables, and may read every manifest of
+the store.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from statestore.format.names import (
     changes_table,
     checkpoint_id_of,
     folder_of,
+    is_data_file,
     manifest_path,
     writer_path,
 )
@@ -149,7 +152,7 @@ class VerifyReport:
             drawn.append(
                 NotebookBar("manifests and others", ((len(others), "bad"),), label, bad=True)
             )
-        strays = f"{counted(len(self.strays), 'stray')}, which is not damage"
+        strays = f"{counted(len(self.strays), 'stray file')}, which is not damage"
         lines = [text(strays)] if self.strays else []
         return figure(self._summary(), bars(drawn), *lines, table([*_COLUMNS], self._rows()))
 
@@ -213,7 +216,7 @@ def verify(
         rows=run.rows,
         size_bytes=run.size_bytes,
         broken=tuple(run.broken),
-        strays=_stray_files(storage, run, set(ids)),
+        strays=_stray_files(storage, run, set(ids), everywhere=checkpoint == ALL),
         left_out=left_out,
         iceberg_tables=_published_tables(catalog, ids),
     )
@@ -356,19 +359,22 @@ class _Run:
         )
 
 
-def _stray_files(storage: Storage, run: _Run, manifest_ids: set[int]) -> tuple[str, ...]:
-    """Return the data files of the checked tables that no manifest names.
+def _stray_files(
+    storage: Storage, run: _Run, manifest_ids: set[int], *, everywhere: bool
+) -> tuple[str, ...]:
+    """Return the data files that no manifest names: in the checked tables, or in the whole store.
 
     ``run`` has the names of the files that the checked manifests name. The files of an unreadable
-    manifest are unknown, so its checkpoint's files are not reported. Tables with an unreadable list
-    of files have no reported strays either.
+    manifest are unknown, so its checkpoint's files are not reported, and only the checked tables
+    are searched. Tables with an unreadable list of files have no reported stray files either.
     """
+    places = [""] if everywhere and not run.unreadable else sorted(run.tables)
+    untold = tuple(f"{table}/" for table in run.untold)
     strays = {
         name
-        for table in run.tables - run.untold
-        for name in storage.list(table)
-        # Names that begin with an underscore are not data, such as Delta's log.
-        if not any(part.startswith("_") for part in name.removeprefix(f"{table}/").split("/"))
+        for place in places
+        for name in storage.list(place)
+        if is_data_file(name) and not name.startswith(untold)
     } - run.named
     unreadable = set(run.unreadable)
     identities = filter(None, map(checkpoint_id_of, storage.list(CHECKPOINTS)))
@@ -391,7 +397,8 @@ def _stray_files(storage: Storage, run: _Run, manifest_ids: set[int]) -> tuple[s
 
 def _files_named_by(entry: Entry, files: set[str]) -> set[str]:
     """Return which of the found files a state names; if its list is broken, all in its table."""
+    lists = {*filter(None, [list_of(entry.handles)])}
     try:
-        return {entry.table.name_of(handle) for handle in entry.handles}
+        return lists | {entry.table.name_of(handle) for handle in entry.handles}
     except MalformedManifestError:
-        return {name for name in files if folder_of(name) == entry.table.path}
+        return lists | {name for name in files if folder_of(name) == entry.table.path}

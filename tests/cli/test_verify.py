@@ -96,8 +96,29 @@ def test_an_orphan_file_is_listed_and_is_not_damage(run: Run, damaged: Path) -> 
     stray.write_bytes(b"half a file")
     done = run("verify", "--deep", "--store", damaged)
     assert done.exit_code == 0
-    assert "1 stray file that no manifest references:\n" in done.stdout
-    assert stray.relative_to(damaged).as_posix() in done.stdout
+    told = "1 stray file that no manifest references; 'statestore gc' deletes old ones:"
+    assert done.stdout.splitlines()[-2:] == [told, f"  {stray.relative_to(damaged).as_posix()}"]
+
+
+def test_the_first_five_of_many_stray_files_are_shown(run: Run, damaged: Path) -> None:
+    """JSON has all of them, also the files of a table that no checkpoint has."""
+    folder = a_file(damaged).parent
+    other = Path(str(folder).replace("totals-by-shop", "new"))
+    other.mkdir(parents=True)
+    files = [folder / f"00000000{n:02}-00000-{n:016x}.parquet" for n in range(11, 17)]
+    files.append(other / "0000000017-00000-0000000000000017.parquet")
+    for file in (*files, folder / "notes.txt"):
+        file.write_bytes(b"half a file")
+    names = sorted(file.relative_to(damaged).as_posix() for file in files)
+    done = run("verify", "--all", "--store", damaged)
+    lines = done.stdout.splitlines()
+    assert done.exit_code == 0
+    assert lines[-7].startswith("7 stray files that no manifest references;")
+    assert lines[-6:] == [*(f"  {name}" for name in names[:5]), "  and 2 more"]
+    document = json.loads(run("verify", "--all", "--store", damaged, "--output=json").stdout)
+    assert document["strays"] == names
+    one = json.loads(run("verify", "2", "--store", damaged, "--output=json").stdout)
+    assert one["strays"] == [name for name in names if "/new/" not in name]
 
 
 @pytest.mark.parametrize("damage", ["manifest", "store file"])

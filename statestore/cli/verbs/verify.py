@@ -9,7 +9,7 @@ from rich.table import Table
 
 from statestore.cli.command import Invocation, Verb, checkpoint_argument, pass_invocation
 from statestore.cli.drawing import counted, size
-from statestore.cli.output import Output, Page, cell, progress_bar, table_of
+from statestore.cli.output import Output, Page, cell, progress_bar, table_of, write_first
 from statestore.format.names import KEY_GROUP
 from statestore.maintenance.verify import ALL, BrokenFile, VerifyReport
 
@@ -24,10 +24,12 @@ DEEP = "every byte and every row: SHA-256, digest, key groups, order, duplicates
     cls=Verb,
     prints=(
         "What was checked, every broken file with its operator, state, key groups and "
-        "problem, and stray files. Stray files are not referenced by a manifest and are not "
-        "damage. Without --deep, the manifest and each file's length, rows, row groups and "
-        "columns are checked, and no data is read. With --deep every byte and row is read to "
-        "check SHA-256, digest, the key group of every key, order, duplicates and null keys. "
+        "problem, and the number of stray files with the first five. Stray files are not "
+        "referenced by a manifest and are not damage; 'statestore gc' deletes them. --all finds "
+        "them in the whole store, and JSON has all names. Without --deep, the manifest and each "
+        "file's length, rows, row groups and columns are checked, and no data is read. With "
+        "--deep every byte and row is read to check SHA-256, digest, the key group of every key, "
+        "order, duplicates and null keys. "
         "If a checkpoint lacks state of its source, that state is listed; it is not damage. "
         "The exit status is 13 if anything is broken."
     ),
@@ -74,9 +76,11 @@ def write_report(page: Page, report: VerifyReport) -> None:
         page.table(_broken_table(broken, is_of_several=len(report.checkpoints) > 1))
     if report.strays:
         page.line()
-        page.line(f"{counted(len(report.strays), 'stray file')} that no manifest references:")
-        for name in report.strays:
-            page.line(f"  {name}")
+        page.line(
+            f"{counted(len(report.strays), 'stray file')} that no manifest references; 'statestore "
+            "gc' deletes old ones:"
+        )
+        write_first(page, report.strays, indent="  ")
 
 
 def _by_file(broken: Iterable[BrokenFile]) -> list[tuple[BrokenFile, ...]]:
