@@ -85,6 +85,7 @@ from statestore.format.names import (
     CHECKPOINTS,
     PINS,
     SAVEPOINTS,
+    data_file_id,
     folder_of,
     is_leftover,
     manifest_path,
@@ -115,8 +116,11 @@ class FileAmount:
 class CollectedGarbage:
     """The removed files, or in a dry run the files to remove, and why the other data files stay.
 
-    ``live`` files belong to kept checkpoints, or to the newest version of a Delta table. ``young``
-    files do not, but they were written, or their checkpoint expired, less than the minimum age ago.
+    ``live`` files belong to the ``kept`` checkpoints, or to the newest version of a Delta table.
+    ``young`` files do not, but they were written, or their checkpoint expired, less than the
+    minimum age ago. The ``removed`` files belonged to the ``expired`` checkpoints, or no manifest
+    named them. The latter are stray files, as ``verify`` lists them: ``stray`` counts them, and
+    ``strays`` has their names. ``young_stray`` counts the stray files among ``young``.
     ``manifests`` and ``tombstones`` are checkpoint ids, ``claims`` are generations of replaced
     writers, and ``pins`` are tokens. ``leftovers`` is the number of interrupted writes, and
     ``log_files`` counts the files removed from Delta logs.
@@ -129,6 +133,11 @@ class CollectedGarbage:
     removed: FileAmount
     live: FileAmount
     young: FileAmount
+    kept: tuple[int, ...]
+    expired: tuple[int, ...]
+    stray: FileAmount
+    strays: tuple[str, ...]
+    young_stray: FileAmount
     manifests: tuple[int, ...]
     tombstones: tuple[int, ...]
     claims: tuple[int, ...]
@@ -160,16 +169,10 @@ def collect_garbage(
     if minimum_age_ms < 0:
         raise InvalidArgumentError(f"an age must be 0 or more milliseconds, not {minimum_age_ms}")
     marks = mark(catalog, minimum_age_ms=minimum_age_ms, now_ms=now_ms)
-    unused = [item for item in marks.files if item.name not in marks.live]
-    old = [item for item in unused if is_old(item.modified_ms, minimum_age_ms, now_ms)]
-    unknown = tuple(marks.unknown)
-    unnamed = [i for i in old if i.name not in marks.lately and not i.name.startswith(unknown)]
-    shown = _needed_by_delta(catalog.storage, {item.name for item in unnamed}, marks.delta)
-    dead = [item for item in unnamed if item.name not in shown]
-    gone = {item.name for item in dead}
-    live = [item for item in marks.files if item.name in marks.live or item.name in shown]
-    young = [item for item in unused if item.name not in gone and item.name not in shown]
-    manifests = _without_files(catalog, marks, {item.name for item in young} | shown)
+    dead, live, young = _divide(catalog.storage, marks, minimum_age_ms, now_ms)
+    staying = {item.name for item in (*young, *live)} - marks.live
+    expired = _ExpiredFiles.of(catalog, marks, {item.name for item in dead}, staying)
+    strays = [item for item in dead if expired.is_stray(item)]
     tombstones = _without_manifest(catalog.storage, marks.bare)
     claims = replaced_claims(
         catalog.storage, marks.listing, marks.newest_id, minimum_age_ms, now_ms
@@ -179,14 +182,13 @@ def collect_garbage(
     if not dry_run:
         _sync_what_was_read(catalog.storage)
         _delete(catalog.storage, [item.name for item in dead], progress)
-        after = (
-            map(manifest_path, manifests),  # after their files
+        _delete_documents(
+            catalog.storage,
+            map(manifest_path, expired.without_files),  # after their files
             map(pin_path, pins),
             (item.name for item in (*leftovers, *log_files)),
             map(tombstone_path, tombstones),
         )
-        for names in after:
-            _delete(catalog.storage, list(names), lambda done, total: None)
         delete_claims(catalog.storage, claims)
     return CollectedGarbage(
         store=catalog.storage.url,
@@ -195,7 +197,12 @@ def collect_garbage(
         removed=_amount(dead),
         live=_amount(live),
         young=_amount(young),
-        manifests=manifests,
+        kept=marks.kept,
+        expired=expired.owners,
+        stray=_amount(strays),
+        strays=tuple(item.name for item in strays),
+        young_stray=_amount(filter(expired.is_stray, young)),
+        manifests=expired.without_files,
         tombstones=tombstones,
         claims=claims,
         pins=pins,
@@ -203,6 +210,22 @@ def collect_garbage(
         log_files=_amount(log_files),
         held=tuple(Held(number, holder) for number, holder in marks.holds.items()),
     )
+
+
+def _divide(
+    storage: Storage, marks: Marks, minimum_age_ms: int, now_ms: int
+) -> tuple[list[Listed], list[Listed], list[Listed]]:
+    """Return the dead data files, the live ones, and the unused ones that are too young."""
+    unused = [item for item in marks.files if item.name not in marks.live]
+    old = [item for item in unused if is_old(item.modified_ms, minimum_age_ms, now_ms)]
+    unknown = tuple(marks.unknown)
+    unnamed = [i for i in old if i.name not in marks.lately and not i.name.startswith(unknown)]
+    shown = _needed_by_delta(storage, {item.name for item in unnamed}, marks.delta)
+    dead = [item for item in unnamed if item.name not in shown]
+    gone = {item.name for item in dead}
+    live = [item for item in marks.files if item.name in marks.live or item.name in shown]
+    young = [item for item in unused if item.name not in gone and item.name not in shown]
+    return dead, live, young
 
 
 def _remains(
@@ -229,19 +252,43 @@ def _needed_by_delta(storage: Storage, names: set[str], tables: Collection[str])
     return shown
 
 
-def _without_files(catalog: Catalog, marks: Marks, young: set[str]) -> tuple[int, ...]:
-    """Return the expired checkpoints that have no files left, apart from files that others need."""
-    numbers = []
-    for checkpoint_id in marks.expired_ids:
-        named = named_files_if_readable(catalog, checkpoint_id, marks.live)
-        if named is not None:
-            files = named
-        else:
-            prefix = f"{checkpoint_id:010}-"  # its other files are unknown
-            files = {name for name in young if name.rpartition("/")[2].startswith(prefix)}
-        if not files & young:
-            numbers.append(checkpoint_id)
-    return tuple(numbers)
+@dataclass(frozen=True)
+class _ExpiredFiles:
+    """The unused files that expired checkpoints name.
+
+    ``owners`` are the checkpoints with dead files. ``without_files`` are the ones that have no
+    files left, apart from files that others need.
+    """
+
+    marks: Marks
+    names: set[str]
+    owners: tuple[int, ...]
+    without_files: tuple[int, ...]
+
+    @classmethod
+    def of(cls, catalog: Catalog, marks: Marks, dead: set[str], staying: set[str]) -> _ExpiredFiles:
+        """Read the manifests of expired checkpoints; dead and staying files are all unused ones."""
+        every, names = dead | staying, set[str]()
+        owners, without_files = [], []
+        for checkpoint_id in marks.expired_ids:
+            named = named_files_if_readable(catalog, checkpoint_id, marks.live)
+            if named is None:  # its other files are unknown
+                named = {name for name in every if data_file_id(name) == checkpoint_id}
+            if named & dead:
+                owners.append(checkpoint_id)
+            if not named & staying:
+                without_files.append(checkpoint_id)
+            names |= named & every
+        return cls(marks, names, tuple(owners), tuple(without_files))
+
+    def is_stray(self, item: Listed) -> bool:
+        """Return whether no manifest names an unused file, as far as manifests were readable."""
+        return not (
+            item.name in self.names
+            or item.name in self.marks.lately
+            or item.name.startswith(tuple(self.marks.unknown))
+            or data_file_id(item.name) in self.marks.unread
+        )
 
 
 def _without_manifest(storage: Storage, numbers: Sequence[int]) -> tuple[int, ...]:
@@ -274,6 +321,12 @@ def _delete(storage: Storage, names: Sequence[str], progress: Callable[[int, int
             for done, _ in enumerate(pool.map(storage.delete, names[start : start + _BATCH]), 1):
                 progress(start + done, len(names))
     storage.sync(sorted({name[: name.rindex("/") + 1] for name in names if "/" in name}))
+
+
+def _delete_documents(storage: Storage, *parts: Iterable[str]) -> None:
+    """Delete several kinds of files, one after another."""
+    for names in parts:
+        _delete(storage, list(names), lambda done, total: None)
 
 
 def _amount(items: Iterable[Listed]) -> FileAmount:

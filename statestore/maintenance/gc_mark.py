@@ -55,25 +55,28 @@ class Marks:
     """The files of a store, and which of them stay.
 
     ``listing`` has all files, ordered by name. ``live`` and ``lately`` are names of data files of
-    kept checkpoints, and of recently expired ones. ``expired_ids`` are the ids of the other
+    the ``kept`` checkpoints, and of recently expired ones. ``expired_ids`` are the ids of the other
     checkpoints that have a manifest, and ``holds`` describes the holder of each held checkpoint.
     ``newest_id`` is the greatest id of all checkpoints, also expired ones. ``bare`` are ids of old
     tombstones whose manifests are in no listing. ``versions`` has, by
     folder, the oldest version of a Delta table that one of these checkpoints names. ``delta`` has
     the folders of all their Delta tables. ``unknown`` has the folders of tables for which a
-    recently expired checkpoint has an unreadable list of files, and these lists.
+    recently expired checkpoint has an unreadable list of files, and these lists. ``unread`` are
+    hidden checkpoints whose manifests were not read, or were not readable.
     """
 
     listing: tuple[Listed, ...]
     holds: dict[int, str]
     live: set[str] = field(default_factory=set)
     lately: set[str] = field(default_factory=set)
+    kept: tuple[int, ...] = ()
     expired_ids: tuple[int, ...] = ()
     newest_id: int = 0
     bare: tuple[int, ...] = ()
     versions: dict[str, int] = field(default_factory=dict)
     delta: set[str] = field(default_factory=set)
     unknown: set[str] = field(default_factory=set)
+    unread: set[int] = field(default_factory=set)
 
     @cached_property
     def files(self) -> tuple[Listed, ...]:
@@ -128,7 +131,8 @@ def _mark_files(
     except (CorruptionError, FormatVersionError) as error:
         raise _refusal(error, "recover it from a backup, or delete this hold") from error
     names = {item.name for item in listing}
-    for checkpoint_id in sorted({*checkpoints.visible, *holds}):
+    marks.kept = tuple(sorted({*checkpoints.visible, *holds}))
+    for checkpoint_id in marks.kept:
         manifest, files = _load_named_files(catalog, checkpoint_id, holds, marks.live)
         marks.note(manifest)
         if checkpoint_id in before.manifests and not files <= names:
@@ -138,6 +142,8 @@ def _mark_files(
     for checkpoint_id in hidden:
         if not is_old(checkpoints.tombstones[checkpoint_id], minimum_age_ms, now_ms):
             _mark_recently_expired(catalog, checkpoint_id, marks)
+        elif checkpoint_id == checkpoints.newest:
+            marks.unread.add(checkpoint_id)
     ages = (
         (number, checkpoints.manifest_ms[number], checkpoints.tombstones[number])
         for number in hidden
@@ -274,6 +280,7 @@ def _mark_recently_expired(catalog: Catalog, checkpoint_id: int, marks: Marks) -
     try:
         manifest = catalog.load_header(checkpoint_id)
     except (CorruptionError, FormatVersionError, CheckpointNotFoundError):
+        marks.unread.add(checkpoint_id)
         return
     marks.note(manifest)
     for part in manifest.parts:

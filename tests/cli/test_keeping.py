@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
 
 from statestore import StateStore
+from statestore.display import size
 from statestore.format.names import pin_path, savepoint_path
 
 Run = Callable[..., Result]
@@ -70,6 +72,47 @@ def test_gc_reports_removed_files_and_why_the_others_stay(run: Run, damaged: Pat
     done = json.loads(run("gc", "--minimum-age", 0, "--store", damaged, "--output", "json").stdout)
     assert (done["removed"], done["manifests"], done["held"]) == (first["young"], [1], [])
     assert run("verify", "--all", "--deep", "--store", damaged).exit_code == 0
+
+
+def test_gc_reports_what_expire_and_verify_reported(run: Run, damaged: Path) -> None:
+    """The checkpoint numbers, files and bytes of expire, and the stray files of verify."""
+
+    def answer(*words: object) -> Any:
+        return json.loads(run(*words, "--store", damaged, "--output", "json").stdout)
+
+    entry = StateStore.open(str(damaged)).manifest(2).keyed_entry("totals-by-shop", "totals")
+    folder = (damaged / entry.table.path / entry.handles[0].path).parent
+    for number in range(11, 18):
+        name = f"00000000{number}-00000-{number:016x}.parquet"
+        (folder / name).write_bytes(b"half a file")
+    strays = answer("verify", "--all")["strays"]
+    young = answer("gc")
+    assert (young["stray"], young["strays"]) == ({"files": 0, "size_bytes": 0}, [])
+    assert young["young_stray"] == {"files": 7, "size_bytes": 77}
+    text = run("gc", "--store", damaged).stdout
+    assert "77 B in 7 files (unused, for less than 1 d; 7 stray files of these)" in text
+    expired = answer("expire", "--retain", 1)
+    run("pin", "--checkpoint", 2, "--lease", "1ms", "--store", damaged)
+    (pin,) = answer("list")["pins"]
+    planned = answer("gc", "--minimum-age", 0, "--dry-run")
+    assert (planned["expired"], planned["kept"]) == (expired["expired"], expired["kept"])
+    assert planned["strays"] == strays
+    assert planned["stray"] == {"files": len(strays), "size_bytes": 77}
+    for member in ("files", "size_bytes"):
+        assert planned["removed"][member] - planned["stray"][member] == expired[member]
+    (listed,) = answer("list")["checkpoints"]
+    assert planned["live"] == {name: listed[name] for name in ("files", "size_bytes")}
+    lines = run("gc", "--minimum-age", 0, "--store", damaged).stdout.splitlines()
+    released = f"{size(expired['size_bytes'])} in 213 files"
+    assert lines[1:3] == [
+        f"  expired          {released} of checkpoint 1",
+        "  stray            77 B in 7 files that no manifest references:",
+    ]
+    assert lines[3:9] == [*(f"    {name}" for name in strays[:5]), "    and 2 more"]
+    assert f"  kept, in use     {size(listed['size_bytes'])} in 213 files of checkpoint 2" in lines
+    assert f"  removed 1 pin whose lease is over: {pin['token']}" in lines
+    assert "  removed documents that nothing needs: the manifests of checkpoint 1" in lines
+    assert answer("verify", "--all")["strays"] == []
 
 
 def test_a_damaged_hold_is_named_and_can_be_released(run: Run, damaged: Path) -> None:

@@ -71,6 +71,7 @@ def test_expired_files_are_deleted_and_the_rest_stays(folder: Path) -> None:
     done = store.maintenance.gc(minimum_age="0")
     assert (planned.removed, planned.manifests) == (done.removed, done.manifests)
     assert done.manifests == (1, 2)
+    assert (done.expired, done.kept, done.strays) == ((1, 2), (3,), ())
     assert done.removed.files == sum(manifest.files for manifest in gone)
     assert done.removed.size_bytes == sum(manifest.size_bytes for manifest in gone)
     assert (done.live.files, done.young.files) == (kept.files, 0)
@@ -142,6 +143,8 @@ def test_files_of_a_crashed_writer_are_deleted_and_a_delta_log_stays(folder: Pat
     assert store_in(folder).maintenance.gc().removed.files == 0
     done = store_in(folder, later_s=DAY + 60).maintenance.gc()
     assert (done.removed.files, done.removed.size_bytes, done.leftovers) == (1, 1, 1)
+    assert done.strays == (stray.relative_to(folder).as_posix(),)
+    assert (done.stray, done.expired, done.kept) == (done.removed, (), (1, 2, 3))
     assert (stray.exists(), log.exists(), temporary.exists()) == (False, True, False)
 
 
@@ -350,8 +353,12 @@ def test_a_collection_that_failed_at_any_call_can_be_run_again(
 def test_exactly_the_files_of_kept_checkpoints_stay(taken: Checkpoints) -> None:
     store = taken.store
     for retain in (4, 2, 1):
-        store.maintenance.expire(retain=retain)
-        store.maintenance.gc(minimum_age="0")
+        expired = store.maintenance.expire(retain=retain)
+        strays = store.maintenance.verify("all").strays
+        done = store.maintenance.gc(minimum_age="0")
+        assert done.strays == strays
+        assert done.removed.files - done.stray.files == expired.files
+        assert (done.kept, {*done.expired} <= {*expired.expired}) == (expired.kept, True)
         kept = store.checkpoints()
         assert len(kept) == retain
         assert data_in(store.url) == set().union(*(names_of(store, number) for number in kept))

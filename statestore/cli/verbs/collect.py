@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import click
 
 from statestore.cli.arguments import SPAN
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.drawing import amount, counted, duration
-from statestore.cli.output import Output, Page, progress_bar
+from statestore.cli.drawing import amount, counted, duration, span_text
+from statestore.cli.output import Output, Page, progress_bar, write_first
 from statestore.format.hold_documents import Held
 from statestore.maintenance.expire import ExpiredCheckpoints
 from statestore.maintenance.gc import CollectedGarbage, FileAmount
@@ -74,10 +74,12 @@ def write_expired(page: Page, expired: ExpiredCheckpoints) -> None:
     "gc",
     cls=Verb,
     prints=(
-        "The files and bytes that are removed, and those that stay because they are in use or too "
-        "young. Files are in use if a checkpoint, a savepoint or a pin needs them. The following "
-        "are removed: unused data files, manifests of expired checkpoints whose files are gone, "
-        "pins with an expired lease, and leftovers of interrupted writes. If the files in use "
+        "The files and bytes that are removed: those of expired checkpoints, with the checkpoint "
+        "numbers that 'statestore expire' printed, and the stray files that 'statestore verify' "
+        "lists. Then the files that stay because they are in use or too young. Files are in use "
+        "if a checkpoint, a savepoint or a pin needs them. Pins whose lease is over, manifests of "
+        "expired checkpoints whose files are gone, and leftovers of interrupted writes are "
+        "removed too. If the files in use "
         "cannot be determined, nothing is removed and the error gives the reason. Do not run a "
         "snapshot that takes longer than the minimum age at the same time; with --minimum-age 0, "
         "run none at all. Delta table versions whose files are removed can no longer be read. "
@@ -110,25 +112,47 @@ def write_collected(page: Page, collected: CollectedGarbage) -> None:
     """Write it as text."""
     verb = "would remove" if collected.dry_run else "removed"
     page.line(f"{verb} {_amount(collected.removed)} of {collected.store}", "bold")
-    page.line(f"  kept, in use     {_amount(collected.live)}")
-    unused = f" (unused, for less than {duration(collected.minimum_age_ms)})"
-    why = unused if collected.young.files else ""
-    page.line(f"  kept, too young  {_amount(collected.young)}{why}")
-    if collected.manifests:
-        page.line(f"  {verb} the manifests of expired checkpoints {_numbers(collected.manifests)}")
-    if collected.tombstones:
-        page.line(f"  {verb} {counted(len(collected.tombstones), 'old tombstone')}")
-    if collected.claims:
-        page.line(f"  {verb} {counted(len(collected.claims), 'claim')} of replaced writers")
+    removed, stray = collected.removed, collected.stray
+    if collected.expired:
+        known = amount(removed.size_bytes - stray.size_bytes, removed.files - stray.files)
+        page.line(f"  expired          {known} of {_checkpoints(page, collected.expired)}")
+    if collected.strays:
+        page.line(f"  stray            {_amount(stray)} that no manifest references:")
+        write_first(page, collected.strays, indent="    ")
+    live = _amount(collected.live)
+    page.line(f"  kept, in use     {live} of {_checkpoints(page, collected.kept)}")
+    page.line(f"  kept, too young  {_young(collected)}")
     if collected.pins:
-        page.line(f"  {verb} {counted(len(collected.pins), 'pin')} with an expired lease")
-    if collected.leftovers:
-        page.line(f"  {verb} {counted(collected.leftovers, 'unfinished write')} left by a crash")
-    if collected.log_files.files:
-        page.line(
-            f"  {verb} {_amount(collected.log_files)} of Delta logs that no kept checkpoint needs"
-        )
+        pins = " ".join(collected.pins)
+        page.line(f"  {verb} {counted(len(collected.pins), 'pin')} whose lease is over: {pins}")
+    if documents := _documents(page, collected):
+        page.line(f"  {verb} documents that nothing needs: {'; '.join(documents)}")
     _write_held(page, collected.held)
+
+
+def _young(collected: CollectedGarbage) -> str:
+    young, stray = collected.young, collected.young_stray
+    if not young.files:
+        return _amount(young)
+    age = f"unused, for less than {duration(collected.minimum_age_ms)}"
+    of_these = f"; {counted(stray.files, 'stray file')} of these" if stray.files else ""
+    return f"{_amount(young)} ({age}{of_these})"
+
+
+def _documents(page: Page, collected: CollectedGarbage) -> list[str]:
+    """Return what was removed of the store's own documents, which other commands do not list."""
+    documents = [
+        (collected.tombstones, "old tombstone"),
+        (collected.claims, "claim"),
+    ]
+    found = [counted(len(numbers), noun) for numbers, noun in documents if numbers]
+    if collected.manifests:
+        found.insert(0, f"the manifests of {_checkpoints(page, collected.manifests)}")
+    if collected.leftovers:
+        found.append(counted(collected.leftovers, "unfinished write"))
+    if collected.log_files.files:
+        found.append(f"{_amount(collected.log_files)} of Delta logs")
+    return found
 
 
 def _write_held(page: Page, held: Iterable[Held]) -> None:
@@ -138,6 +162,25 @@ def _write_held(page: Page, held: Iterable[Held]) -> None:
 
 def _amount(files: FileAmount) -> str:
     return amount(files.size_bytes, files.files)
+
+
+def _checkpoints(page: Page, numbers: Sequence[int]) -> str:
+    """Return ``checkpoint 3``, ``checkpoints 1–7, 9``, or ``no checkpoint``."""
+    if not numbers:
+        return "no checkpoint"
+    texts = [span_text(run[0], run[-1], page.pen) for run in _runs(numbers)]
+    return f"checkpoint{'' if len(numbers) == 1 else 's'} {', '.join(texts)}"
+
+
+def _runs(numbers: Iterable[int]) -> list[list[int]]:
+    """Divide ascending numbers into runs of consecutive ones."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return runs
 
 
 def _numbers(numbers: Iterable[int]) -> str:
