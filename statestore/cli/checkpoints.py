@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.table import Table
 
@@ -33,8 +34,11 @@ from statestore.restore.range_skew import RangeSkew
 __all__ = [
     "ShownLayer",
     "changed_rows",
+    "extent",
     "held_text",
+    "is_incremental",
     "layers_text",
+    "maker",
     "metrics_text",
     "rows_text",
     "share",
@@ -110,6 +114,26 @@ def rows_text(rows: int, changed: int) -> str:
     """Return a number of rows, with the rows of changes among them listed separately."""
     base = count(rows - changed)
     return f"{base} + {count(changed)}" if changed else base
+
+
+def is_incremental(manifest: Manifest) -> bool | None:
+    """Return whether a checkpoint has changes, or files that an earlier checkpoint wrote.
+
+    Returns None if an older release did not record it.
+    """
+    if any(entry.layers for entry in manifest.keyed):
+        return True
+    return None if manifest.metrics is None else manifest.metrics.written.files != manifest.files
+
+
+def extent(incremental: bool | None) -> str:
+    """Return ``full`` or ``incremental``, and an empty text if it is unknown."""
+    return "" if incremental is None else "incremental" if incremental else "full"
+
+
+def maker(origin: Mapping[str, Any] | None) -> str:
+    """Return the command that made a checkpoint from another one, or ``job``."""
+    return f"{origin['command']} of {origin['checkpoint']}" if origin else "job"
 
 
 def held_text(manifest: Manifest) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from statestore.cli.checkpoints import extent, is_incremental, maker
 from statestore.cli.drawing import duration, size
 from statestore.errors import (
     CheckpointNotFoundError,
@@ -48,14 +49,7 @@ class _Line:
     @property
     def extent(self) -> str:
         """Whether all files were written for this checkpoint; empty if that is unknown."""
-        manifest = self.manifest
-        if manifest is None:
-            return ""
-        if any(entry.layers for entry in manifest.keyed):
-            return "incremental"
-        if manifest.metrics is None:
-            return ""
-        return "full" if manifest.metrics.written.files == manifest.files else "incremental"
+        return "" if self.manifest is None else extent(is_incremental(self.manifest))
 
     @property
     def maker(self) -> str:
@@ -63,8 +57,7 @@ class _Line:
         manifest = self.manifest
         if manifest is None:
             return ""
-        origin = manifest.origin
-        return f"{origin['command']} of {origin['checkpoint']}" if origin else manifest.writer.name
+        return maker(manifest.origin) if manifest.origin else manifest.writer.name
 
 
 def newest(store: StateStore) -> int | None:

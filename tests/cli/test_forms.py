@@ -39,6 +39,22 @@ def answer_of(run: Run, state: Checkpoints) -> Answer:
     return ask
 
 
+def test_list_explains_the_rows_of_changes(run: Run, state: Checkpoints) -> None:
+    done = run("list", "--store", state.storage.url)
+    header, *lines = done.stdout.splitlines()
+    assert "kind" in header
+    assert ["full" in line for line in lines[:3]] == [True, False, False]
+    assert [" incremental " in line for line in lines[:3]] == [False, True, True]
+    assert "  40 + 3  " in lines[1]
+    assert lines[3] == (
+        "rows 40 + 4: 40 in base files, and 4 changed or deleted rows that a restore applies to "
+        "them"
+    )
+    listed = answer_of(run, state)("list")["checkpoints"]
+    assert [one["is_incremental"] for one in listed] == [False, True, True]
+    assert [one["rows"] - one["changed_rows"] for one in listed] == [40, 40, 40]
+
+
 def test_show_separates_base_and_changes(run: Run, state: Checkpoints) -> None:
     answer = answer_of(run, state)
     (entry,) = state.store.manifest().keyed

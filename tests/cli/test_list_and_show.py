@@ -32,10 +32,12 @@ def test_list_as_text(run: Run, fraud: Path) -> None:
     done = run("list", "--store", fraud)
     assert (done.exit_code, done.stderr) == (0, "")
     header, first, second = done.stdout.splitlines()
-    columns = "id taken age parallelism operators states rows bytes files"
+    columns = "id taken age kind parallelism operators states rows bytes files made by"
     assert header.split() == columns.split(" ")
     assert first.split()[0] == "1"
     assert second.split()[0] == "2"
+    assert " full " in second
+    assert second.endswith("  job")
     assert " 413 " in second  # 2 x 200 + 3 + 3 rows, and 4 + 2 + 1 elements
     assert not [line for line in done.stdout.splitlines() if line != line.rstrip()]
 
@@ -88,6 +90,7 @@ def test_list_as_json(run: Run, fraud: Path) -> None:
         "changed_rows": 0,
         "size_bytes": manifest.size_bytes,
         "files": manifest.files,
+        "is_incremental": False,
         "origin": None,
         "left_out": [],
         "error": None,
@@ -239,6 +242,7 @@ def test_the_command_that_made_a_checkpoint_is_shown(run: Run, fraud: Path, tmp_
     newest = StateStore.open(str(mine)).manifest()
     assert newest.origin is not None
     assert listed[0].endswith("made by")
+    assert [line.split()[6] for line in listed[1:]] == ["full", "full", "incremental"]
     assert [line for line in listed if line.endswith(f"edit of {newest.origin['checkpoint']}")]
     document = json.loads(run("list", "--store", mine, "--output", "json").stdout)
     assert document["checkpoints"][-1]["origin"]["command"] == "edit"

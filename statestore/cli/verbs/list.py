@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from statestore.cli.checkpoints import changed_rows, rows_text
+from statestore.cli.checkpoints import changed_rows, extent, is_incremental, maker, rows_text
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.documents import ReadError
 from statestore.cli.drawing import count, duration, size, when
@@ -34,11 +34,12 @@ __all__ = [
 ]
 
 _COLUMNS = (
-    *("id", "taken", "age", "parallelism", "operators", "states", "rows", "bytes", "files"),
+    *("id", "taken", "age", "kind", "parallelism", "operators", "states", "rows", "bytes", "files"),
     "made by",
     "left out",
 )
-_FOR_WIDE_ONES = ("operators", "states", "files")
+_WORDS = {"taken", "age", "kind", "made by", "left out"}
+_FOR_WIDE_ONES = ("taken", "operators", "states", "files")
 """Columns that a narrow terminal has no room for."""
 
 
@@ -46,9 +47,13 @@ _FOR_WIDE_ONES = ("operators", "states", "files")
     "list",
     cls=Verb,
     prints=(
-        "One line for each checkpoint, oldest first: id, time, age and parallelism, and the "
-        "numbers of operators, states, rows, bytes and files. If a command made the "
-        "checkpoint, the line names the command and the original checkpoint. If state of its "
+        "One line for each checkpoint, oldest first: id, time, age, kind and parallelism, and the "
+        "numbers of operators, states, rows, bytes and files. The kind is full if all files were "
+        "written for this checkpoint, and incremental if it has changes or uses files of earlier "
+        "ones. Rows such as 94,005 + 4,669 are the rows in base files, and the changed and "
+        "deleted rows that a restore applies to them. Made by is the job, or a command with the "
+        "checkpoint that it started from. A narrow terminal has no room for all columns. If "
+        "state of its "
         "source is missing, the line has the number of missing operators or parts "
         "('statestore show' names them). The savepoints and pins follow, each with the "
         "checkpoint that it keeps. A checkpoint with a damaged manifest is marked, the "
@@ -116,8 +121,9 @@ def _problem(
 class ListedCheckpoint:
     """A checkpoint. ``rows`` are those in files, and ``changed_rows`` of them are changes.
 
-    ``origin`` is as in docs/FORMAT.md, and None for a checkpoint that a job took. A damaged
-    checkpoint has an id and an error; its other members are None.
+    ``is_incremental`` is false if all files were written for this checkpoint, and None if an older
+    release did not record it. ``origin`` is as in docs/FORMAT.md, and None for a checkpoint that a
+    job took. A damaged checkpoint has an id and an error; its other members are None.
     """
 
     checkpoint_id: int
@@ -130,6 +136,7 @@ class ListedCheckpoint:
     changed_rows: int | None = None
     size_bytes: int | None = None
     files: int | None = None
+    is_incremental: bool | None = None
     origin: Mapping[str, Any] | None = None
     left_out: tuple[LeftOutState, ...] | None = None
     error: ReadError | None = None
@@ -148,6 +155,7 @@ class ListedCheckpoint:
             changed_rows=changed_rows(manifest),
             size_bytes=manifest.size_bytes,
             files=manifest.files,
+            is_incremental=is_incremental(manifest),
             origin=manifest.origin,
             left_out=manifest.left_out,
         )
@@ -227,36 +235,47 @@ def write_list(page: Page, listed: CheckpointList) -> None:
         _write_holds(page, listed)
         return
     hidden = set(_FOR_WIDE_ONES) if page.width < DRAWING_WIDTH else set()
-    if not any(checkpoint.origin for checkpoint in listed.checkpoints):
-        hidden.add("made by")
     if not any(checkpoint.left_out for checkpoint in listed.checkpoints):
         hidden.add("left out")
     shown = [name for name in _COLUMNS if name not in hidden]
-    table = table_of(*shown, right=set(shown) - {"taken", "age", "made by", "left out"})
+    table = table_of(*shown, right=set(shown) - _WORDS)
     for checkpoint in listed.checkpoints:
-        values = dict(zip(_COLUMNS, _cells(checkpoint), strict=False))
+        if checkpoint.error:
+            values = {"id": str(checkpoint.checkpoint_id), shown[1]: "damaged"}
+        else:
+            values = dict(zip(_COLUMNS, _cells(checkpoint), strict=True))
         table.add_row(*(cell(values.get(name, "")) for name in shown))
     page.table(table)
+    _explain_changes(page, listed.checkpoints)
     _write_holds(page, listed)
 
 
 def _cells(listed: ListedCheckpoint) -> tuple[str, ...]:
-    number, origin = str(listed.checkpoint_id), listed.origin
-    if listed.created_at_ms is None:
-        return (number, "damaged")
     return (
-        number,
-        when(listed.created_at_ms),
+        str(listed.checkpoint_id),
+        when(listed.created_at_ms or 0),
         duration(listed.age_ms or 0),
+        extent(listed.is_incremental),
         str(listed.parallelism),
         count(listed.operators or 0),
         count(listed.states or 0),
         rows_text(listed.rows or 0, listed.changed_rows or 0),
         size(listed.size_bytes or 0),
         count(listed.files or 0),
-        f"{origin['command']} of {origin['checkpoint']}" if origin else "",
+        maker(listed.origin),
         f"lacks {count(len(listed.left_out))}" if listed.left_out else "",
     )
+
+
+def _explain_changes(page: Page, listed: Sequence[ListedCheckpoint]) -> None:
+    """Say what the rows of the newest checkpoint with changes mean, if there is one."""
+    changed = [checkpoint for checkpoint in listed if checkpoint.changed_rows]
+    if changed:
+        rows, changes = changed[-1].rows or 0, changed[-1].changed_rows or 0
+        page.line(
+            f"rows {rows_text(rows, changes)}: {count(rows - changes)} in base files, and "
+            f"{count(changes)} changed or deleted rows that a restore applies to them"
+        )
 
 
 def _write_holds(page: Page, listed: CheckpointList) -> None:

@@ -1,0 +1,65 @@
+"""What the commands show in a real terminal of 80 columns."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from statestore import StateStore
+from tests.support.terminal import command_on_terminal
+
+pytestmark = pytest.mark.slow
+
+STATE = ("--operator", "u", "--state", "s")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> StateStore:
+    """A full checkpoint, one with changes, and one of ``edit``; and six stray files."""
+    folder = tmp_path_factory.mktemp("terminal") / "s"
+    made = StateStore.open(str(folder), table_format="parquet", compaction=None)
+    keys = [f"k{number:02}" for number in range(60)]
+    rows = pa.table({"k": keys, "v": pa.array([*range(59), None], pa.int64())})
+    with made.snapshot(parallelism=2) as checkpoint:
+        checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=16)
+    with made.snapshot(parallelism=2) as checkpoint:
+        checkpoint.write_changes("u", "s", [{"k": key, "v": 7} for key in keys[::2]], key="k")
+    made.maintenance.edit("u", "s", delete=["k01"])
+    table = folder / made.manifest(1).keyed[0].table.path
+    for number in range(11, 17):
+        (table / f"00000000{number}-00000-{number:016x}.parquet").write_bytes(b"half a file")
+    return made
+
+
+def shown(store: StateStore, *arguments: str) -> list[str]:
+    status, lines = command_on_terminal(*arguments, "--store", store.url, columns=80)
+    assert status == 0, lines
+    return lines
+
+
+def test_a_list_has_one_line_for_each_checkpoint(store: StateStore) -> None:
+    header, *lines = shown(store, "list")
+    assert header.split() == ["id", "age", "kind", "parallelism", "rows", "bytes", "made", "by"]
+    assert all(len(line) <= 80 for line in lines[:3])
+    assert [line.split()[0] for line in lines[:3]] == ["1", "2", "3"]
+    assert [" full " in line for line in lines[:2]] == [True, False]
+    assert "  60 + 30  " in lines[1]
+    assert lines[1].endswith("  job")
+    assert lines[2].endswith("  edit of 2")
+    assert " changed or deleted rows that a restore applies to them" in lines[3]
+    assert len(lines) == 4
+
+
+def test_stray_files_are_counted(store: StateStore) -> None:
+    lines = shown(store, "verify", "--all")
+    assert lines[-7].startswith("6 stray files that no manifest references;")
+    assert lines[-1] == "  and 1 more"
+    gc = shown(store, "gc", "--dry-run")
+    assert [line for line in gc if line.endswith("; 6 stray files of these)")]
+
+
+def test_a_null_is_shown(store: StateStore) -> None:
+    assert shown(store, "get", "k59", *STATE)[1].split() == ["k59", "null"]
+    assert shown(store, "history", "k59", *STATE)[2].endswith("v null")
+    answer = shown(store, "query", "SELECT k, v FROM s WHERE v IS NULL")
+    assert answer[-1].split() == ["k59", "null"]
