@@ -725,7 +725,7 @@ class StoreMaintenance:
     def copy(
         self,
         checkpoint: int | str,
-        to: HasContext | str,
+        target: HasContext | str,
         *,
         as_savepoint: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -740,11 +740,12 @@ class StoreMaintenance:
 
         Args:
             checkpoint: as in :meth:`savepoint`.
-            to: an open store, or the path or URL of one. It is created if it does not exist. A new
-                store records the table format and layout that it was opened with, or this store's.
+            target: an open store, or the path or URL of one. It is created if it does not exist. A
+                new store records the table format and layout that it was opened with, or this
+                store's.
             as_savepoint: the name of the savepoint in the target. By default a savepoint keeps its
                 name, and other checkpoints get none.
-            storage_options: options for fsspec, if ``to`` is a path or URL.
+            storage_options: options for fsspec, if ``target`` is a path or URL.
             dry_run: reports what would be copied, and changes nothing.
             on_progress: called with the number of copied bytes and the total.
 
@@ -759,17 +760,17 @@ class StoreMaintenance:
             MissingFileError or DamagedFileError: for a missing or damaged file of this store.
             CommitConflictError or StorageError: the copy can be run again.
         """
-        if isinstance(to, str):
-            target = self._beside(open_storage(to, storage_options, of_store=True))
+        if isinstance(target, str):
+            parts = self._beside(open_storage(target, storage_options, of_store=True))
         else:
-            target = to.parts
+            parts = target.parts
         return copy_command.copy(
             self._store.catalog(),
             checkpoint,
-            target.storage,
-            target.deriver_of,
-            table_format=target.table_format,
-            layout=target.layout,
+            parts.storage,
+            parts.deriver_of,
+            table_format=parts.table_format,
+            layout=parts.layout,
             as_savepoint=as_savepoint,
             dry_run=dry_run,
             progress=on_progress or (lambda done, total: None),
@@ -777,7 +778,7 @@ class StoreMaintenance:
 
     def fork(
         self,
-        to: str,
+        target: str,
         checkpoint: int | str = "latest",
         *,
         storage_options: Mapping[str, Any] | None = None,
@@ -790,7 +791,7 @@ class StoreMaintenance:
         both stores have released it. Files are copied to and from a bucket, and to another disk.
 
         Args:
-            to: the path or URL of the new store.
+            target: the path or URL of the new store.
             checkpoint: as in :meth:`savepoint`.
             storage_options: as in :meth:`copy`.
             dry_run: only says what would be copied or shared.
@@ -800,10 +801,10 @@ class StoreMaintenance:
             The copied or shared files.
 
         Raises:
-            InvalidArgumentError: if a store exists at ``to``.
+            InvalidArgumentError: if a store exists at ``target``.
             StateStoreError: the errors of :meth:`copy`.
         """
-        storage = open_storage(to, storage_options, of_store=True)
+        storage = open_storage(target, storage_options, of_store=True)
         return fork_command.fork(
             self._store.catalog(),
             checkpoint,

@@ -35,6 +35,7 @@ __all__ = [
     "Root",
     "Verb",
     "checkpoint_argument",
+    "checkpoint_option",
     "common_options",
     "exit_statuses",
     "one_state_options",
@@ -119,6 +120,19 @@ def checkpoint_argument(function: Any) -> Any:
     return decorate(function)
 
 
+def checkpoint_option(
+    text: str, *, default: str | None = "latest", note: str = " [latest]"
+) -> Callable[[F], F]:
+    """Return a decorator that adds ``--checkpoint``; ``text`` names the checkpoint's use."""
+    return click.option(
+        "--checkpoint",
+        default=default,
+        metavar="CHECKPOINT",
+        help=f"{text}: its number, a savepoint's name, or latest.{note}",
+        shell_complete=complete_checkpoint,
+    )
+
+
 def state_options(function: Any) -> Any:
     """Add ``--operator`` and ``--state``, which restrict a verb to some states."""
     return operator_option("Only this operator.")(
@@ -138,7 +152,7 @@ def operator_option(text: str, *, required: bool = False) -> Callable[[F], F]:
     return click.option(
         "--operator",
         "uid",
-        metavar="UID",
+        metavar="OPERATOR",
         required=required,
         help=text,
         shell_complete=complete_operator,
@@ -150,7 +164,7 @@ def state_option(text: str, *, required: bool = False) -> Callable[[F], F]:
     return click.option(
         "--state",
         "name",
-        metavar="NAME",
+        metavar="STATE",
         required=required,
         help=text,
         shell_complete=complete_state,

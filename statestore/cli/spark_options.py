@@ -13,7 +13,7 @@ from statestore.cli.arguments import distinct
 if TYPE_CHECKING:
     from statestore.interop.spark_checkpoints.spark_target import SparkTarget
 
-__all__ = ["OPERATORS", "location_module", "shape_options", "spark_target"]
+__all__ = ["OPERATOR_NAMES", "location_module", "shape_options", "spark_target"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -72,24 +72,24 @@ def spark_target(provider: str | None, sources: Mapping[str, Any]) -> SparkTarge
     return target
 
 
-def _parse_operators(
+def _parse_names(
     context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> Mapping[int, str]:
     """Return the names of operators by number, from ``NUMBER=NAME``."""
-    operators = []
+    names = []
     for value in values:
         number, separator, name = value.partition("=")
         if not separator or not number.isdecimal():
             raise click.BadParameter(f"{value!r} is not NUMBER=NAME, such as 0=dedupe")
-        operators.append((int(number), name))
-    return distinct("--operator", operators)
+        names.append((int(number), name))
+    return distinct("--operator-name", names)
 
 
-OPERATORS = click.option(
-    "--operator",
-    "operators",
+OPERATOR_NAMES = click.option(
+    "--operator-name",
+    "operator_names",
     multiple=True,
     metavar="NUMBER=NAME",
-    callback=_parse_operators,
+    callback=_parse_names,
     help="What an operator of Spark 3 is, if its columns do not tell it. Repeatable.",
 )

@@ -76,7 +76,7 @@ def test_a_file_outside_the_savepoint_is_read_only_with_permission(here: Path, r
     for name, *options in (
         ["show"],
         ["repack", "to", "--max-parallelism", "9"],
-        ["import", "--to", "store"],
+        ["import", "--store", "store"],
     ):
         refused = run("flink", name, "rocksdb", *options)
         assert outside in refused.stdout + refused.stderr

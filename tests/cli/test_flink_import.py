@@ -113,7 +113,7 @@ def test_pyflink_types_are_declared(run: Run) -> None:
 
 def test_times_are_read(here: Path, run: Run) -> None:
     times = ("--ttl", "ttl_value=36500d", "--ttl", "kinds/ttl_map=90min")
-    done = run("flink", "import", "savepoint", "--to", "o", "--operator", "kinds", *times)
+    done = run("flink", "import", "savepoint", "--store", "o", "--operator", "kinds", *times)
     assert (done.exit_code, done.stderr) == (0, "")
     restored = StateStore.open("o").restore()
     found = [restored.keyed("kinds", name).entry.state.ttl for name in ("ttl_value", "ttl_map")]
@@ -132,7 +132,7 @@ def test_a_hash_of_the_job_moves_keys_to_other_key_groups(run: Run) -> None:
     options = ("--key-hash", recipe)
     packed = run("flink", "repack", "by_class", "packed", "--max-parallelism", "300", *options)
     assert (packed.exit_code, packed.stderr) == (0, "")
-    done = run("flink", "import", "by_class", "--to", "o", *options)
+    done = run("flink", "import", "by_class", "--store", "o", *options)
     assert (done.exit_code, done.stderr) == (0, "")
     exported = run("flink", "export", "o", "more", "--max-parallelism", "300")
     assert (exported.exit_code, exported.stderr) == (0, "")
@@ -140,7 +140,7 @@ def test_a_hash_of_the_job_moves_keys_to_other_key_groups(run: Run) -> None:
         (operator,) = open_savepoint(folder).operators
         found = {part.key_group for part in operator.entries()}
         assert found == set(key_groups_of_hashes(codes, 300).tolist())
-    wrong = run("flink", "import", "by_class", "--to", "p", "--key-hash", recipe + " + 1")
+    wrong = run("flink", "import", "by_class", "--store", "p", "--key-hash", recipe + " + 1")
     assert wrong.exit_code == 2
     assert "does not hold: it puts the key {'a': " in wrong.stderr
 
@@ -148,12 +148,12 @@ def test_a_hash_of_the_job_moves_keys_to_other_key_groups(run: Run) -> None:
 @pytest.mark.long
 def test_omitted_state_is_reported(run: Run) -> None:
     Golden("2.3_heap_native").unpack(Path("native"))
-    done = run("flink", "import", "native", "--to", "o")
+    done = run("flink", "import", "native", "--store", "o")
     assert done.exit_code == 18
     assert done.stdout.startswith("kinds is left out: state 'opaque': ")
     assert "checkpoint 1 of " in done.stderr
     assert "is only part of " in done.stderr
-    again = run("flink", "import", "native", "--to", "o", "--output", "json")
+    again = run("flink", "import", "native", "--store", "o", "--output", "json")
     said = json.loads(again.stdout)
     assert (again.exit_code, said["found"]) == (18, True)
     (left,) = said["left_out"]
@@ -161,8 +161,8 @@ def test_omitted_state_is_reported(run: Run) -> None:
     assert "lacks 1" in run("list", "--store", "o").stdout
     assert "kinds (state 'opaque': " in run("show", "--store", "o").stdout
     assert "intact, but some state of its source is missing" in run("verify", "--store", "o").stdout
-    assert "left out  kinds" in run("copy", "--to", "copied", "--store", "o").stdout
-    assert "left out  kinds" in run("fork", "--to", "forked", "--store", "o").stdout
+    assert "left out  kinds" in run("copy", "--target", "copied", "--store", "o").stdout
+    assert "left out  kinds" in run("fork", "--target", "forked", "--store", "o").stdout
     refused = run("flink", "export", "copied", "to")
     assert (refused.exit_code, refused.stdout) == (12, "")
     assert "--leave-out 'kinds'" in refused.stderr
@@ -177,7 +177,7 @@ def test_omitted_state_is_reported(run: Run) -> None:
 
 
 def test_excluded_operators_are_reported(here: Path, run: Run) -> None:
-    done = run("flink", "import", "savepoint", "--to", "o", "--operator", "kinds")
+    done = run("flink", "import", "savepoint", "--store", "o", "--operator", "kinds")
     assert (done.exit_code, done.stderr) == (0, "")
     assert "by_long is left out: the import did not select it" in done.stdout.splitlines()
 
@@ -204,14 +204,14 @@ def test_excluded_operators_are_reported(here: Path, run: Run) -> None:
 def test_errors_of_an_import(options: tuple[str, ...], why: str, here: Path, run: Run) -> None:
     Path("bad.toml").write_text("[")
     Path("flat.toml").write_text("by_long = 7")
-    done = run("flink", "import", "savepoint", "--to", "o", *options)
+    done = run("flink", "import", "savepoint", "--store", "o", *options)
     assert done.exit_code != 0
     assert why in done.stderr
     assert not Path("o").exists()
 
 
 def test_the_number_of_threads_is_configurable(here: Path, run: Run) -> None:
-    arguments = ("flink", "import", "savepoint", "--operator", "by_long", "--to", "o")
+    arguments = ("flink", "import", "savepoint", "--operator", "by_long", "--store", "o")
     done = run(*arguments, "--threads", "0")
     assert done.exit_code == 2
     assert "threads must be in 1..64, not 0" in done.stderr

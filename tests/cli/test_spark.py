@@ -132,7 +132,9 @@ def test_state_that_cannot_be_imported_is_shown_with_the_reason(here: Path, run:
 
 def test_import_and_export_report_their_work(here: Path, run: Run) -> None:
     first = document(
-        run("spark", "import", "checkpoints/orders", "--to", "o", "--batch", "0", "--output=json")
+        run(
+            "spark", "import", "checkpoints/orders", "--store", "o", "--batch", "0", "--output=json"
+        )
     )
     assert (first["checkpoint_id"], first["batch"]) == (1, 0)
     assert (first["found"], first["is_incremental"]) == (False, False)
@@ -163,7 +165,7 @@ def test_import_and_export_report_their_work(here: Path, run: Run) -> None:
 @pytest.fixture
 def salvaged(here: Path, run: Run) -> StateStore:
     """The imported query after a salvage that gave up a file of its state."""
-    document(run("spark", "import", "checkpoints/orders", "--to", "o", "--output", "json"))
+    document(run("spark", "import", "checkpoints/orders", "--store", "o", "--output", "json"))
     store = StateStore.open("o")
     (entry,) = (one for one in store.manifest().keyed if one.state.uid == UID)
     file = Path("o", entry.table.name_of(entry.handles[0]))
@@ -277,9 +279,10 @@ def test_sources_are_changed_on_the_way(
 
 
 def test_the_name_of_an_operator_is_passed_once(here: Path, run: Run) -> None:
-    done = run("spark", "show", "checkpoints/orders", "--operator", "0=a", "--operator", "00=b")
+    names = ("--operator-name", "0=a", "--operator-name", "00=b")
+    done = run("spark", "show", "checkpoints/orders", *names)
     assert done.exit_code == 2
-    assert "--operator is passed twice for 0" in done.stderr
+    assert "--operator-name is passed twice for 0" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_the_command_takes_urls(
     run = CliRunner()
     shown = run.invoke(cli, ["flink", "show", place, "--output", "json"])
     assert json.loads(shown.stdout)["savepoint"] == place
-    words = ["flink", "import", place, "--to", f"{url}/store", "--operator", "sums"]
+    words = ["flink", "import", place, "--store", f"{url}/store", "--operator", "sums"]
     done = run.invoke(cli, words)
     assert done.exit_code == 0, done.stderr
     words = ["flink", "export", f"{url}/store", f"{url}/exported"]

@@ -26,14 +26,12 @@ __all__ = ["copy_checkpoint", "fork_checkpoint"]
         "credentials. With --dry-run: what would be copied, and nothing is written."
     ),
     examples=(
-        "statestore copy --to ./backup --dry-run --store ./fraud",
-        "statestore copy 1 --to ./backup --as-savepoint end-of-january --store ./fraud",
+        "statestore copy --target ./backup --dry-run --store ./fraud",
+        "statestore copy 1 --target ./backup --as-savepoint end-of-january --store ./fraud",
     ),
 )
 @checkpoint_argument
-@click.option(
-    "--to", "target", metavar="URL", required=True, help="The path or URL of the target store."
-)
+@click.option("--target", metavar="URL", required=True, help="The path or URL of the target store.")
 @click.option(
     "--as-savepoint", metavar="NAME", help="Create a savepoint with this name for the copy."
 )
@@ -85,14 +83,12 @@ def write_copied(page: Page, copied: CopiedCheckpoint) -> None:
         "savepoint with that name. With --dry-run: the same output, and nothing is written."
     ),
     examples=(
-        "statestore fork --to ./what-if --dry-run --store ./fraud",
-        "statestore fork 1 --to ./what-if --store ./fraud",
+        "statestore fork --target ./what-if --dry-run --store ./fraud",
+        "statestore fork 1 --target ./what-if --store ./fraud",
     ),
 )
 @checkpoint_argument
-@click.option(
-    "--to", "target", metavar="URL", required=True, help="The path or URL of the new store."
-)
+@click.option("--target", metavar="URL", required=True, help="The path or URL of the new store.")
 @click.option("--dry-run", is_flag=True, help="Report what would be shared, and write nothing.")
 @pass_invocation
 def fork_checkpoint(

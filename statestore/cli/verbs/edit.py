@@ -10,8 +10,13 @@ import click
 
 from statestore.cli.arguments import column_values, key_of, named_values, parse_row
 from statestore.cli.checkpoints import write_left_out
-from statestore.cli.command import Invocation, Verb, one_state_options, pass_invocation
-from statestore.cli.completion import complete_checkpoint
+from statestore.cli.command import (
+    Invocation,
+    Verb,
+    checkpoint_option,
+    one_state_options,
+    pass_invocation,
+)
 from statestore.cli.drawing import amount, count, counted
 from statestore.cli.output import Output, Page
 from statestore.cli.row_changes import write_row_changes
@@ -77,13 +82,7 @@ __all__ = ["edit_state"]
 @click.option("--delete", multiple=True, metavar="KEY", help="Remove a key; can be repeated.")
 @click.option("--put", multiple=True, metavar="JSON", help="Add or replace a row; can be repeated.")
 @click.option("--sql", metavar="SELECT", help="Replace the state with the result of this query.")
-@click.option(
-    "--checkpoint",
-    default="latest",
-    metavar="N",
-    help="The checkpoint to change. [latest]",
-    shell_complete=complete_checkpoint,
-)
+@checkpoint_option("The checkpoint to change")
 @click.option("--dry-run", is_flag=True, help="Report what would change, and write nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask about columns that --put sets to null.")
 @pass_invocation

@@ -45,7 +45,7 @@ class FlinkVerbs(Root):
 
     examples = (
         "statestore flink show ./savepoint",
-        "statestore flink import ./savepoint --to ./orders",
+        "statestore flink import ./savepoint --store ./orders",
         "statestore flink export ./orders ./edited --max-parallelism 720",
         "statestore flink repack ./savepoint ./larger --max-parallelism 720",
     )
@@ -171,7 +171,7 @@ def show_state(
     ),
 )
 @click.argument("savepoint")
-@click.argument("target", metavar="TO")
+@click.argument("target", metavar="NEW")
 @click.option(
     "--max-parallelism",
     type=int,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from statestore.cli.arguments import named_values
-from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.completion import complete_checkpoint, complete_operator
+from statestore.cli.command import Invocation, Verb, checkpoint_option, pass_invocation
+from statestore.cli.completion import complete_operator
 from statestore.cli.drawing import count, size
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.cli.verbs.flink import allowed_places, moved_folders, parse_moved
@@ -58,7 +58,7 @@ _OPERATOR_KINDS = tuple(map(str, RedistributionMode))
     "--operator",
     "operators",
     multiple=True,
-    metavar="UID",
+    metavar="OPERATOR",
     help="Only this operator. Repeatable.",
     shell_complete=complete_operator,
 )
@@ -74,13 +74,7 @@ _OPERATOR_KINDS = tuple(map(str, RedistributionMode))
     metavar="N",
     help="The number of key groups. [as stored]",
 )
-@click.option(
-    "--checkpoint",
-    default="latest",
-    metavar="N",
-    help="The checkpoint's number, or a savepoint of the store. [latest]",
-    shell_complete=complete_checkpoint,
-)
+@checkpoint_option("The checkpoint to export")
 @click.option(
     "--leave-out",
     multiple=True,

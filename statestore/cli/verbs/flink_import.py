@@ -53,19 +53,18 @@ _ID = re.compile(r"[0-9a-f]{32}")
         "or AggregatingState with PyFlink's type names. Without a type, its values stay bytes."
     ),
     examples=(
-        "statestore flink import ./savepoint --to ./orders",
-        "statestore flink import ./savepoint --to ./orders --operator kinds --ttl ttl_value=7d",
-        "statestore flink import ./savepoint --to ./orders --columns columns.toml",
-        "statestore flink import ./chk-7 --to ./orders --uid kinds --moved /flink=./copy",
+        "statestore flink import ./savepoint --store ./orders",
+        "statestore flink import ./savepoint --store ./orders --operator kinds --ttl ttl_value=7d",
+        "statestore flink import ./savepoint --store ./orders --columns columns.toml",
+        "statestore flink import ./chk-7 --store ./orders --uid kinds --moved /flink=./copy",
     ),
 )
 @click.argument("savepoint")
-@click.option("--to", "target", metavar="URL", help="The store; the same as --store.")
 @click.option(
     "--operator",
     "operators",
     multiple=True,
-    metavar="NAME",
+    metavar="OPERATOR",
     help="Only this operator, by uid, name or id. Repeatable.",
 )
 @click.option(
@@ -116,7 +115,6 @@ _ID = re.compile(r"[0-9a-f]{32}")
 def import_state(
     invocation: Invocation,
     savepoint: str,
-    target: str | None,
     operators: tuple[str, ...],
     uids: tuple[str, ...],
     columns: Path | None,
@@ -129,8 +127,6 @@ def import_state(
     drop: tuple[str, ...],
 ) -> Output[FlinkImportSummary]:
     """Import the state of a savepoint as a checkpoint."""
-    if target is not None:
-        invocation.arguments["store"] = target
     module: Any = importlib.import_module(
         "statestore.interop.flink_savepoints.importing.import_state"
     )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import click
 
 from statestore.cli.arguments import SPAN
-from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.completion import complete_checkpoint, complete_savepoint
+from statestore.cli.command import Invocation, Verb, checkpoint_option, pass_invocation
+from statestore.cli.completion import complete_savepoint
 from statestore.cli.output import Output, Page
 from statestore.format.hold_documents import Pin
 
@@ -31,12 +31,7 @@ __all__ = ["Pinned", "Saved", "Unpinned", "keep_savepoint", "pin_checkpoint", "u
     ),
 )
 @click.argument("name", shell_complete=complete_savepoint)
-@click.option(
-    "--checkpoint",
-    metavar="N",
-    help="The checkpoint's number, or the name of a savepoint. [latest]",
-    shell_complete=complete_checkpoint,
-)
+@checkpoint_option("The checkpoint to keep", default=None)
 @click.option("--delete", is_flag=True, help="Delete the savepoint.")
 @pass_invocation
 def keep_savepoint(
@@ -89,13 +84,7 @@ def write_saved(page: Page, saved: Saved) -> None:
         "statestore pin --checkpoint 1 --lease 7d --holder 'monthly report' --store ./fraud",
     ),
 )
-@click.option(
-    "--checkpoint",
-    default="latest",
-    metavar="N",
-    help="The checkpoint's number, or the name of a savepoint. [latest]",
-    shell_complete=complete_checkpoint,
-)
+@checkpoint_option("The checkpoint to keep")
 @click.option(
     "--lease",
     type=SPAN,

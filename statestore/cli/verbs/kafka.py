@@ -16,12 +16,12 @@ from statestore.cli.command import (
     LazyVerb,
     Root,
     Verb,
+    checkpoint_option,
     common_options,
     operator_option,
     pass_invocation,
     state_option,
 )
-from statestore.cli.completion import complete_checkpoint
 from statestore.cli.output import Output, Page, cell, table_of
 from statestore.errors import IncompatibleStateError
 from statestore.maintenance.translate_offsets import (
@@ -166,13 +166,7 @@ def _policy(name: str, words: Any, default: str, text: str) -> Callable[[F], F]:
     metavar="N",
     help=f"How long to wait for an answer of Kafka. [{DEFAULT_SECONDS:g}]",
 )
-@click.option(
-    "--checkpoint",
-    default="latest",
-    metavar="N",
-    help="The checkpoint with the offsets. [latest]",
-    shell_complete=complete_checkpoint,
-)
+@checkpoint_option("The checkpoint with the offsets")
 @click.option("--dry-run", is_flag=True, help="Report what would be written, and write nothing.")
 @pass_invocation
 def translate_offsets(

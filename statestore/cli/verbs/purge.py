@@ -11,11 +11,11 @@ from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import (
     Invocation,
     Verb,
+    checkpoint_option,
     operator_option,
     pass_invocation,
     state_option,
 )
-from statestore.cli.completion import complete_checkpoint
 from statestore.cli.drawing import count, counted, size
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.maintenance.purge import PurgedKey, ReplacedCheckpoint
@@ -63,12 +63,7 @@ __all__ = [
 @operator_option("The operator.", required=True)
 @state_option("Only this state of the operator.")
 @click.option("--key", required=True, metavar="KEY", help="The key to remove.")
-@click.option(
-    "--checkpoint",
-    metavar="N",
-    help="Remove the key from this checkpoint only.",
-    shell_complete=complete_checkpoint,
-)
+@checkpoint_option("Remove the key from this checkpoint only", default=None, note="")
 @click.option("--all", "every", is_flag=True, help="Remove the key from all kept checkpoints.")
 @click.option("--check", is_flag=True, help="Only search the whole store for the key.")
 @click.option("--ignore-pins", is_flag=True, help="Also replace checkpoints that are pinned.")

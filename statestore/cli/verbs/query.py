@@ -14,8 +14,7 @@ import click
 
 from statestore.cli.arguments import MOST_ROWS, query_limit_options
 from statestore.cli.checkpoints import write_left_out
-from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.completion import complete_checkpoint
+from statestore.cli.command import Invocation, Verb, checkpoint_option, pass_invocation
 from statestore.cli.documents import Column
 from statestore.cli.drawing import count, counted
 from statestore.cli.output import Output, Page, cell, table_of, value_text, write_rows
@@ -65,13 +64,7 @@ _SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".arrow": "a
     ),
 )
 @click.argument("sql", required=False)
-@click.option(
-    "--checkpoint",
-    default="latest",
-    metavar="ID",
-    help="The checkpoint or savepoint to query. [latest]",
-    shell_complete=complete_checkpoint,
-)
+@checkpoint_option("The checkpoint to query")
 @click.option("--tables", is_flag=True, help="List the views with their columns and rows instead.")
 @click.option(
     "--format",

@@ -8,11 +8,11 @@ from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import (
     Invocation,
     Verb,
+    checkpoint_option,
     operator_option,
     pass_invocation,
     state_option,
 )
-from statestore.cli.completion import complete_checkpoint
 from statestore.cli.drawing import count, size
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.format.digest import digest_text
@@ -59,13 +59,7 @@ __all__ = ["rekey_operator"]
 @click.option(
     "--hash-scheme", type=click.Choice(HASH_SCHEMES), help="The new hash scheme of the keys."
 )
-@click.option(
-    "--checkpoint",
-    default="latest",
-    metavar="N",
-    help="The checkpoint to start from. [latest]",
-    shell_complete=complete_checkpoint,
-)
+@checkpoint_option("The checkpoint to start from")
 @click.option(
     "--work", metavar="DIR", help="A working folder from which an interrupted run continues."
 )

@@ -13,11 +13,23 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from statestore.cli.checkpoints import write_left_out
-from statestore.cli.command import Invocation, LazyVerb, Root, Verb, common_options, pass_invocation
-from statestore.cli.completion import complete_checkpoint
+from statestore.cli.command import (
+    Invocation,
+    LazyVerb,
+    Root,
+    Verb,
+    checkpoint_option,
+    common_options,
+    pass_invocation,
+)
 from statestore.cli.drawing import count, counted, size, when
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
-from statestore.cli.spark_options import OPERATORS, location_module, shape_options, spark_target
+from statestore.cli.spark_options import (
+    OPERATOR_NAMES,
+    location_module,
+    shape_options,
+    spark_target,
+)
 from statestore.extras import needs_extra
 from statestore.storage import open_storage
 
@@ -109,9 +121,9 @@ def open_session(location: str, settings: Mapping[str, str] | None = None) -> An
     return session
 
 
-def check_location(location: str, batch: int | None, operators: Mapping[int, str]) -> None:
+def check_location(location: str, batch: int | None, operator_names: Mapping[int, str]) -> None:
     """Refuse an invalid checkpoint location before Spark is started for it."""
-    opened = location_module("location").CheckpointLocation(open_storage(location), operators)
+    opened = location_module("location").CheckpointLocation(open_storage(location), operator_names)
     opened.operators(opened.batch(batch))
 
 
@@ -135,17 +147,17 @@ def check_location(location: str, batch: int | None, operators: Mapping[int, str
 )
 @click.argument("location")
 @click.option("--batch", type=int, metavar="N", help="A completed micro-batch. [newest]")
-@OPERATORS
+@OPERATOR_NAMES
 @pass_invocation
 def show_state(
-    invocation: Invocation, location: str, batch: int | None, operators: Mapping[int, str]
+    invocation: Invocation, location: str, batch: int | None, operator_names: Mapping[int, str]
 ) -> Output[ShownLocation]:
     """Show the content of a checkpoint location."""
-    check_location(location, batch, operators)
+    check_location(location, batch, operator_names)
     session = open_session(location)
     with progress_bar("reading") as progress:
         shown = location_module("show_location").show_location(
-            session, location, batch=batch, operators=operators, on_progress=progress
+            session, location, batch=batch, operator_names=operator_names, on_progress=progress
         )
     return Output(shown, write_location)
 
@@ -164,29 +176,25 @@ def show_state(
     ),
     examples=(
         "statestore spark import ./checkpoints/orders --store ./orders",
-        "statestore spark import ./checkpoints/orders --to ./orders --batch 1",
+        "statestore spark import ./checkpoints/orders --store ./orders --batch 1",
     ),
 )
 @click.argument("location")
-@click.option("--to", "target", metavar="URL", help="The store; the same as --store.")
 @click.option("--batch", type=int, metavar="N", help="A completed micro-batch. [newest]")
 @click.option(
     "--max-parallelism", type=int, metavar="N", help="The key groups of states in a new store."
 )
-@OPERATORS
+@OPERATOR_NAMES
 @pass_invocation
 def import_state(
     invocation: Invocation,
     location: str,
-    target: str | None,
     batch: int | None,
     max_parallelism: int | None,
-    operators: Mapping[int, str],
+    operator_names: Mapping[int, str],
 ) -> Output[SparkImportSummary]:
     """Import the state of a query's micro-batch as a checkpoint."""
-    if target is not None:
-        invocation.arguments["store"] = target
-    check_location(location, batch, operators)
+    check_location(location, batch, operator_names)
     session = open_session(location)
     store = invocation.store(spark=session)
     with progress_bar("importing") as progress:
@@ -196,7 +204,7 @@ def import_state(
             store,
             batch=batch,
             max_parallelism=max_parallelism,
-            operators=operators,
+            operator_names=operator_names,
             on_progress=progress,
         )
     return Output(_summary(imported), write_imported)
@@ -228,13 +236,7 @@ def _summary(imported: ImportedCheckpoint) -> SparkImportSummary:
     )
 
 
-_CHECKPOINT = click.option(
-    "--checkpoint",
-    default="latest",
-    metavar="N",
-    help="The checkpoint's number, or a savepoint. [latest]",
-    shell_complete=complete_checkpoint,
-)
+_CHECKPOINT = checkpoint_option("The checkpoint to export")
 
 
 @click.command(

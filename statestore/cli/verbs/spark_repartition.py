@@ -9,7 +9,12 @@ import click
 
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.output import Output, Page, progress_bar
-from statestore.cli.spark_options import OPERATORS, location_module, shape_options, spark_target
+from statestore.cli.spark_options import (
+    OPERATOR_NAMES,
+    location_module,
+    shape_options,
+    spark_target,
+)
 from statestore.cli.verbs.spark import check_location, exported_table, open_session, write_sources
 
 if TYPE_CHECKING:
@@ -40,7 +45,7 @@ __all__ = ["repartition_state"]
 @click.argument("new")
 @shape_options
 @click.option("--batch", type=int, metavar="N", help="A completed micro-batch. [newest]")
-@OPERATORS
+@OPERATOR_NAMES
 @click.option("--dry-run", is_flag=True, help="Report what would be written, and write nothing.")
 @pass_invocation
 def repartition_state(
@@ -51,11 +56,11 @@ def repartition_state(
     provider: str | None,
     sources: Mapping[str, Any],
     batch: int | None,
-    operators: Mapping[int, str],
+    operator_names: Mapping[int, str],
     dry_run: bool,
 ) -> Output[RepartitionedLocation]:
     """Write a query's state as a new location with another number of partitions."""
-    check_location(location, batch, operators)
+    check_location(location, batch, operator_names)
     session = open_session(location)
     with progress_bar("repartitioning") as on_progress:
         repartitioned = location_module("repartition").repartition_location(
@@ -65,7 +70,7 @@ def repartition_state(
             partitions=partitions,
             target=spark_target(provider, sources),
             batch=batch,
-            operators=operators,
+            operator_names=operator_names,
             dry_run=dry_run,
             on_progress=on_progress,
         )

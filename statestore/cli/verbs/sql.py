@@ -10,8 +10,7 @@ from typing import Any
 import click
 
 from statestore.cli.arguments import query_limit_options
-from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.completion import complete_checkpoint
+from statestore.cli.command import Invocation, Verb, checkpoint_option, pass_invocation
 from statestore.cli.output import page, report
 from statestore.cli.verbs.query import (
     answered,
@@ -56,13 +55,7 @@ _WORDS = (
         "statestore sql --checkpoint 1 --store ./fraud",
     ),
 )
-@click.option(
-    "--checkpoint",
-    default="latest",
-    metavar="ID",
-    help="The checkpoint or savepoint to query first. [latest]",
-    shell_complete=complete_checkpoint,
-)
+@checkpoint_option("The checkpoint to query first")
 @query_limit_options(duration=None, memory=None)
 @pass_invocation
 def run_shell(

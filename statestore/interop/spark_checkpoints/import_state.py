@@ -70,7 +70,7 @@ def import_checkpoint(
     *,
     batch: int | None = None,
     max_parallelism: int | None = None,
-    operators: Mapping[int, str] | None = None,
+    operator_names: Mapping[int, str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> ImportedCheckpoint:
@@ -89,8 +89,8 @@ def import_checkpoint(
         batch: a committed micro-batch; by default the newest.
         max_parallelism: the number of key groups of all states. By default it is unchanged, or for
             a new store Flink's default for the number of partitions.
-        operators: the names of operators by number, such as ``{0: "dedupe"}``. They are needed for
-            a location of Spark 3 if the columns of an operator do not tell its name.
+        operator_names: the names of operators by number, such as ``{0: "dedupe"}``. They are needed
+            for a location of Spark 3 if the columns of an operator do not tell its name.
         storage_options: options for fsspec, to access the location.
         on_progress: a callback that receives the number of finished states, the total, and the next
             state.
@@ -107,7 +107,9 @@ def import_checkpoint(
         SchemaMismatchError: if the query's state has other columns than the stored state.
         StateStoreError: as ``store.snapshot`` and ``checkpoint.write_keyed``.
     """
-    query_location = CheckpointLocation(open_storage(location, storage_options), operators or {})
+    query_location = CheckpointLocation(
+        open_storage(location, storage_options), operator_names or {}
+    )
     number = query_location.batch(batch)
     plan = query_location.plan(number)
     all_operators = query_location.operators(number)

@@ -131,7 +131,7 @@ def _build_description(
     if len(candidates) > 1 and number not in location.operator_names:
         raise InvalidArgumentError(
             f"{what}. By its columns it can be {' or '.join(candidates)}: pass the right one, "
-            f"such as --operator {number}={candidates[-1]}, or operators={{{number}: "
+            f"such as --operator-name {number}={candidates[-1]}, or operator_names={{{number}: "
             f"{candidates[-1]!r}}} in Python"
         )
     return build_description(

@@ -92,7 +92,7 @@ def repartition_location(
     partitions: int,
     target: SparkTarget = SAME_QUERY,
     batch: int | None = None,
-    operators: Mapping[int, str] | None = None,
+    operator_names: Mapping[int, str] | None = None,
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
@@ -111,7 +111,7 @@ def repartition_location(
         partitions: the new ``spark.sql.shuffle.partitions`` of the query.
         target: the provider and the sources of the query that continues, if they are others.
         batch: a committed micro-batch; by default the newest.
-        operators: the names of operators by number, as in :func:`import_checkpoint`.
+        operator_names: the names of operators by number, as in :func:`import_checkpoint`.
         dry_run: report the rows and bytes of each partition, without writing anything.
         storage_options: options for fsspec, to access both locations.
         on_progress: a callback that receives the number of finished steps, the total, and the next
@@ -134,7 +134,7 @@ def repartition_location(
     """
     check_shape(partitions, target.provider)
     refuse_connect(spark, "repartitioning the state of a query")
-    old = CheckpointLocation(open_storage(source, storage_options), operators or {})
+    old = CheckpointLocation(open_storage(source, storage_options), operator_names or {})
     number = old.batch(batch)
     plan = old.plan(number)
     all_operators = old.operators(number)

@@ -106,7 +106,7 @@ def show_location(
     location: str,
     *,
     batch: int | None = None,
-    operators: Mapping[int, str] | None = None,
+    operator_names: Mapping[int, str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> ShownLocation:
@@ -116,7 +116,7 @@ def show_location(
         spark: a session of Spark Classic.
         location: the path or URL; the query may be running.
         batch: a committed micro-batch; by default the newest.
-        operators: the names of operators by number, for a location of Spark 3 that lacks them.
+        operator_names: the names of operators by number, for a location of Spark 3 that lacks them.
         storage_options: options for fsspec, to access the location.
         on_progress: a callback that receives the number of finished stores, the total, and the next
             store.
@@ -130,7 +130,9 @@ def show_location(
         DamagedFileError or MissingFileError: if a file of the query is damaged or missing.
         FormatVersionError: if another version of Spark wrote it.
     """
-    query_location = CheckpointLocation(open_storage(location, storage_options), operators or {})
+    query_location = CheckpointLocation(
+        open_storage(location, storage_options), operator_names or {}
+    )
     number = query_location.batch(batch)
     plan, commit = query_location.plan(number), query_location.commit(number)
     all_operators = query_location.operators(number)

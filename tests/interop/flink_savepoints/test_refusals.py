@@ -302,7 +302,7 @@ def test_timers_that_a_native_savepoint_may_have_lost_are_reported(tmp_path: Pat
     assert by_tuple.warnings == ()
     run, store = CliRunner(), str(tmp_path / "store")
     assert lost in " ".join(run.invoke(cli, ["flink", "show", place]).stdout.split())
-    words = ["flink", "import", place, "--to", store]
+    words = ["flink", "import", place, "--store", store]
     text = " ".join(run.invoke(cli, words).stdout.split())
     assert f"warning: {operator_id('by_long')}: {lost}" in text
     said = json.loads(run.invoke(cli, [*words, "--output", "json"]).stdout)

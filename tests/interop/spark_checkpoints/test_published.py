@@ -257,7 +257,7 @@ def test_a_published_query_continues(
         with pytest.raises(MissingDependencyError, match="version 2 of the checkpoint format"):
             import_checkpoint(spark, str(location), store)
         return
-    imported = import_checkpoint(spark, str(location), store, operators=published.names)
+    imported = import_checkpoint(spark, str(location), store, operator_names=published.names)
     (uid,) = {state.uid for state in imported.record.stores}
     assert uid == f"{published.operator}-0"
     assert sum(state.contents.rows for state in imported.record.stores) == published.rows
@@ -357,7 +357,9 @@ def test_the_columns_tell_the_operator(tmp_path: Path, folder: str) -> None:
 def test_the_user_tells_the_operator(tmp_path: Path, folder: str) -> None:
     location = unpack(folder, tmp_path)
     last = CHOICES[folder].split()[-1]
-    with pytest.raises(InvalidArgumentError, match=f"{CHOICES[folder]}: .*--operator 0={last}"):
+    with pytest.raises(
+        InvalidArgumentError, match=f"{CHOICES[folder]}: .*--operator-name 0={last}"
+    ):
         operators_of(location)
     assert operators_of(location, {0: last}) == [last]
 

@@ -1,0 +1,74 @@
+"""A word means the same in all commands, in their JSON, and in Python."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import click
+
+from statestore.cli.main import cli
+from tests.surface.record import surface
+
+VALUES = {
+    "--operator": {"OPERATOR"},
+    "--state": {"STATE"},
+    "--checkpoint": {"CHECKPOINT"},
+    "--store": {"URL"},
+    "--to": {"DIR", "FILE"},  # the command's result, outside of a store
+    "--target": {"URL", "ALIAS=HOST:PORT"},  # a store, or a cluster of Kafka
+}
+"""What the value of an option is, in every command that has the option."""
+
+OF_FLINK = ("flink show", "vertices.", "matching.", "Node", "operator_id", "SavepointHints")
+"""Places of Flink's uid, which is not the name of an operator without one."""
+ITS_OPERATORS = ("ImportedOperator", "ShownOperator", "Manifest")
+
+
+def commands(command: click.Command, context: click.Context) -> Iterator[click.Command]:
+    if not isinstance(command, click.Group):
+        yield command
+        return
+    for name in command.list_commands(context):
+        found = command.get_command(context, name)
+        assert found is not None
+        yield from commands(found, click.Context(found, parent=context, info_name=name))
+
+
+def every_command() -> list[click.Command]:
+    return [*commands(cli, click.Context(cli))]
+
+
+def test_the_value_of_an_option_is_the_same_in_all_commands() -> None:
+    found: dict[str, set[str | None]] = defaultdict(set)
+    for command in every_command():
+        for parameter in command.params:
+            for option in VALUES.keys() & {*parameter.opts}:
+                found[option].add(parameter.metavar)
+    assert found == VALUES
+
+
+def test_a_checkpoint_is_named_in_the_same_ways_everywhere() -> None:
+    options = [
+        parameter
+        for command in every_command()
+        for parameter in command.params
+        if "--checkpoint" in parameter.opts
+    ]
+    assert len(options) > 9
+    for option in options:
+        assert isinstance(option, click.Option)
+        assert ": its number, a savepoint's name, or latest." in str(option.help)
+
+
+def test_operator_and_state_have_one_name_in_python_and_json() -> None:
+    """``uid`` is only Flink's."""
+    others = {"uid", "uids", "operator_uid", "state_name", "to", "which"}
+    found = {
+        f"{item} {part}"
+        for item, parts in surface().items()
+        for part in parts
+        if part.rpartition(".")[2].lstrip("-") in others and not item.startswith("statestore ")
+    }
+    known = (*OF_FLINK, *ITS_OPERATORS)
+    assert {text for text in found if not any(word in text for word in known)} == set()
