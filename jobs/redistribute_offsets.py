@@ -65,7 +65,7 @@ def redistribute_offsets(
     # Restore at the checkpoint's own parallelism: a source may have more subtasks than the job's
     # keyed states have key groups.
     checkpoint = store.restore(checkpoint=settings.checkpoint)
-    state = checkpoint.operator_state(settings.offsets.uid, settings.offsets.name)
+    state = checkpoint.operator_state(settings.offsets.operator, settings.offsets.state)
     old, mode = state.per_old_subtask(), state.entry.state.mode
     kafka = check(settings, old, progress)
     reported: Sequence[Sequence[object] | None] = old if kafka is None else kafka.lists
@@ -94,8 +94,8 @@ def _report(
     return {
         "store": store,
         "checkpoint": manifest.checkpoint_id,
-        "operator": settings.offsets.uid,
-        "state": settings.offsets.name,
+        "operator": settings.offsets.operator,
+        "state": settings.offsets.state,
         "mode": mode.value,
         "old_parallelism": old_parallelism,
         "parallelism": settings.parallelism,
@@ -110,7 +110,7 @@ def _report(
         "left_out": [
             str(record)
             for record in manifest.left_out
-            if record.lacks(settings.offsets.uid, settings.offsets.name)
+            if record.lacks(settings.offsets.operator, settings.offsets.state)
         ],
     }
 

@@ -66,9 +66,9 @@ class Restore:
         """Write the configured states of a checkpoint; return its number and each state's sink."""
         known = _open(settings, settings.checkpoint, None, ())
         for state in settings.keyed:  # before Spark starts, so that a wrong name fails fast
-            known.keyed(state.uid, state.name)
-        for state in settings.operator:
-            known.operator_state(state.uid, state.name)
+            known.keyed(state.operator, state.state)
+        for state in settings.operator_state:
+            known.operator_state(state.operator, state.state)
         spark = session(
             settings.spark, app_name="restore", delta=settings.needs_delta, s3=settings.needs_s3
         )
@@ -81,14 +81,14 @@ class Restore:
         for state, _ in frames:
             if state.sink.place not in self._made:
                 refuse_existing(
-                    spark, state.sink, f"state {state.name!r} of operator {state.uid!r}"
+                    spark, state.sink, f"state {state.state!r} of operator {state.operator!r}"
                 )
         with bar_of(spark, len(frames)) as bar:
             for state, rows in frames:
-                bar.begin(f"restoring {state.uid}/{state.name}")
-                with settings_errors(f"state {state.name!r} of operator {state.uid!r}"):
+                bar.begin(f"restoring {state.operator}/{state.state}")
+                with settings_errors(f"state {state.state!r} of operator {state.operator!r}"):
                     self._write(spark, rows, state.sink)
-                progress(f"{state.uid}/{state.name}: written to {state.sink.place}")
+                progress(f"{state.operator}/{state.state}: written to {state.sink.place}")
         entries = [*_entries(settings, restored)]
         return {
             "checkpoint": restored.checkpoint_id,
@@ -98,7 +98,7 @@ class Restore:
             "left_out": [
                 str(record)
                 for record in restored.manifest.left_out
-                if any(record.lacks(state.uid, state.name) for state, _ in entries)
+                if any(record.lacks(state.operator, state.state) for state, _ in entries)
             ],
         }
 
@@ -138,15 +138,15 @@ def _keyed(
     settings: RestoreSettings, restored: RestoredCheckpoint
 ) -> Iterator[tuple[RestoredStateSettings, DataFrame]]:
     for state in settings.keyed:
-        rows = restored.keyed(state.uid, state.name).to_spark()
+        rows = restored.keyed(state.operator, state.state).to_spark()
         yield state, keyed_rows(rows, per_subtask=state.sink.per_subtask)
 
 
 def _operator(
     settings: RestoreSettings, restored: RestoredCheckpoint, spark: SparkSession
 ) -> Iterator[tuple[RestoredStateSettings, DataFrame]]:
-    for state in settings.operator:
-        operator = restored.operator_state(state.uid, state.name)
+    for state in settings.operator_state:
+        operator = restored.operator_state(state.operator, state.state)
         lists = [*operator.subtasks()]
         yield state, element_rows(spark, operator.entry.state.schema.to_json(), lists)
 
@@ -155,9 +155,9 @@ def _entries(
     settings: RestoreSettings, restored: RestoredCheckpoint
 ) -> Iterator[tuple[RestoredStateSettings, Entry]]:
     for state in settings.keyed:
-        yield state, restored.keyed(state.uid, state.name).entry
-    for state in settings.operator:
-        yield state, restored.operator_state(state.uid, state.name).entry
+        yield state, restored.keyed(state.operator, state.state).entry
+    for state in settings.operator_state:
+        yield state, restored.operator_state(state.operator, state.state).entry
 
 
 def _state(
@@ -165,9 +165,9 @@ def _state(
 ) -> dict[str, Any]:
     changes = entry.changed_rows if isinstance(entry, KeyedEntry) else 0
     return {
-        "operator": state.uid,
-        "state": state.name,
-        "parallelism": restored.parallelism_of(state.uid),
+        "operator": state.operator,
+        "state": state.state,
+        "parallelism": restored.parallelism_of(state.operator),
         "stored_rows": entry.parts[0].rows,
         "target": state.sink.place,
         "per_subtask": state.sink.per_subtask,

@@ -57,8 +57,8 @@ _ENTRY: Final[dict[str, tuple[str, str | None]]] = {
 class KeyedSettings:
     """One keyed state of a snapshot: its name, its columns with their roles, and its source."""
 
-    uid: str
-    name: str
+    operator: str
+    state: str
     key: tuple[str, ...]
     source: SourceSettings
     kind: Literal["value", "list", "map", "reducing", "aggregating", "timers"] = "value"
@@ -105,18 +105,18 @@ class KeyedSettings:
 class OperatorSettings:
     """One operator state of a snapshot: its mode, and the source of its elements."""
 
-    uid: str
-    name: str
+    operator: str
+    state: str
     mode: Literal["split", "union", "broadcast"]
     source: SourceSettings
 
 
 @dataclass(frozen=True, kw_only=True)
 class StateName:
-    """An operator uid and a state name."""
+    """An operator, and the name of one of its states."""
 
-    uid: str
-    name: str
+    operator: str
+    state: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,16 +137,17 @@ class SnapshotSettings(JobSettings):
     store: SnapshotStoreSettings
     spark: SparkSettings = field(default_factory=SparkSettings)
     keyed: tuple[KeyedSettings, ...] = ()
-    operator: tuple[OperatorSettings, ...] = ()
+    operator_state: tuple[OperatorSettings, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse: no states, duplicate states, no parallelism, fewer key groups than subtasks."""
         _check_states(self.states)
         if (self.job is None) is not (self.batch is None):
             raise InvalidArgumentError("job and batch must be set together; set both or neither")
-        for uid, name in {(state.uid, state.name) for state in self.states} & self.dropped:
+        written = {(state.operator, state.state) for state in self.states}
+        for operator, name in written & self.dropped:
             raise InvalidArgumentError(
-                f"state {name!r} of operator {uid!r} is written and also listed in drop; "
+                f"state {name!r} of operator {operator!r} is written and also listed in drop; "
                 "remove one of the two"
             )
         if self.graph is not None:
@@ -158,7 +159,7 @@ class SnapshotSettings(JobSettings):
         for state in self.keyed:
             if state.max_parallelism is not None and state.max_parallelism < self.parallelism:
                 raise InvalidArgumentError(
-                    f"state {state.name!r} of operator {state.uid!r} has max_parallelism "
+                    f"state {state.state!r} of operator {state.operator!r} has max_parallelism "
                     f"{state.max_parallelism}, which is below the parallelism "
                     f"{self.parallelism}; lower the parallelism or raise max_parallelism"
                 )
@@ -166,12 +167,12 @@ class SnapshotSettings(JobSettings):
     @property
     def states(self) -> tuple[KeyedSettings | OperatorSettings, ...]:
         """All states, keyed first."""
-        return (*self.keyed, *self.operator)
+        return (*self.keyed, *self.operator_state)
 
     @property
     def dropped(self) -> set[tuple[str, str]]:
-        """Operator uid and name of each dropped state."""
-        return {(state.uid, state.name) for state in self.drop}
+        """Operator and name of each dropped state."""
+        return {(state.operator, state.state) for state in self.drop}
 
     @property
     def needs_delta(self) -> bool:
@@ -188,8 +189,8 @@ class SnapshotSettings(JobSettings):
 class RestoredStateSettings:
     """One state of a restore, and its sink."""
 
-    uid: str
-    name: str
+    operator: str
+    state: str
     sink: SinkSettings
 
 
@@ -211,7 +212,7 @@ class RestoreSettings(JobSettings):
     max_parallelism: int | None = setting(None, unit="key groups", low=1, high=MOST_KEY_GROUPS)
     spark: SparkSettings = field(default_factory=SparkSettings)
     keyed: tuple[RestoredStateSettings, ...] = ()
-    operator: tuple[RestoredStateSettings, ...] = ()
+    operator_state: tuple[RestoredStateSettings, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other, and sinks that cannot be written again.
@@ -247,7 +248,7 @@ class RestoreSettings(JobSettings):
     @property
     def states(self) -> tuple[RestoredStateSettings, ...]:
         """All states, keyed first."""
-        return (*self.keyed, *self.operator)
+        return (*self.keyed, *self.operator_state)
 
     @property
     def needs_delta(self) -> bool:
@@ -367,9 +368,9 @@ def _check_states(
 ) -> None:
     if not states:
         raise InvalidArgumentError(
-            "the settings name no state; add a [[keyed]] or [[operator]] table"
+            "the settings name no state; add a [[keyed]] or [[operator_state]] table"
         )
-    names = [(state.uid, state.name) for state in states]
+    names = [(state.operator, state.state) for state in states]
     for uid, name in names:
         if names.count((uid, name)) > 1:
             raise InvalidArgumentError(
@@ -399,7 +400,7 @@ def _check_repeatable(state: RestoredStateSettings) -> None:
     """Refuse a sink that a restarted attempt would write a second time, on top of its own rows."""
     if state.sink.mode not in ("error", "overwrite"):
         raise InvalidArgumentError(
-            f"state {state.name!r} of operator {state.uid!r} has a sink with mode "
+            f"state {state.state!r} of operator {state.operator!r} has a sink with mode "
             f"{state.sink.mode!r}, and the job has a restart strategy: a restarted attempt "
             "cannot distinguish the failed attempt's rows from older rows; set mode to error "
             "or overwrite, or remove the restart strategy"

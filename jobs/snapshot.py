@@ -78,11 +78,11 @@ class Snapshot:
             with bar_of(spark, len(states)) as bar, self._begin(store, settings) as checkpoint:
                 _carry_or_drop_others(checkpoint, settings)
                 for state in states:
-                    bar.begin(f"writing {state.uid}/{state.name}")
-                    with settings_errors(f"state {state.name!r} of operator {state.uid!r}"):
+                    bar.begin(f"writing {state.operator}/{state.state}")
+                    with settings_errors(f"state {state.state!r} of operator {state.operator!r}"):
                         rows = read(spark, state.source)
                         written = _put(checkpoint, state, rows)
-                    progress(f"{state.uid}/{state.name}: {written.rows} rows")
+                    progress(f"{state.operator}/{state.state}: {written.rows} rows")
                 bar.begin("committing")
         except LateCommitError:
             # Later commits may lack this state, so the next attempt uses a new number.
@@ -146,18 +146,19 @@ def _carry_or_drop_others(checkpoint: CheckpointWriter, settings: SnapshotSettin
     Raises LeftOutStateError, before any row is read, if the checkpoint would lose a state.
     """
     for state in settings.drop:
-        checkpoint.drop(state.uid, state.name)
+        checkpoint.drop(state.operator, state.state)
     if settings.others == "carry":
         checkpoint.carry_rest()
-    left_out = checkpoint.left_out((state.uid, state.name) for state in settings.states)
+    left_out = checkpoint.left_out((state.operator, state.state) for state in settings.states)
     if left_out:
         (uid, name), *more = left_out
         others = f" (and {len(more)} more)" if more else ""
         raise LeftOutStateError(
             f"the newest checkpoint has state {name!r} of operator {uid!r}{others}, which "
             "these settings do not write, so the next checkpoint would lose it: set others = "
-            f'"carry" to carry all such states, or drop = [{{ uid = {json.dumps(uid)}, name = '
-            f"{json.dumps(name)} }}] to drop this state"
+            '"carry" to carry all such states, or '
+            f"drop = [{{ operator = {json.dumps(uid)}, state = {json.dumps(name)} }}] to drop "
+            "this state"
         )
 
 
@@ -170,7 +171,7 @@ def _put(
             "union": checkpoint.write_union,
             "broadcast": checkpoint.write_broadcast,
         }[state.mode]
-        return put(state.uid, state.name, rows)
+        return put(state.operator, state.state, rows)
     arguments: dict[str, Any] = {
         "key": state.key,
         "namespace": state.namespace,
@@ -186,10 +187,10 @@ def _put(
         ),
     }
     if state.changes == "off":
-        return checkpoint.write_keyed(state.uid, state.name, rows, **arguments)
+        return checkpoint.write_keyed(state.operator, state.state, rows, **arguments)
     if state.changes == "upserts":
-        return checkpoint.write_changes(state.uid, state.name, rows, **arguments)
-    return checkpoint.write_changes_against(state.uid, state.name, rows, **arguments)
+        return checkpoint.write_changes(state.operator, state.state, rows, **arguments)
+    return checkpoint.write_changes_against(state.operator, state.state, rows, **arguments)
 
 
 def _report(store: str, checkpoint: CheckpointWriter) -> Report:

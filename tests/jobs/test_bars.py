@@ -23,8 +23,8 @@ SNAPSHOT = f"""
 parallelism = 2
 {STORE}table_format = "parquet"
 [[keyed]]
-uid = "totals"
-name = "sums"
+operator = "totals"
+state = "sums"
 key = ["k"]
 max_parallelism = 4
 [keyed.source]
@@ -35,8 +35,8 @@ RESTORE = f"""
 parallelism = 1
 {STORE}
 [[keyed]]
-uid = "totals"
-name = "sums"
+operator = "totals"
+state = "sums"
 [keyed.sink]
 format = "parquet"
 path = "{{here}}/out"

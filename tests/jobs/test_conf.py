@@ -27,7 +27,7 @@ FILES: dict[str, type[JobSettings]] = {
     "restore": RestoreSettings,
     "redistribute_offsets": OffsetsSettings,
 }
-NAMED = re.compile(r"^(?:# )?([a-z_]+) = |^\[+(?:[a-z]+\.)?([a-z]+)\]+$")
+NAMED = re.compile(r"^(?:# )?([a-z_]+) = |^\[+(?:[a-z_]+\.)?([a-z_]+)\]+$")
 
 
 def path(name: str) -> Path:
@@ -110,7 +110,7 @@ def test_the_files_run_one_after_the_other(
     # The store has no Delta tables here, to save time. test_spark_submit.py writes Delta.
     parquet = ("--set", "store.table_format=parquet")
     assert snapshot.main(["--conf-file", conf("snapshot"), *store, *parquet]) == 0
-    sinks = (("keyed[0]", "totals"), ("operator[0]", "offsets"))
+    sinks = (("keyed[0]", "totals"), ("operator_state[0]", "offsets"))
     targets = [f"{state}.sink.path={tmp_path}/{name}" for state, name in sinks]
     for _ in range(2):
         again = [text for target in targets for text in ("--set", target)]

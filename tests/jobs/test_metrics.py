@@ -23,7 +23,7 @@ OFFSETS = """
 parallelism = 2
 metrics_port = {port}
 store.url = "{here}/store"
-offsets = {uid = "source", name = "offsets"}
+offsets = {operator = "source", state = "offsets"}
 files.per_subtask = "{here}/offsets.json"
 restart-strategy.type = "fixed-delay"
 """

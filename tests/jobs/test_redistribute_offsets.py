@@ -21,8 +21,8 @@ parallelism = 3
 [store]
 url = "{here}/store"
 [offsets]
-uid = "orders-source"
-name = "offsets"
+operator = "orders-source"
+state = "offsets"
 """
 OLD = [[("orders", 1, 1000), ("orders", 2, 1500)], [("orders", 3, 2000), ("orders", 4, 2200)]]
 
@@ -61,7 +61,7 @@ def test_two_consumers_become_three(run_job: RunJob) -> None:
 @pytest.mark.parametrize("name", ["offsets", "as_union"])
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 5])
 def test_every_partition_goes_to_exactly_one(run_job: RunJob, name: str, parallelism: int) -> None:
-    arguments = ("--set", f"parallelism={parallelism}", "--set", f"offsets.name={name}")
+    arguments = ("--set", f"parallelism={parallelism}", "--set", f"offsets.state={name}")
     report = run_job(main, SETTINGS, *arguments, "--output", "json").report
     assert len(report["subtasks"]) == parallelism
     given = [
@@ -85,7 +85,7 @@ def test_a_partial_state_is_named(store: StateStore, run_job: RunJob) -> None:
     assert done.out.splitlines()[-1] == "left out  orders-source/offsets (damaged)"
     report = run_job(main, SETTINGS, "--output", "json").report
     assert report["left_out"] == ["orders-source/offsets (damaged)"]
-    whole = run_job(main, SETTINGS, "--set", "offsets.name=as_union", "--output", "json").report
+    whole = run_job(main, SETTINGS, "--set", "offsets.state=as_union", "--output", "json").report
     assert whole["left_out"] == []
 
 
@@ -116,9 +116,9 @@ def test_the_files(run_job: RunJob, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "code", "message"),
     [
-        ("offsets.name=as_broadcast", 2, "offsets cannot be broadcast"),
-        ("offsets.name=other", 2, "an offset requires the field 'topic'"),
-        ("offsets.name=offset", 10, "no state 'offset' in operator 'orders-source'"),
+        ("offsets.state=as_broadcast", 2, "offsets cannot be broadcast"),
+        ("offsets.state=other", 2, "an offset requires the field 'topic'"),
+        ("offsets.state=offset", 10, "no state 'offset' in operator 'orders-source'"),
         ("checkpoint=9", 10, "no checkpoint 9"),
         ("store.url=nowhere", 10, "no store at"),
         ("store.url=ftp://host/x", 2, "a store cannot use ftp://"),

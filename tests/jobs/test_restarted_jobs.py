@@ -42,8 +42,8 @@ SNAPSHOT = (
     + STORE
     + """table_format = "parquet"
 [[keyed]]
-uid = "totals-by-user"
-name = "totals"
+operator = "totals-by-user"
+state = "totals"
 key = ["user_id"]
 max_parallelism = 8
 source = {format = "parquet", path = "{here}/rows"}
@@ -55,12 +55,12 @@ RESTORE = (
     + STORE
     + """
 [[keyed]]
-uid = "totals-by-user"
-name = "totals"
+operator = "totals-by-user"
+state = "totals"
 sink = {format = "parquet", path = "{here}/totals"}
-[[operator]]
-uid = "orders-source"
-name = "offsets"
+[[operator_state]]
+operator = "orders-source"
+state = "offsets"
 sink = {format = "json", path = "{here}/sinks/offsets"}
 """
     + RESTARTS
@@ -70,8 +70,8 @@ OFFSETS = (
     + STORE
     + """
 [offsets]
-uid = "orders-source"
-name = "offsets"
+operator = "orders-source"
+state = "offsets"
 """
     + RESTARTS
 )

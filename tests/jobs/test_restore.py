@@ -19,17 +19,17 @@ url = "{here}/store"
 """
 KEYED = """
 [[keyed]]
-uid = "totals-by-user"
-name = "totals"
+operator = "totals-by-user"
+state = "totals"
 [keyed.sink]
 format = "parquet"
 path = "{here}/totals"
 """
 OFFSETS = """
-[[operator]]
-uid = "orders-source"
-name = "offsets"
-[operator.sink]
+[[operator_state]]
+operator = "orders-source"
+state = "offsets"
+[operator_state.sink]
 format = "json"
 path = "{here}/offsets"
 """
@@ -194,8 +194,8 @@ def test_a_column_named_subtask(run_job: RunJob, spark: SparkSession, tmp_path: 
     [
         ("checkpoint=9", 10, "no checkpoint 9"),
         ("store.url=nowhere", 10, "no store at"),
-        ("keyed[0].name=totalz", 10, "no state 'totalz'"),
-        ("operator[0].uid=orders", 10, "no operator 'orders'"),
+        ("keyed[0].state=totalz", 10, "no state 'totalz'"),
+        ("operator_state[0].operator=orders", 10, "no operator 'orders'"),
         ("parallelism=129", 12, "128"),
         ("max_parallelism=100", 12, "128"),
     ],

@@ -24,8 +24,8 @@ parallelism = 4
 [store]
 url = "s"
 [[keyed]]
-uid = "totals-by-user"
-name = "totals"
+operator = "totals-by-user"
+state = "totals"
 key = ["user_id"]
 source = {format = "parquet", path = "p"}
 """
@@ -34,8 +34,8 @@ parallelism = 7
 [store]
 url = "s"
 [[keyed]]
-uid = "totals-by-user"
-name = "totals"
+operator = "totals-by-user"
+state = "totals"
 sink = {format = "parquet", path = "p"}
 """
 OFFSETS = """
@@ -43,8 +43,8 @@ parallelism = 3
 [store]
 url = "s"
 [offsets]
-uid = "orders-source"
-name = "offsets"
+operator = "orders-source"
+state = "offsets"
 """
 SOURCE = 'source = {format = "parquet", path = "p"}'
 SINK = 'sink = {format = "parquet", path = "p"}'
@@ -55,7 +55,7 @@ def snapshot(toml: str) -> SnapshotSettings:
 
 
 def keyed(**given: Any) -> KeyedSettings:
-    table = {"uid": "u", "name": "n", "key": ["k"], "source": {"format": "csv", "path": "p"}}
+    table = {"operator": "u", "state": "n", "key": ["k"], "source": {"format": "csv", "path": "p"}}
     return from_table(table | given, KeyedSettings, where="f.toml")
 
 
@@ -100,8 +100,8 @@ def test_each_kind_has_its_columns(given: dict[str, Any], entry: tuple[str, ...]
         ),
         ('url = "s"', "", "'store.url' is missing"),
         ('url = "s"', 'url = "s"\ntable_format = "dleta"', "did you mean 'delta'"),
-        ('uid = "totals-by-user"', "", r"'keyed\[0\].uid' is missing"),
-        ('name = "totals"', 'nam = "totals"', "did you mean 'name'"),
+        ('operator = "totals-by-user"', "", r"'keyed\[0\].operator' is missing"),
+        ('state = "totals"', 'stat = "totals"', "did you mean 'state'"),
         ("[[keyed]]", "[[keyd]]", "unknown setting 'keyd'; did you mean 'keyed'"),
         ('key = ["user_id"]', 'key = "user_id"', r"keyed\[0\].key must be a list, not a string"),
         ('key = ["user_id"]', "key = []", "key has no columns"),
@@ -172,8 +172,8 @@ def test_max_parallelism_is_not_below_parallelism() -> None:
 
 
 def test_the_mode_of_operator_state_must_be_given() -> None:
-    state = '[[operator]]\nuid = "o"\nname = "offsets"\n'
-    with pytest.raises(SettingsError, match=r"'operator\[0\].mode' is missing"):
+    state = '[[operator_state]]\noperator = "o"\nstate = "offsets"\n'
+    with pytest.raises(SettingsError, match=r"'operator_state\[0\].mode' is missing"):
         snapshot(SNAPSHOT + state + SOURCE)
     with pytest.raises(
         SettingsError, match=r"one of split, union, broadcast, not 'spilt'.*'split'"

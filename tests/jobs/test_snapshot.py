@@ -21,8 +21,8 @@ table_format = "parquet"
 """
 KEYED = """
 [[keyed]]
-uid = "totals-by-user"
-name = "totals"
+operator = "totals-by-user"
+state = "totals"
 key = ["user_id"]
 max_parallelism = 128
 """
@@ -172,35 +172,35 @@ def test_group_by_makes_one_row_a_group(rows_in: Path, run_job: RunJob, tmp_path
 
 KINDS = """
 [[keyed]]
-uid = "totals-by-user"
-name = "visits"
+operator = "totals-by-user"
+state = "visits"
 kind = "list"
 key = ["user"]
 position = "at"
 source = {format = "json", path = "{here}/visits.json"}
 [[keyed]]
-uid = "totals-by-user"
-name = "per_country"
+operator = "totals-by-user"
+state = "per_country"
 kind = "map"
 key = ["user"]
 map_key = ["country"]
 source = {format = "json", path = "{here}/countries.json"}
 [[keyed]]
-uid = "totals-by-user"
-name = "alarms"
+operator = "totals-by-user"
+state = "alarms"
 kind = "timers"
 key = ["user"]
 namespace = ["window"]
 time_domain = "event"
 source = {format = "json", path = "{here}/alarms.json"}
-[[operator]]
-uid = "orders-source"
-name = "offsets"
+[[operator_state]]
+operator = "orders-source"
+state = "offsets"
 mode = "union"
 source = {format = "json", path = "{here}/offsets.json"}
-[[operator]]
-uid = "rules"
-name = "rules"
+[[operator_state]]
+operator = "rules"
+state = "rules"
 mode = "broadcast"
 source = {format = "json", path = "{here}/rules.json"}
 """

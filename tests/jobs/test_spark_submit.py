@@ -25,8 +25,8 @@ table_format = "{table_format}"
 [spark]
 master = "local[1]"
 [[keyed]]
-uid = "u"
-name = "totals"
+operator = "u"
+state = "totals"
 key = ["user_id"]
 source = {format = "json", path = "{here}/rows.json"}
 """
@@ -83,7 +83,7 @@ def test_spark_submit_keeps_the_exit_code(tmp_path: Path) -> None:
     job = str(ROOT / "jobs" / "redistribute_offsets.py")
     name = str(tmp_path / "f.toml")
     (tmp_path / "f.toml").write_text(
-        'parallelism = 2\nstore = {url = "nowhere"}\noffsets = {uid = "u", name = "n"}'
+        'parallelism = 2\nstore = {url = "nowhere"}\noffsets = {operator = "u", state = "n"}'
     )
     done = spark_submit(job, "--conf-file", name, cwd=tmp_path)
     assert done.returncode == 10

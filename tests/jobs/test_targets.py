@@ -33,27 +33,27 @@ SNAPSHOT = (
     + STORE
     + """table_format = "parquet"
 [[keyed]]
-uid = "totals-by-user"
-name = "totals"
+operator = "totals-by-user"
+state = "totals"
 key = ["user_id"]
 source = {format = "json", path = "{here}/rows.json"}
-[[operator]]
-uid = "orders-source"
-name = "offsets"
+[[operator_state]]
+operator = "orders-source"
+state = "offsets"
 mode = "split"
 source = {format = "json", path = "{here}/offsets.json"}
 """
 )
 KEYED = """
 [[keyed]]
-uid = "totals-by-user"
-name = "totals"
+operator = "totals-by-user"
+state = "totals"
 sink = {format = "json", path = "{here}/totals", mode = "overwrite"}
 """
 OPERATOR = """
-[[operator]]
-uid = "orders-source"
-name = "offsets"
+[[operator_state]]
+operator = "orders-source"
+state = "offsets"
 sink = {format = "json", path = "{here}/offsets", mode = "overwrite"}
 """
 

@@ -52,8 +52,8 @@ table_format = "parquet"
 layout = "partitioned"
 storage_options = {{{{ endpoint_url = "{{proxy}}" }}}}
 [[keyed]]
-uid = "{UID}"
-name = "totals"
+operator = "{UID}"
+state = "totals"
 key = ["customer"]
 max_parallelism = 128
 [keyed.source]
@@ -63,11 +63,11 @@ select = [
     "count(*) AS orders",
     "sum(CAST(get_json_object(CAST(value AS STRING), '$.cents') AS BIGINT)) AS cents",
 ]{KAFKA.replace("{state}", "keyed")}
-[[operator]]
-uid = "{SOURCE}"
-name = "offsets"
+[[operator_state]]
+operator = "{SOURCE}"
+state = "offsets"
 mode = "split"
-[operator.source]
+[operator_state.source]
 group_by = ["topic", "partition"]
 select = ["topic", "partition", "max(offset) + 1 AS offset"]{KAFKA.replace("{state}", "operator")}
 """
@@ -75,12 +75,12 @@ RESTORE = f"""
 parallelism = {NEW_PARALLELISM}
 store = {{{{url = "{{url}}"}}}}
 [[keyed]]
-uid = "{UID}"
-name = "totals"
+operator = "{UID}"
+state = "totals"
 sink = {{{{format = "parquet", path = "{{here}}/totals"}}}}
-[[operator]]
-uid = "{SOURCE}"
-name = "offsets"
+[[operator_state]]
+operator = "{SOURCE}"
+state = "offsets"
 sink = {{{{format = "json", path = "{{here}}/offsets"}}}}
 """
 

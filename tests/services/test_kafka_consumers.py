@@ -92,8 +92,8 @@ class Job:
         settings = {
             "store.url": self.store.url,
             "parallelism": parallelism,
-            "offsets.uid": UID,
-            "offsets.name": "offsets",
+            "offsets.operator": UID,
+            "offsets.state": "offsets",
             "files.per_subtask": str(assigned),
             "kafka.bootstrap": self.topics.bootstrap,
             "kafka.topics": json.dumps([topic]),

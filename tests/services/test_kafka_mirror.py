@@ -507,8 +507,8 @@ parallelism = 3
 [store]
 url = "fraud"
 [offsets]
-uid = "orders-source"
-name = "NAME"
+operator = "orders-source"
+state = "NAME"
 [files]
 starting_offsets = "start.json"
 [kafka]
@@ -529,14 +529,14 @@ def test_the_job_starts_consumers_at_the_new_cluster(
     text = SETTINGS.replace("SOURCE", mirrored.source.bootstrap).replace("GROUP", group)
     Path("settings.toml").write_text(text.replace("TARGET", mirrored.target.bootstrap))
     job = ["--conf-file", "settings.toml"]
-    assert redistribute_offsets([*job, "--set", "offsets.name=offsets", "--dry-run"]) == 0
+    assert redistribute_offsets([*job, "--set", "offsets.state=offsets", "--dry-run"]) == 0
     head, names, *lines = capfd.readouterr().out.splitlines()
     assert head == f"Kafka at {mirrored.target.bootstrap}: 2 translated"
     assert names.split()[2:4] == ["stored", "translated"]
     assert lines[0].split()[:4] == [topic, "0", "151", "exact"]
     assert lines[-1] == "dry run: nothing was written"
     assert not Path("start.json").exists()
-    assert redistribute_offsets([*job, "--set", "offsets.name=offsets", "--output", "json"]) == 0
+    assert redistribute_offsets([*job, "--set", "offsets.state=offsets", "--output", "json"]) == 0
     report = json.loads(capfd.readouterr().out)
     assert json.loads(Path("start.json").read_text()) == {topic: {"0": 151, "1": 151}}
     assert mirrored.target.cluster.committed(group) == {(topic, n): 151 for n in range(2)}
@@ -544,7 +544,7 @@ def test_the_job_starts_consumers_at_the_new_cluster(
     assert partition["source_topic"] == PLAIN
     assert (partition["precision"], partition["read_again"]) == ("exact", 0)
     # An offset without a sync is refused, unless the settings say what to do.
-    early = [*job, "--set", "offsets.name=early"]
+    early = [*job, "--set", "offsets.state=early"]
     assert redistribute_offsets(early) == 12
     assert "Choose what to do with the settings untranslated" in capfd.readouterr().err
     chosen = ["--set", "mirror.untranslated=earliest"]

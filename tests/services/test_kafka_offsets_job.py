@@ -23,8 +23,8 @@ parallelism = 2
 [store]
 url = "{here}/store"
 [offsets]
-uid = "orders-source"
-name = "offsets"
+operator = "orders-source"
+state = "offsets"
 [files]
 per_subtask = "{here}/all.json"
 starting_offsets = "{here}/start.json"

@@ -28,7 +28,7 @@ def test_spark_reads_on_from_the_jobs_file(topics: Topics, tmp_path: Path) -> No
     settings.write_text(f"""
 parallelism = 1
 store.url = "{store.url}"
-offsets = {{uid = "source", name = "offsets"}}
+offsets = {{operator = "source", state = "offsets"}}
 files.starting_offsets = "{tmp_path}/start.json"
 kafka = {{bootstrap = "{topics.bootstrap}", gap = "earliest"}}
 """)
