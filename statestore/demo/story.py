@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, astuple, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -302,11 +302,12 @@ def _verdict(comparisons: Sequence[StoryComparison]) -> str:
 
 
 def _print_end(demo: Demo, job: Job, seconds: float) -> None:
-    columns = tuple(column.name for column in fields(Taken))
+    columns = [column.name for column in fields(Taken)]
     lines = [asdict(taken) for taken in demo.taken]
     unkeyed = sum(job.unkeyed.values())
     command = f"{_program()} --store {shlex.quote(f'{demo.place}/store')} show latest"
-    demo.teller.table(columns, [line.values() for line in lines])
+    rows = [(*astuple(taken)[:-1], duration(1000 * taken.seconds)) for taken in demo.taken]
+    demo.teller.table([*columns[:-1], "took"], rows)
     demo.teller.say(
         f"{job.consumed:,} flights consumed. {unkeyed:,} of them have no tail number; the "
         "state unkeyed counts them.\n"
