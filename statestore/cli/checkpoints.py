@@ -40,6 +40,7 @@ __all__ = [
     "layers_text",
     "maker",
     "metrics_text",
+    "rows_explanation",
     "rows_text",
     "share",
     "shown_layers",
@@ -134,6 +135,14 @@ def extent(incremental: bool | None) -> str:
 def maker(origin: Mapping[str, Any] | None) -> str:
     """Return the command that made a checkpoint from another one, or ``job``."""
     return f"{origin['command']} of {origin['checkpoint']}" if origin else "job"
+
+
+def rows_explanation(rows: int, changed: int) -> str:
+    """Return the meaning of :func:`rows_text` with these numbers."""
+    return (
+        f"rows {rows_text(rows, changed)}: {count(rows - changed)} in base files, and "
+        f"{count(changed)} changed or deleted rows that a restore applies to them"
+    )
 
 
 def held_text(manifest: Manifest) -> str:

@@ -146,6 +146,10 @@ class _Comparison:
             sort="keyed" if isinstance(entry, KeyedEntry) else "operator",
             rows_a=_row_count_if_known(a),
             rows_b=_row_count_if_known(b),
+            file_rows_a=0 if a is None else a.rows,
+            file_rows_b=0 if b is None else b.rows,
+            changed_rows_a=a.changed_rows if isinstance(a, KeyedEntry) else 0,
+            changed_rows_b=b.changed_rows if isinstance(b, KeyedEntry) else 0,
         )
         if a is None or b is None:
             rows_a, rows_b = self._count_rows(self.a, a), self._count_rows(self.b, b)
@@ -190,13 +194,16 @@ class _Comparison:
             if known and tell and (a.rows, a.digest) == (b.rows, b.digest):
                 return difference
             compared = compare_whole(*sides, self._keys, self._rows_at_once)
+        rows_a, rows_b = difference.rows_a, difference.rows_b
         return replace(
             difference,
+            rows_a=compared.rows_a if rows_a is None else rows_a,
+            rows_b=compared.rows_b if rows_b is None else rows_b,
             added=compared.added,
             removed=compared.removed,
             changed=compared.changed,
             key_groups=tuple(compared.groups),
-            examples=tuple(compared.examples),
+            examples=compared.examples,
         )
 
     def _compare_operator_elements(
@@ -235,9 +242,9 @@ class _Comparison:
 
 def _row_count_if_known(entry: Entry | None) -> int | None:
     """Return the number of rows of a state; None if only reading its changes would tell."""
-    if entry is None:
-        return 0
-    return None if isinstance(entry, KeyedEntry) and entry.layers else entry.rows
+    if isinstance(entry, KeyedEntry):
+        return None if entry.contents is None else entry.contents.rows
+    return 0 if entry is None else entry.rows
 
 
 def _has_common_groups(a: KeyedEntry, b: KeyedEntry) -> bool:

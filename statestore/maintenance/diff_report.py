@@ -75,8 +75,10 @@ class StateDifference:
     """The comparison of one state.
 
     ``only_in`` is ``a`` or ``b`` if the other side lacks it. In that case only key groups with
-    changes are read. ``rows_a`` and ``rows_b`` are None for a state with changes, unless one side
-    lacks it. The number of its rows is known only after all of them are read.
+    changes are read. ``rows_a`` and ``rows_b`` are None if the state has changes in key groups
+    that were not read, and the checkpoint does not record its rows. ``file_rows_a`` and
+    ``file_rows_b`` are the rows in files, and ``changed_rows_a`` and ``changed_rows_b`` of these
+    are changes, as in ``list``.
 
     ``compared_columns`` are the common columns if the sides have different columns, and None
     otherwise. ``key_groups_read`` is the number of key groups read on either side.
@@ -90,6 +92,10 @@ class StateDifference:
     sort: str
     rows_a: int | None
     rows_b: int | None
+    file_rows_a: int = 0
+    file_rows_b: int = 0
+    changed_rows_a: int = 0
+    changed_rows_b: int = 0
     only_in: str | None = None
     others: tuple[Other, ...] = ()
     compared_columns: tuple[str, ...] | None = None

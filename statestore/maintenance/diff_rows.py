@@ -29,6 +29,7 @@ from statestore.format.common_type import digests_compare
 from statestore.format.manifest import KeyedEntry
 from statestore.format.schema import Schema
 from statestore.layers.key_group_contents import Parts, aligned_groups, group_parts, read_groups
+from statestore.maintenance.diff_examples import ExampleSample, fair_shares, spread
 from statestore.maintenance.diff_report import (
     ROWS_AT_ONCE,
     Example,
@@ -92,21 +93,18 @@ class ComparedRows:
     """The findings so far.
 
     ``read`` counts the key groups that were read, and ``differing`` the ones that differ.
+    ``rows_a`` and ``rows_b`` are the rows of both sides; None if unread key groups have changes.
     """
 
-    limit: int
+    rows_a: int | None = 0
+    rows_b: int | None = 0
     groups: list[GroupDifference] = field(default_factory=list)
     added: int = 0
     removed: int = 0
     changed: int = 0
     read: int = 0
     differing: int = 0
-    examples: list[Example] = field(default_factory=list)
-
-    @property
-    def room(self) -> int:
-        """The number of examples that are still wanted."""
-        return max(self.limit - len(self.examples), 0)
+    examples: tuple[Example, ...] = ()
 
 
 def unlike_groups(a: ComparedSide, b: ComparedSide) -> tuple[int, ...]:
@@ -131,10 +129,10 @@ def compare_groups(
     """Compare states with the same key groups, one key group after another.
 
     Among the differing key groups (:func:`unlike_groups`), the ones with changes or with rows on
-    both sides are read. The others are read only until there are ``limit`` examples. ``on_group``
-    is called for each differing key group.
+    both sides are read. The others are read only for examples, of which there are at most
+    ``limit``, from as many key groups as possible. ``on_group`` is called for each differing key
+    group.
     """
-    result = ComparedRows(limit)
     old, new = a.parts(), b.parts()
     same_columns = set(a.entry.state.schema.names) == set(a.other.names)
     unlike = _unlike_in(a, old, new)
@@ -144,11 +142,15 @@ def compare_groups(
         if (group in old and group in new) or len(old.get(group) or new[group]) > 1
     )
     left = set(both)
+    result = ComparedRows(_known_rows(old, both), _known_rows(new, both))
+    sample = ExampleSample(limit, unlike)
     with closing(a.groups(both)) as groups_a, closing(b.groups(both)) as groups_b:
         rows = aligned_groups((a.entry.state, groups_a), (b.entry.state, groups_b))
         for group, pieces in groupby(rows, key=itemgetter(0)):
             left.remove(group)
-            changed = [_compare(result, group, (a, old), (b, new)) for _, old, new in pieces]
+            changed = [
+                _compare(result, sample, group, (a, old), (b, new)) for _, old, new in pieces
+            ]
             result.differing += any(changed) or not same_columns
             result.read += 1
             on_group()
@@ -160,11 +162,12 @@ def compare_groups(
         if group in both:
             continue
         side, change = (a, "removed") if group in old else (b, "added")
-        if result.room:
+        if sample.room(group):
             with closing(side.groups({group})) as groups:
                 for _, rows in groups:
-                    _add_examples(result, change, group, side, pa.Table.from_batches([rows]), None)
-                    if not result.room:
+                    table = pa.Table.from_batches([rows])
+                    sample.add(group, _examples(change, group, side, table, sample.room(group)))
+                    if not sample.room(group):
                         break
             result.read += 1
         count = (old.get(group) or new[group])[0][0]
@@ -173,7 +176,14 @@ def compare_groups(
         result.differing += 1
         on_group()
     result.groups.sort(key=lambda group: group.key_group)
+    result.examples = sample.examples()
     return result
+
+
+def _known_rows(parts: dict[int, Parts], read: Container[int]) -> int | None:
+    """Return the rows of the key groups that are not read; None if one of them has changes."""
+    known = [counts for group, counts in parts.items() if group not in read]
+    return None if any(len(counts) > 1 for counts in known) else sum(own[0][0] for own in known)
 
 
 def compare_whole(
@@ -184,12 +194,13 @@ def compare_whole(
     Each side is read once per ``rows_at_once`` rows of the larger side, and once more if there are
     examples to show. Each of these rows needs 16 bytes of memory.
     """
-    result = ComparedRows(limit)
+    result, rows_a, rows_b = ComparedRows(), 0, 0
     passes = -(-max(a.entry.rows, b.entry.rows, 1) // rows_at_once)
-    shown: list[tuple[str, int]] = []
+    found: dict[tuple[str, int], U64Array] = {}
     for number in range(passes):
         old, new = _select_hashes(a, number, passes), _select_hashes(b, number, passes)
         removed, added, changed = _join(old, new)
+        rows_a, rows_b = rows_a + len(old[0]), rows_b + len(new[0])
         result.removed += len(removed)
         result.added += len(added)
         result.changed += len(changed[0])
@@ -198,22 +209,33 @@ def compare_whole(
             ("added", new[0][added]),
             ("removed", old[0][removed]),
         ):
-            shown += [(change, int(row_id)) for row_id in ids[: max(limit - len(shown), 0)]]
+            found[change, number] = ids[spread(len(ids), limit)]
+    result.rows_a, result.rows_b = rows_a, rows_b
+    shares = fair_shares({part: len(ids) for part, ids in found.items()}, limit)
+    shown = [
+        (change, int(row_id))
+        for (change, number), ids in found.items()
+        for row_id in ids[spread(len(ids), shares[change, number])]
+    ]
     if shown:
         wanted = np.array([row_id for _, row_id in shown], np.uint64)
         before, now = _rows_by_hash(a, wanted), _rows_by_hash(b, wanted)
-        for change, row_id in shown:
-            row = before.get(row_id) or now[row_id]
-            identity = {name: row[name] for name in a.identity}
-            rows = before.get(row_id), now.get(row_id)
-            result.examples.append(
-                Example(change=change, key_group=None, identity=identity, a=rows[0], b=rows[1])
+        result.examples = tuple(
+            Example(
+                change=change,
+                key_group=None,
+                identity={name: (before.get(row_id) or now[row_id])[name] for name in a.identity},
+                a=before.get(row_id),
+                b=now.get(row_id),
             )
+            for change, row_id in shown
+        )
     return result
 
 
 def _compare(
     result: ComparedRows,
+    sample: ExampleSample,
     group: int,
     a: tuple[ComparedSide, pa.Table],
     b: tuple[ComparedSide, pa.Table],
@@ -229,16 +251,22 @@ def _compare(
     differ = ~same
     removed = np.setdiff1d(np.arange(old.num_rows), in_a, assume_unique=True)
     added = np.setdiff1d(np.arange(new.num_rows), in_b, assume_unique=True)
-    counts = {"added": len(added), "removed": len(removed), "changed": int(differ.sum())}
+    counts = {"changed": int(differ.sum()), "added": len(added), "removed": len(removed)}
     _add_counts(result, group, **counts)
+    if result.rows_a is not None:
+        result.rows_a += old.num_rows
+    if result.rows_b is not None:
+        result.rows_b += new.num_rows
+    shares = fair_shares(counts, sample.room(group))
+    chosen: list[Example] = []
     for change, owner, rows, places, others in (
-        ("changed", side, old, in_a[differ], take_rows(new, in_b[differ][: result.room])),
+        ("changed", side, old, in_a[differ], take_rows(new, in_b[differ][: shares["changed"]])),
         ("added", other, new, added, None),
         ("removed", side, old, removed, None),
     ):
-        if room := result.room:
-            shown_first = take_rows(rows, places[:room])
-            _add_examples(result, change, group, owner, shown_first, others)
+        first = take_rows(rows, places[: shares[change]])
+        chosen += _examples(change, group, owner, first, shares[change], others)
+    sample.add(group, chosen)
     return any(counts.values())
 
 
@@ -262,22 +290,25 @@ def _add_counts(
     )
 
 
-def _add_examples(
-    result: ComparedRows,
+def _examples(
     change: str,
     group: int,
     side: ComparedSide,
     rows: pa.Table,
-    others: pa.Table | None,
-) -> None:
-    first = display_rows(rows.slice(0, result.room))
+    most: int,
+    others: pa.Table | None = None,
+) -> list[Example]:
+    """Return the first ``most`` rows as examples; ``others`` are the rows of changed ones in b."""
+    first = display_rows(rows.slice(0, most))
     second: list[Any] = [None] * len(first) if others is None else display_rows(others)
+    examples = []
     for row, other in zip(first, second, strict=True):
         identity = {name: row[name] for name in side.identity}
         pair = (None, row) if change == "added" else (row, other)
-        result.examples.append(
+        examples.append(
             Example(change=change, key_group=group, identity=identity, a=pair[0], b=pair[1])
         )
+    return examples
 
 
 def _join(a: Hashes, b: Hashes) -> tuple[Places, Places, tuple[Places, Places]]:

@@ -63,3 +63,18 @@ def test_a_null_is_shown(store: StateStore) -> None:
     assert shown(store, "history", "k59", *STATE)[2].endswith("v null")
     answer = shown(store, "query", "SELECT k, v FROM s WHERE v IS NULL")
     assert answer[-1].split() == ["k59", "null"]
+
+
+def test_a_difference_has_the_rows_of_both_sides_and_examples_of_all_key_groups(
+    store: StateStore,
+) -> None:
+    lines = shown(store, "diff", "1", "2", "--keys", "16")
+    (row,) = (line.split() for line in lines if line.startswith("u  "))
+    assert row[:7] == ["u", "s", "60", "60", "0", "0", "30"]
+    examples = [line for line in lines if line.startswith("  ~ ")]
+    groups = {line.rpartition("(key group ")[2] for line in examples}
+    assert (len(examples), len(groups)) == (16, int(row[7]))
+    assert all("  v: " in line and line.count(" → 7") == 1 for line in examples)
+    same = shown(store, "diff", "2", "2")
+    assert "  60 + 30  " in next(line for line in same if line.startswith("u  "))
+    assert same[-1].startswith("rows 60 + 30: 60 in base files, and 30 changed or deleted rows")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from statestore import Changes
 from statestore.errors import (
     CheckpointNotFoundError,
     DamagedFileError,
@@ -23,7 +24,13 @@ from statestore.format.state import Layout
 from statestore.jobgraph.graph import JobGraph
 from statestore.layers.intact_key_groups import group_digests
 from statestore.maintenance.diff import diff
-from statestore.maintenance.diff_report import CheckpointDifference, Other, StateDifference
+from statestore.maintenance.diff_examples import ExampleSample, fair_shares
+from statestore.maintenance.diff_report import (
+    CheckpointDifference,
+    Example,
+    Other,
+    StateDifference,
+)
 from statestore.parquet.writer import ParquetOptions
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
@@ -162,6 +169,83 @@ def test_key_groups_of_one_side_are_counted_without_reading(tmp_path: Path) -> N
     shown = one(store.inspect.diff(1, 2, keys=10_000))
     assert (shown.key_groups_read, len(shown.examples)) == (GROUPS, 299)
     assert counts(one(store.inspect.diff(2, 1, keys=5))) == (0, 299, 0)
+
+
+@pytest.mark.parametrize("keys", [3, GROUPS, 40])
+def test_examples_come_from_as_many_key_groups_as_possible(tmp_path: Path, keys: int) -> None:
+    """Changed, added and removed rows, in key groups of both sides and of one side."""
+    store = over(tmp_path / "store")
+    take(store, users(0, 300))
+    take(store, users(100, 400, 1))
+    state = one(store.inspect.diff(1, 2, keys=keys))
+    of_group = Counter(example.key_group for example in state.examples)
+    assert sum(of_group.values()) == keys
+    assert len(of_group) == min(keys, GROUPS)
+    assert max(of_group.values()) - min(of_group.values()) <= 1
+    groups = [example.key_group or 0 for example in state.examples]
+    assert groups == sorted(groups)
+    assert max(groups) > GROUPS / 2
+    if keys == 40:
+        assert {example.change for example in state.examples} == {"added", "removed", "changed"}
+    alone = one(store.inspect.diff(1, 2, keys=0))
+    assert (alone.examples, counts(alone)) == ((), counts(state))
+
+
+def test_examples_of_other_key_groups_are_spread_too(tmp_path: Path) -> None:
+    a, b = over(tmp_path / "a"), over(tmp_path / "b")
+    take(a, users(0, 300))
+    take(b, users(100, 400, 1), max_parallelism=5)
+    state = one(a.inspect.diff(1, 1, other=b, keys=12))
+    of_change = Counter(example.change for example in state.examples)
+    assert of_change == {"added": 4, "removed": 4, "changed": 4}
+    assert (state.rows_a, state.rows_b) == (300, 300)
+
+
+def test_the_rows_of_both_sides_are_counted_with_changes(tmp_path: Path) -> None:
+    """By the read key groups, or as in the list if key groups with changes were not read."""
+    storage = CountingStorage(str(tmp_path / "store"))
+    store = StateStore.from_storage(storage, table_format="parquet", compaction=None)
+    take(store, users(0, 100))
+    for changed in ({"u001": -1, "new": 1}, {f"u{i:03}": i + 7 for i in range(100)}):
+        with store.snapshot(parallelism=1) as checkpoint:
+            rows = [{"user": user, "n": n} for user, n in changed.items()]
+            checkpoint.write_changes("users", "totals", Changes(rows, cleared=[{"user": "u099"}]))
+    state = one(store.inspect.diff(2, 3))
+    assert (state.rows_a, state.rows_b) == (100, 101)
+    assert (state.file_rows_a, state.changed_rows_a) == (103, 3)
+    same = one(store.inspect.diff(3, 3))
+    assert (same.rows_a, same.file_rows_a) == (None, 100 + same.changed_rows_a)
+
+
+shares = st.lists(st.integers(0, 30), max_size=12)
+
+
+@given(shares, st.integers(0, 60))
+def test_shares_are_fair(wanted: list[int], limit: int) -> None:
+    given_shares = [*fair_shares(dict(enumerate(wanted)), limit).values()]
+    assert sum(given_shares) == min(limit, sum(wanted))
+    assert all(0 <= got <= most for got, most in zip(given_shares, wanted, strict=True))
+    short = [got for got, most in zip(given_shares, wanted, strict=True) if got < most]
+    assert all(max(given_shares) - got <= 1 for got in short)
+
+
+@given(shares, st.integers(0, 12))
+def test_a_sample_is_independent_of_the_order_of_key_groups(sizes: list[int], limit: int) -> None:
+    """As if all examples were known at once."""
+    groups = [group for group, size in enumerate(sizes) if size]
+    chosen = []
+    for order in (groups, groups[::-1]):
+        sample = ExampleSample(limit, groups)
+        for group in order:
+            room = min(sample.room(group), sizes[group])
+            sample.add(group, [example_of(group, number) for number in range(room)])
+        chosen.append([(example.key_group, example.identity) for example in sample.examples()])
+    assert chosen[0] == chosen[1]
+    assert len(chosen[0]) == min(limit, sum(sizes))
+
+
+def example_of(group: int, number: int) -> Example:
+    return Example(change="added", key_group=group, identity={"k": number}, a=None, b={"k": number})
 
 
 def test_identity_is_key_namespace_and_entry(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import click
 
-from statestore.cli.checkpoints import write_left_out
+from statestore.cli.checkpoints import rows_explanation, rows_text, write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation, state_options
 from statestore.cli.completion import complete_checkpoint
 from statestore.cli.drawing import count, size
@@ -30,7 +30,9 @@ __all__ = ["compare_checkpoints"]
     prints=(
         "The differences between checkpoints A and B: rows that only B has (added), rows "
         "that only A has (removed), and rows with the same identity but other values "
-        "(changed). Rows are counted per state, and in JSON also per key group. The key, "
+        "(changed). Rows are counted per state, and in JSON also per key group. Examples come "
+        "from as many key groups as possible, and show only what changed in a row. The rows of "
+        "both sides are 94,005 + 4,669 if they are not known before changes are read. The key, "
         "namespace and entry columns identify a row. Elements of operator state such as "
         "offsets, schemas, the job graph and the parallelism are compared as well. Only key "
         "groups whose digests differ are read; the first line shows the bytes read from each "
@@ -97,6 +99,7 @@ def write_difference(page: Page, difference: CheckpointDifference) -> None:
         for state in difference.states:
             table.add_row(*(cell(text) for text in _row(state)))
         page.table(table)
+        _explain_changes(page, difference.states)
     for state in difference.states:
         _write_state(state, page)
 
@@ -110,8 +113,26 @@ def _row(state: StateDifference) -> tuple[str, ...]:
     changes = (state.added, state.removed, state.changed)
     counts = ("?",) * 3 if state.not_compared else (count(change) for change in changes)
     groups = state.key_groups_differing
-    rows = ("?" if rows is None else count(rows) for rows in (state.rows_a, state.rows_b))
+    rows = [
+        rows_text(stored, changes) if rows is None else count(rows)
+        for rows, stored, changes in (
+            (state.rows_a, state.file_rows_a, state.changed_rows_a),
+            (state.rows_b, state.file_rows_b, state.changed_rows_b),
+        )
+    ]
     return (state.operator, state.state, *rows, *counts, "" if groups is None else count(groups))
+
+
+def _explain_changes(page: Page, states: Iterable[StateDifference]) -> None:
+    """Say what the rows of the first state with unread changes mean, if there is one."""
+    for state in states:
+        for rows, stored, changes in (
+            (state.rows_a, state.file_rows_a, state.changed_rows_a),
+            (state.rows_b, state.file_rows_b, state.changed_rows_b),
+        ):
+            if rows is None:
+                page.line(rows_explanation(stored, changes))
+                return
 
 
 def _write_state(state: StateDifference, page: Page) -> None:

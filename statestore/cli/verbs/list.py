@@ -9,7 +9,14 @@ from typing import Any
 
 import click
 
-from statestore.cli.checkpoints import changed_rows, extent, is_incremental, maker, rows_text
+from statestore.cli.checkpoints import (
+    changed_rows,
+    extent,
+    is_incremental,
+    maker,
+    rows_explanation,
+    rows_text,
+)
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.documents import ReadError
 from statestore.cli.drawing import count, duration, size, when
@@ -271,11 +278,8 @@ def _explain_changes(page: Page, listed: Sequence[ListedCheckpoint]) -> None:
     """Say what the rows of the newest checkpoint with changes mean, if there is one."""
     changed = [checkpoint for checkpoint in listed if checkpoint.changed_rows]
     if changed:
-        rows, changes = changed[-1].rows or 0, changed[-1].changed_rows or 0
-        page.line(
-            f"rows {rows_text(rows, changes)}: {count(rows - changes)} in base files, and "
-            f"{count(changes)} changed or deleted rows that a restore applies to them"
-        )
+        newest = changed[-1]
+        page.line(rows_explanation(newest.rows or 0, newest.changed_rows or 0))
 
 
 def _write_holds(page: Page, listed: CheckpointList) -> None:
