@@ -132,9 +132,9 @@ def extent(incremental: bool | None) -> str:
     return "" if incremental is None else "incremental" if incremental else "full"
 
 
-def maker(origin: Mapping[str, Any] | None) -> str:
-    """Return the command that made a checkpoint from another one, or ``job``."""
-    return f"{origin['command']} of {origin['checkpoint']}" if origin else "job"
+def maker(origin: Mapping[str, Any] | None, command: str | None) -> str:
+    """Return the command that made a checkpoint, with the one that it started from, or ``job``."""
+    return f"{origin['command']} of {origin['checkpoint']}" if origin else command or "job"
 
 
 def rows_explanation(rows: int, changed: int) -> str:

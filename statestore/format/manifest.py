@@ -75,12 +75,15 @@ class Writer:
     """The writer of a checkpoint: release, ``host:pid``, and a token that is new for every attempt.
 
     ``generation`` is the generation of its claim to the store (I6); 0 in stores of older releases.
+    ``command`` is the command that brought state from outside of the store, such as ``bootstrap``,
+    and None for a job.
     """
 
     release: str
     name: str
     token: str
     generation: int = 0
+    command: str | None = None
 
     def __str__(self) -> str:
         """Return ``writer host:pid (statestore 1.0, generation 3)``."""

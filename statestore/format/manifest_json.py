@@ -91,6 +91,7 @@ class _Writer(Struct, frozen=True):
     name: str
     token: str
     generation: Count | None = None
+    command: str | None = None
 
 
 class _Ttl(Struct, frozen=True):
@@ -241,7 +242,9 @@ def manifest_to_json(manifest: Manifest) -> bytes:
         "parallelism": manifest.parallelism,
         "started_at_ms": manifest.started_at_ms,
         "created_at_ms": manifest.created_at_ms,
-        "writer": asdict(manifest.writer),
+        "writer": {
+            name: value for name, value in asdict(manifest.writer).items() if value is not None
+        },
         "operators": operators,
     }
     if manifest.graph is not None:
@@ -308,7 +311,9 @@ def manifest_from_json(
         parallelism=document.parallelism,
         started_at_ms=document.started_at_ms,
         created_at_ms=document.created_at_ms,
-        writer=Writer(writer.release, writer.name, writer.token, writer.generation or 0),
+        writer=Writer(
+            writer.release, writer.name, writer.token, writer.generation or 0, writer.command
+        ),
         keyed=tuple(_entries(document, "keyed", lists)),
         operator=tuple(_entries(document, "operator", lists)),
         graph=None if graph is None else graph_from_json(graph, name, ".graph"),

@@ -183,6 +183,7 @@ class BootstrapPlan:
         if self.stored is not None and not replace_stored:
             raise stored_error(self.planned, self.store)
         with self.begin() as checkpoint:  # another writer may have added the state since the plan
+            checkpoint.record_command("bootstrap")
             if name in checkpoint.left_out() and not replace_stored:
                 raise stored_error(self.planned, self.store)
             if also is not None:

@@ -101,6 +101,7 @@ class ElementsPlan:
             raise stored_error(planned, self.store)
         table = rows_on_driver(rows, str(planned))
         with self.begin() as checkpoint:  # another writer may have added the state since the plan
+            checkpoint.record_command("bootstrap")
             if (planned.uid, planned.name) in checkpoint.left_out() and not replace_stored:
                 raise stored_error(planned, self.store)
             write = {

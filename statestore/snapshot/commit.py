@@ -41,6 +41,7 @@ class Commit:
         self._published = False
         self._lists = itertools.count()
         self.origin: Mapping[str, Any] | None = None
+        self.command: str | None = None
         self.replaced: Manifest | None = None
         self.left_out: tuple[LeftOutState, ...] = ()
         self.inherits_left_out = True
@@ -122,7 +123,7 @@ class Commit:
             graph=attempt.operators.graph,
             started_at_ms=timed.started_at_ms if timed else attempt.started_at_ms,
             created_at_ms=timed.created_at_ms if timed else time.time_ns() // 1_000_000,
-            writer=attempt.writer,
+            writer=replace(attempt.writer, command=self.command),
             keyed=tuple(entry for entry in published if isinstance(entry, KeyedEntry)),
             operator=tuple(entry for entry in published if isinstance(entry, OperatorEntry)),
             origin=self.origin,

@@ -696,6 +696,14 @@ class CheckpointWriter:
         """
         self._commit.origin = origin
 
+    def record_command(self, command: str) -> None:
+        """Record that a command took this checkpoint, with state from outside of the store.
+
+        Args:
+            command: its name, such as ``"bootstrap"``.
+        """
+        self._commit.command = command
+
     def keep_times(self, manifest: Manifest) -> None:
         """Keep the times of a checkpoint that this one replaces.
 

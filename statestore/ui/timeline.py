@@ -57,7 +57,9 @@ class _Line:
         manifest = self.manifest
         if manifest is None:
             return ""
-        return maker(manifest.origin) if manifest.origin else manifest.writer.name
+        writer = manifest.writer
+        made = maker(manifest.origin, writer.command)
+        return made if manifest.origin or writer.command else writer.name
 
 
 def newest(store: StateStore) -> int | None:

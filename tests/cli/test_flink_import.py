@@ -118,6 +118,7 @@ def test_times_are_read(here: Path, run: Run) -> None:
     restored = StateStore.open("o").restore()
     found = [restored.keyed("kinds", name).entry.state.ttl for name in ("ttl_value", "ttl_map")]
     assert [one and one.duration_ms for one in found] == [36_500 * 86_400_000, 5_400_000]
+    assert "  flink import  " in run("list", "--store", "o").stdout
 
 
 def test_a_hash_of_the_job_moves_keys_to_other_key_groups(run: Run) -> None:

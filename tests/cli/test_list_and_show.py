@@ -91,6 +91,7 @@ def test_list_as_json(run: Run, fraud: Path) -> None:
         "size_bytes": manifest.size_bytes,
         "files": manifest.files,
         "is_incremental": False,
+        "command": None,
         "origin": None,
         "left_out": [],
         "error": None,
@@ -245,4 +246,6 @@ def test_the_command_that_made_a_checkpoint_is_shown(run: Run, fraud: Path, tmp_
     assert [line.split()[6] for line in listed[1:]] == ["full", "full", "incremental"]
     assert [line for line in listed if line.endswith(f"edit of {newest.origin['checkpoint']}")]
     document = json.loads(run("list", "--store", mine, "--output", "json").stdout)
+    made = [checkpoint["command"] for checkpoint in document["checkpoints"]]
+    assert made == [None, None, "edit"]
     assert document["checkpoints"][-1]["origin"]["command"] == "edit"

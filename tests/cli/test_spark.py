@@ -138,6 +138,7 @@ def test_import_and_export_report_their_work(here: Path, run: Run) -> None:
     )
     assert (first["checkpoint_id"], first["batch"]) == (1, 0)
     assert (first["found"], first["is_incremental"]) == (False, False)
+    assert run("list", "--store", "o").stdout.splitlines()[1].endswith("  spark import")
     done = run("spark", "import", "checkpoints/orders", "--store", "o")
     assert done.stdout.startswith("imported micro-batch 1 of query ")
     assert "as checkpoint 2 of " in done.stdout

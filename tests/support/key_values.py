@@ -169,7 +169,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         parallelism=parallelism,
         started_at_ms=draw(counts),
         created_at_ms=draw(counts),
-        writer=Writer(draw(texts), draw(texts), draw(texts)),
+        writer=Writer(draw(texts), draw(texts), draw(texts), draw(counts), draw(st.none() | texts)),
         keyed=tuple(keyed),
         operator=tuple(operator),
         graph=draw(st.none() | _graphs(parallelism)),

@@ -128,6 +128,7 @@ def _problem(
 class ListedCheckpoint:
     """A checkpoint. ``rows`` are those in files, and ``changed_rows`` of them are changes.
 
+    ``command`` is the command that made it; None for a job, and for an import of an older release.
     ``is_incremental`` is false if all files were written for this checkpoint, and None if an older
     release did not record it. ``origin`` is as in docs/FORMAT.md, and None for a checkpoint that a
     job took. A damaged checkpoint has an id and an error; its other members are None.
@@ -144,6 +145,7 @@ class ListedCheckpoint:
     size_bytes: int | None = None
     files: int | None = None
     is_incremental: bool | None = None
+    command: str | None = None
     origin: Mapping[str, Any] | None = None
     left_out: tuple[LeftOutState, ...] | None = None
     error: ReadError | None = None
@@ -163,6 +165,7 @@ class ListedCheckpoint:
             size_bytes=manifest.size_bytes,
             files=manifest.files,
             is_incremental=is_incremental(manifest),
+            command=(manifest.origin or {}).get("command", manifest.writer.command),
             origin=manifest.origin,
             left_out=manifest.left_out,
         )
@@ -269,7 +272,7 @@ def _cells(listed: ListedCheckpoint) -> tuple[str, ...]:
         rows_text(listed.rows or 0, listed.changed_rows or 0),
         size(listed.size_bytes or 0),
         count(listed.files or 0),
-        maker(listed.origin),
+        maker(listed.origin, listed.command),
         f"lacks {count(len(listed.left_out))}" if listed.left_out else "",
     )
 

@@ -225,6 +225,7 @@ def import_savepoint(
     graph = JobGraph(tuple(_nodes(planned)))
     left_out = tuple(left_out_of(savepoint, planned))
     with store.snapshot(graph=graph) as checkpoint:
+        checkpoint.record_command("flink import")
         kryo = find_kryo_version(savepoint.metadata.version)
         run = _Import(checkpoint, restored, hints.ttl or {}, strict, threads, kryo)
         states = tuple(_import_states(run, planned, on_progress))
@@ -240,9 +241,8 @@ def import_savepoint(
         checkpoint.record_left_out(left_out, inherit=False)
         for uid, name in checkpoint.left_out():
             checkpoint.drop(uid, name)
-    is_incremental = before is not None
     return ImportedSavepoint(
-        *places, checkpoint.id, False, is_incremental, record, warnings, left_out
+        *places, checkpoint.id, False, before is not None, record, warnings, left_out
     )
 
 
