@@ -30,6 +30,8 @@ ICEBERG := $(VENV)/.iceberg
 DUCKDB_ICEBERG := $(VENV)/duckdb-iceberg
 S3PROXY := $(VENV)/.s3proxy
 GO_PROGRAMS := $(VENV)/.go-programs
+GRAFANA := $(VENV)/.grafana
+PROMTOOL := $(VENV)/.promtool
 CEPH := $(VENV)/.ceph
 PYFLINK := $(VENV)/pyflink
 NEWEST := build/newest
@@ -105,7 +107,7 @@ quick: $(READY) ## run the tests that need no JVM, no server and no long histori
 	@$(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist worksteal \
 		-m "not spark and not slow and not flink and not long" --hypothesis-profile quick $(ARGS)
 
-test-long: $(READY) $(DELTA) $(S3) $(S3PROXY) $(GO_PROGRAMS) $(AZURITE) $(HDFS) $(ICEBERG) $(DUCKDB_ICEBERG) build/spark-$(firstword $(SPARKS))/.ready $(KAFKA) $(FLINK) $(QUICK) $(PYTHONS) ## run the tests that take too long for each run; of Flink's, only the drawn jobs
+test-long: $(READY) $(DELTA) $(S3) $(S3PROXY) $(GO_PROGRAMS) $(GRAFANA) $(PROMTOOL) $(AZURITE) $(HDFS) $(ICEBERG) $(DUCKDB_ICEBERG) build/spark-$(firstword $(SPARKS))/.ready $(KAFKA) $(FLINK) $(QUICK) $(PYTHONS) ## run the tests that take too long for each run; of Flink's, only the drawn jobs
 	@$(WITH_JAVA) $(PY) -m pytest --hypothesis-profile long \
 		-m "(long or examples) and (not flink or draws) and not versions and not ceph" $(ARGS)
 	@$(PY) -m tests.simulate.pythons
@@ -272,6 +274,16 @@ $(S3PROXY): $(READY) tests/servers/s3_zoo.py
 $(GO_PROGRAMS): $(READY) tests/servers/go_programs.py
 	@echo "for make test-long: building S3 servers with Go (some minutes, and 3 GB in Go's caches, the first time)"
 	@$(PY) -m tests.servers.go_programs && touch $@
+
+# The types of Grafana's dashboards, for make test-long: packages of npm, as Azurite.
+$(GRAFANA): $(READY) tests/servers/grafana_schema.py
+	@echo "for make test-long: fetching the types of Grafana's dashboards (26 MB)"
+	@$(PY) -m tests.servers.grafana_schema && touch $@
+
+# The checker of Prometheus' rules, for make test-long: a package of Debian and Ubuntu, unpacked.
+$(PROMTOOL): $(READY) tests/servers/promtool.py
+	@echo "for make test-long: fetching promtool (19 MB)"
+	@$(PY) -m tests.servers.promtool && touch $@
 
 # An environment for each other Python of this machine.
 $(PYTHONS): $(READY) tests/simulate/pythons.py

@@ -19,6 +19,8 @@ STEPS = (
     ".iceberg",
     ".s3proxy",
     ".go-programs",
+    ".grafana",
+    ".promtool",
     ".ceph",
     ".kafka",
     ".flink",
