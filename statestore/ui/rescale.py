@@ -7,21 +7,20 @@ operator state are distributed according to Flink's rules.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from typing import Any, Final
 
-from statestore.cli.drawing import UNICODE, counted, range_text, size
+from statestore.cli.drawing import UNICODE, counted
 from statestore.errors import InvalidArgumentError, ParallelismError
 from statestore.format.manifest import Manifest
 from statestore.jobgraph.redistribution import ElementRun
-from statestore.keys.groups import KeyGroupRange
-from statestore.restore.key_group_weights import Weight, weights_of
-from statestore.restore.plan import RestorePlan, owners_of, redistribution_of
+from statestore.restore.key_group_weights import Weight
+from statestore.restore.plan import RestorePlan, redistribution_of
 from statestore.store import StateStore
 from statestore.ui.charts import Chart, flow
+from statestore.ui.key_group_flow import Flow, flows_of
 from statestore.ui.pages import PageView
 
-__all__ = ["RATE", "REQUEST_MS", "highest_parallelism", "rescale"]
+__all__ = ["RATE", "REQUEST_MS", "highest_parallelism", "read_seconds", "rescale"]
 
 RATE: Final = 100_000_000
 """The default read rate of a subtask, in bytes per second."""
@@ -33,7 +32,6 @@ _SUBTASKS: Final = 64
 _DRAWN: Final = 256
 _RUNS: Final = 6
 _STEPS: Final = 12
-_SPACE: Final = 0.3  # the share of the height that is left between subtasks
 
 
 def highest_parallelism(manifest: Manifest) -> int:
@@ -90,15 +88,15 @@ def _plan_facts(
     compared = store.inspect.compare([wanted], checkpoint=number, balance=balance, rate=rate)
     return {
         "option": compared.options[0],
-        "seconds": _read_seconds(plan, rate, request_ms),
-        "flows": list(_flows(manifest, plan)),
+        "seconds": read_seconds(plan, rate, request_ms),
+        "flows": list(_drawn_flows(manifest, plan)),
         "operators": [(operator, operator.subtasks[:_SUBTASKS]) for operator in plan.operators],
         "uneven": store.inspect.balance(parallelism=wanted, checkpoint=number),
         "dealt": list(_dealt_elements(manifest, wanted)),
     }
 
 
-def _read_seconds(plan: RestorePlan, rate: int, request_ms: int) -> float:
+def read_seconds(plan: RestorePlan, rate: int, request_ms: int) -> float:
     """Return the time in which the slowest subtask reads its files one after another."""
     return max(
         (
@@ -110,67 +108,36 @@ def _read_seconds(plan: RestorePlan, rate: int, request_ms: int) -> float:
     )
 
 
-def _flows(manifest: Manifest, plan: RestorePlan) -> Iterator[tuple[list[str], int, Any]]:
+def _drawn_flows(
+    manifest: Manifest, plan: RestorePlan
+) -> Iterator[tuple[tuple[str, ...], int, Chart | None]]:
     """Yield the operators that share a picture, their max parallelism, and the picture.
 
     The picture is None if there are too many subtasks to draw.
     """
-    alike: dict[tuple[Any, Any], list[str]] = {}
-    for operator in plan.operators:
-        if operator.assignment is not None:
-            old = owners_of(manifest, operator.stored_operator).ranges()
-            ranges = old, operator.assignment.ranges()
-            alike.setdefault(ranges, []).append(operator.stored_operator)
-    for index, ((old, new), uids) in enumerate(alike.items()):
-        groups = new[-1].last + 1
-        if old[-1].last + 1 != groups or max(len(old), len(new)) > _DRAWN:
-            yield uids, groups, None
-            continue
-        entries = [entry for entry in manifest.keyed if entry.state.uid in uids]
-        yield uids, groups, _picture(f"flow-{index}", old, new, weights_of(entries))
+    for index, one in enumerate(flows_of(manifest, plan, _DRAWN)):
+        picture = _picture(f"flow-{index}", one) if one.can_be_drawn else None
+        yield one.uids, one.key_groups, picture
 
 
-def _picture(
-    name: str, old: Sequence[KeyGroupRange], new: Sequence[KeyGroupRange], weights: Sequence[int]
-) -> Chart:
-    upto = [*accumulate(weights, initial=0)]
-    left, right = _heights(old), _heights(new)
+def _picture(name: str, drawn: Flow) -> Chart:
     bands = []
-    for i, a in enumerate(old):
-        for j, b in enumerate(new):
-            first, last = max(a.first, b.first), min(a.last, b.last)
-            if first > last:
-                continue
-            moves = "stays" if i == j else "moves"
-            held = size(upto[last + 1] - upto[first])
-            shown = range_text(KeyGroupRange(first, last), UNICODE)
-            text = f"key groups {shown}, {held}: subtask {i} to subtask {j}"
-            for step in range(_STEPS + 1):
-                x = step / _STEPS
-                part = x * x * (3 - 2 * x)
-                low = left(i, first) + (right(j, first) - left(i, first)) * part
-                high = left(i, last + 1) + (right(j, last + 1) - left(i, last + 1)) * part
-                band = {"band": f"{i}-{j}", "x": x, "low": low, "high": high}
-                bands.append(band | {"moves": moves, "text": text})
+    for band in drawn.bands:
+        for step in range(_STEPS + 1):
+            x = step / _STEPS
+            part = x * x * (3 - 2 * x)
+            low, high = (a + (b - a) * part for a, b in zip(band.left, band.right, strict=True))
+            corner = {"band": f"{band.old}-{band.new}", "x": x, "low": low, "high": high}
+            moves = "moves" if band.moves else "stays"
+            bands.append(corner | {"moves": moves, "text": band.text})
     labels = [
-        {
-            "x": x,
-            "y": (heights(subtask, span.first) + heights(subtask, span.last + 1)) / 2,
-            "label": f"{subtask}",
-        }
-        for x, ranges, heights in ((-0.05, old, left), (1.05, new, right))
-        for subtask, span in enumerate(ranges)
-        if len(ranges) <= _SUBTASKS
+        {"x": x, "y": label.height, "label": f"{label.subtask}"}
+        for x, side in ((-0.05, drawn.old), (1.05, drawn.new))
+        for label in side
+        if len(side) <= _SUBTASKS
     ]
-    return flow(name, bands, labels, min(120 + 14 * max(len(old), len(new)), 700))
-
-
-def _heights(ranges: Sequence[KeyGroupRange]) -> Any:
-    """Return a function from a key group's border to a height from 0 to 1, with gaps."""
-    groups = ranges[-1].last + 1
-    space = _SPACE / max(len(ranges) - 1, 1) if len(ranges) > 1 else 0.0
-    scale = (1 - _SPACE if len(ranges) > 1 else 1.0) / groups
-    return lambda subtask, border: border * scale + subtask * space
+    most = max(len(drawn.old), len(drawn.new))
+    return flow(name, bands, labels, min(120 + 14 * most, 700))
 
 
 def _dealt_elements(manifest: Manifest, parallelism: int) -> Iterator[dict[str, Any]]:
