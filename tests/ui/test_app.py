@@ -20,8 +20,9 @@ from statestore.cli.verbs.ui import serve_store
 from statestore.errors import InvalidArgumentError
 from statestore.format.left_out import LeftOutState
 from statestore.ui.app import POLICY, is_local, serve
+from statestore.ui.checkpoint_window import SHOWN
 from statestore.ui.pages import SCRIPTS, STYLES
-from statestore.ui.timeline import SHOWN, timeline
+from statestore.ui.timeline import timeline
 from tests.ui.conftest import LIMITS, SCRIPT, Pages, take
 from tests.ui.test_sql import ask
 
