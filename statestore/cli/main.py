@@ -64,7 +64,7 @@ class Command(Root):
             ),
             "ui": LazyVerb("ui:serve_store", "Serve the store in a browser"),
             "report": LazyVerb(
-                "ui:write_store_report", "Write the pages of 'statestore ui' as one HTML file"
+                "ui:write_store_report", "Write a report on a store as one HTML file"
             ),
         },
         "Plan and restore": {

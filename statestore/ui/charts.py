@@ -8,7 +8,7 @@ which is suitable for color-blind readers.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -22,7 +22,6 @@ __all__ = [
     "HEAT_COLUMNS",
     "Axis",
     "Chart",
-    "Draw",
     "bars",
     "data_block",
     "flow",
@@ -81,10 +80,6 @@ class Chart:
 
     name: str
     spec: Mapping[str, Any]
-
-
-Draw = Callable[[Chart], Markup]
-"""Returns a chart as HTML."""
 
 
 def data_block(chart: Chart) -> Markup:

@@ -22,7 +22,7 @@ from statestore.store import StateStore
 from statestore.ui.charts import HEAT_COLUMNS, heat
 from statestore.ui.pages import PageView
 
-__all__ = ["checkpoint", "first_rows", "hot_keys", "state"]
+__all__ = ["checkpoint", "draw_graph", "first_rows", "hot_keys", "state", "state_facts"]
 
 _FILES: Final = 200
 _ROWS: Final = 20
@@ -39,8 +39,8 @@ def checkpoint(store: StateStore, which: int | str) -> PageView:
     number = manifest.checkpoint_id
     facts = {
         "manifest": manifest,
-        "states": [_facts(entry) for entry in manifest.entries],
-        "graph": _draw_graph(manifest),
+        "states": [state_facts(entry) for entry in manifest.entries],
+        "graph": draw_graph(manifest),
     }
     return PageView(f"Checkpoint {number}", "checkpoint.html", facts, "checkpoint", number)
 
@@ -59,7 +59,7 @@ def state(store: StateStore, which: int | str, uid: str, name: str) -> PageView:
     ]
     facts = {
         "manifest": manifest,
-        "state": _facts(entry),
+        "state": state_facts(entry),
         "left_out": [record for record in manifest.left_out if record.lacks(uid, name)],
         "parts": parts,
         "heats": _heats(entry) if isinstance(entry, KeyedEntry) else (),
@@ -117,7 +117,8 @@ def hot_keys(store: StateStore, which: int | str, uid: str, name: str) -> PageVi
     return PageView(f"Hot keys of {uid}.{name}", "hot.html", facts, "checkpoint", number)
 
 
-def _facts(entry: Entry) -> dict[str, Any]:
+def state_facts(entry: Entry) -> dict[str, Any]:
+    """Return the values that a page shows of a state."""
     own = entry.state
     known: dict[str, Any] = {
         "entry": entry,
@@ -193,7 +194,8 @@ class Drawing:
     is_graph: bool
 
 
-def _draw_graph(manifest: Manifest) -> Drawing:
+def draw_graph(manifest: Manifest) -> Drawing:
+    """Return the operators of a checkpoint, and the edges between them if they are known."""
     graph = manifest.graph
     if graph is None:
         places = {uid: divmod(index, _ACROSS)[::-1] for index, uid in enumerate(manifest.uids)}

@@ -23,7 +23,16 @@ from statestore.format.manifest import Manifest
 from statestore.format.metrics import CheckpointMetrics, PhaseTimes
 from statestore.store import StateStore
 
-__all__ = ["PHASES", "SHOWN", "CheckpointLine", "Figures", "Window", "figures_of", "read_window"]
+__all__ = [
+    "OTHERS",
+    "PHASES",
+    "SHOWN",
+    "CheckpointLine",
+    "Figures",
+    "Window",
+    "figures_of",
+    "read_window",
+]
 
 SHOWN: Final = 50
 """The number of checkpoints on a page; only their manifests are read."""
@@ -32,6 +41,9 @@ PHASES: Final = tuple(
     name for name, _ in CheckpointMetrics(duration_ms=0, phases=PhaseTimes(put_ms=0)).spent
 )
 """The phases of a checkpoint whose durations add up to its own."""
+
+OTHERS: Final = "all others"
+"""The states of a chart that have no line of their own."""
 
 _STATES: Final = 7
 
@@ -74,8 +86,9 @@ class CheckpointLine:
 class Window:
     """Consecutive checkpoints of a store, oldest first, and the ids of all its checkpoints.
 
-    ``expired`` are the savepoints whose checkpoint is no longer listed. ``older`` and ``newer`` are
-    the ids before which the next windows end, None if there are no more checkpoints.
+    ``expired`` are the savepoints whose checkpoint has expired. The window of older checkpoints
+    ends before the id ``older``, and the window of newer ones before ``newer``. An id is None if
+    such checkpoints do not exist.
     """
 
     ids: Sequence[int]
@@ -195,7 +208,7 @@ def _sizes(manifests: Sequence[Manifest], times: Mapping[int, int]) -> list[dict
     for number, own in sizes.items():
         shown = {name: own[name] for name in largest if name in own}
         if rest := own.total() - sum(shown.values()):
-            shown["all others"] = rest
+            shown[OTHERS] = rest
         rows += [
             {
                 "checkpoint": str(number),

@@ -1,6 +1,6 @@
 """Render a view as HTML with a template, and format numbers, sizes and times.
 
-The templates escape every value, except the pictures of ``charts.py``.
+The templates escape every value, except the pictures of ``charts.py`` and ``svg_charts.py``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from statestore.cli.drawing import count, counted, duration, signed, size, when
 from statestore.cli.output import value_text
 from statestore.errors import StateStoreError
 from statestore.extras import needs_extra
-from statestore.ui.charts import Draw, data_block
+from statestore.ui.charts import data_block
 
 with needs_extra("ui", "the pages of a store"):
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-__all__ = ["SCRIPTS", "STYLES", "PageView", "digest_of", "render", "static"]
+__all__ = ["SCRIPTS", "STYLES", "PageView", "digest_of", "render", "render_template", "static"]
 
 SCRIPTS: Final = (
     "vendor/jquery.min.js",
@@ -57,17 +57,27 @@ class PageView:
     error: StateStoreError | None = None
 
 
-def render(
-    view: PageView, store: str, *, layout: str = "page.html", draw: Draw = data_block
-) -> str:
-    """Return the HTML of a view, as a page or, with ``part.html``, as the main part of one.
-
-    ``draw`` makes HTML from each chart.
-    """
-    template = _environment().get_template(view.template)
-    return template.render(
-        view=view, store=store, layout=layout, draw=draw, release=__version__, **view.facts
+def render(view: PageView, store: str, *, layout: str = "page.html") -> str:
+    """Return the HTML of a view, as a page or, with ``part.html``, as the main part of one."""
+    return render_template(
+        view.template,
+        {
+            "view": view,
+            "store": store,
+            "layout": layout,
+            "draw": data_block,
+            "checkpoint_link": lambda number: f"/checkpoint/{number}",
+            "state_link": lambda number, operator, state: (
+                f"/checkpoint/{number}/state?{_query(operator=operator, state=state)}"
+            ),
+            **view.facts,
+        },
     )
+
+
+def render_template(name: str, facts: Mapping[str, Any]) -> Markup:
+    """Return the HTML of a template."""
+    return Markup(_environment().get_template(name).render(facts))
 
 
 @lru_cache(maxsize=len(SCRIPTS) + len(STYLES))
@@ -108,6 +118,7 @@ def _environment() -> Environment:
         "query": _query,
         "scripts": [_address(name) for name in SCRIPTS],
         "styles": [_address(name) for name in STYLES],
+        "release": __version__,
     }
     return environment
 

@@ -1,28 +1,42 @@
-"""Write a snapshot of a store as one HTML file: the pages of ``statestore ui``, without network."""
+"""Write a report on a store: one HTML file of limited size, without scripts, forms and network.
+
+The report has sections, and each of these has parts. The most important parts are added until the
+file is full. A part that does not fit is replaced by a sentence.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from statestore.errors import InvalidArgumentError
+from statestore.extras import needs_extra
 from statestore.restore.row_files import Progress
 from statestore.store import StateStore
-from statestore.ui.checkpoint import checkpoint, state
-from statestore.ui.pages import STYLES, PageView, render, static
-from statestore.ui.questions import compare
-from statestore.ui.rescale import highest_parallelism, rescale
-from statestore.ui.static_charts import svg
-from statestore.ui.timeline import timeline
-from statestore.ui.trends import trends
+from statestore.ui.pages import render_template, static
+from statestore.ui.report_parts import Section, collect_sections, left_out_of
 
-__all__ = ["write_report"]
+with needs_extra("ui", "the pages of a store"):
+    from markupsafe import Markup
 
-_STATES: Final = 20
-_PARALLELISMS: Final = 12
+__all__ = ["MOST_BYTES", "Report", "write_report"]
+
+MOST_BYTES: Final = 300_000
+"""The largest size of a report."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The size of a written report, and the parts of the store that it does not contain."""
+
+    size_bytes: int
+    left_out: tuple[str, ...]
 
 
 def write_report(
@@ -32,54 +46,54 @@ def write_report(
     *,
     against: int | str | None = None,
     progress: Progress = lambda done, total: None,
-) -> int:
-    """Write the report atomically, and return its size in bytes.
+) -> Report:
+    """Write the report atomically, at most :data:`MOST_BYTES` large.
 
-    It shows the newest checkpoints, their trends, the given checkpoint with its largest states, and
-    a restore of it at several parallelisms. With ``against``, it also shows the differences from
-    that checkpoint, for which the rows of both are read. ``progress`` receives the number of
-    finished parts and the total.
+    It shows the given checkpoint with its largest states, the newest checkpoints, and restores at
+    several parallelisms. With ``against``, it also shows the differences from that checkpoint, for
+    which the rows of both are read. ``progress`` receives the number of finished parts and the
+    total.
 
     Raises InvalidArgumentError if the file cannot be written, and the errors of the parts.
     """
-    manifest = store.manifest(which)
-    largest = sorted(manifest.entries, key=lambda entry: -entry.size_bytes)[:_STATES]
-    steps = _steps(manifest.parallelism, highest_parallelism(manifest))
-    total = 3 + len(largest) + len(steps) + (against is not None)
-    parts: list[str] = []
+    sections = collect_sections(store, which, against, progress)
+    text, left_out = _fit(store.url, sections)
+    return Report(_write(Path(to), text), left_out)
 
-    def add(view: PageView) -> str:
-        parts.append(render(view, store.url, layout="part.html", draw=svg))
-        progress(len(parts), total)
-        return parts[-1]
 
+def _fit(url: str, sections: Sequence[Section]) -> tuple[str, tuple[str, ...]]:
+    """Return the page with as many parts as fit, and the names of the others."""
+    now_ms = time.time_ns() // 1_000_000
+    room = MOST_BYTES - len(_page(url, sections, now_ms)[0].encode())
+    parts = [part for section in sections for part in section.parts]
+    shown: set[str] = set()
+    for part in sorted(parts, key=lambda part: part.rank):
+        needed = len(part.html.encode())
+        if needed <= room:
+            shown.add(part.anchor)
+            room -= needed
+    return _page(url, [_with_shown(section, shown) for section in sections], now_ms)
+
+
+def _with_shown(section: Section, shown: set[str]) -> Section:
+    parts = tuple(replace(part, is_shown=part.anchor in shown) for part in section.parts)
+    return replace(section, parts=parts)
+
+
+def _page(url: str, sections: Sequence[Section], now_ms: int) -> tuple[str, tuple[str, ...]]:
+    left_out = tuple(left_out_of(sections))
+    style = static("report.css")
     facts = {
-        "timeline": add(timeline(store)),
-        "trends": add(trends(store)),
-        "checkpoint": add(checkpoint(store, which)),
-        "states": [
-            add(state(store, which, entry.state.uid, entry.state.name)) for entry in largest
-        ],
-        "left_out": len(manifest.entries) - len(largest),
-        "restores": [(step, add(rescale(store, which, step))) for step in steps],
-        "parallelism": manifest.parallelism,
-        "difference": None if against is None else add(compare(store, str(against), str(which))),
-        "style": "\n".join(map(static, STYLES)),
-        "script": static("report.js"),
-        "script_hash": _hash(static("report.js")),
+        "title": sections[0].title,
+        "store": url,
+        "written_at_ms": now_ms,
+        "sections": sections,
+        "left_out": left_out,
+        "most_bytes": MOST_BYTES,
+        "style": Markup(style),  # a style sheet has no references to characters
+        "style_hash": _hash(style),
     }
-    title = f"Checkpoint {manifest.checkpoint_id}"
-    text = render(
-        PageView(title, "report.html", facts, "report", manifest.checkpoint_id), store.url
-    )
-    return _write(Path(to), text)
-
-
-def _steps(parallelism: int, most: int) -> list[int]:
-    """Return some parallelisms around the parallelism of a checkpoint, ascending."""
-    near = range(max(1, parallelism - 3), parallelism + 4)
-    far = (1, parallelism // 2, parallelism * 2, parallelism * 3, parallelism * 4)
-    return sorted({step for step in (*near, *far) if 1 <= step <= most})[:_PARALLELISMS]
+    return render_template("report/page.html", facts), left_out
 
 
 def _hash(text: str) -> str:
@@ -89,8 +103,11 @@ def _hash(text: str) -> str:
 def _write(target: Path, text: str) -> int:
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(target)
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise InvalidArgumentError(f"cannot write {target}: {error.strerror}") from error
     return len(text.encode())

@@ -22,6 +22,7 @@ from statestore.jobgraph.graph import JobGraph
 from statestore.snapshot.write_options import KeyedOptions
 from statestore.ui.app import QueryLimits, application
 
+SHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 SCRIPT = "<script>window.owned = true</script>"
 GRAPH = """
 [job]

@@ -62,7 +62,7 @@ def test_browsers_keep_only_files_whose_address_has_their_digest(
         assert (status, headers["cache-control"]) == (200, "private, max-age=31536000, immutable")
         assert get(address, path.partition("?")[0])[2].get_all("cache-control") == ["no-store"]
     assert get(address)[2]["cache-control"] == "no-store"
-    for path in ("/static/report.js", "/static/vendor/vendor.toml", "/static/..%2fpages.py"):
+    for path in ("/static/report.css", "/static/vendor/vendor.toml", "/static/..%2fpages.py"):
         assert get(address, path)[0] == 404
 
 

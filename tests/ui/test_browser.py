@@ -5,9 +5,6 @@ Screenshots of each view stay in build/screenshots.
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
@@ -15,12 +12,10 @@ from selenium.webdriver.common.keys import Keys
 
 from statestore import StateStore
 from statestore.cli.drawing import count, duration, size
-from statestore.ui.report import write_report
-from tests.ui.conftest import SCRIPT, Pages, cells, take, text, until
+from tests.ui.conftest import SCRIPT, SHOTS, Pages, cells, take, text, until
 
 pytestmark = pytest.mark.slow
 
-SHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 VIEWS = {
     "timeline": "/",
     "trends": "/trends?size=1GB&restore_time=10m",
@@ -204,32 +199,3 @@ def test_two_checkpoints(page: webdriver.Chrome, pages: Pages, store: StateStore
         ]
         for state in found.states
     ]
-
-
-def test_a_report_needs_no_server(
-    page: webdriver.Chrome, store: StateStore, tmp_path: Path
-) -> None:
-    to = tmp_path / "report.html"
-    assert write_report(store, str(to), against=1) == to.stat().st_size
-    page.get(f"file://{to}")
-    assert page.title == "Checkpoint 3 · statestore"
-    assert len(cells(page, "#checkpoints")) == 3
-    assert len(cells(page, "#growth")) == 4
-    assert cells(page, "#differences")
-    choice = page.find_element(By.CSS_SELECTOR, "#restores select")
-    choice.send_keys("6")
-    shown = "[data-parallelism]:not([hidden])"
-    until(
-        page,
-        lambda _: (
-            page.find_element(By.CSS_SELECTOR, shown).get_attribute("data-parallelism") == "6"
-        ),
-    )
-    assert page.execute_script("return window.owned") is None
-    loaded = page.execute_script("return performance.getEntriesByType('resource').length")
-    assert (
-        loaded,
-        re.findall(r"https?://(?!www\.w3\.org|picocss\.com)[\w.]+", to.read_text()),
-    ) == (0, [])
-    SHOTS.mkdir(parents=True, exist_ok=True)
-    page.save_screenshot(str(SHOTS / "report.png"))

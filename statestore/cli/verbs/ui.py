@@ -93,9 +93,10 @@ def serve_store(
     "report",
     cls=Verb,
     prints=(
-        "The path and size of the report: one HTML file that needs no network. It shows the "
-        "newest checkpoints, the chosen checkpoint (the latest by default) with its largest "
-        "states, and its restores at other parallelisms. With --against: the differences "
+        "The path and size of the report, and what it does not contain. The report is one HTML "
+        "file of at most 300 kB, without scripts and forms, that needs no network. It shows the "
+        "chosen checkpoint (the latest by default) with its largest states, the newest "
+        "checkpoints, and restores at other parallelisms. With --against: the differences "
         "between the two checkpoints, whose rows are read for this."
     ),
     examples=(
@@ -115,23 +116,29 @@ def serve_store(
 def write_store_report(
     invocation: Invocation, checkpoint: str, to: str, against: str | None
 ) -> Output[WrittenReport]:
-    """Write the pages of 'statestore ui' as one HTML file."""
+    """Write a report on a store as one HTML file."""
     report = import_module("statestore.ui.report")
     store = invocation.store()
     with progress_bar("drawing") as progress:
         written = report.write_report(store, to, checkpoint, against=against, progress=progress)
-    return Output(WrittenReport(store=store.url, file=to, size_bytes=written), write_report_size)
+    document = WrittenReport(
+        store=store.url, file=to, size_bytes=written.size_bytes, left_out=written.left_out
+    )
+    return Output(document, write_report_size)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenReport:
-    """The written report."""
+    """The written report; ``left_out`` names the parts of the store that it does not contain."""
 
     store: str
     file: str
     size_bytes: int
+    left_out: tuple[str, ...]
 
 
 def write_report_size(page: Page, report: WrittenReport) -> None:
     """Write it as text."""
     page.line(f"{report.file}: {size(report.size_bytes)}")
+    for one in report.left_out:
+        page.line(f"left out: {one}")

@@ -1,0 +1,358 @@
+"""The sections of a report: each part is HTML, and has a rank in case not all parts fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from statestore.cli.drawing import count, counted, size, when
+from statestore.extras import needs_extra
+from statestore.format.manifest import Entry, KeyedEntry, Manifest
+from statestore.maintenance.diff_report import CheckpointDifference
+from statestore.restore.compare_plans import compare_plans
+from statestore.restore.key_group_weights import Weight, weights_of
+from statestore.restore.row_files import Progress
+from statestore.store import StateStore
+from statestore.ui.checkpoint import draw_graph, state_facts
+from statestore.ui.checkpoint_window import OTHERS, PHASES, SHOWN, Window, figures_of, read_window
+from statestore.ui.key_group_flow import flows_of
+from statestore.ui.pages import render_template
+from statestore.ui.rescale import RATE, REQUEST_MS, highest_parallelism, read_seconds
+from statestore.ui.svg_charts import (
+    BINS,
+    BYTES,
+    DURATION,
+    LOW,
+    NUMBER,
+    SHARE,
+    Column,
+    draw_bars,
+    draw_flow,
+    draw_lines,
+    draw_skyline,
+)
+from statestore.ui.trends import TrendQuery, trends
+
+with needs_extra("ui", "the pages of a store"):
+    from markupsafe import Markup
+
+__all__ = ["Part", "Section", "collect_sections", "left_out_of"]
+
+_LISTED: Final = 100  # states in the table
+_STATES: Final = 20  # states with details
+_NAMED: Final = 10
+_PARALLELISMS: Final = 12
+_DRAWN: Final = 64  # subtasks at a side of a flow
+_GROUPS: Final = 20  # differing key groups of a state
+_LONGEST_TITLE: Final = 80
+_DAY_MS: Final = 86_400_000
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a section; a lower rank is more important.
+
+    ``title`` is its heading, empty for none. ``subject`` is its name in a sentence.
+    """
+
+    anchor: str
+    rank: int
+    subject: str
+    html: Markup
+    title: str = ""
+    is_shown: bool = False
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section with its parts; ``left_out`` names what it does not contain at any size."""
+
+    anchor: str
+    title: str
+    parts: tuple[Part, ...]
+    left_out: tuple[str, ...] = ()
+
+
+def collect_sections(
+    store: StateStore, which: int | str, against: int | str | None, progress: Progress
+) -> list[Section]:
+    """Return all sections of a report, in their order on the page.
+
+    Raises the errors of the store, for example CheckpointNotFoundError.
+    """
+    manifest = store.manifest(which)
+    steps = _steps(manifest.parallelism, highest_parallelism(manifest))
+    largest = sorted(manifest.entries, key=lambda entry: -entry.size_bytes)
+    links = _Links(manifest.checkpoint_id, largest)
+    total = 3 + len(steps) + min(len(largest), _STATES) + (against is not None)
+    done = 0
+
+    def advance(section: Section, parts: int = 1) -> Section:
+        nonlocal done
+        done += parts
+        progress(done, total)
+        return section
+
+    sections = [
+        advance(_checkpoint(manifest)),
+        _states(largest, links),
+        _graph(manifest),
+        advance(_over_time(read_window(store), links)),
+        advance(_trends(store, links)),
+        advance(_restores(store, manifest, steps), len(steps)),
+    ]
+    if against is not None:
+        found = store.inspect.diff(against, manifest.checkpoint_id)
+        sections.append(advance(_differences(found)))
+    sections.append(advance(_details(manifest, largest), min(len(largest), _STATES)))
+    return sections
+
+
+def left_out_of(sections: Sequence[Section]) -> Iterator[str]:
+    """Yield what is left out of the sections, as text."""
+    for section in sections:
+        yield from section.left_out
+        yield from (
+            f"{part.subject}: it did not fit" for part in section.parts if not part.is_shown
+        )
+
+
+def _checkpoint(manifest: Manifest) -> Section:
+    title = f"Checkpoint {manifest.checkpoint_id}"
+    facts = {"manifest": manifest}
+    html = Markup("<dl>{}</dl>").format(render_template("checkpoint_facts.html", facts))
+    return Section("checkpoint", title, (Part("facts", 0, title, html),))
+
+
+class _Links:
+    """The addresses of the sections for a checkpoint and its largest states, otherwise empty."""
+
+    def __init__(self, checkpoint_id: int, largest: Sequence[Entry]) -> None:
+        """Store the anchors of the states."""
+        self.checkpoint_id = checkpoint_id
+        self._anchors = {
+            (entry.state.uid, entry.state.name): f"#{_anchor(number)}"
+            for number, entry in enumerate(largest[:_STATES])
+        }
+
+    def of_checkpoint(self, number: int) -> str:
+        """Return the address of a checkpoint's section."""
+        return "#checkpoint" if number == self.checkpoint_id else ""
+
+    def of_state(self, number: int, operator: str, state: str) -> str:
+        """Return the address of a state's section."""
+        return self._anchors.get((operator, state), "") if self.of_checkpoint(number) else ""
+
+
+def _states(largest: Sequence[Entry], links: _Links) -> Section:
+    listed = largest[:_LISTED]
+    facts = {
+        "checkpoint": links.checkpoint_id,
+        "states": [state_facts(entry) for entry in listed],
+        "state_link": links.of_state,
+    }
+    html = render_template("report/states.html", facts)
+    more = len(largest) - len(listed)
+    left_out = (f"the {counted(more, 'smallest state')} in the table of states",) if more else ()
+    part = Part("table-of-states", 1, "The table of states", html)
+    return Section("all-states", "States", (part,), left_out)
+
+
+def _trends(store: StateStore, links: _Links) -> Section:
+    facts = trends(store, TrendQuery(last=SHOWN)).facts
+    known = facts["trend"].states
+    table = {"listed": known[:_LISTED], "state_link": links.of_state}
+    html = render_template("report/trends.html", {**facts, **table})
+    more = len(known) - _LISTED
+    left_out = (f"the growth of {counted(more, 'smaller state')}",) if more > 0 else ()
+    part = Part("table-of-trends", 5, "The growth of states", html)
+    return Section("trends", "Growth", (part,), left_out)
+
+
+def _graph(manifest: Manifest) -> Section:
+    graph = draw_graph(manifest)
+    title = "Job graph" if graph.is_graph else "Operators"
+    html = render_template("graph.html", {"graph": graph})
+    return Section("job-graph", title, (Part("graph", 3, f"The drawing of the {title}", html),))
+
+
+def _over_time(window: Window, links: _Links) -> Section:
+    facts = {
+        "total": len(window.ids),
+        "lines": window.lines[::-1],
+        "expired": window.expired,
+        "pictures": list(_pictures(window)),
+        "checkpoint_link": links.of_checkpoint,
+    }
+    html = render_template("report/over_time.html", facts)
+    older = len(window.ids) - len(window.lines)
+    left_out = (f"{counted(older, 'older checkpoint')} of {count(len(window.ids))}",)
+    part = Part("checkpoints-and-charts", 2, "The history of checkpoints", html)
+    return Section("over-time", "Newest checkpoints", (part,), left_out if older else ())
+
+
+def _pictures(window: Window) -> Iterator[tuple[str, Markup]]:
+    """Yield the charts of the newest checkpoints, each with its caption."""
+    figures = figures_of(window.lines)
+    marks = {mark["checkpoint"]: mark["text"] for mark in figures.marks}
+    if figures.spent:
+        columns = _columns(figures.spent, "phase", "ms", marks)
+        caption = (
+            "Duration by phase. A bar is as high as the checkpoint took. Compaction in the "
+            "background is not part of it. A diamond marks a savepoint or a pin."
+        )
+        yield caption, draw_bars(columns, PHASES, DURATION, "Duration of checkpoints by phase")
+    if figures.wrote:
+        columns = _columns(figures.wrote, "part", "value")
+        parts = ("written", "compacted")
+        caption = (
+            "Bytes written to files for each checkpoint: for its states (written), and by "
+            "compaction (compacted)."
+        )
+        yield caption, draw_bars(columns, parts, BYTES, "Bytes written", LOW)
+    if figures.shares:
+        columns = _columns(
+            [{**row, "part": "changed share"} for row in figures.shares], "part", "value"
+        )
+        caption = "Changed share: rows written for each row of the bases."
+        yield caption, draw_bars(columns, ("changed share",), SHARE, "Changed share", LOW)
+    if figures.sizes:
+        columns = _columns(figures.sizes, "state", "value")
+        newest = figures.sizes[-1]["checkpoint"]
+        latest = [row for row in figures.sizes if row["checkpoint"] == newest]
+        names = [row["state"] for row in latest if row["state"] != OTHERS] + [OTHERS]
+        used = {row["state"] for row in figures.sizes}
+        ordered = [name for name in names if name in used]
+        yield "Size of each state.", draw_lines(columns, ordered, BYTES, "Sizes of states")
+
+
+def _columns(
+    rows: Sequence[Mapping[str, Any]],
+    series: str,
+    value: str,
+    marks: Mapping[str, str] | None = None,
+) -> list[Column]:
+    """Return a column for each checkpoint of the rows, with the values of its series."""
+    values: dict[str, dict[str, float]] = {}
+    for row in rows:
+        values.setdefault(row["checkpoint"], {})[row[series]] = row[value]
+    times = {row["checkpoint"]: row["at"] for row in rows}
+    is_long = max(times.values()) - min(times.values()) > _DAY_MS
+    part = slice(5, 16) if is_long else slice(11, 19)  # of 2026-01-31 12:00:00 UTC
+    return [
+        Column(
+            label=number,
+            short_time=when(times[number])[part],
+            time=when(times[number]),
+            values=own,
+            mark=(marks or {}).get(number, ""),
+        )
+        for number, own in values.items()
+    ]
+
+
+def _restores(store: StateStore, manifest: Manifest, steps: Sequence[int]) -> Section:
+    number = manifest.checkpoint_id
+    plans = {step: store.plan(checkpoint=number, parallelism=step) for step in steps}
+    compared = compare_plans(manifest, plans)
+    facts = {
+        "comparison": compared,
+        "options": [
+            (option, read_seconds(plans[option.parallelism], RATE, REQUEST_MS))
+            for option in compared.options
+        ],
+        "rate": RATE,
+        "request_ms": REQUEST_MS,
+    }
+    parts = [Part("restores", 4, "The table", render_template("report/restores.html", facts))]
+    for rank, step in enumerate(sorted(steps, key=lambda step: abs(step - manifest.parallelism))):
+        flows = [
+            (one, draw_flow(one, f"Key groups at parallelism {step}") if one.bands else None)
+            for one in flows_of(manifest, plans[step], _DRAWN)
+        ]
+        if step == manifest.parallelism or not flows:
+            continue
+        facts = {
+            "old": manifest.parallelism,
+            "new": step,
+            "flows": [(one.key_groups, _names(one.uids), picture) for one, picture in flows],
+        }
+        html = render_template("report/flow.html", facts)
+        subject = f"The picture of a restore at parallelism {step}"
+        parts.append(Part(f"flow-{step}", 100 + rank, subject, html))
+    ordered = sorted(parts[1:], key=lambda part: int(part.anchor.removeprefix("flow-")))
+    return Section("rescale", "Restores at other parallelisms", (parts[0], *ordered))
+
+
+def _steps(parallelism: int, most: int) -> list[int]:
+    """Return some parallelisms around the parallelism of a checkpoint, ascending."""
+    near = range(max(1, parallelism - 3), parallelism + 4)
+    far = (1, parallelism // 2, parallelism * 2, parallelism * 3, parallelism * 4)
+    return sorted({step for step in (*near, *far) if 1 <= step <= most})[:_PARALLELISMS]
+
+
+def _differences(found: CheckpointDifference) -> Section:
+    differing = [one for one in found.states if one.differs]
+    parts = [
+        Part("verdict", 6, "The comparison", render_template("verdict.html", {"found": found}))
+    ]
+    for number, one in enumerate(differing[:_STATES], start=1):
+        facts = {"number": number, "one": one, "groups": _GROUPS}
+        html = render_template("difference.html", facts)
+        subject = f"The difference of {_title(f'{one.operator}.{one.state}')}"
+        parts.append(Part(f"difference-part-{number}", 6 + number, subject, html))
+    more = len(differing) - _STATES
+    left_out = f"key groups and examples of {counted(more, 'further differing state')}"
+    title = f"Differences from checkpoint {found.a.checkpoint_id}"
+    return Section("compared", title, tuple(parts), (left_out,) if more > 0 else ())
+
+
+def _details(manifest: Manifest, largest: Sequence[Entry]) -> Section:
+    parts = []
+    for number, entry in enumerate(largest[:_STATES]):
+        uid, name = entry.state.uid, entry.state.name
+        facts = {
+            "state": state_facts(entry),
+            "left_out": [record for record in manifest.left_out if record.lacks(uid, name)],
+            "pictures": list(_skylines(entry)) if isinstance(entry, KeyedEntry) else [],
+        }
+        title = _title(f"{uid}.{name}")
+        html = render_template("report/state.html", facts)
+        parts.append(Part(_anchor(number), 50 + number, f"The state {title}", html, title))
+    rest = [f"{entry.state.uid}.{entry.state.name}" for entry in largest[_STATES:]]
+    left_out: tuple[str, ...] = ()
+    if rest:
+        left_out = (f"the details of {counted(len(rest), 'smaller state')}: {_names(rest)}",)
+    return Section("details", "The largest states", tuple(parts), left_out)
+
+
+def _skylines(entry: KeyedEntry) -> Iterator[tuple[str, Markup]]:
+    for weight, unit, text in (
+        (Weight.ROWS, NUMBER, lambda rows: counted(rows, "row")),
+        (Weight.BYTES, BYTES, size),
+    ):
+        weights = weights_of([entry], weight)
+        most = max(weights)
+        name = f"{weight.value.capitalize()} by key group"
+        steps = " Each step shows the largest of several key groups." if len(weights) > BINS else ""
+        caption = (
+            f"{name}. The largest is key group {count(weights.index(most))} with {text(most)}. "
+            f"The dashed line is the mean.{steps}"
+        )
+        yield caption, draw_skyline(weights, unit, name)
+
+
+def _anchor(number: int) -> str:
+    return f"state-{number + 1}"
+
+
+def _title(name: str) -> str:
+    return name if len(name) <= _LONGEST_TITLE else name[: _LONGEST_TITLE - 1] + "…"
+
+
+def _names(names: Sequence[str]) -> str:
+    """Return the first names of a list as text."""
+    shown = ", ".join(map(_title, names[:_NAMED]))
+    more = len(names) - _NAMED
+    return f"{shown} and {counted(more, 'other')}" if more > 0 else shown
