@@ -159,12 +159,12 @@ class Listeners:
     def restored(self, event: CheckpointRestored) -> None:
         """Report to all listeners that a checkpoint is ready to be read."""
         _log.info(
-            "checkpoint %d of %s restored at parallelism %d: planned in %.3f s, its states have "
+            "checkpoint %d of %s restored at parallelism %d: planned in %s, its states have "
             "%d bytes in %d files",
             event.checkpoint_id,
             event.store,
             event.parallelism,
-            event.seconds,
+            duration(1000 * event.seconds),
             event.size_bytes,
             event.files,
         )

@@ -27,6 +27,7 @@ FUNCTION_LINES = 50  # of code: a long signature and its docstring are not hard 
 FORMATS_DURATIONS = ("statestore.display", "statestore.durations")
 UNIT_OF_TIME = re.compile(r" (?:ms|s|min|h|d|seconds?|minutes|hours|days)\b")
 NAME_OF_DURATION = re.compile(r"(?:\b|_)(?:ms|s|seconds|milliseconds|minutes|elapsed|took)$")
+LOGGED_DURATION = re.compile(rf"%[-.\d]*[dfgs]{UNIT_OF_TIME.pattern}")
 FORMAT_OF_NUMBER = re.compile(r":[^:}]*[,efg]\}")
 
 PRODUCT = ("statestore", "jobs", "bench")
@@ -77,7 +78,7 @@ def test_durations_are_formatted_in_one_place() -> None:
         for m in modules("statestore", "jobs")
         if m.name not in FORMATS_DURATIONS
         for node in m.nodes
-        if isinstance(node, ast.JoinedStr) and formats_a_duration(node)
+        if isinstance(node, ast.Constant | ast.JoinedStr) and formats_a_duration(node)
     ]
     assert found == []
 
@@ -90,7 +91,9 @@ def test_durations_are_formatted_in_one_place() -> None:
         ('f"{limit_ms} ms"', True),
         ('f"{seconds:.3g}"', True),
         ('f"{began.took_ms:,}"', True),
+        ('"planned in %.3f s"', True),
         ('f"{duration(took_ms)} ago"', False),
+        ('"planned in %s, of %d steps"', False),
         ('f"{name}s"', False),
         ('f"{rate}/s"', False),
         ('f"{length_ms}ms"', False),
@@ -98,16 +101,18 @@ def test_durations_are_formatted_in_one_place() -> None:
     ],
 )
 def test_the_rule_for_durations_finds_them(source: str, found: bool) -> None:
-    node = ast.parse(source, mode="eval").body
-    assert isinstance(node, ast.JoinedStr)
-    assert formats_a_duration(node) == found
+    assert formats_a_duration(ast.parse(source, mode="eval").body) == found
 
 
-def formats_a_duration(text: ast.JoinedStr) -> bool:
-    """Say whether an f-string has a number with a unit of time, or a duration's own format.
+def formats_a_duration(text: ast.AST) -> bool:
+    """Say whether a text has a number with a unit of time, or a duration's own format.
 
     ``500ms`` without a blank is the exact form of settings and documents.
     """
+    if isinstance(text, ast.Constant):
+        return isinstance(text.value, str) and bool(LOGGED_DURATION.search(text.value))
+    if not isinstance(text, ast.JoinedStr):
+        return False
     for value, after in zip(text.values, [*text.values[1:], None], strict=True):
         if not isinstance(value, ast.FormattedValue):
             continue
