@@ -175,17 +175,34 @@ class Verb(click.Command):
     """A command whose help describes its output and shows examples."""
 
     def __init__(
-        self, *args: Any, prints: str = "", examples: Sequence[str] = (), **attributes: Any
+        self,
+        *args: Any,
+        prints: str = "",
+        examples: Sequence[str] = (),
+        replaced: Mapping[str, str] | None = None,
+        **attributes: Any,
     ) -> None:
-        """Take click's arguments, and the two additional parts of the help."""
+        """Take click's arguments, the two additional parts of the help, and replaced options.
+
+        ``replaced`` has the new option for each one that an earlier release had.
+        """
         super().__init__(*args, **attributes)
         self.prints, self.examples = prints, tuple(examples)
+        self.replaced = replaced or {}
         self.params.extend(common_options())
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as click does; for a surplus argument, the message explains how to name a store."""
         ctx.allow_extra_args = True
-        rest = super().parse_args(ctx, args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            new = self.replaced.get(error.option_name)
+            if new is None:
+                raise
+            raise click.UsageError(
+                f"no such option {error.option_name!r}; it is {new} since version 0.2.0", ctx
+            ) from error
         if rest and not ctx.resilient_parsing:
             plural = "s" if len(rest) > 1 else ""
             hint = f"; to name a store, use --store {rest[0]}" if _is_path(rest[0]) else ""

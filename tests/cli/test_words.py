@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 import click
+import pytest
+from click.testing import CliRunner
 
 from statestore.cli.main import cli
 from tests.surface.record import surface
@@ -46,6 +48,21 @@ def test_the_value_of_an_option_is_the_same_in_all_commands() -> None:
             for option in VALUES.keys() & {*parameter.opts}:
                 found[option].add(parameter.metavar)
     assert found == VALUES
+
+
+@pytest.mark.parametrize(
+    ("arguments", "new"),
+    [
+        (("copy", "--to", "x"), "--target"),
+        (("fork", "1", "--to", "x"), "--target"),
+        (("flink", "import", "s", "--to", "x"), "--store"),
+        (("spark", "import", "l", "--to=x"), "--store"),
+    ],
+)
+def test_an_option_of_an_earlier_release_is_named(arguments: tuple[str, ...], new: str) -> None:
+    done = CliRunner().invoke(cli, list(arguments))
+    assert done.exit_code == 2
+    assert f"no such option '--to'; it is {new} since version 0.2.0\n" in done.stderr
 
 
 def test_a_checkpoint_is_named_in_the_same_ways_everywhere() -> None:

@@ -16,6 +16,7 @@ __all__ = ["copy_checkpoint", "fork_checkpoint"]
 @click.command(
     "copy",
     cls=Verb,
+    replaced={"--to": "--target"},
     prints=(
         "The new checkpoint's number in the target store, and the files and bytes that the "
         "target did not have. Each file's SHA-256 is checked during the copy, and the "
@@ -73,6 +74,7 @@ def write_copied(page: Page, copied: CopiedCheckpoint) -> None:
 @click.command(
     "fork",
     cls=Verb,
+    replaced={"--to": "--target"},
     prints=(
         "The files and bytes that the new store shares with this store, and those that had "
         "to be copied. On one file system nothing is copied: each file gets a name in both "

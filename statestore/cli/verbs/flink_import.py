@@ -38,6 +38,7 @@ _ID = re.compile(r"[0-9a-f]{32}")
 @click.command(
     "import",
     cls=Verb,
+    replaced={"--to": "--store"},
     prints=(
         "The new checkpoint, and each of its states with rows and key. Keyed states keep their "
         "names, kinds and key groups. Fields of tuples, rows and POJOs become columns. Values "

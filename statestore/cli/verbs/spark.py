@@ -165,6 +165,7 @@ def show_state(
 @click.command(
     "import",
     cls=Verb,
+    replaced={"--to": "--store"},
     prints=(
         "The new checkpoint, and each of its states with rows and key. Each state store of the "
         "query becomes a keyed state: the key is Spark's shuffle key, and the fields of keys and "
