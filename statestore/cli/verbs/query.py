@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from statestore.cli.arguments import MOST_ROWS, query_limit_options
-from statestore.cli.checkpoints import write_left_out
+from statestore.cli.checkpoints import rows_explanation, rows_text, write_left_out
 from statestore.cli.command import Invocation, Verb, checkpoint_option, pass_invocation
 from statestore.cli.documents import Column
 from statestore.cli.drawing import count, counted
@@ -232,7 +232,10 @@ def write_answer(page: Page, answered: Answered) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ListedView:
-    """A view. ``rows`` is None if the number is unknown, as for a state with changes."""
+    """A view. ``rows`` is None if the number is unknown before changes are read.
+
+    ``file_rows`` are the rows in files, and ``changed_rows`` of these are changes, as in ``list``.
+    """
 
     view: str
     schema: str
@@ -240,6 +243,8 @@ class ListedView:
     operator: str
     state: str
     rows: int | None
+    file_rows: int
+    changed_rows: int
     columns: tuple[Column, ...]
 
 
@@ -258,11 +263,15 @@ def write_views(page: Page, listed: ListedViews) -> None:
     table = table_of("operator", "state", "view", "rows", "columns", right={"rows"})
     for view in listed.views:
         columns = ", ".join(f"{column.name} {column.type}" for column in view.columns)
-        rows = "?" if view.rows is None else count(view.rows)
+        rows = rows_text(view.file_rows, view.changed_rows)
+        rows = rows if view.rows is None else count(view.rows)
         table.add_row(
             *(cell(text) for text in (view.operator, view.state, view.view, rows, columns))
         )
     page.table(table)
+    unknown = next((view for view in listed.views if view.rows is None), None)
+    if unknown is not None:
+        page.line(rows_explanation(unknown.file_rows, unknown.changed_rows))
     write_left_out(page, listed.left_out)
 
 
@@ -277,14 +286,19 @@ def listed_views(store: StateStore, manifest: Manifest, checkpoint: int | str) -
 
 
 def _listed(view: View) -> ListedView:
-    """Describe a view. Changes must be read to count the rows of their state."""
+    """Describe a view. Unless they were recorded, the rows of a state with changes are unknown."""
     entry = view.entry
+    rows: int | None = entry.rows
+    if isinstance(entry, KeyedEntry):
+        rows = None if entry.contents is None else entry.contents.rows
     return ListedView(
         view=view.sql,
         schema=view.schema,
         name=view.name,
         operator=entry.state.uid,
         state=entry.state.name,
-        rows=None if isinstance(entry, KeyedEntry) and entry.layers else entry.rows,
+        rows=rows,
+        file_rows=entry.rows,
+        changed_rows=entry.changed_rows if isinstance(entry, KeyedEntry) else 0,
         columns=tuple(Column(field.name, str(field.type)) for field in view.columns),
     )
