@@ -53,12 +53,12 @@ _DAY_MS: Final = 86_400_000
 class Part:
     """A part of a section; a lower rank is more important.
 
-    ``title`` is its heading, empty for none. ``subject`` is its name in a sentence.
+    ``title`` is its heading, empty for none. ``name`` is its name in a sentence.
     """
 
     anchor: str
     rank: int
-    subject: str
+    name: str
     html: Markup
     title: str = ""
     is_shown: bool = False
@@ -113,16 +113,15 @@ def left_out_of(sections: Sequence[Section]) -> Iterator[str]:
     """Yield what is left out of the sections, as text."""
     for section in sections:
         yield from section.left_out
-        yield from (
-            f"{part.subject}: it did not fit" for part in section.parts if not part.is_shown
-        )
+        if unfit := [part.name for part in section.parts if not part.is_shown]:
+            yield f"{section.title}: {_names(unfit)} did not fit"
 
 
 def _checkpoint(manifest: Manifest) -> Section:
     title = f"Checkpoint {manifest.checkpoint_id}"
     facts = {"manifest": manifest}
     html = Markup("<dl>{}</dl>").format(render_template("checkpoint_facts.html", facts))
-    return Section("checkpoint", title, (Part("facts", 0, title, html),))
+    return Section("checkpoint", title, (Part("facts", 0, "the facts of the checkpoint", html),))
 
 
 class _Links:
@@ -155,7 +154,7 @@ def _states(largest: Sequence[Entry], links: _Links) -> Section:
     html = render_template("report/states.html", facts)
     more = len(largest) - len(listed)
     left_out = (f"the {counted(more, 'smallest state')} in the table of states",) if more else ()
-    part = Part("table-of-states", 1, "The table of states", html)
+    part = Part("table-of-states", 1, "the table of states", html)
     return Section("all-states", "States", (part,), left_out)
 
 
@@ -166,7 +165,7 @@ def _trends(store: StateStore, links: _Links) -> Section:
     html = render_template("report/trends.html", {**facts, **table})
     more = len(known) - _LISTED
     left_out = (f"the growth of {counted(more, 'smaller state')}",) if more > 0 else ()
-    part = Part("table-of-trends", 5, "The growth of states", html)
+    part = Part("table-of-trends", 5, "the table of growth", html)
     return Section("trends", "Growth", (part,), left_out)
 
 
@@ -174,7 +173,7 @@ def _graph(manifest: Manifest) -> Section:
     graph = draw_graph(manifest)
     title = "Job graph" if graph.is_graph else "Operators"
     html = render_template("graph.html", {"graph": graph})
-    return Section("job-graph", title, (Part("graph", 3, f"The drawing of the {title}", html),))
+    return Section("job-graph", title, (Part("graph", 3, "the drawing of the operators", html),))
 
 
 def _over_time(window: Window, links: _Links) -> Section:
@@ -188,7 +187,7 @@ def _over_time(window: Window, links: _Links) -> Section:
     html = render_template("report/over_time.html", facts)
     older = len(window.ids) - len(window.lines)
     left_out = (f"{counted(older, 'older checkpoint')} of {count(len(window.ids))}",)
-    part = Part("checkpoints-and-charts", 2, "The history of checkpoints", html)
+    part = Part("checkpoints-and-charts", 2, "their charts and table", html)
     return Section("over-time", "Newest checkpoints", (part,), left_out if older else ())
 
 
@@ -265,7 +264,9 @@ def _restores(store: StateStore, manifest: Manifest, steps: Sequence[int]) -> Se
         "rate": RATE,
         "request_ms": REQUEST_MS,
     }
-    parts = [Part("restores", 4, "The table", render_template("report/restores.html", facts))]
+    parts = [
+        Part("restores", 4, "the table of restores", render_template("report/restores.html", facts))
+    ]
     for rank, step in enumerate(sorted(steps, key=lambda step: abs(step - manifest.parallelism))):
         flows = [
             (one, draw_flow(one, f"Key groups at parallelism {step}") if one.bands else None)
@@ -279,8 +280,8 @@ def _restores(store: StateStore, manifest: Manifest, steps: Sequence[int]) -> Se
             "flows": [(one.key_groups, _names(one.uids), picture) for one, picture in flows],
         }
         html = render_template("report/flow.html", facts)
-        subject = f"The picture of a restore at parallelism {step}"
-        parts.append(Part(f"flow-{step}", 100 + rank, subject, html))
+        name = f"the picture of parallelism {step}"
+        parts.append(Part(f"flow-{step}", 100 + rank, name, html))
     ordered = sorted(parts[1:], key=lambda part: int(part.anchor.removeprefix("flow-")))
     return Section("rescale", "Restores at other parallelisms", (parts[0], *ordered))
 
@@ -295,13 +296,13 @@ def _steps(parallelism: int, most: int) -> list[int]:
 def _differences(found: CheckpointDifference) -> Section:
     differing = [one for one in found.states if one.differs]
     parts = [
-        Part("verdict", 6, "The comparison", render_template("verdict.html", {"found": found}))
+        Part("verdict", 6, "the comparison", render_template("verdict.html", {"found": found}))
     ]
     for number, one in enumerate(differing[:_STATES], start=1):
         facts = {"number": number, "one": one, "groups": _GROUPS}
         html = render_template("difference.html", facts)
-        subject = f"The difference of {_title(f'{one.operator}.{one.state}')}"
-        parts.append(Part(f"difference-part-{number}", 6 + number, subject, html))
+        name = _title(f"{one.operator}.{one.state}")
+        parts.append(Part(f"difference-part-{number}", 6 + number, name, html))
     more = len(differing) - _STATES
     left_out = f"key groups and examples of {counted(more, 'further differing state')}"
     title = f"Differences from checkpoint {found.a.checkpoint_id}"
@@ -319,7 +320,7 @@ def _details(manifest: Manifest, largest: Sequence[Entry]) -> Section:
         }
         title = _title(f"{uid}.{name}")
         html = render_template("report/state.html", facts)
-        parts.append(Part(_anchor(number), 50 + number, f"The state {title}", html, title))
+        parts.append(Part(_anchor(number), 50 + number, title, html, title))
     rest = [f"{entry.state.uid}.{entry.state.name}" for entry in largest[_STATES:]]
     left_out: tuple[str, ...] = ()
     if rest:
