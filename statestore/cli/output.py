@@ -49,6 +49,7 @@ __all__ = [
     "progress_bar",
     "report",
     "table_of",
+    "table_width",
     "value_text",
     "write_first",
     "write_rows",
@@ -169,7 +170,7 @@ def write_rows(
     """
     names = [printable(name) for name in columns]
     texts = [[printable(text) for text in row] for row in rows]
-    if page.terminal and _width(names, texts) > page.width:
+    if page.terminal and table_width(names, texts) > page.width:
         _write_records(page, names, texts)
     else:
         table = table_of(*names)
@@ -181,7 +182,7 @@ def write_rows(
         page.line(f"only the first {shown} rows are shown; --limit 0 shows all")
 
 
-def _width(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+def table_width(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     """Return the width of a table in cells; each column but the last is followed by two blanks."""
     widths = [max(map(cell_len, column)) for column in zip(names, *rows, strict=True)]
     return sum(widths) + 2 * (len(widths) - 1)

@@ -115,6 +115,19 @@ def test_gc_reports_what_expire_and_verify_reported(run: Run, damaged: Path) -> 
     assert answer("verify", "--all")["strays"] == []
 
 
+def test_consecutive_checkpoints_are_shown_as_a_range(run: Run, damaged: Path) -> None:
+    store = StateStore.open(str(damaged))
+    for _ in range(4):
+        with store.snapshot(parallelism=4) as checkpoint:
+            checkpoint.carry_rest()
+    store.maintenance.savepoint("kept", 4)
+    lines = run("expire", "--retain", 1, "--store", damaged).stdout.splitlines()
+    assert lines[1:3] == ["  expired     1–3 5", "  kept        4 6"]
+    lines = run("gc", "--minimum-age", 0, "--store", damaged).stdout.splitlines()
+    assert any(line.endswith(" of checkpoints 4 6") for line in lines)
+    assert "  removed documents that nothing needs: the manifests of checkpoints 1–3 5" in lines
+
+
 def test_a_damaged_hold_is_named_and_can_be_released(run: Run, damaged: Path) -> None:
     """While the damaged hold exists, nothing expires and no file is deleted."""
     for name in (savepoint_path("audit"), pin_path("00")):

@@ -50,6 +50,16 @@ def test_a_list_has_one_line_for_each_checkpoint(store: StateStore) -> None:
     assert len(lines) == 4
 
 
+@pytest.mark.parametrize("columns", [104, 140])
+def test_a_list_has_as_many_columns_as_fit(store: StateStore, columns: int) -> None:
+    status, lines = command_on_terminal("list", "--store", store.url, columns=columns)
+    assert (status, len(lines)) == (0, 5)
+    names = lines[0].split()
+    assert ("operators" in names) == (columns == 140)
+    assert {"taken", "files"} <= {*names}
+    assert all(len(line) <= columns for line in lines[:4])
+
+
 def test_stray_files_are_counted(store: StateStore) -> None:
     lines = shown(store, "verify", "--all")
     assert lines[-7].startswith("6 stray files that no manifest references;")

@@ -59,15 +59,14 @@ def write_expired(page: Page, expired: ExpiredCheckpoints) -> None:
     """Write it as text."""
     verb = "would expire" if expired.dry_run else "expired"
     page.line(f"{verb} {counted(len(expired.expired), 'checkpoint')} of {expired.store}", "bold")
-    page.line(f"  expired     {_numbers(expired.expired)}")
-    page.line(f"  kept        {_numbers(expired.kept)}")
+    page.line(f"  expired     {_numbers(page, expired.expired)}")
+    page.line(f"  kept        {_numbers(page, expired.kept)}")
     unused = "unused then" if expired.dry_run else "unused now "
     page.line(f"  {unused} {amount(expired.size_bytes, expired.files)}")
     _write_held(page, expired.held)
     if expired.damaged:
-        page.line(
-            f"  the manifests of these checkpoints cannot be read: {_numbers(expired.damaged)}"
-        )
+        damaged = _numbers(page, expired.damaged)
+        page.line(f"  the manifests of these checkpoints cannot be read: {damaged}")
 
 
 @click.command(
@@ -165,23 +164,22 @@ def _amount(files: FileAmount) -> str:
 
 
 def _checkpoints(page: Page, numbers: Sequence[int]) -> str:
-    """Return ``checkpoint 3``, ``checkpoints 1–7, 9``, or ``no checkpoint``."""
+    """Return ``checkpoint 3``, ``checkpoints 1–7 9``, or ``no checkpoint``."""
     if not numbers:
         return "no checkpoint"
-    texts = [span_text(run[0], run[-1], page.pen) for run in _runs(numbers)]
-    return f"checkpoint{'' if len(numbers) == 1 else 's'} {', '.join(texts)}"
+    return f"checkpoint{'' if len(numbers) == 1 else 's'} {_numbers(page, numbers)}"
 
 
-def _runs(numbers: Iterable[int]) -> list[list[int]]:
-    """Divide ascending numbers into runs of consecutive ones."""
+def _numbers(page: Page, numbers: Iterable[int]) -> str:
+    """Return ascending numbers, with more than two consecutive ones as ``1–7``, or ``none``."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
             runs[-1].append(number)
         else:
             runs.append([number])
-    return runs
-
-
-def _numbers(numbers: Iterable[int]) -> str:
-    return " ".join(map(str, numbers)) or "none"
+    texts = [
+        span_text(run[0], run[-1], page.pen) if len(run) > 2 else " ".join(map(str, run))
+        for run in runs
+    ]
+    return " ".join(texts) or "none"

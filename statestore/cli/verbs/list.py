@@ -20,7 +20,7 @@ from statestore.cli.checkpoints import (
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.documents import ReadError
 from statestore.cli.drawing import count, duration, size, when
-from statestore.cli.output import DRAWING_WIDTH, Output, Page, cell, table_of
+from statestore.cli.output import Output, Page, cell, table_of, table_width
 from statestore.errors import (
     CheckpointNotFoundError,
     CorruptionError,
@@ -46,8 +46,8 @@ _COLUMNS = (
     "left out",
 )
 _WORDS = {"taken", "age", "kind", "made by", "left out"}
-_FOR_WIDE_ONES = ("taken", "operators", "states", "files")
-"""Columns that a narrow terminal has no room for."""
+_FOR_WIDE_ONES = ("operators", "states", "files", "taken")
+"""Columns that a narrow terminal may have no room for, from the least important one."""
 
 
 @click.command(
@@ -244,10 +244,16 @@ def write_list(page: Page, listed: CheckpointList) -> None:
         page.line(f"{listed.store} has no checkpoint yet")
         _write_holds(page, listed)
         return
-    hidden = set(_FOR_WIDE_ONES) if page.width < DRAWING_WIDTH else set()
+    shown = [*_COLUMNS]
     if not any(checkpoint.left_out for checkpoint in listed.checkpoints):
-        hidden.add("left out")
-    shown = [name for name in _COLUMNS if name not in hidden]
+        shown.remove("left out")
+    lines = [_cells(checkpoint) for checkpoint in listed.checkpoints if not checkpoint.error]
+    for name in _FOR_WIDE_ONES:
+        places = [_COLUMNS.index(column) for column in shown]
+        rows = [[line[place] for place in places] for line in lines]
+        if not page.terminal or table_width(shown, rows) <= page.width:
+            break
+        shown.remove(name)
     table = table_of(*shown, right=set(shown) - _WORDS)
     for checkpoint in listed.checkpoints:
         if checkpoint.error:
