@@ -1,125 +1,100 @@
-"""Pages that are made when the site is built, of the code that they are about.
+"""Pages that are made when the site is built, from the code that they describe.
 
-Commands tell of themselves, errors and settings too, and Python by its docstrings: nothing of it is
-written a second time. The benchmarks' page is bench/README.md, and the changelog's CHANGELOG.md.
+Commands, errors, settings and docstrings describe themselves; nothing is written twice. The page
+about benchmarks is bench/README.md, and the changelog is CHANGELOG.md.
 """
 
 from __future__ import annotations
 
-import re
-from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import click
 from mkdocs.structure.files import File, Files
 
+from docs.command_pages import command_pages
+from docs.python_pages import PYTHON, ROLE, python_pages
 from statestore import errors
-from statestore.cli.main import cli
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.pages import Page
+
+__all__ = ["PYTHON", "on_files", "on_page_content", "on_page_markdown", "pages"]
 
 ROOT = Path(__file__).resolve().parent.parent
-WIDTH = 100
-ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):(<code>|`+)~?")
 
-WAY_IN = "StateStore"
-ELSEWHERE = {"__version__", "errors", "DEFAULT_SECONDS"}  # on no page, or on one of its own
-# Of each page the packages whose public names it documents, and what these hand out.
-PYTHON = {
-    "python": (
-        "Python",
-        ("statestore",),
-        (
-            "statestore.api.inspection.StoreInspection",
-            "statestore.api.maintenance.StoreMaintenance",
-            "statestore.restore.restored.RestoredKeyedState",
-            "statestore.restore.restored.RestoredOperatorState",
-            "statestore.snapshot.bootstrap.BootstrapPlan",
-            "statestore.snapshot.bootstrap_elements.ElementsPlan",
-            "statestore.maintenance.translate_offsets.TranslationPlan",
-        ),
-    ),
-    "streaming": ("Python, streaming", ("statestore.streaming",), ()),
-    "engines": (
-        "Python, Spark and Flink",
-        (
-            "statestore.interop.spark_checkpoints",
-            "statestore.interop.flink_savepoints",
-            "statestore.interop.tables",
-            "statestore.jobgraph",
-        ),
-        (),
-    ),
-    "jobs": (
-        "Python, jobs and sources",
-        (
-            "statestore.sources.discovery",
-            "statestore.sources.kafka",
-            "statestore.sources.mirror",
-            "statestore.sources.mirror_names",
-            "statestore.sources.mirror_policies",
-        ),
-        ("statestore.prometheus.PrometheusListener",),
-    ),
-}
+# The search ranks a guide above any page that only lists what exists.
+MAIN, GUIDE, OTHER, REFERENCE = 1000.0, 100.0, 1.0, 0.01
+# The guides to the tasks that every user has.
+TASKS = {"spark", "incremental", "restore", "read", "look", "keep", "repair", "kafka"}
+START = {"index.md", "install.md", "stored.md", "limits.md", "REPACK.md"}
+LISTS = {"JSON.md", "FORMAT.md", "INVARIANTS.md", "changelog.md"}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are made here."""
-    for name, text in pages():
-        files.append(File.generated(config, name, content=text))
+    """Add the pages that are made here, and put those of tasks and classes below their overview."""
+    for path, text in pages():
+        files.append(File.generated(config, path, content=text))
+    config.nav = nested(config.nav, below_overviews())
     return files
 
 
+def pages() -> Iterator[tuple[str, str]]:
+    """Yield the path and the Markdown of each page that is made."""
+    yield from single_pages()
+    for path, _, text in command_pages():
+        yield path, text
+    for overview, overview_text, classes in python_pages():
+        yield overview, overview_text
+        yield from ((path, text) for path, _, text in classes)
+
+
+def below_overviews() -> dict[str, list[dict[str, str]]]:
+    """Return the title and path of each page of a task or class, by the path of its overview."""
+    (commands, _, _), *tasks = command_pages()
+    below = {commands: [{title: path} for path, title, _ in tasks]}
+    for overview, _, classes in python_pages():
+        below[overview] = [{title: path} for path, title, _ in classes]
+    return below
+
+
+def nested(entry: Any, below: dict[str, list[Any]]) -> Any:
+    """Return a part of the navigation in which an overview has other pages below it."""
+    if isinstance(entry, list):
+        return [nested(part, below) for part in entry]
+    if isinstance(entry, dict):
+        return {title: nested(part, below) for title, part in entry.items()}
+    return [entry, *below[entry]] if entry in below else entry
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Set the rank of a page in the search; the text stays as it is."""
+    path = page.file.src_uri
+    if path in {f"how/{task}.md" for task in TASKS}:
+        boost = MAIN
+    elif path.startswith("how/") or path in START:
+        boost = GUIDE
+    else:
+        boost = REFERENCE if path.startswith("reference/") or path in LISTS else OTHER
+    page.meta.setdefault("search", {"boost": boost})
+    return markdown
+
+
 def on_page_content(html: str, **_: object) -> str:
-    """Return a page without the roles of Sphinx, which docstrings name things by."""
+    """Return a page without the roles of Sphinx that docstrings use for names."""
     return ROLE.sub(r"\1", html)
 
 
-def pages() -> Iterator[tuple[str, str]]:
-    """Yield the name and the Markdown of each page that is made."""
+def single_pages() -> Iterator[tuple[str, str]]:
+    """Yield the path and the Markdown of each page that stands alone."""
     yield "benchmarks.md", (ROOT / "bench/README.md").read_text(encoding="utf-8")
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     yield "changelog.md", changes.replace("](docs/", "](")
-    yield "reference/commands.md", "\n\n".join(commands())
     yield "reference/errors.md", "\n\n".join(error_classes())
     yield "reference/settings.md", "\n\n".join(settings())
-    for name, (title, packages, objects) in PYTHON.items():
-        yield f"reference/{name}.md", "\n\n".join([f"# {title}", *documented(packages, objects)])
-
-
-def commands() -> Iterator[str]:
-    """Yield each command's own help, under the headings of ``statestore --help``."""
-    root = click.Context(cli, info_name="statestore", terminal_width=WIDTH, max_content_width=WIDTH)
-    yield "# Commands"
-    yield "Each command says of itself what is below: `statestore COMMAND --help`."
-    yield told(cli, root)
-    for title, verbs in cli.sections.items():
-        yield f"## {title}"
-        for name in verbs:
-            yield from command(name, cli, root)
-
-
-def command(name: str, group: click.Group, parent: click.Context) -> Iterator[str]:
-    """Yield a command's heading and help, and those of the commands in it."""
-    found = group.get_command(parent, name)
-    assert found is not None, name
-    context = click.Context(found, info_name=name, parent=parent)
-    yield f"### {context.command_path}"
-    yield told(found, context)
-    if isinstance(found, click.Group):
-        for inner in found.list_commands(context):
-            yield from command(inner, found, context)
-
-
-def told(found: click.Command, context: click.Context) -> str:
-    """Return a command's help as a block."""
-    return f"```text\n{found.get_help(context)}\n```"
 
 
 def error_classes() -> Iterator[str]:
@@ -160,16 +135,3 @@ def settings() -> Iterator[str]:
         language = "toml" if path.suffix == ".toml" else "properties"
         yield f"## conf/{path.name}"
         yield f"```{language}\n{path.read_text(encoding='utf-8').rstrip()}\n```"
-
-
-def documented(packages: tuple[str, ...], objects: tuple[str, ...]) -> Iterator[str]:
-    """Yield the public names of packages, then single objects, for mkdocstrings to put in."""
-    for package in packages:
-        module = import_module(package)
-        yield f"## {package}"
-        yield ROLE.sub(r"\1", (module.__doc__ or "").partition("::\n")[0])
-        names = sorted(set(module.__all__) - ELSEWHERE, key=lambda name: (name != WAY_IN, name))
-        yield from (f"::: {package}.{name}" for name in names)
-    if objects:
-        yield "## What these hand out" if packages == ("statestore",) else "## More"
-    yield from (f"::: {name}" for name in objects)

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
 import sys
 from html import unescape
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
 
-import statestore
+from docs.python_pages import PYTHON, place_of
 from statestore import errors
+from statestore.cli.command import common_options
 from statestore.cli.main import cli
 from statestore.settings import Settings
+from tests.support.browser import headless_browser, logged
 from tests.syntax import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.slow
 
@@ -43,6 +54,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[webdriver.Chrome]:
+    with headless_browser() as driver:
+        yield driver
+
+
 def page(site: Path, name: str) -> str:
     text = re.sub(r"<[^>]+>", "", (site / f"{name}.html").read_text(encoding="utf-8"))
     return unescape(text)
@@ -54,27 +71,243 @@ def test_every_page_is_there(site: Path) -> None:
     assert "A full snapshot through Spark" in page(site, "benchmarks").replace("a full", "A full")
 
 
-def test_commands_have_their_own_help(site: Path) -> None:
-    shown = page(site, "reference/commands")
-    for verbs in cli.sections.values():
+def test_each_command_is_on_the_page_of_its_task_with_all_of_its_help(site: Path) -> None:
+    """No purpose, option or example is shortened."""
+    overview = words(page(site, "reference/commands"))
+    root = click.Context(cli, info_name="statestore")
+    seen = 0
+    for task, verbs in cli.sections.items():
+        shown = words(page(site, f"reference/commands/{task.lower().replace(' ', '-')}"))
         for name, verb in verbs.items():
-            assert f"Usage: statestore {name} " in shown
-            assert " ".join(verb.does.split()) in " ".join(shown.split())
-    assert "Usage: statestore flink repack " in shown
+            assert plain(verb.does) in overview
+            assert plain(verb.does) in shown
+            for path, command in leaves(name, cli, root):
+                seen += 1
+                assert f"{path} " in shown
+                for text in help_texts(command):
+                    assert plain(text) in shown, path
+    assert seen > 45
 
 
-def test_public_names_are_there(site: Path) -> None:
-    html = (site / "reference/python.html").read_text(encoding="utf-8")
-    names = [name for name in statestore.__all__ if name not in ("__version__", "errors")]
-    assert [name for name in names if f'id="statestore.{name}"' not in html] == []
-    for inherited in ("statestore.StateStore.snapshot", "statestore.CheckpointWriter.write_keyed"):
-        assert f'id="{inherited}"' in html
+def leaves(
+    name: str, group: click.Group, parent: click.Context
+) -> Iterator[tuple[str, click.Command]]:
+    """Yield a command, or the commands in it, with their whole names."""
+    command = group.get_command(parent, name)
+    assert command is not None
+    context = click.Context(command, info_name=name, parent=parent)
+    if not isinstance(command, click.Group):
+        yield context.command_path, command
+        return
+    for inner in command.list_commands(context):
+        yield from leaves(inner, command, context)
+
+
+def help_texts(command: click.Command) -> Iterator[str]:
+    """Yield each text of a command's help, except those of options that every command has."""
+    yield command.help or ""
+    yield getattr(command, "prints", "")
+    yield from getattr(command, "examples", ())
+    common = {option.name for option in common_options()}
+    for option in command.params:
+        if isinstance(option, click.Option) and option.name not in common:
+            yield option.opts[0]
+            meaning = re.sub(r"\s*\[[^\]]+\]\.?$", "", option.help or "")
+            assert meaning, f"{command.name} {option.opts[0]} has no meaning"
+            yield meaning
+
+
+def plain(text: str) -> str:
+    """Return a text without spaces and without the quotes around what a reader types."""
+    return re.sub(r" \\\n|['\s\x08]", "", text)
+
+
+def words(text: str) -> str:
+    """Return the text of a page as :func:`plain` returns it, with spaces after names."""
+    return plain(text) + " " + " ".join(re.findall(r"statestore [a-z -]+ ", text))
+
+
+def test_no_line_of_a_command_is_cut_off(site: Path, browser: webdriver.Chrome) -> None:
+    """Each block is as wide as its longest line, and no table is wider than the page."""
+    browser.set_window_size(1400, 1000)
+    for path in sorted((site / "reference").glob("commands*/*.html")):
+        browser.get(path.as_uri())
+        assert browser.find_elements(By.CSS_SELECTOR, "pre code")
+        wide = """return [...document.querySelectorAll("pre, pre code, .md-typeset__table")]
+            .filter(part => part.scrollWidth > part.parentElement.clientWidth)
+            .map(part => part.textContent)"""
+        assert browser.execute_script(wide) == [], path.name
+
+
+def documented() -> list[tuple[str, str]]:
+    """Return the page and the whole name of each class and function of the reference."""
+    found = []
+    for name, (_, packages, objects) in PYTHON.items():
+        names = [
+            place_of(package, n) for package in packages for n in import_module(package).__all__
+        ]
+        found += [(name, path) for path in [*names, *objects]]
+    skipped = ("statestore.__version__", "statestore.errors")
+    return [
+        (place, path)
+        for place, path in found
+        if path not in skipped and not path.endswith(".DEFAULT_SECONDS")
+    ]
+
+
+def member(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+def test_a_page_of_the_reference_has_at_most_one_class(site: Path) -> None:
+    of_class = re.compile(r'class="doc doc-object doc-class"')
+    counts = {
+        path.relative_to(site / "reference").as_posix(): len(of_class.findall(path.read_text()))
+        for path in (site / "reference").rglob("*.html")
+    }
+    pages = {
+        f"{name}/{path.rpartition('.')[2]}.html"
+        for name, path in documented()
+        if inspect.isclass(member(path))
+    }
+    assert len(pages) > 90
+    assert {path for path, count in counts.items() if count == 1} == pages
+    assert max(counts.values()) == 1
+
+
+def test_signatures_have_the_type_and_default_of_each_parameter(site: Path) -> None:
+    """Of all public functions and methods: in the signature, and in the table of parameters."""
+    checked = 0
+    for name, path in documented():
+        value = member(path)
+        if inspect.isclass(value):
+            html = (site / f"reference/{name}/{path.rpartition('.')[2]}.html").read_text()
+            calls = {f"{path}.{attribute}": call for attribute, call in methods(value)}
+        else:
+            html = (site / f"reference/{name}.html").read_text()
+            calls = {path: value} if inspect.isfunction(value) else {}
+        for anchor, call in calls.items():
+            missing = untyped(described(html, anchor), inspect.signature(call))
+            assert missing == [], anchor
+            checked += 1
+    assert checked > 230
+
+
+def methods(value: type[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the public methods of a class that this project defines."""
+    for name in dir(value):
+        call = getattr(value, name)
+        if name.startswith("_") or not (inspect.isfunction(call) or inspect.ismethod(call)):
+            continue
+        if inspect.unwrap(call).__module__.startswith("statestore"):
+            yield name, call
+
+
+def described(html: str, anchor: str) -> str:
+    """Return the part of a page that describes one function."""
+    _, found, rest = html.partition(f'id="{anchor}" class="doc doc-heading"')
+    assert found, anchor
+    return rest.partition('class="doc doc-heading"')[0]
+
+
+SIGNATURE = re.compile(r'<div class="[^"]*doc-signature[^"]*">(.*?)</div>', re.DOTALL)
+PARAMETERS = re.compile(r"Parameters:</span>.*?</table>", re.DOTALL)
+ROW = re.compile(r'<tr class="doc-section-item">(.*?)</tr>', re.DOTALL)
+CELL = re.compile(r"<td>(.*?)</td>", re.DOTALL)
+
+
+def untyped(html: str, signature: inspect.Signature) -> list[str]:
+    """Return the parameters that lack a type or a default, in the signature or in the table.
+
+    A parameter such as ``**options`` hides the real ones.
+    """
+    found = SIGNATURE.search(html)
+    shown = visible(found[1]) if found else ""
+    incomplete = []
+    for name, parameter in signature.parameters.items():
+        if name in ("self", "cls"):
+            continue
+        default = "" if parameter.default is parameter.empty else r".*? = \S"
+        if parameter.kind is parameter.VAR_KEYWORD:
+            incomplete.append(f"**{name}")
+        elif not re.search(rf"\b{name}: \S{default}", shown):
+            incomplete.append(name)
+    for table in PARAMETERS.findall(html):
+        rows = [[visible(cell) for cell in CELL.findall(row)] for row in ROW.findall(table)]
+        assert rows
+        incomplete += [str(row) for row in rows if len(row) != 4 or not all(row)]
+    return incomplete
+
+
+def visible(html: str) -> str:
+    return " ".join(unescape(re.sub(r"<[^>]+>", "", html)).split())
+
+
+def test_a_parameter_without_type_or_default_is_found() -> None:
+    def call(a: int, b: int = 1) -> None: ...
+
+    def vague(**options: Any) -> None: ...
+
+    shown = '<div class="doc-signature">call(a: int, b: int = 1)</div>'
+    signature = inspect.signature(call)
+    assert untyped(shown, signature) == []
+    assert untyped(shown.replace("a: int", "a"), signature) == ["a"]
+    assert untyped(shown.replace(" = 1", ""), signature) == ["b"]
+    assert untyped(shown, inspect.signature(vague)) == ["**options"]
+    row = '<tr class="doc-section-item"><td>a</td><td></td><td>x</td><td>required</td></tr>'
+    assert untyped(f"{shown}Parameters:</span>{row}</table>", signature) == [
+        "['a', '', 'x', 'required']"
+    ]
+
+
+def test_defaults_are_values_and_not_names_of_the_code(site: Path) -> None:
+    html = (site / "reference/python/CheckpointWriter.html").read_text()
+    keyed = visible(described(html, "statestore.CheckpointWriter.write_keyed"))
+    assert "key: str | Sequence[str] | None = None" in keyed
+    assert "options: KeyedOptions = KeyedOptions()" in keyed
+
+
+@pytest.mark.parametrize(
+    ("query", "guide"),
+    [
+        ("restore", "how/restore.html"),
+        ("compact", "how/incremental.html"),
+        ("expire", "how/keep.html"),
+        ("duckdb", "how/read.html"),
+        ("install", "install.html"),
+        ("kafka", "how/kafka.html"),
+        ("notebook", "how/notebook.html"),
+    ],
+)
+def test_the_search_works_from_a_file_and_finds_a_guide_first(
+    site: Path, browser: webdriver.Chrome, query: str, guide: str
+) -> None:
+    browser.set_window_size(1400, 1000)
+    browser.get((site / "index.html").as_uri())
+    field = browser.find_element(By.CSS_SELECTOR, "input.md-search__input")
+    field.click()
+    field.send_keys(query)
+    first = browser.find_element(By.CSS_SELECTOR, "li.md-search-result__item > a")
+    address = (first.get_attribute("href") or "").partition("?")[0]
+    assert address == (site / guide).as_uri()
+    assert logged(browser) == []
+
+
+def test_a_class_can_be_found_by_its_name(site: Path, browser: webdriver.Chrome) -> None:
+    """A low rank hides no page of the reference."""
+    browser.get((site / "how/keep.html").as_uri())
+    field = browser.find_element(By.CSS_SELECTOR, "input.md-search__input")
+    field.click()
+    field.send_keys("CheckpointWriter")
+    first = browser.find_element(By.CSS_SELECTOR, "li.md-search-result__item > a")
+    assert "reference/python/CheckpointWriter.html" in (first.get_attribute("href") or "")
 
 
 def test_docstrings_are_without_the_roles_of_sphinx(site: Path) -> None:
     role = re.compile(r":(?:class|func|meth|attr|mod|data):")
-    for name in ("python", "streaming", "engines", "jobs", "errors"):
-        assert role.findall(page(site, f"reference/{name}")) == []
+    for path in (site / "reference").rglob("*.html"):
+        assert role.findall(visible(path.read_text())) == [], path.name
 
 
 def test_errors_and_settings_are_there(site: Path) -> None:

@@ -175,7 +175,8 @@ class CheckpointDifference:
         """Return one row for each state of either side."""
         return table_of(_COLUMNS, self._rows())
 
-    to_pandas, to_polars = as_pandas, as_polars
+    to_pandas = as_pandas
+    to_polars = as_polars
 
     def _rows(self) -> Iterator[tuple[Any, ...]]:
         for state in self.states:

@@ -127,7 +127,8 @@ class VerifyReport:
         """Return one row for each broken file of each checkpoint."""
         return table_of(_COLUMNS, self._rows())
 
-    to_pandas, to_polars = as_pandas, as_polars
+    to_pandas = as_pandas
+    to_polars = as_polars
 
     def _rows(self) -> Iterator[tuple[object, ...]]:
         for broken in self.broken:

@@ -138,7 +138,8 @@ class Comparison:
         """Return one row per parallelism."""
         return table_of(_COLUMNS, map(astuple, self.options))
 
-    to_pandas, to_polars = as_pandas, as_polars
+    to_pandas = as_pandas
+    to_polars = as_polars
 
     def __repr__(self) -> str:
         return f"Comparison({self._summary()})"

@@ -60,7 +60,8 @@ class KeyHistory(tuple[KeyAt, ...]):
         ]
         return pa.concat_tables(tables, promote_options="permissive")
 
-    to_pandas, to_polars = as_pandas, as_polars
+    to_pandas = as_pandas
+    to_polars = as_polars
 
 
 def as_of(

@@ -59,7 +59,8 @@ class KeyedRows:
         """Return the rows as a table."""
         return self.table
 
-    to_pandas, to_polars = as_pandas, as_polars
+    to_pandas = as_pandas
+    to_polars = as_polars
 
 
 @dataclass(frozen=True)

@@ -235,7 +235,8 @@ class RestorePlan:
         """Return one row per operator and subtask, with its reads."""
         return table_of(_COLUMNS, self._rows())
 
-    to_pandas, to_polars = as_pandas, as_polars
+    to_pandas = as_pandas
+    to_polars = as_polars
 
     def _rows(self) -> Iterator[tuple[Any, ...]]:
         for plan in self.operators:

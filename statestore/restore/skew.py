@@ -166,7 +166,8 @@ class SkewReport:
         )
         return table_of(_COLUMNS, rows)
 
-    to_pandas, to_polars = as_pandas, as_polars
+    to_pandas = as_pandas
+    to_polars = as_polars
 
     def __repr__(self) -> str:
         return f"SkewReport({self._summary()})"

@@ -89,7 +89,8 @@ class RowStream:
         """Return the remaining rows as a stream of Arrow batches."""
         return self._reader
 
-    to_pandas, to_polars = as_pandas, as_polars
+    to_pandas = as_pandas
+    to_polars = as_polars
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reader, name)

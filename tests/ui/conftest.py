@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +12,6 @@ import pyarrow as pa
 import pytest
 import uvicorn
 from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
@@ -21,6 +19,7 @@ from statestore import StateStore
 from statestore.jobgraph.graph import JobGraph
 from statestore.snapshot.write_options import KeyedOptions
 from statestore.ui.app import QueryLimits, application
+from tests.support.browser import headless_browser, logged
 
 SHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 SCRIPT = "<script>window.owned = true</script>"
@@ -113,19 +112,8 @@ def pages() -> Iterator[Pages]:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[webdriver.Chrome]:
     """A headless Chromium from the packages of Debian or Ubuntu."""
-    found = shutil.which("chromium"), shutil.which("chromedriver")
-    if None in found:
-        pytest.fail("the pages are tested in a browser: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(found[0])
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(service=Service(str(found[1])), options=options)
-    driver.implicitly_wait(10)
-    driver.set_window_size(1200, 1400)
-    yield driver
-    driver.quit()
+    with headless_browser() as driver:
+        yield driver
 
 
 @pytest.fixture
@@ -140,11 +128,6 @@ def page(browser: webdriver.Chrome, pages: Pages) -> Iterator[webdriver.Chrome]:
     assert logged(browser) == []
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-
-
-def logged(page: webdriver.Chrome) -> list[Any]:
-    log: Any = page.get_log
-    return list(log("browser"))
 
 
 def text(page: webdriver.Chrome, css: str) -> str:

@@ -13,8 +13,9 @@ from selenium.webdriver.common.keys import Keys
 from statestore import StateStore
 from statestore.cli.drawing import count, signed, size
 from statestore.format.names import manifest_path
+from tests.support.browser import logged
 from tests.support.retimed import retime
-from tests.ui.conftest import SCRIPT, Pages, cells, logged, text, until
+from tests.ui.conftest import SCRIPT, Pages, cells, text, until
 
 pytestmark = pytest.mark.slow
 

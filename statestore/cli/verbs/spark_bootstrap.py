@@ -101,10 +101,16 @@ class QueryPlan:
 )
 @click.option("--empty", multiple=True, metavar="STATE", help="A state that begins without rows.")
 @click.option(
-    "--shuffle-partitions", "partitions", type=int, metavar="N", help="[as in the settings]"
+    "--shuffle-partitions",
+    "partitions",
+    type=int,
+    metavar="N",
+    help="The number of shuffle partitions of the query. [as in the settings]",
 )
 @click.option(
-    "--provider", type=click.Choice(("hdfs", "rocksdb")), help="[as in the settings: hdfs]"
+    "--provider",
+    type=click.Choice(("hdfs", "rocksdb")),
+    help="The query's state store provider. [as in the settings: hdfs]",
 )
 @click.option("--watermark", type=INSTANT, metavar="TIME", help="The query's first watermark.")
 @click.option(
