@@ -42,7 +42,7 @@ def answer_of(run: Run, state: Checkpoints) -> Answer:
 def test_list_explains_the_rows_of_changes(run: Run, state: Checkpoints) -> None:
     done = run("list", "--store", state.storage.url)
     header, *lines = done.stdout.splitlines()
-    assert "kind" in header
+    assert "extent" in header
     assert ["full" in line for line in lines[:3]] == [True, False, False]
     assert [" incremental " in line for line in lines[:3]] == [False, True, True]
     assert "  40 + 3  " in lines[1]

@@ -32,7 +32,7 @@ def test_list_as_text(run: Run, fraud: Path) -> None:
     done = run("list", "--store", fraud)
     assert (done.exit_code, done.stderr) == (0, "")
     header, first, second = done.stdout.splitlines()
-    columns = "id taken age kind parallelism operators states rows bytes files made by"
+    columns = "id taken age extent parallelism operators states rows bytes files made by"
     assert header.split() == columns.split(" ")
     assert first.split()[0] == "1"
     assert second.split()[0] == "2"

@@ -39,7 +39,7 @@ def shown(store: StateStore, *arguments: str) -> list[str]:
 
 def test_a_list_has_one_line_for_each_checkpoint(store: StateStore) -> None:
     header, *lines = shown(store, "list")
-    assert header.split() == ["id", "age", "kind", "parallelism", "rows", "bytes", "made", "by"]
+    assert header.split() == ["id", "age", "extent", "parallelism", "rows", "bytes", "made", "by"]
     assert all(len(line) <= 80 for line in lines[:3])
     assert [line.split()[0] for line in lines[:3]] == ["1", "2", "3"]
     assert [" full " in line for line in lines[:2]] == [True, False]

@@ -41,11 +41,22 @@ __all__ = [
 ]
 
 _COLUMNS = (
-    *("id", "taken", "age", "kind", "parallelism", "operators", "states", "rows", "bytes", "files"),
+    *(
+        "id",
+        "taken",
+        "age",
+        "extent",
+        "parallelism",
+        "operators",
+        "states",
+        "rows",
+        "bytes",
+        "files",
+    ),
     "made by",
     "left out",
 )
-_WORDS = {"taken", "age", "kind", "made by", "left out"}
+_WORDS = {"taken", "age", "extent", "made by", "left out"}
 _FOR_WIDE_ONES = ("operators", "states", "files", "taken")
 """Columns that a narrow terminal may have no room for, from the least important one."""
 
@@ -54,10 +65,10 @@ _FOR_WIDE_ONES = ("operators", "states", "files", "taken")
     "list",
     cls=Verb,
     prints=(
-        "One line for each checkpoint, oldest first: id, time, age, kind and parallelism, and the "
-        "numbers of operators, states, rows, bytes and files. The kind is full if all files were "
-        "written for this checkpoint, and incremental if it has changes or uses files of earlier "
-        "ones. Rows such as 94,005 + 4,669 are the rows in base files, and the changed and "
+        "One line for each checkpoint, oldest first: id, time, age, extent and parallelism, and "
+        "the numbers of operators, states, rows, bytes and files. The extent is full if all files "
+        "were written for this checkpoint, and incremental if it has changes or uses files of "
+        "earlier ones. Rows such as 94,005 + 4,669 are the rows in base files, and the changed and "
         "deleted rows that a restore applies to them. Made by is the job, or a command with the "
         "checkpoint that it started from. A narrow terminal has no room for all columns. If "
         "state of its "
