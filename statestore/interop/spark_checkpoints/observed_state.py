@@ -33,6 +33,7 @@ from statestore.spark.workers import warm_up_worker
 __all__ = [
     "Observe",
     "ObservedState",
+    "digest_state",
     "observe_bytes",
     "observe_columns",
     "observe_state",
@@ -84,6 +85,12 @@ def observe_state(rows: DataFrame, columns: Columns, partitions: int) -> Observe
         digest = combine((digest, int(row.digest)))
         wrong += row.misplaced
     return ObservedState(RowSet(sum(counts.values()), digest), counts, wrong)
+
+
+def digest_state(state: DataFrame, columns: StoreColumns) -> RowSet:
+    """Count and digest the rows of a typed state, before they are written, as observe_state."""
+    structs = columns.to_structs(state, columns.owner(1).alias("partition_id"))
+    return observe_state(structs, columns, 1).contents
 
 
 def observe_bytes(rows: DataFrame, columns: Columns, partitions: int) -> ObservedState:

@@ -14,9 +14,10 @@ from pyspark.sql import DataFrame
 
 from statestore.errors import UnsupportedTypeError
 from statestore.format.rescale_proof import RowSet
+from statestore.interop.spark_checkpoints.columns import StoreColumns
 from statestore.interop.spark_checkpoints.families import FAMILY, FamilyColumns
 from statestore.interop.spark_checkpoints.import_record import ImportedStore, QueryRecord
-from statestore.interop.spark_checkpoints.observed_state import observe_state
+from statestore.interop.spark_checkpoints.observed_state import digest_state, observe_state
 from statestore.interop.spark_checkpoints.operators import (
     JOIN,
     NOT_REWRITTEN,
@@ -25,26 +26,38 @@ from statestore.interop.spark_checkpoints.operators import (
 from statestore.interop.spark_checkpoints.parts import PartForm
 from statestore.interop.spark_checkpoints.query_settings import ENCODING, JOIN_FORMAT
 from statestore.interop.spark_checkpoints.state_files import Provider
-from statestore.interop.spark_checkpoints.variables import family_names, rebuild_store
+from statestore.interop.spark_checkpoints.variables import (
+    family_names,
+    number_list,
+    rebuild_store,
+)
 from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
 
 __all__ = ["StoreStates", "needs_rewriter", "refuse_unwritable", "select_stores"]
 
-State = tuple[ImportedStore, RestoredKeyedState]
 _NOT_WRITTEN = "4"
 """The state format of joins that Spark's rewriter writes wrongly, up to Spark 4.3."""
+
+
+@dataclass(frozen=True)
+class StoredVariable:
+    """A variable of a transformWithState with its rows, as Spark's reader will return them."""
+
+    imported: ImportedStore
+    rows: DataFrame
+    contents: RowSet
 
 
 @dataclass(frozen=True)
 class StoreStates:
     """One of Spark's stores with the state of its rows.
 
-    If ``variables`` is not empty, the store is rebuilt from the states of its variables instead.
+    If ``variables`` is not empty, the store is rebuilt from its variables instead.
     """
 
     imported: ImportedStore
     state: RestoredKeyedState
-    variables: tuple[State, ...] = ()
+    variables: tuple[StoredVariable, ...] = ()
 
     observe = staticmethod(observe_state)  # the digest is that of the manifest
 
@@ -54,14 +67,15 @@ class StoreStates:
         if not self.variables:
             return columns.to_bytes(self.state.to_spark(), partitions)
         assert isinstance(columns, FamilyColumns)
-        variables = [(part, state.to_spark()) for part, state in self.variables]
+        variables = [(variable.imported, variable.rows) for variable in self.variables]
         return rebuild_store(columns, variables, partitions)
 
     @property
     def proofs(self) -> tuple[tuple[ImportedStore, RowSet], ...]:
         """The parts that Spark must read back, with their rows."""
-        states = self.variables or ((self.imported, self.state),)
-        return tuple((part, state.contents()) for part, state in states)
+        if not self.variables:
+            return ((self.imported, self.state.contents()),)
+        return tuple((variable.imported, variable.contents) for variable in self.variables)
 
 
 def select_stores(
@@ -143,7 +157,7 @@ def _find_changed_variables(
     record: QueryRecord,
     store: ImportedStore,
     families: RestoredKeyedState,
-) -> tuple[State, ...]:
+) -> tuple[StoredVariable, ...]:
     """Return the variables of a transformWithState if one was changed, otherwise nothing."""
     variables = tuple(
         (variable, restored.keyed(variable.uid, variable.state))
@@ -169,4 +183,13 @@ def _find_changed_variables(
             f"{what} family {family!r} of its store has no state of its own, so the store "
             "cannot be rebuilt. Export a checkpoint in which the state is unchanged"
         )
-    return variables
+    return tuple(_stored_variable(variable, state) for variable, state in variables)
+
+
+def _stored_variable(variable: ImportedStore, state: RestoredKeyedState) -> StoredVariable:
+    rows = state.to_spark()
+    if variable.form is not PartForm.LIST:
+        return StoredVariable(variable, rows, state.contents())
+    assert isinstance(variable.columns, StoreColumns)
+    numbered = number_list(variable.columns, rows)
+    return StoredVariable(variable, numbered, digest_state(numbered, variable.columns))

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from statestore.interop.spark_checkpoints.columns import KEY_BYTES, VALUE_BYTES, StoreColumns
@@ -34,12 +34,13 @@ from statestore.interop.spark_checkpoints.families import FAMILY, OWNER, POSITIO
 from statestore.interop.spark_checkpoints.import_record import ImportedStore
 from statestore.interop.spark_checkpoints.parts import PartForm, StatePart
 from statestore.interop.spark_checkpoints.rows import encode_rows
+from statestore.spark.hashing import column_of
 
-__all__ = ["family_names", "rebuild_families", "rebuild_store"]
+__all__ = ["family_names", "number_list", "rebuild_families", "rebuild_store"]
 
 _TO_TIME, _TO_KEY = "_keyToTimestamp", "_timestampToKey"
 _TTL, _FIRST, _COUNT, _ROWS = "$ttl_", "$min_", "$count_", "$rowCounter_"
-_GROUP, _ENTRY, _VALUE = "grouping_key", "entry", "value"
+_GROUP, _ENTRY, _VALUE, _ROW = "grouping_key", "entry", "value", "row"
 
 
 def family_names(part: StatePart) -> frozenset[str]:
@@ -48,6 +49,24 @@ def family_names(part: StatePart) -> frozenset[str]:
     if part.form is PartForm.TIMERS:
         return frozenset({name, name.replace(_TO_TIME, _TO_KEY)})
     return frozenset({name, *(f"{prefix}{name}" for prefix in (_TTL, _FIRST, _COUNT, _ROWS))})
+
+
+def number_list(columns: StoreColumns, rows: DataFrame) -> DataFrame:
+    """Number the elements of each list from 0, in the order of their positions.
+
+    Spark's lists have no positions. Gaps remain where an edit has deleted elements.
+    """
+    (position,) = columns.entry_columns
+    data_type = columns.state_schema[position].dataType
+    stored = F.struct(*map(column_of, rows.columns)).alias(_ROW)
+    # All elements of a list have the same key then, and keys are compared as Spark's bytes.
+    unnumbered = rows.withColumn(position, F.lit(0).cast(data_type))
+    encoded = encode_rows(columns.to_structs(unnumbered, stored))
+    order = Window.partitionBy(KEY_BYTES).orderBy(F.col(_ROW)[position])
+    number = (F.row_number().over(order) - 1).cast(data_type)
+    return encoded.select(
+        *((number if name == position else F.col(_ROW)[name]).alias(name) for name in rows.columns)
+    )
 
 
 def rebuild_store(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -296,16 +297,19 @@ def test_spark_continues_with_changed_variables(spark: SparkSession, tmp_path: P
         name: [row.asDict() for row in store.restore().keyed(UID, name).to_spark().collect()]
         for name in ("seen", "last", "timers")
     }
-    keys = sorted({row["k"] for row in state["seen"]} - {None})
-    edited, purged, early, plain = keys[0], keys[1], keys[2], keys[3]
-    elements = sorted(
-        (row for row in state["seen"] if row["k"] == edited), key=lambda row: row["position"]
+    lengths = Counter(row["k"] for row in state["seen"] if row["k"] is not None)
+    (shortened, length), *_ = lengths.most_common(1)
+    edited, purged, early, plain = sorted(lengths.keys() - {shortened})[:4]
+    elements, shorter = (
+        sorted((row for row in state["seen"] if row["k"] == key), key=lambda row: row["position"])
+        for key in (edited, shortened)
     )
     more = {"k": edited, "position": len(elements), "id": -1, "v": 1000}
     timers = [row for row in state["timers"] if row["k"] == early]
     store.maintenance.purge(UID, purged)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_changes(UID, "seen", [more])
+        first = [{"k": shortened, "position": 0}]
+        checkpoint.write_changes(UID, "seen", Changes([more], deletes=first))
         gone = [{"k": early, "expiration": row["expiration"]} for row in timers]
         checkpoint.write_changes(
             UID, "timers", Changes([{"k": early, "expiration": 1}], deletes=gone)
@@ -313,7 +317,7 @@ def test_spark_continues_with_changed_variables(spark: SparkSession, tmp_path: P
         checkpoint.carry_rest()
     moves.give("at-3", 3)
 
-    (source / "00001.json").write_text("\n".join(map(event_of, (edited, purged, plain))))
+    (source / "00001.json").write_text("\n".join(map(event_of, (edited, purged, plain, shortened))))
     changed, unchanged = (
         {
             (row["k"], row["what"]): row["has"]
@@ -326,6 +330,9 @@ def test_spark_continues_with_changed_variables(spark: SparkSession, tmp_path: P
     assert unchanged[edited, "events"] == str([*has, new(edited)])
     assert changed[edited, "events"] == str([*has, (-1, 1000), new(edited)])
     assert changed[purged, "events"] == str([new(purged)])
+    assert length > 1
+    left = [(row["id"], row["v"]) for row in shorter[1:]]
+    assert changed[shortened, "events"] == str([*left, new(shortened)])
     assert changed[early, "timer 1"] == str(
         [
             (row["id"], row["v"])

@@ -26,11 +26,7 @@ from statestore.interop.spark_checkpoints.new_query.planned_query import (
     plan_again,
 )
 from statestore.interop.spark_checkpoints.new_query.source_positions import SourcePosition
-from statestore.interop.spark_checkpoints.new_query.table_fit import (
-    fit_table,
-    number_list,
-    refuse_unfit_rows,
-)
+from statestore.interop.spark_checkpoints.new_query.table_fit import fit_table, refuse_unfit_rows
 from statestore.interop.spark_checkpoints.new_query.table_stores import build_stores
 from statestore.interop.spark_checkpoints.rewriter import check_spark
 from statestore.interop.spark_checkpoints.state_files import Provider
@@ -143,8 +139,7 @@ def bootstrap_location(
         for state in planned.states:
             reporter(f"check the table for {state.name}")
             refuse_unfit_rows(fitted[state.name], state)
-        numbered = {state.name: number_list(fitted[state.name], state) for state in planned.states}
-        stores = build_stores(planned, numbered, partitions)
+        stores = build_stores(planned, fitted, partitions)
         if dry_run:
             written = tuple(plan_store(store, partitions, reporter) for store in stores)
         else:

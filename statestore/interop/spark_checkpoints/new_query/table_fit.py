@@ -14,7 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -23,14 +23,13 @@ from statestore.errors import DuplicateKeyError, InvalidArgumentError, SchemaMis
 from statestore.interop.spark_checkpoints.columns import KEY_BYTES
 from statestore.interop.spark_checkpoints.new_query.source_frames import arrow_frame, source_frame
 from statestore.interop.spark_checkpoints.new_query.wanted_states import WantedState
-from statestore.interop.spark_checkpoints.parts import PartForm
 from statestore.interop.spark_checkpoints.rows import encode_rows
 from statestore.interop.tables.source_table import SourceTable
 from statestore.spark.example_rows import example_rows
 from statestore.spark.hashing import column_of
 from statestore.spark.structs import Leaf, leaf_value, number_fields
 
-__all__ = ["fit_table", "number_list", "refuse_unfit_rows"]
+__all__ = ["fit_table", "refuse_unfit_rows"]
 
 _INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _DIGITS = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
@@ -111,22 +110,6 @@ def refuse_unfit_rows(rows: DataFrame, wanted: WantedState) -> None:
         )
     if copies:
         _refuse_duplicates(rows, wanted, copies)
-
-
-def number_list(rows: DataFrame, wanted: WantedState) -> DataFrame:
-    """Number the elements of each list from 0, in the order of their positions.
-
-    The positions must be distinct, which :func:`refuse_unfit_rows` checks. Other states stay as
-    they are.
-    """
-    if wanted.planned.part.form is not PartForm.LIST:
-        return rows
-    (position,) = wanted.store_columns.entry_columns
-    if not wanted.store_columns.leaves_of_key:
-        return rows
-    keys = [column_of(name) for name in wanted.store_columns.key_columns]
-    number = F.row_number().over(Window.partitionBy(*keys).orderBy(column_of(position))) - 1
-    return rows.withColumn(position, number.cast(wanted.schema[position].dataType))
 
 
 def _frame(spark: SparkSession, wanted: WantedState, table: Any, folder: Path) -> DataFrame:

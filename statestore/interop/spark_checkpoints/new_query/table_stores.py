@@ -21,13 +21,14 @@ from statestore.interop.spark_checkpoints.new_query.wanted_states import (
     WantedState,
 )
 from statestore.interop.spark_checkpoints.observed_state import (
+    digest_state,
     observe_columns,
     observe_state,
     observe_table,
 )
 from statestore.interop.spark_checkpoints.parts import PartForm
 from statestore.interop.spark_checkpoints.rows import encode_rows
-from statestore.interop.spark_checkpoints.variables import rebuild_store
+from statestore.interop.spark_checkpoints.variables import number_list, rebuild_store
 from statestore.spark.hashing import column_of
 
 __all__ = ["build_stores"]
@@ -95,6 +96,8 @@ def _variables_store(
     for state in planned.states:
         if state.planned.part.operator == store.part.operator:
             table = tables[state.name]
+            if state.planned.part.form is PartForm.LIST:
+                table = number_list(state.store_columns, table)
             variables.append((_imported(state.planned, table, partitions), table))
     own = ImportedStore(**vars(store.part), columns=store.columns, contents=RowSet(0, 0))
     return _VariablesStore(own, tuple(variables))
@@ -117,8 +120,7 @@ def _imported(planned: PlannedPart, table: DataFrame, partitions: int) -> Import
     columns = planned.columns
     assert isinstance(columns, StoreColumns)
     if planned.part.is_view:
-        structs = columns.to_structs(table, columns.owner(partitions).alias("partition_id"))
-        contents = observe_state(structs, columns, partitions).contents
+        contents = digest_state(table, columns)
     else:
         contents = observe_table(table, columns)
     return ImportedStore(**vars(planned.part), columns=columns, contents=contents)
