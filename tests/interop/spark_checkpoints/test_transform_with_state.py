@@ -318,14 +318,7 @@ def test_spark_continues_with_changed_variables(spark: SparkSession, tmp_path: P
     moves.give("at-3", 3)
 
     (source / "00001.json").write_text("\n".join(map(event_of, (edited, purged, plain, shortened))))
-    changed, unchanged = (
-        {
-            (row["k"], row["what"]): row["has"]
-            for (emitted,) in [moves.run(where).values()]
-            for row in map(json.loads, emitted)
-        }
-        for where in ("at-3", "spark")
-    )
+    changed, unchanged = told(moves, "at-3"), told(moves, "spark")
     has = [(row["id"], row["v"]) for row in elements]
     assert unchanged[edited, "events"] == str([*has, new(edited)])
     assert changed[edited, "events"] == str([*has, (-1, 1000), new(edited)])
@@ -341,6 +334,13 @@ def test_spark_continues_with_changed_variables(spark: SparkSession, tmp_path: P
         ]
     )
     assert changed[plain, "events"] == unchanged[plain, "events"]
+
+
+def told(moves: Moves, where: str) -> dict[tuple[str, str], str]:
+    """Run the query at a location, and return what it emits of each key."""
+    (emitted,) = moves.run(where).values()
+    rows = map(json.loads, emitted)
+    return {(row["k"], row["what"]): row["has"] for row in rows}
 
 
 def new(key: str) -> tuple[int, int]:
