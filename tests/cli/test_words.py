@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 
 from statestore.cli.main import cli
 from tests.surface.record import surface
+from tests.syntax import ROOT
 
 VALUES = {
     "--operator": {"OPERATOR"},
@@ -76,6 +78,22 @@ def test_a_checkpoint_is_named_in_the_same_ways_everywhere() -> None:
     for option in options:
         assert isinstance(option, click.Option)
         assert ": its number, a savepoint's name, or latest." in str(option.help)
+
+
+def test_the_page_for_users_of_other_systems_names_existing_commands_and_options() -> None:
+    page = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    table = page.partition("## Commands")[2].partition("## ")[0]
+    named = [
+        command.split()
+        for line in table.splitlines()
+        if line.startswith("| `")
+        for command in re.findall(r"`([^`]+)`", line.split("|")[1])
+    ]
+    assert len(named) > 20
+    known = {command.name: command for command in every_command()}
+    for name, *words in named:
+        options = {option for parameter in known[name].params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= options
 
 
 def test_operator_and_state_have_one_name_in_python_and_json() -> None:
