@@ -1,17 +1,19 @@
 """The trend of a store: rows, bytes, skew and age of each state over the kept checkpoints.
 
 The manifests are read one after another, oldest first. Only the newest and one other are in memory,
-and no data file is read. Files of changes count with the files of their base, because a restore
-reads both.
+and no data file is read. If a state has the same files as at the previous checkpoint, its separate
+list of files is not read again. Files of changes count with the files of their base, because a
+restore reads both.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, TypeVar
 
 from statestore.catalog.catalog import Catalog
 from statestore.errors import (
@@ -21,9 +23,12 @@ from statestore.errors import (
     InvalidArgumentError,
     ParallelismError,
     StateNotFoundError,
+    StateStoreError,
 )
+from statestore.format.listed import list_of, read_all
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.names import data_file_id
+from statestore.jobgraph.stored_operators import Operators
 from statestore.maintenance.growth import Forecast, Growth, forecast_of, growth_of
 from statestore.maintenance.trend_report import (
     CheckpointPoint,
@@ -33,14 +38,19 @@ from statestore.maintenance.trend_report import (
     UnreadCheckpoint,
 )
 from statestore.restore.key_group_weights import weights_of
-from statestore.restore.plan import RestorePlan, plan_restore
+from statestore.restore.plan import OperatorPlan, plan_restore
 from statestore.restore.row_files import Progress
 from statestore.restore.selection import select
 from statestore.restore.target import RestoreTarget, plan_target
 
 __all__ = ["TrendOptions", "trend", "trend_of"]
 
-Planner = Callable[[Manifest], RestorePlan]
+T = TypeVar("T")
+Planner = Callable[[Manifest, str], OperatorPlan]
+_Name = tuple[str, str]
+_Files = tuple[Any, ...]
+_Known = tuple[_Files, T]
+"""Figures of a state or operator, and the names of the files that they are of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +73,15 @@ class TrendOptions:
                 raise InvalidArgumentError(f"{name} must be above 0, not {number}")
         if self.rate is not None and not 0 < self.rate < math.inf:
             raise InvalidArgumentError(f"a rate must be bytes per second above 0, not {self.rate}")
+
+
+@dataclass(frozen=True)
+class _StateFigures:
+    """What the files of a state say: its heaviest key group, and the checkpoint of the newest."""
+
+    heaviest_bytes: int | None
+    skew: float | None
+    written_for: int
 
 
 def trend(
@@ -105,16 +124,16 @@ def trend_of(
     options: TrendOptions,
     *,
     selected: tuple[str | None, str | None] = (None, None),
-    unread: Iterable[UnreadCheckpoint] = (),
+    unread: list[UnreadCheckpoint] | None = None,
 ) -> StoreTrend:
     """Return the trend of the selected states over checkpoints, which are read once, oldest first.
 
-    ``newest`` is the newest of them, whose parallelism is the default. ``unread`` is used after the
-    last of them. Raises StateNotFoundError, InvalidArgumentError, or ParallelismError.
+    ``newest`` is the newest of them, whose parallelism is the default. ``unread`` has the unread
+    checkpoints after the last one was read; those whose list of files cannot be read are added.
+    Raises StateNotFoundError, InvalidArgumentError, or ParallelismError.
     """
-    if newest is None:
-        return StoreTrend(checkpoints=(), states=(), rate=options.rate, unread=tuple(unread))
-    plan = _planner(newest, selected, options.parallelism)
+    unread = [] if unread is None else unread
+    plan = _planner(newest, options.parallelism)
     collected = _Points(plan, options.rate)
     missing: StateNotFoundError | None = None
     for manifest in manifests:
@@ -123,28 +142,53 @@ def trend_of(
         except StateNotFoundError as error:
             missing = error
             continue
-        collected.add(part)
+        try:
+            collected.add(part)
+        except (CorruptionError, FormatVersionError) as error:
+            unread.append(_unread(manifest.checkpoint_id, error))
     if not collected.checkpoints and missing is not None:
         raise StateNotFoundError(f"no kept checkpoint has this state: {missing}")
-    return collected.result(options, newest, tuple(unread))
+    unread.sort(key=lambda one: one.checkpoint_id)
+    parallelism = options.parallelism or (None if newest is None else newest.parallelism)
+    return collected.result(options, parallelism, tuple(unread))
 
 
 class _Points:
-    """The points of the checkpoints that were read so far."""
+    """The points of the checkpoints that were read so far.
+
+    The figures of the last checkpoint are kept, because later ones may have the same files.
+    """
 
     def __init__(self, plan: Planner, rate: float | None) -> None:
         self._plan, self._rate = plan, rate
         self.checkpoints: list[CheckpointPoint] = []
-        self._states: dict[tuple[str, str], list[StatePoint]] = {}
+        self._points: dict[_Name, list[StatePoint]] = {}
         self._ids: list[int] = []
         self._times: list[int] = []
+        self._states: dict[_Name, _Known[_StateFigures]] = {}
+        self._operators: dict[str, _Known[int | None]] = {}
 
     def add(self, manifest: Manifest) -> None:
-        """Add the points of a checkpoint, which is newer than the previous ones."""
+        """Add the points of a checkpoint, which is newer than the previous ones.
+
+        Raises MalformedManifestError for a list of files that cannot be read, and adds nothing.
+        """
+        files = {_name(entry): _files(entry) for entry in manifest.entries}
+        known = {name: self._states.get(name) for name in files}
+        new = [
+            entry
+            for entry in manifest.entries
+            if (kept := known[_name(entry)]) is None or kept[0] != files[_name(entry)]
+        ]
+        read_all(part.handles for entry in new for part in entry.parts)
+        fresh = {_name(entry): (files[_name(entry)], _figures(entry)) for entry in new}
+        states = {name: fresh[name] if name in fresh else self._states[name] for name in files}
+        operators = {uid: self._operator(manifest, uid, files) for uid in manifest.uids}
+        self._states, self._operators = states, operators
         self._ids.append(manifest.checkpoint_id)
         self._times.append(manifest.created_at_ms)
-        largest = self._largest_bytes(manifest)
-        seconds = None if largest is None or self._rate is None else largest / self._rate
+        sizes = [size_bytes for _, size_bytes in operators.values()]
+        largest = None if None in sizes else max((held or 0 for held in sizes), default=0)
         self.checkpoints.append(
             CheckpointPoint(
                 checkpoint_id=manifest.checkpoint_id,
@@ -153,15 +197,35 @@ class _Points:
                 changed_rows=sum(entry.changed_rows for entry in manifest.keyed),
                 size_bytes=manifest.size_bytes,
                 largest_bytes=largest,
-                seconds=seconds,
+                seconds=None if largest is None or self._rate is None else largest / self._rate,
             )
         )
         for entry in manifest.entries:
-            points = self._states.setdefault((entry.state.uid, entry.state.name), [])
-            points.append(self._point(entry, manifest))
+            points = self._points.setdefault(_name(entry), [])
+            points.append(self._point(entry, manifest, states[_name(entry)][1]))
+
+    def _operator(
+        self, manifest: Manifest, uid: str, files: Mapping[_Name, _Files]
+    ) -> _Known[int | None]:
+        """Return all that the plan of an operator follows, and the bytes of its largest subtask."""
+        own = (
+            manifest.ranges.get(uid),
+            manifest.operators.max_parallelism_of(uid),
+            *(files[_name(entry)] for entry in manifest.entries if entry.state.uid == uid),
+        )
+        known = self._operators.get(uid)
+        if known is not None and known[0] == own:
+            return known
+        try:
+            return own, self._plan(manifest, uid).largest.size_bytes
+        except ParallelismError:  # it had another max parallelism
+            return own, None
 
     def result(
-        self, options: TrendOptions, newest: Manifest, unread: tuple[UnreadCheckpoint, ...]
+        self,
+        options: TrendOptions,
+        parallelism: int | None,
+        unread: tuple[UnreadCheckpoint, ...],
     ) -> StoreTrend:
         """Return the trend over all points."""
         points = self.checkpoints
@@ -175,36 +239,26 @@ class _Points:
         ]
         largest = growth_of([at for at, _ in restorable], [held for _, held in restorable])
         states = [
-            _state_trend(*key, tuple(own), options.size_bytes) for key, own in self._states.items()
+            _state_trend(*key, tuple(own), options.size_bytes) for key, own in self._points.items()
         ]
         return StoreTrend(
             checkpoints=tuple(points),
             states=tuple(sorted(states, key=_by_growth)),
             size=sizes,
             largest=largest,
-            parallelism=options.parallelism or newest.parallelism,
+            parallelism=parallelism,
             rate=options.rate,
             reaches=_size_forecast(sizes, points[-1], options.size_bytes) if points else None,
             restore_reaches=_restore_forecast(largest, points, options),
             unread=unread,
         )
 
-    def _largest_bytes(self, manifest: Manifest) -> int | None:
-        try:
-            plan = self._plan(manifest)
-        except ParallelismError:  # it had another max parallelism
-            return None
-        return max((operator.largest.size_bytes for operator in plan.operators), default=0)
-
-    def _point(self, entry: Entry, manifest: Manifest) -> StatePoint:
-        keyed = entry if isinstance(entry, KeyedEntry) else None
-        weights = [] if keyed is None else weights_of([keyed])
-        heaviest = max(weights, default=None)
-        layers = () if keyed is None else keyed.layers
+    def _point(self, entry: Entry, manifest: Manifest, figures: _StateFigures) -> StatePoint:
+        layers = entry.layers if isinstance(entry, KeyedEntry) else ()
         live_rows: int | None = entry.rows
-        if keyed is not None:
-            live_rows = None if keyed.contents is None else keyed.contents.rows
-        age_ms, is_least = self._age(entry, manifest)
+        if isinstance(entry, KeyedEntry):
+            live_rows = None if entry.contents is None else entry.contents.rows
+        age_ms, is_least = self._age(figures.written_for, manifest)
         return StatePoint(
             checkpoint_id=manifest.checkpoint_id,
             created_at_ms=manifest.created_at_ms,
@@ -213,19 +267,19 @@ class _Points:
             live_rows=live_rows,
             size_bytes=entry.size_bytes,
             changed_bytes=sum(layer.entry.size_bytes for layer in layers),
-            heaviest_bytes=heaviest,
-            skew=heaviest * len(weights) / sum(weights) if heaviest else None,
+            heaviest_bytes=figures.heaviest_bytes,
+            skew=figures.skew,
             age_ms=age_ms,
             is_least_age=is_least,
         )
 
-    def _age(self, entry: Entry, manifest: Manifest) -> tuple[int, bool]:
+    def _age(self, written_for: int, manifest: Manifest) -> tuple[int, bool]:
         """Return the time since the last write, and whether it may be longer.
 
         The names of files contain the checkpoint for which they were written. If it is not known,
         the next known checkpoint gives the least age.
         """
-        written = min(_written_for(entry), manifest.checkpoint_id)
+        written = min(written_for, manifest.checkpoint_id)
         index = bisect_left(self._ids, written)
         age_ms = max(0, manifest.created_at_ms - self._times[index])
         return age_ms, self._ids[index] != written
@@ -294,31 +348,56 @@ def _by_growth(state: StateTrend) -> tuple[float, int, str, str]:
     return -growth, -state.newest.size_bytes, state.operator, state.state
 
 
-def _written_for(entry: Entry) -> int:
-    """Return the id of the newest checkpoint for which a file of a state was written."""
+def _name(entry: Entry) -> _Name:
+    return entry.state.uid, entry.state.name
+
+
+def _files(entry: Entry) -> _Files:
+    """Return the names of the files of base and changes, or of the lists that have them.
+
+    The list is not read. Files are never changed, so equal names mean equal contents. The number of
+    key groups can change without a new file.
+    """
+    parts = tuple(
+        list_of(part.handles) or tuple(handle.path for handle in part.handles)
+        for part in entry.parts
+    )
+    if not isinstance(entry, KeyedEntry):
+        return (parts,)
+    layers = tuple((layer.checkpoint_id, layer.live) for layer in entry.layers)
+    return parts, layers, entry.state.max_parallelism
+
+
+def _figures(entry: Entry) -> _StateFigures:
+    weights = weights_of([entry]) if isinstance(entry, KeyedEntry) else []
+    heaviest = max(weights, default=None)
     layers = entry.layers if isinstance(entry, KeyedEntry) else ()
     files = [data_file_id(handle.path) or 0 for handle in entry.handles]
-    return max((*files, *(layer.checkpoint_id for layer in layers)), default=0)
+    return _StateFigures(
+        heaviest_bytes=heaviest,
+        skew=heaviest * len(weights) / sum(weights) if heaviest else None,
+        written_for=max((*files, *(layer.checkpoint_id for layer in layers)), default=0),
+    )
 
 
-def _planner(
-    newest: Manifest, selected: tuple[str | None, str | None], parallelism: int | None
-) -> Planner:
-    """Return a function that plans a restore of other checkpoints as of the newest one.
+def _planner(newest: Manifest | None, parallelism: int | None) -> Planner:
+    """Return a function that plans the restore of an operator as at the newest checkpoint.
 
     Raises ParallelismError if the newest checkpoint cannot be restored at the parallelism.
     """
-    if parallelism is None:
-        operators, ranges = newest.operators, newest.ranges
+    if parallelism is not None:
+        target = RestoreTarget(parallelism=parallelism)
+        if newest is not None:
+            plan_target(newest, target)
+        return lambda manifest, uid: plan_target(select(manifest, uid, None), target).operators[0]
+    operators = Operators(1) if newest is None else newest.operators
+    ranges = {} if newest is None else newest.ranges
 
-        def as_newest(manifest: Manifest) -> RestorePlan:
-            wanted = {uid: operators.parallelism_of(uid) for uid in manifest.uids}
-            return plan_restore(manifest, wanted, ranges=ranges)
+    def as_newest(manifest: Manifest, uid: str) -> OperatorPlan:
+        wanted = {uid: operators.parallelism_of(uid)}
+        return plan_restore(manifest, wanted, ranges=ranges).operators[0]
 
-        return as_newest
-    target = RestoreTarget(parallelism=parallelism)
-    plan_target(newest, target)
-    return lambda manifest: plan_target(manifest, target)
+    return as_newest
 
 
 def _newest(catalog: Catalog, ids: list[int]) -> Manifest | None:
@@ -327,10 +406,14 @@ def _newest(catalog: Catalog, ids: list[int]) -> Manifest | None:
 
 
 def _load(catalog: Catalog, checkpoint_id: int) -> Manifest | UnreadCheckpoint | None:
-    """Return a manifest with its lists of files; None if it expired after the listing."""
+    """Return a manifest; None if it expired after the listing."""
     try:
-        return catalog.manifest(checkpoint_id)
+        return catalog.load_header(checkpoint_id)
     except CheckpointNotFoundError:
         return None
     except (CorruptionError, FormatVersionError) as error:
-        return UnreadCheckpoint(checkpoint_id, error.kind, str(error))
+        return _unread(checkpoint_id, error)
+
+
+def _unread(checkpoint_id: int, error: StateStoreError) -> UnreadCheckpoint:
+    return UnreadCheckpoint(checkpoint_id, error.kind, str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,12 @@ import pytest
 
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError, ParallelismError, StateNotFoundError
+from statestore.format.listed import list_of
 from statestore.format.names import manifest_path
 from statestore.maintenance.trend import TrendOptions, trend_of
 from statestore.maintenance.trend_report import StateTrend, StoreTrend
+from statestore.parquet.writer import ParquetOptions
+from statestore.storage import LocalStorage
 from statestore.testing.counting import CountingStorage
 from tests.support.held import count_held
 from tests.support.retimed import HOUR_MS, START_MS, retime
@@ -72,13 +76,25 @@ def test_points_are_those_of_the_manifests(tmp_path: Path) -> None:
 
 
 def test_the_skew_is_that_of_the_heaviest_key_group(tmp_path: Path) -> None:
-    store = filled(tmp_path, 2)
-    for point in state(store.inspect.trend(), "stays").points:
-        report = store.inspect.skew("w", keys=0, checkpoint=point.checkpoint_id, factor=1)
-        heaviest = report.operators[0].skewed[0]
-        assert point.heaviest_bytes == heaviest.size_bytes
-        assert point.skew == pytest.approx(heaviest.times)
-    offsets = state(store.inspect.trend(), "offsets")
+    """At each checkpoint, also after a compaction, and after one that changes nothing else."""
+    store = filled(tmp_path, 4)
+    store.maintenance.compact(everything=True)
+    take(store, 6)
+    trend = store.inspect.trend()
+    for operator, name in (("u", "grows"), ("u", "changes"), ("w", "stays")):
+        points = state(trend, name).points
+        assert [point.checkpoint_id for point in points] == [1, 2, 3, 4, 5, 6]
+        for point in points:
+            report = store.inspect.skew(
+                operator, name, keys=0, checkpoint=point.checkpoint_id, factor=1
+            )
+            heaviest = report.operators[0].skewed[0]
+            assert point.heaviest_bytes == heaviest.size_bytes
+            assert point.skew == pytest.approx(heaviest.times)
+    for whole in trend.checkpoints:
+        option = store.inspect.compare([3], checkpoint=whole.checkpoint_id).options[0]
+        assert whole.largest_bytes == option.largest_bytes
+    offsets = state(trend, "offsets")
     assert {(point.heaviest_bytes, point.skew) for point in offsets.points} == {(None, None)}
 
 
@@ -184,12 +200,16 @@ def grown(folder: Path, sizes: Sequence[int]) -> list[Any]:
     manifest = store.manifest()
     (entry,) = manifest.keyed
     (handle,) = entry.handles
+
+    def grown_file(number: int, size_bytes: int) -> Any:
+        return replace(handle, path=f"{number:010}-{handle.path}", size_bytes=size_bytes)
+
     return [
         replace(
             manifest,
             checkpoint_id=number,
             created_at_ms=START_MS + (number - 1) * 6 * HOUR_MS,
-            keyed=(replace(entry, handles=(replace(handle, size_bytes=size_bytes),)),),
+            keyed=(replace(entry, handles=(grown_file(number, size_bytes),)),),
         )
         for number, size_bytes in enumerate(sizes, 1)
     ]
@@ -257,6 +277,50 @@ def test_only_manifests_are_read_and_two_are_in_memory(
     assert max(held) <= 2
     assert seen == [(number, 8) for number in range(1, 9)]
     assert not [name for name in storage.opened if name.endswith(".parquet")]
+
+
+def test_the_list_of_files_of_a_carried_state_is_read_once(tmp_path: Path) -> None:
+    """A list that cannot be read makes its checkpoints unread."""
+    store = StateStore.open(
+        str(tmp_path), table_format="parquet", parquet=ParquetOptions(list_bytes=1)
+    )
+    for number in range(1, 6):
+        with store.snapshot(parallelism=3) as checkpoint:
+            if number in (1, 4):
+                checkpoint.write_keyed("u", "s", table(300), key="k", max_parallelism=GROUPS)
+            else:
+                checkpoint.carry("u", "s")
+    lists = [list_of(store.manifest(number).keyed[0].handles) for number in range(1, 6)]
+    assert None not in lists
+    assert [len({*lists[:3]}), len({*lists[3:]}), len({*lists})] == [1, 1, 2]
+    storage = ReadCounts(str(tmp_path))
+    trend = StateStore.from_storage(storage).inspect.trend()
+    assert {storage.counts[str(name)] for name in lists} == {1}
+    points = state(trend, "s").points
+    assert [point.size_bytes for point in points] == [
+        store.manifest(number).size_bytes for number in range(1, 6)
+    ]
+    for point, whole in zip(points, trend.checkpoints, strict=True):
+        report = store.inspect.skew("u", keys=0, checkpoint=point.checkpoint_id, factor=1)
+        assert point.skew == pytest.approx(report.operators[0].skewed[0].times)
+        option = store.inspect.compare([3], checkpoint=point.checkpoint_id).options[0]
+        assert whole.largest_bytes == option.largest_bytes
+    (tmp_path / str(lists[0])).write_bytes(b"{}")
+    damaged = store.inspect.trend()
+    assert [one.checkpoint_id for one in damaged.unread] == [1, 2, 3]
+    assert [point.checkpoint_id for point in damaged.checkpoints] == [4, 5]
+
+
+class ReadCounts(LocalStorage):
+    """Counts how often each document is read."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.counts: Counter[str] = Counter()
+
+    def read(self, name: str) -> bytes:
+        self.counts[name] += 1
+        return super().read(name)
 
 
 def test_a_table_has_a_row_for_each_state_and_checkpoint(tmp_path: Path) -> None:
