@@ -133,7 +133,7 @@ def with_stored(arguments: KeyedArguments, state: KeyedState | None) -> KeyedArg
     if state is None:
         raise InvalidArgumentError(
             f"the store has no state {arguments.state!r} of operator {arguments.operator!r}: pass "
-            "key= (and for entries kind= and entry=), so that its rows can be written in full"
+            "key=, and for entries the kind and their columns; its rows are then written in full"
         )
     options = arguments.options
     options = replace(

@@ -395,9 +395,9 @@ class CheckpointWriter:
         state: str,
         rows: Any,
         *,
-        key: Columns,
-        position: str = "position",
-        namespace: Columns = (),
+        key: Columns | None = None,
+        position: str | None = None,
+        namespace: Columns | None = None,
         max_parallelism: int | None = None,
         layout: Layout | str | None = None,
         ttl: TimeToLive | str | None = None,
@@ -412,7 +412,8 @@ class CheckpointWriter:
             state: the state's name.
             rows: all rows, as in :meth:`write_keyed`.
             key: as in :meth:`write_keyed`.
-            position: the integer column.
+            position: the integer column. If ``key`` is omitted, the default is the stored one, and
+                otherwise ``position``.
             namespace: as in :meth:`write_keyed`.
             max_parallelism: as in :meth:`write_keyed`.
             layout: as in :meth:`write_keyed`.
@@ -422,6 +423,7 @@ class CheckpointWriter:
         Returns:
             The state as the checkpoint will name it.
         """
+        position = "position" if position is None and key is not None else position
         options = _options_of_kind(options, StateKind.LIST, entry=position)
         arguments = KeyedArguments(
             operator, state, key, namespace, max_parallelism, layout, ttl, options
@@ -434,9 +436,9 @@ class CheckpointWriter:
         state: str,
         rows: Any,
         *,
-        key: Columns,
-        map_key: Columns,
-        namespace: Columns = (),
+        key: Columns | None = None,
+        map_key: Columns | None = None,
+        namespace: Columns | None = None,
         max_parallelism: int | None = None,
         layout: Layout | str | None = None,
         ttl: TimeToLive | str | None = None,
@@ -451,7 +453,8 @@ class CheckpointWriter:
             state: the state's name.
             rows: all rows, as in :meth:`write_keyed`.
             key: as in :meth:`write_keyed`.
-            map_key: the columns of the map key.
+            map_key: the columns of the map key. If ``key`` is omitted, the default is the stored
+                ones; otherwise they are required.
             namespace: as in :meth:`write_keyed`.
             max_parallelism: as in :meth:`write_keyed`.
             layout: as in :meth:`write_keyed`.
@@ -461,6 +464,8 @@ class CheckpointWriter:
         Returns:
             The state as the checkpoint will name it.
         """
+        if key is not None:
+            _require("map_key", map_key, operator, state)
         options = _options_of_kind(options, StateKind.MAP, entry=map_key)
         arguments = KeyedArguments(
             operator, state, key, namespace, max_parallelism, layout, ttl, options
@@ -473,8 +478,8 @@ class CheckpointWriter:
         state: str,
         rows: Any,
         *,
-        key: Columns,
-        namespace: Columns = (),
+        key: Columns | None = None,
+        namespace: Columns | None = None,
         max_parallelism: int | None = None,
         layout: Layout | str | None = None,
         ttl: TimeToLive | str | None = None,
@@ -510,8 +515,8 @@ class CheckpointWriter:
         state: str,
         rows: Any,
         *,
-        key: Columns,
-        namespace: Columns = (),
+        key: Columns | None = None,
+        namespace: Columns | None = None,
         max_parallelism: int | None = None,
         layout: Layout | str | None = None,
         ttl: TimeToLive | str | None = None,
@@ -547,10 +552,10 @@ class CheckpointWriter:
         state: str,
         rows: Any,
         *,
-        key: Columns,
-        time_domain: TimeDomain | str,
-        timestamp: str = "timestamp",
-        namespace: Columns = (),
+        key: Columns | None = None,
+        time_domain: TimeDomain | str | None = None,
+        timestamp: str | None = None,
+        namespace: Columns | None = None,
         max_parallelism: int | None = None,
         layout: Layout | str | None = None,
         options: KeyedOptions = DEFAULTS,
@@ -564,8 +569,10 @@ class CheckpointWriter:
             state: the state's name.
             rows: all rows, as in :meth:`write_keyed`.
             key: as in :meth:`write_keyed`.
-            time_domain: ``event`` or ``processing`` time.
-            timestamp: the time column.
+            time_domain: ``event`` or ``processing`` time. If ``key`` is omitted, the default is the
+                stored one; otherwise it is required.
+            timestamp: the time column. If ``key`` is omitted, the default is the stored one, and
+                otherwise ``timestamp``.
             namespace: as in :meth:`write_keyed`.
             max_parallelism: as in :meth:`write_keyed`.
             layout: as in :meth:`write_keyed`.
@@ -574,6 +581,9 @@ class CheckpointWriter:
         Returns:
             The state as the checkpoint will name it.
         """
+        if key is not None:
+            _require("time_domain", time_domain, operator, state)
+            timestamp = "timestamp" if timestamp is None else timestamp
         options = _options_of_kind(
             options, StateKind.TIMERS, entry=timestamp, time_domain=time_domain
         )
@@ -789,6 +799,15 @@ class CheckpointWriter:
             self._commit.run()
         else:
             self._commit.fail(error)
+
+
+def _require(name: str, value: object, operator: str, state: str) -> None:
+    """Refuse a call that has a key, but lacks another argument that describes the state."""
+    if value is None:
+        raise InvalidArgumentError(
+            f"{name} is missing for state {state!r} of operator {operator!r}: pass it with key=, "
+            "or pass neither to use the stored ones"
+        )
 
 
 def _options_of_kind(

@@ -100,6 +100,98 @@ def test_subtasks_write_their_restored_rows_back(tmp_path: Path, form: Form) -> 
     assert again.to_arrow().equals(restored.to_arrow())
 
 
+# How callers write each kind of state for the first time, without the columns of its key.
+METHODS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "list": (
+        "write_list",
+        {"nth": [0, 1], "tag": ["new", "vip"]},
+        {"position": "nth"},
+    ),
+    "list with the default position": (
+        "write_list",
+        {"position": [0, 1], "tag": ["new", "vip"]},
+        {},
+    ),
+    "map": (
+        "write_map",
+        {"shop": ["x", "y"], "item": [1, 2], "n": [3, 4]},
+        {"map_key": ["shop", "item"]},
+    ),
+    "reducing": ("write_reducing", {"sum": [1, 2]}, {}),
+    "aggregating": ("write_aggregating", {"sum": [1.5, 2.5], "n": [1, 2]}, {}),
+    "timers": (
+        "write_timers",
+        {"due": [10, 20]},
+        {"time_domain": "processing", "timestamp": "due"},
+    ),
+    "timers with the default column": (
+        "write_timers",
+        {"timestamp": [10, 20]},
+        {"time_domain": "event"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_method_of_a_kind_uses_the_stored_columns(tmp_path: Path, name: str) -> None:
+    """Nothing is repeated: neither key and namespace nor position, map key, domain and time."""
+    method, columns, declared = METHODS[name]
+    rows = pa.table({"user": ["ann", "bob"], "window": [0, 60], **columns})
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    with store.snapshot(parallelism=2) as checkpoint:
+        write = getattr(checkpoint, method)
+        write("u", "s", rows, key="user", namespace="window", max_parallelism=16, **declared)
+    first = store.restore().keyed("u", "s")
+    with store.snapshot(parallelism=3) as checkpoint:
+        getattr(checkpoint, method)("u", "s", first.to_arrow())
+    again = store.restore().keyed("u", "s")
+    assert again.entry.state == first.entry.state
+    assert again.entry.state.namespace == ("window",)
+    assert again.to_arrow().equals(first.to_arrow())
+
+
+def test_the_method_of_another_kind_is_refused(tmp_path: Path) -> None:
+    store = store_of(tmp_path, FORMS["list"])
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.carry_rest()
+        with pytest.raises(SchemaMismatchError, match=r"was stored with kind list .* now has map"):
+            checkpoint.write_map("u", "s", FORMS["list"].rows)
+
+
+def test_another_position_than_the_stored_one_is_refused(tmp_path: Path) -> None:
+    rows = FORMS["list"].rows.append_column("other", pa.array([5, 6]))
+    store = store_of(tmp_path, FORMS["list"])
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.carry_rest()
+        with pytest.raises(SchemaMismatchError, match=r"stored with entry columns \(nth\)"):
+            checkpoint.write_list("u", "s", rows, position="other")
+
+
+@pytest.mark.parametrize("method", ["write_list", "write_map", "write_timers", "write_reducing"])
+def test_a_new_state_of_any_kind_needs_a_key(tmp_path: Path, method: str) -> None:
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    message = "no state 's' of operator 'u': pass key="
+    with (
+        pytest.raises(InvalidArgumentError, match=message),
+        store.snapshot(parallelism=2) as checkpoint,
+    ):
+        getattr(checkpoint, method)("u", "s", FORMS["list"].rows)
+    assert store.checkpoints() == ()
+
+
+@pytest.mark.parametrize(
+    ("method", "argument"), [("write_map", "map_key"), ("write_timers", "time_domain")]
+)
+def test_a_key_without_the_rest_is_refused(tmp_path: Path, method: str, argument: str) -> None:
+    """A caller that describes the state describes all of it."""
+    store = store_of(tmp_path, FORMS["list"])
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.carry_rest()
+        write = getattr(checkpoint, method)
+        with pytest.raises(InvalidArgumentError, match=f"{argument} is missing for state 'new'"):
+            write("u", "new", FORMS["list"].rows, key="user")
+
+
 def test_a_state_that_a_later_checkpoint_dropped_is_still_known(tmp_path: Path) -> None:
     form = FORMS["list"]
     store = store_of(tmp_path, form)
