@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -60,6 +61,7 @@ T = TypeVar("T")
 DRAWING_WIDTH = 100
 MOST_NAMES = 5
 UNLIMITED = 100_000
+_WORDS = re.compile(r"[^ ]+ *|^ +")
 
 
 @dataclass(frozen=True)
@@ -162,18 +164,24 @@ def write_first(page: Page, names: Sequence[str], *, indent: str) -> None:
 
 
 def write_rows(
-    page: Page, columns: Iterable[str], rows: Sequence[Iterable[str]], *, is_cut: bool
+    page: Page,
+    columns: Iterable[str],
+    rows: Sequence[Iterable[str]],
+    *,
+    is_cut: bool = False,
+    right: frozenset[str] | set[str] = frozenset(),
 ) -> None:
     """Write the rows of a result as a table; ``is_cut`` is True if there are more rows.
 
-    Rows that are wider than the terminal are written one column a line, so that no value is broken.
+    Rows that are wider than the terminal are written one column a line, so that no word is broken.
+    The columns ``right`` are aligned to the right in a table.
     """
     names = [printable(name) for name in columns]
     texts = [[printable(text) for text in row] for row in rows]
     if page.terminal and table_width(names, texts) > page.width:
         _write_records(page, names, texts)
     else:
-        table = table_of(*names)
+        table = table_of(*names, right=right)
         for row in texts:
             table.add_row(*map(cell, row))
         page.table(table)
@@ -189,11 +197,29 @@ def table_width(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
 
 
 def _write_records(page: Page, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    indent = max(map(cell_len, names), default=0) + 2
+    longest = max(map(cell_len, names), default=0)
+    indent = min(longest + 4, page.width // 2)
     for number, row in enumerate(rows, 1):
         page.line(f"row {number}", "bold")
         for name, value in zip(names, row, strict=True):
-            page.line(f"  {name}{' ' * (indent - cell_len(name))}{value}")
+            label = f"  {name}{' ' * (indent - 2 - cell_len(name))}"
+            first, *others = _wrapped(value, page.width - indent)
+            if cell_len(name) + 4 > indent:
+                page.line(label)
+                label = " " * indent
+            page.line(f"{label}{first}".rstrip())
+            for line in others:
+                page.line(f"{' ' * indent}{line}".rstrip())
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Return text in lines of a width, broken only after blanks; a longer word is not broken."""
+    lines = [""]
+    for word in _WORDS.findall(text):
+        if lines[-1] and cell_len(lines[-1]) + cell_len(word.rstrip()) > width:
+            lines.append("")
+        lines[-1] += word
+    return lines
 
 
 def report(error: BaseException, *, label: str = "error") -> None:

@@ -14,6 +14,9 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
 from click.testing import Result
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import Console
 
 from statestore import StateStore
@@ -199,6 +202,20 @@ def test_wide_rows_are_written_one_column_a_line() -> None:
     file.truncate(0)
     write_rows(screen, ["name", "text"], [["a", "some words"]], is_cut=False)
     assert "row 1" not in file.getvalue()
+
+
+@given(text=st.text(st.sampled_from("ab  客\\"), max_size=120), name=st.text("n", max_size=40))
+def test_no_word_of_a_wide_row_is_broken(text: str, name: str) -> None:
+    file = io.StringIO()
+    console = Console(file=file, width=40, force_terminal=True, no_color=True, highlight=False)
+    write_rows(Page(console, 40, UNICODE, terminal=True), [name, "wide"], [[text, "w " * 30]])
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in file.getvalue().splitlines()]
+    assert lines[0] == "row 1"
+    wide = next(place for place, line in enumerate(lines) if line.startswith("  wide  "))
+    assert " ".join(lines[1:wide]).split() == [*name.split(), *text.split()]
+    assert " ".join(lines[wide:]).split() == ["wide", *["w"] * 30]
+    words = {*text.split(), name}
+    assert all(cell_len(line) <= 40 or line.strip() in words for line in lines[1:])
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pty
 import select
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,12 +29,13 @@ class Terminal:
 
     def __init__(self, arguments: list[str], home: Path) -> None:
         self._master, slave = pty.openpty()
-        environment = os.environ | {
+        self.resize(100)
+        environment = {
+            name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")
+        } | {
             "HOME": str(home),
             "XDG_CONFIG_HOME": str(home / ".config"),
             "TERM": "xterm",
-            "COLUMNS": "100",
-            "LINES": "40",
             "PROMPT_TOOLKIT_NO_CPR": "1",
         }
         self.process = subprocess.Popen(
@@ -59,6 +61,9 @@ class Terminal:
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
+
+    def resize(self, columns: int) -> None:
+        termios.tcsetwinsize(self._master, (40, columns))
 
     def close(self) -> int:
         try:
@@ -107,6 +112,19 @@ def test_the_shell_answers_completes_and_remembers(terminal: Callable[[], Termin
     again.type("\x03")
     again.type("\x04")
     assert again.close() == 0
+
+
+def test_rows_fit_a_terminal_that_becomes_narrower(terminal: Callable[[], Terminal]) -> None:
+    shell = terminal()
+    statement = "SELECT repeat('ab ', 25) AS wide, 'cd' || 'ef' AS narrow;\r"
+    shell.type(statement)
+    shell.wait_for("ab ab   cdef")
+    shell.resize(60)
+    shell.type(statement)
+    shell.wait_for("row 1")
+    shell.wait_for("cdef")
+    shell.type(".quit\r")
+    assert shell.close() == 0
 
 
 def test_statements_come_from_a_pipe(fraud: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
@@ -88,3 +90,23 @@ def test_a_difference_has_the_rows_of_both_sides_and_examples_of_all_key_groups(
     same = shown(store, "diff", "2", "2")
     assert "  60 + 30  " in next(line for line in same if line.startswith("u  "))
     assert same[-1].startswith("rows 60 + 30: 60 in base files, and 30 changed or deleted rows")
+
+
+def test_names_of_views_and_long_texts_are_not_broken(tmp_path: Path) -> None:
+    operator, state = "orders-by-customer-and-country", "last_orders_of_customer"
+    store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
+    text = "a text of many words " * 8
+    rows = pa.table({"customer": ["a"], "product_description": [text], "average": [1.5]})
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.write_keyed(operator, state, rows, key="customer", max_parallelism=16)
+    for arguments in (("query", "--tables"), ("query", "SHOW TABLES")):
+        lines = shown(store, *arguments)
+        assert all(len(line) <= 80 for line in lines)
+        words = " ".join(lines).split()
+        assert {operator, state, f'"{state}"', "product_description"} <= {*words}
+    lines = shown(store, "query", f"SELECT * FROM {state}")
+    assert all(len(line) <= 80 for line in lines)
+    place = next(n for n, line in enumerate(lines) if "product_description" in line)
+    indent = lines[place].index("a text")
+    shown_text = [line[indent:] for line in lines[place:-1]]
+    assert " ".join(shown_text).split() == text.split()

@@ -17,7 +17,7 @@ from statestore.cli.checkpoints import rows_explanation, rows_text, write_left_o
 from statestore.cli.command import Invocation, Verb, checkpoint_option, pass_invocation
 from statestore.cli.documents import Column
 from statestore.cli.drawing import count, counted
-from statestore.cli.output import Output, Page, cell, table_of, value_text, write_rows
+from statestore.cli.output import Output, Page, value_text, write_rows
 from statestore.durations import milliseconds_of
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
@@ -260,19 +260,19 @@ class ListedViews:
 
 def write_views(page: Page, listed: ListedViews) -> None:
     """Write it as text."""
-    table = table_of("operator", "state", "view", "rows", "columns", right={"rows"})
-    for view in listed.views:
-        columns = ", ".join(f"{column.name} {column.type}" for column in view.columns)
-        rows = rows_text(view.file_rows, view.changed_rows)
-        rows = rows if view.rows is None else count(view.rows)
-        table.add_row(
-            *(cell(text) for text in (view.operator, view.state, view.view, rows, columns))
-        )
-    page.table(table)
+    names = ("operator", "state", "view", "rows", "columns")
+    write_rows(page, names, [_view_row(view) for view in listed.views], right={"rows"})
     unknown = next((view for view in listed.views if view.rows is None), None)
     if unknown is not None:
         page.line(rows_explanation(unknown.file_rows, unknown.changed_rows))
     write_left_out(page, listed.left_out)
+
+
+def _view_row(view: ListedView) -> tuple[str, ...]:
+    rows = rows_text(view.file_rows, view.changed_rows)
+    rows = rows if view.rows is None else count(view.rows)
+    columns = ", ".join(f"{column.name} {column.type}" for column in view.columns)
+    return view.operator, view.state, view.view, rows, columns
 
 
 def listed_views(store: StateStore, manifest: Manifest, checkpoint: int | str) -> ListedViews:

@@ -82,7 +82,7 @@ class _Shell:
     def __init__(
         self, store: StateStore, checkpoint: str, time_limit: str, memory_limit: int | None
     ) -> None:
-        self._store, self._page = store, page()
+        self._store = store
         self._time_limit = time_limit if milliseconds_of(time_limit) else None
         self._memory_limit = memory_limit
         self._use(checkpoint)
@@ -104,9 +104,9 @@ class _Shell:
             self._use(argument.strip())
         elif command == ".tables":
             listed = listed_views(self._store, self._manifest, self._checkpoint)
-            write_views(self._page, listed)
+            write_views(page(), listed)
         elif command == ".help":
-            self._page.console.file.write(f"{_HELP}\n")
+            sys.stdout.write(f"{_HELP}\n")
         else:
             raise click.UsageError(f"{command} is not a command of this shell; .help lists them")
 
@@ -127,7 +127,7 @@ class _Shell:
             ) as answer:
                 return answered(answer, self._manifest, self._store.url, None)
 
-        write_answer(self._page, interruptible(run))
+        write_answer(page(), interruptible(run))  # the terminal can have another width now
 
 
 def _statements(lines: Iterable[str]) -> Iterator[str]:
