@@ -31,7 +31,7 @@ DUCKDB_ICEBERG := $(VENV)/duckdb-iceberg
 S3PROXY := $(VENV)/.s3proxy
 GO_PROGRAMS := $(VENV)/.go-programs
 GRAFANA := $(VENV)/.grafana
-PROMTOOL := $(VENV)/.promtool
+PROMETHEUS := $(VENV)/.prometheus
 CEPH := $(VENV)/.ceph
 PYFLINK := $(VENV)/pyflink
 NEWEST := build/newest
@@ -107,7 +107,7 @@ quick: $(READY) ## run the tests that need no JVM, no server and no long histori
 	@$(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist worksteal \
 		-m "not spark and not slow and not flink and not long" --hypothesis-profile quick $(ARGS)
 
-test-long: $(READY) $(DELTA) $(S3) $(S3PROXY) $(GO_PROGRAMS) $(GRAFANA) $(PROMTOOL) $(AZURITE) $(HDFS) $(ICEBERG) $(DUCKDB_ICEBERG) build/spark-$(firstword $(SPARKS))/.ready $(KAFKA) $(FLINK) $(QUICK) $(PYTHONS) ## run the tests that take too long for each run; of Flink's, only the drawn jobs
+test-long: $(READY) $(DELTA) $(S3) $(S3PROXY) $(GO_PROGRAMS) $(GRAFANA) $(PROMETHEUS) $(AZURITE) $(HDFS) $(ICEBERG) $(DUCKDB_ICEBERG) build/spark-$(firstword $(SPARKS))/.ready $(KAFKA) $(FLINK) $(QUICK) $(PYTHONS) ## run the tests that take too long for each run; of Flink's, only the drawn jobs
 	@$(WITH_JAVA) $(PY) -m pytest --hypothesis-profile long \
 		-m "(long or examples) and (not flink or draws) and not versions and not ceph" $(ARGS)
 	@$(PY) -m tests.simulate.pythons
@@ -280,10 +280,10 @@ $(GRAFANA): $(READY) tests/servers/grafana_schema.py
 	@echo "for make test-long: fetching the types of Grafana's dashboards (26 MB)"
 	@$(PY) -m tests.servers.grafana_schema && touch $@
 
-# The checker of Prometheus' rules, for make test-long: a package of Debian and Ubuntu, unpacked.
-$(PROMTOOL): $(READY) tests/servers/promtool.py
-	@echo "for make test-long: fetching promtool (19 MB)"
-	@$(PY) -m tests.servers.promtool && touch $@
+# Prometheus, for make test-long: a package of Debian and Ubuntu, which is unpacked.
+$(PROMETHEUS): $(READY) tests/servers/prometheus.py
+	@echo "for make test-long: fetching Prometheus (19 MB)"
+	@$(PY) -m tests.servers.prometheus && touch $@
 
 # An environment for each other Python of this machine.
 $(PYTHONS): $(READY) tests/simulate/pythons.py

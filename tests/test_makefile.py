@@ -20,7 +20,7 @@ STEPS = (
     ".s3proxy",
     ".go-programs",
     ".grafana",
-    ".promtool",
+    ".prometheus",
     ".ceph",
     ".kafka",
     ".flink",

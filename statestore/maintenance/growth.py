@@ -74,11 +74,11 @@ class Growth:
 class Forecast:
     """When a figure reaches ``limit`` if it continues to grow at the present rate.
 
-    ``earliest_ms`` and ``latest_ms`` follow from the bounds of the growth. If there is no forecast,
-    all three times are None, and ``reason`` says why. If the figure has reached the limit,
-    ``is_reached`` is True, and there are no times and no reason. ``is_far`` is True if the time is
-    more than 10 times as far away as the span of the points is long. Beyond 100 times there is no
-    forecast.
+    ``earliest_ms`` and ``latest_ms`` follow from the bounds of the growth. Without a forecast, all
+    three times are None, and ``reason`` says why. ``is_reached`` is True if the newest value is at
+    the limit or above. Then the times and the reason are None. ``is_far`` is True if the time is
+    more than 10 times as far away as the span of the points is long. A time beyond 100 spans is
+    not forecast.
     """
 
     limit: int

@@ -57,8 +57,9 @@ _Known = tuple[_Files, T]
 class TrendOptions:
     """The limits of the forecasts, and the restore whose largest subtask is measured.
 
-    ``restore_ms`` is a restore time. ``rate`` is in bytes per second and subtask. ``parallelism``
-    None is that of the newest checkpoint. Raises InvalidArgumentError for an invalid number.
+    ``restore_ms`` is a restore time. ``rate`` is in bytes per second and subtask. Without a
+    ``parallelism``, the newest checkpoint's is used. Raises InvalidArgumentError for an invalid
+    number.
     """
 
     size_bytes: int | None = None
@@ -93,7 +94,7 @@ def trend(
     last: int | None,
     progress: Progress = lambda done, total: None,
 ) -> StoreTrend:
-    """Return the trend over the visible checkpoints and those of savepoints, at most the last ones.
+    """Return the trend over all visible checkpoints and savepoints, or only over the ``last`` ones.
 
     A manifest that cannot be read is in ``unread``. Raises StateNotFoundError if no checkpoint has
     the selected state, InvalidArgumentError for an invalid number, and ParallelismError if the

@@ -34,7 +34,7 @@ class StatePoint:
     was not recorded. ``heaviest_bytes`` are the bytes of the key group with the most bytes, and
     ``skew`` is their multiple of the even share. Both are None for operator state. ``age_ms`` is
     the time since a checkpoint last wrote files of the state, including compaction. If that
-    checkpoint is no longer kept, ``is_least_age`` is True, and the state is at least that old.
+    checkpoint has expired, ``is_least_age`` is True, and the state is at least that old.
     """
 
     checkpoint_id: int
@@ -135,10 +135,10 @@ class StoreTrend:
     """The trend of a store's states, and of all of them together.
 
     ``checkpoints`` are the kept checkpoints, oldest first. ``states`` begins with the state whose
-    bytes grow fastest. ``size`` is the growth of all bytes, and ``largest`` that of the largest
-    subtask of a restore at ``parallelism``, in bytes. ``rate`` is in bytes per second and subtask.
-    ``reaches`` is the forecast for a size, and ``restore_reaches`` that for a restore time in ms.
-    They are None if they were not requested.
+    bytes grow fastest. ``size`` is the growth of all bytes. ``largest`` is the growth of the
+    largest subtask of a restore at ``parallelism``, in bytes. ``rate`` is in bytes per second and
+    subtask. ``reaches`` is the forecast for a size, and ``restore_reaches`` the forecast for a
+    restore time in ms. They are None if they were not requested.
     """
 
     checkpoints: tuple[CheckpointPoint, ...]

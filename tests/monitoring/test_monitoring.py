@@ -20,7 +20,7 @@ from statestore import CompactionRule, StateStore
 from statestore.cli.main import cli
 from statestore.prometheus import PrometheusListener
 from tests.servers.grafana_schema import type_errors
-from tests.servers.promtool import run_promtool
+from tests.servers.prometheus import run_promtool
 from tests.syntax import ROOT
 
 HERE = Path(__file__).parent
