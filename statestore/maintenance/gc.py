@@ -87,6 +87,7 @@ from statestore.format.names import (
     SAVEPOINTS,
     data_file_id,
     folder_of,
+    is_file_list,
     is_leftover,
     manifest_path,
     pin_path,
@@ -116,7 +117,8 @@ class FileAmount:
 class CollectedGarbage:
     """The removed files, or in a dry run the files to remove, and why the other data files stay.
 
-    ``live`` files belong to the ``kept`` checkpoints, or to the newest version of a Delta table.
+    ``live`` files belong to the ``kept`` checkpoints, or to the newest version of a Delta table;
+    ``live_lists`` are the lists of files among them, which ``list`` does not count.
     ``young`` files do not, but they were written, or their checkpoint expired, less than the
     minimum age ago. The ``removed`` files belonged to the ``expired`` checkpoints, or no manifest
     named them. The latter are stray files, as ``verify`` lists them: ``stray`` counts them, and
@@ -132,6 +134,7 @@ class CollectedGarbage:
     minimum_age_ms: int
     removed: FileAmount
     live: FileAmount
+    live_lists: FileAmount
     young: FileAmount
     kept: tuple[int, ...]
     expired: tuple[int, ...]
@@ -196,6 +199,7 @@ def collect_garbage(
         minimum_age_ms=minimum_age_ms,
         removed=_amount(dead),
         live=_amount(live),
+        live_lists=_amount(item for item in live if is_file_list(item.name)),
         young=_amount(young),
         kept=marks.kept,
         expired=expired.owners,

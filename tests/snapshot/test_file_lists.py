@@ -7,11 +7,14 @@ import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from statestore import ParquetOptions, StateStore
+from statestore.cli.output import page
+from statestore.cli.verbs.collect import write_collected
 from statestore.errors import MalformedManifestError, StorageError
 from statestore.format.listed import list_of
 from statestore.format.names import manifest_path
@@ -157,6 +160,14 @@ def test_lists_are_collected_with_the_last_checkpoint_that_references_them(
         collected.removed.size_bytes,
     )
     assert on_disk(store) == {a, other}
+    # What is left after the lists are the files that ``statestore list`` counts.
+    manifest, live, lists = store.manifest(), collected.live, collected.live_lists
+    assert (lists.files, live.files - lists.files) == (2, manifest.files)
+    assert live.size_bytes - lists.size_bytes == manifest.size_bytes
+    assert (collected.strays, collected.stray.files) == ((), 0)
+    with StringIO() as text:
+        write_collected(page(text), collected)
+        assert " in 2 lists of files\n" in text.getvalue()
     assert b not in on_disk(store)
     assert store.maintenance.verify("all", deep=True).is_intact
     assert rows_of(store, "a") == [*range(20)]

@@ -8,7 +8,7 @@ import click
 
 from statestore.cli.arguments import SPAN
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.drawing import amount, counted, duration, span_text
+from statestore.cli.drawing import amount, counted, duration, size, span_text
 from statestore.cli.output import Output, Page, progress_bar, write_first
 from statestore.format.hold_documents import Held
 from statestore.maintenance.expire import ExpiredCheckpoints
@@ -118,8 +118,11 @@ def write_collected(page: Page, collected: CollectedGarbage) -> None:
     if collected.strays:
         page.line(f"  stray            {_amount(stray)} that no manifest references:")
         write_first(page, collected.strays, indent="    ")
-    live = _amount(collected.live)
-    page.line(f"  kept, in use     {live} of {_checkpoints(page, collected.kept)}")
+    live, lists = collected.live, collected.live_lists
+    data = amount(live.size_bytes - lists.size_bytes, live.files - lists.files)
+    more = f", and {size(lists.size_bytes)} in {counted(lists.files, 'list')} of files"
+    kept = f"{data} of {_checkpoints(page, collected.kept)}{more if lists.files else ''}"
+    page.line(f"  kept, in use     {kept}")
     page.line(f"  kept, too young  {_young(collected)}")
     if collected.pins:
         pins = " ".join(collected.pins)
