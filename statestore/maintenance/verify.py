@@ -96,8 +96,9 @@ class VerifyReport:
     """The result of a verification; file names are relative to the store.
 
     ``files``, ``rows`` and ``size_bytes`` count each file once, even if several checkpoints name
-    it. ``left_out`` lists, by checkpoint, the state that it lacks of its source, which is not
-    damage. ``iceberg_tables`` lists, by checkpoint, the published tables that read its files.
+    it. ``changed_rows`` of the rows are changes. ``left_out`` lists, by checkpoint, the state that
+    it lacks of its source, which is not damage. ``iceberg_tables`` lists, by checkpoint, the
+    published tables that read its files.
     """
 
     store: str
@@ -105,6 +106,7 @@ class VerifyReport:
     deep: bool
     files: int
     rows: int
+    changed_rows: int
     size_bytes: int
     broken: tuple[BrokenFile, ...]
     strays: tuple[str, ...]
@@ -215,6 +217,7 @@ def verify(
         deep=deep,
         files=run.files,
         rows=run.rows,
+        changed_rows=run.changed_rows,
         size_bytes=run.size_bytes,
         broken=tuple(run.broken),
         strays=_stray_files(storage, run, set(ids), everywhere=checkpoint == ALL),
@@ -249,6 +252,7 @@ class _Run:
     checked: dict[Hashable, Flaws | None] = field(default_factory=dict)
     files: int = 0
     rows: int = 0
+    changed_rows: int = 0
     size_bytes: int = 0
 
     def open(self) -> Catalog:
@@ -299,6 +303,9 @@ class _Run:
                 self.checked[subject] = flaws
                 self.files += 1
                 self.rows += check.handle.rows
+                state, path = check.entry.state, check.entry.table.path
+                if path == changes_table(state.uid, state.name):
+                    self.changed_rows += check.handle.rows
                 self.size_bytes += check.handle.size_bytes
                 self.progress(self.files, expected)
         for check in checks:

@@ -390,6 +390,9 @@ def test_checkpoints_as_they_were_written_are_intact(taken: Checkpoints) -> None
     for deep in (False, True):
         report = taken.store.maintenance.verify("all", deep)
         assert (report.broken, report.files) == ((), len(named(taken)))
+        last = taken.store.maintenance.verify("latest", deep)
+        (entry,) = taken.store.manifest().keyed
+        assert (last.rows, last.changed_rows) == (entry.rows, entry.changed_rows)
         # No checkpoint references the file of a layer that was merged immediately.
         assert {*report.strays} == data_in(taken.store.url) - named(taken)
         assert taken.form == "compacted" or not report.strays

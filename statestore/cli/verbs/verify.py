@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import click
 from rich.table import Table
 
+from statestore.cli.checkpoints import rows_text
 from statestore.cli.command import Invocation, Verb, checkpoint_argument, pass_invocation
 from statestore.cli.drawing import counted, size
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of, write_first
@@ -63,8 +64,10 @@ def write_report(page: Page, report: VerifyReport) -> None:
     verdict = intact if report.is_intact else f"{counted(len(broken), 'broken file')}"
     page.line(f"checkpoint {ids} of {report.store}: {verdict}", "bold")
     page.line(f"  read   {DEEP if report.deep else SHALLOW}")
-    amount = f"{counted(report.rows, 'row')}, {size(report.size_bytes)}"
-    page.line(f"  holds  {amount} in {counted(report.files, 'file')}")
+    rows = counted(report.rows, "row")
+    if report.changed_rows:
+        rows = f"{rows_text(report.rows, report.changed_rows)} rows"
+    page.line(f"  holds  {rows}, {size(report.size_bytes)} in {counted(report.files, 'file')}")
     for number, records in report.left_out.items():
         for record in records:
             page.line(f"  checkpoint {number} lacks {record}")
