@@ -169,12 +169,14 @@ def write_rows(
     rows: Sequence[Iterable[str]],
     *,
     is_cut: bool = False,
+    hint: str = "--limit 0 shows all",
     right: frozenset[str] | set[str] = frozenset(),
 ) -> None:
     """Write the rows of a result as a table; ``is_cut`` is True if there are more rows.
 
-    Rows that are wider than the terminal are written one column a line, so that no word is broken.
-    The columns ``right`` are aligned to the right in a table.
+    ``hint`` says how the reader gets these. Rows that are wider than the terminal are written one
+    column a line, so that no word is broken. The columns ``right`` are aligned to the right in a
+    table.
     """
     names = [printable(name) for name in columns]
     texts = [[printable(text) for text in row] for row in rows]
@@ -187,7 +189,7 @@ def write_rows(
         page.table(table)
     if is_cut:
         shown = count(len(rows))
-        page.line(f"only the first {shown} rows are shown; --limit 0 shows all")
+        page.line(f"only the first {shown} rows are shown; {hint}")
 
 
 def table_width(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:

@@ -128,6 +128,11 @@ def test_rows_fit_a_terminal_that_becomes_narrower(terminal: Callable[[], Termin
 
 
 def test_statements_come_from_a_pipe(fraud: Path) -> None:
+    cut = CliRunner().invoke(
+        cli, ["sql", "--store", str(fraud)], input="SELECT * FROM range(1001);\n"
+    )
+    hint = "only the first 1,000 rows are shown; 'statestore query --limit 0' shows all"
+    assert cut.stdout.splitlines()[1000:] == ["999", hint]
     lines = "SELECT count(*) AS c\n  FROM per_country;\n\n.tables\nSHOW TABLES"
     done = CliRunner().invoke(cli, ["sql", "--store", str(fraud)], input=lines)
     assert done.exit_code == 0, done.stderr

@@ -223,10 +223,11 @@ class Answered:
     left_out: tuple[LeftOutState, ...] = ()
 
 
-def write_answer(page: Page, answered: Answered) -> None:
-    """Write it as text."""
+def write_answer(page: Page, answered: Answered, hint: str = "--limit 0 shows all") -> None:
+    """Write it as text; ``hint`` says how the reader gets the rows that are not shown."""
     names = [column.name for column in answered.columns]
-    write_rows(page, names, [map(value_text, row) for row in answered.rows], is_cut=answered.is_cut)
+    rows = [map(value_text, row) for row in answered.rows]
+    write_rows(page, names, rows, is_cut=answered.is_cut, hint=hint)
     write_left_out(page, answered.left_out)
 
 

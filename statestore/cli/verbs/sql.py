@@ -33,6 +33,7 @@ A statement ends with a semicolon, and can have several lines.
   .checkpoint N  query another checkpoint or savepoint
   .help          print this text
   .quit          end the shell; so does Ctrl-D"""
+_HINT = "'statestore query --limit 0' shows all"
 _WORDS = (
     *("SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "HAVING", "LIMIT", "JOIN", "LEFT JOIN"),
     *("USING", "ON", "AS", "AND", "OR", "NOT", "IN", "IS NULL", "CASE", "WHEN", "THEN", "ELSE"),
@@ -127,7 +128,8 @@ class _Shell:
             ) as answer:
                 return answered(answer, self._manifest, self._store.url, None)
 
-        write_answer(page(), interruptible(run))  # the terminal can have another width now
+        # The terminal can have another width now.
+        write_answer(page(), interruptible(run), hint=_HINT)
 
 
 def _statements(lines: Iterable[str]) -> Iterator[str]:
