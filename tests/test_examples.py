@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 
 WITH_SPARK = {"3_somebody_elses_checkpoint"}
 SHOW_NOTHING = {"awaitTermination", "cleanup"}
+ANEW = "if the new output is right, store it: make notebooks"
 
 
 def test_there_are_four() -> None:
@@ -69,7 +70,7 @@ def test_a_notebook_shows_what_is_stored_and_cleans_up(path: Path) -> None:
         assert {one.name for one in Path(folder).iterdir()} <= {"i"}
     assert set(FOLDER.iterdir()) == before
     for new, stored in zip(shown(notebook), shown(read(path)), strict=True):
-        assert [masked(text) for text in new] == [masked(text) for text in stored]
+        assert [masked(text) for text in new] == [masked(text) for text in stored], ANEW
     assert any('class="statestore"' in text for texts in shown(notebook) for text in texts)
 
 
