@@ -45,6 +45,10 @@ _SETTINGS = (
     "SET lock_configuration = true",
 )
 
+_QUOTED = 76
+"""The width of a quoted line of a statement."""
+
+_CUT = "..."
 _NESTED = ("struct", "tuple", "map", "list", "array")
 # The ids of types that DuckDB exports to Arrow without changing values.
 _EXACT_IN_ARROW = frozenset(
@@ -154,29 +158,55 @@ def error_text(error: Exception) -> str:
 def error_place(library: ModuleType, connection: Any, sql: str, error: Exception) -> str | None:
     """Return the quoted line of a statement that an error of DuckDB is about, with its carets.
 
-    DuckDB omits it from the errors of relations. So the statement is explained again for it.
+    DuckDB omits it from the errors of relations. So the statement is explained again for it. A long
+    line is shortened, because a terminal would break it, and the carets would be below another
+    word.
     """
     place = _quoted_line(str(error))
-    if place is not None or not isinstance(error, library.Error):
-        return place
+    if place is not None:
+        return _shortened(*place)
+    if not isinstance(error, library.Error):
+        return None
     try:
         connection.execute(f"EXPLAIN\n{sql}")
     except library.Error as explained:
         place = _quoted_line(str(explained))
     if place is None:
         return None
-    number, _, rest = place.removeprefix("LINE ").partition(": ")
-    line, _, carets = rest.partition("\n")
+    line, carets = place
+    number, _, rest = line.removeprefix("LINE ").partition(": ")
     fewer = len(number) - len(str(int(number) - 1))
-    return f"LINE {int(number) - 1}: {line}\n{carets[fewer:]}"
+    return _shortened(f"LINE {int(number) - 1}: {rest}", carets[fewer:])
 
 
-def _quoted_line(text: str) -> str | None:
+def _quoted_line(text: str) -> tuple[str, str] | None:
     lines = text.splitlines()
     for line, carets in pairwise(lines):
         if line.startswith("LINE ") and carets.strip() and not carets.strip("^ "):
-            return f"{line}\n{carets}"
+            return line, carets
     return None
+
+
+def _shortened(line: str, carets: str) -> str:
+    """Return a quoted line and its carets, at most :data:`_QUOTED` wide.
+
+    Both ends of a long line are cut after whole words, if possible.
+    """
+    if len(line) <= _QUOTED:
+        return f"{line}\n{carets}"
+    head, _, text = line.partition(": ")
+    first, last = (place - len(head) - 2 for place in (carets.index("^"), len(carets.rstrip())))
+    room = _QUOTED - len(head) - 2 - 2 * len(_CUT)
+    start = max(0, min(first - room // 3, len(text) - room))
+    stop = start + room
+    if start and (blank := text.find(" ", start, first)) >= 0:
+        start = blank + 1
+    if stop < len(text) and (blank := text.rfind(" ", last, stop)) >= 0:
+        stop = blank
+    before = f"{head}: {_CUT if start else ''}"
+    marks = "^" * (min(last, stop) - first)
+    after = _CUT if stop < len(text) else ""
+    return f"{before}{text[start:stop]}{after}\n{' ' * (len(before) + first - start)}{marks}"
 
 
 def _is_sliced(array: pa.Array) -> bool:

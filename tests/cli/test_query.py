@@ -171,6 +171,10 @@ def test_a_failed_query_leaves_no_file(run: Run, fraud: Path) -> None:
         ("SELECT nothing FROM per_country", 1, "nothing"),
         ("SELECT n,\n  nope(n)\nFROM per_country", 2, "nope(n)"),
         ("\n" * 8 + "SELECT nothing\nFROM per_country", 9, "nothing"),
+        (f"SELECT nothing{', user_id' * 30} FROM per_country", 1, "nothing"),
+        (f"SELECT {'user_id, ' * 30}nothing FROM per_country", 1, "nothing"),
+        (f"SELECT {'n, ' * 30}nothing{', n' * 30} FROM per_country", 1, "nothing"),
+        (f"SELECT{' ' * 60}nothing{' ' * 90}FROM per_country", 1, "nothing"),
     ],
 )
 def test_an_error_shows_its_place(
@@ -183,6 +187,7 @@ def test_an_error_shows_its_place(
     first = carets.index("^")
     assert line[first : first + carets.count("^")] in (marked, marked.partition("(")[0])
     assert line[first:].startswith(marked)
+    assert len(line) <= 80
 
 
 def test_wide_rows_are_written_one_column_a_line() -> None:
