@@ -9,6 +9,7 @@ import shlex
 import shutil
 import tomllib
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
@@ -19,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 import statestore.store
+from docs.python_pages import PYTHON
 from statestore import CheckpointWriter, RestoredCheckpoint, StateStore
 from statestore.cli.main import cli
 from statestore.demo import job, micro_batches, run, story
@@ -281,6 +283,39 @@ def test_methods_that_a_page_calls_are_there() -> None:
     }
     assert len(found) > 30
     assert [one for one in sorted(found) if not is_there(PUBLIC[one[1]], one[2])] == []
+
+
+def classes() -> dict[str, list[type[Any]]]:
+    """Return the classes of the reference by their name."""
+    found: dict[str, list[type[Any]]] = {}
+    for _, packages, objects in PYTHON.values():
+        paths = [f"{package}.{n}" for package in packages for n in import_module(package).__all__]
+        for path in (*paths, *objects):
+            module, _, name = path.rpartition(".")
+            value = getattr(import_module(module), name)
+            if inspect.isclass(value):
+                found.setdefault(name, []).append(value)
+    return found
+
+
+def missing_members(text: str) -> list[str]:
+    """Return the names such as ``StateStore.restore`` in a text that no class has."""
+    of_class = classes()
+    named = re.findall(rf"\b({'|'.join(of_class)})\.([a-z_]\w*)", text)
+    return [
+        f"{name}.{member}"
+        for name, member in named
+        if not any(
+            hasattr(value, member) or member in getattr(value, "__dataclass_fields__", ())
+            for value in of_class[name]
+        )
+    ]
+
+
+def test_members_that_a_page_names_are_there() -> None:
+    named = {page.name: missing_members(page.read_text()) for page in WRITTEN}
+    assert {name: missing for name, missing in named.items() if missing} == {}
+    assert missing_members("`StateStore.expire` and `StateStore.open`") == ["StateStore.expire"]
 
 
 def test_a_method_that_is_not_there_is_found() -> None:
