@@ -186,7 +186,12 @@ def test_the_snapshot_job_hears_of_another_format_before_spark_is_started(
 ) -> None:
     monkeypatch.delattr("jobs.snapshot.session")
     made(tmp_path / "s", "parquet")
-    state = {"uid": "u", "name": "s", "key": ["k"], "source": {"format": "parquet", "path": "p"}}
+    state = {
+        "operator": "u",
+        "state": "s",
+        "key": ["k"],
+        "source": {"format": "parquet", "path": "p"},
+    }
     store = {"url": str(tmp_path / "s"), "table_format": "delta"}
     table = {"parallelism": 2, "store": store, "keyed": [state]}
     settings = from_table(table, SnapshotSettings, where="f.toml")

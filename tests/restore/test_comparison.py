@@ -109,7 +109,7 @@ def option(
 
 def test_without_prices_the_fastest_is_chosen() -> None:
     chosen, why = choose_parallelism([option(2, 9), option(4, 5), option(8, 6)])
-    assert (chosen, why) == (4, "the least expected seconds")
+    assert (chosen, why) == (4, "the least expected time")
 
 
 def test_among_equal_options_the_one_that_moves_least_is_chosen() -> None:
