@@ -6,6 +6,7 @@ about benchmarks is bench/README.md, and the changelog is CHANGELOG.md.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["PYTHON", "on_files", "on_page_content", "on_page_markdown", "pages"]
 
 ROOT = Path(__file__).resolve().parent.parent
+
+SEVERAL = re.compile(r"<code>\(((?:<[^>]+>|\w+Error|,? or |, )+)\)</code>")
 
 # The search ranks a guide above any page that only lists what exists.
 MAIN, GUIDE, OTHER, REFERENCE = 1000.0, 100.0, 1.0, 0.01
@@ -84,8 +87,14 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
 
 
 def on_page_content(html: str, **_: object) -> str:
-    """Return a page without the roles of Sphinx that docstrings use for names."""
-    return ROLE.sub(r"\1", html)
+    """Return a page without Sphinx's roles, and with each error of a list as a name of its own."""
+    return SEVERAL.sub(separated, ROLE.sub(r"\1", html))
+
+
+def separated(errors_in_list: re.Match[str]) -> str:
+    """Return errors such as ``(AError, BError or CError)``, parsed as one name, as single names."""
+    names = re.sub(r"<[^>]+>", "", errors_in_list[1])
+    return re.sub(r"\w+Error", r"<code>\g<0></code>", names)
 
 
 def single_pages() -> Iterator[tuple[str, str]]:
@@ -105,7 +114,7 @@ def error_classes() -> Iterator[str]:
     yield introduction
     yield f"```text\n{dedent(tree)}\n```"
     yield ROLE.sub(r"\1", notes)
-    yield "| error | kind | exit status | |\n| --- | --- | --- | --- |\n" + "\n".join(
+    yield "| error | kind | exit status | meaning |\n| --- | --- | --- | --- |\n" + "\n".join(
         f"| `{one.__name__}` | `{one.kind}` | {one.exit_code} | {said(one)} |"
         for one in family(errors.StateStoreError)
     )

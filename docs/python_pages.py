@@ -89,7 +89,7 @@ def members(names: list[str], page: str, classes: list[tuple[str, str, str]]) ->
             rows.append(f"| [`{name}`]({page}/{name}.md) | {summary(value)} |")
             classes.append((f"reference/{page}/{name}.md", name, class_page(path)))
     if rows:
-        yield "\n".join(["| class | |", "| --- | --- |", *rows])
+        yield "\n".join(["| class | purpose |", "| --- | --- |", *rows])
     for path, value in values.items():
         if not inspect.isclass(value):
             yield f"::: {path}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import os
 import re
@@ -259,6 +260,23 @@ def test_a_parameter_without_type_or_default_is_found() -> None:
     assert untyped(f"{shown}Parameters:</span>{row}</table>", signature) == [
         "['a', '', 'x', 'required']"
     ]
+
+
+RAISED = re.compile(r"Raises:</span>.*?</table>", re.DOTALL)
+
+
+def test_what_a_call_raises_is_a_list_of_errors(site: Path) -> None:
+    """Each name is an error of the library or of Python, and stands for itself."""
+    known = {*errors.__all__, *dir(builtins), "StateStoreError"}
+    unknown, seen = set(), 0
+    for path in (site / "reference").rglob("*.html"):
+        for table in RAISED.findall(path.read_text()):
+            for row in ROW.findall(table):
+                names = re.split(r", | or ", visible(CELL.findall(row)[0]))
+                seen += len(names)
+                unknown |= {f"{path.stem}: {name}" for name in names if name not in known}
+    assert unknown == set()
+    assert seen > 150
 
 
 def test_defaults_are_values_and_not_names_of_the_code(site: Path) -> None:

@@ -654,9 +654,9 @@ class CheckpointWriter:
             The state as the checkpoint will name it.
 
         Raises:
-            InvalidArgumentError: for a state that this checkpoint already has. StateNotFoundError,
-            CheckpointNotFoundError, MalformedManifestError or ParallelismError:
-                if the state cannot be carried.
+            InvalidArgumentError: for a state that this checkpoint already has.
+            StateNotFoundError or CheckpointNotFoundError: if the base or its state does not exist.
+            MalformedManifestError or ParallelismError: if the state cannot be carried.
         """
         return self._carrying.carry(operator, state, base=base)
 
