@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +25,7 @@ from rich.console import Console
 from statestore import StateStore
 from statestore.cli.drawing import UNICODE
 from statestore.cli.output import Page, write_rows
+from statestore.cli.verbs.query import interruptible
 
 Run = Callable[..., Result]
 
@@ -334,3 +338,23 @@ def test_values_of_every_type_are_printed(run: Run, fraud: Path) -> None:
         "83 years 3 months 999 days 00:16:39.999999",
         "24:00:00",
     ]
+
+
+def test_ctrl_c_ends_a_query_at_any_moment() -> None:
+    """Threads switch often, so the signals arrive at many places of the waiting thread."""
+
+    def answer(cancelled: threading.Event) -> bool:
+        os.kill(os.getpid(), signal.SIGINT)
+        return cancelled.wait(60)
+
+    usual = sys.getswitchinterval()
+    begun = time.monotonic()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(60):
+            with pytest.raises(KeyboardInterrupt):
+                interruptible(answer)
+    finally:
+        sys.setswitchinterval(usual)
+    assert time.monotonic() - begun < 50
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,6 +41,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_POLL_SECONDS = 0.05
 _TABLE = "table"
 _SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".arrow": "arrow"}
 
@@ -165,19 +168,37 @@ def answered(answer: Any, manifest: Manifest, url: str, limit: int | None) -> An
 
 
 def interruptible(function: Callable[[threading.Event], T]) -> T:
-    """Return the function's result; cancel it on Ctrl-C.
+    """Return the function's result; on Ctrl-C, cancel it and raise KeyboardInterrupt when it ends.
 
     It runs in another thread, because Python handles Ctrl-C only after DuckDB returns to the main
-    thread.
+    thread. There the signal is only recorded: an exception at any place could leave a lock locked,
+    and then the command would wait forever.
     """
     cancelled = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
+    signals: list[int] = []
+    with _recorded_interrupts(signals), ThreadPoolExecutor(1) as pool:
         result = pool.submit(function, cancelled)
-        try:
-            return result.result()
-        except KeyboardInterrupt:
-            cancelled.set()
-            raise
+        while not result.done():
+            wait([result], _POLL_SECONDS)
+            if signals:
+                cancelled.set()
+    if signals:
+        raise KeyboardInterrupt
+    return result.result()
+
+
+@contextmanager
+def _recorded_interrupts(signals: list[int]) -> Iterator[None]:
+    """Append each Ctrl-C to a list, unless the process ignores it. Other threads get no signals."""
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda number, frame: signals.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _first(answer: Any, limit: int) -> tuple[tuple[tuple[Any, ...], ...], bool]:
