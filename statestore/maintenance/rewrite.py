@@ -35,7 +35,7 @@ from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
 from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.restore.lookup import key_batch, key_group_of
 from statestore.rows.delete_markers import clear_deletes
-from statestore.rows.key_group_runs import check_and_sort, key_groups_of
+from statestore.rows.key_group_runs import check_and_sort, key_groups_of, take_rows
 from statestore.rows.matching import matching_positions
 from statestore.rows.null_keys import NullKeys
 from statestore.rows.python_values import table_of_dicts
@@ -211,7 +211,7 @@ class _Rewriter:
         state = self._entry.state
         put = [self._changes.put[group] for group in groups if group in self._changes.put]
         self._added += sum(rows.num_rows for rows in put)
-        gone: list[pa.Table] = []
+        gone = _GoneRows(state, self._examples.room)
         streams = [
             self._unchanged_rows(span, groups, gone),
             sorted_pieces(put, state, self._memory_bytes),
@@ -221,15 +221,14 @@ class _Rewriter:
         for piece in align_streams(streams, names):
             rows = pa.concat_tables([rows for rows in piece.rows if rows is not None])
             yield clear_deletes(rows) if are_changes(state) else rows
-        empty = restored_schema(state.schema).empty_table()
-        self._examples.add(*(pa.concat_tables([empty, *rows]) for rows in (gone, put)))
+        self._examples.add(*gone.compared_with(put))
 
     def _unchanged_rows(
-        self, span: KeyGroupRange, groups: tuple[int, ...], gone: list[pa.Table]
+        self, span: KeyGroupRange, groups: tuple[int, ...], gone: _GoneRows
     ) -> Iterator[pa.Table]:
         """Yield the stored rows of a file that are neither deleted nor replaced, sorted.
 
-        The replaced rows are added to ``gone``, and some of the deleted rows, as examples.
+        The other rows are added to ``gone``.
         """
         state, changes = self._entry.state, self._changes
         deleted = [batch for group in groups for batch in changes.deleted.get(group, ())]
@@ -247,12 +246,46 @@ class _Rewriter:
                 self._removed += out.num_rows
                 if identities is not None:  # a row that is put again is a changed row
                     out, again = _split(out, state.identity, identities)
-                    gone.append(again)
-                gone.append(out.slice(0, self._examples.room))
+                    gone.add_replaced(again)
+                gone.add_deleted(out)
             if identities is not None:
                 rows, out = _split(rows, state.identity, identities)
-                gone.append(out)
+                gone.add_replaced(out)
             yield rows
+
+
+class _GoneRows:
+    """The stored rows of some key groups that an edit deletes or replaces.
+
+    Only the first of them are in memory, as examples, and the identities of the replaced rows.
+    """
+
+    def __init__(self, state: KeyedState, room: int) -> None:
+        self._state, self._room = state, room
+        self._deleted = self._replaced = restored_schema(state.schema).empty_table()
+        self._hidden = self._replaced.select(state.identity)
+
+    def add_deleted(self, rows: pa.Table) -> None:
+        """Add rows whose key is deleted."""
+        first = self._first(rows, self._deleted)
+        self._deleted = pa.concat_tables([self._deleted, first])
+
+    def add_replaced(self, rows: pa.Table) -> None:
+        """Add rows with the identity of a new row."""
+        first = self._first(rows, self._replaced)
+        others = rows.slice(first.num_rows).select(self._state.identity)
+        self._replaced = pa.concat_tables([self._replaced, first])
+        self._hidden = pa.concat_tables([self._hidden, others])
+
+    def compared_with(self, put: Sequence[pa.Table]) -> tuple[pa.Table, pa.Table]:
+        """Return the examples, and the new rows that replace none or one of them."""
+        new = pa.concat_tables([restored_schema(self._state.schema).empty_table(), *put])
+        shown, _ = _split(new, self._state.identity, self._hidden)
+        return pa.concat_tables([self._replaced, self._deleted]), shown
+
+    def _first(self, rows: pa.Table, known: pa.Table) -> pa.Table:
+        """Return a copy of the rows for which there is room; a slice keeps the memory of all."""
+        return take_rows(rows, np.arange(min(rows.num_rows, self._room - known.num_rows)))
 
 
 def with_files(
@@ -278,7 +311,7 @@ def _split(rows: pa.Table, names: Sequence[str], gone: pa.Table) -> tuple[pa.Tab
     """Return the rows without these values in these columns, and the ones with them."""
     places, _ = matching_positions(rows.select(names), gone.select(names))
     if not len(places):
-        return rows, rows.slice(0, 0)
+        return rows, rows.schema.empty_table()
     kept = np.ones(rows.num_rows, np.bool_)
     kept[places] = False
     return rows.filter(pa.array(kept)), rows.filter(pa.array(~kept))

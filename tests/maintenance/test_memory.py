@@ -80,8 +80,11 @@ store.maintenance.rekey("u", "s", hash_scheme="flink-sql", checkpoint="latest")"
     "salvage": """store.maintenance.salvage("latest")""",
 }
 
-ONE_OF_A_KIND = ("snapshot", "changes", "get", "verify", "flink export", "compact", "purge")
-"""Write, merge, find, read, convert, fold and rewrite rows, in each run."""
+ONE_OF_A_KIND = (
+    *("snapshot", "changes", "get", "verify", "flink export", "compact", "edit"),
+    "purge",
+)
+"""Write, merge, find, read, convert, fold, correct and rewrite rows, in each run."""
 
 SCRIPT = """
 import ctypes, json, sys
