@@ -6,13 +6,16 @@ The packages of an extra are hidden from a process of its own: the tests' enviro
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from statestore.errors import MissingDependencyError
 from statestore.extras import install_hint, needs_extra
@@ -313,3 +316,13 @@ def test_an_environment_without_pip_is_uvs(
     monkeypatch.setattr("statestore.extras.find_spec", lambda name: None)
     expected = f"uv pip install --python /env/bin/python '{tmp_path}[ui]'"
     assert install_hint("ui") == expected
+
+
+def test_locked_packages_accept_the_oldest_python() -> None:
+    """The lock file is resolved by one Python, and installed by any that is supported."""
+    lock = (ROOT / "requirements.lock").read_text()
+    names = re.findall("^([^ #=]+)==", lock, re.MULTILINE)
+    pythons = {name: metadata(name)["Requires-Python"] or "" for name in names}
+    assert len(names) > 100
+    newer = {name for name, python in pythons.items() if "3.11.0" not in SpecifierSet(python)}
+    assert newer == set()
