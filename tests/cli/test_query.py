@@ -347,7 +347,7 @@ def test_ctrl_c_ends_a_query_at_any_moment() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         return cancelled.wait(60)
 
-    usual = sys.getswitchinterval()
+    usual, handler = sys.getswitchinterval(), signal.getsignal(signal.SIGINT)
     begun = time.monotonic()
     sys.setswitchinterval(1e-6)
     try:
@@ -357,4 +357,4 @@ def test_ctrl_c_ends_a_query_at_any_moment() -> None:
     finally:
         sys.setswitchinterval(usual)
     assert time.monotonic() - begun < 50
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler

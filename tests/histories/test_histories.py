@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import Phase
@@ -42,7 +43,10 @@ def broken_ages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def broken_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     """Manifests of expired checkpoints stay."""
-    monkeypatch.setattr(gc, "_without_files", lambda *_: ())
+    of = gc._ExpiredFiles.of
+    monkeypatch.setattr(
+        gc._ExpiredFiles, "of", lambda *given: replace(of(*given), without_files=())
+    )
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,9 @@ state = "offsets"
 mode = "split"
 [operator_state.source]
 group_by = ["topic", "partition"]
-select = ["topic", "partition", "max(offset) + 1 AS offset"]{KAFKA.replace("{state}", "operator")}
+select = [
+    "topic", "partition", "max(offset) + 1 AS offset"
+]{KAFKA.replace("{state}", "operator_state")}
 """
 RESTORE = f"""
 parallelism = {NEW_PARALLELISM}
