@@ -26,8 +26,8 @@ pytestmark = pytest.mark.slow
 
 
 LARGE = (
-    *("changes", "collect", "command", "delta", "processes", "purge", "purge_delta", "rekey"),
-    "upgrade",
+    *("changes", "claims", "collect", "command", "copy", "delta", "edit_sql", "processes"),
+    *("purge", "purge_delta", "rekey", "upgrade"),
 )
 """Programs whose cuts take longer than a few seconds."""
 SMALL = sorted(set(subjects.SUBJECTS) - set(LARGE))
