@@ -46,8 +46,15 @@ def width_of(names: Sequence[str], state: KeyedState, subject: str = "a delete")
     """Return the number of identity columns that a delete with these columns names.
 
     Value columns are ignored. Raises InvalidArgumentError unless the columns are the key, the key
-    with its namespace, or the whole identity.
+    with its namespace, or the whole identity, and for a column that the state lacks: a misspelled
+    entry column would delete all entries of the key.
     """
+    unknown = [name for name in names if name not in {KEY_GROUP, *state.schema.names}]
+    if unknown:
+        raise InvalidArgumentError(
+            f"{subject} of {state} has the column {unknown[0]!r}, which the state lacks; its "
+            f"columns are ({state.schema})"
+        )
     for width in reversed(delete_widths(state)):
         wanted = state.identity[:width]
         if all(name in names for name in wanted):

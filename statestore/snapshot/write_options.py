@@ -29,7 +29,7 @@ class Changes:
             namespace and entry columns, or is new.
         deletes: rows to delete. A key deletes all rows of the key. A key and namespace deletes the
             rows of both. A row that also has the entry columns deletes one list element, map entry
-            or timer. Other columns are ignored. A list of dictionaries may mix the three.
+            or timer. Value columns are ignored. A list of dictionaries may mix the three.
         cleared: deletes of keys that upserts of the same checkpoint may write again.
     """
 
