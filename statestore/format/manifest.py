@@ -413,8 +413,10 @@ def _not_found_text(manifest: Manifest, uid: str, name: str) -> str:
     for entry in manifest.entries:
         if (entry.state.uid, entry.state.name) == (uid, name):
             sort = "keyed" if isinstance(entry, KeyedEntry) else "operator"
+            method = "keyed" if sort == "keyed" else "operator_state"
             return (
-                f"{name!r} of operator {uid!r} in {where} is {sort} state; read it with .{sort}(…)"
+                f"{name!r} of operator {uid!r} in {where} is {sort} state; in Python, read it "
+                f"with .{method}(…)"
             )
     states = (e.state.name for e in manifest.entries if e.state.uid == uid)
     return f"no state {name!r} in operator {uid!r} of {where}; it has {_names(states)}"
