@@ -18,9 +18,11 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
+from statestore.catalog.catalog import refuse_inside_store
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.restore.row_files import json_value
 from statestore.rows.python_values import display_values
+from statestore.storage import open_storage
 
 __all__ = ["RESULT_FORMATS", "write_result"]
 
@@ -31,7 +33,8 @@ def write_result(answer: pa.RecordBatchReader, form: str, to: Path | IO[bytes], 
     """Write the rows of an answer to a new file, or to a stream; return their number.
 
     ``limit`` is the maximum number of rows; 0 for all. Raises InvalidArgumentError if the file
-    exists, or for a result that the format cannot have; StorageError if the file cannot be written.
+    exists or would be inside a store, or for a result that the format cannot have; StorageError if
+    the file cannot be written.
     """
     rows = pa.RecordBatchReader.from_batches(answer.schema, _limited(answer, limit))
     if not isinstance(to, Path):
@@ -52,6 +55,7 @@ def _limited(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.Recor
 @contextmanager
 def _new_file(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file that gets its name when the block ends without an error."""
+    refuse_inside_store(open_storage(str(path)), "the file")
     if path.exists():
         raise InvalidArgumentError(f"{path} exists; remove it, or choose another name")
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")

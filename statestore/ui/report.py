@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from statestore.catalog.catalog import refuse_inside_store
 from statestore.errors import InvalidArgumentError
 from statestore.extras import needs_extra
 from statestore.restore.row_files import Progress
+from statestore.storage import open_storage
 from statestore.store import StateStore
 from statestore.ui.pages import render_template, static
 from statestore.ui.report_parts import Section, collect_sections, left_out_of
@@ -54,8 +56,10 @@ def write_report(
     which the rows of both are read. ``progress`` receives the number of finished parts and the
     total.
 
-    Raises InvalidArgumentError if the file cannot be written, and the errors of the parts.
+    Raises InvalidArgumentError if the file cannot be written or is inside a store, and the errors
+    of the parts.
     """
+    refuse_inside_store(open_storage(to), "the report")
     sections = collect_sections(store, which, against, progress)
     text, left_out = _fit(store.url, sections)
     return Report(_write(Path(to), text), left_out)

@@ -159,6 +159,13 @@ def test_an_impossible_file_is_refused(
     assert Path("there.csv").read_text() == "mine"
 
 
+def test_a_file_inside_a_store_is_refused(run: Run, fraud: Path) -> None:
+    """A garbage collection could delete it, and its name could be one of the store's."""
+    done = run("query", "SELECT 1 AS a", "--to", str(fraud / "rows.csv"), "--store", fraud)
+    assert (done.exit_code, "is inside the store" in done.stderr) == (2, True)
+    assert not (fraud / "rows.csv").exists()
+
+
 def test_a_failed_query_leaves_no_file(run: Run, fraud: Path) -> None:
     sql = "SELECT error('stop') FROM per_country"
     done = run("query", sql, "--to", "rows.json", "--store", fraud)

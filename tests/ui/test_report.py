@@ -179,6 +179,8 @@ def test_a_report_into_a_missing_folder_is_refused(store: StateStore, tmp_path: 
         InvalidArgumentError, match=r"cannot write .*/no/report\.html: No such file"
     ):
         write_report(store, str(tmp_path / "no" / "report.html"))
+    with pytest.raises(InvalidArgumentError, match=r"is inside the store .*/store, whose"):
+        write_report(store, str(tmp_path / "store" / "statestore.json"))
     (tmp_path / "folder").mkdir()
     with pytest.raises(InvalidArgumentError, match="cannot write"):
         write_report(store, str(tmp_path / "folder"))
