@@ -88,11 +88,12 @@ class EditedState:
     ``new_checkpoint_id`` is None if no checkpoint was made: in a dry run, or if nothing would
     change in an edit of single keys. ``how`` is keys, rows or sql. ``files`` and ``size_bytes``
     count the rewritten files, or in a dry run the files that would be replaced. ``rows_before`` and
-    ``rows_after`` are the rows in the state's files, in base and changes together. ``deleted`` and
-    ``put`` count rows; a row that was put may have replaced another. ``examples`` are the first
-    changed rows, each with ``a``, the row before, and ``b``, the row after. An edit with all rows
-    has neither numbers nor examples. ``left_out`` lists the state that the checkpoint lacks of its
-    source, before and after the edit.
+    ``rows_after`` are the rows in the state's files, in base and changes together.
+    ``changed_rows_before`` of the rows before are changes, which an edit merges into the files that
+    it rewrites. ``deleted`` and ``put`` count rows; a row that was put may have replaced another.
+    ``examples`` are the first changed rows, each with ``a``, the row before, and ``b``, the row
+    after. An edit with all rows has neither numbers nor examples. ``left_out`` lists the state that
+    the checkpoint lacks of its source, before and after the edit.
     """
 
     store: str
@@ -103,6 +104,7 @@ class EditedState:
     state: str
     how: str
     rows_before: int
+    changed_rows_before: int
     rows_after: int
     deleted: int
     put: int
@@ -168,6 +170,7 @@ def edit(
         state=name,
         how=wanted.how,
         rows_before=entry.rows,
+        changed_rows_before=entry.changed_rows,
         rows_after=changed.rows,
         deleted=changed.deleted,
         put=changed.put,

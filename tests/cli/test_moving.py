@@ -170,6 +170,19 @@ def test_an_edit_reports_the_changes(run: Run, damaged: Path) -> None:
     assert "199 before, 7 after" in sql.stdout
 
 
+def test_an_edit_tells_merged_changes_from_deleted_rows(run: Run, tmp_path: Path) -> None:
+    store = StateStore.open(str(tmp_path / "s"), compaction=None)
+    with store.snapshot(parallelism=1) as checkpoint:
+        rows = [{"k": number, "v": 0} for number in range(9)]
+        checkpoint.write_keyed("u", "n", rows, key="k", max_parallelism=1)
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.write_changes("u", "n", [{"k": 1, "v": 1}, {"k": 2, "v": 1}])
+    words = ("edit", "--operator", "u", "--state", "n", "--key", "3", "--set", "v=5")
+    done = run(*words, "--store", store.url)
+    assert "rows         11 before, 9 after" in done.stdout
+    assert "2 of the rows before were changes, which rewritten files have merged" in done.stdout
+
+
 def test_set_changes_one_column_and_shows_the_row(run: Run, damaged: Path) -> None:
     words = ("edit", *TOTALS, "--key", "u3", "--set", "total=9007199254740993", "--store", damaged)
     before = document(run("get", "u3", *TOTALS, "--store", damaged, "--output", "json"))

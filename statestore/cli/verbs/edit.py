@@ -167,6 +167,11 @@ def write_edited(page: Page, edited: EditedState) -> None:
         )
     before, after = count(edited.rows_before), count(edited.rows_after)
     page.line(f"  rows         {before} before, {after} after")
+    if edited.changed_rows_before:
+        page.line(
+            f"               {count(edited.changed_rows_before)} of the rows before were changes, "
+            "which rewritten files have merged"
+        )
     if edited.how != "rows":
         page.line(f"  changed      {count(edited.deleted)} deleted, {count(edited.put)} put")
     verb = "to replace" if edited.dry_run else "written   "
