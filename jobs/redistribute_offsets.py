@@ -40,6 +40,7 @@ from jobs.kafka import check, summary, table
 from jobs.metrics import Listeners
 from jobs.settings import OffsetsSettings
 from statestore import StateStore
+from statestore.catalog.catalog import refuse_inside_store
 from statestore.format.manifest import Manifest
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.sources.offsets import (
@@ -48,6 +49,7 @@ from statestore.sources.offsets import (
     per_subtask_offsets,
     starting_offsets_json,
 )
+from statestore.storage import LocalStorage
 
 __all__ = ["main", "redistribute_offsets"]
 
@@ -75,7 +77,10 @@ def redistribute_offsets(
         report["kafka"] = kafka.report
     if settings.check_only:
         return report | {"check_only": True}
-    for path, text in _files(settings, report, new):
+    files = [*_files(settings, report, new)]
+    for path, _ in files:
+        refuse_inside_store(LocalStorage(path), "the file")
+    for path, text in files:
         write_file(path, text)
         progress(f"written: {path}")
     if kafka is not None and kafka.group is not None:

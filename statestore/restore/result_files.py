@@ -22,7 +22,7 @@ from statestore.catalog.catalog import refuse_inside_store
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.restore.row_files import json_value
 from statestore.rows.python_values import display_values
-from statestore.storage import open_storage
+from statestore.storage import LocalStorage
 
 __all__ = ["RESULT_FORMATS", "write_result"]
 
@@ -55,7 +55,7 @@ def _limited(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.Recor
 @contextmanager
 def _new_file(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file that gets its name when the block ends without an error."""
-    refuse_inside_store(open_storage(str(path)), "the file")
+    refuse_inside_store(LocalStorage(str(path)), "the file")
     if path.exists():
         raise InvalidArgumentError(f"{path} exists; remove it, or choose another name")
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")

@@ -19,7 +19,7 @@ from statestore.catalog.catalog import refuse_inside_store
 from statestore.errors import InvalidArgumentError
 from statestore.extras import needs_extra
 from statestore.restore.row_files import Progress
-from statestore.storage import open_storage
+from statestore.storage import LocalStorage
 from statestore.store import StateStore
 from statestore.ui.pages import render_template, static
 from statestore.ui.report_parts import Section, collect_sections, left_out_of
@@ -59,7 +59,7 @@ def write_report(
     Raises InvalidArgumentError if the file cannot be written or is inside a store, and the errors
     of the parts.
     """
-    refuse_inside_store(open_storage(to), "the report")
+    refuse_inside_store(LocalStorage(to), "the report")
     sections = collect_sections(store, which, against, progress)
     text, left_out = _fit(store.url, sections)
     return Report(_write(Path(to), text), left_out)

@@ -112,6 +112,15 @@ def test_the_files(run_job: RunJob, tmp_path: Path) -> None:
     )
 
 
+def test_a_file_inside_a_store_is_refused_before_any_is_written(
+    run_job: RunJob, store: StateStore, tmp_path: Path
+) -> None:
+    files = f'[files]\nper_subtask = "{{here}}/all.json"\nstarting_offsets = "{store.url}/s.json"'
+    done = run_job(main, SETTINGS + files)
+    assert (done.code, "is inside the store" in done.err) == (2, True)
+    assert not (tmp_path / "all.json").exists()
+
+
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize(
     ("change", "code", "message"),
