@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from numbers import Integral, Real
@@ -61,8 +61,7 @@ def _checked(function: Callable[P, R], name: str) -> Callable[P, R]:
         for parameter, check in checks.items():
             if parameter in arguments and not check.holds(arguments[parameter]):
                 raise InvalidArgumentError(
-                    f"{name}: {parameter} must be of type {check.text}, not "
-                    f"{type(arguments[parameter]).__name__}"
+                    f"{name}: {check.problem(parameter, arguments[parameter])}"
                 )
         return function(*args, **kwargs)
 
@@ -83,10 +82,18 @@ def checked_methods(cls: C) -> C:
 
 @dataclass(frozen=True)
 class _Parameter:
-    """The check for a parameter, and its type as text for messages."""
+    """The check for a parameter, and its type."""
 
     holds: Check
-    text: str
+    annotation: Any
+
+    def problem(self, name: str, value: Any) -> str:
+        """Return what is wrong with a value that does not pass the check.
+
+        Of a list, tuple or mapping, this is the first wrong element, and its place.
+        """
+        place, annotation, wrong = _first_wrong(self.annotation, value, name)
+        return f"{place} must be of type {_text(annotation)}, not {type(wrong).__name__}"
 
 
 def _checks(function: Callable[..., Any], signature: inspect.Signature) -> dict[str, _Parameter]:
@@ -99,7 +106,7 @@ def _checks(function: Callable[..., Any], signature: inspect.Signature) -> dict[
         annotation = _evaluate(parameter.annotation, names)
         check = _check_of(annotation)
         if check is not None:
-            checks[name] = _Parameter(check, _text(annotation))
+            checks[name] = _Parameter(check, annotation)
     return checks
 
 
@@ -217,3 +224,51 @@ def _iterable_check(expected: type, element: Check | None) -> Check:
         return element is None or not isinstance(value, Collection) or all(map(element, value))
 
     return check
+
+
+def _first_wrong(annotation: Any, value: Any, place: str) -> tuple[str, Any, Any]:
+    """Return the place, the type and the value of the first part that is not of its type.
+
+    ``value`` is not of the type ``annotation``. If it is a collection of the right kind, the part
+    is an element of it, at any depth, and otherwise the value itself.
+    """
+    origin, parts = get_origin(annotation), get_args(annotation)
+    itself = (place, annotation, value)
+    if origin in (Union, types.UnionType):
+        found = [_first_wrong(part, value, place) for part in parts]
+        return next((wrong for wrong in found if wrong[0] != place), itself)
+    for part, element, at in _elements(origin, parts, value, place):
+        check = _check_of(part)
+        if check is not None and not check(element):
+            return _first_wrong(part, element, at)
+    return itself
+
+
+def _elements(
+    origin: Any, parts: Sequence[Any], value: Any, place: str
+) -> Iterator[tuple[Any, Any, str]]:
+    """Yield the elements of a collection of the type ``origin``: type, value and place of each.
+
+    A value of another kind has no elements.
+    """
+    if not isinstance(origin, type):
+        return
+    if issubclass(origin, Mapping):
+        if isinstance(value, Mapping):
+            for key, item in value.items():
+                yield parts[0], key, f"a key of {place}"
+                yield parts[1], item, f"{place}[{key!r:.80}]"
+    elif issubclass(origin, tuple):
+        if isinstance(value, tuple | list) and len(value) == len(parts):
+            for index, (part, element) in enumerate(zip(parts, value, strict=True)):
+                yield part, element, f"{place}[{index}]"
+    elif issubclass(origin, Iterable) and isinstance(value, origin):
+        is_text = isinstance(value, str | bytes | bytearray)
+        if isinstance(value, Collection) and not is_text:
+            for index, element in enumerate(value):
+                is_ordered = isinstance(value, Sequence)
+                yield (
+                    parts[0],
+                    element,
+                    f"{place}[{index}]" if is_ordered else f"an element of {place}",
+                )

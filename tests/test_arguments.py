@@ -86,8 +86,27 @@ def test_what_is_of_the_type_goes_through(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n, vs in BAD.items() for v in vs])
 def test_what_is_not_is_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"^takes: {name} must be of type .*, not "):
+    place = rf"(a key of |an element of )?{name}(\[.*\])?"
+    with pytest.raises(InvalidArgumentError, match=f"^takes: {place} must be of type .*, not "):
         takes(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("names", ["a", 1], "names[1] must be of type str, not int"),
+        ("names", 1, "names must be of type str | Sequence[str], not int"),
+        ("hosts", {"a": 1, "b": "c"}, "hosts['b'] must be of type int, not str"),
+        ("hosts", {"a": 1, 2: 3}, "a key of hosts must be of type str, not int"),
+        ("some", {"a"}, "an element of some must be of type int, not str"),
+        ("pairs", [("a", []), ("b", [], 1)], "pairs[1] must be of type tuple[str, Sequence[~T]]"),
+        ("pairs", [("a", []), (3, [])], "pairs[1][0] must be of type str, not int"),
+    ],
+)
+def test_a_wrong_element_is_named_with_its_place(name: str, value: Any, message: str) -> None:
+    with pytest.raises(InvalidArgumentError) as raised:
+        takes(**{name: value})
+    assert str(raised.value).startswith(f"takes: {message}")
 
 
 @pytest.mark.parametrize(

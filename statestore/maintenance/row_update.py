@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from statestore.arguments import checked_fields
 from statestore.errors import InvalidArgumentError
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import reads_of
@@ -24,14 +25,18 @@ from statestore.storage import Storage
 __all__ = ["RowUpdate", "updated_rows"]
 
 
+@checked_fields
 @dataclass(frozen=True, kw_only=True)
 class RowUpdate:
     """New values of some columns, for all rows of ``keys`` that have the values in ``where``.
 
     Attributes:
-    keys: the keys, each in the form of a lookup: a value, or a tuple for several key columns.
-    values: the new values, by column. Identity columns cannot change.
-    where: the values that a row must have to be updated, by column; by default none.
+        keys: the keys, each in the form of a lookup: a value, or a tuple for several key columns.
+        values: the new values, by column. Identity columns cannot change.
+        where: the values that a row must have to be updated, by column; by default none.
+
+    Raises:
+        InvalidArgumentError: for a value of another type, such as one key instead of a list.
     """
 
     keys: Sequence[Any]

@@ -277,6 +277,19 @@ def test_an_invalid_update_is_refused(store: StateStore, update: RowUpdate, mess
     assert store.checkpoints() == (1,)
 
 
+def test_the_keys_of_an_update_are_a_list() -> None:
+    """A text alone would be read as one key for each of its letters."""
+    keys: Any = "u1"
+    with pytest.raises(InvalidArgumentError, match=r"RowUpdate: keys must be of type Sequence"):
+        RowUpdate(keys=keys, values={"v": 1})
+
+
+def test_the_first_wrong_row_to_put_is_named(store: StateStore) -> None:
+    put: Any = [{"k": "u1", "v": 1}, "u2"]
+    with pytest.raises(InvalidArgumentError, match=r"put\[1\] must be of type Mapping.*not str"):
+        store.maintenance.edit("u", "n", put=put)
+
+
 def test_a_row_cannot_be_put_and_updated(store: StateStore) -> None:
     update = RowUpdate(keys=["u1", "u2"], values={"v": 9})
     with pytest.raises(InvalidArgumentError, match="puts a row and updates the same row"):
