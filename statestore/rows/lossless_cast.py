@@ -42,6 +42,7 @@ _EPOCH, _INSTANT = datetime(1970, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)
 _MICRO = timedelta(microseconds=1)
 _MOST_EXPONENT = 400
 """No column type has numbers with more digits than this."""
+_MOST_SHOWN_DIGITS = 30
 
 
 class UnfitError(Exception):
@@ -134,28 +135,26 @@ def is_list(value: Any) -> bool:
 
 
 def _integer(value: Any, data_type: pa.DataType) -> int:
-    if isinstance(value, float | Decimal) and _is_finite(value) and _is_small(value):
-        number = int(value)
-        if number != value:
-            reason = f"it would become {number}; store fractions as double or decimal"
-            raise UnfitError(value, arrow_type_text(data_type), reason)
-    elif isinstance(value, int) and not isinstance(value, bool):
-        number = int.__index__(value)
-    else:
-        raise _wrong_type_error(value, data_type)
+    _refuse_other_types(value, data_type)
+    _refuse_infinite(value, data_type)
     most = 1 << (data_type.bit_width - 1)
-    if not -most <= number < most:
+    if not _is_small(value) or not -most - 1 < value < most:
         raise UnfitError(
             value, arrow_type_text(data_type), f"the type's range is {-most}..{most - 1}"
         )
+    number = int(value)
+    if number != value:
+        reason = f"it would become {number}; store fractions as double or decimal"
+        raise UnfitError(value, arrow_type_text(data_type), reason)
     return number
 
 
 def _double(value: Any, data_type: pa.DataType) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        raise _wrong_type_error(value, data_type)
+    _refuse_other_types(value, data_type)
     if isinstance(value, Decimal) and value.is_nan():
-        raise _wrong_type_error(value, data_type)
+        raise UnfitError(
+            value, arrow_type_text(data_type), "a NaN of a decimal has no double; pass float('nan')"
+        )
     try:
         number = float(value)
         if data_type == pa.float32():
@@ -168,15 +167,44 @@ def _double(value: Any, data_type: pa.DataType) -> float:
         isinstance(value, float) and data_type == pa.float32() and (number != 0) is (value != 0)
     )
     if number != value and value == value and not is_near:  # NaN comes out as NaN
-        raise UnfitError(value, arrow_type_text(data_type), f"it would become {number!r}")
+        reason = f"it would become {_exact_text(number)}"
+        if isinstance(value, Decimal):
+            reason += f"; to store the nearest value, pass the float {number!r}"
+        raise UnfitError(value, arrow_type_text(data_type), reason)
     return number
 
 
 def _decimal(value: Any, data_type: pa.DataType) -> Decimal:
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        raise _wrong_type_error(value, data_type)
-    if not _is_finite(value):
-        raise _wrong_type_error(value, data_type)
+    _refuse_other_types(value, data_type)
+    _refuse_infinite(value, data_type)
+    try:
+        return _exact_decimal(value, data_type)
+    except UnfitError as error:
+        if isinstance(value, float) and _fits_decimal(Decimal(repr(value)), data_type):
+            text = repr(value)
+            reason = (
+                f"as a float it is exactly {_exact_text(value)}, and not {text}; pass "
+                f"Decimal({text!r})"
+            )
+            raise UnfitError(value, error.type_text, reason) from None
+        raise
+
+
+def _fits_decimal(value: Decimal, data_type: pa.DataType) -> bool:
+    try:
+        _exact_decimal(value, data_type)
+    except UnfitError:
+        return False
+    return True
+
+
+def _exact_text(value: float) -> str:
+    """Return all digits of a float, or the first ones of many."""
+    text = str(Decimal(value))
+    return text if len(text) <= _MOST_SHOWN_DIGITS else f"{text[:_MOST_SHOWN_DIGITS]}…"
+
+
+def _exact_decimal(value: float | Decimal, data_type: pa.DataType) -> Decimal:
     sign, digits, exponent = Decimal(value).as_tuple()
     assert isinstance(exponent, int)
     unscaled = int(Decimal((0, digits, 0)))  # Python does not parse text with this many digits
@@ -327,6 +355,18 @@ def _pairs(value: Any, text: str) -> Iterable[Any]:
     ):
         return value
     raise UnfitError(value, text, "pass a dictionary or a list of pairs")
+
+
+def _refuse_other_types(value: Any, data_type: pa.DataType) -> None:
+    """Refuse any value except a number; a boolean does not count as one."""
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise _wrong_type_error(value, data_type)
+
+
+def _refuse_infinite(value: float | Decimal, data_type: pa.DataType) -> None:
+    if not _is_finite(value):
+        text = arrow_type_text(data_type)
+        raise UnfitError(value, text, "the type has neither NaN nor infinity; pass None for null")
 
 
 def _is_finite(value: float | Decimal) -> bool:

@@ -354,3 +354,34 @@ def test_values_without_a_common_type_are_refused(values: list[Any]) -> None:
     """The message names the column."""
     with pytest.raises(InvalidArgumentError, match="values of 'a' do not have one type"):
         table_of_dicts([{"a": value} for value in values], None)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "reason"),
+    [
+        (1.1, pa.decimal128(10, 2), r"exactly 1\.1000000000000000888.*…, and not 1\.1; pass D"),
+        (1.125, pa.decimal128(10, 2), "it has more decimal places than the type$"),
+        (0.1 + 0.2, pa.decimal128(10, 2), "it has more decimal places than the type$"),
+        (1e30, pa.decimal128(10, 2), "it has more digits than the type$"),
+        (math.nan, pa.decimal128(10, 2), "neither NaN nor infinity; pass None for null$"),
+        (math.inf, pa.int64(), "neither NaN nor infinity; pass None for null$"),
+        (Decimal("NaN"), pa.int64(), "neither NaN nor infinity; pass None for null$"),
+        (Decimal("1E+999999"), pa.int64(), r"the type's range is -9223372036854775808\.\."),
+        (128.5, pa.int8(), r"the type's range is -128\.\.127"),
+        (127.5, pa.int8(), "it would become 127; store fractions"),
+        (-128.5, pa.int8(), "it would become -128; store fractions"),
+        (Decimal("0.1"), pa.float64(), r"become 0\.100000000000000005.*…; .* pass the float 0\.1$"),
+        (2**53 + 1, pa.float64(), "it would become 9007199254740992$"),
+        (Decimal("NaN"), pa.float64(), r"pass float\('nan'\)$"),
+        (True, pa.decimal128(10, 2), "a value of Python type bool does not fit$"),
+    ],
+)  # fmt: skip
+def test_the_reason_for_a_number_is_its_own(value: Any, kind: pa.DataType, reason: str) -> None:
+    """A float is not the decimal that Python prints for it, unless the two are equal."""
+    with pytest.raises(InvalidArgumentError, match=reason):
+        column_of([value], kind, name="v")
+
+
+def test_a_float_that_is_exactly_a_decimal_is_accepted() -> None:
+    column = column_of([0.25, 2.0, -0.5], pa.decimal128(10, 2), name="v")
+    assert column.to_pylist() == [Decimal("0.25"), Decimal("2.00"), Decimal("-0.50")]
