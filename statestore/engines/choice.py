@@ -29,6 +29,7 @@ from statestore.keys.ranges import Assignment
 from statestore.layers.base_comparison import BaseComparison
 from statestore.parquet.keyed_writer import KeyedTarget
 from statestore.rows.input_rows import StreamedRows, is_dicts, is_lazy, rereadable, streamed
+from statestore.rows.pandas_rows import is_pandas
 from statestore.rows.python_values import ROWS
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ __all__ = [
     "is_frame",
     "partition",
     "reread",
+    "reread_untyped",
     "rows_on_driver",
     "spark_module",
 ]
@@ -129,6 +131,14 @@ def reread(rows: Any, subject: str = ROWS, most_bytes: int | None = None) -> Any
             return rows
     rows = rereadable(rows)
     return rows if is_dicts(rows) else as_table(rows, subject)
+
+
+def reread_untyped(rows: Any, subject: str, most_bytes: int) -> Any:
+    """Return rows as :func:`reread` does, and a pandas DataFrame unchanged.
+
+    Some of its columns have no type of their own: its objects, and integers next to missing values.
+    """
+    return rows if is_pandas(rows) else reread(rows, subject, most_bytes)
 
 
 def is_frame(rows: Any) -> bool:

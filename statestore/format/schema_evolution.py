@@ -108,24 +108,26 @@ def changed_columns(
     """
     change = _Change(stored, now, subject)
     names = change.names(renamed, dropped, fixed)
-    fields = []
+    fields, problems = [], []
     for field in stored.fields:
         name = names.get(field.name, field.name)
         if name not in now.names:
             if field.name in fixed:
-                raise change.refusal(f"{field.name!r} is one of the identity columns")
+                problems.append(f"{field.name!r} is one of the identity columns")
             continue
         data_type = now.type_of(name)
         if field.name in fixed and not same_type(field.type, data_type):
-            raise change.refusal(
+            problems.append(
                 f"the type of {field.name!r} cannot change because it is an identity column"
             )
-        if not widens(field.type, data_type):
-            raise change.refusal(
+        elif not widens(field.type, data_type):
+            problems.append(
                 f"{name!r} was stored as {type_text(field.type)}, which cannot be widened to "
                 f"{type_text(data_type)}"
             )
         fields.append(Field(name, data_type))
+    if problems:
+        raise change.refusal(", and ".join(problems))
     kept = [field.name for field in fields]
     added = tuple(field for field in now.fields if field.name not in kept)
     gone = [field for field in stored.fields if names.get(field.name, field.name) not in kept]

@@ -43,7 +43,9 @@ from statestore.restore.lookup import key_batch
 from statestore.restore.plan import owners_of
 from statestore.rows.input_rows import is_dicts
 from statestore.rows.matching import matching_positions
+from statestore.rows.pandas_rows import is_pandas
 from statestore.rows.python_values import table_of_dicts
+from statestore.rows.rows_like_stored import frame_like
 from statestore.rows.uuids import uuid_columns, with_uuids
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import Storage
@@ -259,6 +261,8 @@ def _write_rows(
     entry: KeyedEntry, rows: Any, target: KeyedTarget | None, owners: Assignment
 ) -> tuple[tuple[KeyedStateHandle, ...], int]:
     state = entry.state
+    if is_pandas(rows):
+        rows = frame_like(rows, state.schema, state.schema.names, subject=str(state))
     rows = reread(rows, str(state))
     if is_dicts(rows):
         dicts = with_uuids(rows, uuid_columns(state))

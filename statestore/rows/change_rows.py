@@ -84,10 +84,11 @@ def typed_rows(rows: Any, state: KeyedState) -> Any:
     schema = with_groups(state.schema.select(names) if is_known else state.schema, used)
     try:
         return table_of_dicts(with_uuids(rows, uuid_columns(state)), schema, subject=str(state))
-    except (InvalidArgumentError, SchemaMismatchError) as error:
+    except InvalidArgumentError as error:
+        raise SchemaMismatchError(str(error)) from error
+    except SchemaMismatchError as error:
         raise SchemaMismatchError(
-            f"{error}. Upserts must have the columns of the stored state; take a full "
-            "snapshot to change the columns"
+            f"{error} (a full snapshot, with write_keyed(…), can change the columns)"
         ) from error
 
 
@@ -95,7 +96,8 @@ def typed_deletes(rows: Any, state: KeyedState, argument: str) -> list[Any]:
     """Return deletes as tables, each of which names the same columns in all of its rows.
 
     A list of dictionaries may mix whole keys and single entries. Other rows already are such a
-    table. Raises the errors of :func:`width_of` and :func:`typed_rows`.
+    table. ``argument`` is the name of the deletes in messages. Raises the errors of
+    :func:`width_of` and :func:`typed_rows`.
     """
     if not is_dicts(rows):
         return [rows]
@@ -103,7 +105,7 @@ def typed_deletes(rows: Any, state: KeyedState, argument: str) -> list[Any]:
         return [arrow_schema(state.schema.select(state.key)).empty_table()]
     of_width: dict[int, list[int]] = {}
     for index, row in enumerate(rows):
-        width = width_of([*row], state, f"row {index} of the {argument}")
+        width = width_of([*row], state, f"{row_place(index)} of {argument}")
         of_width.setdefault(width, []).append(index)
     return [
         _delete_table(
@@ -125,7 +127,7 @@ def _delete_table(
     return table_of_dicts(
         with_uuids(named, uuid_columns(state)),
         wanted,
-        subject=f"the {argument} of {state}",
+        subject=f"{argument} of {state}",
         place=lambda index: row_place(places[index]),
     )
 

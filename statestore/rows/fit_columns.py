@@ -16,6 +16,7 @@ import pyarrow as pa
 from statestore.errors import InvalidArgumentError
 from statestore.format.schema import DataType, Schema
 from statestore.keys.arrow_types import is_binary, is_text
+from statestore.rows.column_errors import ColumnErrors
 from statestore.rows.column_types import arrow_schema, arrow_type
 from statestore.rows.lossless_cast import arrow_type_text
 from statestore.rows.python_values import ROWS, column_of, row_place
@@ -49,21 +50,24 @@ def fit_table(
 
     Without ``nearest``, doubles do not fit float columns. Messages count rows from ``first_row``.
 
-    Raises InvalidArgumentError, which names ``subject``, the column and the first row whose value
-    does not fit.
+    Raises InvalidArgumentError, which names ``subject``, each column that does not fit, and the
+    first row whose value does not.
     """
     stored = arrow_schema(schema)
-    columns = [
-        fit_column(
-            rows.column(field.name),
-            field.type,
-            name=field.name,
-            subject=subject,
-            nearest=nearest,
-            first_row=first_row,
-        )
-        for field in stored
-    ]
+    columns, errors = [], ColumnErrors(subject)
+    for field in stored:
+        with errors.collected():
+            columns.append(
+                fit_column(
+                    rows.column(field.name),
+                    field.type,
+                    name=field.name,
+                    subject=subject,
+                    nearest=nearest,
+                    first_row=first_row,
+                )
+            )
+    errors.raise_all()
     return pa.table(columns, schema=stored)
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError
+from statestore.rows.column_errors import ColumnErrors
 from statestore.rows.fit_columns import fit_column
 from statestore.rows.lossless_cast import arrow_type_text
 from statestore.rows.python_values import ROWS, column_of, guess_column
@@ -21,7 +22,15 @@ from statestore.rows.python_values import ROWS, column_of, guess_column
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["arrow_frame", "is_pandas", "pandas_as_stored", "table_of_pandas"]
+__all__ = [
+    "arrow_frame",
+    "column_of_series",
+    "frame_columns",
+    "is_pandas",
+    "pandas_as_stored",
+    "series_as_stored",
+    "table_of_pandas",
+]
 
 
 def is_pandas(rows: Any) -> bool:
@@ -36,6 +45,21 @@ def table_of_pandas(frame: Any, subject: str = ROWS) -> pa.Table:
     Raises InvalidArgumentError, which names ``subject``, for an index other than row numbers, for
     column names that are not strings or not unique, and for values without a common type.
     """
+    columns, names, errors = [], [], ColumnErrors(subject)
+    for name, series in frame_columns(frame, subject):
+        names.append(name)
+        with errors.collected():
+            columns.append(column_of_series(series, name, subject))
+    errors.raise_all()
+    return pa.Table.from_arrays(columns, names=names)
+
+
+def frame_columns(frame: Any, subject: str = ROWS) -> list[tuple[str, Any]]:
+    """Return the columns of a DataFrame, each with its name.
+
+    Raises InvalidArgumentError, which names ``subject``, for an index other than row numbers, and
+    for column names that are not strings.
+    """
     _refuse_index(frame.index, subject)
     names = list(frame.columns)
     if not all(isinstance(name, str) for name in names):
@@ -43,8 +67,7 @@ def table_of_pandas(frame: Any, subject: str = ROWS) -> pa.Table:
             f"the column names of {subject} must be strings, not {names!r:.80}; rename them "
             "with frame.columns = […]"
         )
-    columns = [_column(frame.iloc[:, index], name, subject) for index, name in enumerate(names)]
-    return pa.Table.from_arrays(columns, names=names)
+    return [(name, frame.iloc[:, index]) for index, name in enumerate(names)]
 
 
 def _refuse_index(index: Any, subject: str) -> None:
@@ -58,7 +81,11 @@ def _refuse_index(index: Any, subject: str) -> None:
     )
 
 
-def _column(series: Any, name: str, subject: str) -> pa.Array | pa.ChunkedArray:
+def column_of_series(series: Any, name: str, subject: str = ROWS) -> pa.Array | pa.ChunkedArray:
+    """Return a column of a DataFrame in Arrow's type for it, or in the type of its objects.
+
+    Raises InvalidArgumentError for a type that Arrow lacks, and objects without a common type.
+    """
     dtype = series.dtype
     if isinstance(dtype, np.dtype) and dtype.kind == "O":
         return _of_objects(series.tolist(), name, subject)
@@ -108,22 +135,33 @@ def pandas_as_stored(frame: Any, schema: pa.Schema, subject: str = ROWS) -> pa.T
     """Return a DataFrame's columns in stored types, without its index.
 
     Args:
-        frame: A pandas DataFrame that has each column of ``schema`` once. schema: The columns, of
-        types that :func:`statestore.rows.column_types.arrow_schema` returns. subject: The name of
-        the rows in messages.
+        frame: A pandas DataFrame that has each column of ``schema`` once.
+        schema: The columns, of types that :func:`statestore.rows.column_types.arrow_schema`
+            returns.
+        subject: The name of the rows in messages.
 
     Returns:
         The columns of ``schema``, in its order.
 
     Raises:
-        InvalidArgumentError: For a value that would not stay equal; it names ``subject``, the
-            column, the row and the value.
+        InvalidArgumentError: For values that would not stay equal; it names ``subject``, each
+            column, and its first such row and value.
     """
-    columns = [_as_stored(frame[field.name], field, subject) for field in schema]
+    columns, errors = [], ColumnErrors(subject)
+    for field in schema:
+        with errors.collected():
+            columns.append(series_as_stored(frame[field.name], field, subject))
+    errors.raise_all()
     return pa.table(columns, schema=schema)
 
 
-def _as_stored(series: Any, field: pa.Field, subject: str) -> pa.ChunkedArray:
+def series_as_stored(
+    series: Any, field: pa.Field, subject: str = ROWS, *, nearest: bool = True
+) -> pa.ChunkedArray:
+    """Return one column as :func:`pandas_as_stored` does, with its errors.
+
+    Without ``nearest``, the type double does not fit the type float.
+    """
     name, data_type = field.name, field.type
     has_nan = pa.types.is_floating(data_type)
     if isinstance(series.dtype, np.dtype) and series.dtype.kind == "O":
@@ -133,7 +171,7 @@ def _as_stored(series: Any, field: pa.Field, subject: str) -> pa.ChunkedArray:
         return pa.chunked_array(
             [column_of(values, data_type, name=name, subject=subject)], data_type
         )
-    column = _column(series, name, subject)
+    column = column_of_series(series, name, subject)
     if isinstance(column, pa.Array):
         column = pa.chunked_array([column])
     if pa.types.is_floating(column.type) and not has_nan:
@@ -142,7 +180,7 @@ def _as_stored(series: Any, field: pa.Field, subject: str) -> pa.ChunkedArray:
         _refuse_rounded(column, field, subject)
     if column.null_count == len(column):
         return pa.chunked_array([pa.nulls(len(column), data_type)])
-    return fit_column(column, data_type, name=name, subject=subject)
+    return fit_column(column, data_type, name=name, subject=subject, nearest=nearest)
 
 
 def _refuse_rounded(column: pa.ChunkedArray, field: pa.Field, subject: str) -> None:

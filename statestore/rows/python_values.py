@@ -10,12 +10,14 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
+from difflib import get_close_matches
 from typing import Any
 
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.schema import Schema
+from statestore.rows.column_errors import ColumnErrors
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.guessed_types import guess_type
 from statestore.rows.lossless_cast import UnfitError, brief_text, exact_converter
@@ -23,13 +25,13 @@ from statestore.rows.lossless_cast import UnfitError, brief_text, exact_converte
 __all__ = [
     "ROWS",
     "Place",
+    "column_names",
     "column_of",
     "display_rows",
     "display_values",
     "guess_column",
     "row_place",
     "rows_to_dicts",
-    "table_like",
     "table_of_dicts",
 ]
 
@@ -121,12 +123,7 @@ def guess_column(
             f"{brief_text(error.value)} in {name + error.path!r}, where other values are "
             f"{error.type_text}: {error.reason}"
         ) from None
-    try:
-        return column_of(values, data_type, name=name, subject=subject, place=place)
-    except InvalidArgumentError as error:
-        raise InvalidArgumentError(
-            f"the values of {name!r} do not have one type: {error}"
-        ) from error
+    return column_of(values, data_type, name=name, subject=subject, place=place)
 
 
 def _is_alike(values: Sequence[Any]) -> bool:
@@ -150,59 +147,53 @@ def table_of_dicts(
     ``schema`` lacks, and InvalidArgumentError for a value that would not stay equal, or values
     without a common type.
     """
-    names = _names(rows, subject)
+    names = column_names(rows, subject)
+    columns, errors = [], ColumnErrors(subject)
     if schema is None:
-        columns = [
-            guess_column([row.get(name) for row in rows], name=name, subject=subject, place=place)
-            for name in names
-        ]
+        for name in names:
+            values = [row.get(name) for row in rows]
+            with errors.collected():
+                columns.append(guess_column(values, name=name, subject=subject, place=place))
+        errors.raise_all()
         return pa.table(columns, names=names)
-    for name in names:
-        if name not in schema.names:
-            raise SchemaMismatchError(
-                f"there is a value for {name!r} in {subject}, but the state is stored with the "
-                f"columns ({schema}); remove the value, or use a new state name"
-            )
+    _refuse_unknown_names(rows, names, schema, subject, place)
     stored = arrow_schema(schema)
-    columns = [
-        column_of(
-            [row.get(field.name) for row in rows],
-            field.type,
-            name=field.name,
-            subject=subject,
-            place=place,
-        )
-        for field in stored
-    ]
+    for field in stored:
+        values = [row.get(field.name) for row in rows]
+        with errors.collected():
+            columns.append(
+                column_of(values, field.type, name=field.name, subject=subject, place=place)
+            )
+    errors.raise_all()
     return pa.table(columns, schema=stored)
 
 
-def table_like(rows: Sequence[Mapping[str, Any]], stored: Schema, *, subject: str) -> pa.Table:
-    """Return dictionaries as a table of all names that occur in them.
+def _refuse_unknown_names(
+    rows: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+    schema: Schema,
+    subject: str,
+    place: Place,
+) -> None:
+    unknown = [name for name in names if name not in schema.names]
+    if not unknown:
+        return
+    index = next(index for index, row in enumerate(rows) if unknown[0] in row)
+    near = get_close_matches(unknown[0], schema.names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "leave it out"
+    others = f", and {', '.join(map(repr, unknown[1:]))}" if unknown[1:] else ""
+    raise SchemaMismatchError(
+        f"{place(index)} of {subject} has a value for {unknown[0]!r}{others}, but its columns are "
+        f"({schema}); {hint}"
+    )
 
-    A stored column keeps its type if it can hold every value. Any other column gets the type of its
-    values. Raises InvalidArgumentError for values without a common type.
-    """
-    names = _names(rows, subject)
-    columns = [
-        _column_like([row.get(name) for row in rows], name, stored, subject) for name in names
-    ]
-    return pa.table(columns, names=names)
 
-
-def _names(rows: Sequence[Mapping[str, Any]], subject: str) -> list[str]:
+def column_names(rows: Sequence[Mapping[str, Any]], subject: str = ROWS) -> list[str]:
+    """Return all names in dictionaries, in order. Raises InvalidArgumentError for another key."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     if not all(isinstance(name, str) for name in names):
         raise InvalidArgumentError(f"a column name of {subject} is not a string; rename the column")
     return names
-
-
-def _column_like(values: list[Any], name: str, stored: Schema, subject: str) -> pa.Array:
-    if name in stored.names:
-        data_type = arrow_schema(stored.select([name])).field(0).type
-        with suppress(InvalidArgumentError):  # new values may need a type of their own
-            return column_of(values, data_type, name=name, subject=subject)
-    return guess_column(values, name=name, subject=subject)
 
 
 def rows_to_dicts(rows: pa.Table | pa.RecordBatch, subject: str = ROWS) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from statestore.engines.choice import Engine, engine_of, reread, spark_module
+from statestore.engines.choice import Engine, engine_of, reread, reread_untyped, spark_module
 from statestore.errors import (
     CheckpointNotFoundError,
     InvalidArgumentError,
@@ -49,6 +49,8 @@ __all__ = ["changed_request", "latest_or", "write_against", "write_changes"]
 
 # Writes changes. Returns their handles and, if known, all rows of the state.
 Write = Callable[[Assignment, KeyedTarget], tuple[tuple[KeyedStateHandle, ...], RowSet | None]]
+_DELETES, _CLEARED = "the deletes", "the cleared keys"
+"""The names of rows in messages."""
 _log = logging.getLogger(__name__)
 
 
@@ -108,10 +110,9 @@ class _ChangeWriter:
                 "or an empty table if nothing changed"
             )
         most = self._attempt.parquet.stream_bytes
-        upserts, deletes, cleared = (
-            reread(rows, str(self), most)
-            for rows in (requested.upserts, requested.deletes, requested.cleared)
-        )
+        upserts = reread_untyped(requested.upserts, str(self), most)
+        deletes = reread(requested.deletes, f"{_DELETES} of {self}", most)
+        cleared = reread(requested.cleared, f"{_CLEARED} of {self}", most)
         old, stored = self._base(base), self._stored()
         if old is None:
             return self._write_in_full(upserts, stored, fills_times=True)
@@ -123,8 +124,8 @@ class _ChangeWriter:
         marked: list[tuple[Engine, Any, Deletion | None]] = []
         if upserts is not None:
             marked.append((prepared.engine, prepared.rows, None))
-        marked += self._read_deletes(deletes, entry.state, "deletes")
-        marked += self._read_deletes(cleared, entry.state, "cleared")
+        marked += self._read_deletes(deletes, entry.state, cleared=False)
+        marked += self._read_deletes(cleared, entry.state, cleared=True)
         engine, rows = self._collect_changes(marked, entry.state, changes)
         return self._write_layer(
             entry, engine, lambda owners, target: (engine.write_keyed(rows, owners, target), None)
@@ -135,7 +136,7 @@ class _ChangeWriter:
             raise InvalidArgumentError(
                 f"no rows of {self} were passed; pass all of its current rows, or an empty table"
             )
-        rows = reread(rows, str(self), self._attempt.parquet.stream_bytes)
+        rows = reread_untyped(rows, str(self), self._attempt.parquet.stream_bytes)
         old, stored = self._base(base), self._stored()
         if old is None:
             return self._write_in_full(rows, stored, fills_times=False)
@@ -155,15 +156,16 @@ class _ChangeWriter:
         )
 
     def _read_deletes(
-        self, deletes: Any, state: KeyedState, argument: str
+        self, deletes: Any, state: KeyedState, *, cleared: bool
     ) -> list[tuple[Engine, Any, Deletion | None]]:
         """Return the deletes, each part with its engine and its kind of deletion."""
         marked: list[tuple[Engine, Any, Deletion | None]] = []
-        for rows in [] if deletes is None else typed_deletes(deletes, state, argument):
+        text = _CLEARED if cleared else _DELETES
+        for rows in [] if deletes is None else typed_deletes(deletes, state, text):
             engine, rows = engine_of(rows)
             width = width_of(engine.schema_of(rows).names, state)
             engine.refuse_narrowing(rows, state.identity[:width], state)
-            marked.append((engine, rows, Deletion(width, cleared=argument == "cleared")))
+            marked.append((engine, rows, Deletion(width, cleared=cleared)))
         return marked
 
     def _base(self, base: int | str) -> KeyedEntry | None:

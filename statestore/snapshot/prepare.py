@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from statestore.engines.choice import Engine, engine_of, reread
+from statestore.engines.choice import Engine, engine_of, reread_untyped
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.manifest import KeyedEntry
 from statestore.format.schema import same_columns, type_text
@@ -18,7 +18,8 @@ from statestore.format.ttl import TIME_TYPES, TimeToLive, check_instant
 from statestore.rows.change_rows import typed_rows
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.input_rows import is_dicts
-from statestore.rows.python_values import table_like
+from statestore.rows.pandas_rows import is_pandas
+from statestore.rows.rows_like_stored import frame_like, table_like
 from statestore.rows.uuids import with_uuids
 from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 from statestore.snapshot.prior_checkpoints import StoredFacts
@@ -54,9 +55,7 @@ def prepare(
     InvalidArgumentError for rows without times.
     """
     attempt, old, subject = collected.attempt, stored.state, str(request)
-    rows = reread(rows, subject, attempt.parquet.stream_bytes)
-    if is_dicts(rows):
-        rows = _as_stored(rows, request, old)
+    rows = _as_stored(reread_untyped(rows, subject, attempt.parquet.stream_bytes), request, old)
     engine, rows = engine_of(rows, subject)
     ttl = kept_ttl(request.ttl, old.ttl if old else None, request.renamed)
     if not fills_times:
@@ -100,7 +99,10 @@ def prepare_changes(
     if rows is None:
         engine, rows = engine_of(arrow_schema(old.schema))
     else:
-        engine, rows = engine_of(typed_rows(rows, old), str(request))
+        rows = typed_rows(rows, old)
+        if is_pandas(rows):
+            rows = frame_like(rows, old.schema, old.schema.names, subject=str(request))
+        engine, rows = engine_of(rows, str(request))
         if fills_times:
             rows = add_time_column(engine, rows, ttl, old, collected.attempt.now_ms)
         else:
@@ -130,11 +132,18 @@ def _checked(
 
 
 def _as_stored(rows: Any, request: KeyedRequest, stored: KeyedState | None) -> Any:
-    """Convert dictionaries to a table with the stored types, as far as these fit the values."""
-    rows = with_uuids(rows, uuid_columns_of(request, stored))
-    if stored is None:
+    """Convert dictionaries or a pandas frame to a table with the stored types, where they fit.
+
+    Other rows are returned unchanged.
+    """
+    are_dicts = is_dicts(rows)
+    if are_dicts:
+        rows = with_uuids(rows, uuid_columns_of(request, stored))
+    if stored is None or not (are_dicts or is_pandas(rows)):
         return rows
-    return table_like(rows, stored.schema.renamed(request.renamed), subject=str(request))
+    convert = table_like if are_dicts else frame_like
+    schema = stored.schema.renamed(request.renamed)
+    return convert(rows, schema, stored.identity, subject=str(request))
 
 
 def _refuse_other_form(request: KeyedRequest, state: KeyedState, old: KeyedState) -> None:

@@ -189,6 +189,11 @@ def test_a_rename_is_the_same_column_under_another_name(
         (schema(k="integer"), schema(k="long"), "the type of 'k' cannot change"),
         (schema(k="string", a="long"), schema(a="long"), "'k' is one of the identity"),
         (
+            schema(k="string", a="long", b="date", c="long"),
+            schema(k="long", a="double", b="date", c="string"),
+            "'k' cannot change .* and 'a' was stored as long, .* and 'c' was .* widened to string;",
+        ),
+        (
             schema(a="long"),
             schema(a="integer"),
             "'a' was stored as long, which cannot be widened to integer",

@@ -301,9 +301,16 @@ def test_numbers_of_two_types_are_one_column_if_nothing_is_lost() -> None:
 
 
 def test_a_name_that_is_not_in_the_schema_is_refused() -> None:
-    """The message lists the stored columns."""
-    with pytest.raises(SchemaMismatchError, match=r"value for 'd' in state 'n', .* \(c long\)"):
-        table_of_dicts([{"d": 1}], Schema((Field("c", "long"),)), subject="state 'n'")
+    """The message names the first row with it, all such names, and the stored columns."""
+    schema = Schema((Field("count", "long"),))
+    with pytest.raises(SchemaMismatchError) as raised:
+        table_of_dicts([{}, {"cuont": 1, "x": 2}], schema, subject="state 'n'")
+    assert str(raised.value) == (
+        "row 1 of state 'n' has a value for 'cuont', and 'x', but its columns are (count long); "
+        "did you mean 'count'?"
+    )
+    with pytest.raises(SchemaMismatchError, match=r"\(count long\); leave it out$"):
+        table_of_dicts([{"x": 1}], schema)
 
 
 @pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.date32()])
@@ -342,18 +349,23 @@ def test_dictionaries_get_the_types_of_a_schema() -> None:
     table = table_of_dicts([{"a": 1}], schema)
     assert table.schema == arrow_schema(schema)
     with pytest.raises(
-        SchemaMismatchError, match=r"value for 'c' in the rows, .* \(b string, a integer\)"
+        SchemaMismatchError, match=r"row 0 of the rows has a value for 'c', .* \(b string, a in"
     ):
         table_of_dicts([{"a": 1, "c": 2}], schema)
 
 
-@pytest.mark.parametrize(
-    "values", [[1, "x"], [2**63], ["\ud800"], [{"x": 1}, 1], [1.5, b"x"], [object()]]
-)
+@pytest.mark.parametrize("values", [[1, "x"], [{"x": 1}, 1], [1.5, b"x"], [object()]])
 def test_values_without_a_common_type_are_refused(values: list[Any]) -> None:
     """The message names the column."""
     with pytest.raises(InvalidArgumentError, match="values of 'a' do not have one type"):
         table_of_dicts([{"a": value} for value in values], None)
+
+
+@pytest.mark.parametrize("value", [2**63, "\ud800"])
+def test_a_value_that_no_column_can_hold_is_refused_for_its_own_reason(value: Any) -> None:
+    """Its column has one type, so the message does not mention the other values."""
+    with pytest.raises(InvalidArgumentError, match=r"^row 1 of the rows has .* 'a' of type"):
+        table_of_dicts([{"a": None}, {"a": value}], None)
 
 
 @pytest.mark.parametrize(

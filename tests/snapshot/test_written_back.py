@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
-from statestore import KeyedOptions, StateStore
+from statestore import Changes, KeyedOptions, StateStore
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.state import StateKind
 
@@ -221,3 +224,63 @@ def test_a_key_without_a_kind_is_still_a_value_state(tmp_path: Path) -> None:
         checkpoint.carry_rest()
         with pytest.raises(SchemaMismatchError, match="was stored with kind list"):
             checkpoint.write_keyed("u", "s", FORMS["list"].rows, key="user")
+
+
+def typed_store(tmp_path: Path) -> StateStore:
+    """Return a store with the types for which pandas has others."""
+    rows = pa.table(
+        {
+            "k": ["a", "b"],
+            "n": pa.array([1, None], pa.int32()),
+            "d": pa.array([Decimal("1.50"), None], pa.decimal128(10, 2)),
+            "m": pa.array([[("x", 1)], None], pa.map_(pa.string(), pa.int64())),
+            "t": pa.array([datetime(2026, 1, 31, tzinfo=UTC)] * 2),
+            "b": [True, None],
+        }
+    )
+    return store_of(tmp_path, Form({name: rows.column(name) for name in rows.column_names}, "k"))
+
+
+def write(store: StateStore, frame: pd.DataFrame, how: str) -> None:
+    if how == "edit":
+        store.maintenance.edit("u", "s", rows=frame)
+        return
+    with store.snapshot(parallelism=2) as checkpoint:
+        if how == "write_keyed":
+            checkpoint.write_keyed("u", "s", frame)
+        elif how == "write_changes_against":
+            checkpoint.write_changes_against("u", "s", frame)
+        else:
+            checkpoint.write_changes("u", "s", Changes(upserts=frame))
+
+
+WAYS = ["write_keyed", "write_changes", "write_changes_against", "edit"]
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_a_restored_pandas_frame_is_written_back_with_the_stored_types(
+    tmp_path: Path, how: str
+) -> None:
+    """pandas has turned integers next to a null into floats, and other values into objects."""
+    store = typed_store(tmp_path)
+    first = store.restore().keyed("u", "s").to_arrow()
+    frame = first.to_pandas()
+    frame.loc[frame["k"] == "a", "n"] = 7
+    write(store, frame, how)
+    again = store.restore().keyed("u", "s").to_arrow()
+    assert again.schema == first.schema
+    assert again.drop_columns("n").to_pylist() == first.drop_columns("n").to_pylist()
+    numbers = dict(zip(again["k"].to_pylist(), again["n"].to_pylist(), strict=True))
+    assert numbers == {"a": 7, "b": None}
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_all_wrong_columns_of_a_pandas_frame_are_named_at_once(tmp_path: Path, how: str) -> None:
+    store = typed_store(tmp_path)
+    frame = store.restore().keyed("u", "s").to_arrow().to_pandas()
+    frame["n"], frame["d"], frame["b"] = ["x", "y"], [1.1, 2.2], [1, 0]
+    with pytest.raises(SchemaMismatchError, match="3 columns of state 's'") as caught:
+        write(store, frame, how)
+    for name in "ndb":
+        assert f"column {name!r} of" in str(caught.value)
+    assert store.checkpoints() == (1,)
