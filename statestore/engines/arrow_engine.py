@@ -6,7 +6,7 @@ the configured memory, are sorted on disk.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -43,7 +43,7 @@ from statestore.rows.key_group_column import (
 )
 from statestore.rows.key_group_runs import ONE_ARRAY_BYTES
 from statestore.rows.null_keys import NullKeys
-from statestore.rows.python_values import ROWS, table_of_dicts
+from statestore.rows.python_values import ROWS, row_place, table_of_dicts
 from statestore.rows.sorting import KeyGroupBlock, merge_blocks, slices_of, sorted_pieces
 from statestore.rows.uuids import uuid_columns, with_uuids
 
@@ -76,13 +76,26 @@ def as_table(rows: Any, subject: str = ROWS) -> pa.Table:
         rows = rows.empty_table()
     elif not isinstance(rows, pa.Table):
         if not hasattr(rows, "__arrow_c_stream__"):
-            raise InvalidArgumentError(
-                "rows must be a Spark DataFrame, an Arrow table, a pandas, Polars or DuckDB "
-                f"frame, or a list of dictionaries, not {type(rows).__name__} ({subject})"
-            )
+            raise InvalidArgumentError(_wrong_rows(rows, subject))
         rows = read_stream(rows, subject)
     refuse_repeated_names(rows.schema, subject)
     return without_empty_chunks(rows)
+
+
+def _wrong_rows(rows: Any, subject: str) -> str:
+    """Return what is wrong with rows of no supported form; it names the wrong row of a list."""
+    forms = (
+        "rows must be a Spark DataFrame, an Arrow table, a pandas, Polars or DuckDB frame, or a "
+        "list of dictionaries"
+    )
+    if not isinstance(rows, list):
+        return f"{forms}, not {type(rows).__name__} ({subject})"
+    batches = isinstance(rows[0], pa.RecordBatch)
+    expected, form = (pa.RecordBatch, "a record batch") if batches else (Mapping, "a dictionary")
+    index, row = next(
+        (index, row) for index, row in enumerate(rows) if not isinstance(row, expected)
+    )
+    return f"{row_place(index)} of {subject} is of type {type(row).__name__}, not {form}: {forms}"
 
 
 def refuse_repeated_names(schema: pa.Schema, subject: str) -> None:

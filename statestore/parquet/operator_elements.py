@@ -75,7 +75,15 @@ def elements_table(
     InvalidArgumentError for an invalid element, or for a value that does not fit, with its
     position.
     """
-    lists = [[_as_dict(element) for element in _elements(elements)] for elements in per_subtask]
+    lists = [
+        [
+            _as_dict(element, f"element {position} of subtask {subtask} of {subject}")
+            for position, element in enumerate(
+                _elements(elements, f"subtask {subtask} of {subject}")
+            )
+        ]
+        for subtask, elements in enumerate(per_subtask)
+    ]
     flat = [element for elements in lists for element in elements]
     places = [
         (subtask, position)
@@ -286,21 +294,20 @@ def _with_place(rows: pa.Table, subtasks: npt.ArrayLike, positions: npt.ArrayLik
     return rows
 
 
-def _elements(elements: Any) -> Iterable[Any]:
+def _elements(elements: Any, place: str) -> Iterable[Any]:
     if isinstance(elements, Iterable) and not isinstance(elements, Mapping | str | bytes):
         return elements
     raise InvalidArgumentError(
-        "the elements of a subtask must be a list (an empty list if there are none), not "
-        f"{elements!r:.80}"
+        f"the elements of {place} must be a list, which can be empty, not {elements!r:.80}"
     )
 
 
-def _as_dict(element: Any) -> dict[str, Any]:
+def _as_dict(element: Any, place: str) -> dict[str, Any]:
+    """Return an element as a dictionary. Raises InvalidArgumentError, which names its place."""
     if is_dataclass(element) and not isinstance(element, type):
         return asdict(element)
     if isinstance(element, Mapping):
         return dict(element)
     raise InvalidArgumentError(
-        "an element of operator state must be a dictionary or a dataclass, not "
-        f"{type(element).__name__}"
+        f"{place} must be a dictionary or a dataclass, not {type(element).__name__}"
     )

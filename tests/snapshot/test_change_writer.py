@@ -260,6 +260,12 @@ REFUSED: list[tuple[Any, tuple[type[Exception], ...], str]] = [
     ({"deletes": pa.table({"k": ["u1"], "pgae": ["x"]})}, (InvalidArgumentError,), "'pgae'"),
     ({"cleared": [{"k": "u1", "pgae": "x"}]}, (InvalidArgumentError,), "'pgae'"),
     ({"deletes": [{"k": {"a": 1}}]}, (InvalidArgumentError,), "'k'"),
+    ({"deletes": ["u1"]}, (InvalidArgumentError,), "row 0 of the deletes of state 's'"),
+    ({"deletes": [{"k": "u1"}, "u2"]}, (InvalidArgumentError,), "row 1 of the deletes of state"),
+    ({"cleared": iter([{"k": "u1"}, ("u2",)])}, (InvalidArgumentError,), "row 1 of the cleared k"),
+    ({"cleared": [{"k": 1}]}, (InvalidArgumentError,), "row 0 of the cleared keys of state 's'"),
+    ({"upserts": [{"k": "u1", "v": 1}, 3]}, (InvalidArgumentError,), "row 1 of state 's'"),
+    ({"upserts": [table({"a": 1}).to_batches()[0], 3]}, (InvalidArgumentError,), "a record batch"),
     ({}, (InvalidArgumentError,), "no changes"),
     ({"upserts": [{"k": "a", "v": 1, "w": 2}]}, (SchemaMismatchError,), "full snapshot"),
     ({"upserts": [{"k": "a", "v": 1.5}]}, (SchemaMismatchError,), "double"),
@@ -277,6 +283,13 @@ def test_invalid_changes_leave_no_files(
         change(store, **given)
     assert text in str(caught.value)
     assert (files(tmp_path), store.checkpoints()) == (before, (1,))
+
+
+@pytest.mark.parametrize("value", ["x", 1.5, 2**63])
+def test_a_wrong_value_gets_no_advice_about_columns(store: StateStore, value: Any) -> None:
+    with pytest.raises(SchemaMismatchError, match=r"row 0 of .* in the column 'v'") as caught:
+        change(store, upserts=[{"k": "a", "v": value}])
+    assert "full snapshot" not in str(caught.value)
 
 
 @pytest.mark.parametrize("options", [{"max_parallelism": 32}, {"hash_scheme": "flink-sql"}])

@@ -291,7 +291,7 @@ def test_elements_are_one_list_per_subtask(store: StateStore, mode: str, lists: 
         (
             "union",
             [[{"q": 1}], []],
-            r"'q' in .*, but the state is stored with the columns \(p long\)",
+            r"element 0 of subtask 0 of .* for 'q', but its columns are \(p long\)",
         ),
     ],
 )
