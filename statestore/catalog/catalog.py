@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from msgspec import Struct
@@ -53,6 +54,7 @@ __all__ = [
     "CommittedManifest",
     "refuse_inside_store",
     "refuse_newer_format",
+    "refuse_plain_file",
     "store_document",
 ]
 
@@ -129,7 +131,8 @@ class Catalog:
         system without put-if-absent, which is probed once before a store is created.
         """
         try:
-            raw = storage.read(STORE_FILE)
+            with refuse_plain_file(storage):
+                raw = storage.read(STORE_FILE)
         except FileNotFoundError:
             if not create:
                 raise StoreNotFoundError(
@@ -138,12 +141,6 @@ class Catalog:
                     "file, run 'statestore repair')"
                 ) from None
             raw = _create(storage, table_format, layout)
-        except StorageError as error:
-            if not isinstance(error.__cause__, NotADirectoryError):
-                raise
-            raise StoreNotFoundError(
-                f"{storage.url} is not a store: it is a file, or a path below a file; check the URL"
-            ) from error
         return cls.of(storage, raw, committed)
 
     @classmethod
@@ -407,6 +404,19 @@ class Catalog:
         except (StateStoreError, FileNotFoundError):
             return "another writer"
         return str(writer)
+
+
+@contextmanager
+def refuse_plain_file(storage: Storage) -> Iterator[None]:
+    """Raise StoreNotFoundError if an access in the block fails because the URL names a file."""
+    try:
+        yield
+    except StorageError as error:
+        if not isinstance(error.__cause__, NotADirectoryError):
+            raise
+        raise StoreNotFoundError(
+            f"{storage.url} is not a store: it is a file, or a path below a file; check the URL"
+        ) from error
 
 
 def refuse_inside_store(storage: Storage, contents: str) -> None:

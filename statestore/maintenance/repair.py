@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from statestore.catalog.catalog import Catalog, store_document
+from statestore.catalog.catalog import Catalog, refuse_plain_file, store_document
 from statestore.catalog.fence import Fence
 from statestore.delta.log_repair import DeltaLog, lost_entries
 from statestore.errors import (
@@ -73,7 +73,8 @@ def repair(storage: Storage, fence: Fence, *, dry_run: bool) -> RepairedStore:
     Raises StoreNotFoundError, FormatVersionError or StorageError; afterwards it can be run again.
     """
     work = _Repair(storage, fence, dry_run)
-    work.run()
+    with refuse_plain_file(storage):
+        work.run()
     return RepairedStore(
         store=storage.url, dry_run=dry_run, repaired=tuple(work.repaired), left=tuple(work.left)
     )

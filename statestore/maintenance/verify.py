@@ -23,7 +23,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from statestore.catalog.catalog import Catalog
+from statestore.catalog.catalog import Catalog, refuse_plain_file
 from statestore.catalog.fence import read_newest
 from statestore.display import NotebookBar, bars, counted, figure, size, table, text
 from statestore.errors import (
@@ -201,7 +201,8 @@ def verify(
     FormatVersionError, or StorageError if a file could not be read.
     """
     run = _Run(storage, deep, progress)
-    catalog = run.open()
+    with refuse_plain_file(storage):
+        catalog = run.open()
     run.check_claim()
     ids = catalog.checkpoint_ids() if checkpoint == ALL else (catalog.resolve(checkpoint),)
     left_out = {}

@@ -53,7 +53,7 @@ def publish_folder(directory: Path) -> Iterator[Path]:
     folder = directory / INCOMPLETE
     refuse_inside_store(LocalStorage(str(directory)), "what is exported")
     with report_os_errors("write", str(directory)), ExitStack() as held:
-        directory.mkdir(parents=True, exist_ok=True)
+        _create_folder(directory)
         _lock(directory, held)
         _refuse_strangers(directory)
         _delete_listed(directory)
@@ -67,6 +67,15 @@ def publish_folder(directory: Path) -> Iterator[Path]:
                 _delete_listed(directory)
             raise
         _delete_inside(folder)
+
+
+def _create_folder(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InvalidArgumentError(
+            f"{directory} is a file, or a path below a file; choose a new or an empty directory"
+        ) from error
 
 
 def _move_up(directory: Path) -> None:

@@ -1,16 +1,12 @@
 """Write the rows of a query as CSV, JSON, Parquet or Arrow, to a file or a stream.
 
-Rows are written as they arrive: a result of any size needs the memory of one batch. A file appears
-under its name when it is complete.
+Rows are written as they arrive: a result of any size needs the memory of one batch.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,11 +14,10 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
-from statestore.catalog.catalog import refuse_inside_store
-from statestore.errors import InvalidArgumentError, StorageError
+from statestore.errors import InvalidArgumentError
+from statestore.restore.output_file import output_file
 from statestore.restore.row_files import json_value
 from statestore.rows.python_values import display_values
-from statestore.storage import LocalStorage
 
 __all__ = ["RESULT_FORMATS", "write_result"]
 
@@ -32,14 +27,14 @@ _QUOTED = frozenset('",\r\n')
 def write_result(answer: pa.RecordBatchReader, form: str, to: Path | IO[bytes], limit: int) -> int:
     """Write the rows of an answer to a new file, or to a stream; return their number.
 
-    ``limit`` is the maximum number of rows; 0 for all. Raises InvalidArgumentError if the file
-    exists or would be inside a store, or for a result that the format cannot have; StorageError if
-    the file cannot be written.
+    ``limit`` is the maximum number of rows; 0 for all. Raises InvalidArgumentError if the place of
+    the file is invalid, or for a result that the format cannot have; StorageError if the file
+    cannot be written.
     """
     rows = pa.RecordBatchReader.from_batches(answer.schema, _limited(answer, limit))
     if not isinstance(to, Path):
         return _WRITERS[form](rows, to)
-    with _new_file(to) as file:
+    with output_file(to, replace=False) as file:
         return _WRITERS[form](rows, file)
 
 
@@ -50,25 +45,6 @@ def _limited(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.Recor
         left -= batch.num_rows
         if limit and left <= 0:
             return
-
-
-@contextmanager
-def _new_file(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file that gets its name when the block ends without an error."""
-    refuse_inside_store(LocalStorage(str(path)), "the file")
-    if path.exists():
-        raise InvalidArgumentError(f"{path} exists; remove it, or choose another name")
-    part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-    try:
-        with part.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.rename(path)
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:

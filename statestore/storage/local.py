@@ -101,13 +101,18 @@ class LocalStorage:
             return tuple(sorted(files))
 
     def is_empty(self) -> bool:
-        """Return whether the folder is empty except for hidden files and ``lost+found``."""
+        """Return whether the folder is empty except for hidden files and ``lost+found``.
+
+        A file, or a path below a file, is not empty.
+        """
         with report_os_errors("list", self.url):
             try:
                 with os.scandir(self._root) as entries:
                     return all(entry.name.startswith((".", "lost+found")) for entry in entries)
             except FileNotFoundError:
                 return True
+            except NotADirectoryError:
+                return False
 
     def folder_above(self, name: str) -> str | None:
         """Search each parent folder, by its real path."""

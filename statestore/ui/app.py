@@ -215,10 +215,12 @@ def serve(
     Threads that still read for them may continue.
 
     Raises InvalidArgumentError if ``host`` is reachable from other machines and ``token`` is
-    missing, or if the port is not available.
+    missing, or if the port is not available; StoreNotFoundError if there is no store at the URL;
+    StorageError if it cannot be reached.
     """
     if not is_local(host) and not token:
         raise InvalidArgumentError(f"{host} can be reached from other machines: pass a token")
+    store.checkpoints()  # a URL without a store is refused now, and not on every page
     app = application(store, hosts=host_names(host), token=token, limits=limits)
     config = uvicorn.Config(
         app,

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from statestore.catalog.catalog import refuse_inside_store
-from statestore.errors import InvalidArgumentError
 from statestore.extras import needs_extra
+from statestore.restore.output_file import check_output_file, output_file
 from statestore.restore.row_files import Progress
-from statestore.storage import LocalStorage
 from statestore.store import StateStore
 from statestore.ui.pages import render_template, static
 from statestore.ui.report_parts import Section, collect_sections, left_out_of
@@ -56,13 +53,17 @@ def write_report(
     which the rows of both are read. ``progress`` receives the number of finished parts and the
     total.
 
-    Raises InvalidArgumentError if the file cannot be written or is inside a store, and the errors
-    of the parts.
+    Raises InvalidArgumentError if the place of the file is invalid, StorageError if it cannot be
+    written, and the errors of the parts.
     """
-    refuse_inside_store(LocalStorage(to), "the report")
+    target = Path(to)
+    check_output_file(target, replace=True)
     sections = collect_sections(store, which, against, progress)
     text, left_out = _fit(store.url, sections)
-    return Report(_write(Path(to), text), left_out)
+    page = text.encode()
+    with output_file(target, replace=True) as file:
+        file.write(page)
+    return Report(len(page), left_out)
 
 
 def _fit(url: str, sections: Sequence[Section]) -> tuple[str, tuple[str, ...]]:
@@ -102,16 +103,3 @@ def _page(url: str, sections: Sequence[Section], now_ms: int) -> tuple[str, tupl
 
 def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _write(target: Path, text: str) -> int:
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise InvalidArgumentError(f"cannot write {target}: {error.strerror}") from error
-    return len(text.encode())

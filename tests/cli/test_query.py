@@ -146,7 +146,7 @@ def test_all_rows_are_written_unless_a_limit_is_given(run: Run, tmp_path: Path) 
             "--to writes csv, json, parquet, arrow; redirect a table with >",
         ),
         (("--to", "there.csv"), "there.csv exists; remove it, or choose another name"),
-        (("--to", "no/folder.csv"), "cannot write no/folder.csv: No such file or directory"),
+        (("--to", "no/folder.csv"), "cannot write no/folder.csv: there is no folder no;"),
     ],
 )
 def test_an_impossible_file_is_refused(

@@ -17,7 +17,7 @@ import pytest
 from statestore import StateStore
 from statestore.cli.command import Verb
 from statestore.cli.verbs.ui import serve_store
-from statestore.errors import InvalidArgumentError
+from statestore.errors import InvalidArgumentError, StoreNotFoundError
 from statestore.format.left_out import LeftOutState
 from statestore.ui.app import POLICY, is_local, serve
 from statestore.ui.checkpoint_window import SHOWN
@@ -239,6 +239,14 @@ def test_other_machines_need_a_token(store: StateStore) -> None:
     assert [is_local(one) for one in ("::1", "127.0.0.2", "localhost", "10.0.0.1", "host")] == [
         *(True, True, True, False, False)
     ]
+
+
+def test_a_url_without_a_store_is_an_error(tmp_path: Path) -> None:
+    said: list[str] = []
+    missing = StateStore.open(str(tmp_path / "missing"))
+    with pytest.raises(StoreNotFoundError, match=f"no store at {tmp_path}/missing"):
+        serve(missing, "127.0.0.1", 0, token=None, limits=LIMITS, say=said.append)
+    assert said == []
 
 
 def test_a_port_in_use_is_an_error(pages: Pages, store: StateStore) -> None:

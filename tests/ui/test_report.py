@@ -176,7 +176,7 @@ def test_the_comparison_of_unknown_checkpoints_writes_no_file(
 
 def test_a_report_into_a_missing_folder_is_refused(store: StateStore, tmp_path: Path) -> None:
     with pytest.raises(
-        InvalidArgumentError, match=r"cannot write .*/no/report\.html: No such file"
+        InvalidArgumentError, match=r"cannot write .*/no/report\.html: there is no folder .*/no;"
     ):
         write_report(store, str(tmp_path / "no" / "report.html"))
     with pytest.raises(InvalidArgumentError, match=r"is inside the store .*/store, whose"):

@@ -23,6 +23,7 @@ from statestore.cli.output import Output, Page, value_text, write_rows
 from statestore.durations import milliseconds_of
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.restore.output_file import check_output_file
 from statestore.restore.result_files import RESULT_FORMATS, write_result
 from statestore.restore.sql_query import View
 from statestore.rows.python_values import display_values
@@ -109,6 +110,8 @@ def query_states(
         raise click.UsageError(f"{form} is not text: pass --to FILE, or redirect the output")
     if form == _TABLE and to is not None:
         raise click.UsageError(f"--to writes {', '.join(RESULT_FORMATS)}; redirect a table with >")
+    if to is not None:
+        check_output_file(Path(to), replace=False)
     store = invocation.store()
     manifest = store.manifest(checkpoint)
     number, lacking = manifest.checkpoint_id, manifest.left_out

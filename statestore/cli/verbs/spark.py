@@ -288,6 +288,7 @@ def export_state(
 ) -> Output[ExportedLocation]:
     """Export a checkpoint location for Spark, with any number of partitions."""
     location = _location(invocation, places)
+    invocation.store().manifest(checkpoint)  # the start of Spark takes seconds
     session = open_session(location)
     store = invocation.store(spark=session)
     with progress_bar("exporting") as on_progress:
