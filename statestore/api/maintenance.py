@@ -684,7 +684,8 @@ class StoreMaintenance:
 
         Raises:
             StateNotFoundError: if no state has these columns.
-            InvalidArgumentError: for pinned checkpoints unless ``ignore_pins`` is set.
+            InvalidArgumentError: for pinned checkpoints unless ``ignore_pins`` is set, and if no
+                state can hold the values.
             CorruptionError: if a file is damaged.
             CommitConflictError: if another writer commits first.
             StorageError: if the store cannot be read or written.

@@ -236,7 +236,8 @@ class ColumnSubject(Subject):
             manifests: All checkpoints that can be read, oldest first.
 
         Raises:
-            InvalidArgumentError: No column is given.
+            InvalidArgumentError: No column is given, or no state with the columns can hold the
+                values, such as a time without a zone.
             StateNotFoundError: No state of any checkpoint has these columns in its identity.
         """
         if not values:
@@ -259,6 +260,7 @@ class ColumnSubject(Subject):
                 f"no keyed state has {' and '.join(map(repr, self.values))} among its identity "
                 f"columns; the identity columns are {', '.join(map(repr, known)) or 'none'}"
             )
+        self._refuse_unfit(manifests)
         self.others = tuple(self._others(manifests))
 
     def includes(self, manifest: Manifest, state: KeyedState) -> bool:
@@ -290,15 +292,40 @@ class ColumnSubject(Subject):
         table = table_of(folder)
         return table is not None and table[1] != "operator"
 
+    def _refuse_unfit(self, manifests: Sequence[Manifest]) -> None:
+        """Raise InvalidArgumentError, with the reason, if no state can hold the values.
+
+        Otherwise a mistyped value would be reported as removed everywhere.
+        """
+        reason = None
+        for manifest in manifests:
+            for entry in manifest.keyed:
+                state = entry.state
+                if not self.includes(manifest, state) or self._lacks_column(state.schema):
+                    continue
+                try:
+                    _selection_of(self.values, state.schema, str(state))
+                except ValueError as error:  # also InvalidArgumentError
+                    reason = f"{state}: {error}"
+                else:
+                    return
+        if reason is not None:
+            raise InvalidArgumentError(
+                f"no state can have the subject in its columns {_quoted(self.values)}; {reason}"
+            )
+
+    def _lacks_column(self, schema: Schema) -> bool:
+        return not set(schema.names).issuperset(self.values)
+
     def _has_all(self, number: StateId) -> bool:
         return self._identity[number].issuperset(self.values)
 
     def _selection(self, schema: Schema, subject: str) -> tuple[Selection, ...]:
-        if not set(schema.names).issuperset(self.values):
+        if self._lacks_column(schema):
             return ()
         try:
             return (_selection_of(self.values, schema, subject),)
-        except (InvalidArgumentError, ValueError):
+        except ValueError:  # also InvalidArgumentError
             return ()  # a column of this type cannot hold the value: see ``others``
 
     def _others(self, manifests: Sequence[Manifest]) -> Iterable[OtherState]:

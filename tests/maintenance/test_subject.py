@@ -475,4 +475,7 @@ def test_invalid_subjects(shop: StateStore) -> None:
         shop.maintenance.forget({"client": 312})
     with pytest.raises(InvalidArgumentError, match="at least one column"):
         shop.maintenance.forget({})
+    for act in (shop.maintenance.forget, shop.maintenance.find_subject):
+        with pytest.raises(InvalidArgumentError, match=r"no state can have .* state '.*1\.5"):
+            act({"customer": 1.5})  # it would be reported as gone from everywhere
     assert shop.checkpoints() == (1, 2, 3)
