@@ -1,10 +1,18 @@
 """Parse command-line arguments: restore targets, keys and rows, and durations.
 
-A key of one column is the value itself: ``u17``, ``42`` or ``2026-01-31``. A key of several
-columns, or of a struct, array or map, is JSON: a list in the order of the key or an object by
-column name. Inside JSON too, dates and times are ISO 8601 strings, decimals may be strings, and
-bytes are hex digits. Numbers are exact; :mod:`statestore.parsing` defines which ones a double
-accepts. A duration is ``90s``, ``15min``, ``2h`` or ``7d``.
+There is one rule for the value of a column, in a key and in ``COLUMN=VALUE``:
+
+* A JSON string in double quotes is the text within them: ``"u17"`` is ``u17``. A text with quotes
+  of its own is therefore written as JSON.
+* Anything else is the value itself: ``u17``, ``42``, ``2026-01-31``. In a text column, ``123`` and
+  ``true`` are texts.
+* A struct, array or map is JSON.
+
+A key of several columns is JSON: a list in the order of the key or an object by column name. Inside
+JSON too, dates and times are ISO 8601 strings, decimals may be strings, and bytes are hex digits. A
+``timestamp`` needs ``Z`` or an offset, because a guessed time zone would name another instant.
+Numbers are exact; :mod:`statestore.parsing` defines which ones a double accepts. A duration is
+``90s``, ``15min``, ``2h`` or ``7d``.
 """
 
 from __future__ import annotations
@@ -12,7 +20,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime
+from contextlib import suppress
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -228,31 +237,32 @@ def parse_key(text: str, state: KeyedState) -> tuple[Any, ...]:
     try:
         if len(types) == 1:
             ((name, data_type),) = types.items()
-            values: Mapping[str, Any] = {
-                name: text if isinstance(data_type, str) else parse_json(text)
-            }
-        else:
-            values = _key_columns(parse_json(text), state.key)
+            return (parse_value(text, data_type, name),)
+        values = _key_columns(parse_json(text), state.key)
         return tuple(_converted(values[name], data_type, name) for name, data_type in types.items())
     except ValueError as error:
-        raise _no_key(text, state, str(error)) from error
+        raise _no_key(text, state, error) from error
 
 
 def parse_value(text: str, data_type: DataType, name: str) -> Any:
-    """Parse the value of a column from ``--key COLUMN=VALUE``.
-
-    A value of a struct, array or map is JSON.
+    """Parse the value of a column from text; the module describes its form.
 
     Raises:
         ValueError: The text is not a value of the type.
     """
-    return _converted(text if isinstance(data_type, str) else parse_json(text), data_type, name)
+    value: Any = text
+    if not isinstance(data_type, str):
+        value = parse_json(text)
+    elif len(text) > 1 and text[0] == text[-1] == '"':
+        with suppress(ValueError):  # it is not JSON, so the quotes belong to the text
+            value = parse_json(text)
+    return _converted(value, data_type, name)
 
 
 def column_values(option: str, texts: Mapping[str, str], state: KeyedState) -> dict[str, Any]:
-    """Parse values of columns from ``COLUMN=VALUE``; the text ``null`` is null.
+    """Parse values of columns from ``COLUMN=VALUE``, as :func:`parse_value`.
 
-    Text columns take the text as it is, or as a JSON string in quotes: ``"null"`` is a text.
+    ``null`` is null, and ``"null"`` is a text.
 
     Raises:
         InvalidArgumentError: For an unknown column, or a text that is not a value of the column.
@@ -264,10 +274,8 @@ def column_values(option: str, texts: Mapping[str, str], state: KeyedState) -> d
                 f"{option} {name}: {state} has no such column; its columns are ({state.schema})"
             )
         data_type = state.schema.type_of(name)
-        quoted = data_type == "string" and text.startswith('"')
         try:
-            plain = parse_json(text) if quoted else text
-            values[name] = None if text == "null" else parse_value(plain, data_type, name)
+            values[name] = None if text == "null" else parse_value(text, data_type, name)
         except ValueError as error:
             raise InvalidArgumentError(f"{option} {name}={text:.1000}: {error}") from error
     return values
@@ -293,13 +301,25 @@ def parse_row(text: str, state: KeyedState) -> dict[str, Any]:
     try:
         row = parse_json(text)
         if not isinstance(row, dict):
-            raise ValueError("it is not a JSON object")
+            raise _FormError("it is not a JSON object")
+        for name in row:
+            if name not in state.schema.names:
+                raise _FormError(f"it has {name!r}, which is not a column")
         return {name: _converted(row[name], state.schema.type_of(name), name) for name in row}
     except ValueError as error:
+        form = f"; pass a JSON object with its columns ({state.schema})"
         raise InvalidArgumentError(
-            f"{text!r:.1000} is not a row of {state}: {error}; pass a JSON object with its "
-            f"columns ({state.schema})"
+            f"{text!r:.1000} is not a row of {state}: {error}{form if _is_form(error) else ''}"
         ) from error
+
+
+class _FormError(ValueError):
+    """The text does not have the form of a key or row; its values were not read."""
+
+
+def _is_form(error: ValueError) -> bool:
+    """Return whether the form of a text is wrong, and not one of its values."""
+    return isinstance(error, _FormError | json.JSONDecodeError)
 
 
 class _Span(click.ParamType):  # type: ignore[type-arg]
@@ -362,7 +382,7 @@ class _Instant(click.ParamType):  # type: ignore[type-arg]
 
 
 INSTANT = _Instant()
-"""The type of an option that takes a time in ISO 8601, in UTC without a zone."""
+"""The type of an option that takes a time in ISO 8601, with ``Z`` or an offset."""
 
 
 def _key_columns(value: Any, names: Sequence[str]) -> Mapping[str, Any]:
@@ -371,15 +391,18 @@ def _key_columns(value: Any, names: Sequence[str]) -> Mapping[str, Any]:
         return value
     if isinstance(value, list) and len(value) == len(names):
         return dict(zip(names, value, strict=True))
-    raise ValueError("it does not contain each key column exactly once")
+    raise _FormError("it does not contain each key column exactly once")
 
 
-def _no_key(text: str, state: KeyedState, reason: str) -> InvalidArgumentError:
+def _no_key(text: str, state: KeyedState, error: ValueError) -> InvalidArgumentError:
     columns = ", ".join(f"{name} {type_text(state.schema.type_of(name))}" for name in state.key)
-    plain = len(state.key) == 1 and isinstance(state.schema.type_of(state.key[0]), str)
-    form = "" if plain else "; pass it as JSON, as a list of its values or an object by column"
+    form = ""
+    if _is_form(error):
+        form = "; pass it as JSON"
+        if len(state.key) > 1:
+            form += ", as a list of its values or an object by column"
     return InvalidArgumentError(
-        f"{text!r:.1000} is not a key of {state}, whose key is ({columns}): {reason}{form}"
+        f"{text!r:.1000} is not a key of {state}, whose key is ({columns}): {error}{form}"
     )
 
 
@@ -476,7 +499,22 @@ def _moment(text: str) -> datetime:
 
 def _instant(text: str) -> datetime:
     moment = _moment(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if moment.tzinfo is None:
+        utc = moment.isoformat()
+        raise ValueError(
+            f"{text!r:.80} has no time zone; add Z for UTC or an offset: {utc}Z or {utc}+01:00"
+        )
+    return moment
+
+
+def _local_moment(text: str) -> datetime:
+    moment = _moment(text)
+    if moment.tzinfo is not None:
+        raise ValueError(
+            f"{text!r:.80} has a time zone, but the type has none; convert it to the local time "
+            "that is meant, and leave out the zone"
+        )
+    return moment
 
 
 _NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
@@ -495,7 +533,7 @@ _TEXTS: Mapping[str, Callable[[str], Any]] = {
     "binary": bytes.fromhex,
     "date": date.fromisoformat,
     "timestamp": _instant,
-    "timestamp_ntz": _moment,
+    "timestamp_ntz": _local_moment,
 }
 _FORMS: Mapping[str, str] = {
     "struct": "a JSON object with all of its fields",

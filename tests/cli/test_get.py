@@ -12,6 +12,8 @@ import pytest
 from click.testing import Result
 
 from statestore import StateStore
+from statestore.cli.arguments import column_values, parse_key, parse_row
+from statestore.errors import InvalidArgumentError
 from statestore.restore.row_files import json_value
 from statestore.snapshot.write_options import KeyedOptions
 
@@ -101,16 +103,23 @@ STRUCT = pa.struct([("a", pa.int32()), ("b", pa.string())])
 @pytest.mark.parametrize(
     ("values", "kind", "texts"),
     [
-        ([date(2026, 1, 31)], pa.date32(), ["2026-01-31"]),
+        ([date(2026, 1, 31)], pa.date32(), ["2026-01-31", '"2026-01-31"']),
         (
             [datetime(2026, 1, 31, 12, tzinfo=UTC)],
             pa.timestamp("us", "UTC"),
-            ["2026-01-31T12:00:00Z", "2026-01-31T13:00+01:00", "2026-01-31T12:00"],
+            ["2026-01-31T12:00:00Z", "2026-01-31T13:00+01:00", '"2026-01-31T12:00Z"'],
         ),
         ([datetime(2026, 1, 31, 12)], pa.timestamp("us"), ["2026-01-31T12:00:00"]),
-        ([Decimal("1.50")], pa.decimal128(10, 2), ["1.5", "1.50"]),
-        ([True], pa.bool_(), ["true"]),
-        ([b"\x00\xff"], pa.binary(), ["00ff", "00FF"]),
+        ([Decimal("1.50")], pa.decimal128(10, 2), ["1.5", "1.50", '"1.50"']),
+        (["u17"], pa.string(), ["u17", '"u17"', r'"\u007517"']),
+        (["123"], pa.string(), ["123", '"123"']),
+        (["null"], pa.string(), ["null", '"null"']),
+        (['"u17"'], pa.string(), [r'"\"u17\""']),
+        (['"'], pa.string(), ['"', r'"\""']),
+        (['"C:\\x"'], pa.string(), ['"C:\\x"']),
+        ([123], pa.int64(), ["123", '"123"', "123.0"]),
+        ([True], pa.bool_(), ["true", '"true"']),
+        ([b"\x00\xff"], pa.binary(), ["00ff", "00FF", '"00ff"']),
         ([0.5], pa.float64(), ["0.5", "5e-1"]),
         ([{"a": 1, "b": "x"}], STRUCT, ['{"a": 1, "b": "x"}', '{"b": "x", "a": 1}']),
     ],
@@ -129,6 +138,81 @@ def test_keys_of_every_type(
         done = get(run, tmp_path / "typed", "u", "--output", "json", text)
         assert done.exit_code == 0, done.stderr
         assert json.loads(done.stdout)["rows"] == [{"k": json_value(values[0]), "v": 1}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "reason"),
+    [
+        (
+            pa.timestamp("us", "UTC"),
+            "2026-01-31T12:00",
+            "no time zone; add Z .*: 2026-01-31T12:00:0",
+        ),
+        (pa.timestamp("us", "UTC"), "2026-01-31", "no time zone; add Z .*: 2026-01-31T00:00:00Z"),
+        (pa.timestamp("us"), "2026-01-31T12:00Z", "has a time zone, but the type has none"),
+    ],
+)
+def test_a_time_has_a_zone_exactly_if_its_type_has_one(
+    tmp_path: Path, kind: pa.DataType, text: str, reason: str
+) -> None:
+    """This holds for keys, rows and single values, in JSON and without."""
+    store = StateStore.open(str(tmp_path / "typed"), table_format="parquet")
+    rows = pa.table({"k": pa.array([0], kind), "n": [1]})
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.write_keyed("u", "s", rows, key="k")
+        checkpoint.write_keyed("u", "t", rows, key=["k", "n"])
+    one, two = (store.manifest().keyed_entry("u", name).state for name in "st")
+    ways: list[Callable[[], object]] = [
+        lambda: parse_key(text, one),
+        lambda: parse_key(f'"{text}"', one),
+        lambda: parse_key(f'["{text}", 1]', two),
+        lambda: parse_row(f'{{"k": "{text}", "n": 1}}', one),
+        lambda: column_values("--set", {"k": text}, one),
+        lambda: column_values("--where", {"k": f'"{text}"'}, one),
+    ]
+    for way in ways:
+        with pytest.raises(InvalidArgumentError, match=reason) as raised:
+            way()
+        assert "pass " not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("x", "x"),
+        ('"x"', "x"),
+        ("123", "123"),
+        ('"123"', "123"),
+        ("null", None),
+        ('"null"', "null"),
+        ('""', ""),
+        ('"x', '"x'),
+        ("a=b", "a=b"),
+    ],
+)
+def test_a_value_has_the_same_form_as_a_key(tmp_path: Path, text: str, value: str | None) -> None:
+    """Only null differs, because a key cannot be null."""
+    store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.write_keyed("u", "s", [{"k": "a", "v": "b"}], key="k")
+    state = store.manifest().keyed_entry("u", "s").state
+    assert column_values("--set", {"v": text}, state) == {"v": value}
+    assert parse_key(text, state) == ("null" if value is None else value,)
+
+
+def test_a_value_that_does_not_fit_gets_no_advice_about_the_form(tmp_path: Path) -> None:
+    store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.write_keyed("u", "s", [{"k": "a", "n": 1}], key=["k", "n"])
+    state = store.manifest().keyed_entry("u", "s").state
+    for text, has_advice in (('["a", "x"]', False), ('["a"]', True), ("a", True)):
+        with pytest.raises(InvalidArgumentError, match="is not a key") as raised:
+            parse_key(text, state)
+        assert ("pass it as JSON" in str(raised.value)) == has_advice
+    for text, has_advice in (('{"n": 1.5}', False), ('{"m": 1}', True), ("[1]", True)):
+        with pytest.raises(InvalidArgumentError, match="is not a row") as raised:
+            parse_row(text, state)
+        assert ("pass a JSON object" in str(raised.value)) == has_advice
 
 
 def test_operator_state_has_no_keys(run: Run, fraud: Path) -> None:

@@ -351,6 +351,7 @@ def test_a_new_query_is_planned_and_starts_with_a_csv_file(run: Run) -> None:
         (("job.py:build", "./new", "--table", "x=y"), "the query has no state 'x'"),
         (("job.py:build", "./new", "--table", "x"), "must have the form STATE=PLACE"),
         (("job.py:build", "./new", "--watermark", "soon"), "a time is 2026-11-27T10:00:00Z"),
+        (("job.py:build", "./new", "--files-after", "2026-11-27"), "has no time zone; add Z for"),
         (("job.py:build", "./new", "--sql", f"{STATE}=SELECT 1 AS k"), "column 'k' is int"),
         (
             ("job.py:build", "./new", "--empty", STATE, "--table", f"{STATE}=totals.parquet"),

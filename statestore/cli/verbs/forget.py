@@ -36,6 +36,7 @@ __all__ = ["forget_subject"]
         "everything was searched and the subject was not found. Old files contain the subject "
         "until they are deleted; --gc deletes them. A state that has one of the columns as a "
         "value column, or with a type that cannot hold the value, is not changed and is listed. "
+        "VALUE has the same form as a KEY of one column in 'statestore get'. "
         "With --dry-run: what would be removed, and nothing is changed."
     ),
     examples=(

@@ -30,8 +30,11 @@ __all__ = ["FoundRows", "KeyFound", "get_rows"]
     cls=KeyVerb,
     prints=(
         "The rows of the key in a keyed state, one per line; at most one data file is read. "
-        "KEY is text of the key column's type: u17, 42, 2026-01-31. With several key "
-        "columns, KEY is JSON: a list of the values, or an object by column. If no row has "
+        "KEY is a value of the key column: u17, 42, 2026-01-31T12:00:00Z. A JSON string is the "
+        'text within its quotes: "u17" is also u17, so a text with quotes of its own is written '
+        "as JSON. A time needs Z or an offset if its column has a zone. Structs, arrays and maps "
+        "are JSON. With several key columns, KEY is JSON: a list of the values, or an object by "
+        "column. If no row has "
         "the key, the command succeeds and reports this. Without --operator or --state, the "
         "key is looked up in all states that match the other options; states with another "
         "key type are skipped and listed."
@@ -138,5 +141,5 @@ def write_found(page: Page, result: KeyFound) -> None:
                 table.add_row(cell(one.operator), cell(one.state), cell(values))
         page.table(table)
     for skipped in found.skipped:
-        page.line(f"skipped {skipped.entry.state} because its key is ({skipped.key})")
+        page.line(f"skipped {skipped.entry.state}: {skipped.reason}")
     write_left_out(page, result.left_out)
