@@ -18,7 +18,7 @@ from statestore.errors import (
 from statestore.interop.spark_checkpoints.import_record import ImportedStore, QueryRecord
 from statestore.interop.spark_checkpoints.location import BatchPlan, CheckpointLocation
 from statestore.interop.spark_checkpoints.operator_reader import Operator
-from statestore.interop.spark_checkpoints.operators import find_problem
+from statestore.interop.spark_checkpoints.operators import find_operator_kind, find_problem
 from statestore.interop.spark_checkpoints.parts import (
     Columns,
     StatePart,
@@ -26,6 +26,8 @@ from statestore.interop.spark_checkpoints.parts import (
     map_columns,
     read_stored_rows,
 )
+from statestore.interop.spark_checkpoints.placement import refuse_misplaced_rows
+from statestore.interop.spark_checkpoints.query_settings import STRICT
 from statestore.interop.spark_checkpoints.state_damage import refuse_damaged_states
 from statestore.interop.spark_checkpoints.state_reader import prepared_session
 from statestore.keys.groups import MAX_PARALLELISM
@@ -102,7 +104,8 @@ def import_checkpoint(
         InvalidArgumentError: if the location is not a query's checkpoint location, the micro-batch
             does not exist, or the store has something else. Also if the name of an operator is
             missing or wrong.
-        UnsupportedTypeError: for an unsupported operator or state format.
+        UnsupportedTypeError: for an unsupported operator or state format, and for the rows of a
+            transformWithState that are in other partitions than their keys imply.
         DamagedFileError or MissingFileError: if a file of the query is damaged or missing.
         SchemaMismatchError: if the query's state has other columns than the stored state.
         StateStoreError: as ``store.snapshot`` and ``checkpoint.write_keyed``.
@@ -128,6 +131,8 @@ def import_checkpoint(
     with prepared_session(spark, query_location, number, all_operators) as url:
         refuse_damaged_states(spark, query_location, all_operators, number)
         sources = tuple(_read_sources(spark, url, number, all_operators))
+        if plan.settings[STRICT] == "true":
+            _refuse_other_keys(sources)
         if stored is not None:
             _refuse_changed_plan(stored[1], sources, query_location)
         logs = tuple(query_location.files(number))
@@ -174,6 +179,18 @@ def _read_sources(
         columns = map_columns(rows, part)
         if columns.is_typed or not part.is_view:
             yield _Source(part, columns, rows)
+
+
+def _refuse_other_keys(sources: tuple[_Source, ...]) -> None:
+    """Raise UnsupportedTypeError if a processor's keys are not the keys of its rows.
+
+    Only a processor in Python has keys that were converted to Python and back.
+    """
+    for source in sources:
+        operator_kind = find_operator_kind(source.part.operator_name)
+        assert operator_kind is not None, "unsupported operators are refused before"
+        if operator_kind.has_variables and not source.part.is_view:
+            refuse_misplaced_rows(source.rows, source.columns, source.part)
 
 
 def _write_state(

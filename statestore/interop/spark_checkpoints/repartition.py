@@ -34,6 +34,8 @@ from statestore.interop.spark_checkpoints.parts import (
     map_columns,
     read_stored_rows,
 )
+from statestore.interop.spark_checkpoints.placement import refuse_misplaced_rows
+from statestore.interop.spark_checkpoints.query_settings import STRICT
 from statestore.interop.spark_checkpoints.rewriter import check_spark
 from statestore.interop.spark_checkpoints.source_changes import change_sources
 from statestore.interop.spark_checkpoints.spark_target import SAME_QUERY, SparkTarget
@@ -124,7 +126,8 @@ def repartition_location(
         InvalidArgumentError: for a source that is not a query's checkpoint location, an invalid
             number of partitions or provider, and a location that is not empty or is inside of
             another one or of a store. Also for sources that cannot be changed so.
-        UnsupportedTypeError: for an unsupported operator or state format.
+        UnsupportedTypeError: for an unsupported operator or state format, and for rows in other
+            partitions than their keys imply, unless an old version of Spark placed them.
         DamagedFileError or MissingFileError: if a file of the query is damaged or missing.
         DuplicateKeyError: for a key that has rows in two partitions.
         CommitConflictError: if another export to the location is running or did not finish.
@@ -146,7 +149,8 @@ def repartition_location(
     reporter = ProgressReporter(on_progress, 2 * len(own))
     with prepared_session(spark, old, number, all_operators) as url:
         refuse_damaged_states(spark, old, all_operators, number)
-        states = [_read_store(spark, url, number, part, reporter) for part in own]
+        is_strict = plan.settings[STRICT] == "true"
+        states = [_read_store(spark, url, number, part, is_strict, reporter) for part in own]
         stores = tuple(state.imported for state in states)
         logs = tuple(old.files(number))
         record = change_sources(
@@ -177,19 +181,29 @@ def repartition_location(
 
 
 def _read_store(
-    spark: SparkSession, url: str, batch: int, part: StatePart, reporter: ProgressReporter
+    spark: SparkSession,
+    url: str,
+    batch: int,
+    part: StatePart,
+    is_strict: bool,
+    reporter: ProgressReporter,
 ) -> _LocatedStore:
     reporter(f"reading {part.state} of {part.uid}")
     rows = read_stored_rows(spark, url, batch, part)
     columns = map_columns(rows, part)
-    contents = _observe_rows(rows, columns, part)
+    contents = _observe_rows(rows, columns, part, is_strict)
     return _LocatedStore(ImportedStore(**vars(part), columns=columns, contents=contents), rows)
 
 
-def _observe_rows(rows: DataFrame, columns: Columns, part: StatePart) -> RowSet:
-    """Return the rows of a store; DuplicateKeyError for a key with rows in two partitions.
+def _observe_rows(rows: DataFrame, columns: Columns, part: StatePart, is_strict: bool) -> RowSet:
+    """Return the rows of a store.
 
-    Only a query of an old version of Spark has rows in other partitions than their keys imply.
+    Only a query of an old version of Spark, which is not strict, may have rows in other partitions
+    than their keys imply.
+
+    Raises:
+        DuplicateKeyError: for a key with rows in two partitions.
+        UnsupportedTypeError: for rows in other partitions of a strict query.
     """
     observed = observe_bytes(rows, columns, part.partitions)
     if observed.misplaced:
@@ -200,4 +214,6 @@ def _observe_rows(rows: DataFrame, columns: Columns, part: StatePart) -> RowSet:
                 f"store {part.store!r} of operator {part.uid} has rows of the key {row.asDict()} "
                 "in two partitions, and Spark would find only one of them"
             )
+        if is_strict:
+            refuse_misplaced_rows(rows, columns, part)
     return observed.contents

@@ -43,6 +43,26 @@ def milliseconds(frame: pd.DataFrame) -> int:
     return int(frame["t"].max().timestamp() * 1000)
 
 
+class Counting(StatefulProcessor):
+    """The number of events of a key."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the state."""
+        self.n = handle.getValueState("n", "n long")
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
+    ) -> Iterator[pd.DataFrame]:
+        """Add the events of a key."""
+        (n,) = self.n.get() or (0,)
+        n += sum(map(len, rows))
+        self.n.update((n,))
+        yield pd.DataFrame({"k": [str(key[0])], "n": [n]})
+
+    def close(self) -> None:
+        """Nothing needs to be closed."""
+
+
 class Ending(StatefulProcessor):
     """A state that is emitted after each micro-batch with events, and that a timer removes."""
 

@@ -11,23 +11,30 @@ from typing import Any, NamedTuple
 
 import pytest
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from statestore import StateStore
-from statestore.errors import FormatVersionError, MissingFileError, UnsupportedTypeError
+from statestore.errors import (
+    FormatVersionError,
+    MissingFileError,
+    StoreNotFoundError,
+    UnsupportedTypeError,
+)
 from statestore.interop.spark_checkpoints.columns import StoreColumns
 from statestore.interop.spark_checkpoints.export_state import export_checkpoint
 from statestore.interop.spark_checkpoints.import_state import ImportedCheckpoint, import_checkpoint
 from statestore.interop.spark_checkpoints.location import CheckpointLocation
+from statestore.interop.spark_checkpoints.repartition import repartition_location
 from statestore.interop.spark_checkpoints.show_location import show_location
 from statestore.interop.spark_checkpoints.spark_target import SparkTarget
 from statestore.interop.spark_checkpoints.variables import family_names, rebuild_families
 from statestore.snapshot.write_options import Changes
 from statestore.storage import LocalStorage
-from tests.interop.spark_checkpoints.processors import DAY
+from tests.interop.spark_checkpoints.processors import DAY, Counting
 from tests.interop.spark_checkpoints.queries import (
     NO_DATA_BATCHES,
     QUERIES,
+    Query,
     events,
     run,
     settings,
@@ -366,6 +373,40 @@ def test_changed_variables_in_avro_are_refused(spark: SparkSession, tmp_path: Pa
     with pytest.raises(UnsupportedTypeError, match=r"'last' .* stores its variables as avro"):
         moves.give("at-7", 7)
     assert not (tmp_path / "at-7").exists()
+
+
+def by_number(rows: DataFrame) -> DataFrame:
+    groups = rows.selectExpr("cast(small as double) as number", "v").groupBy("number")
+    return groups.transformWithStateInPandas(Counting(), "k string, n long", "Update", "None")
+
+
+def test_a_key_that_spark_stores_as_another_one_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The key is null, so its events are in the partition of null. Its state has the key NaN."""
+    source, location = tmp_path / "events", str(tmp_path / "first")
+    source.mkdir()
+    event = {"k": "a", "id": 1, "v": 1, "t": "2026-01-01T00:00:00+00:00"}
+    (source / "0.json").write_text(json.dumps(event))
+    run(
+        spark,
+        Query("numbers", "update", by_number),
+        source=source,
+        location=location,
+        provider="rocksdb",
+        partitions=2,
+    )
+    (row,) = state_rows(spark, location)["0/default/n"]
+    assert json.loads(row) == {"key": {"number": "NaN"}, "value": {"n": 1}}
+    said = r'in another partition than its key implies, {"number":"NaN"}'
+    store = StateStore.open(str(tmp_path / "store"), spark=spark)
+    with pytest.raises(UnsupportedTypeError, match=said):
+        import_checkpoint(spark, location, store)
+    with pytest.raises(StoreNotFoundError):
+        store.restore()
+    with pytest.raises(UnsupportedTypeError, match=said):
+        repartition_location(spark, location, str(tmp_path / "second"), partitions=3)
+    assert not (tmp_path / "second").exists()
 
 
 def test_another_provider_is_refused(taken: Taken, tmp_path: Path) -> None:
