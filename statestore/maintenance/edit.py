@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from statestore.engines.choice import engine_of, reread
@@ -41,16 +42,20 @@ from statestore.parquet.keyed_writer import KeyedTarget
 from statestore.restore.key_set_lookup import WantedKeys, rows_of_keys
 from statestore.restore.lookup import key_batch
 from statestore.restore.plan import owners_of
+from statestore.rows.column_types import arrow_schema
 from statestore.rows.input_rows import is_dicts
 from statestore.rows.matching import matching_positions
 from statestore.rows.pandas_rows import is_pandas
-from statestore.rows.python_values import table_of_dicts
+from statestore.rows.python_values import display_rows, table_of_dicts
 from statestore.rows.rows_like_stored import frame_like
 from statestore.rows.uuids import uuid_columns, with_uuids
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import Storage
 
 __all__ = ["Edit", "EditedState", "carry_others", "edit"]
+
+_MOST_MISSING = 5
+"""The most keys without a row that a result names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +98,10 @@ class EditedState:
     ``rows_after`` are the rows in the state's files, in base and changes together.
     ``changed_rows_before`` of the rows before are changes, which an edit merges into the files that
     it rewrites. ``deleted`` and ``put`` count rows; a row that was put may have replaced another.
-    ``examples`` are the first changed rows, each with ``a``, the row before, and ``b``, the row
-    after. An edit with all rows has neither numbers nor examples. ``left_out`` lists the state that
-    the checkpoint lacks of its source, before and after the edit.
+    ``missing`` of the keys to delete have no row, and ``missing_keys`` are the first of them, by
+    key column. ``examples`` are the first changed rows, each with ``a``, the row before, and ``b``,
+    the row after. An edit with all rows has neither numbers nor examples. ``left_out`` lists the
+    state that the checkpoint lacks of its source, before and after the edit.
     """
 
     store: str
@@ -113,6 +119,8 @@ class EditedState:
     key_groups: tuple[int, ...]
     files: int
     size_bytes: int
+    missing: int = 0
+    missing_keys: tuple[Mapping[str, Any], ...] = ()
     examples: tuple[Example, ...] = ()
     left_out: tuple[LeftOutState, ...] = ()
 
@@ -128,6 +136,14 @@ class _EditResult:
     deleted: int = 0
     put: int = 0
     examples: tuple[Example, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Deletes:
+    """The keys to delete that have rows, and a table of the other keys."""
+
+    stored: Sequence[Any]
+    missing: pa.Table
 
 
 def edit(
@@ -148,7 +164,8 @@ def edit(
     manifest, newest_id = deriver.load_source(checkpoint)
     entry = manifest.keyed_entry(uid, name)
     owners = owners_of(manifest, uid)
-    changes = _changes_of_keys(storage, entry, wanted) if wanted.how == "keys" else None
+    deletes = _deletes(storage, entry, wanted.delete)
+    changes = _changes_of_keys(storage, entry, wanted, deletes) if wanted.how == "keys" else None
     new_id = None
     if changes is not None and not changes.groups:
         changed = _EditResult(entry, (), (), entry.rows)
@@ -179,6 +196,8 @@ def edit(
         key_groups=changed.groups,
         files=len(changed.files),
         size_bytes=sum(handle.size_bytes for handle in changed.files),
+        missing=deletes.missing.num_rows,
+        missing_keys=tuple(display_rows(deletes.missing.slice(0, _MOST_MISSING))),
         examples=changed.examples,
         left_out=manifest.left_out,
     )
@@ -191,10 +210,12 @@ def carry_others(writer: CheckpointWriter, manifest: Manifest, but: set[tuple[st
             writer.collected.carry_entry(entry)
 
 
-def _changes_of_keys(storage: Storage, entry: KeyedEntry, wanted: Edit) -> EditChanges:
+def _changes_of_keys(
+    storage: Storage, entry: KeyedEntry, wanted: Edit, deletes: _Deletes
+) -> EditChanges:
     """Return the changes of single keys; none for a key to delete that does not exist."""
     state = entry.state
-    changes = changes_of(state, _stored_keys(storage, entry, wanted.delete), wanted.put)
+    changes = changes_of(state, deletes.stored, wanted.put)
     if wanted.update is None:
         return changes
     updated = changes_of(state, (), updated_rows(storage, entry, wanted.update))
@@ -211,20 +232,21 @@ def _changes_of_keys(storage: Storage, entry: KeyedEntry, wanted: Edit) -> EditC
     return EditChanges(changes.deleted, together)
 
 
-def _stored_keys(storage: Storage, entry: KeyedEntry, keys: Sequence[Any]) -> list[Any]:
-    """Return the keys that have rows, in their order; read only the key columns of the files.
+def _deletes(storage: Storage, entry: KeyedEntry, keys: Sequence[Any]) -> _Deletes:
+    """Return which keys have rows; read only the key columns of the files.
 
     Raises InvalidArgumentError for a value that is not a key, MissingFileError or DamagedFileError.
     """
-    if not keys:
-        return []
     state = entry.state
+    if not keys:
+        return _Deletes([], arrow_schema(state.schema.select(state.key)).empty_table())
     wanted = pa.Table.from_batches([key_batch(state, key) for key in keys])
     every = reads_of(entry, KeyGroupRange.every(state.max_parallelism))
     narrow, reads = identities_of(entry, every)
     rows = rows_of_keys(storage, narrow, reads, WantedKeys.of(wanted, state))
     places, _ = matching_positions(wanted, rows.select(state.key))
-    return [keys[place] for place in places.tolist()]
+    missing = np.setdiff1d(np.arange(len(keys)), places)
+    return _Deletes([keys[place] for place in places.tolist()], wanted.take(pa.array(missing)))
 
 
 def _apply_edit(

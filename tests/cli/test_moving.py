@@ -148,7 +148,12 @@ def test_a_key_of_several_columns(run: Run, damaged: Path) -> None:
     words = ("get", '["DE", 17]', "--operator", "totals-by-shop", "--state", "totals")
     assert run(*words, "--store", damaged).stdout.startswith("no rows have key")
     edit = ("edit", "--operator", "totals-by-shop", "--state", "totals")
-    done = document(run(*edit, "--delete", '["DE", 18]', "--store", damaged, "--output", "json"))
+    keys = ("--delete", '["DE", 18]', "--delete", '["FR", 1]')
+    assert '1 key to delete has no row: ["FR", 1]\n' in (
+        run(*edit, *keys, "--dry-run", "--store", damaged).stdout
+    )
+    done = document(run(*edit, *keys, "--store", damaged, "--output", "json"))
+    assert done["missing_keys"] == [{"country": "FR", "shop": 1}]
     assert (done["rows_before"], done["rows_after"], done["deleted"]) == (2, 1, 1)
 
 
@@ -164,8 +169,20 @@ def test_an_edit_reports_the_changes(run: Run, damaged: Path) -> None:
         "totals-by-user",
     )
     assert (done["rows_before"], done["rows_after"]) == (200, 199)
+    assert (done["missing"], done["missing_keys"]) == (0, [])
     again = run("edit", *TOTALS, "--delete", "u17", "--store", damaged)
     assert again.stdout.startswith("nothing to change in state totals")
+    assert (
+        again.exit_code,
+        '  missing      1 key to delete has no row: "u17"\n' in again.stdout,
+    ) == (
+        0,
+        True,
+    )
+    keys = [word for number in range(7) for word in ("--delete", f"nobody{number}")]
+    some = run("edit", *TOTALS, "--delete", "u18", *keys, "--dry-run", "--store", damaged)
+    assert '  missing      7 keys to delete have no row: "nobody0", ' in some.stdout
+    assert '"nobody4", …\n' in some.stdout
     sql = run("edit", *TOTALS, "--sql", "SELECT * FROM state LIMIT 7", "--store", damaged)
     assert "199 before, 7 after" in sql.stdout
 

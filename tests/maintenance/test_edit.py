@@ -118,6 +118,19 @@ def test_a_missing_key_makes_no_checkpoint(store: StateStore) -> None:
     assert store.checkpoints() == (1,)
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_keys_to_delete_without_a_row_are_named(store: StateStore, dry_run: bool) -> None:
+    """They are counted, and the first five are named, whether or not other keys have rows."""
+    keys = [*"abcdefg"]
+    alone = store.maintenance.edit("u", "n", delete=keys, dry_run=dry_run)
+    assert (alone.missing, alone.deleted, alone.new_checkpoint_id) == (7, 0, None)
+    assert alone.missing_keys == tuple({"k": key} for key in "abcde")
+    mixed = store.maintenance.edit("u", "n", delete=["a", "u1", "b"], dry_run=dry_run)
+    assert (mixed.missing, mixed.missing_keys, mixed.deleted) == (2, ({"k": "a"}, {"k": "b"}), 1)
+    none = store.maintenance.edit("u", "n", delete=["u2"], dry_run=dry_run)
+    assert (none.missing, none.missing_keys) == (0, ())
+
+
 def test_a_state_may_lose_its_last_row_and_get_one_again(store: StateStore) -> None:
     store.maintenance.edit("u", "n", delete=[*ROWS])
     assert content(store) == {}

@@ -18,7 +18,7 @@ from statestore.cli.command import (
     pass_invocation,
 )
 from statestore.cli.drawing import amount, count, counted
-from statestore.cli.output import Output, Page
+from statestore.cli.output import Output, Page, json_text
 from statestore.cli.row_changes import write_row_changes
 from statestore.format.state import KeyedState
 from statestore.maintenance.edit import EditedState
@@ -36,9 +36,11 @@ __all__ = ["edit_state"]
         "the rows of a key, in the same form as in 'statestore get'; --where selects some of "
         "them. --set changes one column of these rows, and the other columns keep their values. "
         "VALUE has the same form as KEY: a JSON string, or the text itself. null is null, and "
-        "'\"null\"' is a text. --delete removes all rows of a "
-        "key. --put takes a row as a JSON object and replaces the row with the same key, "
-        "namespace and entry columns. Its missing columns become null, which must be confirmed. "
+        "'\"null\"' is a text. --delete removes all rows of a key. Keys to delete without a row "
+        "are counted, and the first five are named. They are not an error, so the exit status is "
+        "0, also if nothing changes. --put takes a row as a JSON object and replaces the row with "
+        "the same key, namespace and entry columns. Its missing columns become null, which must "
+        "be confirmed. "
         "--sql takes a SELECT over the table 'state', whose result becomes the state; it needs "
         "DuckDB. Rows are checked like those of a snapshot. A job that runs at the same time can "
         "no longer commit. With --dry-run: the same output, and nothing is written."
@@ -155,6 +157,15 @@ def _confirm_nulls(rows: Sequence[Mapping[str, Any]], state: KeyedState, *, yes:
     click.confirm(f"--put sets these columns to null: {names}. Continue?", abort=True, err=True)
 
 
+def _missing_text(edited: EditedState) -> str:
+    keys = [[*key.values()] for key in edited.missing_keys]
+    texts = [json_text(key[0] if len(key) == 1 else key) for key in keys]
+    more = ", …" if edited.missing > len(texts) else ""
+    verb = "has" if edited.missing == 1 else "have"
+    keys_text = f"{counted(edited.missing, 'key')} to delete {verb} no row"
+    return f"{keys_text}: {', '.join(texts)}{more}"
+
+
 def write_edited(page: Page, edited: EditedState) -> None:
     """Write it as text."""
     where = f"state {edited.state} of operator {edited.operator}, checkpoint {edited.checkpoint_id}"
@@ -175,6 +186,8 @@ def write_edited(page: Page, edited: EditedState) -> None:
         )
     if edited.how != "rows":
         page.line(f"  changed      {count(edited.deleted)} deleted, {count(edited.put)} put")
+    if edited.missing:
+        page.line(f"  missing      {_missing_text(edited)}", "yellow")
     verb = "to replace" if edited.dry_run else "written   "
     written = amount(edited.size_bytes, edited.files)
     page.line(f"  {verb}   {written}, {counted(len(edited.key_groups), 'key group')}")
