@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,14 @@ import pytest
 from click.testing import Result
 
 from statestore import StateStore
-from statestore.cli.verbs.plan import MOST_STORES, Rate, keep_rate, kept_rate, rates_file
+from statestore.cli.verbs.plan import (
+    LEAST_BYTES,
+    MOST_STORES,
+    Rate,
+    keep_rate,
+    kept_rate,
+    rates_file,
+)
 from statestore.restore.compare_plans import Prices
 
 Run = Callable[..., Result]
@@ -93,7 +101,7 @@ def test_compare_shows_every_option_and_the_best(run: Run, fraud: Path) -> None:
     assert found["options"][0]["money"] is None
     done = run(*given)
     assert f"recommended parallelism {known.chosen}: " in done.stdout
-    assert "time: unknown; pass --rate 200MB/s" in done.stdout
+    assert "time: unknown, because no restore of at least 64.0 MB was recorded" in done.stdout
     assert re.search(rf"^-> +{known.chosen} ", done.stdout, re.MULTILINE)
 
 
@@ -120,18 +128,36 @@ def test_compare_on_hosts(run: Run, fraud: Path) -> None:
     assert "while comparing parallelism 4" in few.stderr
 
 
-def test_the_next_comparison_uses_the_measured_restore_rate(run: Run, fraud: Path) -> None:
-    compared = ("plan", "--compare", "2", "--store", fraud, "--output", "json")
+def test_the_next_comparison_uses_the_measured_restore_rate(run: Run, tmp_path: Path) -> None:
+    store = StateStore.open(str(tmp_path / "large"), table_format="parquet")
+    blobs = [{"k": number, "blob": random.randbytes(10**6)} for number in range(66)]
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.write_keyed("u", "blobs", blobs, key="k", max_parallelism=8)
+    compared = ("plan", "--compare", "2", "--store", store.url, "--output", "json")
     assert document(run(*compared))["comparison"]["rate"] is None
-    assert run("restore", "--to", "out", "--store", fraud).exit_code == 0
+    assert run("restore", "--to", "out", "--store", store.url).exit_code == 0
     found = document(run(*compared))
-    store = StateStore.open(str(fraud))
     rate = kept_rate(os.environ, store.manifest().store_id)
     assert rate is not None
     assert rate.size_bytes == store.plan().size_bytes
     assert found["comparison"]["rate"] == rate.bytes_per_second
     assert found["measured"]["at_ms"] == rate.at_ms
     assert "the rate of the restore " in run(*compared[:-2]).stdout
+
+
+def test_a_small_restore_supplies_no_rate(run: Run, fraud: Path) -> None:
+    compared = ("plan", "--compare", "2", "--store", fraud)
+    store_id = StateStore.open(str(fraud)).manifest().store_id
+    assert run("restore", "--to", "first", "--store", fraud).exit_code == 0
+    assert not rates_file(os.environ).exists()
+    text = "unknown, because no restore of at least 64.0 MB was recorded on this machine; pass"
+    assert text in run(*compared).stdout
+    keep_rate(os.environ, store_id, Rate(LEAST_BYTES, 2.0, 3))
+    assert run("restore", "--to", "second", "--store", fraud).exit_code == 0
+    assert kept_rate(os.environ, store_id) == Rate(LEAST_BYTES, 2.0, 3)
+    known = {store_id: {"size_bytes": 4_000, "seconds": 0.003, "at_ms": 1}}
+    rates_file(os.environ).write_text(json.dumps(known))  # as an earlier release wrote it
+    assert kept_rate(os.environ, store_id) is None
 
 
 def test_a_dry_run_and_a_failed_restore_record_no_rate(run: Run, fraud: Path) -> None:
@@ -149,24 +175,24 @@ def test_a_damaged_rates_file_is_ignored(tmp_path: Path, text: str) -> None:
     file.parent.mkdir()
     file.write_text(text)
     assert kept_rate(environment, "s") is None
-    keep_rate(environment, "s", Rate(10, 2.0, 3))
-    assert kept_rate(environment, "s") == Rate(10, 2.0, 3)
+    keep_rate(environment, "s", Rate(LEAST_BYTES, 2.0, 3))
+    assert kept_rate(environment, "s") == Rate(LEAST_BYTES, 2.0, 3)
     assert [one.name for one in file.parent.iterdir()] == [file.name]
 
 
 def test_rates_of_the_most_recent_stores_are_kept(tmp_path: Path) -> None:
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
     for number in range(MOST_STORES + 5):
-        keep_rate(environment, f"s{number}", Rate(number + 1, 1.0, number))
+        keep_rate(environment, f"s{number}", Rate(LEAST_BYTES + number, 1.0, number))
     assert kept_rate(environment, "s4") is None
-    assert kept_rate(environment, "s5") == Rate(6, 1.0, 5)
+    assert kept_rate(environment, "s5") == Rate(LEAST_BYTES + 5, 1.0, 5)
     assert len(json.loads(rates_file(environment).read_text())) == MOST_STORES
 
 
 def test_a_missing_cache_folder_is_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     environment = {"XDG_CACHE_HOME": str(tmp_path / "file")}
-    keep_rate(environment, "s", Rate(1, 1.0, 1))
+    keep_rate(environment, "s", Rate(LEAST_BYTES, 1.0, 1))
     assert kept_rate(environment, "s") is None
 
 
@@ -175,7 +201,7 @@ def test_a_user_without_a_home_is_not_an_error(monkeypatch: pytest.MonkeyPatch) 
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", no_home)
-    keep_rate({}, "s", Rate(1, 1.0, 1))
+    keep_rate({}, "s", Rate(LEAST_BYTES, 1.0, 1))
     assert kept_rate({}, "s") is None
 
 

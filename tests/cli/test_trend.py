@@ -121,10 +121,13 @@ def test_the_restore_time_uses_the_rate_of_the_last_restore(
     run: Run, grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unknown = lines(run("trend", "--restore-time", "10m", "--store", grown))
-    assert "pass --rate 200MB/s, or run 'statestore restore' once" in unknown
+    assert (
+        "the rate is unknown, because no restore of at least 64.0 MB was recorded on this machine; "
+        "pass --rate, for example 200MB/s"
+    ) in unknown
     assert any(line.endswith("the rate of a restore is not known") for line in unknown)
     manifest = StateStore.open(str(grown)).manifest()
-    keep_rate(os.environ, manifest.store_id, Rate(10_000, 1.0, 1_790_000_000_000))
+    keep_rate(os.environ, manifest.store_id, Rate(64_000_000, 6_400.0, 1_790_000_000_000))
     known = lines(run("trend", "--restore-time", "5s", "--store", grown))
     (restore,) = [line for line in known if line.startswith("restore at parallelism 2: ")]
     assert restore.endswith(

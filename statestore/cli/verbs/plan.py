@@ -1,8 +1,9 @@
 """``statestore plan``: show what a restore would read, and which state each operator would find.
 
-The speed of a store's last restore on this machine is kept, to estimate the time of the next one.
-It is stored by store id in one small JSON file in the user's cache folder. This is only a
-convenience, so failures to read or write the file are ignored.
+The speed of a store's last large restore on this machine is kept, to estimate the time of the
+next one. It is stored by store id in one small JSON file in the user's cache folder. This is only a
+convenience, so failures to read or write the file are ignored. The time of a small restore is
+mostly the same for any number of bytes, so its rate would say nothing about a larger one.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from statestore.settings import read_toml
 from statestore.store import StateStore
 
 __all__ = [
+    "LEAST_BYTES",
     "MOST_STORES",
     "ComparedPlans",
     "PlannedRestore",
@@ -48,9 +50,12 @@ __all__ = [
     "kept_rate",
     "plan_restore",
     "rates_file",
+    "unknown_rate",
 ]
 
 MOST_STORES = 100
+LEAST_BYTES = 64_000_000
+"""A restore of fewer bytes supplies no rate."""
 
 
 class _Hosts(click.ParamType[Any]):
@@ -96,9 +101,10 @@ class _Numbers(click.ParamType[Any]):
         "empty, the state that would be dropped, and the uid that would keep it. With --compare, "
         "for each parallelism: the bytes that move (to another host with --hosts, otherwise to "
         "another subtask), the largest subtask, files and requests, the time, and with "
-        "--prices the cost. Seconds are based on --rate, or on the rate of your last restore of "
-        "this store on this machine. The recommended parallelism takes the least time. With "
-        "prices it has the lowest cost among those that take at most 1.5 times the least time."
+        "--prices the cost. Seconds are based on --rate, or on the rate of your last restore of at "
+        "least 64 MB of this store on this machine. The recommended parallelism takes "
+        "the least time. With prices it has the lowest cost among those that take at most 1.5 "
+        "times the least time."
     ),
     examples=(
         "statestore plan --parallelism 7 --store ./fraud",
@@ -330,12 +336,20 @@ def _moved(found: Comparison) -> str:
 def _time(result: ComparedPlans) -> str:
     rate, measured = result.comparison.rate, result.measured
     if rate is None:
-        return "unknown; pass --rate 200MB/s, or run 'statestore restore' once"
+        return unknown_rate()
     if measured is None:
         return f"the time of the largest subtask at {size(round(rate))}/s, as passed"
     return (
         f"the time of the largest subtask at {size(round(rate))}/s, the rate of the restore "
         f"on this machine at {when(measured.at_ms)}"
+    )
+
+
+def unknown_rate() -> str:
+    """Return why the rate of a restore is unknown, and what to do."""
+    return (
+        f"unknown, because no restore of at least {size(LEAST_BYTES)} was recorded on this "
+        "machine; pass --rate, for example 200MB/s"
     )
 
 
@@ -384,21 +398,22 @@ def rates_file(environment: Mapping[str, str]) -> Path:
 
 
 def kept_rate(environment: Mapping[str, str], store_id: str) -> Rate | None:
-    """Return the rate of a store's last restore, or None."""
+    """Return the rate of a store's last restore of at least ``LEAST_BYTES``, or None."""
     known: Any = _known(environment).get(store_id)
     try:
         rate = Rate(int(known["size_bytes"]), float(known["seconds"]), int(known["at_ms"]))
     except (TypeError, KeyError, ValueError, OverflowError):
         return None
-    return rate if rate.size_bytes > 0 and 0 < rate.seconds < float("inf") else None
+    is_usable = rate.size_bytes >= LEAST_BYTES and 0 < rate.seconds < float("inf")
+    return rate if is_usable else None
 
 
 def keep_rate(environment: Mapping[str, str], store_id: str, rate: Rate) -> None:
     """Store the rate of a restore, and keep the latest rates of other stores.
 
-    A restore that read nothing is ignored.
+    A restore of fewer than ``LEAST_BYTES`` is ignored.
     """
-    if rate.size_bytes <= 0 or rate.seconds <= 0:
+    if rate.size_bytes < LEAST_BYTES or rate.seconds <= 0:
         return
     others = [one for one in _known(environment).items() if one[0] != store_id]
     known = dict([*others[1 - MOST_STORES :], (store_id, asdict(rate))])

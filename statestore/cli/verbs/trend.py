@@ -22,7 +22,7 @@ from statestore.cli.drawing import (
     when,
 )
 from statestore.cli.output import DRAWING_WIDTH, Output, Page, cell, progress_bar, table_of
-from statestore.cli.verbs.plan import Rate, kept_rate
+from statestore.cli.verbs.plan import Rate, kept_rate, unknown_rate
 from statestore.errors import CorruptionError, FormatVersionError, StateStoreError
 from statestore.maintenance.growth import POINTS_NEEDED, Forecast, Growth
 from statestore.maintenance.trend_report import StateTrend, StoreTrend
@@ -44,15 +44,15 @@ _FOR_WIDE_ONES = ("a day", "90 % bounds")
     prints=(
         "For each state, the fastest growing first: its rows and bytes, their growth a day with "
         "the bounds of the 90 % confidence interval, its bytes at each kept checkpoint, its skew "
-        "and its age. The skew is the multiple of the even share that the heaviest key group has. "
-        "The age is the time since files of the state were last written, at the newest checkpoint. "
-        "Growth is the median "
-        "slope between all pairs of checkpoints (Theil-Sen). It needs 5 checkpoints at different "
-        "times. With --size: when each state, and all of them together, reach the size. With "
-        "--restore-time: when a restore takes that long, which is the time of its largest subtask "
-        "at --rate, or at the rate of your last restore of this store on this machine. Only the "
-        "manifests of the visible checkpoints and of savepoints are read. If one cannot be read, "
-        "it is named, the others are still used, and the exit status is 13."
+        "and its age. The skew is the multiple of the even share that the heaviest key group "
+        "has. The age is the time since files of the state were last written, at the newest "
+        "checkpoint. Growth is the median slope between all pairs of checkpoints (Theil-Sen). It "
+        "needs 5 checkpoints at different times. With --size: when each state, and all of them "
+        "together, reach the size. With --restore-time: when a restore takes that long, which is "
+        "the time of its largest subtask at --rate, or at the rate of your last restore of at "
+        "least 64 MB of this store on this machine. Only the manifests of the visible "
+        "checkpoints and of savepoints are read. If one cannot be read, it is named, the others "
+        "are still used, and the exit status is 13."
     ),
     examples=(
         "statestore trend --store ./fraud",
@@ -261,7 +261,7 @@ def _write_forecasts(page: Page, trend: StoreTrend) -> None:
         page.line(f"a restore at parallelism {trend.parallelism} takes {limit}:", "bold")
         _write_table(page, [("all states", trend.restore_reaches)])
         if trend.rate is None:
-            page.line("pass --rate 200MB/s, or run 'statestore restore' once")
+            page.line(f"the rate is {unknown_rate()}")
 
 
 def _order(forecast: Forecast) -> tuple[bool, bool, int]:
