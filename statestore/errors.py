@@ -37,7 +37,8 @@ because Spark carries errors from its workers to the driver.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 __all__ = [
@@ -71,14 +72,66 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True)
+class Remedy:
+    """Another way to avoid an error: a value of an argument, and its consequence."""
+
+    argument: str
+    value: int
+    consequence: str
+
+
 class StateStoreError(Exception):
     """Root of all errors of this package.
 
-    ``str(error)`` is one sentence that also says what to do.
+    ``str(error)`` is one sentence that also says what to do. An ``argument`` is the subject of the
+    message, and a ``remedy`` follows it. Both have the argument's name in Python; :meth:`reword`
+    replaces it.
     """
 
     kind = "error"
     exit_code = 1
+    argument: str | None = None
+    remedy: Remedy | None = None
+
+    def __init__(
+        self, *details: object, argument: str | None = None, remedy: Remedy | None = None
+    ) -> None:
+        """Store the details, and the argument and remedy if the message needs them."""
+        super().__init__(*details)
+        if argument is not None:
+            self.argument = argument
+        if remedy is not None:
+            self.remedy = remedy
+
+    def __str__(self) -> str:
+        """Return the message with the arguments' names in Python."""
+        return self._worded(_in_python)
+
+    def reword(self, word: Callable[[str, int | None], str | None]) -> None:
+        """Replace the arguments' names in Python by the names of a command's or page's inputs.
+
+        Args:
+            word: Returns the text for an argument with a value, or without one if it is the
+                subject. None if there is no input for it: then the remedy is left out, and the
+                subject keeps its name.
+        """
+        message = self._worded(word)
+        self.argument = self.remedy = None
+        self.args = (message, *self.args[1:])
+
+    def _worded(self, word: Callable[[str, int | None], str | None]) -> str:
+        message, remedy = super().__str__(), self.remedy
+        if self.argument is not None:
+            message = f"{word(self.argument, None) or self.argument} {message}"
+        text = None if remedy is None else word(remedy.argument, remedy.value)
+        if remedy is None or text is None:
+            return message
+        return f"{message}, or pass {text}: {remedy.consequence}"
+
+
+def _in_python(argument: str, value: int | None) -> str:
+    return argument if value is None else f"{argument}={value}"
 
 
 class InvalidArgumentError(StateStoreError, ValueError):

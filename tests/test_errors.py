@@ -10,12 +10,18 @@ from typing import Any
 import pytest
 
 from statestore import errors
-from statestore.errors import NullKeyError, StateStoreError
+from statestore.errors import (
+    InvalidArgumentError,
+    NullKeyError,
+    ParallelismError,
+    Remedy,
+    StateStoreError,
+)
 
 CLASSES: list[Any] = [
     value
     for _, value in inspect.getmembers(errors, inspect.isclass)
-    if value.__module__ == errors.__name__
+    if value.__module__ == errors.__name__ and issubclass(value, Exception)
 ]
 
 
@@ -38,6 +44,28 @@ def test_a_null_key_error_carries_the_number_of_rows() -> None:
     copy = pickle.loads(pickle.dumps(NullKeyError("5 rows have a null key", 5)))
     assert copy.rows == 5
     assert str(copy) == "5 rows have a null key"
+
+
+def test_a_front_end_words_the_arguments_of_an_error() -> None:
+    def option(argument: str, value: int | None) -> str | None:
+        if argument == "elsewhere":
+            return None
+        return f"--{argument}" if value is None else f"--{argument} {value}"
+
+    remedy = Remedy("max", 16, "it is a multiple")
+    error = ParallelismError("restore at 8 or less", remedy=remedy)
+    copy = pickle.loads(pickle.dumps(error))
+    assert str(copy) == "restore at 8 or less, or pass max=16: it is a multiple"
+    copy.reword(option)
+    assert str(copy) == "restore at 8 or less, or pass --max 16: it is a multiple"
+    other = ParallelismError("restore at 8 or less", remedy=Remedy("elsewhere", 16, "so"))
+    other.reword(option)
+    assert str(other) == "restore at 8 or less"
+    for argument, name in (("last", "--last"), ("elsewhere", "elsewhere")):
+        subject = InvalidArgumentError("must be above 0", argument=argument)
+        assert str(pickle.loads(pickle.dumps(subject))) == f"{argument} must be above 0"
+        subject.reword(option)
+        assert str(subject) == f"{name} must be above 0"
 
 
 def test_every_error_has_a_kind_of_its_own() -> None:

@@ -211,6 +211,19 @@ class Verb(click.Command):
             )
         return rest
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; an error names this verb's options instead of arguments in Python."""
+        try:
+            return super().invoke(ctx)
+        except StateStoreError as error:
+            error.reword(self._word_option)
+            raise
+
+    def _word_option(self, argument: str, value: int | None) -> str | None:
+        options = (one for one in self.params if isinstance(one, click.Option))
+        option = next((one.opts[-1] for one in options if one.name == argument), None)
+        return option if option is None or value is None else f"{option} {value}"
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the part of the help below the options."""
         _write_sections(formatter, self.prints, self.examples)

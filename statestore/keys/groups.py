@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeGuard
 
-from statestore.errors import InvalidArgumentError, ParallelismError
+from statestore.errors import InvalidArgumentError, ParallelismError, Remedy
 
 __all__ = [
     "DEFAULT_LOWER_BOUND",
@@ -91,9 +91,12 @@ def effective_max_parallelism(
             continue
         _check_bounds("stored max parallelism", maximum)
         if maximum < parallelism:
+            remedy = _multiple(maximum, parallelism)
+            more = "" if remedy else ", or change the max parallelism with 'statestore rekey'"
             raise ParallelismError(
                 f"parallelism {parallelism} is above the stored max parallelism {maximum}: "
-                f"{_advice(maximum, parallelism)}"
+                f"restore at {maximum} or less{more}",
+                remedy=remedy,
             )
         if maximum != current and not derived:
             raise ParallelismError(
@@ -106,14 +109,11 @@ def effective_max_parallelism(
     return current
 
 
-def _advice(stored: int, parallelism: int) -> str:
+def _multiple(stored: int, parallelism: int) -> Remedy | None:
     multiple = -(-parallelism // stored) * stored
     if multiple > MAX_PARALLELISM:
-        return f"restore at {stored} or less, or change the max parallelism with 'statestore rekey'"
-    return (
-        f"restore at {stored} or less, or with max_parallelism={multiple} (--max-parallelism "
-        f"{multiple}): a multiple can be read without a rewrite"
-    )
+        return None
+    return Remedy("max_parallelism", multiple, "a multiple can be read without a rewrite")
 
 
 def mix_hash(key_hash: int) -> int:

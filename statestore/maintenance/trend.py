@@ -71,9 +71,9 @@ class TrendOptions:
         """Check the numbers."""
         for name, number in (("size_bytes", self.size_bytes), ("restore_time", self.restore_ms)):
             if number is not None and number < 1:
-                raise InvalidArgumentError(f"{name} must be above 0, not {number}")
+                raise InvalidArgumentError(f"must be above 0, not {number}", argument=name)
         if self.rate is not None and not 0 < self.rate < math.inf:
-            raise InvalidArgumentError(f"a rate must be bytes per second above 0, not {self.rate}")
+            raise InvalidArgumentError(f"must be above 0, not {self.rate}", argument="rate")
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def trend(
     newest checkpoint cannot be restored at the parallelism.
     """
     if last is not None and last < 1:
-        raise InvalidArgumentError(f"last must be a number of checkpoints above 0, not {last}")
+        raise InvalidArgumentError(f"must be above 0, not {last}", argument="last")
     held = {savepoint.checkpoint_id for savepoint in catalog.holds.savepoints()}
     ids = sorted({*catalog.checkpoint_ids(), *held})[-(last or 0) :]
     newest = _newest(catalog, ids)

@@ -33,7 +33,15 @@ from statestore.parsing import parse_integer
 from statestore.store import StateStore
 from statestore.ui.charts import Axis
 from statestore.ui.checkpoint import checkpoint, first_rows, hot_keys, state
-from statestore.ui.pages import SCRIPTS, STYLES, PageView, digest_of, render, static
+from statestore.ui.pages import (
+    SCRIPTS,
+    STYLES,
+    PageView,
+    digest_of,
+    render,
+    static,
+    word_field,
+)
 from statestore.ui.questions import compare, history, key
 from statestore.ui.rescale import RATE, REQUEST_MS, rescale
 from statestore.ui.search import search
@@ -289,12 +297,14 @@ def _response(
     except StateStoreError as error:
         view = _error_view(error)
     if view.error is not None:
+        view.error.reword(word_field)
         status = _status_of(view.error)
     return HTMLResponse(render(view, store.url, layout=layout), status, headers)
 
 
 def _error_view(error: StateStoreError) -> PageView:
     """Return the page for an error."""
+    error.reword(word_field)
     return PageView("Not shown", "error.html", {"problem": str(error)}, error=error)
 
 
@@ -407,9 +417,9 @@ def _number(query: Query, name: str) -> int | None:
     try:
         number = parse_integer(text)
     except ValueError:
-        raise InvalidArgumentError(f"{name} must be a number, not {text!r:.80}") from None
+        raise InvalidArgumentError(f"must be a number, not {text!r:.80}", argument=name) from None
     if abs(number) > _MOST_NUMBER:
-        raise InvalidArgumentError(f"{name} is {text!r:.80}; the maximum is {_MOST_NUMBER}")
+        raise InvalidArgumentError(f"is {text!r:.80}; the maximum is {_MOST_NUMBER}", argument=name)
     return number
 
 

@@ -24,7 +24,16 @@ with needs_extra("ui", "the pages of a store"):
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-__all__ = ["SCRIPTS", "STYLES", "PageView", "digest_of", "render", "render_template", "static"]
+__all__ = [
+    "SCRIPTS",
+    "STYLES",
+    "PageView",
+    "digest_of",
+    "render",
+    "render_template",
+    "static",
+    "word_field",
+]
 
 SCRIPTS: Final = (
     "vendor/jquery.min.js",
@@ -39,6 +48,24 @@ SCRIPTS: Final = (
 
 STYLES: Final = ("vendor/pico.min.css", "ui.css")
 """The style sheets of a page; later ones override earlier ones."""
+
+
+_FIELDS: Final = {
+    "last": "newest checkpoints",
+    "size_bytes": "when a state reaches",
+    "restore_time": "when a restore takes",
+    "rate": "MB/s of a subtask",
+    "parallelism": "parallelism",
+    "request_ms": "ms per request",
+    "ms": "ms per request",
+}
+"""The label of each field that an error can name, by the argument that gets its value."""
+
+
+def word_field(argument: str, value: int | None) -> str | None:
+    """Return the label of the field of an argument; None if no page has such a field."""
+    label = _FIELDS.get(argument)
+    return label if label is None or value is None else f"{label} {value}"
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def _plan_facts(
     request_ms: int,
 ) -> dict[str, Any]:
     if request_ms < 0:
-        raise InvalidArgumentError(f"the ms of a request must be at least 0, not {request_ms}")
+        raise InvalidArgumentError(f"must be at least 0, not {request_ms}", argument="request_ms")
     number = manifest.checkpoint_id
     plan = store.plan(checkpoint=number, parallelism=wanted, balance=balance)
     compared = store.inspect.compare([wanted], checkpoint=number, balance=balance, rate=rate)

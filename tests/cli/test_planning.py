@@ -145,6 +145,15 @@ def test_the_next_comparison_uses_the_measured_restore_rate(run: Run, tmp_path: 
     assert "the rate of the restore " in run(*compared[:-2]).stdout
 
 
+def test_an_error_names_the_option_and_not_the_argument(run: Run, fraud: Path) -> None:
+    place = ("--operator", "totals-by-card", "--state", "totals", "--store", fraud)
+    done = run("restore", "--parallelism", "9", "--dry-run", *place)
+    assert done.exit_code == 12
+    assert "restore at 8 or less, or pass --max-parallelism 16: a multiple" in done.stderr
+    done = run("trend", "--parallelism", "9", "--store", fraud)  # it has no such option
+    assert done.stderr.splitlines()[0].endswith("restore at 8 or less")
+
+
 def test_a_small_restore_supplies_no_rate(run: Run, fraud: Path) -> None:
     compared = ("plan", "--compare", "2", "--store", fraud)
     store_id = StateStore.open(str(fraud)).manifest().store_id

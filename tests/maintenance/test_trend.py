@@ -347,10 +347,10 @@ def test_an_empty_store_has_an_empty_trend(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"last": 0}, "last must be a number of checkpoints above 0"),
+        ({"last": 0}, "last must be above 0"),
         ({"size_bytes": 0}, "size_bytes must be above 0"),
         ({"restore_time": "0"}, "restore_time must be above 0"),
-        ({"rate": 0.0}, "a rate must be bytes per second above 0"),
+        ({"rate": 0.0}, "rate must be above 0"),
         ({"state": "s"}, "state 's' requires its operator"),
     ],
 )

@@ -21,8 +21,9 @@ from statestore.errors import InvalidArgumentError, StoreNotFoundError
 from statestore.format.left_out import LeftOutState
 from statestore.ui.app import POLICY, is_local, serve
 from statestore.ui.checkpoint_window import SHOWN
-from statestore.ui.pages import SCRIPTS, STYLES
+from statestore.ui.pages import SCRIPTS, STYLES, word_field
 from statestore.ui.timeline import timeline
+from tests.syntax import ROOT
 from tests.ui.conftest import LIMITS, SCRIPT, Pages, take
 from tests.ui.test_sql import ask
 
@@ -239,6 +240,38 @@ def test_other_machines_need_a_token(store: StateStore) -> None:
     assert [is_local(one) for one in ("::1", "127.0.0.2", "localhost", "10.0.0.1", "host")] == [
         *(True, True, True, False, False)
     ]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/trends?parallelism=999", "restore at 128 or less</p>"),
+        ("/trends?parallelism=x", "parallelism must be a number, not"),
+        ("/trends?last=0", "newest checkpoints must be above 0, not 0"),
+        ("/trends?rate=0", "MB/s of a subtask must be above 0, not 0.0"),
+        ("/checkpoint/latest/rescale?parallelism=999", "restore at 128 or less"),
+        ("/checkpoint/latest/rescale?ms=-1", "ms per request must be at least 0, not -1"),
+        ("/checkpoint/latest/rescale?ms=x", "ms per request must be a number, not"),
+        ("/compare?a=1&b=99", "no checkpoint 99 in"),
+    ],
+)
+def test_an_error_names_fields_and_not_options(
+    pages: Pages, store: StateStore, path: str, message: str
+) -> None:
+    status, body, _ = get(pages(store), path)
+    assert status in (400, 404)
+    (text,) = re.findall('<p class="bad" role="alert">.*</p>', body)
+    assert message in text
+    assert " --" not in text
+    assert "_" not in text.replace(store.url, "")
+
+
+def test_the_words_of_errors_are_labels_of_the_forms() -> None:
+    templates = (ROOT / "statestore" / "ui" / "templates").glob("*.html")
+    forms = "".join(path.read_text() for path in templates)
+    for argument in ("last", "size_bytes", "restore_time", "rate", "request_ms"):
+        assert f"<label>{word_field(argument, None)} <input" in forms
+    assert word_field("max_parallelism", 16) is None
 
 
 def test_a_url_without_a_store_is_an_error(tmp_path: Path) -> None:

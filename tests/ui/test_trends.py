@@ -150,8 +150,8 @@ def test_few_checkpoints_say_so(page: webdriver.Chrome, pages: Pages, grown: Sta
     [
         ("size=much", "'much' is not a number of bytes"),
         ("restore_time=soon", "'soon' is not a duration"),
-        ("last=0", "last must be a number of checkpoints above 0"),
-        ("rate=0", "a rate must be bytes per second above 0"),
+        ("last=0", "newest checkpoints must be above 0"),
+        ("rate=0", "MB/s of a subtask must be above 0"),
         ("parallelism=9", "parallelism 9 is above the stored max parallelism 8"),
     ],
 )
