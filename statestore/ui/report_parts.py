@@ -9,7 +9,8 @@ from typing import Any, Final
 from statestore.cli.drawing import count, counted, size, when
 from statestore.extras import needs_extra
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
-from statestore.maintenance.diff_report import CheckpointDifference
+from statestore.maintenance.diff_report import CheckpointDifference, StateDifference
+from statestore.maintenance.trend_report import StoreTrend
 from statestore.restore.compare_plans import compare_plans
 from statestore.restore.key_group_weights import Weight, weights_of
 from statestore.restore.row_files import Progress
@@ -121,7 +122,9 @@ def _checkpoint(manifest: Manifest) -> Section:
     title = f"Checkpoint {manifest.checkpoint_id}"
     facts = {"manifest": manifest}
     html = Markup("<dl>{}</dl>").format(render_template("checkpoint_facts.html", facts))
-    return Section("checkpoint", title, (Part("facts", 0, "the facts of the checkpoint", html),))
+    part = Part("facts", 0, "the facts of the checkpoint", html)
+    lacking = tuple(f"state that the checkpoint lacks: {record}" for record in manifest.left_out)
+    return Section("checkpoint", title, (part,), lacking)
 
 
 class _Links:
@@ -160,13 +163,18 @@ def _states(largest: Sequence[Entry], links: _Links) -> Section:
 
 def _trends(store: StateStore, links: _Links) -> Section:
     facts = trends(store, TrendQuery(last=SHOWN)).facts
-    known = facts["trend"].states
+    trend: StoreTrend = facts["trend"]
+    known = trend.states
     table = {"listed": known[:_LISTED], "state_link": links.of_state}
     html = render_template("report/trends.html", {**facts, **table})
     more = len(known) - _LISTED
-    left_out = (f"the growth of {counted(more, 'smaller state')}",) if more > 0 else ()
+    left_out = [f"the growth of {counted(more, 'smaller state')}"] if more > 0 else []
+    left_out += [
+        f"checkpoint {unread.checkpoint_id} in the growth: {unread.message}"
+        for unread in trend.unread
+    ]
     part = Part("table-of-trends", 5, "the table of growth", html)
-    return Section("trends", "Growth", (part,), left_out)
+    return Section("trends", "Growth", (part,), tuple(left_out))
 
 
 def _graph(manifest: Manifest) -> Section:
@@ -186,9 +194,15 @@ def _over_time(window: Window, links: _Links) -> Section:
     }
     html = render_template("report/over_time.html", facts)
     older = len(window.ids) - len(window.lines)
-    left_out = (f"{counted(older, 'older checkpoint')} of {count(len(window.ids))}",)
+    left_out = [f"{counted(older, 'older checkpoint')} of {count(len(window.ids))}"]
+    unread = [
+        f"the figures of checkpoint {line.checkpoint_id}: {line.error}"
+        for line in window.lines
+        if line.error is not None
+    ]
     part = Part("checkpoints-and-charts", 2, "their charts and table", html)
-    return Section("over-time", "Newest checkpoints", (part,), left_out if older else ())
+    left_out = (left_out if older else []) + unread
+    return Section("over-time", "Newest checkpoints", (part,), tuple(left_out))
 
 
 def _pictures(window: Window) -> Iterator[tuple[str, Markup]]:
@@ -267,6 +281,7 @@ def _restores(store: StateStore, manifest: Manifest, steps: Sequence[int]) -> Se
     parts = [
         Part("restores", 4, "the table of restores", render_template("report/restores.html", facts))
     ]
+    left_out = []
     for rank, step in enumerate(sorted(steps, key=lambda step: abs(step - manifest.parallelism))):
         flows = [
             (one, draw_flow(one, f"Key groups at parallelism {step}") if one.bands else None)
@@ -279,11 +294,17 @@ def _restores(store: StateStore, manifest: Manifest, steps: Sequence[int]) -> Se
             "new": step,
             "flows": [(one.key_groups, _names(one.uids), picture) for one, picture in flows],
         }
+        left_out += [
+            f"the picture of parallelism {step} for {_names(one.uids)}: too many subtasks to draw"
+            for one, picture in flows
+            if picture is None
+        ]
         html = render_template("report/flow.html", facts)
         name = f"the picture of parallelism {step}"
         parts.append(Part(f"flow-{step}", 100 + rank, name, html))
     ordered = sorted(parts[1:], key=lambda part: int(part.anchor.removeprefix("flow-")))
-    return Section("rescale", "Restores at other parallelisms", (parts[0], *ordered))
+    shown = (parts[0], *ordered)
+    return Section("rescale", "Restores at other parallelisms", shown, tuple(left_out))
 
 
 def _steps(parallelism: int, most: int) -> list[int]:
@@ -304,9 +325,23 @@ def _differences(found: CheckpointDifference) -> Section:
         name = _title(f"{one.operator}.{one.state}")
         parts.append(Part(f"difference-part-{number}", 6 + number, name, html))
     more = len(differing) - _STATES
-    left_out = f"key groups and examples of {counted(more, 'further differing state')}"
+    left_out = [f"key groups and examples of {counted(more, 'further differing state')}"]
+    left_out = (left_out if more > 0 else []) + [*_uncompared(found, differing[:_STATES])]
     title = f"Differences from checkpoint {found.a.checkpoint_id}"
-    return Section("compared", title, tuple(parts), (left_out,) if more > 0 else ())
+    return Section("compared", title, tuple(parts), tuple(left_out))
+
+
+def _uncompared(found: CheckpointDifference, shown: Sequence[StateDifference]) -> Iterator[str]:
+    """Yield the states that were not compared, and the states with more key groups than shown."""
+    for one in found.states:
+        if one.not_compared:
+            name = _title(f"{one.operator}.{one.state}")
+            yield f"the comparison of the rows of {name}: {one.not_compared}"
+    for one in shown:
+        more = len(one.key_groups) - _GROUPS
+        if more > 0:
+            name = _title(f"{one.operator}.{one.state}")
+            yield f"{counted(more, 'further differing key group')} of {name}"
 
 
 def _details(manifest: Manifest, largest: Sequence[Entry]) -> Section:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from pathlib import Path
@@ -16,6 +17,7 @@ from statestore import StateStore
 from statestore.cli.drawing import count, size
 from statestore.cli.main import main
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError
+from statestore.format.left_out import LeftOutState
 from statestore.ui.checkpoint_window import SHOWN
 from statestore.ui.report import MOST_BYTES, write_report
 from tests.ui.conftest import SCRIPT, SHOTS, cells
@@ -155,6 +157,45 @@ def test_what_does_not_fit_is_named(tmp_path: Path, states: int, columns: int) -
         assert any(
             one.startswith("the details of 5 smaller states: u.s") for one in written.left_out
         )
+    assert_links_lead_somewhere(text)
+
+
+def test_everything_that_is_left_out_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A damaged checkpoint, state that an import lacks, and what is too much for a picture."""
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet", layout="auto")
+    for factor in range(3):
+        with store.snapshot(parallelism=70) as taken:
+            taken.write_keyed("u", "s", totals(500, factor), key="user", max_parallelism=128)
+            if factor == 0:
+                taken.write_keyed("u", "other", totals(5, 1), key="user", max_parallelism=128)
+            else:
+                taken.write_broadcast("u", "other", [{"limit": 1}])
+            taken.record_left_out(
+                [LeftOutState(operator="lost", state=None, reason="is raw", command="import")]
+            )
+    (damaged,) = Path(store.url).rglob("*2.json")
+    damaged.write_text("{}")
+    to = tmp_path / "report.html"
+    assert main(["report", "--store", store.url, "--to", str(to), "--against", "1"]) == 0
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first.startswith(str(to))
+    named = [line.removeprefix("left out: ") for line in lines]
+    text = to.read_text()
+    assert [html.unescape(one) for one in re.findall("<li>([^<]*)</li>", text)][-len(named) :] == (
+        named
+    )
+    for start in (
+        "state that the checkpoint lacks: lost (is raw)",
+        f"the figures of checkpoint 2: {damaged}",
+        f"checkpoint 2 in the growth: {damaged}",
+        "the picture of parallelism 69 for u: too many subtasks to draw",
+        "the comparison of the rows of u.other: ",
+    ):
+        assert [one for one in named if one.startswith(start)], (start, named)
+    (found,) = [one for one in store.inspect.diff(1, 3).states if one.state == "s"]
+    assert f"{len(found.key_groups) - 20} further differing key groups of u.s" in named
     assert_links_lead_somewhere(text)
 
 
