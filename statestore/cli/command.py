@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from statestore.store import StateStore
 
 __all__ = [
+    "CHECKPOINT_WAS_OPTION",
     "CLOSED_PIPE",
     "INTERRUPTED",
     "Invocation",
@@ -38,6 +39,8 @@ __all__ = [
     "checkpoint_option",
     "common_options",
     "exit_statuses",
+    "key_option",
+    "no_checkpoint_argument",
     "one_state_options",
     "operator_option",
     "pass_invocation",
@@ -46,6 +49,9 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+CHECKPOINT_WAS_OPTION = {"--checkpoint": "the argument CHECKPOINT"}
+"""The replaced option of the commands whose checkpoint was an option in an earlier release."""
 
 INTERRUPTED = 130
 CLOSED_PIPE = 141  # the status that shells report for a tool ended by SIGPIPE
@@ -111,19 +117,33 @@ def common_options() -> list[click.Parameter]:
 
 def checkpoint_argument(function: Any) -> Any:
     """Add the argument CHECKPOINT: a number, a savepoint's name, or ``latest``, the default."""
-    decorate = click.argument(
-        "checkpoint",
-        default="latest",
-        metavar="[CHECKPOINT]",
-        shell_complete=complete_checkpoint,
+    return _checkpoint_argument(default="latest")(function)
+
+
+def no_checkpoint_argument(function: Any) -> Any:
+    """Add the argument CHECKPOINT without a default."""
+    return _checkpoint_argument(required=False)(function)
+
+
+def _checkpoint_argument(**attributes: Any) -> Callable[[F], F]:
+    return click.argument(
+        "checkpoint", metavar="[CHECKPOINT]", shell_complete=complete_checkpoint, **attributes
     )
-    return decorate(function)
+
+
+def key_option(text: str) -> Callable[[F], F]:
+    """Return a decorator that adds the required option ``--key``; ``text`` names its use."""
+    return click.option("--key", required=True, metavar="KEY", help=text)
 
 
 def checkpoint_option(
     text: str, *, default: str | None = "latest", note: str = " [latest]"
 ) -> Callable[[F], F]:
-    """Return a decorator that adds ``--checkpoint``; ``text`` names the checkpoint's use."""
+    """Return a decorator that adds ``--checkpoint``; ``text`` names the checkpoint's use.
+
+    Only a command whose argument is something else has this option; the others have the argument
+    CHECKPOINT.
+    """
     return click.option(
         "--checkpoint",
         default=default,
@@ -180,15 +200,17 @@ class Verb(click.Command):
         prints: str = "",
         examples: Sequence[str] = (),
         replaced: Mapping[str, str] | None = None,
+        had_store: bool = False,
         **attributes: Any,
     ) -> None:
-        """Take click's arguments, the two additional parts of the help, and replaced options.
+        """Take click's arguments, the two additional parts of the help, and replaced forms.
 
-        ``replaced`` has the new option for each one that an earlier release had.
+        ``replaced`` has the new option or argument for each option that an earlier release had.
+        ``had_store`` says that the store was the first argument in an earlier release.
         """
         super().__init__(*args, **attributes)
         self.prints, self.examples = prints, tuple(examples)
-        self.replaced = replaced or {}
+        self.replaced, self.had_store = replaced or {}, had_store
         self.params.extend(common_options())
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -206,6 +228,9 @@ class Verb(click.Command):
         if rest and not ctx.resilient_parsing:
             plural = "s" if len(rest) > 1 else ""
             hint = f"; to name a store, use --store {rest[0]}" if _is_path(rest[0]) else ""
+            if self.had_store:
+                first = next(iter(self.params)).name
+                hint = f"; the store is --store {ctx.params[str(first)]} since version 0.2.0"
             raise click.UsageError(
                 f"got unexpected extra argument{plural} ({' '.join(rest)}){hint}", ctx
             )
@@ -232,20 +257,21 @@ class Verb(click.Command):
 
 
 class KeyVerb(Verb):
-    """Explains how to pass a negative number, which looks like an option."""
+    """A command whose option ``--key`` was the argument KEY in an earlier release."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as click does."""
-        typed = list(args)
+        """Parse as click does; without ``--key``, the message explains how to pass a key."""
         try:
             return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            key = next((arg for arg in typed if re.match(r"-[0-9.]", arg)), None)
-            if key is None or "--" in typed:
+        except click.MissingParameter as error:
+            if error.param is None or error.param.name != "key":
                 raise
-            raise click.UsageError(
-                f"put '--' before a key that begins with '-': -- {key}"
-            ) from error
+        except click.NoSuchOption as error:
+            if not re.match(r"-[0-9.]", error.option_name):
+                raise
+        raise click.UsageError(
+            "pass the key as --key KEY; it was the argument KEY before version 0.2.0", ctx
+        )
 
 
 class LazyVerb(NamedTuple):

@@ -60,7 +60,7 @@ def test_examples_work(here: Path, run: Run) -> None:
 def test_as_json(here: Path, run: Run) -> None:
     options = ("--max-parallelism", "720", "--parallelism", "3", "--output", "json")
     more = ("--operator", "parts", "--type", "parts/union=List<Tuple>")
-    done = run("flink", "export", "orders", "to", *options, *more)
+    done = run("flink", "export", "to", "--store", "orders", *options, *more)
     assert (done.exit_code, done.stderr) == (0, "")
     said = json.loads(done.stdout)
     assert (Path(said["savepoint"]), said["checkpoint_id"], said["dry_run"]) == (
@@ -94,7 +94,7 @@ def test_the_types_of_the_job_are_shown_before_anything_is_written(run: Run) -> 
         'fields = {name = "String", zone = "int"}\n'
         'hash = "java:31 * name.hashCode() + zone"\n'
     )
-    export = ("flink", "export", "spots", "to", "--classes", "classes.toml", "--dry-run")
+    export = ("flink", "export", "to", "--store", "spots", "--classes", "classes.toml", "--dry-run")
     done = run(*export, "--type", "spots=com.acme.Spot", "--type", "spots/last=Tuple1<Long>")
     assert (done.exit_code, done.stderr) == (0, "")
     keys = (
@@ -113,21 +113,32 @@ def test_the_types_of_the_job_are_shown_before_anything_is_written(run: Run) -> 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("orders", "more", "to"), "name one store and one savepoint, not 3 places"),
-        (("orders", "to", "--leave-out", "nothing"), "'nothing' cannot be left out"),
+        (("to", "--store", "orders", "--leave-out", "nothing"), "'nothing' cannot be left out"),
         (
-            ("orders", "to", "--type", "parts/union"),
+            ("to", "--store", "orders", "--type", "parts/union"),
             "--type 'parts/union' must have the form UID/STATE=TYPE",
         ),
-        (("orders", "to", "--type", "a=int", "--type", "a=long"), "--type is passed twice for a"),
-        (("orders", "to", "--moved", "a=b", "--moved", "a=c"), "--moved is passed twice for a"),
-        (("orders", "orders/to"), "is inside"),
-        (("orders", "to", "--flink", "3"), "'3', which is not a version of Flink 1 or 2"),
         (
-            ("orders", "to", "--flink", "2.3", "--classes", "orders/statestore.json"),
+            ("to", "--store", "orders", "--type", "a=int", "--type", "a=long"),
+            "--type is passed twice for a",
+        ),
+        (
+            ("to", "--store", "orders", "--moved", "a=b", "--moved", "a=c"),
+            "--moved is passed twice for a",
+        ),
+        (("orders/to", "--store", "orders"), "is inside"),
+        (
+            ("to", "--store", "orders", "--flink", "3"),
+            "'3', which is not a version of Flink 1 or 2",
+        ),
+        (
+            ("to", "--store", "orders", "--flink", "2.3", "--classes", "orders/statestore.json"),
             "not valid TOML",
         ),
-        (("orders", "to", "--operator", "nobody"), "the checkpoint has no operator 'nobody'"),
+        (
+            ("to", "--store", "orders", "--operator", "nobody"),
+            "the checkpoint has no operator 'nobody'",
+        ),
     ],
 )
 def test_errors_of_an_export(here: Path, run: Run, words: tuple[str, ...], said: str) -> None:

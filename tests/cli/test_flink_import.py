@@ -135,7 +135,7 @@ def test_a_hash_of_the_job_moves_keys_to_other_key_groups(run: Run) -> None:
     assert (packed.exit_code, packed.stderr) == (0, "")
     done = run("flink", "import", "by_class", "--store", "o", *options)
     assert (done.exit_code, done.stderr) == (0, "")
-    exported = run("flink", "export", "o", "more", "--max-parallelism", "300")
+    exported = run("flink", "export", "more", "--store", "o", "--max-parallelism", "300")
     assert (exported.exit_code, exported.stderr) == (0, "")
     for folder in ("packed", "more"):
         (operator,) = open_savepoint(folder).operators
@@ -164,14 +164,14 @@ def test_omitted_state_is_reported(run: Run) -> None:
     assert "intact, but some state of its source is missing" in run("verify", "--store", "o").stdout
     assert "left out  kinds" in run("copy", "--target", "copied", "--store", "o").stdout
     assert "left out  kinds" in run("fork", "--target", "forked", "--store", "o").stdout
-    refused = run("flink", "export", "copied", "to")
+    refused = run("flink", "export", "to", "--store", "copied")
     assert (refused.exit_code, refused.stdout) == (12, "")
     assert "--leave-out 'kinds'" in refused.stderr
-    carried = run("flink", "export", "copied", "whole", "--carry", "kinds")
+    carried = run("flink", "export", "whole", "--store", "copied", "--carry", "kinds")
     assert (carried.exit_code, carried.stderr) == (0, "")
     assert "exported checkpoint 1 of " in carried.stdout
     assert "carried unchanged: kinds" in carried.stdout
-    exported = run("flink", "export", "copied", "to", "--leave-out", "kinds")
+    exported = run("flink", "export", "to", "--store", "copied", "--leave-out", "kinds")
     assert (exported.exit_code, exported.stderr) == (0, "")
     assert "exported part of checkpoint 1 of " in exported.stdout
     assert "left out: kinds, state 'opaque': " in exported.stdout

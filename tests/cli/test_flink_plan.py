@@ -73,11 +73,11 @@ def test_a_table_becomes_a_state_and_a_savepoint(run: Run) -> None:
         ["purchases", "long", "value"],
         ["total", "decimal(38,2)", "value"],
     ]
-    done = run("flink", "export", "s", "to")
+    done = run("flink", "export", "to", "--store", "s")
     assert done.exit_code == 12
     assert "7_join/left-records (no table was given for it)" in done.stderr
     assert "--carry" not in done.stderr
-    done = run("flink", "export", "s", "to", "--leave-out", "7_join", "--output", "json")
+    done = run("flink", "export", "to", "--store", "s", "--leave-out", "7_join", "--output", "json")
     assert (done.exit_code, done.stderr) == (0, "")
     (operator,) = json.loads(done.stdout)["operators"]
     assert operator["states"][0]["value_type"] == "RowData<BIGINT, DECIMAL(38, 2)>"
@@ -140,5 +140,5 @@ def test_uids_follow_the_format(run: Run) -> None:
     state = ("--operator", "mine-3", "--state", "accState", "--store", "s")
     done = run("bootstrap", "totals.csv", *PLAN, "--uid-format", "mine-<id>", *state)
     assert (done.exit_code, done.stderr) == (0, "")
-    done = run("flink", "export", "s", "to", "--leave-out", "mine-7", "--output", "json")
+    done = run("flink", "export", "to", "--store", "s", "--leave-out", "mine-7", "--output", "json")
     assert [operator["operator"] for operator in json.loads(done.stdout)["operators"]] == ["mine-3"]

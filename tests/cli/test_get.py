@@ -20,9 +20,9 @@ from statestore.snapshot.write_options import KeyedOptions
 Run = Callable[..., Result]
 
 
-def get(run: Run, store: Path, uid: str, *arguments: str) -> Result:
-    options = ("--operator", uid, "--state", "totals", "--store", store)
-    return run("get", *options, *arguments)
+def get(run: Run, store: Path, uid: str, key: str, *arguments: str) -> Result:
+    options = ("--operator", uid, "--state", "totals", "--key", key, "--store", store)
+    return run("get", *arguments, *options)
 
 
 def test_a_string_key(run: Run, fraud: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_string_key(run: Run, fraud: Path) -> None:
 def test_keys_of_every_kind_as_json(
     run: Run, fraud: Path, uid: str, key: str, rows: list[dict[str, Any]]
 ) -> None:
-    done = get(run, fraud, uid, "--output", "json", "--", key, "1")
+    done = get(run, fraud, uid, key, "1", "--output", "json")
     document = json.loads(done.stdout)
     assert document["rows"] == rows
     assert (document["checkpoint_id"], document["operator"], document["state"]) == (
@@ -63,10 +63,20 @@ def test_keys_of_every_kind_as_json(
     )
 
 
-def test_a_negative_key_is_explained(run: Run, fraud: Path) -> None:
-    done = get(run, fraud, "totals-by-card", "-5")
-    assert done.exit_code == 2
-    assert done.stderr.startswith("error: put '--' before a key that begins with '-': -- -5\n")
+@pytest.mark.parametrize(
+    "words", [("u17",), ("u17", "1"), ("-5",), ("1", "--state", "totals"), ("--", "-5", "1")]
+)
+def test_the_argument_of_an_earlier_release_is_explained(
+    run: Run, fraud: Path, words: tuple[str, ...]
+) -> None:
+    for verb in ("get", "history"):
+        done = run(verb, "--operator", "totals-by-user", "--store", fraud, *words)
+        assert done.exit_code == 2
+    done = run("get", "--operator", "totals-by-user", "--store", fraud, *words)
+    assert done.stderr == (
+        "error: pass the key as --key KEY; it was the argument KEY before version 0.2.0\n"
+        "Try: statestore get --help\n"
+    )
 
 
 def test_a_missing_key_is_a_valid_result(run: Run, fraud: Path) -> None:
@@ -135,7 +145,7 @@ def test_keys_of_every_type(
             "u", "totals", rows, key="k", options=KeyedOptions(hash_scheme=scheme)
         )
     for text in texts:
-        done = get(run, tmp_path / "typed", "u", "--output", "json", text)
+        done = get(run, tmp_path / "typed", "u", text, "--output", "json")
         assert done.exit_code == 0, done.stderr
         assert json.loads(done.stdout)["rows"] == [{"k": json_value(values[0]), "v": 1}]
 
@@ -217,7 +227,7 @@ def test_a_value_that_does_not_fit_gets_no_advice_about_the_form(tmp_path: Path)
 
 def test_operator_state_has_no_keys(run: Run, fraud: Path) -> None:
     options = ("--operator", "orders-source", "--state", "offsets", "--store", fraud)
-    done = run("get", "1", *options)
+    done = run("get", "--key", "1", *options)
     assert done.exit_code == 10
     assert "is operator state" in done.stderr
 

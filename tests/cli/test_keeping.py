@@ -32,7 +32,16 @@ def test_a_savepoint_is_created_listed_used_and_deleted(run: Run, damaged: Path)
     for verb in (["show"], ["verify"], ["plan", "--parallelism", 2]):
         assert run(*verb, "before-upgrade", "--store", damaged).exit_code == 0
     found = run(
-        *("get", "u17", "before-upgrade", "--operator", "totals-by-user", "--state", "totals"),
+        *(
+            "get",
+            "before-upgrade",
+            "--key",
+            "u17",
+            "--operator",
+            "totals-by-user",
+            "--state",
+            "totals",
+        ),
         *("--store", damaged, "--output", "json"),
     )
     assert json.loads(found.stdout)["checkpoint_id"] == 1
@@ -92,7 +101,7 @@ def test_gc_reports_what_expire_and_verify_reported(run: Run, damaged: Path) -> 
     text = run("gc", "--store", damaged).stdout
     assert "77 B in 7 files (unused, for less than 1 d; 7 stray files of these)" in text
     expired = answer("expire", "--retain", 1)
-    run("pin", "--checkpoint", 2, "--lease", "1ms", "--store", damaged)
+    run("pin", 2, "--lease", "1ms", "--store", damaged)
     (pin,) = answer("list")["pins"]
     planned = answer("gc", "--minimum-age", 0, "--dry-run")
     assert (planned["expired"], planned["kept"]) == (expired["expired"], expired["kept"])

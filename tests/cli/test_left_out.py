@@ -55,7 +55,7 @@ COMMANDS = {
     "edit": ("edit", *SUMS, "--delete", "u1"),
     "edit, nothing": ("edit", *SUMS, "--delete", "nobody"),
     "edit, all rows": ("edit", *SUMS, "--sql", "SELECT * FROM state WHERE n > 0"),
-    "purge": ("purge", *SUMS, "--key", "u1", "--checkpoint", "2"),
+    "purge": ("purge", "2", *SUMS, "--key", "u1"),
     "compact": ("compact", "--all"),
     "compact, dry run": ("compact", "--all", "--dry-run"),
     "copy": ("copy", "--target", "copied"),
@@ -65,7 +65,7 @@ COMMANDS = {
     "restore, dry run": ("restore", "--parallelism", "1", "--dry-run"),
     "plan": ("plan", "--parallelism", "3"),
     "skew": ("skew",),
-    "get, all states": ("get", "u1"),
+    "get, all states": ("get", "--key", "u1"),
     "query": ("query", "SELECT count(*) FROM sums"),
     "query, tables": ("query", "--tables"),
     "diff": ("diff", "1", "2"),
@@ -115,7 +115,10 @@ def test_the_json_output_has_the_records(
 
 
 def test_a_complete_checkpoint_is_not_called_partial(partial: StateStore, run: Run) -> None:
-    for command in (("restore", "1", "--parallelism", "1", "--to", "r"), ("get", "u1", "1")):
+    for command in (
+        ("restore", "1", "--parallelism", "1", "--to", "r"),
+        ("get", "1", "--key", "u1"),
+    ):
         assert "left out" not in run(*command, "--store", partial.url).stdout
 
 
@@ -123,11 +126,13 @@ def test_a_key_is_missing_only_if_its_key_group_is(partial: StateStore, run: Run
     """Rows of a key can be lost only if its key group is lost."""
     groups = partial.restore(parallelism=1).keyed("totals", "sums").to_arrow(0)
     for row in groups.to_pylist():
-        said = run("get", row["k"], *SUMS, "--store", partial.url)
+        said = run("get", "--key", row["k"], *SUMS, "--store", partial.url)
         assert said.exit_code == 0
         assert ("left out  totals/sums:0-3" in said.stdout) == (row["key_group"] <= 3)
         assert "kinds" not in said.stdout
-    others = run("get", "u1", "--operator", "totals", "--state", "others", "--store", partial.url)
+    others = run(
+        "get", "--key", "u1", "--operator", "totals", "--state", "others", "--store", partial.url
+    )
     assert "left out" not in others.stdout
 
 
@@ -156,11 +161,11 @@ def test_sides_and_states_are_distinguished(partial: StateStore, run: Run) -> No
 def test_the_history_of_a_key_names_the_checkpoints_that_lack_rows(
     partial: StateStore, run: Run
 ) -> None:
-    said = run("history", "u1", *SUMS, "--store", partial.url)
+    said = run("history", "--key", "u1", *SUMS, "--store", partial.url)
     assert "  2: left out  totals/sums:0-3 (9 rows were damaged)" in said.stdout
     assert said.stdout.count("left out") == 1
     document = json.loads(
-        run("history", "u1", *SUMS, "--store", partial.url, "--output", "json").stdout
+        run("history", "--key", "u1", *SUMS, "--store", partial.url, "--output", "json").stdout
     )
     assert [len(one["left_out"]) for one in document["history"]] == [0, 1]
 

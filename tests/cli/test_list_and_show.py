@@ -229,7 +229,7 @@ def test_names_from_the_store_cannot_control_the_terminal(run: Run, tmp_path: Pa
     assert "[red]state" in done.stdout
     assert "\x1b" not in done.stdout
     got = run(
-        *("get", "a\x1b[31m\n[bold]b", "--operator", "uid\x1b]0;title\x07"),
+        *("get", "--key", "a\x1b[31m\n[bold]b", "--operator", "uid\x1b]0;title\x07"),
         *("--state", "[red]state", "--store", tmp_path / "s"),
     )
     assert got.stdout.splitlines()[1].split() == ["a\\x1b[31m\\n[bold]b", "1"]

@@ -28,8 +28,8 @@ ON_A_STORE: dict[str, tuple[str, ...]] = {
     "forget": ("--key", "user_id=u1"),
     "fork": ("--target", "new"),
     "gc": (),
-    "get": ("u1", *STATE),
-    "history": ("u1", *STATE),
+    "get": (*STATE, "--key", "u1"),
+    "history": (*STATE, "--key", "u1"),
     "kafka translate": (*OFFSETS, *CLUSTERS),
     "list": (),
     "pin": ("--lease", "1h"),
@@ -79,8 +79,7 @@ def at(name: str, checkpoint: str) -> list[str]:
     if name == "salvage":
         return [checkpoint]
     if "checkpoint" in known:
-        first = 1 if "key" in known else 0
-        return [*words[:first], checkpoint, *words[first:]]
+        return [checkpoint, *words]
     return [*words, "--checkpoint", checkpoint]
 
 

@@ -193,7 +193,7 @@ def test_output_can_be_read_back_without_change(run: Run, tmp_path: Path) -> Non
     state = store.manifest().keyed_entry("u", "s").state
     for row in table.to_pylist():
         options = ("--operator", "u", "--state", "s", "--store", tmp_path / "s")
-        done = run("get", *options, "--output", "json", "--", str(row["k"]))
+        done = run("get", *options, "--output", "json", "--key", str(row["k"]))
         (shown,) = json.loads(done.stdout, parse_float=str)["rows"]
         assert shown["k"] == row["k"]
         given_back = json.dumps(json.loads(done.stdout)["rows"][0])

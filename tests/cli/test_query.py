@@ -266,7 +266,7 @@ def test_a_process_prints_only_the_error(fraud: Path, damaged: Path) -> None:
 
 
 def test_a_key_in_all_states(run: Run, fraud: Path) -> None:
-    done = run("get", "u17", "--store", fraud)
+    done = run("get", "--key", "u17", "--store", fraud)
     assert (done.exit_code, done.stderr) == (0, "")
     lines = [line.split() for line in done.stdout.splitlines()]
     assert lines[0] == ["operator", "state", "row"]
@@ -278,7 +278,8 @@ def test_a_key_in_all_states(run: Run, fraud: Path) -> None:
 
 
 def test_a_key_in_all_states_as_json(run: Run, fraud: Path) -> None:
-    done = run("get", "--store", fraud, "--output", "json", "--state", "totals", "--", "-5", "1")
+    state = ("--state", "totals", "--key", "-5")
+    done = run("get", "1", *state, "--store", fraud, "--output", "json")
     document = json.loads(done.stdout)
     assert [(s["operator"], s["rows"]) for s in document["found"]["states"]] == [
         ("totals-by-card", [{"card": -5, "total": 1.5}]),

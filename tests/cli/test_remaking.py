@@ -132,7 +132,8 @@ def test_as_of_prints_a_table_of_both_checkpoints(run: Run, store: StateStore) -
 def test_history_marks_where_a_key_changed(run: Run, store: StateStore) -> None:
     def marks(key: str, state: str = "s") -> list[tuple[bool, Any]]:
         done = run(
-            "history", key, "--operator", "u", "--state", state, "--output", "json", "--store", "s"
+            *("history", "--operator", "u", "--state", state, "--key", key),
+            *("--output", "json", "--store", "s"),
         )
         return [(one["is_changed"], one["rows"]) for one in document(done)["history"]]
 
@@ -141,12 +142,14 @@ def test_history_marks_where_a_key_changed(run: Run, store: StateStore) -> None:
     assert [changed for changed, _ in marks("u1")] == [True, False]
     assert marks("nobody") == [(False, []), (False, [])]
     assert marks("u2", "late") == [(False, None), (True, u2[1])]
-    text = run("history", "u2", "--operator", "u", "--state", "s", "--store", "s").stdout
+    text = run("history", "--key", "u2", "--operator", "u", "--state", "s", "--store", "s").stdout
     assert [line[0] for line in text.splitlines()[2:]] == ["*", "*"]
     assert "at 7, v 20" in text
-    late = run("history", "u2", "--operator", "u", "--state", "late", "--store", "s").stdout
+    late = run(
+        "history", "--key", "u2", "--operator", "u", "--state", "late", "--store", "s"
+    ).stdout
     assert "no such state, or a different key type" in late
-    gone = run("history", "u2", "--operator", "u", "--state", "x", "--store", "s")
+    gone = run("history", "--key", "u2", "--operator", "u", "--state", "x", "--store", "s")
     assert (gone.exit_code, gone.stdout) == (10, "")
 
 
@@ -164,9 +167,9 @@ def test_null_is_shown_alike_everywhere(run: Run, tmp_path: Path) -> None:
         assert (done.exit_code, done.stderr) == (0, "")
         return str(done.stdout.splitlines()[-1])
 
-    assert last("get", "b", *state).split() == ["b", "null", "x"]
-    assert last("get", "b", "--store", "n").endswith("k b, v null, w x")
-    assert last("history", "b", *state).endswith("v null, w x")
+    assert last("get", "--key", "b", *state).split() == ["b", "null", "x"]
+    assert last("get", "--key", "b", "--store", "n").endswith("k b, v null, w x")
+    assert last("history", "--key", "b", *state).endswith("v null, w x")
     assert last("query", "SELECT * FROM s WHERE k = 'b'", "--store", "n").split()[-3:] == [
         *("b", "null", "x")
     ]

@@ -178,7 +178,7 @@ def salvaged(here: Path, run: Run) -> StateStore:
     return store
 
 
-EXPORT = ("spark", "export", "o", "new", "--shuffle-partitions", "3")
+EXPORT = ("spark", "export", "new", "--shuffle-partitions", "3", "--store", "o")
 
 
 def test_an_export_refuses_to_lose_rows(salvaged: StateStore, run: Run) -> None:
@@ -189,7 +189,7 @@ def test_an_export_refuses_to_lose_rows(salvaged: StateStore, run: Run) -> None:
     assert (unknown.exit_code, unknown.stdout) == (StateNotFoundError.exit_code, "")
     assert f"'{UID}/other' cannot be left out" in unknown.stderr
     assert not Path("new").exists()
-    progress = run("spark", "progress", "o", "progress")
+    progress = run("spark", "progress", "progress", "--store", "o")
     assert all(f"  left out  {one}" in progress.stdout for one in salvaged.manifest().left_out)
 
 
@@ -235,12 +235,6 @@ def test_an_invalid_location_is_refused_before_spark_starts(
         done = run("spark", verb, str(tmp_path), "--store", "s")
         assert done.exit_code == 2
         assert "is not a checkpoint location of a query" in done.stderr
-
-
-def test_an_export_requires_one_store_and_one_location(run: Run) -> None:
-    done = run("spark", "export", "a", "b", "c", "--shuffle-partitions", "3")
-    assert done.exit_code == 2
-    assert "name one store and one location, not 3 places" in done.stderr
 
 
 def test_repartition_reports_the_new_location(here: Path, run: Run) -> None:

@@ -72,8 +72,8 @@ def test_stray_files_are_counted(store: StateStore) -> None:
 
 
 def test_a_null_is_shown(store: StateStore) -> None:
-    assert shown(store, "get", "k59", *STATE)[1].split() == ["k59", "null"]
-    assert shown(store, "history", "k59", *STATE)[2].endswith("v null")
+    assert shown(store, "get", "--key", "k59", *STATE)[1].split() == ["k59", "null"]
+    assert shown(store, "history", "--key", "k59", *STATE)[2].endswith("v null")
     answer = shown(store, "query", "SELECT k, v FROM s WHERE v IS NULL")
     assert answer[-1].split() == ["k59", "null"]
 

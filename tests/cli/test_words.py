@@ -18,6 +18,8 @@ VALUES = {
     "--operator": {"OPERATOR"},
     "--state": {"STATE"},
     "--checkpoint": {"CHECKPOINT"},
+    "--against": {"CHECKPOINT"},
+    "--key": {"KEY", "COLUMN", "COLUMN=VALUE"},  # a key, its columns, or the values of a subject
     "--store": {"URL"},
     "--to": {"DIR", "FILE"},  # the command's result, outside of a store
     "--target": {"URL", "ALIAS=HOST:PORT"},  # a store, or a cluster of Kafka
@@ -52,9 +54,34 @@ def test_the_value_of_an_option_is_the_same_in_all_commands() -> None:
     assert found == VALUES
 
 
+def test_a_checkpoint_is_an_argument_unless_the_command_has_another_one() -> None:
+    with_checkpoint = 0
+    for command in every_command():
+        arguments = [one for one in command.params if isinstance(one, click.Argument)]
+        options = {option for parameter in command.params for option in parameter.opts}
+        names = [one.human_readable_name for one in arguments]
+        assert len(arguments) < 2 or names in (["A", "[B]"], *TWO_PLACES), command.name
+        assert not {"KEY", "STORE", "[STORE]", "OPERATOR", "STATE"} & {*names}, command.name
+        if "--checkpoint" in options:
+            assert names, f"{command.name}: the checkpoint can be its argument"
+            assert "CHECKPOINT" not in names[0]
+        with_checkpoint += names == ["[CHECKPOINT]"]
+    assert with_checkpoint > 12
+
+
+TWO_PLACES = (["JOB", "NEW"], ["SAVEPOINT", "NEW"], ["LOCATION", "NEW"])
+"""A command reads the first place, and writes the second one."""
+
+
 @pytest.mark.parametrize(
     ("arguments", "new"),
     [
+        (("edit", "--checkpoint", "1"), "the argument CHECKPOINT"),
+        (("kafka", "translate", "--checkpoint=1"), "the argument CHECKPOINT"),
+        (("pin", "--checkpoint", "1"), "the argument CHECKPOINT"),
+        (("purge", "--checkpoint", "1"), "the argument CHECKPOINT"),
+        (("rekey", "--checkpoint", "1"), "the argument CHECKPOINT"),
+        (("sql", "--checkpoint", "1"), "the argument CHECKPOINT"),
         (("copy", "--to", "x"), "--target"),
         (("fork", "1", "--to", "x"), "--target"),
         (("flink", "import", "s", "--to", "x"), "--store"),
@@ -64,7 +91,21 @@ def test_the_value_of_an_option_is_the_same_in_all_commands() -> None:
 def test_an_option_of_an_earlier_release_is_named(arguments: tuple[str, ...], new: str) -> None:
     done = CliRunner().invoke(cli, list(arguments))
     assert done.exit_code == 2
-    assert f"no such option '--to'; it is {new} since version 0.2.0\n" in done.stderr
+    assert re.search(rf"no such option '--[a-z]+'; it is {new} since version 0.2.0\n", done.stderr)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("flink", "export", "orders", "savepoint"),
+        ("spark", "export", "orders", "new", "--shuffle-partitions", "3"),
+        ("spark", "progress", "orders", "new"),
+    ],
+)
+def test_a_store_as_an_argument_of_an_earlier_release_is_explained(words: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(cli, list(words))
+    assert done.exit_code == 2
+    assert "; the store is --store orders since version 0.2.0\n" in done.stderr
 
 
 def test_a_checkpoint_is_named_in_the_same_ways_everywhere() -> None:
@@ -74,7 +115,7 @@ def test_a_checkpoint_is_named_in_the_same_ways_everywhere() -> None:
         for parameter in command.params
         if "--checkpoint" in parameter.opts
     ]
-    assert len(options) > 9
+    assert len(options) == 5
     for option in options:
         assert isinstance(option, click.Option)
         assert ": its number, a savepoint's name, or latest." in str(option.help)

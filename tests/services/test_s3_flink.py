@@ -102,7 +102,7 @@ def test_the_command_takes_urls(
     words = ["flink", "import", place, "--store", f"{url}/store", "--operator", "sums"]
     done = run.invoke(cli, words)
     assert done.exit_code == 0, done.stderr
-    words = ["flink", "export", f"{url}/store", f"{url}/exported"]
+    words = ["flink", "export", f"{url}/exported", "--store", f"{url}/store"]
     others = {state.operator for state in StateStore.open(f"{url}/store").manifest().left_out}
     words += [word for name in others for word in ("--leave-out", name)]
     assert run.invoke(cli, words).exit_code == 0

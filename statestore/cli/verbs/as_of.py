@@ -11,7 +11,14 @@ import click
 
 from statestore.cli.arguments import key_value, limit_option, parse_key
 from statestore.cli.checkpoints import write_left_out
-from statestore.cli.command import Invocation, KeyVerb, Verb, one_state_options, pass_invocation
+from statestore.cli.command import (
+    Invocation,
+    KeyVerb,
+    Verb,
+    key_option,
+    one_state_options,
+    pass_invocation,
+)
 from statestore.cli.completion import complete_checkpoint
 from statestore.cli.documents import Column
 from statestore.cli.drawing import count, when
@@ -101,17 +108,17 @@ def join_checkpoints(
         "file is read, and none if the previous checkpoint has the same files."
     ),
     examples=(
-        "statestore history u17 --operator totals-by-user --state totals --store ./fraud",
+        "statestore history --operator totals-by-user --state totals --key u17 --store ./fraud",
         (
-            "statestore history '[\"DE\", 17]' --operator totals-by-shop --state totals "
+            "statestore history --operator totals-by-shop --state totals --key '[\"DE\", 17]' "
             "--store ./fraud"
         ),
     ),
 )
-@click.argument("key")
 @one_state_options
+@key_option("The key to look up.")
 @pass_invocation
-def show_history(invocation: Invocation, key: str, uid: str, name: str) -> Output[KeyHistoryResult]:
+def show_history(invocation: Invocation, uid: str, name: str, key: str) -> Output[KeyHistoryResult]:
     """Show the rows of one key at each kept checkpoint."""
     store = invocation.store()
     parsed: dict[str, Any] = {}

@@ -11,9 +11,10 @@ import click
 from statestore.cli.arguments import column_values, key_of, named_values, parse_row
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import (
+    CHECKPOINT_WAS_OPTION,
     Invocation,
     Verb,
-    checkpoint_option,
+    checkpoint_argument,
     one_state_options,
     pass_invocation,
 )
@@ -30,6 +31,7 @@ __all__ = ["edit_state"]
 @click.command(
     "edit",
     cls=Verb,
+    replaced=CHECKPOINT_WAS_OPTION,
     prints=(
         "The new checkpoint, the changed rows before and after, and what was written. Only files "
         "of changed key groups are written. The old checkpoint does not change. --key selects "
@@ -61,6 +63,7 @@ __all__ = ["edit_state"]
         ),
     ),
 )
+@checkpoint_argument
 @one_state_options
 @click.option(
     "--key",
@@ -85,7 +88,6 @@ __all__ = ["edit_state"]
 @click.option("--delete", multiple=True, metavar="KEY", help="Remove a key; can be repeated.")
 @click.option("--put", multiple=True, metavar="JSON", help="Add or replace a row; can be repeated.")
 @click.option("--sql", metavar="SELECT", help="Replace the state with the result of this query.")
-@checkpoint_option("The checkpoint to change")
 @click.option("--dry-run", is_flag=True, help="Report what would change, and write nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask about columns that --put sets to null.")
 @pass_invocation

@@ -46,7 +46,7 @@ class FlinkVerbs(Root):
     examples = (
         "statestore flink show ./savepoint",
         "statestore flink import ./savepoint --store ./orders",
-        "statestore flink export ./orders ./edited --max-parallelism 720",
+        "statestore flink export ./edited --max-parallelism 720 --store ./orders",
         "statestore flink repack ./savepoint ./larger --max-parallelism 720",
     )
     sections: ClassVar[Mapping[str, Mapping[str, LazyVerb]]] = {

@@ -28,6 +28,7 @@ _OPERATOR_KINDS = tuple(map(str, RedistributionMode))
 @click.command(
     "export",
     cls=Verb,
+    had_store=True,
     prints=(
         "The savepoint, each operator with its id, key groups, subtasks, rows and bytes, and each "
         "state with its name in Flink and its types. The types of a state that was not imported "
@@ -42,18 +43,21 @@ _OPERATOR_KINDS = tuple(map(str, RedistributionMode))
         "and compared with the store. Flink restores the savepoint at any parallelism up to the "
         "maximum, with any state backend. Set pipeline.max-parallelism of the job to that "
         "maximum. With --flink 2.3, values that Kryo of Flink 1 wrote are converted: Flink 2 "
-        "reads other values from them, without an error. STORE is the same as --store. With "
+        "reads other values from them, without an error. With "
         "--dry-run: what each subtask would get, and nothing is written."
     ),
     examples=(
-        "statestore flink export ./orders ./savepoint --flink 2.3",
-        "statestore flink export ./orders ./typed --type kinds/tuple=Tuple",
+        "statestore flink export ./savepoint --flink 2.3 --store ./orders",
+        "statestore flink export ./typed --type kinds/tuple=Tuple --store ./orders",
         "statestore flink export ./savepoint --max-parallelism 720 --dry-run --store ./orders",
-        "statestore flink export ./orders ./some --operator by_long --leave-out by_long/texts",
-        "statestore flink export ./orders ./less --leave-out kinds --leave-out by_tuple",
+        (
+            "statestore flink export ./some --operator by_long --leave-out by_long/texts "
+            "--store ./orders"
+        ),
+        ("statestore flink export ./less --leave-out kinds --leave-out by_tuple --store ./orders"),
     ),
 )
-@click.argument("places", nargs=-1, required=True, metavar="[STORE] SAVEPOINT")
+@click.argument("savepoint")
 @click.option(
     "--operator",
     "operators",
@@ -117,7 +121,7 @@ _OPERATOR_KINDS = tuple(map(str, RedistributionMode))
 @pass_invocation
 def export_state(
     invocation: Invocation,
-    places: tuple[str, ...],
+    savepoint: str,
     operators: tuple[str, ...],
     parallelism: int | None,
     max_parallelism: int | None,
@@ -133,11 +137,6 @@ def export_state(
     dry_run: bool,
 ) -> Output[ExportedSavepoint]:
     """Export a checkpoint as a savepoint that Flink can restore."""
-    *stores, savepoint = places
-    if len(stores) > 1:
-        raise click.UsageError(f"name one store and one savepoint, not {len(places)} places")
-    if stores:
-        invocation.arguments["store"] = stores[0]
     module: Any = importlib.import_module(
         "statestore.interop.flink_savepoints.exporting.export_state"
     )

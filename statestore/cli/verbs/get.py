@@ -13,6 +13,7 @@ from statestore.cli.command import (
     Invocation,
     KeyVerb,
     checkpoint_argument,
+    key_option,
     operator_option,
     pass_invocation,
     state_option,
@@ -40,19 +41,22 @@ __all__ = ["FoundRows", "KeyFound", "get_rows"]
         "key type are skipped and listed."
     ),
     examples=(
-        "statestore get u17 --operator totals-by-user --state totals --store ./fraud",
-        "statestore get '[\"DE\", 17]' --operator totals-by-shop --state totals --store ./fraud",
-        "statestore get u17 --store ./fraud",
-        "statestore get --operator totals-by-card --state totals --store ./fraud -- -5 1",
+        "statestore get --operator totals-by-user --state totals --key u17 --store ./fraud",
+        (
+            "statestore get --operator totals-by-shop --state totals --key '[\"DE\", 17]' "
+            "--store ./fraud"
+        ),
+        "statestore get --key u17 --store ./fraud",
+        "statestore get 1 --operator totals-by-card --state totals --key -5 --store ./fraud",
     ),
 )
-@click.argument("key")
 @checkpoint_argument
+@key_option("The key to look up.")
 @operator_option("Only states of this operator.")
 @state_option("Only states with this name.")
 @pass_invocation
 def get_rows(
-    invocation: Invocation, key: str, checkpoint: str, uid: str | None, name: str | None
+    invocation: Invocation, checkpoint: str, key: str, uid: str | None, name: str | None
 ) -> Output[FoundRows] | Output[KeyFound]:
     """Look up one key, in one keyed state or in all."""
     store = invocation.store()

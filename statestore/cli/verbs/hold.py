@@ -7,7 +7,14 @@ from dataclasses import dataclass
 import click
 
 from statestore.cli.arguments import SPAN
-from statestore.cli.command import Invocation, Verb, checkpoint_option, pass_invocation
+from statestore.cli.command import (
+    CHECKPOINT_WAS_OPTION,
+    Invocation,
+    Verb,
+    checkpoint_argument,
+    checkpoint_option,
+    pass_invocation,
+)
 from statestore.cli.completion import complete_savepoint
 from statestore.cli.output import Output, Page
 from statestore.format.hold_documents import Pin
@@ -75,16 +82,17 @@ def write_saved(page: Page, saved: Saved) -> None:
 @click.command(
     "pin",
     cls=Verb,
+    replaced=CHECKPOINT_WAS_OPTION,
     prints=(
         "The pin's token, for unpin. A pinned checkpoint does not expire, and its files are "
         "not collected, until it is unpinned or the lease ends."
     ),
     examples=(
         "statestore pin --lease 2h --store ./fraud",
-        "statestore pin --checkpoint 1 --lease 7d --holder 'monthly report' --store ./fraud",
+        "statestore pin 1 --lease 7d --holder 'monthly report' --store ./fraud",
     ),
 )
-@checkpoint_option("The checkpoint to keep")
+@checkpoint_argument
 @click.option(
     "--lease",
     type=SPAN,

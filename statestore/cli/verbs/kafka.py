@@ -12,11 +12,12 @@ import click
 from statestore.cli.arguments import distinct
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import (
+    CHECKPOINT_WAS_OPTION,
     Invocation,
     LazyVerb,
     Root,
     Verb,
-    checkpoint_option,
+    checkpoint_argument,
     common_options,
     operator_option,
     pass_invocation,
@@ -82,6 +83,7 @@ def _policy(name: str, words: Any, default: str, text: str) -> Callable[[F], F]:
 @click.command(
     "translate",
     cls=Verb,
+    replaced=CHECKPOINT_WAS_OPTION,
     prints=(
         "A line for each partition: its offset at the source, how exactly it was translated, the "
         "live offsets at the target, the decision, and the reason. Then the new checkpoint, which "
@@ -106,6 +108,7 @@ def _policy(name: str, words: Any, default: str, text: str) -> Callable[[F], F]:
         ),
     ),
 )
+@checkpoint_argument
 @operator_option("The operator.", required=True)
 @state_option("The state with the offsets.", required=True)
 @click.option(
@@ -166,7 +169,6 @@ def _policy(name: str, words: Any, default: str, text: str) -> Callable[[F], F]:
     metavar="N",
     help=f"How long to wait for an answer of Kafka. [{DEFAULT_SECONDS:g}]",
 )
-@checkpoint_option("The checkpoint with the offsets")
 @click.option("--dry-run", is_flag=True, help="Report what would be written, and write nothing.")
 @pass_invocation
 def translate_offsets(

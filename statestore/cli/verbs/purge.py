@@ -9,9 +9,11 @@ import click
 from statestore.cli.arguments import key_of
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import (
+    CHECKPOINT_WAS_OPTION,
     Invocation,
     Verb,
-    checkpoint_option,
+    key_option,
+    no_checkpoint_argument,
     operator_option,
     pass_invocation,
     state_option,
@@ -38,6 +40,7 @@ __all__ = [
 @click.command(
     "purge",
     cls=Verb,
+    replaced=CHECKPOINT_WAS_OPTION,
     prints=(
         "Each checkpoint that is replaced, its replacement, and for each state the number of "
         "removed rows and their key group. All checkpoints from the first one with the key "
@@ -46,24 +49,22 @@ __all__ = [
         "key and can no longer commit. The old files stay until 'statestore gc'. Afterwards, "
         "--check decodes every file of the store. It confirms that the key is gone, or exits "
         "with status 1 and lists the files that still have the key or could not be searched. "
-        "KEY has the same form as in 'statestore get'. If the state once had other key "
+        "With CHECKPOINT, only that one is replaced. KEY has the same form as in 'statestore "
+        "get'. If the state once had other key "
         "columns, rows that match these are also removed, and the columns are listed: check "
         "them with --dry-run. 'statestore forget' compares with a column that you name. With "
         "--dry-run: what would be replaced, and nothing is changed."
     ),
     examples=(
         "statestore purge --operator totals-by-user --key u17 --all --dry-run --store ./fraud",
-        (
-            "statestore purge --operator totals-by-user --state totals --key u17 --checkpoint 2 "
-            "--store ./fraud"
-        ),
+        ("statestore purge 2 --operator totals-by-user --state totals --key u17 --store ./fraud"),
         "statestore purge --operator totals-by-user --key nobody --check --store ./fraud",
     ),
 )
+@no_checkpoint_argument
 @operator_option("The operator.", required=True)
 @state_option("Only this state of the operator.")
-@click.option("--key", required=True, metavar="KEY", help="The key to remove.")
-@checkpoint_option("Remove the key from this checkpoint only", default=None, note="")
+@key_option("The key to remove.")
 @click.option("--all", "every", is_flag=True, help="Remove the key from all kept checkpoints.")
 @click.option("--check", is_flag=True, help="Only search the whole store for the key.")
 @click.option("--ignore-pins", is_flag=True, help="Also replace checkpoints that are pinned.")
@@ -82,7 +83,7 @@ def purge_key(
 ) -> Output[PurgedKey] | Output[KeySearch]:
     """Remove a key of one operator from all kept checkpoints."""
     if sum((checkpoint is not None, every, check)) != 1:
-        raise click.UsageError("pass exactly one of --checkpoint N, --all and --check")
+        raise click.UsageError("pass exactly one of CHECKPOINT, --all and --check")
     store = invocation.store()
     if check:
         with progress_bar("searching") as progress:

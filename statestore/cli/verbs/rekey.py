@@ -6,9 +6,10 @@ import click
 
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import (
+    CHECKPOINT_WAS_OPTION,
     Invocation,
     Verb,
-    checkpoint_option,
+    checkpoint_argument,
     operator_option,
     pass_invocation,
     state_option,
@@ -25,6 +26,7 @@ __all__ = ["rekey_operator"]
 @click.command(
     "rekey",
     cls=Verb,
+    replaced=CHECKPOINT_WAS_OPTION,
     prints=(
         "The new checkpoint, and for each state its key, max parallelism and hash scheme before "
         "and after, rows, files and bytes. The output also has the digest of the rows, which does "
@@ -48,6 +50,7 @@ __all__ = ["rekey_operator"]
         ),
     ),
 )
+@checkpoint_argument
 @operator_option("The operator whose states change.", required=True)
 @state_option("Only this state.")
 @click.option(
@@ -59,7 +62,6 @@ __all__ = ["rekey_operator"]
 @click.option(
     "--hash-scheme", type=click.Choice(HASH_SCHEMES), help="The new hash scheme of the keys."
 )
-@checkpoint_option("The checkpoint to start from")
 @click.option(
     "--work", metavar="DIR", help="A working folder from which an interrupted run continues."
 )

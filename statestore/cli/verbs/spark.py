@@ -243,6 +243,7 @@ _CHECKPOINT = checkpoint_option("The checkpoint to export")
 @click.command(
     "export",
     cls=Verb,
+    had_store=True,
     prints=(
         "The new checkpoint location, and for each state store the rows and bytes of its fullest "
         "partition and of all partitions. The query keeps its id, and the micro-batch its number. "
@@ -251,15 +252,15 @@ _CHECKPOINT = checkpoint_option("The checkpoint to export")
         "reader reads back all rows, and their number, values and partitions are compared. The "
         "checkpoint must be an imported one, or derived from one. If a StatefulQuery continued "
         "with the state, pass its checkpoint location as --progress. State that the location "
-        "would lack must be named with --leave-out. STORE is the same as --store. With --dry-run: "
+        "would lack must be named with --leave-out. With --dry-run: "
         "what each partition would get, and nothing is written."
     ),
     examples=(
         "statestore spark export ./new --shuffle-partitions 7 --dry-run --store ./orders",
-        "statestore spark export ./orders ./new --shuffle-partitions 7 --provider rocksdb",
+        "statestore spark export ./new --shuffle-partitions 7 --provider rocksdb --store ./orders",
     ),
 )
-@click.argument("places", nargs=-1, required=True, metavar="[STORE] LOCATION")
+@click.argument("location")
 @shape_options
 @_CHECKPOINT
 @click.option(
@@ -277,7 +278,7 @@ _CHECKPOINT = checkpoint_option("The checkpoint to export")
 @pass_invocation
 def export_state(
     invocation: Invocation,
-    places: tuple[str, ...],
+    location: str,
     partitions: int,
     provider: str | None,
     sources: Mapping[str, Any],
@@ -287,7 +288,6 @@ def export_state(
     dry_run: bool,
 ) -> Output[ExportedLocation]:
     """Export a checkpoint location for Spark, with any number of partitions."""
-    location = _location(invocation, places)
     invocation.store().manifest(checkpoint)  # the start of Spark takes seconds
     session = open_session(location)
     store = invocation.store(spark=session)
@@ -309,42 +309,32 @@ def export_state(
 @click.command(
     "progress",
     cls=Verb,
+    had_store=True,
     prints=(
         "The location, and the query and micro-batch at which it ends. The location has no "
         "state. Start a StatefulQuery with it, with source 'query' and the uid, name and key "
         "of the imported state; it continues in the store after the last micro-batch of "
-        "Spark's query. STORE is the same as --store. To return to Spark, pass the location "
+        "Spark's query. To return to Spark, pass the location "
         "to 'statestore spark export --progress'."
     ),
     examples=(
-        "statestore spark progress ./orders ./progress",
+        "statestore spark progress ./progress --store ./orders",
         "statestore spark progress ./progress --checkpoint 1 --store ./orders",
-        "statestore spark progress ./orders ./progress --ticks",
+        "statestore spark progress ./progress --ticks --store ./orders",
     ),
 )
-@click.argument("places", nargs=-1, required=True, metavar="[STORE] LOCATION")
+@click.argument("location")
 @_CHECKPOINT
 @click.option("--ticks", is_flag=True, help="The query has a processor with timers.")
 @pass_invocation
 def export_progress(
-    invocation: Invocation, places: tuple[str, ...], checkpoint: str, ticks: bool
+    invocation: Invocation, location: str, checkpoint: str, ticks: bool
 ) -> Output[ExportedProgress]:
     """Make a checkpoint location without state for a StatefulQuery that continues."""
-    location = _location(invocation, places)
     progress = location_module("hand_over").export_progress(
         invocation.store(), location, checkpoint=checkpoint, ticks=ticks
     )
     return Output(progress, write_progress)
-
-
-def _location(invocation: Invocation, places: tuple[str, ...]) -> str:
-    """Return the last of the places; one before it is the store."""
-    *stores, location = places
-    if len(stores) > 1:
-        raise click.UsageError(f"name one store and one location, not {len(places)} places")
-    if stores:
-        invocation.arguments["store"] = stores[0]
-    return location
 
 
 def write_location(page: Page, shown: ShownLocation) -> None:

@@ -10,7 +10,13 @@ from typing import Any
 import click
 
 from statestore.cli.arguments import query_limit_options
-from statestore.cli.command import Invocation, Verb, checkpoint_option, pass_invocation
+from statestore.cli.command import (
+    CHECKPOINT_WAS_OPTION,
+    Invocation,
+    Verb,
+    checkpoint_argument,
+    pass_invocation,
+)
 from statestore.cli.output import page, report
 from statestore.cli.verbs.query import (
     answered,
@@ -45,6 +51,7 @@ _WORDS = (
 @click.command(
     "sql",
     cls=Verb,
+    replaced=CHECKPOINT_WAS_OPTION,
     prints=(
         "The rows of each statement, at most 1,000, as 'statestore query' does. In a terminal the "
         "shell completes the names of views and columns with Tab, and remembers the statements of "
@@ -53,10 +60,10 @@ _WORDS = (
     ),
     examples=(
         "statestore sql --store ./fraud",
-        "statestore sql --checkpoint 1 --store ./fraud",
+        "statestore sql 1 --store ./fraud",
     ),
 )
-@checkpoint_option("The checkpoint to query first")
+@checkpoint_argument
 @query_limit_options(duration=None, memory=None)
 @pass_invocation
 def run_shell(

@@ -108,7 +108,7 @@ def serve_store(
 @click.option("--to", required=True, metavar="FILE", help="The file to write.")
 @click.option(
     "--against",
-    metavar="ID",
+    metavar="CHECKPOINT",
     help="Also compare with this checkpoint or savepoint.",
     shell_complete=complete_checkpoint,
 )
