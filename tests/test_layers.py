@@ -49,6 +49,7 @@ ROWS = (
     "statestore.keys.arrow_java",
     "statestore.keys.arrow_numbers",
     "statestore.keys.arrow_sql",
+    "statestore.keys.arrow_type_names",
     "statestore.keys.arrow_types",
     "statestore.keys.murmur3",
     "statestore.keys.text_bytes",

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
 from statestore.keys.arrow_numbers import decimal_texts, whole_texts
+from statestore.keys.arrow_type_names import arrow_type_text
 from statestore.keys.arrow_types import is_text
 from statestore.keys.java_scalars import string_hash
 from statestore.keys.key_types import JavaType
@@ -181,7 +182,8 @@ def decimals_of(array: pa.Array, target_type: object, precision: int, scale: int
         return array.cast(wanted)
     except pa.ArrowInvalid as error:
         raise InvalidArgumentError(
-            f"a value of a column of type {array.type} does not fit {target_type}: {error}"
+            f"a value of a column of type {arrow_type_text(array.type)} does not fit "
+            f"{target_type}: {error}"
         ) from error
 
 

@@ -44,6 +44,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from statestore.errors import UnsupportedTypeError
+from statestore.keys.arrow_type_names import arrow_type_text
 from statestore.keys.hashing import DEFAULT_HASH_SCHEME, check_hash_scheme
 from statestore.keys.java_scalars import MAX_TUPLE_ARITY
 from statestore.keys.key_types import COMPOSITES, NANOSECOND_TYPES, JavaType, java_type
@@ -328,9 +329,9 @@ def is_list(data_type: pa.DataType) -> bool:
 def _cannot_hash_error(data_type: pa.DataType, own: object, asked: object) -> UnsupportedTypeError:
     name = asked if isinstance(asked, str) else str(asked)
     return UnsupportedTypeError(
-        f"a column of type {data_type} is hashed as {own} and cannot be hashed as {name}: use "
-        f"a column of a suitable type, or remove the key type; hashed as {own}, the keys have "
-        f"other key groups than as {name}"
+        f"a column of type {arrow_type_text(data_type)} is hashed as {own} and cannot be hashed as "
+        f"{name}: use a column of a suitable type, or remove the key type; hashed as {own}, the "
+        f"keys have other key groups than as {name}"
     )
 
 
@@ -364,6 +365,7 @@ def _unsupported_error(data_type: pa.DataType, hash_scheme: str) -> UnsupportedT
         advice = "Flink SQL has no such key type: cast it to the type that the job uses"
     else:
         advice = f"cast it to a supported type, {moves} unless the job does the same"
+    name = str(data_type) if isinstance(data_type, pa.UuidType) else arrow_type_text(data_type)
     return UnsupportedTypeError(
-        f"a column of type {data_type} cannot be a key in the hash scheme {hash_scheme}: {advice}"
+        f"a column of type {name} cannot be a key in the hash scheme {hash_scheme}: {advice}"
     )

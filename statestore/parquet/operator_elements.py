@@ -24,6 +24,7 @@ from statestore.format.names import operator_file
 from statestore.format.schema import Schema
 from statestore.format.state import POSITION, SUBTASK, OperatorState
 from statestore.jobgraph.redistribution import RedistributionMode, redistribute_counts
+from statestore.keys.arrow_type_names import arrow_type_text
 from statestore.parquet.reader import read_batches
 from statestore.parquet.statistics import statistics_columns
 from statestore.parquet.uncommitted_files import UncommittedFiles
@@ -269,8 +270,8 @@ def _select_rows(batch: pa.RecordBatch, where: Mapping[str, list[Any]]) -> pa.Re
             batch = batch.filter(pc.is_in(column, value_set=wanted))
         except (pa.ArrowException, InvalidArgumentError) as error:
             raise InvalidArgumentError(
-                f"where={{{name!r}: …}}: the column has type {column.type}, which cannot be "
-                f"compared with these values: {error}"
+                f"where={{{name!r}: …}}: the column has type {arrow_type_text(column.type)}, which "
+                f"cannot be compared with these values: {error}"
             ) from error
     return batch
 

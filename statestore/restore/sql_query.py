@@ -30,6 +30,7 @@ from statestore.errors import InvalidArgumentError, QueryStoppedError, StateStor
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.schema import names_with_nul
 from statestore.format.ttl import clock_ms
+from statestore.keys.arrow_type_names import arrow_type_text
 from statestore.parquet.keyed_reader import restored_schema
 from statestore.parquet.operator_elements import stored_schema
 from statestore.restore.byte_sizes import bytes_of
@@ -77,6 +78,11 @@ class View:
     name: str
     is_short: bool
     entry: Entry
+
+    @property
+    def columns_text(self) -> str:
+        """Its columns and their types, in the notation of ``show``."""
+        return ", ".join(f"{field.name} {arrow_type_text(field.type)}" for field in self.columns)
 
     @property
     def columns(self) -> pa.Schema:
@@ -278,13 +284,7 @@ def _table_of(views: tuple[View, ...]) -> pa.Table:
             "operator": pa.array([view.entry.state.uid for view in views], pa.string()),
             "state": pa.array([view.entry.state.name for view in views], pa.string()),
             "view": pa.array([view.sql for view in views], pa.string()),
-            "columns": pa.array(
-                [
-                    ", ".join(f"{field.name} {field.type}" for field in view.columns)
-                    for view in views
-                ],
-                pa.string(),
-            ),
+            "columns": pa.array([view.columns_text for view in views], pa.string()),
         }
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from statestore.errors import InvalidArgumentError
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 
 __all__ = ["ColumnErrors"]
 
@@ -32,4 +32,6 @@ class ColumnErrors:
             raise self._errors[0]
         if self._errors:
             lines = [f"{len(self._errors)} columns of {self._subject} do not fit:", *self._errors]
-            raise InvalidArgumentError("\n  ".join(map(str, lines)))
+            are_types = all(isinstance(error, UnsupportedTypeError) for error in self._errors)
+            kind = UnsupportedTypeError if are_types else InvalidArgumentError
+            raise kind("\n  ".join(map(str, lines)))

@@ -8,24 +8,12 @@ import pyarrow as pa
 
 from statestore.errors import UnsupportedTypeError
 from statestore.format.schema import DataType, Field, Schema, decimal_parts
+from statestore.keys.arrow_type_names import SIMPLE_TYPES
+from statestore.rows.column_errors import ColumnErrors
 
 __all__ = ["arrow_schema", "arrow_type", "schema_of_arrow"]
 
-_ARROW = {
-    "string": pa.string(),
-    "long": pa.int64(),
-    "integer": pa.int32(),
-    "short": pa.int16(),
-    "byte": pa.int8(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
-_NAMES = {str(arrow): name for name, arrow in _ARROW.items()} | {
+_NAMES = {str(arrow): name for name, arrow in SIMPLE_TYPES.items()} | {
     "large_string": "string",
     "string_view": "string",
     "large_binary": "binary",
@@ -42,7 +30,7 @@ def arrow_type(data_type: DataType) -> pa.DataType:
     """Return the Arrow type of a stored type; timestamps are in microseconds, zoned ones in UTC."""
     if isinstance(data_type, str):
         parts = decimal_parts(data_type)
-        return pa.decimal128(*parts) if parts else _ARROW[data_type]
+        return pa.decimal128(*parts) if parts else SIMPLE_TYPES[data_type]
     match data_type["type"]:
         case "struct":
             fields = [(f["name"], arrow_type(f["type"])) for f in data_type["fields"]]
@@ -56,11 +44,14 @@ def arrow_type(data_type: DataType) -> pa.DataType:
 def schema_of_arrow(schema: pa.Schema) -> Schema:
     """Return the stored schema of an Arrow table's columns.
 
-    Raises UnsupportedTypeError, which names the column, for types that Delta and Spark lack.
+    Raises UnsupportedTypeError, which names the columns, for types that Delta and Spark lack.
     """
-    return Schema(
-        tuple(Field(field.name, _stored_type(field.type, field.name)) for field in schema)
-    )
+    fields, errors = [], ColumnErrors("the table")
+    for field in schema:
+        with errors.collected():
+            fields.append(Field(field.name, _stored_type(field.type, field.name)))
+    errors.raise_all()
+    return Schema(tuple(fields))
 
 
 def _stored_type(data_type: pa.DataType, column: str) -> DataType:

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
 from statestore.format.schema import DataType, Schema
+from statestore.keys.arrow_type_names import arrow_type_text
 from statestore.keys.arrow_types import is_binary, is_text
 from statestore.rows.column_errors import ColumnErrors
 from statestore.rows.column_types import arrow_schema, arrow_type
-from statestore.rows.lossless_cast import arrow_type_text
 from statestore.rows.python_values import ROWS, column_of, row_place
 
 __all__ = ["fit_column", "fit_table", "fits_by_type"]

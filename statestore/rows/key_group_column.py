@@ -15,6 +15,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState
+from statestore.keys.arrow_type_names import arrow_type_text
 
 __all__ = ["check_groups", "key_group_column", "with_groups", "with_key_group", "without_groups"]
 
@@ -42,8 +43,9 @@ def key_group_column(rows: pa.Table, state: KeyedState) -> pa.ChunkedArray | Non
     groups = rows.column(KEY_GROUP)
     if not (pa.types.is_integer(groups.type) or pa.types.is_null(groups.type)):
         raise InvalidArgumentError(
-            f"the column {KEY_GROUP!r} of {state} has type {groups.type}, but it is reserved for "
-            "the key group of each row, which is an integer. Remove the column; it is not stored"
+            f"the column {KEY_GROUP!r} of {state} has type {arrow_type_text(groups.type)}, but it "
+            "is reserved for the key group of each row, which is an integer. Remove the column; it "
+            "is not stored"
         )
     return groups.cast(pa.int64(), safe=False)
 

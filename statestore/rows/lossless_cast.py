@@ -22,13 +22,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from statestore.errors import InvalidArgumentError, UnsupportedTypeError
-from statestore.format.schema import type_text
-from statestore.rows.column_types import schema_of_arrow
+from statestore.keys.arrow_type_names import arrow_type_text
 
 __all__ = [
     "UnfitError",
-    "arrow_type_text",
     "brief_text",
     "exact_converter",
     "is_list",
@@ -386,15 +383,6 @@ def _is_small(value: float | Decimal) -> bool:
 def _wrong_type_error(value: Any, data_type: pa.DataType) -> UnfitError:
     text = arrow_type_text(data_type)
     return UnfitError(value, text, f"a value of Python type {type(value).__name__} does not fit")
-
-
-def arrow_type_text(data_type: pa.DataType) -> str:
-    """Return a type in the manifest's notation, or in Arrow's if it cannot be stored."""
-    try:
-        [field] = schema_of_arrow(pa.schema([("column", data_type)])).fields
-    except (InvalidArgumentError, UnsupportedTypeError):
-        return str(data_type)
-    return type_text(field.type)
 
 
 _EXACT: Mapping[pa.DataType, Convert] = {

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError
+from statestore.keys.arrow_type_names import arrow_type_text
 from statestore.rows.column_errors import ColumnErrors
 from statestore.rows.fit_columns import fit_column
-from statestore.rows.lossless_cast import arrow_type_text
 from statestore.rows.python_values import ROWS, column_of, guess_column
 
 if TYPE_CHECKING:

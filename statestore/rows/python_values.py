@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.schema import Schema
+from statestore.keys.arrow_type_names import arrow_type_text
 from statestore.rows.column_errors import ColumnErrors
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.guessed_types import guess_type
@@ -91,7 +92,8 @@ def column_of(
         return pa.array(converted, data_type)
     except _ARROW_ERRORS as error:
         raise InvalidArgumentError(
-            f"the values of {name!r} of {subject} do not fit type {data_type}: {error}"
+            f"the values of {name!r} of {subject} do not fit type {arrow_type_text(data_type)}: "
+            f"{error}"
         ) from error
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
+from statestore.keys.arrow_type_names import arrow_type_text
 
 __all__ = ["refuse_invalid_text", "shorten"]
 
@@ -82,7 +83,7 @@ def _display_text(value: pa.Array) -> str:
     if _is_valid(value):
         text = repr(value.to_pylist()[0])
     elif value.type.num_fields:
-        text = f"a value of {value.type}"
+        text = f"a value of {arrow_type_text(value.type)}"
     else:
         is_large = pa.types.is_large_string(value.type)
         text = repr(value.view(pa.large_binary() if is_large else pa.binary()).to_pylist()[0])

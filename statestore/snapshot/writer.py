@@ -130,7 +130,9 @@ class CheckpointWriter:
             state: the state's name.
             rows: a Spark DataFrame, an Arrow table or stream, a frame with Arrow's C interface, or
                 dictionaries. An iterator is read to its end. The column ``key_group`` of restored
-                rows is checked, and not stored again.
+                rows is checked, and not stored again. Dictionaries and untyped columns of pandas
+                keep the stored types if their values fit. A timestamp with a time zone is stored as
+                an instant and read in UTC, without the name of its zone.
             key: the key columns; by default the stored ones. A state that may not be stored yet
                 requires them.
             namespace: the namespace columns. If ``key`` is omitted, the default is the stored ones,

@@ -80,6 +80,7 @@ def test_the_views_are_listed(run: Run, fraud: Path) -> None:
     ]
     lines = run("query", "--tables", "--store", fraud).stdout.splitlines()
     assert any(line.split()[1:4] == ["per_country", '"per_country"', "200"] for line in lines)
+    assert any(line.endswith("key_group integer, card long, total double") for line in lines)
 
 
 def test_show_tables_lists_operators_and_states(run: Run, fraud: Path) -> None:
@@ -89,6 +90,7 @@ def test_show_tables_lists_operators_and_states(run: Run, fraud: Path) -> None:
         line.split()[:3] == ["totals-by-shop", "totals", '"totals-by-shop"."totals"']
         for line in lines
     )
+    assert any(line.endswith("key_group integer, card long, total double") for line in lines)
     assert "files of state" not in "".join(lines)
 
 

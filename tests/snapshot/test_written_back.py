@@ -226,6 +226,15 @@ def test_a_key_without_a_kind_is_still_a_value_state(tmp_path: Path) -> None:
             checkpoint.write_keyed("u", "s", FORMS["list"].rows, key="user")
 
 
+def test_the_name_of_a_time_zone_is_not_kept(tmp_path: Path) -> None:
+    """The time is the same instant, in UTC."""
+    zoned = pa.array([datetime(2026, 7, 1, 12, tzinfo=UTC)], pa.timestamp("us", "Europe/Paris"))
+    store = store_of(tmp_path, Form({"k": ["a"], "t": zoned}, "k"))
+    read = store.restore().keyed("u", "s").to_arrow()["t"]
+    assert read.type == pa.timestamp("us", "UTC")
+    assert read.to_pylist() == zoned.to_pylist()
+
+
 def typed_store(tmp_path: Path) -> StateStore:
     """Return a store with the types for which pandas has others."""
     rows = pa.table(

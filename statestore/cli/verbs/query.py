@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -163,7 +163,7 @@ def answered(answer: Any, manifest: Manifest, url: str, limit: int | None) -> An
     return Answered(
         store=url,
         checkpoint_id=manifest.checkpoint_id,
-        columns=tuple(Column(field.name, str(field.type)) for field in answer.schema),
+        columns=tuple(Column(column.name, str(column.type)) for column in answer.schema),
         rows=rows,
         is_cut=is_cut,
         left_out=manifest.left_out,
@@ -271,6 +271,7 @@ class ListedView:
     file_rows: int
     changed_rows: int
     columns: tuple[Column, ...]
+    columns_text: str = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,8 +297,7 @@ def write_views(page: Page, listed: ListedViews) -> None:
 def _view_row(view: ListedView) -> tuple[str, ...]:
     rows = rows_text(view.file_rows, view.changed_rows)
     rows = rows if view.rows is None else count(view.rows)
-    columns = ", ".join(f"{column.name} {column.type}" for column in view.columns)
-    return view.operator, view.state, view.view, rows, columns
+    return view.operator, view.state, view.view, rows, view.columns_text
 
 
 def listed_views(store: StateStore, manifest: Manifest, checkpoint: int | str) -> ListedViews:
@@ -325,5 +325,6 @@ def _listed(view: View) -> ListedView:
         rows=rows,
         file_rows=entry.rows,
         changed_rows=entry.changed_rows if isinstance(entry, KeyedEntry) else 0,
-        columns=tuple(Column(field.name, str(field.type)) for field in view.columns),
+        columns=tuple(Column(column.name, str(column.type)) for column in view.columns),
+        columns_text=view.columns_text,
     )

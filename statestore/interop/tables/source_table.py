@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.schema import Field, Schema
+from statestore.keys.arrow_type_names import arrow_type_text
 from statestore.rows.column_types import arrow_schema
 
 __all__ = ["SourceTable", "convert_text", "schema_text"]
@@ -74,18 +75,20 @@ def convert_text(table: SourceTable, types: Mapping[str, str]) -> SourceTable:
     typed = arrow_schema(Schema(tuple(Field(name, text) for name, text in types.items())))
     wanted = {field.name: field.type for field in typed}
     fields = {field.name: field for field in table.schema}
-    for name, data_type in wanted.items():
+    for name in wanted:
         if name not in fields:
             raise InvalidArgumentError(
                 f"{table.name} has no column {name!r}; its columns are {', '.join(fields)}"
             )
         if not pa.types.is_string(fields[name].type):
             raise InvalidArgumentError(
-                f"column {name!r} of {table.name} is {fields[name].type}: only columns of text get "
-                "another type. Cast it in a query (--sql, or open_query)"
+                f"column {name!r} of {table.name} is {arrow_type_text(fields[name].type)}: only "
+                "columns of text get another type. Cast it in a query (--sql, or open_query)"
             )
         if types[name] in _NO_TEXT_FORM:
-            raise InvalidArgumentError(f"column {name!r} of {table.name} cannot become {data_type}")
+            raise InvalidArgumentError(
+                f"column {name!r} of {table.name} cannot become {types[name]}"
+            )
     schema = pa.schema(
         [field.with_type(wanted.get(field.name, field.type)) for field in table.schema]
     )
@@ -126,7 +129,7 @@ def _convert_batches(
 
 def schema_text(schema: pa.Schema) -> str:
     """Return columns with their types, for messages."""
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
+    return ", ".join(f"{field.name} {arrow_type_text(field.type)}" for field in schema)
 
 
 def _find_other(column: pa.Array, data_type: pa.DataType) -> int:
