@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import NullKeyError
+from statestore.format.layers import MARK
 from statestore.format.state import KeyedState
 from statestore.keys.key_types import fields_may_be_null
 from statestore.rows.equality import leaf_columns
@@ -49,7 +50,8 @@ class NullKeys:
         places = np.flatnonzero(is_null)
         self.rows += len(places)
         wanted = places[: _MOST_EXAMPLES - len(self._examples)]
-        shown = batch.select(self._state.schema.names).take(pa.array(wanted))
+        names = [name for name in self._state.schema.names if name != MARK]
+        shown = batch.select(names).take(pa.array(wanted))
         self._examples += [shorten(str(row)) for row in display_rows(shown)]
         return batch.filter(pa.array(~is_null))
 

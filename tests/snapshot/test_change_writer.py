@@ -285,6 +285,12 @@ def test_invalid_changes_leave_no_files(
     assert (files(tmp_path), store.checkpoints()) == (before, (1,))
 
 
+def test_a_null_key_to_delete_is_shown_without_internal_columns(store: StateStore) -> None:
+    with pytest.raises(NullKeyError) as caught:
+        change(store, deletes=[{"k": None}])
+    assert "{'k': None, 'v': None}" in str(caught.value)
+
+
 @pytest.mark.parametrize("value", ["x", 1.5, 2**63])
 def test_a_wrong_value_gets_no_advice_about_columns(store: StateStore, value: Any) -> None:
     with pytest.raises(SchemaMismatchError, match=r"row 0 of .* in the column 'v'") as caught:

@@ -58,6 +58,13 @@ class SourceTable:
                 on_rows(rows)
 
 
+_ZONES: Mapping[str, str] = {
+    "timestamp": " (a time with Z or an offset, such as 2026-01-31T12:00:00Z)",
+    "timestamp_ntz": " (a time without a zone)",
+}
+"""Explanations of types in messages."""
+
+
 def convert_text(table: SourceTable, types: Mapping[str, str]) -> SourceTable:
     """Return a table whose columns of text have other types.
 
@@ -119,8 +126,8 @@ def _convert_batches(
                 place = _find_other(column, wanted[name])
                 raise InvalidArgumentError(
                     f"row {rows + place + 1} of {table.name} has {column[place].as_py()!r:.100} in "
-                    f"the column {name!r}, which is not of the type {types[name]}: correct the "
-                    "row, or leave the column text"
+                    f"the column {name!r}, which is not of the type {types[name]}"
+                    f"{_ZONES.get(types[name], '')}: correct the row, or leave the column text"
                 )
             columns.append(converted)
         rows += batch.num_rows

@@ -157,6 +157,21 @@ def test_a_text_of_another_type_is_named(data_type: str, text: str, tmp_path: Pa
     assert f"row 2 of {path} has {text!r} in the column 'v'" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("data_type", "text", "reason"),
+    [
+        ("timestamp", "2026-01-31T12:00:00", r"type timestamp \(a time with Z or an offset"),
+        ("timestamp_ntz", "2026-01-31T12:00:00Z", r"timestamp_ntz \(a time without a zone\)"),
+    ],
+)
+def test_a_time_with_the_wrong_form_of_zone_is_explained(
+    data_type: str, text: str, reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / "t.csv").write_text(f"v\n{text}\n")
+    with pytest.raises(InvalidArgumentError, match=reason):
+        read(open_table(str(tmp_path / "t.csv"), types={"v": data_type}))
+
+
 def test_a_query_reads_files_and_can_run_again(tmp_path: Path) -> None:
     place = write(tmp_path / "1.parquet")
     table = open_query(f"SELECT k, count(*) AS n FROM '{place}' GROUP BY k ORDER BY k")
