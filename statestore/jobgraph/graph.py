@@ -210,8 +210,8 @@ class JobGraph:
             _check_bool(option, getattr(self, option))
         self._check_nodes()
         edges = tuple(self.edges)
-        for edge in edges:
-            self._check_edge(edge)
+        for index, edge in enumerate(edges):
+            self._check_edge(edge, index)
         # The sort is stable, so edges of the same target keep their order.
         in_order = sorted(edges, key=lambda edge: self._positions[edge.target])
         object.__setattr__(self, "edges", tuple(in_order))
@@ -299,9 +299,11 @@ class JobGraph:
 
     def _check_nodes(self) -> None:
         owners: dict[tuple[str, str], str] = {}
-        for node in self.nodes:
+        for index, node in enumerate(self.nodes):
             if not isinstance(node, Node):
-                raise InvalidArgumentError(f"a node must be a Node, not {type(node).__name__}")
+                raise InvalidArgumentError(
+                    f"nodes[{index}] must be a Node, not {type(node).__name__}"
+                )
             if not self.auto_generate_uids and node.uid is None:
                 raise InvalidArgumentError(
                     f"{node} has no uid, and auto_generate_uids is off: give it a uid"
@@ -319,9 +321,9 @@ class JobGraph:
                         f"{value!r}: give each its own, otherwise both would claim the same state"
                     )
 
-    def _check_edge(self, edge: Edge) -> None:
+    def _check_edge(self, edge: Edge, index: int) -> None:
         if not isinstance(edge, Edge):
-            raise InvalidArgumentError(f"an edge must be an Edge, not {type(edge).__name__}")
+            raise InvalidArgumentError(f"edges[{index}] must be an Edge, not {type(edge).__name__}")
         for name in (edge.source, edge.target):
             if name not in self._positions:
                 hint = close_match(name, self._positions)

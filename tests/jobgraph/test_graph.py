@@ -102,8 +102,8 @@ def test_a_cycle_is_named(edges: list[tuple[str, str]], path: str) -> None:
             "'a' -> 'b' is forward, but goes from parallelism 2 to 1",
         ),
         ((Node("a"), Node("b", source=True)), [Edge("a", "b")], "'b' is a source"),
-        (["a"], [], "Node, not str"),
-        (nodes("a", "b"), [("a", "b")], "Edge, not tuple"),
+        (["a"], [], r"nodes\[0\] must be a Node, not str"),
+        (nodes("a", "b"), [Edge("a", "b"), ("a", "b")], r"edges\[1\] must be an Edge, not tuple"),
     ],
 )
 def test_an_inconsistent_graph_is_refused(members: Any, edges: Any, message: str) -> None:
