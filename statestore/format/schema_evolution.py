@@ -113,7 +113,7 @@ def changed_columns(
         name = names.get(field.name, field.name)
         if name not in now.names:
             if field.name in fixed:
-                problems.append(f"{field.name!r} is one of the identity columns")
+                problems.append(f"{field.name!r} is one of the identity columns, and is missing")
             continue
         data_type = now.type_of(name)
         if field.name in fixed and not same_type(field.type, data_type):
@@ -184,7 +184,7 @@ class _Change:
                     )
 
     def refusal(
-        self, reason: str, advice: str = "; keep the type, or use a new state name"
+        self, reason: str, advice: str = "; keep the columns and types, or use a new state name"
     ) -> SchemaMismatchError:
         return SchemaMismatchError(f"{self._both_types()}: {reason}{advice}")
 
