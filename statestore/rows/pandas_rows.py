@@ -7,6 +7,7 @@ not become a column: an index other than row numbers is refused.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.keys.arrow_type_names import arrow_type_text
 from statestore.rows.column_errors import ColumnErrors
 from statestore.rows.fit_columns import fit_column
+from statestore.rows.lossless_cast import is_list
 from statestore.rows.python_values import ROWS, column_of, guess_column
 
 if TYPE_CHECKING:
@@ -108,7 +110,32 @@ def _of_objects(values: list[Any], name: str, subject: str) -> pa.Array:
 
 
 def _is_nan(value: Any) -> bool:
-    return isinstance(value, float) and value != value
+    return isinstance(value, float | np.floating) and bool(value != value)
+
+
+def _nan_as_null(value: Any, data_type: pa.DataType) -> Any:
+    """Return a value in which NaN is null, except where the stored type is a float.
+
+    pandas has NaN for a null in an object column, and in an array of integers in a list.
+    """
+    types = pa.types
+    if types.is_list(data_type) and is_list(value):
+        return [_nan_as_null(item, data_type.value_type) for item in value]
+    if types.is_struct(data_type) and isinstance(value, Mapping):
+        types_by_name = {field.name: field.type for field in data_type}
+        return {
+            name: _nan_as_null(item, types_by_name[name]) if name in types_by_name else item
+            for name, item in value.items()
+        }
+    if types.is_map(data_type) and isinstance(value, Mapping | list):
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return [
+            (pair[0], _nan_as_null(pair[1], data_type.item_type))
+            if isinstance(pair, tuple | list) and len(pair) == 2
+            else pair
+            for pair in pairs
+        ]
+    return None if _is_nan(value) and not types.is_floating(data_type) else value
 
 
 def arrow_frame(rows: pa.Table) -> pd.DataFrame:
@@ -167,7 +194,7 @@ def series_as_stored(
     if isinstance(series.dtype, np.dtype) and series.dtype.kind == "O":
         values = series.tolist()
         if not has_nan:
-            values = [None if _is_nan(value) else value for value in values]
+            values = [_nan_as_null(value, data_type) for value in values]
         return pa.chunked_array(
             [column_of(values, data_type, name=name, subject=subject)], data_type
         )
