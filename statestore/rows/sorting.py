@@ -188,9 +188,9 @@ class ExternalSort:
         self._held, self.size, self.total = [], 0, 0
 
     def _spill(self) -> None:
-        rows = pa.concat_tables(self._held)
+        rows = combine_chunks(pa.concat_tables(self._held))
         self._held, self.size = [], 0
-        self._runs.append(self._write_run([take_rows(rows, order_of(rows, self._state))]))
+        self._runs.append(self._write_run(_sorted_slices(rows, self._state, self._merged_bytes)))
 
     def _write_run(self, pieces: Iterable[pa.Table]) -> _Run:
         """Write sorted rows as a run, in batches small enough to hold one of each merged run."""
@@ -291,10 +291,12 @@ def merge_steps(
     heads = [_Head(number, stream) for number, stream in enumerate(streams)]
     while heads := [head for head in heads if head.fill(share)]:
         # If streams follow each other, as runs of ordered rows do, few of them have rows in a
-        # step. Sorting the others as well would multiply the time by their number.
+        # step. Sorting the others as well would multiply the time by their number. These few may
+        # read ahead further, but not beyond the memory: in each key group others may follow.
         overlapping = _overlapping_heads(heads, state)
+        waiting = sum(head.held_bytes for head in heads if head not in overlapping)
         for head in overlapping:
-            head.fill(memory_bytes // len(overlapping))
+            head.fill((memory_bytes - waiting) // len(overlapping))
         overlapping = _overlapping_heads(heads, state)
         rows = pa.concat_tables([head.rows for head in overlapping])
         order = order_of(rows, state)
@@ -347,11 +349,15 @@ def _count_equal_to_first(rows: pa.Table, places: Places, state: KeyedState) -> 
 
 
 class _Head:
-    """The next rows of a stream; ``at_end`` if they are its last ones."""
+    """The next rows of a stream; ``at_end`` if they are its last ones.
+
+    They and the rows before them, which are in the same memory, have ``held_bytes``.
+    """
 
     def __init__(self, number: int, stream: Iterator[pa.Table]) -> None:
         self.number, self._stream = number, stream
         self.rows = pa.table({})
+        self.held_bytes = 0
         self.at_end = False
 
     def fill(self, most_bytes: int) -> bool:
@@ -368,14 +374,22 @@ class _Head:
                 tables.append(more)
                 size += more.nbytes
         if len(tables) > 1:
-            self.rows = combine_chunks(pa.concat_tables(tables))
-        elif tables:
-            [self.rows] = tables
+            self.rows, self.held_bytes = combine_chunks(pa.concat_tables(tables)), size
+        elif tables and tables[0] is not self.rows:
+            self.rows, self.held_bytes = tables[0], size
         return bool(self.rows.num_rows)
 
     def drop(self, count: int) -> None:
         """Remove the first rows."""
         self.rows = self.rows.slice(count)
+
+
+def _sorted_slices(rows: pa.Table, state: KeyedState, most_bytes: int) -> Iterator[pa.Table]:
+    """Yield sorted copies of about ``most_bytes`` of the rows: a whole copy would be as large."""
+    order = order_of(rows, state)
+    step = max(rows.num_rows * most_bytes // max(rows.nbytes, 1), 1)
+    for start in range(0, rows.num_rows, step):
+        yield take_rows(rows, order[start : start + step])
 
 
 def slices_of(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:

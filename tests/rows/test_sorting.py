@@ -155,6 +155,31 @@ def test_streams_in_sequence_are_not_merged() -> None:
     assert sum(table.num_rows for table, _, _ in steps) < 2 * len(rows)
 
 
+def test_streams_that_follow_each_other_in_each_key_group_share_the_memory() -> None:
+    """The stream with the next rows may read ahead, but no more than the others leave."""
+    streams, memory = 8, 40_000
+    read = merged = most = 0
+
+    def stream(number: int) -> Iterator[pa.Table]:
+        """Yield many small tables; in each key group, the streams follow each other."""
+        nonlocal read
+        names = [f"{number}{index:03}" for index in range(200)]
+        for group in range(4):
+            rows = table_of([(group, name, 0.0, [], bytes(50)) for name in names])
+            for table in slices_of(rows, 500):
+                read += table.num_rows
+                yield table
+
+    for rows, places, _ in sorting.merge_steps(
+        [stream(number) for number in range(streams)], state_of(), memory
+    ):
+        row_bytes = rows.nbytes // rows.num_rows
+        most = max(most, read - merged)
+        merged += len(places)
+    assert read == merged == 4 * 200 * streams
+    assert most * row_bytes < 1.5 * memory
+
+
 def test_rows_that_fit_in_memory_never_use_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
