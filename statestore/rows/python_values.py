@@ -181,7 +181,8 @@ def _refuse_unknown_names(
     if not unknown:
         return
     index = next(index for index, row in enumerate(rows) if unknown[0] in row)
-    near = get_close_matches(unknown[0], schema.names, n=1)
+    near = [name for name in schema.names if name.lower() == unknown[0].lower()]
+    near = near or get_close_matches(unknown[0], schema.names, n=1)
     hint = f"did you mean {near[0]!r}?" if near else "leave it out"
     others = f", and {', '.join(map(repr, unknown[1:]))}" if unknown[1:] else ""
     raise SchemaMismatchError(

@@ -309,6 +309,8 @@ def test_a_name_that_is_not_in_the_schema_is_refused() -> None:
         "row 1 of state 'n' has a value for 'cuont', and 'x', but its columns are (count long); "
         "did you mean 'count'?"
     )
+    with pytest.raises(SchemaMismatchError, match=r"\(count long\); did you mean 'count'\?$"):
+        table_of_dicts([{"COUNT": 1}], schema)
     with pytest.raises(SchemaMismatchError, match=r"\(count long\); leave it out$"):
         table_of_dicts([{"x": 1}], schema)
 
