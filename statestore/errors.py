@@ -116,12 +116,14 @@ class StateStoreError(Exception):
                 subject. None if there is no input for it: then the remedy is left out, and the
                 subject keeps its name.
         """
+        if self.argument is None and self.remedy is None:
+            return
         message = self._worded(word)
         self.argument = self.remedy = None
         self.args = (message, *self.args[1:])
 
     def _worded(self, word: Callable[[str, int | None], str | None]) -> str:
-        message, remedy = super().__str__(), self.remedy
+        message, remedy = str(self.args[0]) if self.args else "", self.remedy
         if self.argument is not None:
             message = f"{word(self.argument, None) or self.argument} {message}"
         text = None if remedy is None else word(remedy.argument, remedy.value)
@@ -153,10 +155,6 @@ class NullKeyError(InvalidArgumentError):
         """Store the message and the rows so that they survive pickling."""
         super().__init__(message, rows, tuple(examples))
         self.rows, self.examples = rows, tuple(examples)
-
-    def __str__(self) -> str:
-        """Return only the message."""
-        return str(self.args[0])
 
 
 class DuplicateKeyError(InvalidArgumentError):

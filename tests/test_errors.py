@@ -44,6 +44,8 @@ def test_a_null_key_error_carries_the_number_of_rows() -> None:
     copy = pickle.loads(pickle.dumps(NullKeyError("5 rows have a null key", 5)))
     assert copy.rows == 5
     assert str(copy) == "5 rows have a null key"
+    copy.reword(lambda argument, value: None)
+    assert str(copy) == "5 rows have a null key"
 
 
 def test_a_front_end_words_the_arguments_of_an_error() -> None:
