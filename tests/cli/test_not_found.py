@@ -49,7 +49,7 @@ ON_A_STORE: dict[str, tuple[str, ...]] = {
     "spark progress": ("new",),
     "sql": (),
     "trend": (),
-    "ui": ("--port", "0"),
+    "ui": ("--host", "192.0.2.1"),  # no address of this host, so it would not serve
     "unpin": ("0d2f61c8a1b94d7fb5f0c7a9e6d83b12",),
     "upgrade": (),
     "verify": (),
