@@ -17,8 +17,10 @@ from typing import Literal
 from hypothesis import strategies as st
 
 from tests.interop.spark_checkpoints.drawn_queries import (
+    EVENT_TIME,
     FAMILIES,
     FIELDS,
+    FIXED,
     GROUPS,
     KEYS,
     ORDERED,
@@ -122,15 +124,13 @@ _BATCH = st.lists(_EVENTS, min_size=1, max_size=20).map(tuple)
 
 @st.composite
 def _queries(draw: st.DrawFn, family: Family) -> DrawnQuery:
-    if family in QUERIES:
+    if family in FIXED:
         return DrawnQuery(family, QUERIES[family].mode, (), (), ())
     is_transform = family.startswith("transform")
-    choices: tuple[str, ...] = GROUPS if is_transform else KEYS
-    if family in ("window", "session"):
-        # Spark refuses results with two columns of event time.
-        choices = tuple(key for key in choices if key != "t")
-    key = st.sampled_from(choices)
+    key = st.sampled_from(GROUPS if is_transform else KEYS)
     keys = draw(st.lists(key, min_size=1, max_size=3, unique=True))
+    if family.startswith("dedup") and draw(st.booleans()):
+        keys.append(EVENT_TIME)
     return DrawnQuery(
         family,
         draw(_modes(family)),
@@ -216,7 +216,7 @@ def _settings(
 FEATURES = frozenset(
     (
         *(f"family {family}" for family in FAMILIES),
-        *(f"key {key}" for key in {*KEYS, *GROUPS}),
+        *(f"key {key}" for key in {*KEYS, *GROUPS, EVENT_TIME}),
         *(*ORDERLESS, *ORDERED),
         *(f"{kind} {field}" for kind in VARIABLES for field in FIELDS),
         *(f"user key {field}" for field in USER_KEYS),

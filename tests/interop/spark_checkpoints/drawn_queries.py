@@ -20,8 +20,10 @@ from tests.interop.spark_checkpoints.processors import DAY, WAIT, milliseconds
 from tests.interop.spark_checkpoints.queries import BOTH, DELAY, NO_DATA_BATCHES, QUERIES, Query
 
 __all__ = [
+    "EVENT_TIME",
     "FAMILIES",
     "FIELDS",
+    "FIXED",
     "GROUPS",
     "JOINS",
     "KEYS",
@@ -35,29 +37,37 @@ __all__ = [
 ]
 
 Join = Literal["inner", "leftOuter", "rightOuter", "fullOuter", "leftSemi"]
+Fixed = Literal["nested", "fmgws", "fmgws_t", "limit"]
 Family = (
     Literal["aggregation", "window", "session", "dedup", "dedup within watermark", "chain"]
     | Join
     | Literal["transform", "transform with TTL"]
-    | Literal["nested", "fmgws", "fmgws_t", "limit"]
+    | Fixed
 )
 VariableKind = Literal["value", "list", "map"]
 
 JOINS: tuple[Join, ...] = get_args(Join)
+FIXED: tuple[Fixed, ...] = get_args(Fixed)
+"""Families of one query of :mod:`queries`, of which only the settings and the input are drawn."""
 FAMILIES: tuple[Family, ...] = (
     *("aggregation", "window", "session", "dedup", "dedup within watermark", "chain"),
     *JOINS,
-    *("transform", "transform with TTL", "nested", "fmgws", "fmgws_t", "limit"),
+    *("transform", "transform with TTL"),
+    *FIXED,
 )
 KEYS = (
-    *("k", "id % 7", "small", "day", "price", "blob", "t", "v % 3 = 0"),
+    *("k", "id % 7", "small", "day", "price", "blob", "date_trunc('minute', t)", "v % 3 = 0"),
     *("cast(id % 5 as double)", "cast(id % 3 as float)", "cast(id % 9 as byte)"),
     *("cast(t as timestamp_ntz)", "make_dt_interval(0, id % 3)", "cast(price as decimal(30, 4))"),
     "struct(k, small)",
     "struct(day, struct(id % 2 as a, nullif(small, 1) as b) as c)",
     "array(small, 1)",
 )
-"""Keys of groups, deduplications and joins."""
+"""Keys of groups, deduplications and joins. None is a copy of the event time: Spark stops a query
+with two columns of event time.
+"""
+EVENT_TIME = "t"
+"""Another key of deduplications. The watermark removes its state."""
 ORDERLESS = (
     *(
         "count(*)",
@@ -159,7 +169,7 @@ class DrawnQuery:
 
     def query(self) -> Query:
         """Return the query."""
-        if self.family in QUERIES:
+        if self.family in FIXED:
             return QUERIES[self.family]
         in_rocksdb_only = self.is_transform
         # With processing time there is always one more micro-batch, unless each requires data.
@@ -180,11 +190,15 @@ class DrawnQuery:
             return self._aggregate(timed.groupBy(F.window("t", "5 minutes"), *keys))
         if self.family == "session":
             return self._aggregate(timed.groupBy(F.session_window("t", "1 minute"), *keys))
-        with_keys = timed.select("*", *keys)
-        names = [f"k{number}" for number in range(len(keys))]
+        # A copy of the event time would be a second column of event time.
+        names = {
+            key if key == EVENT_TIME else f"k{number}": F.expr(key)
+            for number, key in enumerate(self.keys)
+        }
+        with_keys = timed.withColumns(names)
         if self.family == "dedup":
-            return with_keys.dropDuplicates(names)
-        unique = with_keys.dropDuplicatesWithinWatermark(names)
+            return with_keys.dropDuplicates([*names])
+        unique = with_keys.dropDuplicatesWithinWatermark([*names])
         if self.family == "dedup within watermark":
             return unique
         return self._aggregate(unique.groupBy(F.window("t", "5 minutes"), "small"))
