@@ -128,7 +128,7 @@ def _queries(draw: st.DrawFn, family: Family) -> DrawnQuery:
         return DrawnQuery(family, QUERIES[family].mode, (), (), ())
     is_transform = family.startswith("transform")
     key = st.sampled_from(GROUPS if is_transform else KEYS)
-    keys = draw(st.lists(key, min_size=1, max_size=3, unique=True))
+    keys = draw(st.lists(key, min_size=1, max_size=4 if is_transform else 3, unique=True))
     if family.startswith("dedup") and draw(st.booleans()):
         keys.append(EVENT_TIME)
     return DrawnQuery(
@@ -164,10 +164,8 @@ def _variables(draw: st.DrawFn) -> tuple[Variable, ...]:
     """Draw at least one variable of each kind."""
     more = draw(st.lists(st.sampled_from(VARIABLES), max_size=2))
     fields = st.lists(st.sampled_from(FIELDS), min_size=2, max_size=9, unique=True).map(tuple)
-    return tuple(
-        Variable(kind, draw(fields), draw(st.sampled_from(USER_KEYS)))
-        for kind in (*VARIABLES, *more)
-    )
+    user_keys = st.lists(st.sampled_from(USER_KEYS), min_size=1, unique=True).map(tuple)
+    return tuple(Variable(kind, draw(fields), draw(user_keys)) for kind in (*VARIABLES, *more))
 
 
 @st.composite

@@ -120,11 +120,11 @@ LIFE = 10 * DAY
 
 @dataclass(frozen=True)
 class Variable:
-    """A state of a processor. Only a map has ``user_key``."""
+    """A state of a processor. Only a map has ``user_keys``, the fields of its keys."""
 
     kind: VariableKind
     fields: tuple[str, ...]
-    user_key: str
+    user_keys: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class DrawnQuery:
         for variable in self.variables:
             yield from (f"{variable.kind} {field}" for field in variable.fields)
             if variable.kind == "map":
-                yield f"user key {variable.user_key}"
+                yield from (f"user key {field}" for field in variable.user_keys)
 
     def query(self) -> Query:
         """Return the query."""
@@ -258,7 +258,8 @@ class Drawn(StatefulProcessor):
             elif variable.kind == "list":
                 self.states.append(handle.getListState(name, schema, life))
             else:
-                self.states.append(handle.getMapState(name, variable.user_key, schema, life))
+                user_key = ", ".join(variable.user_keys)
+                self.states.append(handle.getMapState(name, user_key, schema, life))
 
     def handleInputRows(
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
@@ -280,8 +281,9 @@ class Drawn(StatefulProcessor):
             elif variable.kind == "list":
                 state.appendValue(element)
             else:
-                # A key of a map is not null.
-                state.updateValue((_value(variable.user_key, number, 1),), element)
+                # No field of a map's key is null.
+                user_key = tuple(_value(field, number, 1) for field in variable.user_keys)
+                state.updateValue(user_key, element)
 
     def _set_timer(self, last: int, timer_values: Any) -> None:
         timers = list(self.handle.listTimers())
