@@ -2,9 +2,10 @@
 
 Spark sends an event to the partition of its key, and looks for the key's state there. For a
 processor in pandas, the key is converted to Python and back before Spark looks for it. A null
-number becomes NaN, for example. Then the row of the state is in the partition of the event's key,
-and has another key. With another number of partitions, the two keys are in different partitions,
-and Spark would find no state.
+number becomes NaN, for example, and a time becomes another one if the session and Python have
+different time zones. Then the row of the state is in the partition of the event's key, and has
+another key. With another number of partitions, the two keys are in different partitions, and Spark
+would find no state.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def refuse_misplaced_rows(rows: DataFrame, columns: Columns, part: StatePart) ->
         raise UnsupportedTypeError(
             f"store {part.store!r} of operator {part.uid} has a row in another partition than its "
             f"key implies, {first[0]}: the events that it belongs to have another key, and Spark "
-            "would not find it in other partitions. transformWithStateInPandas does this if a "
-            "number in the key is null. Replace such nulls, as with coalesce, and start the query "
-            "with a new location"
+            "would not find it in other partitions. transformWithStateInPandas does this to a null "
+            "number in a key, and to a time if the time zones of the session and of Python "
+            "differ. Start the query with a new location and without such keys, or with "
+            "transformWithState"
         )
