@@ -80,6 +80,7 @@ def test_key_groups_that_are_large_enough_have_a_file_each(
     assert (len(entry.handles) == KEY_GROUPS) is (layout is Layout.PARTITIONED)
 
 
+@pytest.mark.slow
 def test_changes_keep_the_layout_until_the_state_is_written_in_full(tmp_path: Path) -> None:
     store = opened(tmp_path)
     take(store, layout="partitioned")

@@ -108,6 +108,7 @@ def test_completing_creates_no_store(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.slow
 def test_bash_completes(url: str) -> None:
     """Runs the line from the documentation in a real shell."""
     asked = f"statestore show --store {url} --operator u".split()

@@ -83,6 +83,7 @@ def test_gc_reports_removed_files_and_why_the_others_stay(run: Run, damaged: Pat
     assert run("verify", "--all", "--deep", "--store", damaged).exit_code == 0
 
 
+@pytest.mark.slow
 def test_gc_reports_what_expire_and_verify_reported(run: Run, damaged: Path) -> None:
     """The checkpoint numbers, files and bytes of expire, and the stray files of verify."""
 

@@ -24,6 +24,7 @@ def document(done: Result) -> dict[str, object]:
     return found
 
 
+@pytest.mark.slow
 def test_a_copy_reports_the_files_that_the_target_lacked(run: Run, fraud: Path) -> None:
     planned = run("copy", "--target", "backup", "--dry-run", "--store", fraud)
     assert planned.stdout.startswith(f"would copy checkpoint 2 of {fraud} to ")
@@ -44,6 +45,7 @@ def test_a_copy_reports_the_files_that_the_target_lacked(run: Run, fraud: Path) 
     assert run("verify", "--all", "--deep", "--store", "backup").exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_purge_names_replaced_checkpoints_and_the_check_names_remaining_ones(
     run: Run, damaged: Path
 ) -> None:
@@ -157,6 +159,7 @@ def test_a_key_of_several_columns(run: Run, damaged: Path) -> None:
     assert (done["rows_before"], done["rows_after"], done["deleted"]) == (2, 1, 1)
 
 
+@pytest.mark.slow
 def test_an_edit_reports_the_changes(run: Run, damaged: Path) -> None:
     row = '{"user_id": "u3", "total": 0}'
     words = ("edit", *TOTALS, "--delete", "u17", "--put", row, "--store", damaged)

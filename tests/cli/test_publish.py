@@ -27,6 +27,7 @@ def catalog(tmp_path: Path) -> tuple[str, ...]:
     )
 
 
+@pytest.mark.slow
 def test_a_state_is_published_listed_and_removed(
     run: Run, damaged: Path, catalog: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ from statestore.cli.verbs.query import interruptible
 Run = Callable[..., Result]
 
 
+@pytest.mark.slow
 def test_a_result_as_text(run: Run, fraud: Path) -> None:
     done = run(
         "query", "SELECT user_id, n FROM per_country WHERE n < 2 ORDER BY n", "--store", fraud
@@ -100,6 +101,7 @@ SQL = (
 )
 
 
+@pytest.mark.slow
 def test_rows_in_each_format(run: Run, fraud: Path, tmp_path: Path) -> None:
     big = 9007199254740993
     expected = [
@@ -294,6 +296,7 @@ def test_a_key_in_all_states_as_json(run: Run, fraud: Path) -> None:
 ENDLESS = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b"
 
 
+@pytest.mark.slow
 def test_a_query_has_limits(run: Run, fraud: Path) -> None:
     done = run("query", ENDLESS, "--time-limit", "500ms", "--store", fraud)
     assert done.exit_code == 19
@@ -350,6 +353,7 @@ def test_values_of_every_type_are_printed(run: Run, fraud: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_query_at_any_moment() -> None:
     """Threads switch often, so the signals arrive at many places of the waiting thread."""
 

@@ -158,6 +158,7 @@ for number in range(200):
 """
 
 
+@pytest.mark.slow
 def test_threads_can_concurrently_read_the_first_document_of_a_kind() -> None:
     """msgspec alone crashes the process with a segmentation fault, in one of several
     hundred runs.

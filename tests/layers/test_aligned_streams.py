@@ -187,6 +187,7 @@ def test_rows_that_are_not_sorted_are_refused(table_bytes: int) -> None:
         list(sorted_tables(batches, STATE, table_bytes))
 
 
+@pytest.mark.slow
 def test_a_piece_does_not_grow_with_a_key_group() -> None:
     """One key group of 100,000 rows, in two streams."""
     rows = pa.table(

@@ -26,6 +26,7 @@ def store(tmp_path: Path) -> StateStore:
     return store
 
 
+@pytest.mark.slow
 def test_rows_are_joined_run_by_run(store: StateStore, monkeypatch: pytest.MonkeyPatch) -> None:
     together: list[int] = []
     real = module._join_piece

@@ -249,6 +249,7 @@ def test_keys_of_changes_are_distinguished_as_in_a_full_state(tmp_path: Path) ->
     assert answers == {"0.0": [], "-0.0": [20], "nan": [30], "1.0": [5]}
 
 
+@pytest.mark.slow
 def test_a_lookup_names_a_missing_or_damaged_file(taken: Checkpoints) -> None:
     """The error is the same as in a restore that needs the file."""
     restored = taken.store.restore().keyed("u", "s")

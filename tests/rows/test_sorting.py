@@ -101,6 +101,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @examples(60)
 @given(
     rows=st.lists(VALUES, max_size=30, unique_by=lambda row: repr(row[:4])),

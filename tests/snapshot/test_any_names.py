@@ -28,6 +28,7 @@ NAMES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @examples(25)
 @given(uid=NAMES, name=NAMES, column=NAMES, saved=NAMES)
 @example(uid="..", name=".", column="a b", saved="x/../y")

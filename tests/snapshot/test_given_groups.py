@@ -65,6 +65,7 @@ def put(store: StateStore, call: str, rows: pa.Table, form: Any) -> None:
                 checkpoint.write_changes_against("u", "s", form(rows), key="k")
 
 
+@pytest.mark.slow
 @examples(60)
 @given(
     st.dictionaries(st.text(max_size=4), st.integers(-9, 9), min_size=1, max_size=30),

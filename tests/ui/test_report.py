@@ -116,6 +116,7 @@ def totals(users: int, factor: int) -> pa.Table:
     return pa.table({"user": names, "total": [factor * number for number in range(users)]})
 
 
+@pytest.mark.slow
 def test_a_report_of_a_large_store_has_at_most_300_kb(large: StateStore, tmp_path: Path) -> None:
     to = tmp_path / "report.html"
     written = write_report(large, str(to))
@@ -130,6 +131,7 @@ def test_a_report_of_a_large_store_has_at_most_300_kb(large: StateStore, tmp_pat
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("states", "columns"), [(25, 300), (2, 5_000)])
 def test_what_does_not_fit_is_named(tmp_path: Path, states: int, columns: int) -> None:
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet", layout="auto")
@@ -228,6 +230,7 @@ def test_a_report_into_a_missing_folder_is_refused(store: StateStore, tmp_path: 
     assert {path.name for path in tmp_path.iterdir()} == {"store", "folder"}
 
 
+@pytest.mark.slow
 def test_the_command_names_what_is_left_out(
     large: StateStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -173,6 +173,7 @@ def test_the_snapshot_of_an_old_flink_is_named() -> None:
         read_snapshot(Reader(raw, "f"))
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(st.integers(-(2**63), 2**63 - 1)), max_size=5),
     st.integers(0, 300),

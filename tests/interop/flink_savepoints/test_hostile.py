@@ -396,6 +396,7 @@ def test_the_uncompressed_size_in_a_block_is_not_trusted(
         live(data)
 
 
+@pytest.mark.slow
 def test_range_deletes_are_limited_to_those_present() -> None:
     keys = [b"\1" + at.to_bytes(3, "big") for at in range(3_000)]
     entries = [(key, 10, VALUE, b"v") for key in keys]

@@ -202,6 +202,7 @@ def test_a_changelog_is_written_as_it_was_read(changes: bytes, ids: tuple[int, i
     assert read_metadata(written, "m").operators == metadata.operators
 
 
+@pytest.mark.slow
 def test_asynchronous_states_are_refused_and_others_read_after_a_drop(
     tmp_path: Path,
 ) -> None:
@@ -328,6 +329,7 @@ def test_windows_without_timers_are_reported_and_checkpoints_lose_none(tmp_path:
         )
 
 
+@pytest.mark.slow
 def test_a_later_import_keeps_the_stores_state(tmp_path: Path) -> None:
     def place(number: int) -> str:
         folder = tmp_path / str(number)

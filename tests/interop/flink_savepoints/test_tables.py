@@ -107,6 +107,7 @@ def test_over_aggregates_and_deduplication_have_columns(store: StateStore) -> No
     assert {row["key_f0"] for row in kept} >= {f"name {n}" for n in range(1, 7)}
 
 
+@pytest.mark.slow
 def test_every_byte_survives_a_round_trip(
     savepoint: str, store: StateStore, tmp_path: Path
 ) -> None:
