@@ -16,8 +16,9 @@ from statestore.errors import DamagedFileError
 from statestore.interop.flink_savepoints import open_savepoint
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32
 from statestore.interop.flink_savepoints.options import SavepointAccess
+from statestore.interop.flink_savepoints.read import keyed_part
 from statestore.interop.flink_savepoints.read.group_bytes import GroupBytes
-from statestore.interop.flink_savepoints.read.heap import walk_entries
+from statestore.interop.flink_savepoints.read.heap import HeapEntries, walk_entries
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo, StateForm
 from statestore.interop.flink_savepoints.read.snappy import frame_pieces
 from statestore.interop.flink_savepoints.types.flink_types import (
@@ -59,6 +60,32 @@ def test_no_state_reads_the_bytes_of_others_again(
     found = [entry for other in others for entry in operator.entries(other)]
     assert len({one.state.name for one in found}) >= len(others) - 1
     assert 0 < sum(read) < once
+
+
+def test_a_state_is_not_looked_for_in_key_groups_without_its_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first read of a key group finds the states that have entries."""
+    (operator,) = (
+        one
+        for one in open_savepoint(str(Golden("2.3_heap_native").unpack(tmp_path))).operators
+        if one.metadata.uid == "by_long"
+    )
+    walked: list[HeapEntries] = []
+
+    def noted(reader: Reader, state: KeyedStateInfo) -> HeapEntries:
+        walked.append(walk_entries(reader, state))
+        return walked[-1]
+
+    monkeypatch.setattr(keyed_part, "walk_entries", noted)
+    first, *others = (state.name for state in operator.states)
+    list(operator.entries(first))
+    assert not all(map(len, walked))
+    walked.clear()
+    for other in others:
+        list(operator.entries(other))
+    assert walked
+    assert all(map(len, walked))
 
 
 @pytest.mark.parametrize("name", ["2.3_rocksdb_canonical", "2.3_heap_native"])

@@ -34,8 +34,10 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     Scalar,
 )
 
-__all__ = ["HeapEntries", "heap_states", "jump_over", "walk", "walk_entries"]
+__all__ = ["COUNT_BYTES", "HeapEntries", "heap_states", "jump_over", "walk", "walk_entries"]
 
+COUNT_BYTES = 4
+"""The bytes of a state without entries in a key group: their number."""
 _COMMA = pa.scalar(b",", BYTES)
 _STRING = Scalar("String")
 _LONGER = 0x80
@@ -71,13 +73,14 @@ class HeapEntries:
         ``number`` is the state's index in the header. Each key begins with the key group in
         ``prefix`` bytes.
         """
+        if not len(self):
+            return
         group = pa.scalar(key_group.to_bytes(prefix, "big"), BYTES)
         stops = np.append(self.begins[0][1:], self.stop)
         if self.state.kind == "timers":
             keys, values = self._slice(self.begins[0], stops).arrow(), self._slice(stops, stops)
             keys = join_parts(group, keys.cast(BYTES))
-            if len(keys):
-                yield Entries(number, key_group, self._to_spans(keys), values)
+            yield Entries(number, key_group, self._to_spans(keys), values)
             return
         begin, middle, value = self.begins
         user_keys, namespaces = (

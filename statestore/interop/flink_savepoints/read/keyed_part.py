@@ -31,7 +31,11 @@ from statestore.interop.flink_savepoints.read.canonical import (
     read_entries,
 )
 from statestore.interop.flink_savepoints.read.group_bytes import GroupBytes, Window
-from statestore.interop.flink_savepoints.read.heap import heap_states, walk_entries
+from statestore.interop.flink_savepoints.read.heap import (
+    COUNT_BYTES,
+    heap_states,
+    walk_entries,
+)
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo
 from statestore.interop.flink_savepoints.read.rocksdb import RocksTable, open_table
 from statestore.interop.flink_savepoints.read.rocksdb_live import live_key_groups
@@ -166,7 +170,9 @@ class KeyedPart:
                 yield from entries
             elif self.is_canonical:
                 deque(entries, maxlen=0)  # the end of the entries is known only after reading them
-            places.append((number, start, window.place))
+            # With 32,768 key groups, most have no entries, and a later read skips their states.
+            if self.is_canonical or window.place - start > COUNT_BYTES:
+                places.append((number, start, window.place))
         self.known[key_group] = (group, tuple(places))
 
     def _read_state(self, window: Window, number: int, key_group: int) -> Iterator[Entries]:
