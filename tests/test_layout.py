@@ -64,6 +64,7 @@ def test_without_one_it_is_auto_and_nothing_is_remembered(tmp_path: Path) -> Non
     assert take(opened(tmp_path)) is Layout.RANGED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "layout"),
     [

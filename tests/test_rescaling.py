@@ -89,6 +89,7 @@ def test_every_drawing_and_every_fact_is_on_the_page_and_nothing_is_left_open() 
     assert "{{" not in WRITTEN
 
 
+@pytest.mark.slow
 def test_commands_print_what_the_page_shows_but_for_the_sizes_of_files() -> None:
     """The files' real sizes change nothing else, except a parallelism that is chosen by bytes."""
     real = page(sizes_as_they_are=True)

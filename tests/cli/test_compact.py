@@ -29,6 +29,7 @@ def layered(filled: Path, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_all_changes_are_folded_into_a_new_checkpoint(run: Run, layered: Path) -> None:
     done = run("compact", "--all", "--dry-run", "--store", layered)
     assert (done.exit_code, done.stderr) == (0, "")

@@ -100,6 +100,7 @@ def test_a_plan_shows_the_read_amplification(run: Run, state: Checkpoints) -> No
     assert answer("plan", 1, "--parallelism", "3")["plan"]["read_amplification"] is None
 
 
+@pytest.mark.slow
 def test_views_show_the_row_count_unless_changes_make_it_unknown(
     run: Run, taken: Checkpoints
 ) -> None:

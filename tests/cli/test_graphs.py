@@ -94,6 +94,7 @@ def test_a_restore_drops_state_only_on_request(
     }
 
 
+@pytest.mark.slow
 def test_a_chosen_parallelism_is_explained(run: Run, fraud: Path, tmp_path: Path) -> None:
     options = ("--parallelism", "auto", "--bytes-per-task", "20kB", "--store", fraud)
     done = run("plan", *options)

@@ -71,6 +71,7 @@ def test_a_pin_prints_only_its_token(run: Run, damaged: Path) -> None:
     assert run("pin", "--lease", "0", "--store", damaged).exit_code == 2
 
 
+@pytest.mark.slow
 def test_gc_reports_removed_files_and_why_the_others_stay(run: Run, damaged: Path) -> None:
     run("expire", "--retain", 1, "--store", damaged)
     first = json.loads(run("gc", "--store", damaged, "--output", "json").stdout)

@@ -122,6 +122,7 @@ def test_a_complete_checkpoint_is_not_called_partial(partial: StateStore, run: R
         assert "left out" not in run(*command, "--store", partial.url).stdout
 
 
+@pytest.mark.slow
 def test_a_key_is_missing_only_if_its_key_group_is(partial: StateStore, run: Run) -> None:
     """Rows of a key can be lost only if its key group is lost."""
     groups = partial.restore(parallelism=1).keyed("totals", "sums").to_arrow(0)

@@ -128,6 +128,7 @@ def test_compare_on_hosts(run: Run, fraud: Path) -> None:
     assert "while comparing parallelism 4" in few.stderr
 
 
+@pytest.mark.slow
 def test_the_next_comparison_uses_the_measured_restore_rate(run: Run, tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "large"), table_format="parquet")
     blobs = [{"k": number, "blob": random.randbytes(10**6)} for number in range(66)]
@@ -154,6 +155,7 @@ def test_an_error_names_the_option_and_not_the_argument(run: Run, fraud: Path) -
     assert done.stderr.splitlines()[0].endswith("restore at 8 or less")
 
 
+@pytest.mark.slow
 def test_a_small_restore_supplies_no_rate(run: Run, fraud: Path) -> None:
     compared = ("plan", "--compare", "2", "--store", fraud)
     store_id = StateStore.open(str(fraud)).manifest().store_id

@@ -43,6 +43,7 @@ def test_a_result_as_text(run: Run, fraud: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_result_as_json(run: Run, fraud: Path) -> None:
     sql = 'SELECT card, total FROM "totals-by-card".totals ORDER BY card LIMIT 2'
     done = run("query", sql, "--checkpoint", "1", "--store", fraud, "--output", "json")

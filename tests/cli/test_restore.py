@@ -16,6 +16,7 @@ from statestore.format.documents import document_bytes
 Run = Callable[..., Result]
 
 
+@pytest.mark.slow
 def test_restore_writes_the_rows_of_each_subtask(run: Run, fraud: Path, tmp_path: Path) -> None:
     done = run("restore", "--parallelism", "7", "--to", "out", "--store", fraud)
     assert (done.exit_code, done.stderr) == (0, "")
@@ -33,6 +34,7 @@ def test_restore_writes_the_rows_of_each_subtask(run: Run, fraud: Path, tmp_path
     assert not list((tmp_path / "out").glob(".*"))
 
 
+@pytest.mark.slow
 def test_the_files_are_one_dataset_by_subtask(run: Run, fraud: Path) -> None:
     run("restore", "--parallelism", "3", "--to", "out", "--store", fraud)
     rows = ds.dataset("out/totals-by-user/totals", partitioning="hive").to_table()
@@ -40,6 +42,7 @@ def test_the_files_are_one_dataset_by_subtask(run: Run, fraud: Path) -> None:
     assert set(rows.column("subtask").to_pylist()) == {0, 1, 2}
 
 
+@pytest.mark.slow
 def test_restore_as_json(run: Run, fraud: Path) -> None:
     done = run("restore", "--to", "out", "--store", fraud, "--output", "json")
     document = json.loads(done.stdout)["exported"]
@@ -95,6 +98,7 @@ def test_a_target_that_is_not_empty_is_refused(run: Run, fraud: Path, make: str)
     assert [path.name for path in Path("out").rglob("*")] == (["mine"] if make != "file" else [])
 
 
+@pytest.mark.slow
 def test_an_empty_target_is_accepted(run: Run, fraud: Path) -> None:
     Path("out").mkdir()
     assert run("restore", "--to", "out", "--store", fraud).exit_code == 0
@@ -154,6 +158,7 @@ def test_a_dry_run_of_one_state_matches_the_restore(run: Run, fraud: Path, name:
     )
 
 
+@pytest.mark.slow
 def test_progress_is_reported_in_rows(filled: Path, tmp_path: Path) -> None:
     heard: list[tuple[int, int]] = []
     store = StateStore.open(str(filled))

@@ -102,6 +102,7 @@ def test_a_list_is_sent_to_another_process_as_files() -> None:
     assert hash(there) == hash(entry)
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_of_a_list_is_found() -> None:
     """I7: an error names the manifest and the list, for any flipped bit."""
     _, store = listed(SMALL)

@@ -264,6 +264,7 @@ def test_a_newer_manifest_asks_for_an_upgrade() -> None:
         read({"format": "statestore-checkpoint", "format_version": 4})
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(manifests())
 def test_totals_are_sums_over_the_files(manifest: Manifest) -> None:

@@ -168,6 +168,7 @@ def test_key_groups_past_the_max_parallelism_are_refused() -> None:
         place_subtasks(KeyGroupAssignment(max_parallelism=8, parallelism=1), [old(1, 0, 8, 1)], [1])
 
 
+@pytest.mark.slow
 def test_the_largest_parallelism_is_placed() -> None:
     """The placement does not compare every old subtask with every new one."""
     assignment = KeyGroupAssignment(max_parallelism=32_768, parallelism=32_768)

@@ -142,6 +142,7 @@ def test_no_identity_is_in_two_pieces_and_no_row_is_lost(files: Any) -> None:
     assert [piece.following is None for piece in pieces[:-1]] == [False] * len(pieces[:-1])
 
 
+@pytest.mark.slow
 @examples(100)
 @given(stored(), writers, sizes, st.lists(st.tuples(changed(), writers, sizes), max_size=4))
 def test_a_merge_in_pieces_equals_one_of_whole_key_groups(
@@ -158,6 +159,7 @@ def test_a_merge_in_pieces_equals_one_of_whole_key_groups(
     assert list(map(str, found)) == list(map(str, expected.to_pylist()))
 
 
+@pytest.mark.slow
 @examples(100)
 @given(st.lists(st.tuples(changed(), writers, sizes), min_size=1, max_size=4))
 def test_merged_layers_have_the_effect_of_the_layers(layers: Any) -> None:

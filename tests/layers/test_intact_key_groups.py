@@ -56,6 +56,7 @@ def whole(groups: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int, R
         yield group, [rows for _, rows in pieces]
 
 
+@pytest.mark.slow
 def test_requested_key_groups_are_complete_and_in_order(entry: KeyedEntry, tmp_path: Path) -> None:
     """I8: for any selection, each file is opened at most once, and only if it has a requested
     group.

@@ -128,6 +128,7 @@ def test_live_rows_are_the_rows_that_a_restore_returns(tmp_path: Path) -> None:
     assert changes.points[-1].rows == 1000 + changes.points[-1].changed_rows
 
 
+@pytest.mark.slow
 def test_folds_are_counted_and_few_make_growth_provisional(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path), table_format="parquet", compaction=None)
     for number in range(1, 7):

@@ -202,6 +202,7 @@ def test_a_carried_state_gets_only_a_new_hold(store: StateStore, sql: Catalog) -
     assert rows_of(load(sql)) == stored_rows(store)
 
 
+@pytest.mark.slow
 @pytest.mark.long_cases("rest")
 def test_the_layout_may_change(store: StateStore, catalog: Catalog) -> None:
     for number, layout in enumerate(("partitioned", "ranged", "partitioned", "ranged"), 1):

@@ -129,6 +129,7 @@ def documented_types() -> list[list[str]]:
     return [[cell.strip().replace("`", "") for cell in line.split("|")[1:-1]] for line in lines]
 
 
+@pytest.mark.slow
 def test_the_documentation_has_the_name_of_each_type_in_each_system() -> None:
     expected = []
     for value, kind in DOCUMENTED:

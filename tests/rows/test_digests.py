@@ -30,6 +30,7 @@ def by_definition(rows: pa.Table) -> int:
     return reference.rows_digest(rows.to_pylist(), schema_of_arrow(rows.schema))
 
 
+@pytest.mark.slow
 @examples(200)
 @given(tables())
 def test_columns_have_the_digest_of_the_definition(rows: pa.Table) -> None:

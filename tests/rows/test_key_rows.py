@@ -257,6 +257,7 @@ def test_rows_that_do_not_fit_do_not_evict_others(tmp_path: Path) -> None:
     assert [half.find(part) is not None for part in parts] == first
 
 
+@pytest.mark.slow
 def test_unused_rows_are_evicted(tmp_path: Path) -> None:
     old, new = value_store(tmp_path / "old"), value_store(tmp_path / "new", 100)
     keys = [f"k{i}" for i in range(200)]

@@ -156,6 +156,7 @@ def test_streams_in_sequence_are_not_merged() -> None:
     assert sum(table.num_rows for table, _, _ in steps) < 2 * len(rows)
 
 
+@pytest.mark.slow
 def test_streams_that_follow_each_other_in_each_key_group_share_the_memory() -> None:
     """The stream with the next rows may read ahead, but no more than the others leave."""
     streams, memory = 8, 40_000
@@ -323,6 +324,7 @@ def test_null_keys_of_a_stream_are_counted(tmp_path: Path, memory_bytes: int) ->
         checkpoint.write_keyed("u", "s", stream(ROWS.set_column(0, "k", keys)), **KEY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory_bytes", [4000, IN_MEMORY])
 def test_subtasks_write_streams(tmp_path: Path, memory_bytes: int) -> None:
     """A row that belongs to another subtask is refused in a stream, too."""

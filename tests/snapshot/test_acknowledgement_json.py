@@ -17,6 +17,7 @@ from tests.support.key_values import manifests
 ATTEMPT = AttemptId("store", 7, "token")
 
 
+@pytest.mark.slow
 @given(manifests(), st.integers(0, 2**15))
 def test_an_acknowledgement_survives_a_round_trip(manifest: Any, subtask: int) -> None:
     """For every possible keyed state."""

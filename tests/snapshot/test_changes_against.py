@@ -201,6 +201,7 @@ def test_changes_without_a_comparison_leave_the_number_of_rows_unknown(store: St
     assert content(store) == ROWS | {"u1": 100}
 
 
+@pytest.mark.slow
 def test_compaction_keeps_the_recorded_rows(tmp_path: Path) -> None:
     """Layers that are merged, or folded in part, have the same rows."""
     rule = CompactionRule(merge_layers=2, share=0.01, most_share=9, bytes_per_checkpoint=1)

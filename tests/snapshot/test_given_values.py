@@ -61,6 +61,7 @@ def rows_of(store: StateStore) -> list[dict[str, Any]]:
 entries = st.tuples(st.sampled_from("abc"), st.sampled_from([None, 1, 2]), st.sampled_from("xyz"))
 
 
+@pytest.mark.slow
 @examples(60)
 @given(st.sets(entries), st.lists(st.tuples(entries, st.integers(1, 3)), min_size=1, max_size=5))
 def test_deletes_can_mix_keys_namespaces_and_entries(

@@ -138,6 +138,7 @@ def test_one_of_two_concurrent_snapshots_commits(url: str, greater: bool) -> Non
     assert take(store).id == (10 if greater else 3)  # an announced id is never skipped
 
 
+@pytest.mark.slow
 def test_concurrent_snapshots_of_many_threads_lose_nothing(url: str) -> None:
     """I4: each thread retries after a conflict, and no row is lost."""
     store, threads, rounds = opened(url), 4, 5

@@ -300,6 +300,7 @@ def test_a_duplicate_key_is_refused(tmp_path: Path) -> None:
         stored(tmp_path, LONG, [7, 7])
 
 
+@pytest.mark.slow
 def test_a_later_savepoint_is_a_layer_of_changes(tmp_path: Path) -> None:
     keys = pa.array(range(2000), pa.int64())
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")

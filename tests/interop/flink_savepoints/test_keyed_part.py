@@ -36,6 +36,7 @@ from tests.interop.flink_savepoints.goldens import Golden
 STRING, LONG = Scalar("String"), Scalar("Long")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["2.3_rocksdb_canonical", "2.3_heap_native"])
 def test_no_state_reads_the_bytes_of_others_again(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

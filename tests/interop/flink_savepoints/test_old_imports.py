@@ -33,6 +33,7 @@ def test_there_is_an_old_import() -> None:
     assert [path.name for path in STORES] == ["flink_import_v1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", STORES, ids=lambda path: path.name)
 def test_an_old_import_is_exported(tmp_path: Path, path: Path) -> None:
     before = open_savepoint(str(Golden("2.3_heap_canonical").unpack(tmp_path / "from")))

@@ -190,6 +190,7 @@ def test_urls_are_compared_by_their_parts(url: str, is_read: bool) -> None:
         places.refuse_outside(url)
 
 
+@pytest.mark.slow
 def test_an_incremental_checkpoint_at_its_original_location_needs_no_option(tmp_path: Path) -> None:
     golden = Golden("2.3_rocksdb_incremental")
     place = golden.unpack(tmp_path)

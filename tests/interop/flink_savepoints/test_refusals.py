@@ -360,6 +360,7 @@ def test_a_later_import_keeps_the_stores_state(tmp_path: Path) -> None:
         assert done.checkpoint_id == number
 
 
+@pytest.mark.slow
 def test_a_later_import_keeps_unreadable_state(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     import_savepoint(written(tmp_path / "1", lambda one: one), store)

@@ -83,6 +83,7 @@ def store_of(folder: Path) -> StateStore:
     return store
 
 
+@pytest.mark.slow
 def test_keys_are_rows_in_flinks_key_groups(tmp_path: Path) -> None:
     """The export has verified its own rows. Here each key's hash is compared as well."""
     done = export_savepoint(store_of(tmp_path), str(tmp_path / "to"), max_parallelism=720)

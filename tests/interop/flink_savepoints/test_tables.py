@@ -86,6 +86,7 @@ def test_a_sorted_map_of_top_n_has_a_column(store: StateStore) -> None:
         ]
 
 
+@pytest.mark.slow
 def test_joins_of_two_streams_have_columns(store: StateStore) -> None:
     found = rows(store, "TumblingEventTimeWindows", "window-contents")
     left = sorted(row["left"] for row in found if row["is_left"])
