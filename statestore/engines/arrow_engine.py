@@ -176,7 +176,8 @@ class ArrowEngine:
         if _fits(rows, options):
             pieces = _runs(fitted(rows, state), state, options)
         else:
-            pieces = sorted_pieces(_keyed(rows, state, options), state, against.sort_bytes)
+            keyed, most = _keyed(rows, state, options), _sort_bytes(rows, against.sort_bytes)
+            pieces = sorted_pieces(keyed, state, most)
         observed = ObservedRows()
         handles = write_pieces(against.changes(pieces, everything, observed), target)
         return handles, RowSet(observed.rows, observed.digest)
@@ -209,14 +210,19 @@ def _written(
     state, options = target.state, target.options
     if _fits(rows, options):
         return write_grouped(_runs(fitted(rows, state), state, options, own), target)
-    keyed = _keyed(rows, state, options, own)
-    return write_pieces(sorted_pieces(keyed, state, options.memory_bytes), target)
+    keyed, most = _keyed(rows, state, options, own), _sort_bytes(rows, options.memory_bytes)
+    return write_pieces(sorted_pieces(keyed, state, most), target)
 
 
 def _fits(rows: Rows, options: ParquetOptions) -> bool:
     """Return whether a sorted copy of the rows fits in memory in addition to the given rows."""
     most = min(options.memory_bytes, ONE_ARRAY_BYTES)
     return isinstance(rows, pa.Table) and rows.nbytes <= most
+
+
+def _sort_bytes(rows: Rows, memory_bytes: int) -> int:
+    """Return the memory for the sort; the first rows of a stream are in the other half."""
+    return memory_bytes // 2 if isinstance(rows, StreamedRows) else memory_bytes
 
 
 def _keyed(

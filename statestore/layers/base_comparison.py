@@ -30,7 +30,7 @@ from statestore.layers.ordered_streams import sorted_tables
 from statestore.parquet.keyed_reader import restored_schema
 from statestore.rows.change_rows import change_table
 from statestore.rows.delete_markers import Deletion
-from statestore.rows.digests import row_hashes
+from statestore.rows.equality import hashes_of
 from statestore.rows.fitting_tables import fit_or_stream
 from statestore.rows.key_group_runs import RUN_BYTES, check_and_sort, take_rows
 from statestore.rows.matching import matching_rows
@@ -39,7 +39,6 @@ from statestore.storage import Storage
 
 __all__ = ["BaseComparison", "ObservedRows"]
 
-_HASHED_ROWS, _HASHED_BYTES = 16_384, 8 * 2**20
 _STORED_BYTES = 4 * RUN_BYTES
 
 
@@ -248,21 +247,13 @@ def _count_rows(
         yield piece
 
 
-def _hashes(rows: pa.Table, state: KeyedState) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """Return the hash of all stored columns of each row, as used in the digest."""
-    # Hashing needs several times the memory of the rows.
-    step = max(min(_HASHED_ROWS, _HASHED_BYTES * rows.num_rows // (rows.nbytes + 1)), 1)
-    batches = rows.select(state.schema.names).to_batches(step)
-    return np.concatenate([np.zeros(0, np.uint64), *(row_hashes(batch) for batch in batches)])
-
-
 def _sizes(rows: pa.Table, state: KeyedState) -> dict[int, tuple[int, int]]:
     """Return row count and digest of each key group that has rows."""
     if not rows.num_rows:
         return {}
     groups = np.asarray(rows.column(KEY_GROUP))
     starts = np.concatenate(([0], np.flatnonzero(np.diff(groups)) + 1))
-    digests = np.add.reduceat(_hashes(rows, state), starts)
+    digests = np.add.reduceat(hashes_of(rows.select(state.schema.names)), starts)
     counts = np.diff([*starts.tolist(), len(groups)])
     return {
         int(group): (int(count), int(digest))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
@@ -16,7 +15,7 @@ from statestore.maintenance.readable_parts import (
     readable_groups,
 )
 from statestore.maintenance.verify import BrokenFile
-from statestore.maintenance.verify_file import FileCheck, check_file
+from statestore.maintenance.verify_file import FileCheck, check_files
 from statestore.storage import Storage
 
 __all__ = [
@@ -27,9 +26,6 @@ __all__ = [
     "assess_damage",
     "damaged_files",
 ]
-
-
-_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -100,25 +96,23 @@ def damaged_files(
                 first_row += handle.rows
     damaged: list[DamagedFile] = []
     progress(0, len(checks))
-    with ThreadPoolExecutor(max_workers=_THREADS) as pool:
-        for done, (owner, check, flaws) in enumerate(
-            zip(owners, checks, pool.map(check_file, checks), strict=True), start=1
-        ):
-            progress(done, len(checks))
-            if flaws is None:
-                continue
-            part, handle = check.entry, check.handle
-            groups = handle.key_groups if isinstance(handle, KeyedStateHandle) else None
-            broken = BrokenFile(
-                file=part.table.name_of(handle),
-                kind=flaws.kind,
-                what=flaws.what,
-                checkpoint_id=manifest.checkpoint_id,
-                operator=part.state.uid,
-                state=part.state.name,
-                key_groups=groups,
-            )
-            damaged.append(DamagedFile(owner, part, handle, broken))
+    results = zip(owners, checks, check_files(checks), strict=True)
+    for done, (owner, check, flaws) in enumerate(results, start=1):
+        progress(done, len(checks))
+        if flaws is None:
+            continue
+        part, handle = check.entry, check.handle
+        groups = handle.key_groups if isinstance(handle, KeyedStateHandle) else None
+        broken = BrokenFile(
+            file=part.table.name_of(handle),
+            kind=flaws.kind,
+            what=flaws.what,
+            checkpoint_id=manifest.checkpoint_id,
+            operator=part.state.uid,
+            state=part.state.name,
+            key_groups=groups,
+        )
+        damaged.append(DamagedFile(owner, part, handle, broken))
     return damaged
 
 

@@ -17,7 +17,6 @@ the store.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -51,7 +50,7 @@ from statestore.format.names import (
     writer_path,
 )
 from statestore.keys.groups import KeyGroupRange
-from statestore.maintenance.verify_file import FileCheck, Flaws, check_file
+from statestore.maintenance.verify_file import FileCheck, Flaws, check_files
 from statestore.rows.dataframes import as_pandas, as_polars, table_of
 from statestore.storage import Storage
 
@@ -59,7 +58,6 @@ __all__ = ["ALL", "BrokenFile", "VerifyReport", "verify"]
 
 
 ALL = "all"
-_THREADS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,17 +296,15 @@ class _Run:
         new = {check.subject: check for check in checks if check.subject not in self.checked}
         expected = self.files + len(new) * checkpoints_left
         self.progress(self.files, expected)
-        with ThreadPoolExecutor(max_workers=_THREADS) as pool:
-            results = pool.map(check_file, new.values())
-            for (subject, check), flaws in zip(new.items(), results, strict=True):
-                self.checked[subject] = flaws
-                self.files += 1
-                self.rows += check.handle.rows
-                state, path = check.entry.state, check.entry.table.path
-                if path == changes_table(state.uid, state.name):
-                    self.changed_rows += check.handle.rows
-                self.size_bytes += check.handle.size_bytes
-                self.progress(self.files, expected)
+        for (subject, check), flaws in zip(new.items(), check_files(new.values()), strict=True):
+            self.checked[subject] = flaws
+            self.files += 1
+            self.rows += check.handle.rows
+            state, path = check.entry.state, check.entry.table.path
+            if path == changes_table(state.uid, state.name):
+                self.changed_rows += check.handle.rows
+            self.size_bytes += check.handle.size_bytes
+            self.progress(self.files, expected)
         for check in checks:
             self._report(check, self.checked[check.subject], manifest.checkpoint_id)
 

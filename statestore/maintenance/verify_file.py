@@ -10,13 +10,15 @@ deep         every byte, and every row of every column       also any other byte
                                                                without a key, another digest
 ===========  ==============================================  ====================================
 
-One row group is in memory at a time. A file of up to 32 MiB is read once, as a whole; a larger
-one is read twice.
+One row group of a file is in memory at a time. A file of up to 32 MiB is read once, as a whole; a
+larger one is read twice. Several files are checked in parallel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +37,7 @@ from statestore.format.names import (
     KEY_GROUP,
 )
 from statestore.format.state import KeyedState, Layout, StateKind
+from statestore.parquet.file_sources import WHOLE_FILE_BYTES
 from statestore.parquet.keyed_writer import file_schema
 from statestore.parquet.operator_elements import count_misplaced, stored_schema
 from statestore.parquet.reader import DataFile, open_data
@@ -45,7 +48,12 @@ from statestore.rows.null_keys import null_keys
 from statestore.rows.row_order import RowOrder
 from statestore.storage import Storage
 
-__all__ = ["FileCheck", "Flaws", "check_file"]
+__all__ = ["FileCheck", "Flaws", "check_file", "check_files"]
+
+_THREADS = 8
+
+_BYTES_AT_ONCE = 64 * 2**20
+"""The most bytes of files that are read in parallel. A check needs several times the memory."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,11 @@ class FileCheck:
         )
         return self.entry.table.path, self.handle, elements
 
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of the file that are in memory at the same time, at most."""
+        return min(self.handle.size_bytes, WHOLE_FILE_BYTES) if self.deep else 0
+
 
 @dataclass(frozen=True)
 class Flaws:
@@ -73,6 +86,28 @@ class Flaws:
 
     kind: str
     what: tuple[str, ...]
+
+
+def check_files(checks: Iterable[FileCheck]) -> Iterator[Flaws | None]:
+    """Check files in parallel; yield the results of :func:`check_file` in the same order.
+
+    Large files are checked a few at a time, so that the memory does not grow with their size.
+    """
+    under_way: deque[tuple[FileCheck, Future[Flaws | None]]] = deque()
+    held_bytes = 0
+    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="statestore-check")
+    try:
+        for check in checks:
+            while under_way and held_bytes + check.held_bytes > _BYTES_AT_ONCE:
+                done, flaws = under_way.popleft()
+                yield flaws.result()
+                held_bytes -= done.held_bytes
+            under_way.append((check, pool.submit(check_file, check)))
+            held_bytes += check.held_bytes
+        for _, flaws in under_way:
+            yield flaws.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def check_file(check: FileCheck) -> Flaws | None:

@@ -22,13 +22,14 @@ from statestore.parquet.fetch import PIECE_BYTES, ByteRange, Fetch, RangedFile, 
 from statestore.parquet.file_checks import END_BYTES, MAGIC, check_length, footer_bytes
 from statestore.storage import CachedStorage, Storage
 
-__all__ = ["PrefetchQueue", "Source", "source_of"]
+__all__ = ["WHOLE_FILE_BYTES", "PrefetchQueue", "Source", "source_of"]
 
 
 Source: TypeAlias = RangedFile | Any  # or pa.BufferReader, which has no types
 
-# Up to this size, a file that is needed as a whole is read with one call, like a row group.
-_AT_ONCE_BYTES = 32 * 2**20
+WHOLE_FILE_BYTES = 32 * 2**20
+"""Up to this size, a file that is needed as a whole is read with one call, like a row group."""
+
 _CHUNK_BYTES = 2**20
 # The guessed footer length of files whose manifest does not state it. It is generous, because a
 # second request costs a round trip.
@@ -116,7 +117,7 @@ def source_of(
     with kept or (pa.OSFile(path) if path is not None else storage.open_read(name)) as opened:
         check_length(where, opened.seek(0, 2), handle)
         fetch = _fetch_of(opened)
-        if whole and handle.size_bytes <= _AT_ONCE_BYTES:
+        if whole and handle.size_bytes <= WHOLE_FILE_BYTES:
             yield pa.BufferReader(fetch(0, handle.size_bytes))
             return
         size = handle.size_bytes
@@ -188,7 +189,7 @@ def _footer_start(handle: Handle, end: bytes | memoryview) -> int:
 def _check_sha256(storage: Storage, name: str, handle: Handle) -> bytes | None:
     """Check a file's SHA-256; return its bytes, or None when it is too large to be held."""
     check_length(f"{storage.url}/{name}", storage.size(name), handle)
-    raw = storage.read(name) if handle.size_bytes <= _AT_ONCE_BYTES else None
+    raw = storage.read(name) if handle.size_bytes <= WHOLE_FILE_BYTES else None
     if raw is not None:
         digest = hashlib.sha256(raw).hexdigest()
     else:

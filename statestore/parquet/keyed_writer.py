@@ -41,7 +41,6 @@ __all__ = [
     "write_pieces",
 ]
 
-_DIGEST_ROWS, _DIGEST_BYTES = 16_384, 8 * 2**20
 _SYNC_FILES = 16
 
 
@@ -135,7 +134,7 @@ class _GroupWriter:
         """Write sorted rows of one or several key groups."""
         groups = np.asarray(batch.column(KEY_GROUP))
         starts = np.concatenate(([0], np.flatnonzero(np.diff(groups)) + 1))
-        digests = np.add.reduceat(_hashes(batch.select(self._stored)), starts)
+        digests = np.add.reduceat(row_hashes(batch.select(self._stored)), starts)
         counts = np.diff(starts, append=len(groups))
         rows = batch.select(self._schema.names)
         first = 0
@@ -271,14 +270,3 @@ def file_schema(state: KeyedState) -> pa.Schema:
     if state.layout is Layout.PARTITIONED:
         return stored
     return pa.schema([pa.field(KEY_GROUP, pa.int32()), *stored])
-
-
-def _hashes(batch: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """Return the hash of every row, computed for a few rows at a time.
-
-    Hashing needs several times the memory of the rows, which then stays in the CPU cache.
-    """
-    row_bytes = batch.nbytes // batch.num_rows + 1
-    step = max(min(_DIGEST_ROWS, _DIGEST_BYTES // row_bytes), 1)
-    starts = range(0, batch.num_rows, step)
-    return np.concatenate([row_hashes(batch.slice(start, step)) for start in starts])

@@ -28,6 +28,7 @@ _ALL_BITS, _WORD_BITS = np.uint64(2**64 - 1), np.uint64(64)
 # Longer strings use another algorithm: otherwise one long string would cost a pass per word.
 _SHORT_BYTES = 512
 _WORDS_AT_ONCE = 2**18
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 16_384, 2 * 2**20
 _NULL_HASH = np.uint64(rule.mix(rule.NULL))
 
 
@@ -40,11 +41,17 @@ def rows_digest(rows: pa.RecordBatch | pa.Table) -> int:
 def row_hashes(batch: pa.RecordBatch, columns: pa.Schema | None = None) -> U64Array:
     """Return the 64-bit hash of each row of a batch.
 
-    With ``columns``, the values are hashed as if they had these wider types.
+    With ``columns``, the values are hashed as if they had these wider types. Some rows are hashed
+    at a time: this needs several times their memory, which then stays in the CPU cache.
     """
     if columns is None:
-        return _hash_fields(batch.schema.names, batch.columns, batch.schema.types, batch.num_rows)
-    return _hash_fields(columns.names, batch.columns, columns.types, batch.num_rows)
+        columns = batch.schema
+    row_bytes = batch.nbytes // max(batch.num_rows, 1) + 1
+    step = max(min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // row_bytes), 1)
+    slices = (batch.slice(start, step) for start in range(0, max(batch.num_rows, 1), step))
+    return np.concatenate(
+        [_hash_fields(columns.names, rows.columns, columns.types, rows.num_rows) for rows in slices]
+    )
 
 
 def hash_array(array: pa.Array, wider: pa.DataType | None = None) -> U64Array:

@@ -1,5 +1,6 @@
-"""No operation holds a complete key group, column or state in memory. All rows are in one key
-group.
+"""No operation holds a complete key group, column or state in memory.
+
+All rows are in one key group, or in few that each are a file.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Arrow keep for later use, pieces and row groups, and 16 MiB for sorting.
 OPERATIONS = {
     "snapshot": """
 with store.snapshot(parallelism=1) as checkpoint:
-    checkpoint.write_keyed("u", "s", batches(0, rows), key="k", max_parallelism=1)""",
+    checkpoint.write_keyed("u", "s", batches(0, rows), key="k", max_parallelism=key_groups)""",
     "changes": """
 with store.snapshot(parallelism=1) as checkpoint:
     checkpoint.write_changes("u", "s", batches(rows // 2, rows // 2 + rows))""",
@@ -86,6 +87,8 @@ ONE_OF_A_KIND = (
 )
 """Write, merge, find, read, convert, fold, correct and rewrite rows, in each run."""
 
+OF_SEVERAL_FILES = (*("snapshot", "changes", "diff", "verify", "compact", "comparison"), "purge")
+
 SCRIPT = """
 import ctypes, json, sys
 from pathlib import Path
@@ -105,7 +108,7 @@ def megabytes(what):
 statestore.interop.flink_savepoints.write.repack.MEMORY_BYTES = 2**24
 statestore.maintenance.rewrite.MEMORY_BYTES = 2**24
 statestore.maintenance.rewrite_sql._LEAST_SQL_BYTES = 2**26
-folder, rows = sys.argv[1], int(sys.argv[2])
+folder, rows, key_groups = sys.argv[1], int(sys.argv[2]), int(sys.argv[4])
 parquet = ParquetOptions(memory_bytes=2**24, row_group_bytes=2**21)
 store = StateStore.open(folder, table_format="parquet", compaction=None, parquet=parquet)
 peaks, before = {}, int(megabytes("VmRSS"))
@@ -120,11 +123,20 @@ print(json.dumps(peaks))
 
 
 @pytest.mark.parametrize(
-    "names", [ONE_OF_A_KIND, pytest.param((*OPERATIONS,), marks=pytest.mark.long)], ids=len
+    ("names", "key_groups"),
+    [
+        (ONE_OF_A_KIND, 1),
+        pytest.param((*OPERATIONS,), 1, marks=pytest.mark.long),
+        pytest.param(OF_SEVERAL_FILES, 8, marks=pytest.mark.long),
+    ],
 )
-def test_no_operation_holds_a_key_group(tmp_path: Path, names: tuple[str, ...]) -> None:
+def test_no_operation_holds_a_key_group(
+    tmp_path: Path, names: tuple[str, ...], key_groups: int
+) -> None:
+    """Also not several of them, which are read at the same time or follow each other."""
     chosen = {name: OPERATIONS[name] for name in names}
     arguments = [str(tmp_path / "store"), str(MEGABYTES * 1000), json.dumps(chosen)]
+    arguments.append(str(key_groups))
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, *arguments],
         check=True,

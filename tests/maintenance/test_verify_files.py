@@ -4,9 +4,11 @@ defects.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +16,8 @@ import pytest
 
 from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.format.manifest import KeyedEntry, OperatorEntry
-from statestore.maintenance.verify_file import FileCheck, check_file
+from statestore.maintenance import verify_file
+from statestore.maintenance.verify_file import FileCheck, Flaws, check_file, check_files
 from statestore.parquet.operator_elements import stored_schema
 from statestore.parquet.writer import FileWriter, ParquetOptions
 from statestore.rows.column_types import arrow_schema
@@ -145,13 +148,45 @@ def test_bytes_are_checked_in_files_of_any_length(
     storage: LocalStorage, keyed: KeyedEntry, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I5: a long file is hashed while it is streamed, and a short one is read once."""
-    monkeypatch.setattr("statestore.parquet.file_sources._AT_ONCE_BYTES", at_once)
+    monkeypatch.setattr("statestore.parquet.file_sources.WHOLE_FILE_BYTES", at_once)
     handle = keyed.handles[0]
     assert check_file(FileCheck(storage, keyed, handle, 0, deep=True)) is None
     other = replace(handle, sha256="0" * 64)
     found = check_file(FileCheck(storage, keyed, other, 0, deep=True))
     assert found is not None
     assert found.what[0].startswith("has changed since it was written")
+
+
+@pytest.mark.parametrize("files_at_once", [1, 2, 4])
+def test_large_files_are_checked_a_few_at_a_time(
+    storage: LocalStorage, files_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The results are in the order of the files, whichever is finished first."""
+    store = StateStore.open(storage.url, table_format="parquet", layout="partitioned")
+    rows = [{"k": key} for key in range(1000)]
+    with store.snapshot(parallelism=1) as checkpoint:
+        entry = checkpoint.write_keyed("u", "n", rows, key="k", max_parallelism=16)
+    checks = [FileCheck(storage, entry, handle, 0, deep=True) for handle in entry.handles]
+    for damaged in (3, 12):
+        storage.delete(f"{entry.table.path}/{entry.handles[damaged].path}")
+    lock, open_files, most = Lock(), 0, 0
+
+    def watched(check: FileCheck) -> Flaws | None:
+        nonlocal open_files, most
+        with lock:
+            open_files += 1
+            most = max(most, open_files)
+        time.sleep(0.01)
+        flaws = check_file(check)
+        with lock:
+            open_files -= 1
+        return flaws
+
+    monkeypatch.setattr(verify_file, "check_file", watched)
+    largest = max(handle.size_bytes for handle in entry.handles)
+    monkeypatch.setattr(verify_file, "_BYTES_AT_ONCE", files_at_once * largest)
+    assert [flaws is not None for flaws in check_files(checks)] == [n in (3, 12) for n in range(16)]
+    assert 1 <= most <= files_at_once + 1
 
 
 @pytest.mark.parametrize(
