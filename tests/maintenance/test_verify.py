@@ -32,7 +32,7 @@ from statestore.errors import (
 )
 from statestore.format.documents import document_bytes
 from statestore.format.names import manifest_path, writer_path
-from statestore.maintenance import verify
+from statestore.maintenance import verify_file
 from statestore.maintenance.verify import VerifyReport
 from statestore.maintenance.verify_file import FileCheck, Flaws, check_file
 from statestore.snapshot.write_options import Changes
@@ -428,7 +428,7 @@ def test_a_shared_file_is_checked_once_and_reported_for_all_owners(
         checked[f"{one.entry.table.path}/{one.handle.path}"] += 1
         return check_file(one)
 
-    monkeypatch.setattr(verify, "check_file", check)
+    monkeypatch.setattr(verify_file, "check_file", check)
     heard: list[tuple[int, int]] = []
     report = taken.store.maintenance.verify("all", True, on_progress=lambda *now: heard.append(now))
     every = named(taken)
