@@ -55,6 +55,7 @@ def test_a_state_may_have_another_one(tmp_path: Path) -> None:
     assert take(store) is Layout.RANGED
 
 
+@pytest.mark.slow
 def test_without_one_it_is_auto_and_nothing_is_remembered(tmp_path: Path) -> None:
     """So an existing store can be opened with one, for as long as it is open."""
     assert take(opened(tmp_path)) is Layout.RANGED

@@ -57,6 +57,7 @@ def take(store: StateStore, changes: list[dict[str, object]] | None = None) -> N
             checkpoint.write_changes("u", "s", changes, key="k", max_parallelism=4)
 
 
+@pytest.mark.slow
 def test_an_endpoint_tells_what_the_manifests_do(
     tmp_path: Path, listener: tuple[PrometheusListener, Scrape]
 ) -> None:
@@ -99,6 +100,7 @@ def test_an_endpoint_tells_what_the_manifests_do(
     assert sum(found["checkpoint_seconds_sum", name] for name in ("begin", "write")) <= whole
 
 
+@pytest.mark.slow
 def test_without_a_base_the_changed_share_is_not_a_number(
     tmp_path: Path, listener: tuple[PrometheusListener, Scrape]
 ) -> None:
@@ -109,6 +111,7 @@ def test_without_a_base_the_changed_share_is_not_a_number(
     assert math.isnan(scrape()["changed_share", ""])
 
 
+@pytest.mark.slow
 def test_a_failed_compaction_is_counted(
     tmp_path: Path, listener: tuple[PrometheusListener, Scrape]
 ) -> None:

@@ -163,6 +163,7 @@ def test_a_copy_and_a_fork_remember_what_the_source_does(tmp_path: Path) -> None
     take(StateStore.open(str(tmp_path / "fork")), 2)
 
 
+@pytest.mark.slow
 def test_a_copy_of_an_older_store_is_of_its_tables_format(tmp_path: Path) -> None:
     for golden in GOLDEN:
         source, copy = StateStore.open(str(golden)), tmp_path / golden.name

@@ -49,6 +49,7 @@ def test_all_changes_are_folded_into_a_new_checkpoint(run: Run, layered: Path) -
     assert store.checkpoints() == (1, 2, 3, 4)
 
 
+@pytest.mark.slow
 def test_as_json(run: Run, layered: Path) -> None:
     arguments = ("compact", "--all", "--state", "totals", "--store", layered, "--output", "json")
     document = json.loads(run(*arguments, "--dry-run").stdout)

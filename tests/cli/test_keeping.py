@@ -17,6 +17,7 @@ from statestore.format.names import pin_path, savepoint_path
 Run = Callable[..., Result]
 
 
+@pytest.mark.slow
 def test_a_savepoint_is_created_listed_used_and_deleted(run: Run, damaged: Path) -> None:
     made = run("savepoint", "before-upgrade", "--checkpoint", 1, "--store", damaged)
     assert made.stdout == f"savepoint before-upgrade of {damaged} keeps checkpoint 1\n"
@@ -126,6 +127,7 @@ def test_gc_reports_what_expire_and_verify_reported(run: Run, damaged: Path) -> 
     assert answer("verify", "--all")["strays"] == []
 
 
+@pytest.mark.slow
 def test_consecutive_checkpoints_are_shown_as_a_range(run: Run, damaged: Path) -> None:
     store = StateStore.open(str(damaged))
     for _ in range(4):

@@ -107,6 +107,7 @@ def test_a_search_reports_the_searched_files(run: Run, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_subject_of_several_columns(run: Run, damaged: Path) -> None:
     words = ("forget", "--key", "country=DE", "--key", "shop=17.0", "--gc", "--store", damaged)
     found = document(run(*words, "--output", "json"))
@@ -140,6 +141,7 @@ def test_a_purge_requires_an_operator(run: Run, fraud: Path, options: list[str])
     assert "pass exactly one of CHECKPOINT, --all and --check" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_key_of_several_columns(run: Run, damaged: Path) -> None:
     words = ("purge", "--operator", "totals-by-shop", "--key", '["DE", 17]', "--all")
     done = document(run(*words, "--store", damaged, "--output", "json"))

@@ -59,6 +59,7 @@ def test_a_result_as_json(run: Run, fraud: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "count", "cut"), [("3", 3, True), ("200", 200, False), ("0", 200, False)]
 )

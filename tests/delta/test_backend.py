@@ -147,6 +147,7 @@ def assert_shows(store: StateStore, checkpoint_id: int) -> None:
     assert found.to_arrow_table() == restored
 
 
+@pytest.mark.slow
 def test_a_table_names_the_checkpoint_that_it_shows(tmp_path: Path) -> None:
     """I5: also while the state has changes, which the table does not contain."""
     store = StateStore.open(str(tmp_path / "store"), compaction=None)

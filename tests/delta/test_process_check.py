@@ -73,6 +73,7 @@ def test_a_spawned_child_writes(tmp_path: Path) -> None:
     assert answer_of_child("spawn", "take_snapshot", place) == "checkpoint 2"
 
 
+@pytest.mark.slow
 def test_a_forked_child_writes_parquet(tmp_path: Path) -> None:
     place = str(tmp_path / "store")
     delta = StateStore.open(str(tmp_path / "delta"), table_format="delta")

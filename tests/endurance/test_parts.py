@@ -54,6 +54,7 @@ def test_the_expected_state_is_that_of_the_events_one_by_one(events: Path, files
     assert victim(0) in expected
 
 
+@pytest.mark.slow
 def test_the_events_delete_keys_and_write_them_again(events: Path) -> None:
     seen = set(expected_state(events, 30, []))
     later = set(expected_state(events, 60, []))
@@ -62,6 +63,7 @@ def test_the_events_delete_keys_and_write_them_again(events: Path) -> None:
     assert 60 * EVENTS > 2 * KEYS
 
 
+@pytest.mark.slow
 def test_a_purged_key_is_not_expected(events: Path) -> None:
     assert victim(1) in expected_state(events, 60, [victim(0)])
     assert victim(0) not in expected_state(events, 60, [victim(0)])
@@ -94,6 +96,7 @@ def test_processes_are_measured() -> None:
     assert (figures["jvm_rss"], figures["workers"]) == (0, 0)
 
 
+@pytest.mark.slow
 def test_samples_are_written_until_the_end(tmp_path: Path) -> None:
     with Sampler(tmp_path / "s.csv", 0.01, lambda: {"a": 1.0, "b": 2.0}) as sampler:
         time.sleep(0.2)

@@ -175,6 +175,7 @@ def test_ranges_after_a_failed_one_are_abandoned(storage: LocalStorage) -> None:
     assert storage.listed("t") == ()
 
 
+@pytest.mark.slow
 def test_an_interrupt_waits_for_no_range(storage: LocalStorage) -> None:
     """Ctrl-C arrives in the thread that waits for the others."""
     asked: list[int] = []

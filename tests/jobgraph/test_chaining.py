@@ -230,6 +230,7 @@ def test_the_only_source_of_an_operator_runs_inside_it() -> None:
     assert vertex.nodes == ("down",)
 
 
+@pytest.mark.slow
 def test_every_operator_is_in_one_vertex() -> None:
     """This includes a chain far longer than Python's stack, and one that breaks at every
     operator.

@@ -163,6 +163,7 @@ def test_a_shuffle_with_a_seed_is_deterministic(channels: int, seed: int, index:
     assert channel == Shuffle(seed).channel(channels, index=index)
 
 
+@pytest.mark.slow
 def test_a_shuffle_reaches_all_channels_alike() -> None:
     """Each channel gets its share within four standard deviations, after any previous channel.
     Seeds differ.

@@ -119,6 +119,7 @@ def stream_of(
 sizes = st.tuples(st.integers(1, 9), st.sampled_from([1, 100, 300, 10**6]))
 
 
+@pytest.mark.slow
 @examples(100)
 @given(st.lists(st.tuples(stored(), writers, sizes), min_size=1, max_size=4))
 def test_no_identity_is_in_two_pieces_and_no_row_is_lost(files: Any) -> None:

@@ -89,6 +89,7 @@ def test_the_newest_change_wins(
     assert rows.combine_chunks().equals(in_order.combine_chunks())
 
 
+@pytest.mark.slow
 def test_a_merge_handles_one_run_of_key_groups_at_a_time(tmp_path: Path) -> None:
     store, _ = store_of(tmp_path / "store", row_group_rows=1)
     groups = [set(batch.column("key_group").to_pylist()) for batch in merged(store, run_bytes=1)]

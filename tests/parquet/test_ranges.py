@@ -153,6 +153,7 @@ def test_prefetch_is_bounded_and_a_needed_read_never_waits() -> None:
     other.close()
 
 
+@pytest.mark.slow
 def test_an_abandoned_reader_sends_no_more_requests(stores: dict[str, Path]) -> None:
     """Its waiting requests are withdrawn."""
     storage = SlowStorage(str(stores[PARTITIONED]), streams=2, latency_seconds=0.01)

@@ -102,6 +102,7 @@ def test_a_handle_describes_its_footer(storage: LocalStorage) -> None:
     assert handle.footer == Footer(len(footer), hashlib.sha256(footer).hexdigest()[:32])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streams", [1, 4])
 def test_a_damaged_footer_is_refused_before_arrow_sees_it(
     storage: LocalStorage, streams: int, monkeypatch: pytest.MonkeyPatch

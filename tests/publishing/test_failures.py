@@ -55,6 +55,7 @@ def collect(store: StateStore) -> None:
     store.maintenance.gc(minimum_age="0ms")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_crash_before_the_commit_leaves_the_table_as_it_was(
     store: StateStore, sql: Catalog, interrupted: InterruptedCatalog, is_first: bool

@@ -42,6 +42,7 @@ def change_of(one: object, other: object) -> str:
     return "same" if one == other else "changed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["partitioned", "ranged"])
 def test_random_histories_with_layers(tmp_path: Path, layout: str) -> None:
     dice = random.Random(layout)

@@ -28,6 +28,7 @@ def sizes(store: StateStore, uid: str) -> list[int]:
     return [by_group.get(group, 0) for group in range(entry.state.max_parallelism)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tasks", [1, 3, 5, 11])
 def test_it_follows_from_the_bytes_of_the_key_groups(store: StateStore, tasks: int) -> None:
     """The greatest of the operators' choices, limited by the smallest max parallelism."""

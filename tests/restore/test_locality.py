@@ -146,6 +146,7 @@ def held_bytes(held: list[KeyedStateHandle], assignment: KeyGroupAssignment) -> 
     return per_subtask
 
 
+@pytest.mark.slow
 @examples(100)
 @given(states())
 def test_preferred_hosts_follow_the_placement(

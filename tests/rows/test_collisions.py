@@ -76,6 +76,7 @@ def repaired(path: Path) -> list[Any]:
     return [edited.deleted, edited.put, replaced, state.to_pylist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", [looked_up, compared, repaired])
 def test_rows_with_equal_hashes_are_distinguished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: Callable[[Path], list[Any]]

@@ -151,6 +151,7 @@ def test_values_of_the_type_are_accepted(case: tuple[Kind, list[Any]]) -> None:
     found.validate(full=True)
 
 
+@pytest.mark.slow
 @examples(400)
 @given(kinds_and_values())
 def test_a_value_is_equal_afterwards_or_refused(case: tuple[Kind, list[Any]]) -> None:

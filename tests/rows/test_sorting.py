@@ -142,6 +142,7 @@ def test_runs_are_merged_in_several_passes(temporary: Path) -> None:
     assert [*temporary.iterdir()] == []
 
 
+@pytest.mark.slow
 def test_streams_in_sequence_are_not_merged() -> None:
     """The time of a merge therefore does not grow with the number of runs that are already in
     order.

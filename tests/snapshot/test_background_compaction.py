@@ -128,6 +128,7 @@ def test_a_compaction_can_span_many_checkpoints(
     store.parts.background.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("real_threads")
 def test_a_compaction_pauses_while_a_snapshot_is_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -172,6 +172,7 @@ def test_threads_of_one_object_share_its_claim(url: str) -> None:
         checkpoint.abandon()
 
 
+@pytest.mark.slow
 def test_a_thread_that_announces_an_id_is_not_mistaken_for_a_successor(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

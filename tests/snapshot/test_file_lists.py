@@ -173,6 +173,7 @@ def test_lists_are_collected_with_the_last_checkpoint_that_references_them(
     assert rows_of(store, "a") == [*range(20)]
 
 
+@pytest.mark.slow
 def test_a_copy_and_a_fork_have_their_own_lists(store: StateStore, tmp_path: Path) -> None:
     """Each of them stays readable after the other store is deleted."""
     store.maintenance.copy("latest", opened(tmp_path / "copy"))
@@ -184,6 +185,7 @@ def test_a_copy_and_a_fork_have_their_own_lists(store: StateStore, tmp_path: Pat
         assert target.maintenance.verify(deep=True).is_intact
 
 
+@pytest.mark.slow
 def test_a_missing_or_damaged_list_is_named(store: StateStore) -> None:
     """A restore and ``verify`` name it, ``gc`` refuses, and other states are readable."""
     list_a, list_b = lists_of(store)
@@ -235,6 +237,7 @@ def test_a_list_is_checked_after_the_previous_checkpoint_has_expired(
     assert store.checkpoints() == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.ANSWER_LOST])
 def test_lists_of_a_failed_checkpoint_are_deleted(
     store: StateStore, tmp_path: Path, kind: FaultKind

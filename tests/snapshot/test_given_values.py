@@ -238,6 +238,7 @@ SQL = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sql", "column"), SQL)
 def test_a_result_of_sql_is_stored_exactly(store: StateStore, sql: str, column: str) -> None:
     """Otherwise it is refused: the expression must have the right type."""

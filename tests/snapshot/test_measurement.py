@@ -179,6 +179,7 @@ def test_a_state_written_by_subtasks_is_measured_from_acknowledgements(store: St
     assert state_of(figures(store), "s").base_rows == 100
 
 
+@pytest.mark.slow
 def test_every_phase_includes_its_requests(tmp_path: Path, ears: Ears) -> None:
     store = StateStore.from_storage(
         SlowStorage(str(tmp_path / "s"), latency_seconds=0.03), table_format="parquet"

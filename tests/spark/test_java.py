@@ -111,6 +111,7 @@ def test_links_to_one_java_are_queried_once(tmp_path: Path) -> None:
     assert log.read_text() == "\n"
 
 
+@pytest.mark.slow
 def test_a_java_that_hangs_is_skipped(tmp_path: Path) -> None:
     home = fake_program(tmp_path / "jdk", "#!/bin/sh\nexec sleep 60\n")
     answer = find_java({"JAVA_HOME": str(home)}, NOWHERE, probe_seconds=0.2)
@@ -186,6 +187,7 @@ def test_the_script_prints_one_sentence(
     assert (out, err) == ("", "none; install Java 17 or 21 with: brew install java\n")
 
 
+@pytest.mark.slow
 def test_the_script_runs_before_anything_is_installed() -> None:
     # -S: without installed packages. This would also detect a module next to the script that
     # shadows one of the standard library.

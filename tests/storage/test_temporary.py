@@ -47,6 +47,7 @@ def holder(parent: Path) -> tuple[subprocess.Popen[str], Path]:
     return process, Path(process.stdout.readline().strip())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_the_folder_of_a_killed_process_is_deleted(parent: Path, how: int) -> None:
     killed, left = holder(parent)

@@ -162,6 +162,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path, states: int, columns: int) -
     assert_links_lead_somewhere(text)
 
 
+@pytest.mark.slow
 def test_everything_that_is_left_out_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

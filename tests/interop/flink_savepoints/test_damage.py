@@ -130,6 +130,7 @@ def test_a_missing_file_hides_only_its_operator(tmp_path: Path) -> None:
         list(hidden.entries())
 
 
+@pytest.mark.slow
 def test_absolute_paths_are_read_from_their_new_location(tmp_path: Path) -> None:
     golden = Golden("2.3_rocksdb_incremental")
     place = str(golden.unpack(tmp_path))

@@ -68,6 +68,7 @@ def test_a_wrong_version_is_refused(
         must_migrate(replace(RECORD, metadata_version=metadata_version), target)
 
 
+@pytest.mark.slow
 def test_all_states_that_cannot_be_written_are_named_at_once(tmp_path: Path) -> None:
     """The published savepoint is of a job in Scala, with ten states of its classes."""
     source = FLINK_1_20.unpack(

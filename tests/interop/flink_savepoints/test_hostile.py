@@ -347,6 +347,7 @@ def test_more_elements_than_a_column_has_are_refused() -> None:
 # Blocks of RocksDB.
 
 
+@pytest.mark.slow
 def test_keys_with_shared_bytes_are_limited_in_total() -> None:
     first = varint(0) + varint(60_010) + varint(1) + b"k" * 60_000 + bytes(10) + b"v"
     other = varint(60_009) + varint(1) + varint(1) + b"xv"

@@ -249,6 +249,7 @@ def test_a_recipe_of_an_unknown_operator_is_refused(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_later_savepoint_is_checked_with_the_stored_recipe(tmp_path: Path) -> None:
     store, groups = new_store(tmp_path), groups_of(RECIPE, POJO, USERS)
     imported(savepoint(tmp_path / "s1", POJO, USERS, groups), store, RECIPE)

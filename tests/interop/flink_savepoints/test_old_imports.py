@@ -68,6 +68,7 @@ def later(savepoint: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SQL_PROGRAMS)
 def test_an_old_import_of_sql_continues_with_a_later_savepoint(tmp_path: Path, name: str) -> None:
     """Each state keeps its form, also where a new import has columns instead of bytes."""
@@ -86,6 +87,7 @@ def test_an_old_import_of_sql_continues_with_a_later_savepoint(tmp_path: Path, n
     assert content(exported) == before
 
 
+@pytest.mark.slow
 def test_a_nested_instant_keeps_the_type_that_the_store_has(tmp_path: Path) -> None:
     """A store of an older release has it without a time zone, with the same values."""
     program = f"restore-tests/{SQL_PROGRAMS['multi_join']}/savepoint"

@@ -113,6 +113,7 @@ def test_each_form_of_the_same_state_has_the_same_rows(
     assert sources == [DRAGONS, DRAGONS]
 
 
+@pytest.mark.slow
 def test_timers_of_raw_state_are_stored_and_exported(tmp_path: Path) -> None:
     place = str(FLINK_1_13.unpack(f"{JOB}1.8-rocksdb-savepoint", tmp_path))
     store = StateStore.open(str(tmp_path / "store"))
@@ -176,6 +177,7 @@ def test_no_healthy_savepoint_is_called_damaged(jar: PublishedJar, tmp_path: Pat
     assert damaged == []
 
 
+@pytest.mark.slow
 def test_in_flight_records_of_length_0_are_nothing(tmp_path: Path) -> None:
     name = f"{JOB}1.17-rocksdb-checkpoint"
     place = FLINK_1_20.unpack(name, tmp_path)
@@ -263,6 +265,7 @@ def test_state_of_scala_has_columns_and_is_exported_unchanged(
     assert entries(open_savepoint(str(tmp_path / "to"))) == entries(open_savepoint(place))
 
 
+@pytest.mark.slow
 def test_state_by_numbers_of_kryo_is_rescaled(tmp_path: Path) -> None:
     place = str(FLINK_1_20.unpack(f"{SCALA}1.15-rocksdb-savepoint", tmp_path))
     store = StateStore.open(str(tmp_path / "store"))
@@ -340,6 +343,7 @@ def sql_rows(program: str, work: Path) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_structured_accumulator_and_an_array_are_columns(tmp_path: Path) -> None:
     found = sql_rows("expand_1/expand", tmp_path)
     assert {
@@ -361,6 +365,7 @@ def test_a_key_without_columns_is_the_number_in_its_key_group(tmp_path: Path) ->
     assert found["lastTriggeringTsState"] == [{"no_key": -1404071217, "value": 1602288008000}]
 
 
+@pytest.mark.slow
 def test_another_key_than_the_only_one_is_not_exported(tmp_path: Path) -> None:
     folder = FLINK_SQL.unpack(f"{SQL}temporal-sort_1/temporal-sort-rowtime/savepoint", tmp_path)
     store = StateStore.open(str(tmp_path / "store"))
@@ -383,6 +388,7 @@ PROGRAMS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_state_of_cep_has_columns_and_is_exported_unchanged(program: str, tmp_path: Path) -> None:
     place = str(FLINK_SQL.unpack(f"{MATCH}/match-{program}/savepoint", tmp_path))

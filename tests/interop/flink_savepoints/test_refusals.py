@@ -295,6 +295,7 @@ def without_timers(operator: OperatorHandles) -> OperatorHandles:
     return replace(operator, subtasks=tuple(subtasks))
 
 
+@pytest.mark.slow
 def test_timers_that_a_native_savepoint_may_have_lost_are_reported(tmp_path: Path) -> None:
     place = written(tmp_path / "s", without_timers)
     lost = "it has no timers; if the job has timers on the heap, a native RocksDB savepoint"

@@ -99,6 +99,7 @@ def test_joins_of_two_streams_have_columns(store: StateStore) -> None:
     assert {one["map_key"] % 5 for one in buffered} == {one["key"] for one in buffered}
 
 
+@pytest.mark.slow
 def test_over_aggregates_and_deduplication_have_columns(store: StateStore) -> None:
     newest = rows(store, "Deduplicate[22]", "deduplicate-state")
     assert {(row["key_f0"], row["f0"]) for row in newest} == {

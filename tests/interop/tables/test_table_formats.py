@@ -81,6 +81,7 @@ def test_a_delta_table_whose_files_lack_a_column(tmp_path: Path) -> None:
     assert sorted(found, key=str) == [1.5, 2.5, 3.5, None, None, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "delta", "csv"])
 def test_a_table_is_read_in_small_parts(form: str, tmp_path: Path) -> None:
     """Also if all of its rows are one row group: memory is bounded by buffers."""
