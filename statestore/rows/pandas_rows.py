@@ -35,6 +35,10 @@ __all__ = [
 ]
 
 
+_EXACT_END = {pa.float64(): 2**53, pa.float32(): 2**24, pa.float16(): 2**11}
+"""The first integer of each type that is equal to the rounded next one."""
+
+
 def is_pandas(rows: Any) -> bool:
     """Return whether the value is a pandas DataFrame, without importing pandas."""
     rows_type = type(rows)
@@ -113,29 +117,50 @@ def _is_nan(value: Any) -> bool:
     return isinstance(value, float | np.floating) and bool(value != value)
 
 
-def _nan_as_null(value: Any, data_type: pa.DataType) -> Any:
-    """Return a value in which NaN is null, except where the stored type is a float.
+def _from_pandas(value: Any, data_type: pa.DataType) -> Any:
+    """Return a value of a stored type; a float for an integer or decimal is checked.
 
-    pandas has NaN for a null in an object column, and in an array of integers in a list.
+    pandas has NaN for a null in an object column. In an array of integers in a list, it has NaN and
+    the other integers as floats. Raises _RoundedError for a float that may have been another
+    integer.
     """
     types = pa.types
     if types.is_list(data_type) and is_list(value):
-        return [_nan_as_null(item, data_type.value_type) for item in value]
+        return [_from_pandas(item, data_type.value_type) for item in value]
     if types.is_struct(data_type) and isinstance(value, Mapping):
         types_by_name = {field.name: field.type for field in data_type}
         return {
-            name: _nan_as_null(item, types_by_name[name]) if name in types_by_name else item
+            name: _from_pandas(item, types_by_name[name]) if name in types_by_name else item
             for name, item in value.items()
         }
     if types.is_map(data_type) and isinstance(value, Mapping | list):
         pairs = value.items() if isinstance(value, Mapping) else value
         return [
-            (pair[0], _nan_as_null(pair[1], data_type.item_type))
+            (_from_pandas(pair[0], data_type.key_type), _from_pandas(pair[1], data_type.item_type))
             if isinstance(pair, tuple | list) and len(pair) == 2
             else pair
             for pair in pairs
         ]
-    return None if _is_nan(value) and not types.is_floating(data_type) else value
+    if not isinstance(value, float | np.floating) or types.is_floating(data_type):
+        return value
+    if value != value:
+        return None
+    is_exact = types.is_integer(data_type) or types.is_decimal(data_type)
+    if is_exact and abs(float(value)) >= _EXACT_END[_float_type(value)]:
+        raise _RoundedError(value)
+    return value
+
+
+def _float_type(value: Any) -> pa.DataType:
+    return pa.from_numpy_dtype(value.dtype) if isinstance(value, np.floating) else pa.float64()
+
+
+class _RoundedError(Exception):
+    """A float has the place of an integer, and may have been rounded."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self.value = value
 
 
 def arrow_frame(rows: pa.Table) -> pd.DataFrame:
@@ -193,8 +218,11 @@ def series_as_stored(
     has_nan = pa.types.is_floating(data_type)
     if isinstance(series.dtype, np.dtype) and series.dtype.kind == "O":
         values = series.tolist()
-        if not has_nan:
-            values = [_nan_as_null(value, data_type) for value in values]
+        for row, value in enumerate(values):
+            try:
+                values[row] = _from_pandas(value, data_type)
+            except _RoundedError as error:
+                raise _rounded(row, error.value, _float_type(error.value), field, subject) from None
         return pa.chunked_array(
             [column_of(values, data_type, name=name, subject=subject)], data_type
         )
@@ -211,14 +239,20 @@ def series_as_stored(
 
 
 def _refuse_rounded(column: pa.ChunkedArray, field: pa.Field, subject: str) -> None:
-    """Refuse floats so large that they cannot represent every integer."""
-    end = 2.0 ** (53 if column.type.bit_width == 64 else 24)
-    index = pc.index(pc.greater(pc.abs(column), pa.scalar(end, column.type)), True).as_py()
+    """Refuse floats so large that they may have been another integer."""
+    end = pa.scalar(float(_EXACT_END[column.type]), column.type)
+    index = pc.index(pc.greater_equal(pc.abs(column), end), True).as_py()
     if index >= 0:
-        raise InvalidArgumentError(
-            f"row {index} of {subject} has {column[index].as_py()!r} in the column {field.name!r} "
-            f"of type {arrow_type_text(field.type)}: the value is a "
-            f"{arrow_type_text(column.type)}, which cannot represent every integer above "
-            f"{end:.0f} and may have been rounded; give "
-            'the column an integer type, for example "int64[pyarrow]"'
-        )
+        raise _rounded(index, column[index].as_py(), column.type, field, subject)
+
+
+def _rounded(
+    row: int, value: float, float_type: pa.DataType, field: pa.Field, subject: str
+) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"row {row} of {subject} has {float(value)!r} in the column {field.name!r} of type "
+        f"{arrow_type_text(field.type)}: the value is a {arrow_type_text(float_type)}, which "
+        f"cannot represent every integer above {_EXACT_END[float_type]} and may have been rounded; "
+        'give the column an integer type, for example "int64[pyarrow]", or take the frame from '
+        "to_pandas() of the restored state"
+    )
