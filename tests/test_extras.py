@@ -89,8 +89,8 @@ NEEDED: dict[str, dict[tuple[str, ...], tuple[str, ...]]] = {
             "import statestore; statestore.partition(None, None, parallelism=1)",
             "command('spark', 'show', url)",
             "command('spark', 'import', url, '--store', url)",
-            "command('spark', 'export', url, 'x', '--shuffle-partitions', '2')",
-            "command('spark', 'progress', url, 'x')",
+            STORE + "command('spark', 'export', 'x', '--store', url, '--shuffle-partitions', '2')",
+            STORE + "command('spark', 'progress', 'x', '--store', url)",
         ),
     },
     "delta-spark": {
