@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import IO
 from statestore.catalog.catalog import refuse_inside_store
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.storage import LocalStorage
+from statestore.storage.durable import sync_if_supported, sync_path
 
 __all__ = ["check_output_file", "output_file"]
 
@@ -57,9 +57,11 @@ def output_file(path: Path, *, replace: bool) -> Iterator[IO[bytes]]:
     try:
         with part.open("xb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
+        with sync_if_supported():
+            sync_path(part)
         part.replace(path)
+        with sync_if_supported():
+            sync_path(path.parent)
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
     finally:

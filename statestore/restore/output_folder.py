@@ -28,14 +28,13 @@ from statestore.errors import InvalidArgumentError, StorageError
 from statestore.format.rescale_proof import RowSet
 from statestore.storage import LocalStorage
 from statestore.storage.base import report_os_errors
-from statestore.storage.durable import sync_parents, sync_path, sync_paths
+from statestore.storage.durable import sync_if_supported, sync_parents, sync_path, sync_paths
 
 __all__ = ["Contents", "publish_folder"]
 
 
 INCOMPLETE = ".incomplete"
 _IS_TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
-_CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _LIST, _LIST_BEGUN = ".statestore", ".statestore.new"
 
 Files = dict[str, list[int]]  # by name relative to the folder: length, and time in nanoseconds
@@ -84,7 +83,7 @@ def _move_up(directory: Path) -> None:
     _write_list(
         folder, {path.relative_to(folder).as_posix(): _file_facts(path) for path in _files(folder)}
     )
-    with _without_sync():  # after a power failure, files moved up must not lack their content
+    with sync_if_supported():  # after a power failure, files moved up must not lack their content
         sync_paths([*_paths_below(folder), folder])
         sync_parents(directory)
     for path in sorted(folder.iterdir()):
@@ -99,18 +98,8 @@ def _move_up(directory: Path) -> None:
                 f"cannot write {directory / path.name}: another process created it during "
                 "this export, and it was not changed; choose a new or an empty directory"
             ) from error
-    with _without_sync():
+    with sync_if_supported():
         sync_path(directory)
-
-
-@contextmanager
-def _without_sync() -> Iterator[None]:
-    """Allow a file system that cannot sync files or folders, as some mounted services."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _CANNOT_SYNC:
-            raise
 
 
 def _refuse_strangers(directory: Path) -> None:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["sync_parents", "sync_path", "sync_paths"]
+__all__ = ["sync_if_supported", "sync_parents", "sync_path", "sync_paths"]
 
 _SYNCED_AT_ONCE = 8
+_CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+@contextmanager
+def sync_if_supported() -> Iterator[None]:
+    """Allow a file system that cannot sync files or folders, as some mounted services."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise
 
 
 def sync_path(path: Path) -> None:
