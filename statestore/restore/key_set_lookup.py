@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.engines.arrow_engine import as_table
-from statestore.errors import InvalidArgumentError
+from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.handles import KeyedStateSlice
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import ReadSlices
@@ -31,7 +31,9 @@ from statestore.rows.fit_columns import fit_table
 from statestore.rows.input_rows import is_dicts, rereadable
 from statestore.rows.key_group_runs import combine_chunks, key_groups_of, take_rows
 from statestore.rows.matching import matching_positions
+from statestore.rows.pandas_rows import is_pandas
 from statestore.rows.python_values import table_of_dicts
+from statestore.rows.rows_like_stored import frame_like
 from statestore.rows.uuids import uuid_columns, with_uuids
 from statestore.storage import Storage
 
@@ -67,6 +69,8 @@ class WantedKeys:
         rows = rereadable(rows)
         if is_dicts(rows):
             rows = _keys_of_dicts(rows, state)
+        elif is_pandas(rows):
+            rows = _keys_of_pandas(rows, state)
         rows = as_table(rows, f"the keys of {state}")
         missing = [name for name in state.key if name not in rows.column_names]
         if missing:
@@ -302,6 +306,15 @@ def rows_of_keys(
         live_rows_of(search.rows_in(layer.entry, layer.slices), layer) for layer in reads.layers
     ]
     return rows_in_kept_groups(merged_rows(base, layers, entry.state), entry.state, reads.kept)
+
+
+def _keys_of_pandas(frame: Any, state: KeyedState) -> pa.Table:
+    """Return a frame as a table; a key that pandas may have rounded would find another key."""
+    schema = state.schema.select(state.key)
+    try:
+        return frame_like(frame, schema, state.key, subject=f"the keys of {state}")
+    except SchemaMismatchError as error:
+        raise InvalidArgumentError(str(error)) from error
 
 
 def _keys_of_dicts(rows: Sequence[Mapping[str, Any]], state: KeyedState) -> pa.Table:

@@ -28,7 +28,9 @@ from statestore.rows.input_rows import StreamedRows, is_dicts
 from statestore.rows.key_group_column import key_group_column, with_groups
 from statestore.rows.key_group_runs import sort_groups, take_rows
 from statestore.rows.matching import first_of_equals, matching_positions
+from statestore.rows.pandas_rows import is_pandas
 from statestore.rows.python_values import display_rows, row_place, table_of_dicts
+from statestore.rows.rows_like_stored import frame_like
 from statestore.rows.sorting import equal_leaves
 from statestore.rows.uuids import uuid_columns, with_uuids
 
@@ -95,10 +97,14 @@ def typed_rows(rows: Any, state: KeyedState) -> Any:
 def typed_deletes(rows: Any, state: KeyedState, argument: str) -> list[Any]:
     """Return deletes as tables, each of which names the same columns in all of its rows.
 
-    A list of dictionaries may mix whole keys and single entries. Other rows already are such a
-    table. ``argument`` is the name of the deletes in messages. Raises the errors of
+    A list of dictionaries may mix whole keys and single entries. In a pandas frame, the identity
+    columns get the stored types, or a rounded key would delete another one. Other rows already are
+    such a table. ``argument`` is the name of the deletes in messages. Raises the errors of
     :func:`width_of` and :func:`typed_rows`.
     """
+    if is_pandas(rows):
+        identity = state.schema.select(state.identity)
+        return [frame_like(rows, identity, state.identity, subject=f"{argument} of {state}")]
     if not is_dicts(rows):
         return [rows]
     if not rows:

@@ -36,7 +36,7 @@ __all__ = [
 
 
 _EXACT_END = {pa.float64(): 2**53, pa.float32(): 2**24, pa.float16(): 2**11}
-"""The first integer of each type that is equal to the rounded next one."""
+"""The smallest integer to which each type rounds another integer, the next one."""
 
 
 def is_pandas(rows: Any) -> bool:

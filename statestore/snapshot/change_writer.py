@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from statestore.engines.choice import Engine, engine_of, reread, reread_untyped, spark_module
+from statestore.engines.choice import Engine, engine_of, reread_untyped, spark_module
 from statestore.errors import (
     CheckpointNotFoundError,
     InvalidArgumentError,
@@ -111,8 +111,8 @@ class _ChangeWriter:
             )
         most = self._attempt.parquet.stream_bytes
         upserts = reread_untyped(requested.upserts, str(self), most)
-        deletes = reread(requested.deletes, f"{_DELETES} of {self}", most)
-        cleared = reread(requested.cleared, f"{_CLEARED} of {self}", most)
+        deletes = reread_untyped(requested.deletes, f"{_DELETES} of {self}", most)
+        cleared = reread_untyped(requested.cleared, f"{_CLEARED} of {self}", most)
         old, stored = self._base(base), self._stored()
         if old is None:
             return self._write_in_full(upserts, stored, fills_times=True)

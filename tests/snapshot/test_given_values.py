@@ -415,3 +415,25 @@ def test_dictionaries_that_do_not_fit_the_stored_types_get_wider_ones(store: Sta
     assert rows_of(store) == [{"k": "a", "n": 2**40, "new": 3}]
     with pytest.raises(SchemaMismatchError, match=r"row 0 .* has 1 in the column 'k' of type st"):
         put(store, [{"k": 1, "n": 1, "new": 1}])
+
+
+@pytest.mark.parametrize("argument", ["deletes", "cleared", "upserts"])
+def test_a_key_that_pandas_may_have_rounded_changes_no_other_key(
+    store: StateStore, argument: str
+) -> None:
+    """pandas makes 2**53 of 2**53 + 1 in a column of floats, which another key may be."""
+    put(store, pa.table({"k": [2**53, 7]}))
+    with pytest.raises(SchemaMismatchError, match=r"row 1 .* 9007199254740992\.0 .*rounded"):
+        change(store, **{argument: pd.DataFrame({"k": [7.0, 2.0**53]})})
+    change(store, **{argument: pd.DataFrame({"k": [7.0]})})
+    kept = [2**53] if argument != "upserts" else [7, 2**53]
+    rows = store.restore().keyed("u", "n").to_arrow()
+    assert sorted(rows["k"].to_pylist()) == kept
+
+
+def test_a_lookup_of_a_rounded_key_finds_no_other_key(store: StateStore) -> None:
+    put(store, pa.table({"k": [2**53, 7]}))
+    keyed = store.restore(parallelism=1).keyed("u", "n")
+    assert keyed.lookup(pd.DataFrame({"k": [7.0]}))["k"].to_pylist() == [7]
+    with pytest.raises(InvalidArgumentError, match=r"row 0 of the keys .* 'k' .*rounded"):
+        keyed.lookup(pd.DataFrame({"k": [2.0**53]}))
