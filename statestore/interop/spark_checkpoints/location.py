@@ -343,13 +343,10 @@ class CheckpointLocation:
         planned["conf"] |= {SHUFFLE_PARTITIONS: str(partitions)}
         return {name: b"\n".join([version, json.dumps(planned).encode(), *ends])}
 
-    def folder_size(self, folder: str) -> int:
-        """Return the total size of a folder's files, without subfolders."""
-        return sum(
-            self.storage.size(name)
-            for name in self.storage.list(folder)
-            if "/" not in name.removeprefix(f"{folder}/")
-        )
+    def file_sizes(self, folder: str) -> dict[str, int]:
+        """Return the size of each file of a folder by its name, without subfolders."""
+        paths = {path.removeprefix(f"{folder}/"): path for path in self.storage.list(folder)}
+        return {name: self.storage.size(path) for name, path in paths.items() if "/" not in name}
 
     def _list_source_logs(self, plan: BatchPlan) -> Iterator[str]:
         """Yield the files of source logs; for a file source, only up to its end.

@@ -37,9 +37,18 @@ from statestore.interop.spark_checkpoints.observed_state import (
     observe_state,
 )
 from statestore.interop.spark_checkpoints.operator_reader import SHUFFLE_PARTITIONS
-from statestore.interop.spark_checkpoints.parts import read_stored_rows
+from statestore.interop.spark_checkpoints.parts import (
+    StatePart,
+    read_changes,
+    read_stored_rows,
+)
 from statestore.interop.spark_checkpoints.rewriter import rewrite
-from statestore.interop.spark_checkpoints.state_files import CODEC, Provider, write_state
+from statestore.interop.spark_checkpoints.state_files import (
+    CODEC,
+    Provider,
+    file_names,
+    write_state,
+)
 from statestore.interop.spark_checkpoints.state_reader import prepared_session
 from statestore.interop.spark_checkpoints.stores import needs_rewriter
 from statestore.interop.spark_checkpoints.target import Target
@@ -118,6 +127,7 @@ def write_location(
     partitions, provider = shape
     logs, batch = dict(record.logs), record.batch
     written, ids = CheckpointLocation(target.storage), None
+    names: tuple[str, ...] = ()
     target.begin()
     configure_storage_access(spark, target.storage)
     for name, content in _build_files(logs, shape, written.spark_url).items():
@@ -132,9 +142,10 @@ def write_location(
             with session_settings(spark, {FORMAT_VERSION: record.commit_version}):
                 ids = rewrite(spark, location=written.spark_url, batch=batch, frames=frames)
         else:
+            names = file_names(batch + 1, provider)
             _write_files(target.storage, record, frames, provider, reporter)
     target.put(f"commits/{batch}", _build_commit(logs, batch, ids))
-    stores = _verify_stores(spark, written, states, batch, partitions)
+    stores = _verify_stores(spark, _WrittenState(written, batch, partitions, names), states)
     target.finish()
     return stores
 
@@ -243,35 +254,53 @@ def _build_commit(
     ).encode()
 
 
+@dataclass(frozen=True)
+class _WrittenState:
+    """A micro-batch in a location whose state was written, and is verified.
+
+    ``names`` are the files of each partition; it is empty if Spark's rewriter wrote them.
+    """
+
+    location: CheckpointLocation
+    batch: int
+    partitions: int
+    names: tuple[str, ...]
+
+    @property
+    def has_changelogs(self) -> bool:
+        """Whether the rows of each store are in one changelog per partition."""
+        return any(name.endswith(".changelog") for name in self.names)
+
+    def error(self, part: StatePart, problem: str) -> CorruptionError:
+        """Return the error for a part that was not written correctly."""
+        return CorruptionError(
+            f"verification of state {part.state!r} of operator {part.uid} in {self.location.url} "
+            f"failed: {problem}; the exported location was left unusable"
+        )
+
+
 def _verify_stores(
-    spark: SparkSession,
-    written: CheckpointLocation,
-    stores: Sequence[StoreRows],
-    batch: int,
-    partitions: int,
+    spark: SparkSession, written: _WrittenState, stores: Sequence[StoreRows]
 ) -> tuple[ExportedStore, ...]:
     """Return rows and bytes by partition; CorruptionError if they differ from a state."""
     exported = []
-    with prepared_session(spark, written, batch, ()):
+    with prepared_session(spark, written.location, written.batch, ()):
         for store in stores:
             imported = store.imported
-            observed = _observe_part(spark, written, batch, imported, partitions, store.observe)
+            observed = _observe_part(spark, written, imported, store.observe)
             for part, expected in store.proofs:
                 observed_part = (
-                    observed
-                    if part is imported
-                    else _observe_part(spark, written, batch, part, partitions)
+                    observed if part is imported else _observe_part(spark, written, part)
                 )
                 if observed_part.contents != expected:
-                    raise CorruptionError(
-                        f"verification of {_describe_part(written, part)} failed: Spark read "
-                        f"{observed_part.contents.rows} rows, expected {expected.rows} (or "
-                        "values differ); the exported location was left unusable"
+                    raise written.error(
+                        part,
+                        f"Spark read {observed_part.contents.rows} rows, expected "
+                        f"{expected.rows} (or values differ)",
                     )
-            folder = state_folder(imported.operator, imported.store)
-            numbers = range(imported.columns.partitions(partitions))
-            sizes = tuple(written.folder_size(folder.format(number)) for number in numbers)
+            numbers = range(imported.columns.partitions(written.partitions))
             counts = tuple(observed.rows.get(number, 0) for number in numbers)
+            sizes = _file_sizes(written, imported, len(numbers))
             exported.append(
                 ExportedStore(
                     operator=imported.uid, store=imported.store, rows=counts, size_bytes=sizes
@@ -282,23 +311,40 @@ def _verify_stores(
 
 def _observe_part(
     spark: SparkSession,
-    written: CheckpointLocation,
-    batch: int,
+    written: _WrittenState,
     part: ImportedStore,
-    partitions: int,
     observe: Observe = observe_state,
 ) -> ObservedState:
-    """Return the rows that Spark reads back; CorruptionError for rows in wrong partitions."""
-    rows = read_stored_rows(spark, written.spark_url, batch, part)
-    observed = observe(rows, part.columns, partitions)
+    """Return the rows that Spark reads back; CorruptionError for rows in wrong partitions.
+
+    From changelogs, Spark reads the rows without loading them into a database. Each changelog
+    applies to an empty database, so its rows are the state if none is missing and none is repeated,
+    which the digest shows. Spark also loads one partition that has rows.
+    """
+    url, batch = written.location.spark_url, written.batch
+    stored = read_stored_rows(spark, url, batch, part)
+    if written.has_changelogs:
+        observed = observe(read_changes(spark, url, batch, part), part.columns, written.partitions)
+        if observed.contents.rows and not stored.head(1):
+            raise written.error(part, "Spark loads no rows from changelogs that have rows")
+    else:
+        observed = observe(stored, part.columns, written.partitions)
     if observed.misplaced:
-        raise CorruptionError(
-            f"verification of {_describe_part(written, part)} failed: {observed.misplaced} rows "
-            "are in partitions where Spark does not look for them; the exported location was left "
-            "unusable"
+        raise written.error(
+            part,
+            f"{observed.misplaced} rows are in partitions where Spark does not look for them",
         )
     return observed
 
 
-def _describe_part(written: CheckpointLocation, part: ImportedStore) -> str:
-    return f"state {part.state!r} of operator {part.uid} in {written.url}"
+def _file_sizes(written: _WrittenState, part: ImportedStore, partitions: int) -> tuple[int, ...]:
+    """Return the bytes of each partition; CorruptionError if one of its files is missing."""
+    sizes = []
+    folder = state_folder(part.operator, part.store)
+    for number in range(partitions):
+        files = written.location.file_sizes(folder.format(number))
+        for name in written.names:
+            if not files.get(name):
+                raise written.error(part, f"{folder.format(number)}/{name} is missing or empty")
+        sizes.append(sum(files.values()))
+    return tuple(sizes)

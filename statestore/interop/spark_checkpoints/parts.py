@@ -8,13 +8,13 @@ timers become a state: a view of the same rows with typed columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -33,6 +33,7 @@ __all__ = [
     "StatePart",
     "list_parts",
     "map_columns",
+    "read_changes",
     "read_stored_rows",
 ]
 
@@ -139,8 +140,31 @@ def read_stored_rows(spark: SparkSession, url: str, batch: int, part: StatePart)
     Raises:
         DamagedFileError: if Spark does not find the description of the store.
     """
+    return _opened(_load_rows, spark, url, batch, part)
+
+
+def read_changes(spark: SparkSession, url: str, batch: int, part: StatePart) -> DataFrame:
+    """Return the rows that a micro-batch put into a whole store, with their ``partition_id``.
+
+    Spark reads them from the changelogs of RocksDB, and does not load them into a database, which
+    would take most of the time. There is a row for each record of a changelog, in the form of
+    :func:`read_stored_rows`; the value of a removed key is null.
+
+    Raises:
+        DamagedFileError: if Spark does not find the description of the store.
+    """
+    return _opened(_load_changes, spark, url, batch, part)
+
+
+def _opened(
+    load: Callable[[SparkSession, str, int, StatePart], DataFrame],
+    spark: SparkSession,
+    url: str,
+    batch: int,
+    part: StatePart,
+) -> DataFrame:
     try:
-        return _load_rows(spark, url, batch, part)
+        return load(spark, url, batch, part)
     except (PySparkException, Py4JJavaError) as error:
         raise DamagedFileError(
             f"Spark cannot open store {part.store!r} of operator {part.operator} "
@@ -150,14 +174,19 @@ def read_stored_rows(spark: SparkSession, url: str, batch: int, part: StatePart)
         ) from error
 
 
+def _load_changes(spark: SparkSession, url: str, batch: int, part: StatePart) -> DataFrame:
+    reader = _store_reader(spark, url, part)
+    only = {"changeStartBatchId": batch, "changeEndBatchId": batch}
+    return reader.options(readChangeFeed=True, **only).load()
+
+
+def _store_reader(spark: SparkSession, url: str, part: StatePart) -> DataFrameReader:
+    reader = spark.read.format("statestore").option("path", url)
+    return reader.options(operatorId=part.operator, storeName=part.store)
+
+
 def _load_rows(spark: SparkSession, url: str, batch: int, part: StatePart) -> DataFrame:
-    reader = (
-        spark.read.format("statestore")
-        .option("path", url)
-        .option("batchId", batch)
-        .option("operatorId", part.operator)
-        .option("storeName", part.store)
-    )
+    reader = _store_reader(spark, url, part).option("batchId", batch)
     if part.form is PartForm.STORE:
         return reader.load()
     if part.form is PartForm.FAMILIES:

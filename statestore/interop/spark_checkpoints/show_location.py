@@ -187,7 +187,8 @@ def _show_store(
 ) -> ShownStore:
     folder = state_folder(operator.number, info.name)
     sizes = tuple(
-        location.folder_size(folder.format(partition)) for partition in range(info.partitions)
+        sum(location.file_sizes(folder.format(partition)).values())
+        for partition in range(info.partitions)
     )
     if not is_known:
         return ShownStore(

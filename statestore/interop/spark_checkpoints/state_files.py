@@ -34,7 +34,7 @@ from statestore.spark.workers import warm_up_worker
 from statestore.storage import Storage
 from statestore.storage.base import NewFile
 
-__all__ = ["CODEC", "Provider", "write_state"]
+__all__ = ["CODEC", "Provider", "file_names", "write_state"]
 
 Provider = Literal["hdfs", "rocksdb"]
 
@@ -47,6 +47,14 @@ _ENCODING = b"\0"  # version 0 of RocksDB's row encoding
 _EMPTY = "v1\n" + json.dumps({"sstFiles": [], "numKeys": 0, "numInternalKeys": 0})
 _U32 = Struct("<I")  # in zstd, and in Spark's rows on the machines that Spark supports
 _FAILED = pa.schema({"error": pa.binary()})
+
+
+def file_names(version: int, provider: Provider) -> tuple[str, ...]:
+    """Return the names of the files of each partition; the last one has the rows."""
+    if provider == "hdfs":
+        return (f"{version}.snapshot",)
+    base = (f"{version - 1}.zip",) if version > 1 else ()  # version 0 is always empty
+    return (*base, f"{version}.changelog")
 
 
 def write_state(
@@ -83,18 +91,12 @@ def _make_writer(
         warm_up_worker()
         context = TaskContext.get()
         assert context is not None, "this must run in a Spark task"
-        number = context.partitionId()
+        own_folder = folder.format(context.partitionId())
+        *bases, name = file_names(version, provider)
         try:
-            frames = _Frames(provider, has_checksums)
-            if provider == "hdfs":
-                name = f"{folder.format(number)}/{version}.snapshot"
-            else:
-                name = f"{folder.format(number)}/{version}.changelog"
-                if version > 1:  # version 0 is always empty and needs no file
-                    storage.put_if_absent(
-                        f"{folder.format(number)}/{version - 1}.zip", _empty_database()
-                    )
-            _write_file(storage, name, batches, frames)
+            for base in bases:
+                storage.put_if_absent(f"{own_folder}/{base}", _empty_database())
+            _write_file(storage, f"{own_folder}/{name}", batches, _Frames(provider, has_checksums))
         except StateStoreError as error:  # returned as a row, so that the driver raises it
             yield pa.RecordBatch.from_pylist([{"error": pickle.dumps(error)}], _FAILED)
 

@@ -26,6 +26,7 @@ from statestore import StateStore
 from statestore.errors import (
     CommitConflictError,
     CorruptionError,
+    DamagedFileError,
     StateStoreError,
     StorageError,
 )
@@ -520,8 +521,9 @@ def test_rows_that_are_lost_leave_a_target_unusable(
 
 
 @pytest.mark.usefixtures("untouched")
+@pytest.mark.parametrize("provider", ["hdfs", "rocksdb"])
 def test_values_that_are_lost_leave_a_target_unusable(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, provider: Provider
 ) -> None:
     """Also if the conversion to Spark's rows loses them: the digest is that of the columns."""
     whole = StoreColumns.to_structs
@@ -533,5 +535,37 @@ def test_values_that_are_lost_leave_a_target_unusable(
 
     monkeypatch.setattr(StoreColumns, "to_structs", emptier)
     with pytest.raises(CorruptionError, match="values differ"):
-        kept.export(tmp_path / "target", "hdfs")
+        kept.export(tmp_path / "target", provider)
     refuses_to_start(kept, tmp_path / "target")
+
+
+@pytest.mark.usefixtures("untouched")
+@pytest.mark.parametrize(
+    ("damage", "error", "problem"),
+    [
+        (Path.unlink, CorruptionError, r"failed: state/0/2/3\.zip is missing or empty"),
+        (lambda file: file.write_bytes(b"no archive"), DamagedFileError, "Spark cannot read"),
+    ],
+    ids=["missing", "damaged"],
+)
+def test_a_changelog_needs_the_database_to_which_it_applies(
+    kept: Kept,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    damage: Callable[[Path], object],
+    error: type[StateStoreError],
+    problem: str,
+) -> None:
+    """The rows are read from changelogs, but Spark starts with the databases."""
+    target, put = tmp_path / "target", Target.put
+    damaged = target / "state" / "0" / ("2" if error is CorruptionError else "0") / "3.zip"
+
+    def put_after_damage(self: Target, name: str, content: bytes) -> None:
+        if name.startswith("commits/"):  # all state is written, and nothing is verified
+            damage(damaged)
+        put(self, name, content)
+
+    monkeypatch.setattr(Target, "put", put_after_damage)
+    with pytest.raises(error, match=problem):
+        kept.export(target, "rocksdb")
+    refuses_to_start(kept, target)
