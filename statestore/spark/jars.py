@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
 
 __all__ = [
+    "EXCLUDES",
     "IVY",
     "IVY_SETTINGS",
+    "JARS_OF_SPARK",
     "PACKAGES",
     "launch_jvm",
     "proxy_properties",
@@ -46,6 +48,15 @@ __all__ = [
 
 PACKAGES = "spark.jars.packages"
 IVY, IVY_SETTINGS = "spark.jars.ivy", "spark.jars.ivySettings"
+EXCLUDES = "spark.jars.excludes"
+# Spark has these dependencies of packages in its own jars, and loads their classes from there.
+JARS_OF_SPARK = ",".join(
+    (
+        *("com.fasterxml.jackson.*:*", "com.google.code.findbugs:*", "org.apache.logging.log4j:*"),
+        *("org.apache.hadoop:hadoop-client-*", "org.apache.parquet:*", "org.roaringbitmap:*"),
+        "org.slf4j:*",
+    )
+)
 # Spark's own environment variable for a mirror, and its default.
 MIRROR, CENTRAL = "DEFAULT_ARTIFACT_REPOSITORY", "https://repo1.maven.org/maven2/"
 # The resolver's messages about a jar that it could not get.

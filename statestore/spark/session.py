@@ -33,8 +33,10 @@ from statestore.errors import InvalidArgumentError, MissingDependencyError, Stat
 from statestore.extras import needs_extra
 from statestore.spark.compat import has_delta, refuse_without_delta
 from statestore.spark.jars import (
+    EXCLUDES,
     IVY,
     IVY_SETTINGS,
+    JARS_OF_SPARK,
     PACKAGES,
     launch_jvm,
     resolver_problem,
@@ -122,8 +124,9 @@ def spark_session(
     java_environment(master)
     own = dict(builder._options).get(PACKAGES)
     # Users who set package sources, or add their own packages, may need ~/.m2.
-    if own and not {PACKAGES, IVY, IVY_SETTINGS, "spark.jars.repositories"} & set(extra_conf or {}):
-        for name, value in resolver_settings().items():
+    resolver = {PACKAGES, IVY, IVY_SETTINGS, EXCLUDES, "spark.jars.repositories"}
+    if own and not resolver & set(extra_conf or {}):
+        for name, value in {**resolver_settings(), EXCLUDES: JARS_OF_SPARK}.items():
             builder = builder.config(name, value)
     session = _start_session(builder)
     # Packages that others asked for may contain Python code.

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from statestore.errors import InvalidArgumentError, MissingDependencyError
 from statestore.spark import session
 from statestore.spark.java import JavaProblem
 from statestore.spark.session import default_settings, java_home, spark_session
+from tests.servers.jars import spark_home
 from tests.syntax import ROOT
 
 if TYPE_CHECKING:
@@ -94,6 +96,21 @@ def test_python_does_not_search_jars_of_packages(spark: SparkSession) -> None:
     assert Path(module).is_file()
     jars: Any = spark.sparkContext._jsc
     assert "io.delta_delta-spark" in jars.sc().listJars().mkString(" ")
+
+
+def test_a_package_brings_no_jar_that_spark_has(spark: SparkSession) -> None:
+    """Each start would resolve, copy and search it."""
+
+    def without_version(jar: str) -> str:
+        return re.sub(r"(_2\.\d+)?-[0-9][^-]*\.jar$", "", jar)
+
+    sparks = {without_version(jar.name) for jar in (spark_home() / "jars").glob("*.jar")}
+    urls = spark.sparkContext.getConf().get("spark.jars", "").split(",")
+    jars = [Path(url).name.partition("_")[2] for url in urls]
+    packages = {without_version(jar) for jar in jars}
+    assert {"hadoop-client-api", "jackson-core"} <= sparks
+    assert "delta-storage" in packages
+    assert packages & sparks == set()
 
 
 def test_delta_writes_and_reads(spark: SparkSession, tmp_path: Path) -> None:
