@@ -1,18 +1,22 @@
 """Set up Spark's Python workers.
 
 Spark reuses a worker for several tasks: the loop of PySpark's daemon calls ``worker`` for each
-task. Between tasks the worker waits on a socket. This module imports nothing of Spark, because the
-daemon forks the workers and must not have started a thread before.
+task. Between tasks the worker waits on a socket.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
+import os
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
-__all__ = ["until_closed", "warm_up_worker"]
+__all__ = ["load_before_forks", "until_closed", "warm_up_worker"]
+
+_OF_EVERY_WORKER = ("pyspark.worker", "pyarrow", "pandas")
 
 _TASKS: list[None] = []
 
@@ -37,6 +41,29 @@ def warm_up_worker() -> None:
         # Without a daemon a worker runs only one task; statestore.spark.daemon has its own wrapper.
         if worker is not None:
             daemon.worker = until_closed(worker)  # type: ignore[attr-defined]
+
+
+def load_before_forks() -> None:
+    """Load the modules of every worker in the daemon; call it before the first fork.
+
+    A worker would need half a second of CPU time to import them. PySpark avoids this because
+    libraries may start threads, which a fork does not copy. The only such threads on Linux are
+    those of OpenBLAS and of Arrow's allocator, and both libraries restart theirs after a fork.
+
+    numpy's global generator draws other numbers in each worker, as it does if a worker imports
+    numpy itself.
+    """
+    for name in _OF_EVERY_WORKER:
+        with suppress(ImportError):  # if a task needs it, this task raises the error
+            importlib.import_module(name)
+    os.register_at_fork(after_in_child=_seed_numpy)
+    gc.freeze()
+
+
+def _seed_numpy() -> None:
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()
 
 
 def until_closed(worker: Worker) -> Worker:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -121,6 +124,23 @@ def test_the_workers_of_a_session_say_nothing(tmp_path: Path, script: str, daemo
     )
     assert done.returncode == 0, done.stderr
     assert noted.read_text() == ""
+
+
+def describe_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return the worker's process, whether it was forked with pandas, and a random number."""
+    numpy = sys.modules["numpy"]
+    has_pandas = gc.get_freeze_count() > 0 and "pandas" in sys.modules
+    for _ in batches:
+        row = {"process": os.getpid(), "has_pandas": has_pandas, "number": numpy.random.rand()}
+        yield pa.RecordBatch.from_pylist([row])
+    time.sleep(0.5)  # no worker is free for a second task
+
+
+def test_workers_are_forked_with_their_modules_and_draw_other_numbers(spark: SparkSession) -> None:
+    schema = "process long, has_pandas boolean, number double"
+    rows = spark.range(2, numPartitions=2).mapInArrow(describe_worker, schema).collect()
+    assert all(row.has_pandas for row in rows)
+    assert len({row.process for row in rows}) == len({row.number for row in rows}) == 2
 
 
 @pytest.mark.spark
