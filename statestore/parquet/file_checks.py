@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from statestore.display import counted
 from statestore.errors import DamagedFileError, MissingFileError, StateStoreError, StorageError
 from statestore.format.handles import Footer, Handle
 from statestore.format.listed import FileList, ListedFiles
@@ -86,8 +87,8 @@ def check_rows(where: str, actual: int, stated: int, *, stated_by: str = "its fo
     """Raise DamagedFileError if a file returned another number of rows than stated."""
     if actual != stated:
         raise DamagedFileError(
-            f"{where} returned {actual} rows, but {stated_by} says {stated}; restore an older "
-            "checkpoint, or recover the file from a backup"
+            f"{where} returned {counted(actual, 'row')}, but {stated_by} says {stated}; restore an "
+            "older checkpoint, or recover the file from a backup"
         )
 
 

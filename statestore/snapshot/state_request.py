@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from statestore.display import counted
 from statestore.engines.choice import Engine, is_frame, rows_on_driver
 from statestore.errors import (
     InvalidArgumentError,
@@ -303,8 +304,8 @@ def operator_state(
         lists = list(elements) if several else [elements]
         if len(lists) != copies:
             raise InvalidArgumentError(
-                f"operator state {name!r} of operator {uid!r} has {len(lists)} lists of "
-                f"elements, but the parallelism is {parallelism}: pass one list per subtask, "
+                f"operator state {name!r} of operator {uid!r} has {counted(len(lists), 'list')} "
+                f"of elements, but the parallelism is {parallelism}: pass one list per subtask, "
                 "which can be empty"
             )
         table = elements_table(lists, stored.schema if stored else None, subject)

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import Row, StructType, TimestampType
 
-from statestore.display import duration
+from statestore.display import counted, duration
 from statestore.durations import duration_text
 from statestore.errors import InvalidArgumentError
 from statestore.format.state import StateKind
@@ -534,8 +534,8 @@ def _of_width(values: Any, struct: StructType, subject: str) -> Values:
         )
     if len(values) != len(struct.fields):
         raise InvalidArgumentError(
-            f"{subject} is {values!r} with {len(values)} values, which does not fit the "
-            f"columns ({', '.join(struct.names)})"
+            f"{subject} is {values!r} with {counted(len(values), 'value')}, which does not fit "
+            f"the columns ({', '.join(struct.names)})"
         )
     return tuple(_plain(value) for value in values)
 
