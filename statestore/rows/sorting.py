@@ -317,14 +317,10 @@ def _overlapping_heads(heads: Sequence[_Head], state: KeyedState) -> list[_Head]
 
     The step ends at the first last row of any head whose stream has more rows.
     """
-    names = [KEY_GROUP, *state.identity]
-    rows = pa.concat_tables(
-        [head.rows.select(names).slice(0, 1) for head in heads]
-        + [head.rows.select(names).slice(head.rows.num_rows - 1) for head in heads]
-    ).combine_chunks()
+    rows = pa.concat_tables([head.first_and_last(state) for head in heads]).combine_chunks()
     order = order_of(rows, state)
-    unread = [len(heads) + number for number, head in enumerate(heads) if not head.at_end]
-    numbers = np.unique(order[: _end_of_first(rows, order, unread, state)] % len(heads))
+    unread = [2 * number + 1 for number, head in enumerate(heads) if not head.at_end]
+    numbers = np.unique(order[: _end_of_first(rows, order, unread, state)] // 2)
     return [heads[number] for number in numbers.tolist()]
 
 
@@ -359,12 +355,17 @@ class _Head:
         self.rows = pa.table({})
         self.held_bytes = 0
         self.at_end = False
+        # Most streams wait in most steps, so their sizes and bounds are kept.
+        self._filled_to = 0
+        self._bounds: pa.Table | None = None
 
     def fill(self, most_bytes: int) -> bool:
         """Read more if less than half of ``most_bytes`` are buffered; False without any rows.
 
         All streams then have about as many rows, and most of them are in the next step.
         """
+        if self.at_end or most_bytes <= self._filled_to:
+            return bool(self.rows.num_rows)
         tables, size = ([self.rows], self.rows.nbytes) if self.rows.num_rows else ([], 0)
         while not self.at_end and (not tables or 2 * size < most_bytes):
             more = next(self._stream, None)
@@ -374,14 +375,27 @@ class _Head:
                 tables.append(more)
                 size += more.nbytes
         if len(tables) > 1:
-            self.rows, self.held_bytes = combine_chunks(pa.concat_tables(tables)), size
+            self._hold(combine_chunks(pa.concat_tables(tables)), size)
         elif tables and tables[0] is not self.rows:
-            self.rows, self.held_bytes = tables[0], size
+            self._hold(tables[0], size)
+        self._filled_to = most_bytes
         return bool(self.rows.num_rows)
+
+    def first_and_last(self, state: KeyedState) -> pa.Table:
+        """Return the identity of the first row and of the last row."""
+        if self._bounds is None:
+            identities = self.rows.select([KEY_GROUP, *state.identity])
+            last = identities.slice(identities.num_rows - 1)
+            self._bounds = combine_chunks(pa.concat_tables([identities.slice(0, 1), last]))
+        return self._bounds
 
     def drop(self, count: int) -> None:
         """Remove the first rows."""
-        self.rows = self.rows.slice(count)
+        if count:
+            self.rows, self._bounds, self._filled_to = self.rows.slice(count), None, 0
+
+    def _hold(self, rows: pa.Table, size: int) -> None:
+        self.rows, self.held_bytes, self._bounds = rows, size, None
 
 
 def _sorted_slices(rows: pa.Table, state: KeyedState, most_bytes: int) -> Iterator[pa.Table]:
