@@ -652,7 +652,8 @@ class StateStore:
         Returns:
             The result: ``to_arrow()`` is a table, ``to_pandas()`` and ``to_polars()`` are
             DataFrames, and ``to_batches()`` is a ``pyarrow.RecordBatchReader``, whose methods the
-            result has, too. It is computed while it is read, and need not be read to its end.
+            result has, too. It is computed while it is read, once, and need not be read to its end.
+            After its end another read raises InvalidArgumentError.
             Values that Arrow cannot represent exactly, such as TIMETZ and INTERVAL, are text.
 
         Raises:

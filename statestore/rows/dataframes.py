@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from statestore.errors import InvalidArgumentError
 from statestore.extras import needs_extra
 
 if TYPE_CHECKING:
@@ -70,33 +71,41 @@ def table_of(columns: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> pa.Ta
     return pa.table(arrays, schema=schema)
 
 
+_READ_METHODS = frozenset({"read_all", "read_pandas"})
+
+
 class RowStream:
     """Rows as a stream of Arrow batches.
 
     It has all methods of a ``pyarrow.RecordBatchReader``, and can return the remaining rows as one
     DataFrame. Rows are read on demand, once. Every function that takes an Arrow stream accepts it.
+    When all rows were read, another read raises InvalidArgumentError, because it would return
+    nothing.
     """
 
     def __init__(self, reader: pa.RecordBatchReader) -> None:
         """Take the reader."""
-        self._reader = reader
+        self._ends: list[None] = []
+        self._reader = pa.RecordBatchReader.from_batches(
+            reader.schema, _note_end(reader, self._ends)
+        )
 
     def to_arrow(self) -> pa.Table:
         """Return the remaining rows as one table."""
-        return self._reader.read_all()
+        return self._unread().read_all()
 
     def to_batches(self) -> pa.RecordBatchReader:
         """Return the remaining rows as a stream of Arrow batches."""
-        return self._reader
+        return self._unread()
 
     to_pandas = as_pandas
     to_polars = as_polars
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._reader, name)
+        return getattr(self._unread() if name in _READ_METHODS else self._reader, name)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return iter(self._reader)
+        return iter(self._unread())
 
     def __enter__(self) -> RowStream:
         return self
@@ -105,4 +114,18 @@ class RowStream:
         self._reader.close()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self._reader.__arrow_c_stream__(requested_schema)
+        return self._unread().__arrow_c_stream__(requested_schema)
+
+    def _unread(self) -> pa.RecordBatchReader:
+        if self._ends:
+            raise InvalidArgumentError(
+                "all rows of this result were already read, which is possible once: keep them with "
+                "rows = result.to_arrow(), or ask for the result again"
+            )
+        return self._reader
+
+
+def _note_end(reader: pa.RecordBatchReader, ends: list[None]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a reader, and then add an item to ``ends``."""
+    yield from reader
+    ends.append(None)

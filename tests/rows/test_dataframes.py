@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from statestore import StateStore
-from statestore.errors import MissingDependencyError
-from statestore.rows.dataframes import table_of
+from statestore.errors import InvalidArgumentError, MissingDependencyError
+from statestore.rows.dataframes import RowStream, table_of
 
 OFFSETS = [[{"p": 0, "at": 5}, {"p": 1, "at": 6}], [{"p": 2, "at": 7}]]
 
@@ -105,10 +105,9 @@ def test_without_a_subtask_a_keyed_state_has_the_rows_of_all_subtasks(
     assert pa.Table.from_pandas(state.to_pandas()).to_pylist() == whole.to_pylist()
 
 
-def test_the_rest_of_a_stream_is_read_in_batches(store: StateStore) -> None:
+def test_a_stream_is_read_in_batches(store: StateStore) -> None:
     rows = store.query("SELECT k, m, v FROM s ORDER BY ALL")
     assert [row["k"] for batch in rows.to_batches() for row in batch.to_pylist()] == ["a", "a", "b"]
-    assert rows.to_arrow().num_rows == 0
 
 
 def test_a_damaged_file_of_elements_raises(store: StateStore) -> None:
@@ -162,3 +161,37 @@ def test_missing_polars_is_an_error(store: StateStore, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(MissingDependencyError, match="install the extra 'polars': "):
         store.plan().to_polars()
+
+
+def three_rows() -> RowStream:
+    batches = pa.table({"k": [1, 2, 3]}).to_batches(max_chunksize=1)
+    return RowStream(pa.RecordBatchReader.from_batches(batches[0].schema, batches))
+
+
+READS: dict[str, Callable[[RowStream], int]] = {
+    "to_arrow": lambda rows: rows.to_arrow().num_rows,
+    "to_batches": lambda rows: sum(batch.num_rows for batch in rows.to_batches()),
+    "to_pandas": lambda rows: len(rows.to_pandas()),
+    "to_polars": lambda rows: len(rows.to_polars()),
+    "iteration": lambda rows: sum(batch.num_rows for batch in rows),
+    "read_all": lambda rows: rows.read_all().num_rows,
+    "Arrow's C stream": lambda rows: pa.table(rows).num_rows,
+    "Polars": lambda rows: len(pl.DataFrame(rows)),
+}
+
+
+@pytest.mark.parametrize("first", READS)
+def test_a_result_is_not_empty_when_it_is_read_again(first: str) -> None:
+    rows = three_rows()
+    assert READS[first](rows) == 3
+    for again in READS.values():
+        with pytest.raises(
+            InvalidArgumentError, match=r"already read.*rows = result\.to_arrow\(\)"
+        ):
+            again(rows)
+
+
+def test_the_rest_of_a_result_can_be_read() -> None:
+    rows = three_rows()
+    assert rows.read_next_batch().num_rows == 1
+    assert rows.to_pandas()["k"].tolist() == [2, 3]
