@@ -60,6 +60,9 @@ def parse_json(text: str) -> Any:
             parse_constant=_refuse_constant,
             object_pairs_hook=_object,
         )
+    except json.JSONDecodeError as error:
+        reason = f"it is not JSON: {error.msg}"
+        raise json.JSONDecodeError(reason, error.doc, error.pos) from None
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
 

@@ -252,7 +252,8 @@ def parse_value(text: str, data_type: DataType, name: str) -> Any:
     """
     value: Any = text
     if not isinstance(data_type, str):
-        value = parse_json(text)
+        with suppress(json.JSONDecodeError):  # the text has no fields or items: refused below
+            value = parse_json(text)
     elif len(text) > 1 and text[0] == text[-1] == '"':
         with suppress(ValueError):  # it is not JSON, so the quotes belong to the text
             value = parse_json(text)
@@ -356,7 +357,10 @@ def named_values(
 
 def _named_value(option: str, form: str, text: str, at_last: bool) -> tuple[str, str]:
     name, equals, value = text.rpartition("=") if at_last else text.partition("=")
-    if not (name and equals and value):
+    if name and equals and not value:
+        empty = f"; an empty text is {option} '{name}=\"\"'" if form == "COLUMN=VALUE" else ""
+        raise click.UsageError(f"{option} {text!r} has no value after '='{empty}")
+    if not (name and equals):
         raise click.UsageError(f"{option} {text!r} must have the form {form}")
     return name, value
 
@@ -482,6 +486,13 @@ def _read_text(text: str, data_type: str) -> Any:
     return read_number(parse_number(text))
 
 
+def _bytes(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise ValueError(f"{text!r:.80} is not two hexadecimal digits for each byte") from None
+
+
 def _boolean(text: str) -> bool:
     if text not in ("true", "false"):
         raise ValueError(f"{text!r:.80} is not true or false")
@@ -530,7 +541,7 @@ _NUMBERS: Mapping[str, Callable[[int | Decimal], Any]] = {
 _TEXTS: Mapping[str, Callable[[str], Any]] = {
     "string": str,
     "boolean": _boolean,
-    "binary": bytes.fromhex,
+    "binary": _bytes,
     "date": date.fromisoformat,
     "timestamp": _instant,
     "timestamp_ntz": _local_moment,

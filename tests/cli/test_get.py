@@ -250,4 +250,4 @@ def test_a_list_as_a_key(run: Run, tmp_path: Path) -> None:
     for key, total in ((["a", None], 1), ([], 2)):
         done = get(run, tmp_path / "store", "u", json.dumps(key), "--output", "json")
         assert json.loads(done.stdout)["rows"] == [{"users": key, "total": total}]
-    assert "pass it as JSON" in get(run, tmp_path / "store", "u", "a").stderr
+    assert "pass a JSON list" in get(run, tmp_path / "store", "u", "a").stderr
