@@ -102,7 +102,7 @@ def write_expired(page: Page, expired: ExpiredCheckpoints) -> None:
 def collect(invocation: Invocation, minimum_age: str, dry_run: bool) -> Output[CollectedGarbage]:
     """Delete the files that no kept checkpoint needs."""
     store = invocation.store()
-    with progress_bar("deleting") as progress:
+    with progress_bar("searching" if dry_run else "deleting") as progress:
         done = store.maintenance.gc(minimum_age=minimum_age, dry_run=dry_run, on_progress=progress)
     return Output(done, write_collected)
 
