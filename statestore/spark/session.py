@@ -43,6 +43,7 @@ from statestore.spark.jars import (
     resolver_settings,
 )
 from statestore.spark.java import JavaProblem, find_java
+from statestore.spark.workers import without_idle_workers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -278,7 +279,7 @@ class _Output:
 
     def _run(self, read_end: int) -> None:
         with os.fdopen(read_end, "rb") as lines:
-            for line in lines:
+            for line in without_idle_workers(lines):
                 if self._passing.is_set():
                     # Not sys.stderr: its lock may be gone during interpreter shutdown.
                     os.write(2, line)

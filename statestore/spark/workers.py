@@ -11,10 +11,10 @@ import importlib
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
-__all__ = ["load_before_forks", "until_closed", "warm_up_worker"]
+__all__ = ["load_before_forks", "until_closed", "warm_up_worker", "without_idle_workers"]
 
 _OF_EVERY_WORKER = ("pyspark.worker", "pyarrow", "pandas")
 
@@ -83,3 +83,23 @@ def until_closed(worker: Worker) -> Worker:
             return _GONE
 
     return run
+
+
+def without_idle_workers(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Leave out the traceback of an idle Python worker whose socket Spark has closed.
+
+    Spark looks up Python data sources in a daemon that it always starts as ``pyspark.daemon``, and
+    closes the socket of its worker after a minute (see :func:`until_closed`). All other lines are
+    passed on.
+    """
+    held: list[bytes] = []
+    for line in lines:
+        if not held and not line.startswith(b"Traceback (most recent call last)"):
+            yield line
+            continue
+        held.append(line)
+        if len(held) > 1 and not line.startswith(b" "):
+            if not (b"pyspark/daemon.py" in held[1] and line.startswith(b"BrokenPipeError")):
+                yield from held
+            held = []
+    yield from held

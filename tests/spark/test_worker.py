@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from statestore.spark.workers import until_closed
+from statestore.spark.workers import until_closed, without_idle_workers
 
 SCRIPT = """
 import time
@@ -146,3 +146,27 @@ def test_workers_are_forked_with_their_modules_and_draw_other_numbers(spark: Spa
 @pytest.mark.spark
 def test_a_local_session_uses_the_daemon(spark: SparkSession) -> None:
     assert spark.conf.get("spark.python.daemon.module") == "statestore.spark.daemon"
+
+
+TRACEBACK = b"""Traceback (most recent call last):
+  File "/lib/pyspark.zip/pyspark/daemon.py", line 262, in manager
+    code = worker(sock, authenticated)
+  File "/lib/pyspark.zip/pyspark/daemon.py", line 95, in worker
+    outfile.flush()
+"""
+BROKEN = b"BrokenPipeError: [Errno 32] Broken pipe\n"
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        TRACEBACK + b"ValueError: a\n",
+        TRACEBACK.replace(b"pyspark/daemon.py", b"job.py") + BROKEN,
+        TRACEBACK,  # the process ended
+        b"  File pyspark/daemon.py\n" + BROKEN,
+    ],
+    ids=["another error", "another program", "cut", "no traceback"],
+)
+def test_only_the_traceback_of_an_idle_worker_is_left_out(kept: bytes) -> None:
+    lines = b"a\n" + TRACEBACK + BROKEN + b"b\n" + kept
+    assert b"".join(without_idle_workers(lines.splitlines(keepends=True))) == b"a\nb\n" + kept
