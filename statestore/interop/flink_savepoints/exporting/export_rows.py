@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -189,13 +190,23 @@ def _encode_lists(rows: pa.Table, plan: KeyedExport, edges: npt.NDArray[np.int32
     return _encode_part(plan, plan.value.names, values, NullableType(value_type.value))
 
 
+@contextmanager
+def _state_in_errors(plan: KeyedExport) -> Iterator[None]:
+    """Add the operator and state to the error for a value that Flink's type cannot hold."""
+    try:
+        yield
+    except InvalidArgumentError as error:
+        raise UnsupportedTypeError(f"{plan.state}: {error}") from error
+
+
 def _encode_imported_rows(
     rows: pa.Table, plan: KeyedExport, groups: Groups, max_parallelism: int
 ) -> tuple[pa.Array, Groups]:
     """Encode the rows of an imported state; return the entries and their key groups."""
     columns = plan.columns
     assert columns is not None, "the state was imported"
-    flink_rows, value_type = columns.rows(rows, 0), plan.flink.value
+    with _state_in_errors(plan):
+        flink_rows, value_type = columns.rows(rows, 0), plan.flink.value
     values: pa.Array = _empty_values(len(flink_rows))
     if plan.is_bytes:
         keys = flink_rows.key.cast(BYTES)
@@ -280,7 +291,8 @@ def _stored_keys(rows: pa.RecordBatch, plan: KeyedExport) -> Spans:
     """Return the bytes of the keys of rows whose key group the store cannot compute."""
     columns = plan.columns
     assert columns is not None, "only imported states have Flink's key groups"
-    keys = columns.key.array(rows)
+    with _state_in_errors(plan):
+        keys = columns.key.array(rows)
     whole = keys if plan.is_bytes else plan.flink.key.write(keys)
     return Spans.from_array(whole.cast(BYTES), f"a key of {plan.state}")
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from statestore.errors import UnsupportedTypeError
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.logical_types import LogicalType
 from statestore.interop.flink_savepoints.types.arrow_types import INSTANT, to_nanos
 from statestore.interop.flink_savepoints.types.flink_types import (
@@ -115,9 +115,12 @@ class PartColumns:
         return replace(self, stored=stored)
 
     def array(self, rows: pa.RecordBatch) -> pa.Array:
-        """Return the values of the part in the form in which Flink's bytes are decoded."""
+        """Return the values of the part in the form in which Flink's bytes are decoded.
+
+        Raises InvalidArgumentError for a value that the type of Flink cannot hold, with its column.
+        """
         columns = [
-            _from_stored(rows.column(name), field.type)
+            _convert_stored(rows.column(name), field.type, name)
             for name, field in zip(self.names, self.fields, strict=True)
         ]
         if self.flink_type is None or not self.is_flat:
@@ -189,6 +192,36 @@ def _to_instants(array: pa.Array) -> pa.Array:
     return pa.StructArray.from_arrays(parts, fields=list(INSTANT), mask=_null_mask(array))
 
 
+def _convert_stored(array: pa.Array, data_type: pa.DataType, name: str) -> pa.Array:
+    """Convert a stored column; InvalidArgumentError names the first value that does not fit.
+
+    The store's types are wider than some of Flink's: a character is a whole number, and a time has
+    microseconds.
+    """
+    try:
+        return _from_stored(array, data_type)
+    except pa.ArrowInvalid as error:
+        place = _find_refused(array, data_type)
+        raise InvalidArgumentError(
+            f"the column {name!r} has the value {array[place]}, which Flink's type cannot hold "
+            f"({str(error).splitlines()[0]}): edit the value"
+        ) from error
+
+
+def _find_refused(array: pa.Array, data_type: pa.DataType) -> int:
+    """Return the place of the first value that cannot be converted; there must be one."""
+    begin, end = 0, len(array)
+    while end - begin > 1:
+        middle = (begin + end) // 2
+        try:
+            _from_stored(array.slice(begin, middle - begin), data_type)
+        except pa.ArrowInvalid:
+            end = middle
+        else:
+            begin = middle
+    return begin
+
+
 def _from_stored(array: pa.Array, data_type: pa.DataType) -> pa.Array:
     if array.type == data_type:
         return array
@@ -201,6 +234,8 @@ def _from_stored(array: pa.Array, data_type: pa.DataType) -> pa.Array:
         ]
         return pa.StructArray.from_arrays(fields, fields=list(data_type), mask=_null_mask(array))
     if pa.types.is_list(data_type):
+        if len(array.flatten()) < len(array.values):  # a slice, with the items of other rows
+            array = array.take(pa.array(np.arange(len(array))))
         return _replace_items(array, _from_stored(array.values, data_type.value_type))
     if pa.types.is_null(data_type):
         return pa.nulls(len(array))
