@@ -12,7 +12,14 @@ import pytest
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink_savepoints import export_savepoint, import_savepoint
-from statestore.interop.flink_savepoints.types.flink_types import FlinkType, ListType, Scalar
+from statestore.interop.flink_savepoints.types.arrow_types import INSTANT
+from statestore.interop.flink_savepoints.types.flink_types import (
+    EnumType,
+    FlinkType,
+    ListType,
+    RowType,
+    Scalar,
+)
 from statestore.interop.flink_savepoints.types.part_columns import part_columns
 from statestore.store import StateStore
 from tests.interop.flink_savepoints.goldens import Golden
@@ -37,6 +44,43 @@ def test_a_value_that_does_not_fit_is_named(flink_type: FlinkType, value: Any, o
         part.array(batch)
     assert str(batch.column(0)[2]) in str(caught.value)
     assert len(part.array(batch.slice(0, 2))) == 2
+
+
+@pytest.mark.parametrize(
+    ("flink_type", "column", "message"),
+    [
+        (
+            Scalar("Instant"),
+            pa.array([{"second": 1, "nano": 2_000_000_000}], INSTANT),
+            "is 2000000000, but Flink permits 0 to 999999999",
+        ),
+        (
+            Scalar("LocalDateTime"),
+            pa.array([{"second": 1, "nano": -5}], INSTANT),
+            "is -5, but Flink permits 0 to 999999999",
+        ),
+        (
+            Scalar("LocalTime"),
+            pa.array([99_999_999_999_999_999]).cast(pa.time64("ns")),
+            "is 99999999999999999, but Flink permits 0 to 86399999999999",
+        ),
+        (
+            EnumType("Color", ("RED", "GREEN")),
+            pa.array(["RED", "BLUE"]),
+            "no constant 'BLUE'; the constants are RED, GREEN",
+        ),
+        (
+            RowType((Scalar("Long"),)),
+            pa.array([{"row_kind": 9, "f0": 1}], RowType((Scalar("Long"),)).arrow_type()),
+            "row_kind is 9, but Flink permits 0 to 3",
+        ),
+    ],
+)
+def test_a_value_that_flink_could_not_read_is_refused(
+    flink_type: FlinkType, column: pa.Array, message: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        flink_type.write(column)
 
 
 @pytest.mark.slow

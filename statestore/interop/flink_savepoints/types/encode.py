@@ -9,6 +9,7 @@ This module has the functions that several types share.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,7 @@ __all__ = [
     "make_number_writer",
     "matrix_bytes",
     "refuse_nulls",
+    "refuse_outside",
     "write_counted",
     "write_fields",
     "write_numbers",
@@ -58,6 +60,15 @@ def refuse_nulls(array: pa.Array) -> None:
     """Raise InvalidArgumentError if a column has a null that its type cannot represent."""
     if array.null_count:
         raise InvalidArgumentError("a value is null, which Flink's serializer cannot represent")
+
+
+def refuse_outside(numbers: npt.NDArray[Any], least: int, most: int, what: str) -> None:
+    """Raise InvalidArgumentError for a number that Flink could not read back; ``what`` names it."""
+    outside = (numbers < least) | (numbers > most)
+    if bool(outside.any()):
+        raise InvalidArgumentError(
+            f"{what} is {numbers[outside][0]}, but Flink permits {least} to {most}"
+        )
 
 
 def choose_bytes(rows: Rows, yes: bytes, no: bytes) -> pa.Array:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.errors import UnsupportedTypeError
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.java_binary import i32, utf
 from statestore.interop.flink_savepoints.metadata.snapshot_format import BASE, inner_class
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
-from statestore.interop.flink_savepoints.types.encode import write_numbers
+from statestore.interop.flink_savepoints.types.encode import refuse_nulls, write_numbers
 from statestore.interop.flink_savepoints.types.families.base import (
     FlinkType,
     SnapshotReader,
@@ -63,7 +63,15 @@ class EnumType(FlinkType):
         )
 
     def _write(self, array: pa.Array) -> pa.Array:
-        return write_numbers(pc.index_in(array, pa.array(self.constants, pa.string())), ">i4")
+        refuse_nulls(array)
+        places = pc.index_in(array, pa.array(self.constants, pa.string()))
+        if places.null_count:
+            example = array.filter(places.is_null())[0]
+            raise InvalidArgumentError(
+                f"{self.java_name} has no constant {str(example)!r}; the constants are "
+                f"{', '.join(self.constants)}"
+            )
+        return write_numbers(places, ">i4")
 
     def _snapshot(self) -> bytes:
         names = b"".join(map(utf, self.constants))

@@ -20,6 +20,7 @@ from statestore.interop.flink_savepoints.types.encode import (
     find_valid,
     matrix_bytes,
     refuse_nulls,
+    refuse_outside,
     write_where,
 )
 from statestore.interop.flink_savepoints.types.families.base import (
@@ -37,6 +38,7 @@ __all__ = ["RowType"]
 
 _SNAPSHOT_CLASS = inner_class(RUNTIME, "RowSerializer")
 
+_MOST_KIND = 3
 _KIND_BITS = 2
 """The number of bits of a ``RowKind``, which precede the null bits of a row's fields."""
 
@@ -94,7 +96,10 @@ class RowType(FlinkType):
         first = self._first_bit
         bits = np.zeros((len(array), first + len(self.fields)), np.bool_)
         if self.has_kind:
-            row_kind = columns.pop(0).to_numpy(zero_copy_only=False)
+            kinds = columns.pop(0)
+            refuse_nulls(kinds)
+            row_kind = kinds.to_numpy(zero_copy_only=False)
+            refuse_outside(row_kind, 0, _MOST_KIND, "a row_kind")
             bits[:, 0], bits[:, 1] = row_kind & 1 != 0, row_kind & 2 != 0
         parts = []
         for number, (column, field) in enumerate(zip(columns, self.fields, strict=True), first):

@@ -24,7 +24,7 @@ from statestore.interop.flink_savepoints.metadata.snapshot_format import BASE, i
 from statestore.interop.flink_savepoints.types.arrow_types import INSTANT, to_nanos
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, Rows
 from statestore.interop.flink_savepoints.types.byte_slices import Places
-from statestore.interop.flink_savepoints.types.encode import matrix_bytes
+from statestore.interop.flink_savepoints.types.encode import matrix_bytes, refuse_outside
 from statestore.interop.flink_savepoints.types.families.key_hash import KeyHash, plain_hash
 from statestore.interop.flink_savepoints.types.families.scalar_form import ScalarForm, Width
 from statestore.keys.hashing import key_hash
@@ -131,6 +131,7 @@ def _join_columns(*parts: tuple[Any, str]) -> _Bytes:
 def _split_instants(array: pa.Array) -> tuple[Places, Places, Rows]:
     nulls = array.is_null().to_numpy(zero_copy_only=False)
     second, nano = (_to_numbers(part, pa.int64(), 0) for part in array.flatten())
+    refuse_outside(nano[~nulls], 0, _SECOND - 1, "the nanosecond (nano) of a time")
     return second, nano, nulls
 
 
@@ -175,6 +176,7 @@ def _encode_local_dates(array: pa.Array) -> _Bytes:
 def _encode_local_times(array: pa.Array) -> _Bytes:
     nulls = array.is_null().to_numpy(zero_copy_only=False)
     nanos = _to_numbers(array, pa.int64(), 0)
+    refuse_outside(nanos, 0, _DAY * _SECOND - 1, "the nanosecond of a day")
     return _encode_time_of_day(nanos // _SECOND, nanos % _SECOND, nulls)
 
 
