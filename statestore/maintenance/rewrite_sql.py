@@ -30,11 +30,13 @@ from statestore.maintenance.rewrite_groups import GroupSizes, rewrite_groups
 from statestore.parquet.keyed_reader import restored_schema
 from statestore.parquet.keyed_writer import KeyedTarget
 from statestore.restore.duck import copy_slices, duckdb, error_text, is_select, sandbox
+from statestore.rows.column_errors import ColumnErrors
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.equality import leaf_columns
 from statestore.rows.fit_columns import fit_table
 from statestore.rows.key_group_runs import key_groups_of
 from statestore.rows.null_keys import NullKeys
+from statestore.rows.rounded_floats import refuse_rounded
 from statestore.storage import Storage
 from statestore.storage.temporary import temporary_folder
 
@@ -52,6 +54,7 @@ _LEAST_SQL_BYTES = 256 * 2**20
 _LEAST_COPYING_BYTES = 64 * 2**20
 _COLUMN_BYTES = 2**20
 """DuckDB holds several blocks of each column while it writes a table."""
+_EXACTLY = "compute it in the query from exact numbers, such as BIGINT or DECIMAL, without a float"
 
 
 def rewrite_by_sql(
@@ -156,8 +159,10 @@ class _Result:
         _refuse_other_columns(answer.schema, self.state)
         nulls = NullKeys(self.state)
         schema = restored_schema(self.state.schema)
+        first_row = 0
         for batch in answer:
-            rows = _fit_columns(batch, self.state)
+            rows = _fit_columns(batch, self.state, first_row)
+            first_row += len(batch)
             if nulls.add(rows):
                 continue
             groups = pa.array(key_groups_of(rows, self.state), pa.int32())
@@ -173,15 +178,28 @@ def _refuse_other_columns(schema: pa.Schema, state: KeyedState) -> None:
         )
 
 
-def _fit_columns(batch: pa.RecordBatch, state: KeyedState) -> pa.RecordBatch:
-    """Convert rows of the result to the state's columns."""
-    subject = f"the result for {state}"
+def _fit_columns(batch: pa.RecordBatch, state: KeyedState, first_row: int) -> pa.RecordBatch:
+    """Convert rows of the result to the state's columns; the rows are counted from ``first_row``.
+
+    A float that may have been rounded does not become an integer or a decimal.
+    """
+    subject, answer = f"the result for {state}", pa.Table.from_batches([batch])
+    stored = arrow_schema(state.schema)
     try:
-        table = fit_table(pa.Table.from_batches([batch]), state.schema, subject, nearest=False)
+        table = fit_table(answer, state.schema, subject, nearest=False, first_row=first_row)
     except InvalidArgumentError as error:
         raise SchemaMismatchError(
             f"{state} has the columns ({state.schema}), but the result cannot be stored in "
             f"them: {error}; cast it in the query"
         ) from error
+    errors = ColumnErrors(subject)
+    for field in stored:
+        with errors.collected():
+            column = answer.column(field.name)
+            refuse_rounded(column, field, subject, _EXACTLY, first_row=first_row)
+    try:
+        errors.raise_all()
+    except InvalidArgumentError as error:
+        raise SchemaMismatchError(str(error)) from error
     [rows] = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
     return rows

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError
-from statestore.keys.arrow_type_names import arrow_type_text
 from statestore.rows.column_errors import ColumnErrors
 from statestore.rows.fit_columns import fit_column
 from statestore.rows.lossless_cast import is_list
-from statestore.rows.python_values import ROWS, column_of, guess_column
+from statestore.rows.python_values import ROWS, column_of, guess_column, row_place
+from statestore.rows.rounded_floats import EXACT_END, refuse_rounded, rounded_error
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,8 +35,10 @@ __all__ = [
 ]
 
 
-_EXACT_END = {pa.float64(): 2**53, pa.float32(): 2**24, pa.float16(): 2**11}
-"""The smallest integer to which each type rounds another integer, the next one."""
+_ADVICE = (
+    'give the column an integer type, for example "int64[pyarrow]", or take the frame from '
+    "to_pandas() of the restored state"
+)
 
 
 def is_pandas(rows: Any) -> bool:
@@ -146,7 +148,7 @@ def _from_pandas(value: Any, data_type: pa.DataType) -> Any:
     if value != value:
         return None
     is_exact = types.is_integer(data_type) or types.is_decimal(data_type)
-    if is_exact and abs(float(value)) >= _EXACT_END[_float_type(value)]:
+    if is_exact and abs(float(value)) >= EXACT_END[_float_type(value)]:
         raise _RoundedError(value)
     return value
 
@@ -222,37 +224,19 @@ def series_as_stored(
             try:
                 values[row] = _from_pandas(value, data_type)
             except _RoundedError as error:
-                raise _rounded(row, error.value, _float_type(error.value), field, subject) from None
+                float_type, place = _float_type(error.value), row_place(row)
+                raise rounded_error(
+                    place, error.value, float_type, field, subject, _ADVICE
+                ) from None
         return pa.chunked_array(
             [column_of(values, data_type, name=name, subject=subject)], data_type
         )
     column = column_of_series(series, name, subject)
     if isinstance(column, pa.Array):
         column = pa.chunked_array([column])
-    if pa.types.is_floating(column.type) and not has_nan:
-        if isinstance(series.dtype, np.dtype):
-            column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
-        _refuse_rounded(column, field, subject)
+    if pa.types.is_floating(column.type) and not has_nan and isinstance(series.dtype, np.dtype):
+        column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+    refuse_rounded(column, field, subject, _ADVICE)
     if column.null_count == len(column):
         return pa.chunked_array([pa.nulls(len(column), data_type)])
     return fit_column(column, data_type, name=name, subject=subject, nearest=nearest)
-
-
-def _refuse_rounded(column: pa.ChunkedArray, field: pa.Field, subject: str) -> None:
-    """Refuse floats so large that they may have been another integer."""
-    end = pa.scalar(float(_EXACT_END[column.type]), column.type)
-    index = pc.index(pc.greater_equal(pc.abs(column), end), True).as_py()
-    if index >= 0:
-        raise _rounded(index, column[index].as_py(), column.type, field, subject)
-
-
-def _rounded(
-    row: int, value: float, float_type: pa.DataType, field: pa.Field, subject: str
-) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"row {row} of {subject} has {float(value)!r} in the column {field.name!r} of type "
-        f"{arrow_type_text(field.type)}: the value is a {arrow_type_text(float_type)}, which "
-        f"cannot represent every integer above {_EXACT_END[float_type]} and may have been rounded; "
-        'give the column an integer type, for example "int64[pyarrow]", or take the frame from '
-        "to_pandas() of the restored state"
-    )

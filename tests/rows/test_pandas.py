@@ -109,6 +109,11 @@ def test_an_equal_value_of_another_type_is_accepted(
         (pd.Series([{"a": -(2.0**53)}]), pa.struct([("a", pa.int64())]), "row 0 .*rounded"),
         (pd.Series([[("x", 2.0**53)]]), pa.map_(pa.string(), pa.int64()), "row 0 .*rounded"),
         (pd.Series([[np.float32(2.0**24)]]), pa.list_(pa.int32()), "row 0 .*float.*rounded"),
+        (
+            pd.Series([[1.0], [2.0**60]], dtype=pd.ArrowDtype(pa.list_(pa.float64()))),
+            pa.list_(pa.int64()),
+            "row 1 .*double.*rounded",
+        ),
         (pd.Series([1e20]), pa.decimal128(38, 0), "row 0 .*1e.20"),
         (pd.Series([1.5]), pa.int64(), r"1\.5 .*'v'.*long"),
         (pd.Series([300]), pa.int8(), "300 .*'v'.*byte"),
