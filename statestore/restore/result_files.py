@@ -31,11 +31,22 @@ def write_result(answer: pa.RecordBatchReader, form: str, to: Path | IO[bytes], 
     the file is invalid, or for a result that the format cannot have; StorageError if the file
     cannot be written.
     """
+    _refuse_equal_names(answer.schema.names, form)
     rows = pa.RecordBatchReader.from_batches(answer.schema, _limited(answer, limit))
     if not isinstance(to, Path):
         return _WRITERS[form](rows, to)
     with output_file(to, replace=False) as file:
         return _WRITERS[form](rows, file)
+
+
+def _refuse_equal_names(names: list[str], form: str) -> None:
+    """Refuse equal names of columns, except for CSV: readers find columns by their names."""
+    repeated = next((name for index, name in enumerate(names) if name in names[:index]), None)
+    if form != "csv" and repeated is not None:
+        raise InvalidArgumentError(
+            f"two columns of the result have the name {repeated!r}, and readers of {form} need "
+            "different names: rename one with AS"
+        )
 
 
 def _limited(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
@@ -86,11 +97,6 @@ def _csv_field(value: str | None) -> str:
 def _write_json(answer: pa.RecordBatchReader, file: IO[bytes]) -> int:
     """Write a list with an object for each row."""
     names = answer.schema.names
-    if len({*names}) < len(names):
-        raise InvalidArgumentError(
-            "two columns of the result have the same name, and a JSON object can have only one: "
-            "rename one with AS"
-        )
     count = 0
     file.write(b"[")
     for row in _rows(answer):

@@ -176,8 +176,12 @@ def test_a_failed_query_leaves_no_file(run: Run, fraud: Path) -> None:
     sql = "SELECT error('stop') FROM per_country"
     done = run("query", sql, "--to", "rows.json", "--store", fraud)
     assert done.exit_code != 0
-    twice = run("query", "SELECT 1 AS a, 2 AS a", "--to", "rows.json", "--store", fraud)
-    assert "two columns of the result have the same name" in twice.stderr
+    for form in ("json", "parquet", "arrow"):
+        file = f"rows.{form}"
+        twice = run("query", "SELECT 1 AS a, 2 AS a", "--to", file, "--store", fraud)
+        assert twice.exit_code
+        assert "two columns of the result have the name 'a'" in twice.stderr
+        assert not Path(file).exists()
     assert [path for path in Path().iterdir() if "rows" in path.name] == []
 
 
