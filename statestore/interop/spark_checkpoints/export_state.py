@@ -115,7 +115,9 @@ def export_checkpoint(
         CommitConflictError: if another export to the location is running or did not finish.
         MissingDependencyError: if the state needs Spark's rewriter, and this Spark has none.
         UnsupportedTypeError: for rows that are kept as bytes and differ from the imported rows, and
-            for changed variables of a store that cannot be rebuilt.
+            for changed variables of a store that cannot be rebuilt. Also for changed states of one
+            operator that do not fit each other: the two stores of a side of a join, and the bytes
+            and the variables of a transformWithState.
         CorruptionError: if Spark reads back something else; the location stays unusable.
         StateStoreError: as ``store.restore``, or if the location cannot be written.
     """

@@ -15,6 +15,10 @@ from pyspark.sql import DataFrame
 from statestore.errors import UnsupportedTypeError
 from statestore.format.rescale_proof import RowSet
 from statestore.interop.spark_checkpoints.columns import StoreColumns
+from statestore.interop.spark_checkpoints.dependent_stores import (
+    refuse_changed_bytes,
+    refuse_uneven_joins,
+)
 from statestore.interop.spark_checkpoints.families import FAMILY, FamilyColumns
 from statestore.interop.spark_checkpoints.import_record import ImportedStore, QueryRecord
 from statestore.interop.spark_checkpoints.observed_state import digest_state, observe_state
@@ -85,9 +89,10 @@ def select_stores(
 
     Raises:
         UnsupportedTypeError: for a store that cannot be written for the provider, for bytes that
-            differ from the imported bytes, and for changed variables if the store cannot be
-            rebuilt.
+            differ from the imported bytes, for changed variables if the store cannot be rebuilt,
+            and for changed states that do not fit each other.
     """
+    refuse_uneven_joins(restored, record)
     return tuple(
         _select_store(restored, record, store, provider)
         for store in record.stores
@@ -170,6 +175,7 @@ def _find_changed_variables(
     if not changed:
         return ()
     what = f"state {changed[0]!r} of operator {store.uid!r} was changed since its import, and"
+    refuse_changed_bytes((store, families), variables)
     encoding = record.settings[ENCODING]
     if encoding != "unsaferow":
         raise UnsupportedTypeError(

@@ -323,6 +323,7 @@ def test_spark_continues_with_changed_variables(spark: SparkSession, tmp_path: P
         )
         checkpoint.carry_rest()
     moves.give("at-3", 3)
+    refuses_deleted_bytes(moves, plain)
 
     (source / "00001.json").write_text("\n".join(map(event_of, (edited, purged, plain, shortened))))
     changed, unchanged = told(moves, "at-3"), told(moves, "spark")
@@ -341,6 +342,13 @@ def test_spark_continues_with_changed_variables(spark: SparkSession, tmp_path: P
         ]
     )
     assert changed[plain, "events"] == unchanged[plain, "events"]
+
+
+def refuses_deleted_bytes(moves: Moves, key: str) -> None:
+    """Assert that a key cannot be deleted from the bytes alone, which are read-only."""
+    moves.store.maintenance.edit(UID, "default", delete=[key])
+    with pytest.raises(UnsupportedTypeError, match=rf"'default'.*lacks the key .*{key}.*read-only"):
+        moves.give("refused", 3)
 
 
 def told(moves: Moves, where: str) -> dict[tuple[str, str], str]:

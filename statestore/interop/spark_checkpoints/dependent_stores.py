@@ -1,0 +1,134 @@
+"""Refuse states that were changed and no longer fit another state of the same operator.
+
+Two kinds of Spark's operators keep the same facts twice:
+
+- A side of a stream-stream join has a store of numbered rows, and a store with the number of rows
+  of each key. Spark reads as many rows as the number says, by their numbers.
+- The store of a transformWithState has all families as bytes, and each variable is a state too. If
+  a variable was changed, the store is rebuilt from the variables, and the bytes are not used.
+
+An edit of one of the two would make Spark fail, lose rows, or ignore the edit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from operator import and_
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from statestore.display import counted
+from statestore.errors import UnsupportedTypeError
+from statestore.interop.spark_checkpoints.columns import StoreColumns
+from statestore.interop.spark_checkpoints.import_record import ImportedStore, QueryRecord
+from statestore.interop.spark_checkpoints.operators import JOIN
+from statestore.interop.spark_checkpoints.parts import PartForm
+from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
+from statestore.spark.hashing import column_of
+
+__all__ = ["refuse_changed_bytes", "refuse_uneven_joins"]
+
+_ROWS, _COUNTS = "keyWithIndexToValue", "keyToNumValues"
+Part = tuple[ImportedStore, RestoredKeyedState]
+
+
+def refuse_uneven_joins(restored: RestoredCheckpoint, record: QueryRecord) -> None:
+    """Raise UnsupportedTypeError if the two stores of a join's side do not fit each other.
+
+    Only sides that were changed since the import are read. A side of a join whose rows are kept as
+    bytes cannot be changed.
+    """
+    for rows, counts in _changed_sides(restored, record):
+        for wrong in _uneven_keys(rows, counts).limit(1).collect():
+            key = dict(zip(rows[0].columns.key_columns, wrong, strict=False))
+            raise UnsupportedTypeError(
+                f"states {rows[0].state!r} and {counts[0].state!r} of operator {rows[0].uid!r} "
+                f"were changed since their import, and do not fit each other: the key {key} has "
+                f"{counted(wrong.found or 0, 'row')}, and {wrong.stored or 0} in the second state. "
+                "Number the rows of a key from 0 without gaps, and put how many they are into the "
+                "second state, or export a checkpoint in which both states are unchanged"
+            )
+
+
+def refuse_changed_bytes(families: Part, variables: Sequence[Part]) -> None:
+    """Raise UnsupportedTypeError if the bytes lack a key of a variable, and so were changed alone.
+
+    ``variables`` are all variables of the store, of which one was changed. A purge removes a key
+    from the bytes and from all variables.
+    """
+    store, bytes_state = families
+    if bytes_state.contents() == store.contents:
+        return
+    known = _with_keys(families, "b")
+    pairs = [(f"v{place}", f"b{place}") for place in range(len(known.columns))]
+    for part, state in variables:
+        unknown = _with_keys((part, state), "v").join(known, _equal(pairs), "left_anti")
+        for row in unknown.limit(1).collect():
+            key = dict(zip(part.columns.key_columns, row, strict=True))
+            raise UnsupportedTypeError(
+                f"state {store.state!r} of operator {store.uid!r} was changed since its import, "
+                f"and lacks the key {key} of state {part.state!r}. It is read-only, and rebuilt "
+                "from the states of the variables: change or purge the key in them. Export a "
+                "checkpoint in which the state is unchanged"
+            )
+
+
+def _changed_sides(
+    restored: RestoredCheckpoint, record: QueryRecord
+) -> Iterator[tuple[Part, Part]]:
+    joins: dict[int, dict[str, ImportedStore]] = {}
+    for store in record.stores:
+        if store.operator_name == JOIN and store.form is PartForm.STORE and store.columns.is_typed:
+            joins.setdefault(store.operator, {})[store.store] = store
+    for stores in joins.values():
+        for side in ("left", "right"):
+            parts = [
+                (store, restored.keyed(store.uid, store.state)) for store in _side(stores, side)
+            ]
+            if any(state.contents() != store.contents for store, state in parts):
+                rows, counts = parts
+                yield rows, counts
+
+
+def _side(stores: Mapping[str, ImportedStore], side: str) -> list[ImportedStore]:
+    names = (f"{side}-{_ROWS}", f"{side}-{_COUNTS}")
+    return [stores[name] for name in names] if set(names) <= stores.keys() else []
+
+
+def _uneven_keys(rows: Part, counts: Part) -> DataFrame:
+    """Return the keys whose rows do not have the stored number, or are not numbered from 0."""
+    (index,) = rows[0].columns.entry_columns
+    assert isinstance(counts[0].columns, StoreColumns)
+    number = counts[0].columns.state_schema.names[-1]
+    numbered = _with_keys(rows, "r", column_of(index).alias("index"))
+    found = numbered.groupBy(*(name for name in numbered.columns if name != "index")).agg(
+        F.count("*").alias("found"), F.min("index").alias("first"), F.max("index").alias("last")
+    )
+    stored = _with_keys(counts, "c", column_of(number).alias("stored"))
+    pairs = [(f"r{place}", f"c{place}") for place in range(len(counts[0].columns.key_columns))]
+    rows_of_key, number_of_key = (F.coalesce(name, F.lit(0)) for name in ("found", "stored"))
+    is_even = (
+        (rows_of_key == number_of_key)
+        & (F.coalesce("first", F.lit(0)) == 0)
+        & (F.coalesce("last", F.lit(-1)) == number_of_key - 1)
+    )
+    keys = [F.coalesce(*pair).alias(f"k{place}") for place, pair in enumerate(pairs)]
+    both = found.join(stored, _equal(pairs), "full_outer")
+    return both.where(~is_even).select(*keys, "found", "stored")
+
+
+def _with_keys(part: Part, prefix: str, *others: Column) -> DataFrame:
+    """Return the key columns of a state, as ``prefix`` with a number, and other columns."""
+    store, state = part
+    keys = (
+        column_of(name).alias(f"{prefix}{place}")
+        for place, name in enumerate(store.columns.key_columns)
+    )
+    return state.to_spark().select(*keys, *others)
+
+
+def _equal(pairs: Sequence[tuple[str, str]]) -> Column:
+    """Return whether all pairs of columns are equal; null equals null."""
+    return reduce(and_, (F.col(one).eqNullSafe(F.col(other)) for one, other in pairs))
