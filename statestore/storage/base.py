@@ -176,6 +176,10 @@ def report_os_errors(action: str, where: object) -> Iterator[None]:
         raise StorageError(f"cannot {action} {where}: {error}") from error
     except PermissionError as error:
         raise StorageError(f"cannot {action} {where}: permission denied") from error
+    except NotADirectoryError as error:
+        raise StorageError(
+            f"cannot {action} {where}: a part of the path is a file, not a folder; check the path"
+        ) from error
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise StorageError(f"cannot {action} {where}: the disk is full") from error
