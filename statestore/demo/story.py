@@ -141,14 +141,14 @@ def run(
     with Teller(output) as teller, ExitStack() as until_the_end:
         with teller.step("reading the flights"):
             flights = read_flights()
-        with teller.step("starting Spark"):
-            spark = spark_session(app_name="statestore-demo")
         if "://" in place:
             place = _fresh_prefix(place.rstrip("/"), storage_options, teller)
             directory = Path(until_the_end.enter_context(tempfile.TemporaryDirectory()))
         else:
             directory = _fresh_folder(Path(place), teller).resolve()
             place = str(directory)
+        with teller.step("starting Spark"):
+            spark = spark_session(app_name="statestore-demo")
         with teller.step("writing the flights as 12 partitions"):
             log = write_log(flights, directory / "flights", flights_per_month)
         demo = Demo(teller, spark, place, storage_options, log)
