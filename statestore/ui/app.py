@@ -152,7 +152,13 @@ def application(
         Middleware(_OwnPagesOnly),
         *([Middleware(_WithToken, token=token)] if token else []),
     ]
-    app = Starlette(routes=routes, middleware=middleware)
+
+    def no_page(request: Request, error: Exception) -> Response:
+        problem = f"there is no page {request.url.path}; choose one in the menu"
+        view = PageView("Not found", "error.html", {"problem": problem})
+        return HTMLResponse(render(view, store.url), 404)
+
+    app = Starlette(routes=routes, middleware=middleware, exception_handlers={404: no_page})
     app.state.queries = queries
     return app
 

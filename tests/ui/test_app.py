@@ -103,6 +103,7 @@ def test_with_a_token_each_request_needs_it(pages: Pages, store: StateStore) -> 
         ("/?axis=x", 400, "the axis can be checkpoints or time"),
         ("/checkpoint/1/rescale?ms=-1", 400, "must be at least 0"),
         ("/checkpoint/1/rows?operator=totals&state=total&rows=0", 400, "between 1 and 1,000"),
+        ("/checkpoints", 404, "there is no page /checkpoints"),
     ],
 )
 def test_a_missing_object_is_named(
