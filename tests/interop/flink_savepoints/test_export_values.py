@@ -17,6 +17,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     EnumType,
     FlinkType,
     ListType,
+    MapType,
     RowType,
     Scalar,
 )
@@ -73,6 +74,13 @@ def test_a_value_that_does_not_fit_is_named(flink_type: FlinkType, value: Any, o
             RowType((Scalar("Long"),)),
             pa.array([{"row_kind": 9, "f0": 1}], RowType((Scalar("Long"),)).arrow_type()),
             "row_kind is 9, but Flink permits 0 to 3",
+        ),
+        (
+            MapType(Scalar("String"), Scalar("Long")),
+            pa.array(
+                [[("a", 1)], [("a", 2), ("b", 3), ("a", 4)]], pa.map_(pa.string(), pa.int64())
+            ),
+            r"the map \[\('a', 2\), .* has a key twice",
         ),
     ],
 )

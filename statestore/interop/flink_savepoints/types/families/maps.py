@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 
-from statestore.errors import UnsupportedTypeError
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.java_binary import i32, utf
 from statestore.interop.flink_savepoints.metadata.java_objects import read_java_object
 from statestore.interop.flink_savepoints.metadata.snapshot_format import (
@@ -80,7 +81,23 @@ class MapType(FlinkType):
 
     def _write(self, array: pa.Array) -> pa.Array:
         refuse_nulls(array)
-        return write_counted(array, self._entry.write(flatten_entries(array)))
+        entries = flatten_entries(array)
+        self._refuse_repeated_keys(array, entries.field("f0"))
+        return write_counted(array, self._entry.write(entries))
+
+    def _refuse_repeated_keys(self, array: pa.Array, keys: pa.Array) -> None:
+        """Refuse a map that has a key twice, because Flink would keep only its last value."""
+        maps = np.repeat(np.arange(len(array)), np.diff(array.offsets))
+        key_type = NullableType(self.key) if self.form == "NullAwareMap" else self.key
+        pairs = pa.table([pa.array(maps), key_type.write(keys)], ["map", "key"])
+        counts = pairs.group_by(["map", "key"]).aggregate([([], "count_all")])
+        if counts.num_rows < len(keys):
+            (place,) = np.flatnonzero(np.asarray(counts["count_all"]) > 1)[:1]
+            repeated = array[counts["map"][int(place)].as_py()]
+            raise InvalidArgumentError(
+                f"the map {repeated.as_py()!r:.200} has a key twice, of which Flink would keep "
+                "only the last value"
+            )
 
     def _key_hash(self) -> KeyHash | None:
         parts = nested_hashes((self.key, self.value))
