@@ -6,6 +6,7 @@ the exit code of its class. Any other error is a bug and keeps its traceback.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -224,7 +225,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if hasattr(sys.stdout, "reconfigure"):
         # A character that the terminal's encoding lacks is printed as an escape, without an error.
         sys.stdout.reconfigure(errors="backslashreplace")
+    logging.getLogger().addFilter(_is_not_of_py4j)
     return int(cli.main(argv, prog_name="statestore", standalone_mode=False))
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Return False for what Py4J logs if a call of Spark fails or is interrupted by Ctrl-C.
+
+    That is a traceback on stderr. Py4J also raises the exception, which the command reports.
+    """
+    return record.module != "java_gateway"
 
 
 def _guarded(run: Any) -> int:

@@ -29,7 +29,14 @@ from statestore.maintenance.rewrite import Rewritten, sort_memory_bytes
 from statestore.maintenance.rewrite_groups import GroupSizes, rewrite_groups
 from statestore.parquet.keyed_reader import restored_schema
 from statestore.parquet.keyed_writer import KeyedTarget
-from statestore.restore.duck import copy_slices, duckdb, error_text, is_select, sandbox
+from statestore.restore.duck import (
+    copy_slices,
+    duckdb,
+    error_text,
+    interruptible,
+    is_select,
+    sandbox,
+)
 from statestore.rows.column_errors import ColumnErrors
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.equality import leaf_columns
@@ -86,7 +93,9 @@ def rewrite_by_sql(
                 _load(connection, storage, entry, before)
             with closing(_open_database(library, folder, running)) as connection:
                 sandbox(connection)
-                connection.execute(f"CREATE TABLE {_ANSWER} AS {sql.rstrip().rstrip(';')}")
+                create = f"CREATE TABLE {_ANSWER} AS {sql.rstrip().rstrip(';')}"
+                with interruptible(connection) as run:
+                    run(lambda: connection.execute(create))
             with closing(_open_database(library, folder, copying)) as connection:
                 sandbox(connection)
                 result = _Result(connection, entry.state)

@@ -11,10 +11,12 @@ from __future__ import annotations
 import importlib
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from itertools import pairwise
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -28,11 +30,14 @@ __all__ = [
     "duckdb",
     "error_place",
     "error_text",
+    "interruptible",
     "is_select",
     "quote_identifier",
     "sandbox",
     "with_arrow_types",
 ]
+
+T = TypeVar("T")
 
 _POLL_SECONDS = 0.05
 _SETTINGS = (
@@ -225,6 +230,29 @@ def _is_sliced(array: pa.Array) -> bool:
 def _copy_array(array: pa.Array) -> pa.Array:
     """Return a copy of the array in its own memory: concatenation copies in Arrow."""
     return pa.concat_arrays([array, array.slice(0, 0)])
+
+
+@contextmanager
+def interruptible(connection: Any) -> Iterator[Callable[[Callable[[], T]], T]]:
+    """Yield a function that runs one step of a connection, which Ctrl-C then stops at once.
+
+    The step runs in another thread, because Python handles Ctrl-C only after DuckDB returns to the
+    main thread. The exception that ends the wait, such as KeyboardInterrupt, is raised when the
+    step has ended.
+    """
+    with ThreadPoolExecutor(1) as pool:
+
+        def run(step: Callable[[], T]) -> T:
+            result = pool.submit(step)
+            try:
+                return result.result()
+            finally:
+                while not result.done():
+                    # DuckDB ignores an interrupt that arrives between two of its steps.
+                    connection.interrupt()
+                    wait([result], _POLL_SECONDS)
+
+        yield run
 
 
 class QueryWatch:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -317,8 +317,21 @@ def test_a_query_has_limits(run: Run, fraud: Path) -> None:
         assert run("query", "SELECT 1", *wrong, "--store", fraud).exit_code == 2
 
 
+STATE = ("--operator", "totals-by-user", "--state", "totals")
+NEW_STATE = ("--operator", "totals-by-user", "--state", "new", "--key", "k")
+
+
 @pytest.mark.slow
-def test_ctrl_c_ends_a_query(fraud: Path) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("query", ENDLESS),
+        ("edit", *STATE, "--sql", ENDLESS),
+        ("bootstrap", "--sql", f"SELECT 1 AS k, ({ENDLESS}) AS v", *NEW_STATE),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_ctrl_c_ends_a_query(damaged: Path, arguments: Sequence[str]) -> None:
     """The signal arrives while DuckDB runs in its own thread."""
     command = (
         "import os, signal, threading; from statestore.cli.main import main\n"
@@ -332,14 +345,16 @@ def test_ctrl_c_ends_a_query(fraud: Path) -> None:
         "raise SystemExit(main())"
     )
     done = subprocess.run(
-        [sys.executable, "-c", command, "query", ENDLESS, "--store", fraud],
+        [sys.executable, "-c", command, *arguments, "--store", damaged],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    assert (done.returncode, done.stderr.strip()) == (130, "interrupted")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (130, "interrupted")
+    assert "Traceback" not in done.stderr
+    assert StateStore.open(str(damaged)).checkpoints() == (1, 2)
 
 
 def test_values_of_every_type_are_printed(run: Run, fraud: Path) -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -362,3 +366,25 @@ def test_what_is_wrong_with_a_new_query_is_said(
     assert done.exit_code in (2, 12)
     assert message in done.stderr
     assert not Path("new").exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seconds", [0.0, 2.0, 5.0])
+def test_ctrl_c_ends_a_command_that_runs_spark(tmp_path: Path, seconds: float) -> None:
+    """Neither Spark's own handler nor Py4J adds a traceback, from the start of the JVM on."""
+    location = Path(__file__).parent.parent / "golden" / "spark_real_time" / "aggregation"
+    command = (sys.executable, "-m", "statestore", "spark", "import", str(location))
+    with subprocess.Popen(
+        [*command, "--store", str(tmp_path / "store")],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        assert process.stderr is not None
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while not children.read_text():
+            time.sleep(0.1)
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
+        errors = process.stderr.read()
+    assert (process.returncode, errors.strip()) == (130, "interrupted")

@@ -10,7 +10,13 @@ import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
 from statestore.interop.tables.source_table import SourceTable, convert_text
-from statestore.restore.duck import duckdb, error_text, is_select, with_arrow_types
+from statestore.restore.duck import (
+    duckdb,
+    error_text,
+    interruptible,
+    is_select,
+    with_arrow_types,
+)
 
 __all__ = ["open_query"]
 
@@ -37,8 +43,14 @@ def open_query(sql: str, *, types: Mapping[str, str] | None = None) -> SourceTab
     library = duckdb()
 
     def read() -> Iterator[pa.RecordBatch]:
-        with _running(sql), closing(library.connect()) as connection:
-            yield from _result(library, connection, sql).to_arrow_reader(_BATCH_ROWS)
+        with (
+            _running(sql),
+            closing(library.connect()) as connection,
+            interruptible(connection) as run,
+        ):
+            rows = run(lambda: _result(library, connection, sql).to_arrow_reader(_BATCH_ROWS))
+            while (batch := run(lambda: next(rows, None))) is not None:
+                yield batch
 
     with _running(sql), closing(library.connect()) as connection:
         schema = _result(library, connection, sql).limit(0).to_arrow_table().schema
