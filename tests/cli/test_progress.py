@@ -35,6 +35,14 @@ def test_restore_and_compact_draw_a_bar_on_a_terminal(
     assert "compacted checkpoint 2" in capsys.readouterr().out
 
 
+def test_a_query_draws_a_bar_on_a_terminal_unless_its_rows_appear_there(tmp_path: Path) -> None:
+    url = changed(tmp_path / "store")
+    for arguments in ([], ["--to", str(tmp_path / "rows.csv")], ["--format", "csv"]):
+        with terminal() as drawn:
+            assert main(["query", "SELECT * FROM s", *arguments, "--store", url]) == 0
+        assert ("running the query" in drawn[0]) == (arguments != ["--format", "csv"])
+
+
 def test_a_bar_for_zero_files_is_drawn() -> None:
     """A checkpoint can have no files."""
     with terminal() as drawn, progress_bar("verifying") as bar:

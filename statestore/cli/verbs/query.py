@@ -19,7 +19,7 @@ from statestore.cli.checkpoints import rows_explanation, rows_text, write_left_o
 from statestore.cli.command import Invocation, Verb, checkpoint_option, pass_invocation
 from statestore.cli.documents import Column
 from statestore.cli.drawing import count, counted
-from statestore.cli.output import Output, Page, value_text, write_rows
+from statestore.cli.output import Output, Page, progress_bar, value_text, write_rows
 from statestore.durations import milliseconds_of
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
@@ -142,7 +142,10 @@ def query_states(
         )
         return Output(result, write_written)
 
-    return interruptible(answer_query)
+    if to is None and form != _TABLE:  # its rows appear meanwhile, perhaps on the same terminal
+        return interruptible(answer_query)
+    with progress_bar("running the query"):
+        return interruptible(answer_query)
 
 
 def _format_of(to: str | None) -> str:
