@@ -431,6 +431,7 @@ class StoreMaintenance:
         update: RowUpdate | None = None,
         rows: Any = None,
         sql: str | None = None,
+        allow_empty: bool = True,
         checkpoint: int | str = "latest",
         dry_run: bool = False,
     ) -> EditedState:
@@ -449,6 +450,7 @@ class StoreMaintenance:
                 their values.
             rows: all rows of the state, as a DataFrame, an Arrow table, or a list of dictionaries.
             sql: a SELECT over the table ``state``, which DuckDB runs.
+            allow_empty: whether the result of ``sql`` may be empty, which removes all rows.
             checkpoint: as in :meth:`savepoint`.
             dry_run: reports what would be changed, and changes nothing.
 
@@ -459,13 +461,20 @@ class StoreMaintenance:
             StateNotFoundError: if the state does not exist.
             InvalidArgumentError, SchemaMismatchError, NullKeyError or DuplicateKeyError: for rows
                 that a snapshot would refuse. InvalidArgumentError also if ``update`` names a key
-                without a row.
+                without a row, or one that is deleted.
             MissingDependencyError: without DuckDB.
             CorruptionError: if a file is damaged.
             CommitConflictError: if another writer commits first.
             StorageError: if the store cannot be read or written.
         """
-        wanted = Edit(delete=tuple(delete), put=tuple(put), update=update, rows=rows, sql=sql)
+        wanted = Edit(
+            delete=tuple(delete),
+            put=tuple(put),
+            update=update,
+            rows=rows,
+            sql=sql,
+            allow_empty=allow_empty,
+        )
         return edit_command.edit(
             self._store.deriver(), operator, state, wanted, checkpoint=checkpoint, dry_run=dry_run
         )

@@ -29,6 +29,7 @@ from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.schema import same_columns
 from statestore.format.slices import reads_of
+from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
 from statestore.layers.intact_key_groups import group_digests
@@ -62,7 +63,8 @@ _MOST_MISSING = 5
 class Edit:
     """The requested edit: changes of single keys, or all rows, or an SQL expression.
 
-    Of single keys, rows are deleted, put, or updated in some columns.
+    Of single keys, rows are deleted, put, or updated in some columns. An SQL expression may remove
+    all rows only with ``allow_empty``.
     """
 
     delete: Sequence[Any] = ()
@@ -70,6 +72,7 @@ class Edit:
     update: RowUpdate | None = None
     rows: Any = None
     sql: str | None = None
+    allow_empty: bool = True
 
     def __post_init__(self) -> None:
         """Refuse an empty edit, and a combination of kinds."""
@@ -218,6 +221,7 @@ def _changes_of_keys(
     changes = changes_of(state, deletes.stored, wanted.put)
     if wanted.update is None:
         return changes
+    _refuse_deleted_and_updated(state, wanted.delete, wanted.update.keys)
     updated = changes_of(state, (), updated_rows(storage, entry, wanted.update))
     for group in {*changes.put}.intersection(updated.put):
         identities = [rows.put[group].select(state.identity) for rows in (changes, updated)]
@@ -230,6 +234,23 @@ def _changes_of_keys(
         for group in {*changes.put, *updated.put}
     }
     return EditChanges(changes.deleted, together)
+
+
+def _refuse_deleted_and_updated(
+    state: KeyedState, deleted: Sequence[Any], updated: Sequence[Any]
+) -> None:
+    """Refuse a key in both lists: it is unclear what remains of its other rows."""
+    if not deleted or not updated:
+        return
+    sides = [
+        pa.Table.from_batches([key_batch(state, key) for key in keys])
+        for keys in (deleted, updated)
+    ]
+    for place in matching_positions(*sides)[0][:1].tolist():
+        raise InvalidArgumentError(
+            f"an edit of {state} deletes the key {deleted[place]!r:.200} and updates its rows; "
+            "do one of these"
+        )
 
 
 def _deletes(storage: Storage, entry: KeyedEntry, keys: Sequence[Any]) -> _Deletes:
@@ -261,7 +282,14 @@ def _apply_edit(
     if changes is not None:
         return _result_of(rewrite(storage, entry, changes, target), target)
     if wanted.sql is not None:
-        return _result_of(rewrite_by_sql(storage, entry, wanted.sql, target), target)
+        done = rewrite_by_sql(storage, entry, wanted.sql, target)
+        if target is not None and done.removed and not done.rows and not wanted.allow_empty:
+            raise InvalidArgumentError(
+                f"the result of the query is empty, so the edit would remove all "
+                f"{done.removed:,} rows of {entry.state}; confirm that with --yes "
+                "(allow_empty=True), or correct the query"
+            )
+        return _result_of(done, target)
     handles, count = _write_rows(entry, wanted.rows, target, owners)
     changed = replace(entry, handles=handles, layers=())
     if entry.layers:  # no table version has these files

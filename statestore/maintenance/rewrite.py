@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from statestore.errors import InvalidArgumentError
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.layers import MARK, are_changes, live_without, widened_spans
 from statestore.format.manifest import KeyedEntry
@@ -105,6 +106,11 @@ def changes_of(
     nulls = NullKeys(state)
     nulls.add(rows)
     nulls.refuse()
+    if state.ttl is not None and rows.column(state.ttl.column).null_count:
+        raise InvalidArgumentError(
+            f"a row to put in {state} has no value in the TTL column {state.ttl.column!r}; give it "
+            "the time of the last update, or change single columns of stored rows with an update"
+        )
     groups = key_groups_of(rows, state)
     rows = rows.add_column(0, restored_schema(state.schema).field(0), pa.array(groups, pa.int32()))
     changed = {int(group) for group in groups}

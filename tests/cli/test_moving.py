@@ -190,6 +190,11 @@ def test_an_edit_reports_the_changes(run: Run, damaged: Path) -> None:
     assert '"nobody4", …\n' in some.stdout
     sql = run("edit", *TOTALS, "--sql", "SELECT * FROM state LIMIT 7", "--store", damaged)
     assert "199 before, 7 after" in sql.stdout
+    empty = ("edit", *TOTALS, "--sql", "SELECT * FROM state WHERE false", "--store", damaged)
+    refused = run(*empty)
+    assert refused.exit_code == 2
+    assert "remove all 7 rows of state 'totals' of operator 'totals-by-user'" in refused.stderr
+    assert "7 before, 0 after" in run(*empty, "--yes").stdout
 
 
 def test_an_edit_tells_merged_changes_from_deleted_rows(run: Run, tmp_path: Path) -> None:

@@ -274,44 +274,6 @@ def test_an_update_changes_only_what_it_names(tmp_path: Path) -> None:
     assert (again.new_checkpoint_id, again.files) == (None, 0)
 
 
-@pytest.mark.parametrize(
-    ("update", "message"),
-    [
-        (RowUpdate(keys=["nobody"], values={"v": 1}), "no row of the key 'nobody', so there is"),
-        (RowUpdate(keys=["u1"], values={"k": "u2"}), "'k' identifies the rows of"),
-        (RowUpdate(keys=["u1"], values={"w": 2}), "has no column 'w'; its columns are"),
-        (RowUpdate(keys=["u1"], values={"v": 1}, where={"v": 2}), "no row of the key 'u1' with"),
-        (RowUpdate(keys=["u1"], values={"v": "many"}), "'v'"),
-    ],
-)
-def test_an_invalid_update_is_refused(store: StateStore, update: RowUpdate, message: str) -> None:
-    with pytest.raises((InvalidArgumentError, SchemaMismatchError), match=message):
-        store.maintenance.edit("u", "n", update=update)
-    assert store.checkpoints() == (1,)
-
-
-def test_the_keys_of_an_update_are_a_list() -> None:
-    """A text alone would be read as one key for each of its letters."""
-    keys: Any = "u1"
-    with pytest.raises(InvalidArgumentError, match=r"RowUpdate: keys must be of type Sequence"):
-        RowUpdate(keys=keys, values={"v": 1})
-
-
-def test_the_first_wrong_row_to_put_is_named(store: StateStore) -> None:
-    put: Any = [{"k": "u1", "v": 1}, "u2"]
-    with pytest.raises(InvalidArgumentError, match=r"put\[1\] must be of type Mapping.*not str"):
-        store.maintenance.edit("u", "n", put=put)
-
-
-def test_a_row_cannot_be_put_and_updated(store: StateStore) -> None:
-    update = RowUpdate(keys=["u1", "u2"], values={"v": 9})
-    with pytest.raises(InvalidArgumentError, match="puts a row and updates the same row"):
-        store.maintenance.edit("u", "n", put=[{"k": "u2", "v": 3}], update=update)
-    store.maintenance.edit("u", "n", put=[{"k": "u3", "v": 8}], update=update, delete=["u4"])
-    changed = {"u1": 9, "u2": 9, "u3": 8}
-    assert content(store) == {k: v for k, v in (ROWS | changed).items() if k != "u4"}
-
-
 def test_the_examples_are_the_first_changed_rows(store: StateStore) -> None:
     put = [{"k": "u1", "v": 1}, {"k": "u2", "v": -2}, {"k": "new", "v": 5}]
     done = store.maintenance.edit("u", "n", put=put, delete=["u1", "u7"])

@@ -44,8 +44,9 @@ __all__ = ["edit_state"]
         "the same key, namespace and entry columns. Its missing columns become null, which must "
         "be confirmed. "
         "--sql takes a SELECT over the table 'state', whose result becomes the state; it needs "
-        "DuckDB. Rows are checked like those of a snapshot. A job that runs at the same time can "
-        "no longer commit. With --dry-run: the same output, and nothing is written."
+        "DuckDB, and an empty result must be confirmed. Rows are checked like those of a "
+        "snapshot. A job that runs at the same time can no longer commit. With --dry-run: the "
+        "same output, and nothing is written."
     ),
     examples=(
         (
@@ -89,7 +90,11 @@ __all__ = ["edit_state"]
 @click.option("--put", multiple=True, metavar="JSON", help="Add or replace a row; can be repeated.")
 @click.option("--sql", metavar="SELECT", help="Replace the state with the result of this query.")
 @click.option("--dry-run", is_flag=True, help="Report what would change, and write nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask about columns that --put sets to null.")
+@click.option(
+    "--yes",
+    is_flag=True,
+    help="Confirm columns that --put sets to null, and a --sql that removes all rows.",
+)
 @pass_invocation
 def edit_state(
     invocation: Invocation,
@@ -134,6 +139,7 @@ def edit_state(
         put=rows,
         update=update,
         sql=sql,
+        allow_empty=yes,
         checkpoint=checkpoint,
         dry_run=dry_run,
     )
