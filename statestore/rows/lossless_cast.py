@@ -12,7 +12,7 @@ Scalars of numpy and pandas count as the values that they hold; NaT and NA are n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from math import isfinite
@@ -330,7 +330,7 @@ def _list(element: Convert, text: str) -> Convert:
 
 def _map(key: Convert, item: Convert, text: str) -> Convert:
     def convert(value: Any) -> list[tuple[Any, Any]]:
-        entries, keys = [], set()
+        entries = []
         for pair in _pairs(value, text):
             try:
                 entry = (key(pair[0]), item(pair[1]))
@@ -338,25 +338,10 @@ def _map(key: Convert, item: Convert, text: str) -> Convert:
                 raise error.within(f"[{brief_text(pair[0], 40)}]") from None
             if entry[0] is None:
                 raise UnfitError(value, text, "the key of a map entry must not be null")
-            identity = _hashable(entry[0])
-            if identity in keys:
-                reason = f"the map has the key {brief_text(entry[0], 40)} twice; pass it once"
-                raise UnfitError(value, text, reason)
-            keys.add(identity)
             entries.append(entry)
         return entries
 
     return convert
-
-
-def _hashable(key: Any) -> Hashable:
-    """Return the key of a map as a value that can be in a set."""
-    if isinstance(key, Mapping):
-        return tuple(map(_hashable, key.values()))
-    if isinstance(key, list | tuple):
-        return tuple(map(_hashable, key))
-    # The keys 0.0 and -0.0 differ, and NaN is one key, although it does not equal itself.
-    return repr(key) if isinstance(key, float) else key
 
 
 def _pairs(value: Any, text: str) -> Iterable[Any]:

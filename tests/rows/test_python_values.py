@@ -204,13 +204,6 @@ LOSSES = [
     ),
     ({"type": "array", "elementType": "long"}, [1, 1.9], "c[1]"),
     ({"type": "map", "keyType": "string", "valueType": "long"}, {"x": 1.5}, "c['x']"),
-    ({"type": "map", "keyType": "string", "valueType": "long"}, [("x", 1), ("x", 2)], "c"),
-    ({"type": "map", "keyType": "double", "valueType": "long"}, [(1, 1), (1.0, 2)], "c"),
-    (
-        {"type": "map", "keyType": {"type": "array", "elementType": "long"}, "valueType": "long"},
-        [([1, 2], 1), ((1, 2), 2)],
-        "c",
-    ),
     ("long", Decimal("1.5"), "c"),
     ("long", float("nan"), "c"),
     ("long", True, "c"),
