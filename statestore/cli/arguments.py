@@ -434,9 +434,20 @@ def _converted(value: Any, data_type: DataType, place: str) -> Any:
             for index, item in enumerate(value)
         ]
     elif data_type["type"] == "map" and isinstance(value, list):
-        return [_entry(pair, data_type, f"{place}[{index}]") for index, pair in enumerate(value)]
+        return _entries(value, data_type, place)
     form = _FORMS[data_type["type"]]
     raise ValueError(f"{place!r} is {type_text(data_type)}: pass {form}")
+
+
+def _entries(
+    pairs: Sequence[Any], data_type: Mapping[str, Any], place: str
+) -> list[tuple[Any, Any]]:
+    """Convert a map that is given as a list of entries; refuse a key that occurs twice."""
+    entries = [_entry(pair, data_type, f"{place}[{index}]") for index, pair in enumerate(pairs)]
+    for index, (key, _) in enumerate(entries):
+        if any(key == other for other, _ in entries[:index]):
+            raise ValueError(f"{place!r} has the key {key!r:.80} twice; pass it once")
+    return entries
 
 
 def _entry(pair: Any, data_type: Mapping[str, Any], place: str) -> tuple[Any, Any]:

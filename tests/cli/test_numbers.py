@@ -122,6 +122,7 @@ def test_a_negative_zero_keeps_its_sign(state: KeyedState) -> None:
         ('{"many": [1, 1e400]}', r"'many\[1\]' is double"),
         ('{"by": [["a", 1.5]]}', r"'by\[0\].value' is long"),
         ('{"by": [["a", 1], ["b"]]}', r"'by\[1\]' is an entry of a map"),
+        ('{"by": [["a", 1], ["b", 2], ["a", 3]]}', r"'by' has the key 'a' twice; pass it once"),
         ('{"by": {"a": 1}}', r"'by' is map<string, long>: pass a JSON list of"),
         ('{"inner": {"n": 0.5}}', "'inner.n' is long"),
         ('{"inner": {}}', "'inner' is struct"),
