@@ -16,6 +16,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,7 +117,7 @@ def launch_jvm(settings: Mapping[str, str], pipes: Mapping[str, Any]) -> JavaGat
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     proxy = proxy_properties() if settings.get(PACKAGES) else {}
     with _submit_options(f"-D{name}={value}" for name, value in proxy.items()):
-        gateway: JavaGateway = launch_gateway(conf, dict(pipes))  # type: ignore[no-untyped-call]
+        gateway = _launch_gateway(conf, pipes)
     system: Any = gateway.jvm.java.lang.System
     for name in proxy:
         system.clearProperty(name)
@@ -125,6 +126,23 @@ def launch_jvm(settings: Mapping[str, str], pipes: Mapping[str, Any]) -> JavaGat
     except MissingDependencyError:
         stop_jvm(gateway)
         raise
+    return gateway
+
+
+def _launch_gateway(conf: SparkConf, pipes: Mapping[str, Any]) -> JavaGateway:
+    """Start the JVM; if Ctrl-C ends the wait for it, end the JVM too.
+
+    It runs in another thread, because PySpark forgets a JVM whose start is interrupted. That JVM
+    would run for ever: it ends with this process only once it has started.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        started = pool.submit(launch_gateway, conf, dict(pipes))
+        try:
+            gateway: JavaGateway = started.result()
+        except BaseException:
+            if started.exception() is None:
+                stop_jvm(started.result())
+            raise
     return gateway
 
 

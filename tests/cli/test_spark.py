@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import signal
@@ -11,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -368,23 +370,38 @@ def test_what_is_wrong_with_a_new_query_is_said(
     assert not Path("new").exists()
 
 
+def processes_with(variable: str) -> list[str]:
+    """Return the commands of all processes with a variable in their environment."""
+    commands = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended meanwhile, or is another user's
+            if variable in (folder / "environ").read_text(errors="replace").split("\0"):
+                commands.append((folder / "cmdline").read_text().replace("\0", " "))
+    return commands
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("seconds", [0.0, 2.0, 5.0])
+@pytest.mark.parametrize("seconds", [0.0, 1.0, 3.0, 6.0])
 def test_ctrl_c_ends_a_command_that_runs_spark(tmp_path: Path, seconds: float) -> None:
-    """Neither Spark's own handler nor Py4J adds a traceback, from the start of the JVM on."""
+    """Neither Spark's own handler nor Py4J adds a traceback, and no JVM stays, even a new one."""
     location = Path(__file__).parent.parent / "golden" / "spark_real_time" / "aggregation"
     command = (sys.executable, "-m", "statestore", "spark", "import", str(location))
+    mark = f"STATESTORE_TEST={tmp_path}"
     with subprocess.Popen(
         [*command, "--store", str(tmp_path / "store")],
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, "STATESTORE_TEST": str(tmp_path)},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:
         assert process.stderr is not None
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        while not children.read_text():
-            time.sleep(0.1)
+        while not any("SparkSubmit" in command for command in processes_with(mark)):
+            time.sleep(0.05)
         time.sleep(seconds)
         process.send_signal(signal.SIGINT)
         errors = process.stderr.read()
     assert (process.returncode, errors.strip()) == (130, "interrupted")
+    deadline = time.monotonic() + 30
+    while processes_with(mark):
+        assert time.monotonic() < deadline, "the JVM still runs"
+        time.sleep(0.1)
