@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from statestore.errors import (
@@ -22,6 +23,7 @@ from statestore.interop.flink_savepoints.read.savepoint import open_savepoint
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.storage import LocalStorage
 from tests.interop.flink_savepoints.goldens import GOLDENS, Golden, few
+from tests.interop.flink_savepoints.written import LONG, written_savepoint
 
 pytestmark = pytest.mark.slow
 
@@ -88,6 +90,18 @@ def test_a_round_trip_gives_the_same_savepoint(name: str, tmp_path: Path) -> Non
         for operator in there.operators
     }
     assert entries(back.savepoint, dict.fromkeys(width, 1)) == entries(source, width)
+
+
+def test_keyed_state_moves_to_fewer_subtasks(tmp_path: Path) -> None:
+    """Subtasks that have nothing any more are left out: Flink refuses one above the parallelism."""
+    place = written_savepoint(tmp_path / "two", LONG, pa.array(range(99)), [*range(99)])
+    (before,) = open_savepoint(str(place)).operators
+    assert len(before.metadata.subtasks) == 2
+    done = repack_savepoint(str(place), str(tmp_path / "one"), max_parallelism=64, parallelism=1)
+    (after,) = open_savepoint(done.savepoint).operators
+    assert (after.metadata.parallelism, len(after.metadata.subtasks)) == (1, 1)
+    widths = {before.metadata.id: 1}
+    assert entries(done.savepoint, widths) == entries(place, widths)
 
 
 def test_a_non_parallel_operator_keeps_its_key_group(tmp_path: Path) -> None:

@@ -188,6 +188,7 @@ def _repack_operator(
             keyed=None,
         )
         for subtask in operator.metadata.subtasks
+        if subtask.index < share.parallelism  # the others have no operator state
     }
     entries: dict[str, int] = {}
     keys = probe_keys(operator, recipe)
