@@ -174,23 +174,24 @@ class FileCopy:
             return None
 
     def _stream_file(self, file: CopiedFile, number: int) -> str:
-        """Stream a file to the target.
+        """Stream a file to the target; another thread hashes a chunk while it is written.
 
         Raises DamagedFileError if its length or SHA-256 is wrong.
         """
         name, sha256, size = _new_path(file, number), hashlib.sha256(), 0
-        with closing(self._chunks(file.name)) as chunks:
+        with closing(self._chunks(file.name)) as chunks, ThreadPoolExecutor(1) as hasher:
             chunk = next(chunks, b"")  # a missing source fails before a target file is created
             with (
                 report_os_errors("write", f"{self.target.url}/{name}"),
                 self.target.open_write(name) as out,
             ):
                 while chunk:
+                    hashed = hasher.submit(sha256.update, chunk)
                     out.write(chunk)
-                    sha256.update(chunk)
                     size += len(chunk)
                     self._advance(len(chunk), copied=True)
                     chunk = next(chunks, b"")
+                    hashed.result()
         if (size, sha256.hexdigest()) != (file.handle.size_bytes, file.handle.sha256):
             raise DamagedFileError(
                 f"{self.source.url}/{file.name} has changed since it was written: it has {size} "
