@@ -15,11 +15,19 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-MEGABYTES = 200
-"""The bytes of the only key group. An operation that holds it exceeds the bound."""
-MOST_MEGABYTES = 220
+MEGABYTES = 120
+"""The bytes of the only key group. An operation that holds it exceeds its bound."""
+MOST_MEGABYTES = 150
 """The allowed growth after the first operation. It covers about 60 MB of memory that Python and
 Arrow keep for later use, pieces and row groups, and 16 MiB for sorting.
+"""
+MORE_MEGABYTES = {
+    **dict.fromkeys(("compact", "comparison", "rekey", "edit before compaction", "purge"), 215),
+    **dict.fromkeys(("flink export", "flink export to more key groups", "edit by SQL"), 250),
+    **dict.fromkeys(("flink import", "flink repack"), 190),
+}
+"""The bounds of operations that also hold the pieces of several streams, or DuckDB's buffers. With
+the key group, each of them would need at least 120 MB more than its usual growth.
 """
 
 OPERATIONS = {
@@ -145,4 +153,5 @@ def test_no_operation_holds_a_key_group(
         env={**os.environ, "MALLOC_ARENA_MAX": "2"},
     )
     peaks = json.loads(done.stdout.splitlines()[-1])
-    assert {name: peak for name, peak in peaks.items() if peak > MOST_MEGABYTES} == {}
+    most = {name: MORE_MEGABYTES.get(name, MOST_MEGABYTES) for name in names}
+    assert {name: peak for name, peak in peaks.items() if peak > most[name]} == {}
