@@ -81,7 +81,7 @@ def another_count(job: Job) -> Job:
 @pytest.mark.parametrize(
     ("tamper", "state"),
     [
-        (another_total, "totals"),
+        pytest.param(another_total, "totals", marks=pytest.mark.long),
         pytest.param(another_route, "routes", marks=pytest.mark.long),
         pytest.param(no_list, "recent", marks=pytest.mark.long),
         (another_offset, "offsets"),

@@ -112,8 +112,8 @@ def _moved(
 ) -> list[Any]:
     """Return the output of a query that is imported, exported and continued in the bucket.
 
-    It is continued where it began and from each provider's exported location, if there are two
-    providers. The result also has the locations as they are shown.
+    It is continued where it began and from each provider's exported location. The result also has
+    the locations as they are shown.
     """
     store = StateStore.open(f"{url}/store", spark=spark, storage_options=options)
     with TemporaryDirectory() as folder:
@@ -132,8 +132,7 @@ def _moved(
         export_progress(store, f"{url}/progress", storage_options=options)
         events(source, 2, 3)
         places = [f"{url}/{name}" for name in ("first", *providers)]
-        goes_on = len(providers) > 1
-        emitted = [_query(spark, source, place) for place in places] if goes_on else []
+        emitted = [_query(spark, source, place) for place in places]
     shown = [show_location(spark, place, storage_options=options) for place in places]
     return [emitted, [(one.batch, one.provider) for one in shown]]
 

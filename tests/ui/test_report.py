@@ -298,7 +298,7 @@ def test_a_report_works_from_a_file(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["small", "large"])
+@pytest.mark.parametrize("name", ["small", pytest.param("large", marks=pytest.mark.long)])
 def test_a_report_is_readable_on_a_phone_and_in_the_dark(
     page: webdriver.Chrome, store: StateStore, large: StateStore, tmp_path: Path, name: str
 ) -> None:

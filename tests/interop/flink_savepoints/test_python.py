@@ -199,7 +199,7 @@ def test_each_state_has_columns_and_pyflinks_key_hash(store: StateStore) -> None
     ("most", "operators"),
     [
         (None, ["by_long"]),
-        (720, ["by_string", "by_row"]),
+        (720, ["by_string"]),
         pytest.param(720, OPERATORS, marks=pytest.mark.long),
     ],
 )

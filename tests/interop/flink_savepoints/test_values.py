@@ -184,7 +184,6 @@ def test_a_truncated_value_is_a_typed_error(case: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-@settings(max_examples=25)
 @given(data=st.data())
 def test_a_flipped_byte_gives_a_value_or_a_typed_error(
     case: dict[str, Any], data: st.DataObject

@@ -82,7 +82,7 @@ class World:
         )
 
 
-@pytest.mark.long_cases("agg_many-one move", "join-one move")
+@pytest.mark.long_cases("agg_many-one move", "join-one move", "session-one move")
 @pytest.mark.parametrize(
     "partitions",
     [

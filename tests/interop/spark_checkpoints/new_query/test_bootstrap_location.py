@@ -253,7 +253,7 @@ class World:
 LONG = ("aggregation", "deduplication", "function of groups")
 
 
-@pytest.mark.long_cases("join", "within the watermark")
+@pytest.mark.long_cases("join", "windows", "within the watermark")
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in CASES],
