@@ -12,7 +12,7 @@ from tests.damages.run import run_damages
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [2, pytest.param(100, marks=pytest.mark.long)])
 def test_no_damage_loses_or_adds_rows_without_an_error(count: int) -> None:
     """A sample over all files, golden snapshots and readers, with limited memory and time."""
     result = run_damages(count, seed=1)

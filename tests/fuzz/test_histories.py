@@ -15,7 +15,7 @@ from tests.fuzz.run import Runner, main
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("share", [10, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("share", [5, pytest.param(100, marks=pytest.mark.long)])
 def test_every_reader_agrees_with_a_dictionary(
     capsys: pytest.CaptureFixture[str], share: int
 ) -> None:

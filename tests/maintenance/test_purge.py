@@ -484,7 +484,11 @@ def stages(folder: Path) -> Iterator[int]:
             yield call.number
 
 
-STOPPING = [FaultKind.ERROR, FaultKind.ANSWER_LOST, FaultKind.KILLED]
+STOPPING = [
+    FaultKind.ERROR,
+    pytest.param(FaultKind.ANSWER_LOST, marks=pytest.mark.long),
+    FaultKind.KILLED,
+]
 
 
 @pytest.mark.slow

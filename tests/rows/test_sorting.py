@@ -281,7 +281,10 @@ def snapshots(store: StateStore, layout: str) -> Iterator[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("memory_bytes", "layout"), [(6000, "partitioned"), (9000, "ranged")])
+@pytest.mark.parametrize(
+    ("memory_bytes", "layout"),
+    [pytest.param(6000, "partitioned", marks=pytest.mark.long), (9000, "ranged")],
+)
 def test_any_budget_gives_the_same_files(
     tmp_path: Path, temporary: Path, memory_bytes: int, layout: str
 ) -> None:

@@ -111,9 +111,9 @@ def test_every_layout_and_every_change_of_columns(place: Place) -> None:
 @pytest.mark.parametrize(
     ("place", "layout"),
     [
-        ("disk", Layout.PARTITIONED),
-        ("s3", Layout.RANGED),
-        pytest.param("disk", Layout.RANGED, marks=pytest.mark.long),
+        ("disk", Layout.RANGED),
+        pytest.param("s3", Layout.RANGED, marks=pytest.mark.long),
+        pytest.param("disk", Layout.PARTITIONED, marks=pytest.mark.long),
         pytest.param("s3", Layout.PARTITIONED, marks=pytest.mark.long),
     ],
     indirect=["place"],

@@ -132,7 +132,9 @@ def test_a_report_of_a_large_store_has_at_most_300_kb(large: StateStore, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("states", "columns"), [(25, 300), (2, 5_000)])
+@pytest.mark.parametrize(
+    ("states", "columns"), [(25, 300), pytest.param(2, 5_000, marks=pytest.mark.long)]
+)
 def test_what_does_not_fit_is_named(tmp_path: Path, states: int, columns: int) -> None:
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet", layout="auto")
     wide = {f"a column with a rather long name, number {n}": [n] for n in range(columns)}
@@ -280,7 +282,7 @@ def test_a_report_shows_the_results_of_the_library(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["small", "large"])
+@pytest.mark.parametrize("name", ["small", pytest.param("large", marks=pytest.mark.long)])
 def test_a_report_works_from_a_file(
     page: webdriver.Chrome, store: StateStore, large: StateStore, tmp_path: Path, name: str
 ) -> None:

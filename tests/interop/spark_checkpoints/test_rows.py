@@ -94,7 +94,7 @@ def test_bytes_equal_those_of_the_store(
         assert pairs(encode_rows(rebuilt(typed))) == kept
 
 
-@pytest.mark.parametrize("kind", ["agg", "nested", "join"])
+@pytest.mark.parametrize("kind", ["agg", "nested", pytest.param("join", marks=pytest.mark.long)])
 def test_bytes_survive_a_table(
     spark: SparkSession, checkpoints: Callable[[str], Path], kind: str, tmp_path: Path
 ) -> None:

@@ -64,7 +64,7 @@ def nobody(server: Server) -> dict[str, Any]:
     return options | ({"config_kwargs": impatient} if isinstance(server, S3Server) else {})
 
 
-@pytest.mark.long_cases("hdfs-read")
+@pytest.mark.long_cases("hdfs-read", "hdfs-open_write")
 @pytest.mark.usefixtures("short_waits")
 @pytest.mark.parametrize("name", ["read", "open_write", "list"])
 def test_a_server_that_does_not_listen(
