@@ -246,8 +246,11 @@ class Verb(click.Command):
 
     def _word_option(self, argument: str, value: int | None) -> str | None:
         options = (one for one in self.params if isinstance(one, click.Option))
-        option = next((one.opts[-1] for one in options if one.name == argument), None)
-        return option if option is None or value is None else f"{option} {value}"
+        option = next((one for one in options if one.name == argument), None)
+        if option is None:
+            return None
+        name = option.opts[0] if option.is_flag else option.opts[-1]
+        return name if value is None or option.is_flag else f"{name} {value}"
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the part of the help below the options."""

@@ -15,15 +15,17 @@ text, because manifests outlive the rows that they describe.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from statestore.display import counted
 from statestore.engines.choice import engine_of, reread
-from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.errors import InvalidArgumentError, Remedy, SchemaMismatchError
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
@@ -37,7 +39,7 @@ from statestore.layers.merge import identities_of
 from statestore.maintenance.derive import Deriver
 from statestore.maintenance.diff_report import Example
 from statestore.maintenance.rewrite import EditChanges, Rewritten, changes_of, rewrite
-from statestore.maintenance.rewrite_sql import rewrite_by_sql
+from statestore.maintenance.rewrite_sql import SqlResult, sql_result
 from statestore.maintenance.row_update import RowUpdate, updated_rows
 from statestore.parquet.keyed_writer import KeyedTarget
 from statestore.restore.key_set_lookup import WantedKeys, rows_of_keys
@@ -168,21 +170,22 @@ def edit(
     entry = manifest.keyed_entry(uid, name)
     owners = owners_of(manifest, uid)
     deletes = _deletes(storage, entry, wanted.delete)
-    changes = _changes_of_keys(storage, entry, wanted, deletes) if wanted.how == "keys" else None
     new_id = None
-    if changes is not None and not changes.groups:
-        changed = _EditResult(entry, (), (), entry.rows)
-    elif dry_run:
-        changed = _apply_edit(storage, entry, wanted, changes, None, owners)
-    else:
-        with deriver.begin(manifest, newest_id=newest_id) as writer:
-            number, _ = writer.planned
-            target = KeyedTarget.of(storage, entry, number, deriver.parquet)
-            changed = _apply_edit(storage, entry, wanted, changes, target, owners)
-            writer.collected.carry_entry(changed.entry, changed.files)
-            carry_others(writer, manifest, {(uid, name)})
-            writer.record_origin(_origin(manifest, entry, wanted, changed))
-        new_id = writer.id
+    # A refused edit must not take over the store of a job.
+    with _prepared(deriver, entry, wanted, deletes, dry_run=dry_run) as prepared:
+        if isinstance(prepared, EditChanges) and not prepared.groups:
+            changed = _EditResult(entry, (), (), entry.rows)
+        elif dry_run:
+            changed = _apply_edit(storage, entry, wanted, prepared, None, owners)
+        else:
+            with deriver.begin(manifest, newest_id=newest_id) as writer:
+                number, _ = writer.planned
+                target = KeyedTarget.of(storage, entry, number, deriver.parquet)
+                changed = _apply_edit(storage, entry, wanted, prepared, target, owners)
+                writer.collected.carry_entry(changed.entry, changed.files)
+                carry_others(writer, manifest, {(uid, name)})
+                writer.record_origin(_origin(manifest, entry, wanted, changed))
+            new_id = writer.id
     return EditedState(
         store=storage.url,
         dry_run=dry_run,
@@ -211,6 +214,28 @@ def carry_others(writer: CheckpointWriter, manifest: Manifest, but: set[tuple[st
     for entry in manifest.entries:
         if (entry.state.uid, entry.state.name) not in but:
             writer.collected.carry_entry(entry)
+
+
+@contextmanager
+def _prepared(
+    deriver: Deriver, entry: KeyedEntry, wanted: Edit, deletes: _Deletes, *, dry_run: bool
+) -> Iterator[EditChanges | SqlResult | None]:
+    """Yield the changes of single keys, or the result of the expression; None for all rows."""
+    storage = deriver.catalog.storage
+    if wanted.how == "keys":
+        yield _changes_of_keys(storage, entry, wanted, deletes)
+    elif wanted.sql is None:
+        yield None
+    else:
+        with sql_result(storage, entry, wanted.sql, deriver.parquet.memory_bytes) as result:
+            removed = result.rows_before
+            if not (dry_run or wanted.allow_empty) and removed and not result.rows:
+                raise InvalidArgumentError(
+                    f"the result of the query is empty, so the edit would remove all "
+                    f"{counted(removed, 'row')} of {entry.state}; correct the query",
+                    remedy=Remedy("allow_empty", True, "then the state has no rows"),
+                )
+            yield result
 
 
 def _changes_of_keys(
@@ -274,22 +299,15 @@ def _apply_edit(
     storage: Storage,
     entry: KeyedEntry,
     wanted: Edit,
-    changes: EditChanges | None,
+    prepared: EditChanges | SqlResult | None,
     target: KeyedTarget | None,
     owners: Assignment,
 ) -> _EditResult:
     """Return the edited state; without a target, nothing is written."""
-    if changes is not None:
-        return _result_of(rewrite(storage, entry, changes, target), target)
-    if wanted.sql is not None:
-        done = rewrite_by_sql(storage, entry, wanted.sql, target)
-        if target is not None and done.removed and not done.rows and not wanted.allow_empty:
-            raise InvalidArgumentError(
-                f"the result of the query is empty, so the edit would remove all "
-                f"{done.removed:,} rows of {entry.state}; confirm that with --yes "
-                "(allow_empty=True), or correct the query"
-            )
-        return _result_of(done, target)
+    if isinstance(prepared, EditChanges):
+        return _result_of(rewrite(storage, entry, prepared, target), target)
+    if isinstance(prepared, SqlResult):
+        return _result_of(prepared.rewrite(target), target)
     handles, count = _write_rows(entry, wanted.rows, target, owners)
     changed = replace(entry, handles=handles, layers=())
     if entry.layers:  # no table version has these files

@@ -108,8 +108,8 @@ def changes_of(
     nulls.refuse()
     if state.ttl is not None and rows.column(state.ttl.column).null_count:
         raise InvalidArgumentError(
-            f"a row to put in {state} has no value in the TTL column {state.ttl.column!r}; give it "
-            "the time of the last update, or change single columns of stored rows with an update"
+            f"a row of {state} would have no value in the TTL column {state.ttl.column!r}; give it "
+            "the time of the row's last update"
         )
     groups = key_groups_of(rows, state)
     rows = rows.add_column(0, restored_schema(state.schema).field(0), pa.array(groups, pa.int32()))

@@ -11,7 +11,7 @@ compare their rows, and once to write them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from statestore.format.slices import reads_of
 from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.merge import read_state
-from statestore.maintenance.rewrite import Rewritten, sort_memory_bytes
+from statestore.maintenance.rewrite import Rewritten
 from statestore.maintenance.rewrite_groups import GroupSizes, rewrite_groups
 from statestore.parquet.keyed_reader import restored_schema
 from statestore.parquet.keyed_writer import KeyedTarget
@@ -47,7 +47,7 @@ from statestore.rows.rounded_floats import refuse_rounded
 from statestore.storage import Storage
 from statestore.storage.temporary import temporary_folder
 
-__all__ = ["VIEW", "rewrite_by_sql"]
+__all__ = ["VIEW", "SqlResult", "sql_result"]
 
 
 VIEW = "state"
@@ -64,15 +64,15 @@ _COLUMN_BYTES = 2**20
 _EXACTLY = "compute it in the query from exact numbers, such as BIGINT or DECIMAL, without a float"
 
 
-def rewrite_by_sql(
-    storage: Storage, entry: KeyedEntry, sql: str, target: KeyedTarget | None
-) -> Rewritten:
-    """Write the files of the key groups that the SQL result changes; return the new state.
+@contextmanager
+def sql_result(
+    storage: Storage, entry: KeyedEntry, sql: str, memory_bytes: int
+) -> Iterator[SqlResult]:
+    """Run an expression over a state; yield the result, which is deleted afterwards.
 
-    Without a target nothing is written. The result must have the state's columns, in any order,
-    with types that can be stored without loss as the state's types. Raises MissingDependencyError
-    without DuckDB, InvalidArgumentError if ``sql`` is not a SELECT or fails, SchemaMismatchError,
-    NullKeyError or DuplicateKeyError, and CorruptionError for a damaged file.
+    DuckDB uses about half of ``memory_bytes``. Raises MissingDependencyError without DuckDB,
+    InvalidArgumentError if ``sql`` is not a SELECT or fails, and CorruptionError for a damaged
+    file.
     """
     for name in names_with_nul(entry.state.schema):
         raise InvalidArgumentError(
@@ -86,7 +86,7 @@ def rewrite_by_sql(
             # sorting files need memory too.
             copying = _memory_for_copy(entry.state)
             # The process keeps some memory from reading the state, up to half of the budget.
-            running = max(sort_memory_bytes(target) // 2, _LEAST_SQL_BYTES, copying)
+            running = max(memory_bytes // 2, _LEAST_SQL_BYTES, copying)
             before = GroupSizes()
             with closing(_open_database(library, folder, copying)) as connection:
                 _refuse_other_statements(library, connection, sql)
@@ -98,8 +98,7 @@ def rewrite_by_sql(
                     run(lambda: connection.execute(create))
             with closing(_open_database(library, folder, copying)) as connection:
                 sandbox(connection)
-                result = _Result(connection, entry.state)
-                return rewrite_groups(storage, entry, before, result.batches, target)
+                yield SqlResult(storage, entry, before, connection)
         except (library.Error, pa.ArrowException) as error:
             raise InvalidArgumentError(
                 f"cannot run {sql!r} over {entry.state}: {error_text(error)}; the state is the "
@@ -153,28 +152,54 @@ def _insert_all(
 
 
 @dataclass(frozen=True)
-class _Result:
-    """The result of the expression, in the database; it can be read several times."""
+class SqlResult:
+    """The result of an expression over a state, in a database.
 
+    ``before`` are the sizes of the state's key groups, with its changes applied.
+    """
+
+    storage: Storage
+    entry: KeyedEntry
+    before: GroupSizes
     connection: Any
-    state: KeyedState
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    @property
+    def rows_before(self) -> int:
+        """The number of rows of the state."""
+        return sum(rows for rows, _ in self.before.sizes.values())
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of the result."""
+        [(rows,)] = self.connection.sql(f"SELECT count(*) FROM {_ANSWER}").fetchall()
+        return int(rows)
+
+    def rewrite(self, target: KeyedTarget | None) -> Rewritten:
+        """Write the files of the key groups that the result changes; return the new state.
+
+        Without a target nothing is written. The result must have the state's columns, in any order,
+        with types that can be stored without loss as the state's types. Raises SchemaMismatchError,
+        NullKeyError or DuplicateKeyError, and CorruptionError for a damaged file.
+        """
+        return rewrite_groups(self.storage, self.entry, self.before, self._batches, target)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the result with their key groups.
 
         Raises SchemaMismatchError, or after the last row NullKeyError with the number of null keys.
         """
         answer = self.connection.sql(f"SELECT * FROM {_ANSWER}").to_arrow_reader(_BATCH_ROWS)
-        _refuse_other_columns(answer.schema, self.state)
-        nulls = NullKeys(self.state)
-        schema = restored_schema(self.state.schema)
+        state = self.entry.state
+        _refuse_other_columns(answer.schema, state)
+        nulls = NullKeys(state)
+        schema = restored_schema(state.schema)
         first_row = 0
         for batch in answer:
-            rows = _fit_columns(batch, self.state, first_row)
+            rows = _fit_columns(batch, state, first_row)
             first_row += len(batch)
             if nulls.add(rows):
                 continue
-            groups = pa.array(key_groups_of(rows, self.state), pa.int32())
+            groups = pa.array(key_groups_of(rows, state), pa.int32())
             yield pa.RecordBatch.from_arrays([groups, *rows.columns], schema=schema)
         nulls.refuse()
 

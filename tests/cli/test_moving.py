@@ -194,6 +194,7 @@ def test_an_edit_reports_the_changes(run: Run, damaged: Path) -> None:
     refused = run(*empty)
     assert refused.exit_code == 2
     assert "remove all 7 rows of state 'totals' of operator 'totals-by-user'" in refused.stderr
+    assert refused.stderr.endswith(", or pass --yes: then the state has no rows\n")
     assert "7 before, 0 after" in run(*empty, "--yes").stdout
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from statestore import StateStore, TimeToLive
+from statestore import Changes, StateStore, TimeToLive
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.maintenance.row_update import RowUpdate
 from tests.maintenance.test_edit import ROWS, content, is_whole, make
@@ -81,6 +81,22 @@ def test_an_empty_result_can_be_refused(store: StateStore, allow_empty: bool) ->
             store.maintenance.edit("u", "n", sql=sql, allow_empty=False)
         assert store.checkpoints() == (1,)
     assert is_whole(store)
+
+
+def test_a_refused_edit_leaves_the_store_to_its_job(store: StateStore) -> None:
+    """Deleted rows in layers are no rows of the state, and the job can still commit."""
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.write_changes("u", "n", Changes(deletes=[{"k": key} for key in [*ROWS][1:]]))
+        checkpoint.carry_rest()
+    other = StateStore.open(store.url, table_format="parquet")
+    sql = "SELECT * FROM state WHERE false"
+    with pytest.raises(InvalidArgumentError, match=r"all 1 row of .*pass allow_empty=True: then"):
+        other.maintenance.edit("u", "n", sql=sql, allow_empty=False)
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.write_changes("u", "n", Changes(deletes=[{"k": next(iter(ROWS))}]))
+        checkpoint.carry_rest()
+    # There is nothing to remove any more.
+    other.maintenance.edit("u", "n", sql=sql, allow_empty=False)
 
 
 def test_a_row_to_put_needs_the_time_of_its_last_update(tmp_path: Path) -> None:

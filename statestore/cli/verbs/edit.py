@@ -92,6 +92,7 @@ __all__ = ["edit_state"]
 @click.option("--dry-run", is_flag=True, help="Report what would change, and write nothing.")
 @click.option(
     "--yes",
+    "allow_empty",
     is_flag=True,
     help="Confirm columns that --put sets to null, and a --sql that removes all rows.",
 )
@@ -108,7 +109,7 @@ def edit_state(
     sql: str | None,
     checkpoint: str,
     dry_run: bool,
-    yes: bool,
+    allow_empty: bool,
 ) -> Output[EditedState]:
     """Change one keyed state offline, as a new checkpoint."""
     if not (assignments or delete or put or sql):
@@ -124,7 +125,7 @@ def edit_state(
     state = store.manifest(checkpoint).keyed_entry(uid, name).state
     rows = [parse_row(text, state) for text in put]
     if rows and not dry_run:
-        _confirm_nulls(rows, state, yes=yes)
+        _confirm_nulls(rows, state, yes=allow_empty)
     update = None
     if assignments:
         update = RowUpdate(
@@ -139,7 +140,7 @@ def edit_state(
         put=rows,
         update=update,
         sql=sql,
-        allow_empty=yes,
+        allow_empty=allow_empty,
         checkpoint=checkpoint,
         dry_run=dry_run,
     )
@@ -147,12 +148,16 @@ def edit_state(
 
 
 def _confirm_nulls(rows: Sequence[Mapping[str, Any]], state: KeyedState, *, yes: bool) -> None:
-    """Ask whether the columns that a row lacks may become null. Raises a usage error or Abort."""
+    """Ask whether the columns that a row lacks may become null. Raises a usage error or Abort.
+
+    A row that lacks a column of its identity, or the TTL column, is refused later.
+    """
+    needed = {*state.identity, *([state.ttl.column] if state.ttl else [])}
     missing = {
         name: None
         for row in rows
         for name in state.schema.names
-        if name not in row and name not in state.identity
+        if name not in row and name not in needed
     }
     if not missing or yes:
         return
