@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from urllib.request import getproxies
 from xml.sax.saxutils import quoteattr
 from zipfile import is_zipfile
 
-from pyspark import SparkConf
+from pyspark import SparkConf, java_gateway
 from pyspark.java_gateway import launch_gateway
 
 from statestore.errors import MissingDependencyError
@@ -132,18 +132,36 @@ def launch_jvm(settings: Mapping[str, str], pipes: Mapping[str, Any]) -> JavaGat
 def _launch_gateway(conf: SparkConf, pipes: Mapping[str, Any]) -> JavaGateway:
     """Start the JVM; if Ctrl-C ends the wait for it, end the JVM too.
 
-    It runs in another thread, because PySpark forgets a JVM whose start is interrupted. That JVM
-    would run for ever: it ends with this process only once it has started.
+    PySpark forgets a JVM whose start is interrupted. It would run for ever: a JVM ends with this
+    process only once it has started.
     """
-    with ThreadPoolExecutor(1) as pool:
-        started = pool.submit(launch_gateway, conf, dict(pipes))
+    with _recorded_processes() as started:
         try:
-            gateway: JavaGateway = started.result()
+            gateway: JavaGateway = launch_gateway(conf, dict(pipes))  # type: ignore[no-untyped-call]
         except BaseException:
-            if started.exception() is None:
-                stop_jvm(started.result())
+            for process in started:
+                process.kill()
+                process.communicate()
             raise
     return gateway
+
+
+@contextmanager
+def _recorded_processes() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Yield a list of the processes that PySpark starts for its JVM."""
+    started: list[subprocess.Popen[bytes]] = []
+    names = vars(java_gateway)
+    popen = names["Popen"]
+
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*arguments, **options))
+        return started[-1]
+
+    names["Popen"] = start
+    try:
+        yield started
+    finally:
+        names["Popen"] = popen
 
 
 def stop_jvm(gateway: Any) -> None:

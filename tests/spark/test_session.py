@@ -70,6 +70,30 @@ def test_sockets_with_long_paths_are_not_used(
         assert default_settings().get(sockets) == found
 
 
+def test_ctrl_c_ends_a_jvm_whose_start_hangs(tmp_path: Path) -> None:
+    """As while it waits for packages. PySpark would wait, and forget the process."""
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin" / "spark-submit"
+    script.write_text('#!/bin/sh\necho $$ > "$SPARK_HOME/pid"\nexec sleep 600\n')
+    script.chmod(0o755)
+    done = run(
+        "import os, signal, sys, threading, time\n"
+        "from pathlib import Path\n"
+        "from statestore.spark.jars import launch_jvm\n"
+        "def stop():\n"
+        "    while not Path(sys.argv[1]).exists():\n"
+        "        time.sleep(0.05)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "threading.Thread(target=stop).start()\n"
+        "launch_jvm({}, {})",
+        str(tmp_path / "pid"),
+        environ={"SPARK_HOME": str(tmp_path)},
+    )
+    assert done.stderr.endswith("KeyboardInterrupt\n")
+    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+
+
 def test_the_settings_are_in_effect(spark: SparkSession) -> None:
     set_by_fixture = {"spark.sql.shuffle.partitions"}
     for name in default_settings().keys() - set_by_fixture:
