@@ -13,6 +13,7 @@ import pytest
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink_savepoints import export_savepoint, import_savepoint
 from statestore.interop.flink_savepoints.types.arrow_types import INSTANT
+from statestore.interop.flink_savepoints.types.families.avro_parts import AvroMapType
 from statestore.interop.flink_savepoints.types.flink_types import (
     EnumType,
     FlinkType,
@@ -80,7 +81,7 @@ def test_a_value_that_does_not_fit_is_named(flink_type: FlinkType, value: Any, o
             pa.array(
                 [[("a", 1)], [("a", 2), ("b", 3), ("a", 4)]], pa.map_(pa.string(), pa.int64())
             ),
-            r"the map \[\('a', 2\), .* has a key twice",
+            "a map has the key 'a' twice, .*: give the key once in",
         ),
     ],
 )
@@ -89,6 +90,14 @@ def test_a_value_that_flink_could_not_read_is_refused(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         flink_type.write(column)
+
+
+def test_keys_that_java_compares_by_identity_can_be_equal() -> None:
+    maps = pa.array([[(b"a", 1), (b"a", 2)]], pa.map_(pa.binary(), pa.int64()))
+    map_type = MapType(Scalar("byte[]"), Scalar("Long"))
+    assert len(map_type.write(maps)) == 1
+    with pytest.raises(InvalidArgumentError, match="has the key 'a' twice"):
+        AvroMapType(Scalar("Long")).write(maps.cast(pa.map_(pa.string(), pa.int64())))
 
 
 @pytest.mark.slow

@@ -32,7 +32,10 @@ from statestore.interop.flink_savepoints.types.families.base import (
     SnapshotReaders,
     generic_name,
 )
-from statestore.interop.flink_savepoints.types.families.maps import flatten_entries
+from statestore.interop.flink_savepoints.types.families.maps import (
+    flatten_entries,
+    refuse_repeated_keys,
+)
 from statestore.interop.flink_savepoints.types.families.scalar import Scalar
 from statestore.interop.flink_savepoints.types.families.tuples import TupleType
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_fixed_skip
@@ -46,6 +49,7 @@ __all__ = [
 ]
 
 _END = pa.scalar(b"\0", BYTES)
+_ENTRY_KEY = Scalar("StringData")
 _NO_END = "an array or a map of Avro does not end after its elements"
 
 
@@ -235,7 +239,7 @@ class AvroMapType(_PartType):
 
     @property
     def _entry(self) -> FlinkType:
-        return TupleType("", (Scalar("StringData"), self.value))
+        return TupleType("", (_ENTRY_KEY, self.value))
 
     def _java_name(self) -> str:
         return generic_name("Map", Scalar("String"), self.value)
@@ -254,6 +258,8 @@ class AvroMapType(_PartType):
         return pa.MapArray.from_arrays(lists.offsets, *lists.flatten().flatten())
 
     def _write(self, array: pa.Array) -> pa.Array:
+        refuse_nulls(array)
+        refuse_repeated_keys(array, _ENTRY_KEY)
         return _write_block(array, self._entry.write(flatten_entries(array)))
 
 

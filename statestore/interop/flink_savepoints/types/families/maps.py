@@ -30,16 +30,21 @@ from statestore.interop.flink_savepoints.types.families.base import (
 )
 from statestore.interop.flink_savepoints.types.families.key_hash import KeyHash
 from statestore.interop.flink_savepoints.types.families.nullables import NullableType
+from statestore.interop.flink_savepoints.types.families.scalar import Scalar
 from statestore.interop.flink_savepoints.types.families.tuples import TupleType
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_counted_skip
 
-__all__ = ["MapType", "flatten_entries"]
+__all__ = ["MapType", "flatten_entries", "refuse_repeated_keys"]
 
 _SNAPSHOTS = {
     "Map": f"{BASE}MapSerializerSnapshot",
     "SortedMap": f"{TABLE}SortedMapSerializerSnapshot",
     "NullAwareMap": f"{DATAVIEW}NullAwareMapSerializerSnapshot",
 }
+
+
+_BY_IDENTITY = Scalar("byte[]")
+"""A key that Java does not compare by value: a map can have several equal ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +86,9 @@ class MapType(FlinkType):
 
     def _write(self, array: pa.Array) -> pa.Array:
         refuse_nulls(array)
-        entries = flatten_entries(array)
-        self._refuse_repeated_keys(array, entries.field("f0"))
-        return write_counted(array, self._entry.write(entries))
-
-    def _refuse_repeated_keys(self, array: pa.Array, keys: pa.Array) -> None:
-        """Refuse a map that has a key twice, because Flink would keep only its last value."""
-        maps = np.repeat(np.arange(len(array)), np.diff(array.offsets))
-        key_type = NullableType(self.key) if self.form == "NullAwareMap" else self.key
-        pairs = pa.table([pa.array(maps), key_type.write(keys)], ["map", "key"])
-        counts = pairs.group_by(["map", "key"]).aggregate([([], "count_all")])
-        if counts.num_rows < len(keys):
-            (place,) = np.flatnonzero(np.asarray(counts["count_all"]) > 1)[:1]
-            repeated = array[counts["map"][int(place)].as_py()]
-            raise InvalidArgumentError(
-                f"the map {repeated.as_py()!r:.200} has a key twice, of which Flink would keep "
-                "only the last value"
-            )
+        if isinstance(self.key, Scalar) and self.key != _BY_IDENTITY:
+            refuse_repeated_keys(array, self.key)
+        return write_counted(array, self._entry.write(flatten_entries(array)))
 
     def _key_hash(self) -> KeyHash | None:
         parts = nested_hashes((self.key, self.value))
@@ -119,6 +110,29 @@ class MapType(FlinkType):
             _SNAPSHOTS["SortedMap"]: _parse_sorted_map,
             _SNAPSHOTS["NullAwareMap"]: _parse_null_aware_map,
         }
+
+
+def refuse_repeated_keys(array: pa.Array, key: FlinkType) -> None:
+    """Raise InvalidArgumentError for a map that has a key twice.
+
+    Flink would keep only the last of its values.
+    """
+    counts = np.diff(array.offsets)
+    if (counts < 2).all():
+        return
+    keys = flatten_entries(array).field("f0")
+    comparable = key.write(keys) if pa.types.is_nested(keys.type) else keys
+    codes = np.asarray(comparable.dictionary_encode().indices.fill_null(-1))
+    maps = np.repeat(np.arange(len(array)), counts)
+    pairs = maps * (int(codes.max(initial=0)) + 2) + codes + 1
+    order = np.argsort(pairs, kind="stable")
+    repeated = np.flatnonzero(np.diff(pairs[order]) == 0)
+    if len(repeated):
+        place = int(order[repeated[0]])
+        raise InvalidArgumentError(
+            f"a map has the key {keys[place].as_py()!r:.80} twice, and Flink would keep only one "
+            f"of its values: give the key once in {array[int(maps[place])].as_py()!r:.200}"
+        )
 
 
 def flatten_entries(array: pa.Array) -> pa.Array:
