@@ -9,6 +9,7 @@ loads no extensions. It writes only what DuckDB itself writes to its own databas
 from __future__ import annotations
 
 import importlib
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -33,6 +34,7 @@ __all__ = [
     "interruptible",
     "is_select",
     "quote_identifier",
+    "recorded_interrupts",
     "sandbox",
     "with_arrow_types",
 ]
@@ -234,25 +236,44 @@ def _copy_array(array: pa.Array) -> pa.Array:
 
 @contextmanager
 def interruptible(connection: Any) -> Iterator[Callable[[Callable[[], T]], T]]:
-    """Yield a function that runs one step of a connection, which Ctrl-C then stops at once.
+    """Yield a function that runs one step of a connection, which Ctrl-C stops.
 
     The step runs in another thread, because Python handles Ctrl-C only after DuckDB returns to the
-    main thread. The exception that ends the wait, such as KeyboardInterrupt, is raised when the
-    step has ended.
+    main thread. KeyboardInterrupt is raised when the step has ended.
     """
     with ThreadPoolExecutor(1) as pool:
 
         def run(step: Callable[[], T]) -> T:
-            result = pool.submit(step)
-            try:
-                return result.result()
-            finally:
+            signals: list[int] = []
+            with recorded_interrupts(signals):
+                result = pool.submit(step)
                 while not result.done():
-                    # DuckDB ignores an interrupt that arrives between two of its steps.
-                    connection.interrupt()
                     wait([result], _POLL_SECONDS)
+                    if signals:
+                        # DuckDB ignores an interrupt that arrives between two of its steps.
+                        connection.interrupt()
+            if signals:
+                raise KeyboardInterrupt
+            return result.result()
 
         yield run
+
+
+@contextmanager
+def recorded_interrupts(signals: list[int]) -> Iterator[None]:
+    """Append each Ctrl-C to a list, unless the process ignores it. Other threads get no signals.
+
+    An exception in a thread that waits for another one could leave a lock locked.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda number, frame: signals.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class QueryWatch:

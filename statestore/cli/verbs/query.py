@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +21,7 @@ from statestore.cli.output import Output, Page, progress_bar, value_text, write_
 from statestore.durations import milliseconds_of
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.restore.duck import recorded_interrupts
 from statestore.restore.output_file import check_output_file
 from statestore.restore.result_files import RESULT_FORMATS, write_result
 from statestore.restore.sql_query import View
@@ -177,12 +176,11 @@ def interruptible(function: Callable[[threading.Event], T]) -> T:
     """Return the function's result; on Ctrl-C, cancel it and raise KeyboardInterrupt when it ends.
 
     It runs in another thread, because Python handles Ctrl-C only after DuckDB returns to the main
-    thread. There the signal is only recorded: an exception at any place could leave a lock locked,
-    and then the command would wait forever.
+    thread. There the signal is only recorded.
     """
     cancelled = threading.Event()
     signals: list[int] = []
-    with _recorded_interrupts(signals), ThreadPoolExecutor(1) as pool:
+    with recorded_interrupts(signals), ThreadPoolExecutor(1) as pool:
         result = pool.submit(function, cancelled)
         while not result.done():
             wait([result], _POLL_SECONDS)
@@ -191,20 +189,6 @@ def interruptible(function: Callable[[threading.Event], T]) -> T:
     if signals:
         raise KeyboardInterrupt
     return result.result()
-
-
-@contextmanager
-def _recorded_interrupts(signals: list[int]) -> Iterator[None]:
-    """Append each Ctrl-C to a list, unless the process ignores it. Other threads get no signals."""
-    before = signal.getsignal(signal.SIGINT)
-    if not callable(before) or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.signal(signal.SIGINT, lambda number, frame: signals.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _first(answer: Any, limit: int) -> tuple[tuple[tuple[Any, ...], ...], bool]:
