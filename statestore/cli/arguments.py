@@ -445,7 +445,8 @@ def _entries(
     """Convert a map that is given as a list of entries; refuse a key that occurs twice."""
     entries = [_entry(pair, data_type, f"{place}[{index}]") for index, pair in enumerate(pairs)]
     for index, (key, _) in enumerate(entries):
-        if any(key == other for other, _ in entries[:index]):
+        # NaN does not equal itself.
+        if any(key == other or repr(key) == repr(other) for other, _ in entries[:index]):
             raise ValueError(f"{place!r} has the key {key!r:.80} twice; pass it once")
     return entries
 

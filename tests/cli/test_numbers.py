@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 
 from jobs.command import load_settings
 from statestore import StateStore
-from statestore.cli.arguments import parse_key, parse_row
+from statestore.cli.arguments import parse_key, parse_row, parse_value
 from statestore.durations import milliseconds_of
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, SettingsError
+from statestore.format.schema import DataType
 from statestore.format.state import KeyedState
 from statestore.jobgraph.graph import JobGraph
 from statestore.restore.compare_plans import Prices
@@ -254,3 +255,10 @@ class TestSettings:
             StateStore.open(str(numbers)).manifest(digits)
         with pytest.raises(InvalidArgumentError):
             Prices.of({"per_gb_read": math.inf})
+
+
+def test_nan_is_one_key_of_a_map() -> None:
+    by_double: DataType = {"type": "map", "keyType": "double", "valueType": "long"}
+    with pytest.raises(ValueError, match="'m' has the key nan twice; pass it once"):
+        parse_value('[["NaN", 1], [0.5, 2], ["NaN", 3]]', by_double, "m")
+    assert parse_value('[["NaN", 1], [0.5, 2]]', by_double, "m")[1] == (0.5, 2)
