@@ -156,7 +156,7 @@ def application(
     def no_page(request: Request, error: Exception) -> Response:
         problem = f"there is no page {request.url.path}; choose one in the menu"
         view = PageView("Not found", "error.html", {"problem": problem})
-        return HTMLResponse(render(view, store.url), 404)
+        return _response(store, lambda: view, status=404, layout=_layout(request))
 
     app = Starlette(routes=routes, middleware=middleware, exception_handlers={404: no_page})
     app.state.queries = queries
@@ -283,10 +283,14 @@ def _page(
 ) -> Callable[[Request], Response]:
     def answer(request: Request) -> Response:
         """Return the page, or only its main part if the script of a page requests it."""
-        layout = "part.html" if request.headers.get("x-part") else "page.html"
+        layout = _layout(request)
         return _response(store, lambda: make_view(request, request.query_params), layout=layout)
 
     return answer
+
+
+def _layout(request: Request) -> str:
+    return "part.html" if request.headers.get("x-part") else "page.html"
 
 
 def _response(
