@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,8 @@ from statestore.restore.duck import (
     copy_slices,
     duckdb,
     error_text,
-    interruptible,
     is_select,
+    run_interruptibly,
     sandbox,
 )
 from statestore.rows.column_errors import ColumnErrors
@@ -94,8 +95,7 @@ def sql_result(
             with closing(_open_database(library, folder, running)) as connection:
                 sandbox(connection)
                 create = f"CREATE TABLE {_ANSWER} AS {sql.rstrip().rstrip(';')}"
-                with interruptible(connection) as run:
-                    run(lambda: connection.execute(create))
+                run_interruptibly(partial(connection.execute, create), connection.interrupt)
             with closing(_open_database(library, folder, copying)) as connection:
                 sandbox(connection)
                 yield SqlResult(storage, entry, before, connection)

@@ -31,10 +31,9 @@ __all__ = [
     "duckdb",
     "error_place",
     "error_text",
-    "interruptible",
     "is_select",
     "quote_identifier",
-    "recorded_interrupts",
+    "run_interruptibly",
     "sandbox",
     "with_arrow_types",
 ]
@@ -234,33 +233,37 @@ def _copy_array(array: pa.Array) -> pa.Array:
     return pa.concat_arrays([array, array.slice(0, 0)])
 
 
-@contextmanager
-def interruptible(connection: Any) -> Iterator[Callable[[Callable[[], T]], T]]:
-    """Yield a function that runs one step of a connection, which Ctrl-C stops.
+def run_interruptibly(step: Callable[[], T], stop: Callable[[], object]) -> T:
+    """Return the result of a step of DuckDB, which Ctrl-C stops.
 
     The step runs in another thread, because Python handles Ctrl-C only after DuckDB returns to the
-    main thread. KeyboardInterrupt is raised when the step has ended.
+    main thread.
+
+    Args:
+        step: The step.
+        stop: Makes the step end. It is called until the step has ended, because DuckDB ignores an
+            interrupt that arrives between two of its steps.
+
+    Returns:
+        The result.
+
+    Raises:
+        KeyboardInterrupt: After Ctrl-C, when the step has ended. Otherwise the step's own error.
     """
-    with ThreadPoolExecutor(1) as pool:
-
-        def run(step: Callable[[], T]) -> T:
-            signals: list[int] = []
-            with recorded_interrupts(signals):
-                result = pool.submit(step)
-                while not result.done():
-                    wait([result], _POLL_SECONDS)
-                    if signals:
-                        # DuckDB ignores an interrupt that arrives between two of its steps.
-                        connection.interrupt()
+    signals: list[int] = []
+    with _recorded_interrupts(signals), ThreadPoolExecutor(1) as pool:
+        result = pool.submit(step)
+        while not result.done():
+            wait([result], _POLL_SECONDS)
             if signals:
-                raise KeyboardInterrupt
-            return result.result()
-
-        yield run
+                stop()
+    if signals:
+        raise KeyboardInterrupt
+    return result.result()
 
 
 @contextmanager
-def recorded_interrupts(signals: list[int]) -> Iterator[None]:
+def _recorded_interrupts(signals: list[int]) -> Iterator[None]:
     """Append each Ctrl-C to a list, unless the process ignores it. Other threads get no signals.
 
     An exception in a thread that waits for another one could leave a lock locked.

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ from rich.console import Console
 from statestore import StateStore
 from statestore.cli.drawing import UNICODE
 from statestore.cli.output import Page, write_rows
-from statestore.cli.verbs.query import interruptible
+from statestore.restore.duck import run_interruptibly
 
 Run = Callable[..., Result]
 
@@ -387,8 +388,9 @@ def test_ctrl_c_ends_a_query_at_any_moment() -> None:
     sys.setswitchinterval(1e-6)
     try:
         for _ in range(60):
+            cancelled = threading.Event()
             with pytest.raises(KeyboardInterrupt):
-                interruptible(answer)
+                run_interruptibly(partial(answer, cancelled), cancelled.set)
     finally:
         sys.setswitchinterval(usual)
     assert time.monotonic() - begun < 50

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -21,7 +19,7 @@ from statestore.cli.output import Output, Page, progress_bar, value_text, write_
 from statestore.durations import milliseconds_of
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
-from statestore.restore.duck import recorded_interrupts
+from statestore.restore.duck import run_interruptibly
 from statestore.restore.output_file import check_output_file
 from statestore.restore.result_files import RESULT_FORMATS, write_result
 from statestore.restore.sql_query import View
@@ -33,15 +31,12 @@ __all__ = [
     "ListedViews",
     "WrittenResult",
     "answered",
-    "interruptible",
     "listed_views",
     "query_states",
     "write_answer",
     "write_views",
 ]
 
-T = TypeVar("T")
-_POLL_SECONDS = 0.05
 _TABLE = "table"
 _SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".arrow": "arrow"}
 
@@ -119,9 +114,9 @@ def query_states(
     # A savepoint's name reaches a checkpoint that has expired; a number would not.
     asked = number if checkpoint == "latest" else checkpoint
 
-    def answer_query(
-        cancelled: threading.Event,
-    ) -> Output[Answered] | Output[WrittenResult] | None:
+    cancelled = threading.Event()
+
+    def answer_query() -> Output[Answered] | Output[WrittenResult] | None:
         with store.query(
             sql,
             asked,
@@ -142,9 +137,9 @@ def query_states(
         return Output(result, write_written)
 
     if to is None and form != _TABLE:  # its rows appear meanwhile, perhaps on the same terminal
-        return interruptible(answer_query)
+        return run_interruptibly(answer_query, cancelled.set)
     with progress_bar("running the query"):
-        return interruptible(answer_query)
+        return run_interruptibly(answer_query, cancelled.set)
 
 
 def _format_of(to: str | None) -> str:
@@ -170,25 +165,6 @@ def answered(answer: Any, manifest: Manifest, url: str, limit: int | None) -> An
         is_cut=is_cut,
         left_out=manifest.left_out,
     )
-
-
-def interruptible(function: Callable[[threading.Event], T]) -> T:
-    """Return the function's result; on Ctrl-C, cancel it and raise KeyboardInterrupt when it ends.
-
-    It runs in another thread, because Python handles Ctrl-C only after DuckDB returns to the main
-    thread. There the signal is only recorded.
-    """
-    cancelled = threading.Event()
-    signals: list[int] = []
-    with recorded_interrupts(signals), ThreadPoolExecutor(1) as pool:
-        result = pool.submit(function, cancelled)
-        while not result.done():
-            wait([result], _POLL_SECONDS)
-            if signals:
-                cancelled.set()
-    if signals:
-        raise KeyboardInterrupt
-    return result.result()
 
 
 def _first(answer: Any, limit: int) -> tuple[tuple[tuple[Any, ...], ...], bool]:

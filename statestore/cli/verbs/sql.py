@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from statestore.cli.command import (
 from statestore.cli.output import page, report
 from statestore.cli.verbs.query import (
     answered,
-    interruptible,
     listed_views,
     write_answer,
     write_views,
@@ -28,6 +28,7 @@ from statestore.cli.verbs.query import (
 from statestore.durations import milliseconds_of
 from statestore.errors import StateStoreError
 from statestore.extras import needs_extra
+from statestore.restore.duck import run_interruptibly
 from statestore.restore.sql_query import View
 from statestore.store import StateStore
 
@@ -125,7 +126,9 @@ class _Shell:
         self._checkpoint: int | str = number if checkpoint == "latest" else checkpoint
 
     def _query(self, sql: str) -> None:
-        def run(cancelled: Any) -> Any:
+        cancelled = threading.Event()
+
+        def run() -> Any:
             with self._store.query(
                 sql,
                 self._checkpoint,
@@ -136,7 +139,7 @@ class _Shell:
                 return answered(answer, self._manifest, self._store.url, None)
 
         # The terminal can have another width now.
-        write_answer(page(), interruptible(run), hint=_HINT)
+        write_answer(page(), run_interruptibly(run, cancelled.set), hint=_HINT)
 
 
 def _statements(lines: Iterable[str]) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -13,8 +14,8 @@ from statestore.interop.tables.source_table import SourceTable, convert_text
 from statestore.restore.duck import (
     duckdb,
     error_text,
-    interruptible,
     is_select,
+    run_interruptibly,
     with_arrow_types,
 )
 
@@ -43,13 +44,13 @@ def open_query(sql: str, *, types: Mapping[str, str] | None = None) -> SourceTab
     library = duckdb()
 
     def read() -> Iterator[pa.RecordBatch]:
-        with (
-            _running(sql),
-            closing(library.connect()) as connection,
-            interruptible(connection) as run,
-        ):
-            rows = run(lambda: _result(library, connection, sql).to_arrow_reader(_BATCH_ROWS))
-            while (batch := run(lambda: next(rows, None))) is not None:
+        with _running(sql), closing(library.connect()) as connection:
+            rows = run_interruptibly(
+                lambda: _result(library, connection, sql).to_arrow_reader(_BATCH_ROWS),
+                connection.interrupt,
+            )
+            next_batch = partial(next, rows, None)
+            while (batch := run_interruptibly(next_batch, connection.interrupt)) is not None:
                 yield batch
 
     with _running(sql), closing(library.connect()) as connection:
