@@ -81,7 +81,8 @@ def read_state(
 
     If ``now_ms`` is given, rows that have expired by then are left out if the state hides them.
     Without changes, one batch is in memory. With changes, about ``run_bytes`` of each layer and
-    three times as much of the base are in memory. Single rows may be larger.
+    three times as much of the base are in memory. More than 32 layers share the memory of 32.
+    Single rows may be larger.
 
     ``wanted`` limits the columns and row groups that are read. Reads of the same state, all without
     ``wanted``, may share a ``cache``. Raises MissingFileError or DamagedFileError with the names of
@@ -153,6 +154,12 @@ def _every_row_group(_: DataFile, handle: Handle) -> Iterable[int]:
 
 
 _RUNS_AHEAD = 2
+_FULL_SIZE_LAYERS = 32
+
+
+def _layer_bytes(run_bytes: int, layers: int) -> int:
+    """Return the bytes of one layer's tables: more layers than usual share the memory of these."""
+    return run_bytes * _FULL_SIZE_LAYERS // max(layers, _FULL_SIZE_LAYERS)
 
 
 def _all_rows(
@@ -167,8 +174,9 @@ def _all_rows(
     if not reads.layers:
         yield from base
         return
+    layer_bytes = _layer_bytes(run_bytes, len(reads.layers))
     with _read_ahead(sorted_tables(base, entry.state, run_bytes)) as tables:
-        layers = [_layer_changes(read_layer, layer, run_bytes, cache) for layer in reads.layers]
+        layers = [_layer_changes(read_layer, layer, layer_bytes, cache) for layer in reads.layers]
         for rows in _merge_base(tables, layers, entry.state):
             yield from rows.to_batches()
 
@@ -222,7 +230,8 @@ def merged_changes(
     that they name.
     """
     read = partial(read_slices, storage, verify=True)
-    streams = [_layer_changes(read, layer, table_bytes) for layer in layers]
+    layer_bytes = _layer_bytes(table_bytes, len(layers))
+    streams = [_layer_changes(read, layer, layer_bytes) for layer in layers]
     for rows in _merge_layers(streams, state):
         yield clear_deletes(rows)
 
