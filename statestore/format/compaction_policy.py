@@ -11,22 +11,28 @@ base rows. Spans with the greatest share and their neighbors are folded first, u
 Spans that would soon be folded are folded together with such a span: the rows that a fold leaves
 behind in a layer are between live rows, and are read with these until the whole layer is gone.
 
-A job compacts in the background. If that does not keep up, or the process ends after each
-checkpoint, changes become *overdue*: the changes of a span whose share is above twice
-``most_share``, and layers once four times ``merge_layers`` of them wait for a first merge. Then
-each checkpoint folds about twice as many change rows as it writes, so the backlog shrinks. An LSM
-tree stalls its writers for the same reason. So a restore reads at most ``1 + 2 * most_share``
-times the rows of the bases, plus the changes that arrive until an overdue span is folded.
+A job compacts in the background. If the process ends after each checkpoint, changes become
+*overdue*: the changes of a span whose share is above twice ``most_share``, and layers once four
+times ``merge_layers`` of them wait for a first merge. Then each checkpoint folds about twice as
+many change rows as it writes, so the backlog shrinks. An LSM tree stalls its writers for the same
+reason. So a restore reads at most ``1 + 2 * most_share`` times the rows of the bases, plus the
+changes that arrive until an overdue span is folded.
+
+While a compaction of the state is under way, its result will replace most of the backlog, and a
+checkpoint that folded the same changes would make that result useless. So a checkpoint with overdue
+changes only waits for the compaction, at most as long as it has written. It folds changes itself
+above six times ``most_share``, and merges newer layers than those being compacted once sixteen
+times ``merge_layers`` of them wait.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from statestore.errors import InvalidArgumentError
-from statestore.format.layers import live_rows, widened_spans
+from statestore.format.layers import changed_rows_before, widened_spans
 from statestore.format.manifest import KeyedEntry
 from statestore.keys.groups import KeyGroupRange
 
@@ -34,6 +40,7 @@ __all__ = [
     "CompactionRule",
     "LayeredSpan",
     "is_overdue",
+    "is_urgent",
     "layers_to_merge",
     "needs_compaction",
     "overdue_layers",
@@ -102,14 +109,14 @@ def spans_of(entry: KeyedEntry) -> tuple[LayeredSpan, ...]:
     """Return the spans of a state, which cover all key groups in order."""
     if not entry.handles:
         everything = KeyGroupRange.every(entry.state.max_parallelism)
-        changed = sum(live_rows(layer, everything) for layer in entry.layers)
-        return (LayeredSpan(everything, 0, 0, changed),)
+        return (LayeredSpan(everything, 0, 0, int(changed_rows_before(entry)[-1])),)
+    changed = changed_rows_before(entry).tolist()
     return tuple(
         LayeredSpan(
             key_groups,
             handle.rows,
             handle.size_bytes,
-            sum(live_rows(layer, key_groups) for layer in entry.layers),
+            changed[key_groups.last + 1] - changed[key_groups.first],
         )
         for key_groups, handle in zip(widened_spans(entry), entry.handles, strict=True)
     )
@@ -154,7 +161,8 @@ def _adjacent_spans(
     return set(due) - left
 
 
-_OVERDUE_SHARES, _OVERDUE_MERGES = 2, 4
+_IDLE_SHARES, _IDLE_MERGES = 2, 4
+_COMPACTING_SHARES, _COMPACTING_MERGES = 6, 16
 
 
 def needs_compaction(entry: KeyedEntry, rule: CompactionRule) -> bool:
@@ -162,8 +170,13 @@ def needs_compaction(entry: KeyedEntry, rule: CompactionRule) -> bool:
     return bool(entry.layers) and bool(spans_to_fold(entry, rule) or layers_to_merge(entry, rule))
 
 
+def is_urgent(entry: KeyedEntry, rule: CompactionRule) -> bool:
+    """Return whether a compaction should run without pauses: a span is above ``most_share``."""
+    return any(span.share > rule.most_share for span in spans_of(entry))
+
+
 def overdue_spans(
-    entry: KeyedEntry, rule: CompactionRule, changed_rows: int
+    entry: KeyedEntry, rule: CompactionRule, changed_rows: int, *, is_compacting: bool = False
 ) -> tuple[KeyGroupRange, ...]:
     """Return the overdue key groups that a checkpoint itself must fold, in order.
 
@@ -171,13 +184,14 @@ def overdue_spans(
         entry: the state, with the changes of the checkpoint.
         rule: the policy.
         changed_rows: the rows that the checkpoint wrote; about twice as many are folded.
+        is_compacting: whether a compaction of the state is under way.
 
     Returns:
         The key groups with the greatest share of changes, and their neighbors; empty if none is
         overdue.
     """
     spans = spans_of(entry)
-    overdue = _OVERDUE_SHARES * rule.most_share
+    overdue = rule.most_share * (_COMPACTING_SHARES if is_compacting else _IDLE_SHARES)
     if max(span.share for span in spans) <= overdue:
         return ()
     chosen = _adjacent_spans(
@@ -186,12 +200,18 @@ def overdue_spans(
     return tuple(spans[number].key_groups for number in sorted(chosen))
 
 
-def overdue_layers(entry: KeyedEntry, rule: CompactionRule) -> int:
-    """Return how many of the newest layers a checkpoint itself must merge, 0 for none."""
-    unmerged = sum(layer.depth == 0 for layer in entry.layers)
-    return layers_to_merge(entry, rule) if unmerged >= _OVERDUE_MERGES * rule.merge_layers else 0
+def overdue_layers(entry: KeyedEntry, rule: CompactionRule, compacting: int | None = None) -> int:
+    """Return how many of the newest layers a checkpoint itself must merge, 0 for none.
+
+    ``compacting`` is the number of the oldest layers that a compaction is folding or merging, and
+    that therefore stay; None if no compaction of the state is under way.
+    """
+    newer = replace(entry, layers=entry.layers[compacting or 0 :])
+    unmerged = sum(layer.depth == 0 for layer in newer.layers)
+    most = rule.merge_layers * (_IDLE_MERGES if compacting is None else _COMPACTING_MERGES)
+    return layers_to_merge(newer, rule) if unmerged >= most else 0
 
 
-def is_overdue(entry: KeyedEntry, rule: CompactionRule) -> bool:
-    """Return whether the next checkpoints must reduce the backlog themselves."""
-    return bool(entry.layers) and bool(overdue_spans(entry, rule, 0) or overdue_layers(entry, rule))
+def is_overdue(entry: KeyedEntry, rule: CompactionRule, *, is_compacting: bool = False) -> bool:
+    """Return whether checkpoints must fold changes of a state themselves, or wait for it."""
+    return bool(entry.layers) and bool(overdue_spans(entry, rule, 0, is_compacting=is_compacting))

@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
+
 from statestore.errors import InvalidArgumentError
 from statestore.format.handles import assign
 from statestore.format.manifest import KeyedEntry, Layer
@@ -22,6 +25,7 @@ __all__ = [
     "MARK",
     "are_changes",
     "change_state",
+    "changed_rows_before",
     "delete_widths",
     "live_rows",
     "live_without",
@@ -106,6 +110,23 @@ def live_rows(layer: Layer, key_groups: KeyGroupRange) -> int:
         if groups is not None
         for part in assign(layer.entry.handles, groups)
     )
+
+
+def changed_rows_before(entry: KeyedEntry) -> npt.NDArray[np.int64]:
+    """Return for each key group, and for the end, the live rows of the layers before it.
+
+    So the changes of key groups ``first`` to ``last`` are ``result[last + 1] - result[first]``. The
+    rows of a file without an index of its key groups count for its first key group.
+    """
+    changed = np.zeros(entry.state.max_parallelism + 1, np.int64)
+    for layer in entry.layers:
+        rows = np.zeros(entry.state.max_parallelism, np.int64)
+        for handle in layer.entry.handles:
+            groups = slice(handle.key_groups.first, handle.key_groups.last + 1)
+            rows[groups] += np.asarray(handle.group_rows(), np.int64)
+        for span in layer.live:
+            changed[span.first + 1 : span.last + 2] += rows[span.first : span.last + 1]
+    return changed.cumsum()
 
 
 def _subtract(span: KeyGroupRange, gone: KeyGroupRange) -> list[KeyGroupRange]:

@@ -70,15 +70,22 @@ class Compactor:
         return self.merge(entry, layers_to_merge(entry, rule))
 
     def reduce_backlog(
-        self, entry: KeyedEntry, rule: CompactionRule, changed_rows: int
+        self,
+        entry: KeyedEntry,
+        rule: CompactionRule,
+        changed_rows: int,
+        compacting: int | None = None,
     ) -> KeyedEntry:
         """Fold some of the overdue changes of a state, if there are any.
 
         ``changed_rows`` is the number of rows that this checkpoint has written; about twice as many
-        change rows are folded. Raises the errors of ``apply_policy``.
+        change rows are folded. ``compacting`` is the number of the oldest layers that a compaction
+        under way folds or merges, None without one. Raises the errors of ``apply_policy``.
         """
-        entry = self.fold(entry, overdue_spans(entry, rule, changed_rows))
-        return self.merge(entry, overdue_layers(entry, rule))
+        is_compacting = compacting is not None
+        spans = overdue_spans(entry, rule, changed_rows, is_compacting=is_compacting)
+        entry = self.fold(entry, spans)
+        return self.merge(entry, overdue_layers(entry, rule, compacting))
 
     def fold(
         self,

@@ -1,4 +1,6 @@
-"""Compact in the background: a commit never waits, and a later checkpoint adopts the result.
+"""Compact in the background: a later checkpoint adopts the result.
+
+A commit does not wait for it, unless checkpoints have left too many changes to compact.
 
 After each commit one thread folds and merges the changes of the states that the policy selects. It
 works on the committed checkpoint, and writes data files that no manifest names yet. The next
@@ -20,10 +22,16 @@ the fence refuses that commit.
 **Why it pauses.** Python runs one thread at a time, so a compaction would slow down a snapshot of
 the same process. While a snapshot is open, it works for :data:`WORK_SHARE` of the time, a small
 piece at a time. It does not wait for the end of the snapshot, because a job may have one open
-nearly all of the time. It does not pause if a base file has more changes than ``most_share`` of its
-rows. In that case, checkpoints would soon have to fold changes themselves, which takes longer. Its
-thread does not have a low priority, because a thread that the operating system delays may hold
+nearly all of the time. It does not pause while a base file has more changes than ``most_share`` of
+its rows. In that case, checkpoints would soon have to fold changes themselves, which takes longer.
+Its thread does not have a low priority, because a thread that the operating system delays may hold
 Python's lock.
+
+**Why checkpoints rarely fold changes themselves.** A checkpoint that replaces the files that are
+being compacted makes the result useless. So while a compaction of the state is under way, a
+checkpoint with too large a backlog (``format/compaction_policy.py``) waits for the compaction
+instead, at most as long as it has written. The compaction is faster then, because it has Python's
+lock for itself.
 """
 
 from __future__ import annotations
@@ -33,19 +41,20 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from threading import Thread
 
 from statestore.errors import StateStoreError, StorageError
 from statestore.format.compaction_policy import (
     CompactionRule,
     is_overdue,
+    is_urgent,
     needs_compaction,
-    spans_of,
 )
 from statestore.format.listed import list_of
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.layers.compaction import Compactor
+from statestore.layers.expiry import MERGED_BYTES
 from statestore.listeners import CompactionFailed, Listeners
 from statestore.parquet.file_checks import check_sizes
 from statestore.parquet.writer import ParquetOptions
@@ -57,7 +66,7 @@ _log = logging.getLogger(__name__)
 
 ADOPTABLE_MS = 6 * 3_600_000
 """A result may be adopted for so long: well below the minimum age of a garbage collection."""
-WORK_SHARE = 0.25
+WORK_SHARE = 0.1
 """The share of the time that a compaction works while a snapshot is open."""
 _PIECE_BYTES = 2**20
 _LOOK_S = 0.05
@@ -131,11 +140,12 @@ class _OpenSnapshots:
             self._count = max(self._count + count, 0)
             (self._none.clear if self._count else self._none.set)()
 
-    def wait(self, seconds: float, look: Callable[[], object]) -> None:
-        """Wait at most ``seconds`` while a snapshot is open, and call ``look`` at intervals."""
+    def wait(self, seconds: float, should_end: Callable[[], bool]) -> None:
+        """Wait at most ``seconds`` while a snapshot is open, until ``should_end`` returns True."""
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and not self._none.wait(min(left, _LOOK_S)):
-            look()
+        while not should_end() and (left := end - time.monotonic()) > 0:
+            if self._none.wait(min(left, _LOOK_S)):
+                return
 
 
 class _Pacer:
@@ -145,24 +155,24 @@ class _Pacer:
         self, snapshots: _OpenSnapshots, cancelled: threading.Event, *, is_urgent: bool
     ) -> None:
         self._snapshots, self._cancelled = snapshots, cancelled
-        self._is_urgent, self._worked_since = is_urgent, 0.0
+        self._worked_since = 0.0
+        self.is_urgent = is_urgent
+        """Whether there are no pauses; may change at any time."""
 
     def start(self) -> None:
         """Start to measure the work; raise if the compaction is cancelled."""
-        self._look()
+        _refuse_cancelled(self._cancelled)
         self._worked_since = time.monotonic()
 
     def pause(self) -> None:
         """Pause in proportion to the work since the last pause; raise if it is cancelled."""
-        self._look()
-        if self._is_urgent:
-            return
         worked = time.monotonic() - self._worked_since
-        self._snapshots.wait(worked * (1 / WORK_SHARE - 1), self._look)
+        self._snapshots.wait(worked * (1 / WORK_SHARE - 1), self._needs_no_pause)
         self._worked_since = time.monotonic()
 
-    def _look(self) -> None:
+    def _needs_no_pause(self) -> bool:
         _refuse_cancelled(self._cancelled)
+        return self.is_urgent
 
 
 @dataclass(eq=False)
@@ -175,7 +185,7 @@ class _Task:
     cancelled: threading.Event
     begun_ms: int
     result: KeyedEntry | None = None
-    has_ended: bool = False
+    ended: threading.Event = field(default_factory=threading.Event)
 
 
 class BackgroundCompaction:
@@ -225,6 +235,22 @@ class BackgroundCompaction:
         self._open.add(-1)
         if manifest is not None and self._policy is not None:
             self._start(manifest, self._policy, now_ms)
+
+    def compacting_layers(self, entry: KeyedEntry) -> int | None:
+        """Return how many of the oldest layers of a state a compaction is folding or merging.
+
+        None if no compaction is under way whose result this state can adopt.
+        """
+        task = self._own_tasks().get(entry.table.path)
+        if task is None or task.ended.is_set() or _is_old(task):
+            return None
+        fits = rebased(task.source, task.source, entry) is not None
+        return len(task.source.layers) if fits else None
+
+    def wait_for(self, entry: KeyedEntry, latest: float) -> None:
+        """Wait until the compaction of a state has ended, or until a monotonic time."""
+        if self.compacting_layers(entry) is not None:
+            self._tasks[entry.table.path].ended.wait(max(latest - time.monotonic(), 0))
 
     def adopt(self, entry: KeyedEntry) -> tuple[KeyedEntry, list[str]] | None:
         """Return a state with the result of its compaction, and the names of the new files.
@@ -285,10 +311,12 @@ class BackgroundCompaction:
         for place, task in list(tasks.items()):
             entry = states.get(place)
             fits = entry is not None and rebased(task.source, task.source, entry) is not None
-            failed = task.has_ended and task.result is None
+            failed = task.ended.is_set() and task.result is None
             if failed or not fits or _is_old(task):
                 del tasks[place]
                 self._cancel(task)
+            elif entry is not None and self._policy is not None:
+                task.pacer.is_urgent |= is_urgent(entry, self._policy)
 
     def _start(self, manifest: Manifest, policy: CompactionRule, now_ms: int) -> None:
         """Compact the states that need it in a new thread, unless one is still running."""
@@ -296,11 +324,12 @@ class BackgroundCompaction:
             return
         new = []
         for entry in manifest.keyed:
-            if entry.table.path in self._tasks or is_overdue(entry, policy):
-                continue  # the following checkpoints fold overdue changes themselves
+            if entry.table.path in self._tasks:
+                continue
+            if is_overdue(entry, policy, is_compacting=True):
+                continue  # the following checkpoints fold changes themselves
             if needs_compaction(entry, policy):
-                is_urgent = any(span.share > policy.most_share for span in spans_of(entry))
-                new.append(self._task_of(entry, manifest.checkpoint_id, now_ms, is_urgent))
+                new.append(self._task_of(entry, manifest.checkpoint_id, now_ms, policy))
         if new:
             self._tasks |= {task.source.table.path: task for task in new}
             self._thread = Thread(
@@ -309,16 +338,16 @@ class BackgroundCompaction:
             self._thread.start()
 
     def _task_of(
-        self, entry: KeyedEntry, checkpoint_id: int, now_ms: int, is_urgent: bool
+        self, entry: KeyedEntry, checkpoint_id: int, now_ms: int, policy: CompactionRule
     ) -> _Task:
-        cancelled = threading.Event()
-        pacer = _Pacer(self._open, cancelled, is_urgent=is_urgent)
+        cancelled, hurries = threading.Event(), is_urgent(entry, policy)
+        pacer = _Pacer(self._open, cancelled, is_urgent=hurries)
         compactor = Compactor(
             self._storage,
             checkpoint_id,
             self._parquet,
             now_ms,
-            piece_bytes=_PIECE_BYTES,
+            piece_bytes=MERGED_BYTES if hurries else _PIECE_BYTES,
             before_batch=pacer.pause,
         )
         return _Task(entry, compactor, pacer, cancelled, time.time_ns() // 1_000_000)
@@ -347,7 +376,7 @@ class BackgroundCompaction:
                         )
                     )
             finally:
-                task.has_ended = True
+                task.ended.set()
 
     def _cancel(self, task: _Task) -> None:
         """Cancel a task; delete the files of a result here, and leave other files to its thread."""

@@ -82,6 +82,12 @@ class Measuring:
         finally:
             self._add(self._writes, (uid, name), time.monotonic_ns() - started)
 
+    @property
+    def write_seconds(self) -> float:
+        """The seconds that the states took to write so far, in total."""
+        with self._lock:
+            return sum(self._writes.values()) / 1e9
+
     def declared(self, uid: str, name: str) -> None:
         """Start the write time of a state that its subtasks write in other processes."""
         self._declared[uid, name] = time.monotonic_ns()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from itertools import chain
 
 from statestore.errors import InvalidArgumentError, ParallelismError, StorageError
-from statestore.format.compaction_policy import CompactionRule
+from statestore.format.compaction_policy import CompactionRule, is_overdue
 from statestore.format.handles import Handle
 from statestore.format.listed import ListedFiles
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
@@ -172,25 +173,34 @@ class PendingCheckpoint:
         with self.attempt.measuring.phase("publish"):
             self.attempt.catalog.storage.sync(self._unsynced)
         with self.attempt.measuring.phase("wait"):
-            self._carried = [self._compacted(entry) for entry in self._carried]
+            latest = time.monotonic() + self.attempt.measuring.write_seconds
+            self._carried = [self._compacted(entry, latest) for entry in self._carried]
 
-    def _compacted(self, entry: Entry) -> Entry:
+    def _compacted(self, entry: Entry, latest: float) -> Entry:
         """Return a state with the result of its background compaction.
 
-        Part of its changes is folded if they are overdue.
+        If too many changes wait, a compaction under way is awaited until the monotonic time
+        ``latest``, or a part of them is folded.
         """
-        attempt = self.attempt
-        if not isinstance(entry, KeyedEntry) or not entry.layers or attempt.background is None:
+        background, policy = self.attempt.background, self.attempt.compaction
+        if not isinstance(entry, KeyedEntry) or not entry.layers or background is None:
             return entry
-        adoption = attempt.background.adopt(entry)
+        is_changed = policy is not None and _name(entry) in self._changed
+        if policy is not None and is_changed and is_overdue(entry, policy):
+            background.wait_for(entry, latest)
+        adoption = background.adopt(entry)
         if adoption is not None:
             entry, self.adopted[entry.table.path] = adoption
-            attempt.measuring.compacted(entry, self.adopted[entry.table.path])
-        if attempt.compaction is None or _name(entry) not in self._changed:
+            self.attempt.measuring.compacted(entry, self.adopted[entry.table.path])
+        if policy is None or not is_changed:
             return entry
-        return self._with_less_backlog(entry, attempt.compaction)
+        # After an adoption the next compaction starts at the commit, with all layers.
+        layers = background.compacting_layers(entry) if adoption is None else len(entry.layers)
+        return self._with_less_backlog(entry, policy, layers)
 
-    def _with_less_backlog(self, entry: KeyedEntry, policy: CompactionRule) -> KeyedEntry:
+    def _with_less_backlog(
+        self, entry: KeyedEntry, policy: CompactionRule, compacting: int | None
+    ) -> KeyedEntry:
         attempt = self.attempt
         own = (layer for layer in entry.layers if layer.checkpoint_id == attempt.checkpoint_id)
         compactor = Compactor(
@@ -198,7 +208,7 @@ class PendingCheckpoint:
         )
         try:
             changed_rows = sum(layer.entry.rows for layer in own)
-            entry = compactor.reduce_backlog(entry, policy, changed_rows)
+            entry = compactor.reduce_backlog(entry, policy, changed_rows, compacting)
         finally:
             self._written.names += compactor.new.names
         if compactor.new.names:

@@ -14,12 +14,13 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.compaction_policy import (
     CompactionRule,
     layers_to_merge,
+    overdue_layers,
     overdue_spans,
     spans_of,
     spans_to_fold,
 )
 from statestore.format.handles import GroupIndex, KeyedStateHandle
-from statestore.format.layers import change_state, live_without
+from statestore.format.layers import change_state, live_rows, live_without
 from statestore.format.manifest import KeyedEntry, Layer, TableRef
 from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState, Layout, StateKind
@@ -151,8 +152,36 @@ def test_a_checkpoint_folds_overdue_spans_next_to_each_other() -> None:
     assert chosen(20) == [4, 5, 6]  # 4 is overdue soon, and 7 is not
     assert chosen(26) == [3, 4, 5, 6]
     assert chosen(1_000) == [0, 1, 2, 3, 4, 5, 6]
+    many = replace(files, layers=(layer(2, [0, 0, 30, 0, 0, 0, 0, 0]),))
+    assert overdue_spans(many, rule, 1, is_compacting=True) == ()  # 30 changes of 10 rows
+    more = replace(many, layers=(*many.layers, layer(3, [0, 0, 1, 0, 0, 0, 0, 0])))
+    assert [span.first for span in overdue_spans(more, rule, 1, is_compacting=True)] == [2]
     quiet = replace(files, layers=(layer(2, [9] * GROUPS),))
     assert overdue_spans(quiet, rule, 1_000) == ()
+
+
+def test_more_layers_may_wait_while_a_compaction_is_under_way() -> None:
+    rule, entry = CompactionRule(merge_layers=2), base((0, [10**9] * GROUPS))
+    waiting = tuple(layer(number, [1] * GROUPS) for number in range(1, 36))
+
+    def overdue(count: int, compacting: int | None = None) -> int:
+        return overdue_layers(replace(entry, layers=waiting[:count]), rule, compacting)
+
+    assert [overdue(count) for count in (7, 8, 31)] == [0, 8, 31]
+    # The three oldest layers are part of the compaction.
+    assert [overdue(count, 3) for count in (8, 34, 35)] == [0, 0, 32]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 12), min_size=GROUPS, max_size=GROUPS), max_size=5),
+    st.sets(st.integers(0, GROUPS - 1)),
+)
+def test_spans_count_the_live_rows_of_all_layers(changes: list[list[int]], gone: set[int]) -> None:
+    entry = base((1, [5, 7]), (3, [20]), (5, [2, 2]))
+    entry = replace(entry, layers=tuple(layer(n, rows) for n, rows in enumerate(changes)))
+    entry = folded(entry, tuple(KeyGroupRange(group, group) for group in sorted(gone)))
+    for span in spans_of(entry):
+        assert span.changed_rows == sum(live_rows(one, span.key_groups) for one in entry.layers)
 
 
 def test_the_spans_cover_each_key_group_once() -> None:

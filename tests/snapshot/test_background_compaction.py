@@ -28,6 +28,7 @@ from statestore.format.manifest import KeyedEntry
 from statestore.layers.compaction import Compactor
 from statestore.maintenance.gc_mark import files_of
 from statestore.snapshot import background_compaction as background
+from statestore.snapshot.measurement import Measuring
 
 ROWS = {f"u{number}": number for number in range(40)}
 FOLD_SOON = CompactionRule(share=0.01, most_share=9)
@@ -158,6 +159,84 @@ def test_urgent_changes_are_compacted_without_pauses(
         entry = change(store, {"u1": 100})  # one row of 40: more than most_share, but not overdue
         store.parts.background.wait()
     assert store.parts.background.adopt(entry) is not None
+
+
+@pytest.mark.usefixtures("real_threads")
+def test_a_compaction_that_becomes_urgent_pauses_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "WORK_SHARE", 1e-9)
+    store = opened(tmp_path, CompactionRule(share=0.01, most_share=0.1))
+    full(store)
+    with open_snapshot(store):
+        change(store, {"u1": 100})  # one row of 40
+        compaction = store.parts.background._thread
+        assert compaction is not None
+        compaction.join(0.3)
+        assert compaction.is_alive()
+        entry = change(store, {f"u{number}": 100 for number in range(10)})
+        store.parts.background.wait()
+    assert store.parts.background.adopt(entry) is not None
+
+
+@pytest.mark.usefixtures("real_threads")
+def test_a_checkpoint_folds_no_changes_that_a_compaction_is_folding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its result would not match any more, and the work would be lost; but the backlog is bounded.
+
+    Without a compaction under way, 8 layers or as many changes as rows would be too many.
+    """
+    go_on, apply_policy = threading.Event(), Compactor.apply_policy
+
+    def slow(self: Compactor, *given: Any) -> KeyedEntry:
+        assert go_on.wait(120)
+        return apply_policy(self, *given)
+
+    monkeypatch.setattr(Compactor, "apply_policy", slow)
+    store = opened(tmp_path, CompactionRule(merge_layers=2, share=0.01))
+    full(store)
+    expected = dict(ROWS)
+    for number in range(20):
+        changed = {f"u{(number * 3 + index) % 40}": number for index in range(3)}
+        expected |= changed
+        assert len(change(store, changed).layers) == number + 1
+    go_on.set()
+    store.parts.background.wait()
+    go_on.clear()
+    entry = change(store, {"u0": 0})
+    assert [layer.checkpoint_id for layer in entry.layers] == list(range(3, 23))
+    assert content(store) == expected | {"u0": 0}
+    for number in range(40):  # the next compaction does not end, and 120 changes are the bound
+        entry = change(store, {f"u{number}": number, "u38": number, "u39": number})
+        assert entry.changed_rows <= 6 * 0.5 * len(ROWS) + 3
+    assert len(entry.layers) < 25
+    go_on.set()
+    store.parts.background.wait()
+
+
+@pytest.mark.usefixtures("real_threads")
+def test_a_checkpoint_with_too_many_changes_waits_for_the_compaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits at most as long as it has written, and adopts the result at once."""
+    go_on, apply_policy = threading.Event(), Compactor.apply_policy
+
+    def slow(self: Compactor, *given: Any) -> KeyedEntry:
+        assert go_on.wait(120)
+        return apply_policy(self, *given)
+
+    monkeypatch.setattr(Compactor, "apply_policy", slow)
+    store = opened(tmp_path, CompactionRule(share=0.01, most_share=0.05))  # overdue: 5 rows of 40
+    full(store)
+    change(store, {"u1": 100})  # the thread begins to fold it
+    assert len(change(store, {f"u{number}": 200 for number in range(4)}).layers) == 2
+    monkeypatch.setattr(Measuring, "write_seconds", 120)
+    threading.Timer(0.2, go_on.set).start()
+    entry = change(store, {"u9": 900})
+    assert [layer.checkpoint_id for layer in entry.layers] == [3, 4]
+    assert content(store) == ROWS | {f"u{number}": 200 for number in range(4)} | {"u9": 900}
+    store.parts.background.wait()
 
 
 @pytest.mark.usefixtures("real_threads")
