@@ -40,7 +40,7 @@ class Carrying:
         MalformedManifestError, ParallelismError, or InvalidArgumentError for a state that this
         checkpoint already has.
         """
-        manifest = self._of(base)
+        manifest = self._source_of(base)
         if manifest is None:
             raise StateNotFoundError(
                 f"state {name!r} of operator {uid!r} cannot be carried: the store has no "
@@ -93,15 +93,12 @@ class Carrying:
         """
         self._refuse_dropped()
         if self._rest_of is not None:
-            self._carry_missing(self._of(self._rest_of))
+            self._carry_missing(self._source_of(self._rest_of))
         self._rest_of = None
         self._refuse_left_out()
 
-    def _of(self, base: int | str) -> Manifest | None:
-        """Return the checkpoint to carry states from, or None before the first checkpoint.
-
-        None if there is no checkpoint yet.
-        """
+    def _source_of(self, base: int | str) -> Manifest | None:
+        """Return the checkpoint to carry states from; None before the first checkpoint."""
         attempt = self._attempt
         return attempt.history.newest() if base == LATEST else attempt.history.load(base)
 

@@ -299,7 +299,7 @@ class _Timers:
     def remove(self, time_ms: int) -> None:
         self._now.discard(time_ms)
 
-    def in_order(self) -> list[int]:
+    def sorted_times(self) -> list[int]:
         return sorted(self._now)
 
 
@@ -344,7 +344,7 @@ class Handle:
         return (
             []
             if limit is None
-            else [time_ms for time_ms in self._timers.in_order() if time_ms <= limit]
+            else [time_ms for time_ms in self._timers.sorted_times() if time_ms <= limit]
         )
 
     def getValueState(
@@ -388,7 +388,7 @@ class Handle:
     def listTimers(self) -> Iterator[int]:
         """Return the timers of the key, in order of their times."""
         self._refuse_no_time("timers were listed")
-        return iter(self._timers.in_order())
+        return iter(self._timers.sorted_times())
 
     def deleteIfExists(self, stateName: str) -> None:
         """Remove a state of an earlier version of the processor, with the rows of all keys."""

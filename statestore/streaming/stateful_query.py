@@ -91,7 +91,7 @@ class SmallBatchProbe:
         self._left_out = max(self._left_out - 1, 0)
         return not self._left_out
 
-    def was(self, *, few: bool) -> None:
+    def record(self, *, few: bool) -> None:
         """Record the result of a probe."""
         self._left_out = 0 if few else self._LEFT_OUT + 1
 
@@ -161,7 +161,7 @@ class StatefulQuery:
             processor_options: the other arguments of ``transformWithState``.
             key: the columns that events are grouped by.
             parallelism: the number of tasks that call it, and of subtasks of the states.
-            output: is called with the rows that each micro-batch yields.
+            output: called with the rows that each micro-batch yields.
             options: options of any query.
 
         Returns:
@@ -302,7 +302,7 @@ class StatefulQuery:
         rows = None
         if self._trials.next():
             events, rows = collect_if_few(events)
-            self._trials.was(few=rows is not None)
+            self._trials.record(few=rows is not None)
         if rows is None:
             # A cached DataFrame has a known size: few rows then need no Python worker.
             events = keep(events)

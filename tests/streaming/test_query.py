@@ -190,14 +190,14 @@ def test_many_events_after_a_spark_state_occur_once(world: World, provider: str)
 
 
 def test_after_many_events_small_batches_are_probed_occasionally() -> None:
-    trials = SmallBatchProbe()
-    assert [trials.next() for _ in range(3)] == [True] * 3
-    trials.was(few=False)
-    assert [trials.next() for _ in range(17)] == [False] * 15 + [True] * 2
-    trials.was(few=False)
-    assert not trials.next()
-    trials.was(few=True)
-    assert trials.next()
+    probe = SmallBatchProbe()
+    assert [probe.next() for _ in range(3)] == [True] * 3
+    probe.record(few=False)
+    assert [probe.next() for _ in range(17)] == [False] * 15 + [True] * 2
+    probe.record(few=False)
+    assert not probe.next()
+    probe.record(few=True)
+    assert probe.next()
 
 
 def test_few_events_of_one_partition_are_computed_once(world: World) -> None:

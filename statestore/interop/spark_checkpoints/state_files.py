@@ -96,7 +96,9 @@ def _make_writer(
         try:
             for base in bases:
                 storage.put_if_absent(f"{own_folder}/{base}", _empty_database())
-            _write_file(storage, f"{own_folder}/{name}", batches, _Frames(provider, has_checksums))
+            _write_file(
+                storage, f"{own_folder}/{name}", batches, _RowEncoder(provider, has_checksums)
+            )
         except StateStoreError as error:  # returned as a row, so that the driver raises it
             yield pa.RecordBatch.from_pylist([{"error": pickle.dumps(error)}], _FAILED)
 
@@ -112,7 +114,7 @@ def _empty_database() -> bytes:
 
 
 def _write_file(
-    storage: Storage, name: str, batches: Iterable[pa.RecordBatch], frames: _Frames
+    storage: Storage, name: str, batches: Iterable[pa.RecordBatch], encoder: _RowEncoder
 ) -> None:
     storage.delete(name)  # a killed attempt of this task may have left a partial file
     checksum = xxhash.xxh64()
@@ -120,7 +122,7 @@ def _write_file(
         with pa.CompressedOutputStream(_ChecksummedFrame(file), CODEC) as compressed:
             for batch in batches:
                 if batch.num_rows:
-                    encoded = frames.encode(batch.column(0), batch.column(1))
+                    encoded = encoder.encode(batch.column(0), batch.column(1))
                     checksum.update(encoded)
                     compressed.write(encoded)
             checksum.update(_END)
@@ -132,8 +134,8 @@ class _ChecksummedFrame(io.RawIOBase):
     """Passes a zstd frame on to a file, and sets the flag that a checksum follows the frame.
 
     Arrow cannot write the checksum, without which a reader does not notice changed content. The
-    flag is bit 2 of the byte after the magic number (RFC 8878, section 3.1.1.1.1). The stream stays
-    the caller's, who also writes the checksum.
+    flag is bit 2 of the byte after the magic number (RFC 8878, section 3.1.1.1.1). The caller owns
+    the stream, and also writes the checksum.
     """
 
     def __init__(self, file: NewFile) -> None:
@@ -155,7 +157,7 @@ class _ChecksummedFrame(io.RawIOBase):
 
 
 @dataclass(frozen=True)
-class _Frames:
+class _RowEncoder:
     """Encodes rows in the format of a provider's files."""
 
     provider: Provider
