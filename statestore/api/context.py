@@ -55,7 +55,7 @@ class StoreContext:
         table_format: str | None = None,
         layout: str | None = None,
     ) -> StoreContext:
-        """Return a store on a storage, with its own fence and this machine's clock."""
+        """Return a context for a storage, with a new fence and this machine's clock."""
         listeners = Listeners(storage.url)
         return cls(
             storage,
@@ -113,7 +113,7 @@ class HasContext(Protocol):
 
     @property
     def parts(self) -> StoreContext:
-        """The parts that commands on it use."""
+        """The store's storages, fence and clock."""
 
 
 def _now_ms() -> int:

@@ -100,8 +100,8 @@ class StoreInspection:
             now_ms: as in :meth:`StateStore.restore`.
 
         Returns:
-            The rows per checkpoint, None if the state has another key there; all of them as one
-            frame with ``to_arrow()``, ``to_pandas()`` or ``to_polars()``.
+            The rows per checkpoint. They are None if the state has other key columns there.
+            ``to_arrow()``, ``to_pandas()`` and ``to_polars()`` return all of them as one table.
 
         Raises:
             StateNotFoundError: if no checkpoint has the state.
@@ -250,8 +250,8 @@ class StoreInspection:
         """Return the growth of each state over the kept checkpoints, and forecasts.
 
         Growth is the median slope between all pairs of checkpoints (Theil–Sen). It needs at least 5
-        checkpoints at different times. Kept checkpoints are visible, or a savepoint has them. Only
-        their manifests are read, one after another.
+        checkpoints at different times. A checkpoint is kept if it is visible or has a savepoint.
+        Only their manifests are read, one after another.
 
         Args:
             operator: restricts the trend to this operator's states; by default all states.
@@ -326,8 +326,8 @@ class StoreInspection:
         The result also has the recommended parallelism, and the reason. Only the manifest is read.
 
         With ``hosts``, moved bytes are the bytes without a copy on the host where :meth:`placement`
-        puts their subtask. Without it, they are the bytes that another subtask owns than in the
-        checkpoint.
+        puts their subtask. Without ``hosts``, moved bytes are the bytes whose owner is another
+        subtask than in the checkpoint.
 
         Args:
             parallelisms: the parallelisms to compare.

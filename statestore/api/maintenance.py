@@ -73,8 +73,8 @@ class StoreMaintenance:
     def savepoint(self, name: str, checkpoint: int | str = "latest") -> Savepoint:
         """Keep a checkpoint under a name, until :meth:`delete_savepoint`.
 
-        All methods that take a checkpoint also take this name. If it is already kept under that
-        name, this does nothing.
+        All methods that take a checkpoint also take this name. If the checkpoint already has that
+        savepoint, nothing changes.
 
         Args:
             name: the name of the savepoint.
@@ -93,7 +93,8 @@ class StoreMaintenance:
     def delete_savepoint(self, name: str) -> Savepoint | None:
         """Release a savepoint.
 
-        From now on its checkpoint is like any other. If that has expired, it is gone.
+        Its checkpoint can then expire like any other. If it had expired before, it is no longer
+        readable.
 
         Args:
             name: the name of the savepoint.
@@ -122,8 +123,8 @@ class StoreMaintenance:
             with store.maintenance.pin(lease="1h") as pinned:
                 restored = store.restore(checkpoint=pinned.checkpoint_id, parallelism=4)
 
-        It is released at the end of the block, by :meth:`unpin` with its ``token``, or when the
-        lease ends.
+        The pin is released at the end of the block, by :meth:`unpin` with its ``token``, or when
+        the lease ends.
 
         Args:
             checkpoint: as in :meth:`savepoint`.
@@ -218,8 +219,8 @@ class StoreMaintenance:
 
         Args:
             minimum_age: only files above this age are deleted; by default 24 hours. Files of
-                checkpoints that expired more recently stay as well. A snapshot that takes longer
-                must not run at the same time; with 0, no snapshot at all.
+                checkpoints that expired more recently stay as well. No snapshot that takes longer
+                than this may run at the same time. With 0, no snapshot may run at all.
             dry_run: reports what would be deleted, and changes nothing.
             on_progress: called with the number of deleted files and the total.
 
@@ -353,8 +354,8 @@ class StoreMaintenance:
             from_older: replaces the lost rows with the rows of the newest older checkpoint in which
                 the key group is intact. The ``origin`` of the new manifest records this.
             dry_run: makes no checkpoint.
-            keys: the maximum number of lost keys in the report; by default 100. They are taken from
-                the same older checkpoint.
+            keys: the maximum number of lost keys in the report; by default 100. The keys are read
+                from the same older checkpoint.
             on_progress: called with the number of checked files and the total.
 
         Returns:
@@ -380,9 +381,9 @@ class StoreMaintenance:
         """Repair damage that blocks all writing although no checkpoint is damaged.
 
         This covers ``statestore.json``, the newest writer's claim, and a missing entry of a Delta
-        log. The restored content is proven first, by a document's SHA-256 or by the checkpoints. If
-        the newest claim is damaged, this object takes over the store, and a running job can no
-        longer commit.
+        log. Before a document is rebuilt, its content is proven by its SHA-256 or by the
+        checkpoints. If the newest claim is damaged, this object takes over the store, and a running
+        job can no longer commit.
 
         Args:
             dry_run: reports what would be done, and changes nothing.
@@ -804,7 +805,7 @@ class StoreMaintenance:
             target: the path or URL of the new store.
             checkpoint: as in :meth:`savepoint`.
             storage_options: as in :meth:`copy`.
-            dry_run: only says what would be copied or shared.
+            dry_run: reports what would be copied or shared, and changes nothing.
             on_progress: as in :meth:`copy`.
 
         Returns:

@@ -319,7 +319,7 @@ class _FormError(ValueError):
 
 
 def _is_form(error: ValueError) -> bool:
-    """Return whether the form of a text is wrong, and not one of its values."""
+    """Return True if the form of a text is wrong, and False if one of its values is wrong."""
     return isinstance(error, _FormError | json.JSONDecodeError)
 
 
@@ -341,13 +341,13 @@ SPAN = _Span()
 def named_values(
     option: str, form: str, texts: Sequence[str], *, at_last: bool = False
 ) -> dict[str, str]:
-    """Return what a repeatable option of the form ``NAME=VALUE`` says, by name.
+    """Return the values of a repeatable option of the form ``NAME=VALUE``, by name.
 
     Args:
         option: The option, for messages.
         form: Its form, for messages, such as ``COLUMN=TYPE``.
         texts: Its values.
-        at_last: Whether the last ``=`` of a value divides it, and not the first.
+        at_last: Whether a text is split at its last ``=`` instead of its first.
 
     Raises:
         click.UsageError: For a value of another form, and for a name that is given twice.

@@ -58,7 +58,7 @@ GAP = 2
 
 
 def write_left_out(page: Page, records: Iterable[LeftOutState], indent: str = "  ") -> None:
-    """Write one line about the state that a checkpoint lacks of its source, or nothing."""
+    """Write one line about the source's state that a checkpoint omits; nothing if it omits none."""
     for record in records:
         page.line(f"{indent}left out  {record}")
 
@@ -133,12 +133,12 @@ def extent(incremental: bool | None) -> str:
 
 
 def maker(origin: Mapping[str, Any] | None, command: str | None) -> str:
-    """Return the command that made a checkpoint, with the one that it started from, or ``job``."""
+    """Return the command that made a checkpoint, with its source checkpoint, or ``job``."""
     return f"{origin['command']} of {origin['checkpoint']}" if origin else command or "job"
 
 
 def rows_explanation(rows: int, changed: int) -> str:
-    """Return the meaning of :func:`rows_text` with these numbers."""
+    """Return a sentence that explains :func:`rows_text` with these numbers."""
     return (
         f"rows {rows_text(rows, changed)}: {count(rows - changed)} in base files, and "
         f"{count(changed)} changed or deleted rows that a restore applies to them"

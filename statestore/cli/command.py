@@ -78,7 +78,10 @@ class Invocation:
         return self.resolved.settings
 
     def store(self, spark: Any = None) -> StateStore:
-        """Open the store, with a Spark session if given. Raises a usage error if none is named."""
+        """Open the store, with a Spark session if given.
+
+        Raises a usage error if no store is named.
+        """
         # this import takes longer than everything that --help needs
         from statestore.storage.local_cache import CacheOptions
         from statestore.store import StateStore

@@ -45,8 +45,8 @@ NARROWEST = 20
 class Pen:
     """The characters to draw with.
 
-    ``parts`` are the eighths of a cell from the left, and ``heights`` levels from the bottom; the
-    last one is full.
+    ``parts`` fill a cell from the left in eighths, and ``heights`` fill it from the bottom. The
+    last character of each fills the whole cell.
     """
 
     line: str

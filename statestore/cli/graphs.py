@@ -133,7 +133,7 @@ def write_graph(page: Page, manifest: Manifest, graph: JobGraph) -> None:
 
 
 def write_matching(page: Page, matching: Matching) -> None:
-    """Write the state that each operator of the new job finds, and how to keep the rest."""
+    """Write the state that each operator of the new job finds, and how to keep the other state."""
     page.line()
     page.line("state of the operators", "bold")
     width = max(len(node.node.name) for node in matching.nodes) if matching.nodes else 0

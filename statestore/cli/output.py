@@ -174,7 +174,7 @@ def write_rows(
 ) -> None:
     """Write the rows of a result as a table; ``is_cut`` is True if there are more rows.
 
-    ``hint`` says how the reader gets these. Rows that are wider than the terminal are written one
+    ``hint`` says how to get the other rows. Rows that are wider than the terminal are written one
     column a line, so that no word is broken. The columns ``right`` are aligned to the right in a
     table.
     """

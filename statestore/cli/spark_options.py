@@ -24,7 +24,7 @@ def location_module(name: str) -> Any:
 
 
 def shape_options(function: F) -> F:
-    """Add ``--shuffle-partitions`` and ``--provider``, which a new location has."""
+    """Add ``--shuffle-partitions`` and ``--provider``, the settings of a new location."""
     partitions = click.option(
         "--shuffle-partitions",
         "partitions",

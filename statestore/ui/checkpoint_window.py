@@ -196,7 +196,7 @@ def _distinct_times(manifests: Sequence[Manifest]) -> dict[int, int]:
 
 
 def _sizes(manifests: Sequence[Manifest], times: Mapping[int, int]) -> list[dict[str, Any]]:
-    """Return, by checkpoint, the sizes of the newest checkpoint's largest states, and the rest."""
+    """Return a row per checkpoint and state: the newest one's largest states, and all others."""
     sizes: dict[int, Counter[str]] = {}
     for manifest in manifests:
         own = sizes[manifest.checkpoint_id] = Counter()

@@ -128,7 +128,7 @@ def _checkpoint(manifest: Manifest) -> Section:
 
 
 class _Links:
-    """The addresses of the sections for a checkpoint and its largest states, otherwise empty."""
+    """The addresses of the sections for a checkpoint and its largest states; empty for others."""
 
     def __init__(self, checkpoint_id: int, largest: Sequence[Entry]) -> None:
         """Store the anchors of the states."""

@@ -132,7 +132,7 @@ def write_sql_csv(
 
 
 def _field(value: Any) -> Any:
-    """Return a value as the CSV writer writes it; most values are already so, which saves time."""
+    """Convert a value for the CSV writer; most values need no conversion, which saves time."""
     if value is None:
         return ""
     return value if type(value) in (str, int, float) else value_text(value)

@@ -139,7 +139,7 @@ def show_history(invocation: Invocation, uid: str, name: str, key: str) -> Outpu
 class Joined:
     """Rows of a state at two checkpoints, joined; ``counts`` has the number of all rows by change.
 
-    ``left_out`` lists the rows of the state that each checkpoint lacks of its source.
+    ``left_out`` lists, for each checkpoint, the source's rows of the state that it omits.
     """
 
     store: str
@@ -157,7 +157,7 @@ class Joined:
 
 
 def write_joined(page: Page, joined: Joined) -> None:
-    """Write it as text."""
+    """Write the joined rows as text."""
     page.line(f"state {joined.state} of operator {joined.operator} of {joined.store}", "bold")
     told = ", ".join(f"{count(rows)} {change}" for change, rows in joined.counts.items())
     page.line(f"  a is checkpoint {joined.a}, b is checkpoint {joined.b}: {told}")
@@ -191,7 +191,7 @@ class KeyHistoryResult:
 
 
 def write_history(page: Page, result: KeyHistoryResult) -> None:
-    """Write it as text."""
+    """Write the rows of the key at each checkpoint as text."""
     key = ", ".join(f"{name} {value_text(value)}" for name, value in result.key.items())
     page.line(
         f"state {result.state} of operator {result.operator} of {result.store}: {key}", "bold"

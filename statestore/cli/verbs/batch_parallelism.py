@@ -77,7 +77,7 @@ def choose_parallelism(
 
 
 def write_chosen(page: Page, chosen: BatchParallelism) -> None:
-    """Write it as text."""
+    """Write the chosen parallelism as text."""
     page.line(f"parallelism {chosen.parallelism}", "bold")
     page.line(
         f"  {size(chosen.bytes_per_task)} per task, between {chosen.min_parallelism} and "

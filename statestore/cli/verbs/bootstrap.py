@@ -56,7 +56,7 @@ _KEYED_OPTIONS = {name: flag for name, flag in _PLANNED.items() if name != "kind
 
 @dataclass(frozen=True, kw_only=True)
 class BootstrapSummary(PlannedState):
-    """A state that was made of a table, or in a dry run the state that would be made.
+    """A state that was made from a table, or in a dry run the state that would be made.
 
     ``checked`` is None if the rows were written. ``replaced_rows`` is the number of rows that the
     state had before; None for a new state.
@@ -389,7 +389,7 @@ def _write_plan(page: Page, source: SourceTable, plan: AnyPlan) -> None:
 
 
 def write_summary(page: Page, summary: BootstrapSummary) -> None:
-    """Write it as text."""
+    """Write the made or planned state as text."""
     where = f"state {summary.state} of operator {summary.operator} in {summary.store}"
     if summary.dry_run:
         page.line(f"would write {where}", "bold")

@@ -56,7 +56,7 @@ def expire_checkpoints(
 
 
 def write_expired(page: Page, expired: ExpiredCheckpoints) -> None:
-    """Write it as text."""
+    """Write the expired and kept checkpoints as text."""
     verb = "would expire" if expired.dry_run else "expired"
     page.line(f"{verb} {counted(len(expired.expired), 'checkpoint')} of {expired.store}", "bold")
     page.line(f"  expired     {_numbers(page, expired.expired)}")
@@ -108,7 +108,7 @@ def collect(invocation: Invocation, minimum_age: str, dry_run: bool) -> Output[C
 
 
 def write_collected(page: Page, collected: CollectedGarbage) -> None:
-    """Write it as text."""
+    """Write the removed and kept files as text."""
     verb = "would remove" if collected.dry_run else "removed"
     page.line(f"{verb} {_amount(collected.removed)} of {collected.store}", "bold")
     removed, stray = collected.removed, collected.stray
@@ -142,7 +142,7 @@ def _young(collected: CollectedGarbage) -> str:
 
 
 def _documents(page: Page, collected: CollectedGarbage) -> list[str]:
-    """Return what was removed of the store's own documents, which other commands do not list."""
+    """Describe the removed documents of the store itself, which other commands do not list."""
     documents = [
         (collected.tombstones, "old tombstone"),
         (collected.claims, "claim"),

@@ -79,7 +79,7 @@ def compact_checkpoint(
 
 
 def write_report(page: Page, report: CompactReport) -> None:
-    """Write it as text."""
+    """Write the compacted states as text."""
     where = f"checkpoint {report.checkpoint_id} of {report.store}"
     if not report.states:
         page.line(f"{where}: no state has layers of changes; nothing was written", "bold")

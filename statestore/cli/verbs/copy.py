@@ -51,7 +51,7 @@ def copy_checkpoint(
 
 
 def write_copied(page: Page, copied: CopiedCheckpoint) -> None:
-    """Write it as text."""
+    """Write the result of a copy as text."""
     source = f"checkpoint {copied.checkpoint_id} of {copied.store}"
     all_of_it = amount(copied.size_bytes, copied.files)
     lacked = amount(copied.copied_bytes, copied.copied_files)
@@ -104,7 +104,7 @@ def fork_checkpoint(
 
 
 def write_forked(page: Page, forked: CopiedCheckpoint) -> None:
-    """Write it as text."""
+    """Write the result of a fork as text."""
     source = f"checkpoint {forked.checkpoint_id} of {forked.store}"
     if forked.dry_run:
         page.line(f"would fork {source} to {forked.target}", "bold")

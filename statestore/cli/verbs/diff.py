@@ -87,7 +87,7 @@ def compare_checkpoints(
 
 
 def write_difference(page: Page, difference: CheckpointDifference) -> None:
-    """Write it as text."""
+    """Write the differences between two checkpoints as text."""
     verdict = "they differ" if difference.differs else "they are the same"
     page.line(f"a is {_named(difference.a)}, b is {_named(difference.b)}: {verdict}", "bold")
     for letter, side in (("a", difference.a), ("b", difference.b)):
@@ -125,7 +125,7 @@ def _row(state: StateDifference) -> tuple[str, ...]:
 
 
 def _explain_changes(page: Page, states: Iterable[StateDifference]) -> None:
-    """Say what the rows of the first state with unread changes mean, if there is one."""
+    """Explain the row count of the first state whose changes were not read, if there is one."""
     for state in states:
         for rows, stored, changes in (
             (state.rows_a, state.file_rows_a, state.changed_rows_a),

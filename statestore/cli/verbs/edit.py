@@ -180,7 +180,7 @@ def _missing_text(edited: EditedState) -> str:
 
 
 def write_edited(page: Page, edited: EditedState) -> None:
-    """Write it as text."""
+    """Write the edited state as text."""
     where = f"state {edited.state} of operator {edited.operator}, checkpoint {edited.checkpoint_id}"
     if edited.dry_run:
         page.line(f"would edit {where} of {edited.store}", "bold")

@@ -241,7 +241,7 @@ def _find_damage(shown: ShownSavepoint) -> DamagedFileError | None:
 
 
 def write_savepoint(page: Page, shown: ShownSavepoint) -> None:
-    """Write it as text."""
+    """Write the contents of a savepoint as text."""
     page.line(f"checkpoint {shown.checkpoint_id} in {shown.savepoint}", "bold")
     page.line(f"  metadata     version {shown.version}")
     for operator in shown.operators:
@@ -305,7 +305,7 @@ def _keyed_row(state: ShownKeyedState) -> tuple[str, ...]:
 
 
 def write_repacked(page: Page, repacked: RepackResult) -> None:
-    """Write it as text."""
+    """Write the repacked operators as text."""
     page.line(f"repacked {repacked.source} to {repacked.savepoint}", "bold")
     page.line(f"  key groups   {repacked.max_parallelism}")
     for operator in repacked.operators:

@@ -171,7 +171,7 @@ def _read_classes(file: Path) -> dict[str, Any]:
 
 
 def write_exported(page: Page, exported: ExportedSavepoint) -> None:
-    """Write it as text."""
+    """Write the exported operators and states as text."""
     verb = "would export" if exported.dry_run else "exported"
     what = "checkpoint" if exported.is_complete else "part of checkpoint"
     page.line(f"{verb} {what} {exported.checkpoint_id} of {exported.store}", "bold")

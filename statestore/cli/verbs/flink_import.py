@@ -202,8 +202,8 @@ def _tables(file: Path) -> dict[str, Any]:
 class ImportedStateSummary:
     """A state. ``kind`` is None for operator state.
 
-    ``kept_as_bytes`` is the reason why its values, or some of them, have no columns, and None if
-    all have. ``form`` is ``bytes`` if none has.
+    ``kept_as_bytes`` is the reason why some or all values have no columns; None if all have
+    columns. ``form`` is ``bytes`` if no value has columns.
     """
 
     operator: str
@@ -220,8 +220,8 @@ class ImportedStateSummary:
 class FlinkImportSummary:
     """A savepoint that was imported as checkpoint ``checkpoint_id``.
 
-    ``flink_checkpoint_id`` is Flink's number of it. ``found`` is True if it had been imported
-    before. ``warnings`` name timers that may be lost.
+    ``flink_checkpoint_id`` is the savepoint's number in Flink. ``found`` is True if the savepoint
+    had been imported before. ``warnings`` name timers that may be lost.
     """
 
     savepoint: str
@@ -236,7 +236,7 @@ class FlinkImportSummary:
 
 
 def write_imported(page: Page, imported: FlinkImportSummary) -> None:
-    """Write it as text."""
+    """Write the imported operators and states as text."""
     what = f"{imported.savepoint}, checkpoint {imported.flink_checkpoint_id} of its job,"
     where = f"checkpoint {imported.checkpoint_id} of {imported.store}"
     for left_out in imported.left_out:

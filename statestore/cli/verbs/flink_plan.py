@@ -45,10 +45,11 @@ class ShownPlanColumn:
 class ShownPlanState:
     """A state that can begin with a table.
 
-    ``kind`` is what a row of the table is: a value, an entry of a map, or an element of a list.
-    ``optional`` are columns that the table may have: the time of a row's last use for the TTL, and
-    the position of a row among rows with the same sort key. ``most_rows`` is the number of rows of
-    a key that a top-N keeps. An operator to whose one subtask all rows go has one key group.
+    ``kind`` says what a row of the table becomes: a value, an entry of a map, or an element of a
+    list. ``optional`` are columns that the table may have: the time of a row's last use for the
+    TTL, and the position of a row among rows with the same sort key. ``most_rows`` is the number of
+    rows of a key that a top-N keeps. If all rows go to one subtask of the operator, it has one key
+    group.
     """
 
     state: str
@@ -157,7 +158,7 @@ def _describe_state(state: PlanState) -> ShownPlanState:
 
 
 def write_plan(page: Page, plan: ShownPlan) -> None:
-    """Write it as text."""
+    """Write the operators of a compiled plan as text."""
     page.line(f"{plan.plan}, compiled by Flink {plan.version}", "bold")
     page.line(f"  sha256       {plan.sha256}")
     for operator in plan.operators:

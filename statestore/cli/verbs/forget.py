@@ -103,7 +103,7 @@ def _parsed(text: str, name: str, data_type: DataType) -> Any:
 
 
 def write_forgotten(page: Page, forgotten: ForgottenSubject) -> None:
-    """Write it as text."""
+    """Write the removed rows as text."""
     write_purged(page, forgotten.purged, f"the subject ({', '.join(forgotten.columns)})")
     _write_others(page, forgotten.purged.others)
     if forgotten.collected is not None:
@@ -113,7 +113,7 @@ def write_forgotten(page: Page, forgotten: ForgottenSubject) -> None:
 
 
 def write_subject_search(page: Page, search: KeySearch) -> None:
-    """Write it as text."""
+    """Write the result of the search as text."""
     write_search(page, search)
     _write_others(page, search.others)
 

@@ -93,7 +93,7 @@ def get_rows(
 class FoundRows:
     """The rows of one key; ``key`` has the key columns in order.
 
-    ``left_out`` says whether the checkpoint lacks rows of its key group.
+    ``left_out`` lists the state that the checkpoint omits, if the key could be part of it.
     """
 
     store: str
@@ -106,7 +106,7 @@ class FoundRows:
 
 
 def write_rows(page: Page, found: FoundRows) -> None:
-    """Write it as text."""
+    """Write the rows of the key as text."""
     if not found.rows:
         key, state = (
             json_text(tuple(found.key.values())),
@@ -133,7 +133,7 @@ class KeyFound:
 
 
 def write_found(page: Page, result: KeyFound) -> None:
-    """Write it as text."""
+    """Write the rows of the key by state as text."""
     found = result.found
     if not found.rows:
         page.line(f"no state of checkpoint {found.checkpoint_id} has rows with key {result.key}")

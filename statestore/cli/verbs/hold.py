@@ -71,7 +71,7 @@ class Saved:
 
 
 def write_saved(page: Page, saved: Saved) -> None:
-    """Write it as text."""
+    """Write the made or deleted savepoint as text."""
     verb = "was deleted; it kept" if saved.deleted else "keeps"
     kept = f"checkpoint {saved.checkpoint_id}"
     if saved.checkpoint_id is None:
@@ -121,7 +121,7 @@ class Pinned:
 
 
 def write_pinned(page: Page, pinned: Pinned) -> None:
-    """Write it as text."""
+    """Write the new pin as text."""
     # Nothing else is written, so that a shell can store the token in a variable.
     page.line(pinned.pin.token)
 
@@ -150,5 +150,5 @@ class Unpinned:
 
 
 def write_unpinned(page: Page, unpinned: Unpinned) -> None:
-    """Write it as text."""
+    """Write the released pin as text."""
     page.line(f"pin {unpinned.token} of {unpinned.store} was removed")

@@ -260,7 +260,7 @@ def _refusal(plan: TranslationPlan) -> IncompatibleStateError | None:
 
 
 def write_translated(page: Page, translated: TranslatedOffsets) -> None:
-    """Write it as text."""
+    """Write the translated offsets as text."""
     decisions = Counter(each.decision for each in translated.partitions)
     counts = ", ".join(f"{number} {decision}" for decision, number in decisions.items())
     flow = f"{translated.source} -> {translated.target}"

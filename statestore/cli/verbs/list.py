@@ -137,12 +137,13 @@ def _problem(
 
 @dataclass(frozen=True, kw_only=True)
 class ListedCheckpoint:
-    """A checkpoint. ``rows`` are those in files, and ``changed_rows`` of them are changes.
+    """A checkpoint, with ``rows`` in its files, of which ``changed_rows`` are changes.
 
-    ``command`` is the command that made it; None for a job, and for an import of an older release.
-    ``is_incremental`` is false if all files were written for this checkpoint, and None if an older
-    release did not record it. ``origin`` is as in docs/FORMAT.md, and None for a checkpoint that a
-    job took. A damaged checkpoint has an id and an error; its other members are None.
+    ``command`` is the command that made the checkpoint. It is None for a job, and for an import
+    with an older release. ``is_incremental`` is false if all files were written for this
+    checkpoint, and None if an older release did not record it. ``origin`` is as in docs/FORMAT.md,
+    and None for a checkpoint that a job took. A damaged checkpoint has an id and an error; its
+    other members are None.
     """
 
     checkpoint_id: int
@@ -163,7 +164,7 @@ class ListedCheckpoint:
 
     @classmethod
     def of(cls, manifest: Manifest, now_ms: int) -> ListedCheckpoint:
-        """Return the line of a checkpoint."""
+        """Return a checkpoint's entry in the list."""
         return cls(
             checkpoint_id=manifest.checkpoint_id,
             created_at_ms=manifest.created_at_ms,
@@ -221,7 +222,7 @@ def checkpoint_list(
     savepoints: Iterable[Savepoint] = (),
     pins: Iterable[Pin] = (),
 ) -> CheckpointList:
-    """Return the checkpoints, and the holds with what the current time says about them."""
+    """Return the checkpoints and the holds; the current time decides which leases are over."""
     visible = {listed.checkpoint_id for listed in checkpoints}
     return CheckpointList(
         store=store,
@@ -250,7 +251,7 @@ def checkpoint_list(
 
 
 def write_list(page: Page, listed: CheckpointList) -> None:
-    """Write it as text."""
+    """Write the checkpoints and their holds as text."""
     if not listed.checkpoints:
         page.line(f"{listed.store} has no checkpoint yet")
         _write_holds(page, listed)
@@ -295,7 +296,7 @@ def _cells(listed: ListedCheckpoint) -> tuple[str, ...]:
 
 
 def _explain_changes(page: Page, listed: Sequence[ListedCheckpoint]) -> None:
-    """Say what the rows of the newest checkpoint with changes mean, if there is one."""
+    """Explain the row count of the newest checkpoint with changes, if there is one."""
     changed = [checkpoint for checkpoint in listed if checkpoint.changed_rows]
     if changed:
         newest = changed[-1]

@@ -45,7 +45,7 @@ class Configuration:
 
 
 def write_configuration(page: Page, configuration: Configuration) -> None:
-    """Write it as text."""
+    """Write the effective settings as text."""
     table = table_of("setting", "value", "unit", "default", "source")
     for setting in configuration.settings:
         value = "none" if setting.value is None else str(setting.value)

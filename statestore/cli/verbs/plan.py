@@ -252,7 +252,7 @@ class PlannedRestore:
 
 
 def write_plan(page: Page, planned: PlannedRestore) -> None:
-    """Write it as text."""
+    """Write the reads of a restore as text."""
     plan = planned.plan
     change = f"parallelism {plan.old_parallelism} to {plan.parallelism}"
     page.line(f"restore of checkpoint {plan.checkpoint_id} of {planned.store}: {change}", "bold")
@@ -284,7 +284,7 @@ class ComparedPlans:
 
 
 def write_comparison(page: Page, compared: ComparedPlans) -> None:
-    """Write it as text."""
+    """Write the comparison of parallelisms as text."""
     found = compared.comparison
     page.line(
         f"restores of checkpoint {found.checkpoint_id} of {compared.store}, taken at parallelism "
@@ -372,7 +372,7 @@ def _money(found: Comparison) -> str:
 
 @dataclass(frozen=True)
 class Rate:
-    """The bytes and seconds of a restore, one subtask after the other, and when it ended."""
+    """The bytes and seconds of a restore whose subtasks ran one after another, and its end."""
 
     size_bytes: int
     seconds: float
@@ -380,7 +380,7 @@ class Rate:
 
     @property
     def bytes_per_second(self) -> float:
-        """Bytes per second, above 0."""
+        """The restore's bytes per second, above 0."""
         return self.size_bytes / self.seconds
 
 

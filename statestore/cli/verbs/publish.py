@@ -37,7 +37,7 @@ _SECRET = re.compile(r"token|credential|password|secret|access-key|session", re.
 
 
 def _properties(texts: Sequence[str]) -> dict[str, str]:
-    """Return the properties of a catalog by name; a usage error for what may be a secret."""
+    """Return the properties of a catalog by name. Raises a usage error for a possible secret."""
     properties = named_values("--catalog-option", "NAME=VALUE", texts)
     for name, text in properties.items():
         if _SECRET.search(name):
@@ -154,7 +154,7 @@ def publish_state(
 
 
 def write_published(page: Page, published: PublishedState) -> None:
-    """Write it as text."""
+    """Write the published table as text."""
     state = f"state {published.state!r} of operator {published.operator!r}"
     shown = f"checkpoint {published.checkpoint_id} of {published.store}"
     if published.is_current:
@@ -230,7 +230,7 @@ def unpublish_table(
 
 
 def write_unpublished(page: Page, removed: UnpublishedTable) -> None:
-    """Write it as text."""
+    """Write the removed table as text."""
     if removed.is_missing:
         page.line(f"the catalog no longer has the Iceberg table {removed.table}", "bold")
     else:

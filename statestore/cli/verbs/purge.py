@@ -96,7 +96,7 @@ def purge_key(
 
 
 def write_purged_key(page: Page, purged: PurgedKey) -> None:
-    """Write it as text."""
+    """Write the removed rows as text."""
     what = f"the key of operator {purged.operator}"
     write_purged(page, purged, what)
     if purged.replaced and not purged.dry_run:

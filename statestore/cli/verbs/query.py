@@ -190,7 +190,7 @@ class WrittenResult:
 
 
 def write_written(page: Page, written: WrittenResult) -> None:
-    """Write it as text."""
+    """Write the size of the written file as text."""
     page.line(f"wrote {counted(written.rows_written, 'row')} to {written.file}", "bold")
     write_left_out(page, written.left_out)
 
@@ -199,7 +199,7 @@ def write_written(page: Page, written: WrittenResult) -> None:
 class Answered:
     """The result of a query: its columns and rows; ``is_cut`` is True if there are more rows.
 
-    ``left_out`` lists the state that the checkpoint lacks of its source, and so does the result.
+    ``left_out`` lists the source's state that the checkpoint omits; the result omits it too.
     """
 
     store: str
@@ -211,7 +211,7 @@ class Answered:
 
 
 def write_answer(page: Page, answered: Answered, hint: str = "--limit 0 shows all") -> None:
-    """Write it as text; ``hint`` says how the reader gets the rows that are not shown."""
+    """Write the first rows of an answer as text; ``hint`` says how to get the other rows."""
     names = [column.name for column in answered.columns]
     rows = [map(value_text, row) for row in answered.rows]
     write_rows(page, names, rows, is_cut=answered.is_cut, hint=hint)
@@ -220,9 +220,10 @@ def write_answer(page: Page, answered: Answered, hint: str = "--limit 0 shows al
 
 @dataclass(frozen=True, kw_only=True)
 class ListedView:
-    """A view. ``rows`` is None if the number is unknown before changes are read.
+    """A view. ``rows`` is None if the number is unknown until changes are read.
 
-    ``file_rows`` are the rows in files, and ``changed_rows`` of these are changes, as in ``list``.
+    ``file_rows`` is the number of rows in files, of which ``changed_rows`` are changes, as in
+    ``list``.
     """
 
     view: str
@@ -248,7 +249,7 @@ class ListedViews:
 
 
 def write_views(page: Page, listed: ListedViews) -> None:
-    """Write it as text."""
+    """Write the views as text."""
     names = ("operator", "state", "view", "rows", "columns")
     write_rows(page, names, [_view_row(view) for view in listed.views], right={"rows"})
     unknown = next((view for view in listed.views if view.rows is None), None)

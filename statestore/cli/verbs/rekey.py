@@ -98,7 +98,7 @@ def rekey_operator(
 
 
 def write_report(page: Page, report: RekeyReport) -> None:
-    """Write it as text."""
+    """Write the rekeyed states as text."""
     where = f"operator {report.operator}, checkpoint {report.checkpoint_id} of {report.store}"
     if report.dry_run:
         page.line(f"would rekey {where}", "bold")

@@ -134,7 +134,7 @@ class Restored:
 
 
 def write_restored(page: Page, restored: Restored) -> None:
-    """Write it as text."""
+    """Write the written files as text."""
     done = restored.exported
     page.line(
         f"checkpoint {done.checkpoint_id} restored at parallelism {done.parallelism} "

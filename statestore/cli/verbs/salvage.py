@@ -62,7 +62,7 @@ def salvage_checkpoint(
 
 
 def write_report(page: Page, report: SalvageReport) -> None:
-    """Write it as text."""
+    """Write the lost and kept parts as text."""
     where = f"checkpoint {report.checkpoint_id} of {report.store}"
     if report.is_intact:
         files = counted(report.files, "file")
@@ -150,7 +150,7 @@ def repair_store(invocation: Invocation, dry_run: bool) -> Output[RepairedStore]
 
 
 def write_repaired(page: Page, repaired: RepairedStore) -> None:
-    """Write it as text."""
+    """Write the repairs as text."""
     verb = "would repair" if repaired.dry_run else "repaired"
     page.line(f"{verb} {counted(len(repaired.repaired), 'file')} of {repaired.store}", "bold")
     for finding in repaired.repaired:

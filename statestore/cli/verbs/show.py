@@ -155,7 +155,8 @@ class ShownOperator:
 class ShownCheckpoint:
     """A checkpoint, or some of its states. ``batches`` is as in docs/FORMAT.md.
 
-    ``changed_rows`` of its rows are changes. ``metrics`` is None if nothing was measured.
+    ``changed_rows`` is the number of its rows that are changes. ``metrics`` is None if nothing was
+    measured.
     """
 
     store: str
@@ -211,7 +212,7 @@ class ShownCheckpoint:
 def write_checkpoint(
     page: Page, shown: ShownCheckpoint, manifest: Manifest, plan: RestorePlan
 ) -> None:
-    """Write it as text; ``plan`` is a restore at its own parallelism."""
+    """Write the content of a checkpoint as text; ``plan`` is a restore at its own parallelism."""
     page.line(f"checkpoint {shown.checkpoint_id} of {shown.store}", "bold")
     taken = f"{when(shown.created_at_ms)}, {duration(shown.age_ms)} ago"
     _write_pairs(

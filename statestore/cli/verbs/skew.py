@@ -100,7 +100,7 @@ class FoundSkew:
 
 
 def write_skews(page: Page, found_skew: FoundSkew) -> None:
-    """Write it as text."""
+    """Write the skewed key groups and hot keys as text."""
     report = found_skew.report
     page.line(f"checkpoint {report.checkpoint_id} of {found_skew.store}", "bold")
     write_left_out(page, report.left_out)

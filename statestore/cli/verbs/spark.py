@@ -103,8 +103,8 @@ spark.params.extend(common_options())
 def open_session(location: str, settings: Mapping[str, str] | None = None) -> Any:
     """Start Spark on this machine, with access to ``s3a://`` if the location needs it.
 
-    With ``settings`` of Spark, which may be none, it can also read Delta tables if it is installed
-    with Delta.
+    If ``settings`` are given, even without any entry, Spark can also read Delta tables, provided
+    that Delta is installed.
     """
     in_bucket = bool(open_storage(location).hadoop_settings())
     with needs_extra("spark", "statestore spark"):
@@ -338,7 +338,7 @@ def export_progress(
 
 
 def write_location(page: Page, shown: ShownLocation) -> None:
-    """Write it as text."""
+    """Write the contents of a checkpoint location as text."""
     page.line(f"query {shown.query_id} in {shown.location}", "bold")
     if shown.moved_from is not None:
         page.line(f"  moved from   {shown.moved_from}")
@@ -408,7 +408,7 @@ class SparkImportSummary:
     """A query's state, imported as checkpoint ``checkpoint_id``.
 
     ``found`` is true if it had been imported before. ``moved_from`` is the location at which the
-    query ran, if the location was moved or copied and its files tell so.
+    query ran, if its files show that the location was moved or copied.
     """
 
     location: str
@@ -423,7 +423,7 @@ class SparkImportSummary:
 
 
 def write_imported(page: Page, imported: SparkImportSummary) -> None:
-    """Write it as text."""
+    """Write the imported states as text."""
     what = f"micro-batch {imported.batch} of query {imported.query_id}"
     where = f"checkpoint {imported.checkpoint_id} of {imported.store}"
     if imported.found:
@@ -448,7 +448,7 @@ def write_imported(page: Page, imported: SparkImportSummary) -> None:
 
 
 def write_exported(page: Page, exported: ExportedLocation) -> None:
-    """Write it as text."""
+    """Write the exported stores as text."""
     verb = "would export" if exported.dry_run else "exported"
     what = "part of checkpoint" if exported.left_out else "checkpoint"
     page.line(f"{verb} {what} {exported.checkpoint_id} of {exported.store}", "bold")
@@ -471,7 +471,7 @@ def write_sources(page: Page, sources: Mapping[str, str]) -> None:
 
 
 def write_progress(page: Page, made: ExportedProgress) -> None:
-    """Write it as text."""
+    """Write the written location as text."""
     page.line(f"made {made.location}", "bold")
     page.line(f"  query        {made.query_id}, after micro-batch {made.batch}")
     page.line(f"  state        checkpoint {made.checkpoint_id} of {made.store}")

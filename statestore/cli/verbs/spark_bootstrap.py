@@ -37,7 +37,7 @@ _LOADED = "statestore_query_of_user"
 
 @dataclass(frozen=True, kw_only=True)
 class WantedStateSummary:
-    """A state that a query wants, and the columns that its table must have."""
+    """A state that a query needs, and the columns that its table must have."""
 
     operator: str
     state: str
@@ -47,7 +47,7 @@ class WantedStateSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryPlan:
-    """What a query that has never run wants, and where its sources begin."""
+    """The states that a query needs before its first run, and where its sources begin."""
 
     output_mode: str
     partitions: int
@@ -258,7 +258,7 @@ def _summary(plan: PlannedQuery) -> QueryPlan:
 
 
 def write_plan(page: Page, plan: QueryPlan) -> None:
-    """Write it as text."""
+    """Write the states that a query needs as text."""
     page.line(f"the query in output mode {plan.output_mode}, plan {plan.fingerprint}", "bold")
     for source in plan.sources:
         files = "" if source.files is None else f" ({source.files} files count as read)"
@@ -275,7 +275,7 @@ def write_plan(page: Page, plan: QueryPlan) -> None:
 
 
 def write_bootstrapped(page: Page, made: BootstrappedLocation) -> None:
-    """Write it as text."""
+    """Write the written stores as text."""
     page.line()
     page.line(f"{'would write' if made.dry_run else 'wrote'} {made.location}", "bold")
     page.line(f"  query        {made.query_id}")

@@ -78,7 +78,7 @@ def repartition_state(
 
 
 def write_repartitioned(page: Page, made: RepartitionedLocation) -> None:
-    """Write it as text."""
+    """Write the written stores as text."""
     verb = "would repartition" if made.dry_run else "repartitioned"
     page.line(f"{verb} micro-batch {made.batch} of {made.source}", "bold")
     page.line(f"  to           {made.location}")

@@ -147,7 +147,7 @@ class FoundTrend:
 
 
 def write_trend(page: Page, found: FoundTrend) -> None:
-    """Write it as text."""
+    """Write the growth of each state as text."""
     trend = found.trend
     points = trend.checkpoints
     for unread in trend.unread:

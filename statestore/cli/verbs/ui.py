@@ -138,7 +138,7 @@ class WrittenReport:
 
 
 def write_report_size(page: Page, report: WrittenReport) -> None:
-    """Write it as text."""
+    """Write the size of the written report as text."""
     page.line(f"{report.file}: {size(report.size_bytes)}")
     for one in report.left_out:
         page.line(f"left out: {one}")

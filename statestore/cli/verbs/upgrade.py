@@ -31,13 +31,13 @@ __all__ = ["upgrade_store"]
 @click.option("--dry-run", is_flag=True, help="Report what would change, and change nothing.")
 @pass_invocation
 def upgrade_store(invocation: Invocation, back: bool, dry_run: bool) -> Output[UpgradedStore]:
-    """Raise the writer version, which older releases refuse."""
+    """Raise the writer version, so that older releases refuse to write."""
     done = invocation.store().maintenance.upgrade(back=back, dry_run=dry_run)
     return Output(done, write_upgraded)
 
 
 def write_upgraded(page: Page, done: UpgradedStore) -> None:
-    """Write it as text."""
+    """Write the writer version as text."""
     if done.is_changed:
         verb = "would change" if done.dry_run else "changed"
         versions = f"from {done.previous_version} to {done.writer_version}"

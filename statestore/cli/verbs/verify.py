@@ -57,7 +57,7 @@ def verify_checkpoint(
 
 
 def write_report(page: Page, report: VerifyReport) -> None:
-    """Write it as text."""
+    """Write the broken and stray files as text."""
     ids = ", ".join(map(str, report.checkpoints)) or "none"
     broken = _by_file(report.broken)
     intact = "intact" if report.is_complete else "intact, but some state of its source is missing"

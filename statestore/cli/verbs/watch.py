@@ -123,10 +123,10 @@ def _say(text: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class WatchedCheckpoint:
-    """A checkpoint, one a line. Of an unreadable one only the first four members are known.
+    """A checkpoint, one per line. If it is unreadable, only the first four members are known.
 
     ``is_new`` is False for the checkpoint that existed at the start. ``error`` is None for a
-    readable checkpoint. ``changed_rows`` of its rows are changes.
+    readable checkpoint. ``changed_rows`` is the number of its rows that are changes.
     """
 
     store: str
