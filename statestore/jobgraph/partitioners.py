@@ -113,7 +113,7 @@ class Shuffle(Partitioner):
     """Sends each record to a uniformly random channel (``ShufflePartitioner``).
 
     Flink's generator has no seed. If a seed is given, a signed 64-bit integer, the channel is a
-    function of it and of the record's index. Which function it is may change.
+    function of the seed and of the record's index. This function may change in a later release.
     """
 
     seed: int | None = None

@@ -104,14 +104,13 @@ class FlinkTarget:
             converted for Flink 2. By default it is written for the Flink that wrote it.
         written_by: the version of Flink that wrote the imported state. By default it follows from
             the savepoint's metadata, except for savepoints before Flink 1.16.
-        classes: for a job of Flink 2 the classes of Java that replace those of Scala, by the name
-            of the class of Scala: ``{"tuple": True}``, ``{"pojo": name, "fields": [names in the
-            order of the case class]}``, or ``{"enum": name}``. A POJO of keys also has ``hash``,
-            a recipe like those of ``key_hash`` in an import. By the name of a POJO of Java, the
-            types of its collections: ``{"collections": {field: "List<String>"}}``. By the name of a
-            class in ``types``: ``{"fields": {field: type}}``, with ``hash`` for keys, or
-            ``{"constants": [names]}`` of an enum. A POJO that is not described has a field for each
-            column.
+        classes: descriptions of classes, by class name. For a Scala class in a job of Flink 2, the
+            Java class that replaces it: ``{"tuple": True}``, ``{"pojo": name, "fields": [names in
+            the order of the case class]}``, or ``{"enum": name}``. A POJO of keys also has
+            ``hash``, a recipe like those of ``key_hash`` in an import. For a Java POJO, the types
+            of its collections: ``{"collections": {field: "List<String>"}}``. For a class in
+            ``types``: ``{"fields": {field: type}}``, with ``hash`` for keys, or ``{"constants":
+            [names]}`` of an enum. A POJO that is not described has a field for each column.
 
     Raises:
         InvalidArgumentError: for a value of another type.

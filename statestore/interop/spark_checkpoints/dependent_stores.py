@@ -53,7 +53,7 @@ def refuse_uneven_joins(restored: RestoredCheckpoint, record: QueryRecord) -> No
 
 
 def refuse_changed_bytes(families: Part, variables: Sequence[Part]) -> None:
-    """Raise UnsupportedTypeError if the bytes lack a key of a variable, and so were changed alone.
+    """Raise UnsupportedTypeError if the bytes lack a key of a variable: only they were changed.
 
     ``variables`` are all variables of the store, of which one was changed. A purge removes a key
     from the bytes and from all variables.
@@ -120,7 +120,7 @@ def _uneven_keys(rows: Part, counts: Part) -> DataFrame:
 
 
 def _with_keys(part: Part, prefix: str, *others: Column) -> DataFrame:
-    """Return the key columns of a state, as ``prefix`` with a number, and other columns."""
+    """Return a state's key columns, renamed to ``prefix`` and a number, and other columns."""
     store, state = part
     keys = (
         column_of(name).alias(f"{prefix}{place}")

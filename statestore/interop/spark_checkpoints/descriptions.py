@@ -1,8 +1,9 @@
 """The file that describes an operator: its name, its stores, and their number of partitions.
 
 Spark 4 writes it. It names schema files by their absolute paths, which are wrong after a location
-was moved or copied. Spark 3 did not write it. Then it is built here from the schema files of the
-stores, and from the name of the operator, which a user passes if the columns do not tell it.
+was moved or copied. Spark 3 did not write it. For Spark 3, this module builds it from the schema
+files of the stores, and from the name of the operator, which a user passes if the columns do not
+tell it.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def export_checkpoint(
         store: the store; it was opened with a session of Spark Classic.
         location: a new path or URL.
         partitions: the new ``spark.sql.shuffle.partitions`` of the query.
-        target: the provider and the sources of the query that continues, if they are others.
+        target: the provider and the sources of the query that continues, if they change.
         checkpoint: the id, ``latest``, or a savepoint's name.
         progress: the checkpoint location of the ``StatefulQuery`` that continued with the state
             after its import, if there is one.

@@ -67,8 +67,8 @@ def export_progress(
         store: the store.
         location: a new path or URL.
         checkpoint: the id, ``latest``, or a savepoint's name of an imported checkpoint.
-        ticks: set it for a query with a processor that has timers. Such a query has an additional
-            tick source.
+        ticks: whether the query has a processor with timers, and therefore an additional tick
+            source.
         storage_options: options for fsspec, to access the location.
 
     Returns:

@@ -46,7 +46,7 @@ class ImportedCheckpoint:
 
     ``found`` is true if the store already had this micro-batch. ``is_incremental`` is true if only
     the changes since the previous one were written. ``moved_from`` is the location at which the
-    query ran, if the location was moved or copied and its files tell so.
+    query ran, if its files show that the location was moved or copied.
     """
 
     location: str

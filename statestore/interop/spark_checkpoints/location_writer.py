@@ -104,11 +104,11 @@ class StoreRows(Protocol):
         """The store."""
 
     def rows(self, partitions: int) -> DataFrame:
-        """Return its rows as Spark's bytes, with one Spark partition per state partition."""
+        """Return the store's rows as Spark's bytes, one Spark partition per state partition."""
 
     @property
     def observe(self) -> Observe:
-        """How the store is read back. Other parts of it, its views, have digests of columns."""
+        """The function that reads the store back; its views are compared by digests of columns."""
 
     @property
     def proofs(self) -> Sequence[tuple[ImportedStore, RowSet]]:
@@ -164,7 +164,7 @@ class ProgressReporter:
 
 
 def plan_store(store: StoreRows, partitions: int, reporter: ProgressReporter) -> ExportedStore:
-    """Return what would be written of a store, in bytes of keys and values."""
+    """Return the rows that would be written for a store, and the bytes of their keys and values."""
     imported = store.imported
     reporter(f"{imported.store} of operator {imported.operator}")
     rows = store.rows(partitions)

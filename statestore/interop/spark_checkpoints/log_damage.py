@@ -53,8 +53,8 @@ def refuse_damaged_source_log(storage: Storage, name: str, content: bytes) -> No
 def refuse_damaged_schema(storage: Storage, name: str, content: bytes) -> None:
     """Check that the description of a store's columns ends after the columns of the value.
 
-    It has two texts, each as a number of pieces, which follow their lengths. Spark does not notice
-    bytes that follow the second one. Other versions of the file are not checked.
+    The file has two texts. Each is a number of pieces, and each piece follows its length. Spark
+    does not notice bytes that follow the second one. Other versions of the file are not checked.
 
     Raises:
         DamagedFileError: if the file is shorter or longer.

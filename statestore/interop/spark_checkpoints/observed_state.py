@@ -88,7 +88,7 @@ def observe_state(rows: DataFrame, columns: Columns, partitions: int) -> Observe
 
 
 def digest_state(state: DataFrame, columns: StoreColumns) -> RowSet:
-    """Count and digest the rows of a typed state, before they are written, as observe_state."""
+    """Count and digest the rows of a typed state before they are written; see observe_state."""
     structs = columns.to_structs(state, columns.owner(1).alias("partition_id"))
     return observe_state(structs, columns, 1).contents
 
@@ -96,7 +96,7 @@ def digest_state(state: DataFrame, columns: StoreColumns) -> RowSet:
 def observe_bytes(rows: DataFrame, columns: Columns, partitions: int) -> ObservedState:
     """Read all rows of a store as :func:`observe_state` does, with a digest of Spark's bytes.
 
-    Rows of column families have columns in any case.
+    Rows of column families always have columns, so their digest is that of the columns.
     """
     if not isinstance(columns, StoreColumns):
         return observe_state(rows, columns, partitions)
@@ -119,7 +119,7 @@ def observe_table(state: DataFrame, columns: StoreColumns) -> RowSet:
 
 
 def _placed(columns: StoreColumns, partitions: int) -> tuple[Column, Column]:
-    """Return the partition of a row of Spark's reader, and 1 if it belongs into another one."""
+    """Return the partition of a row of Spark's reader, and 1 if the row belongs to another one."""
     partition = F.col("partition_id")
     misplaced = partition != columns.owner_in_spark(partitions)
     return partition, misplaced.cast("int").alias("misplaced")

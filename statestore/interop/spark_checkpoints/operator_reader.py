@@ -1,6 +1,7 @@
-"""Read what a stateful operator of a query is, and which stores it has.
+"""Read the description of a query's stateful operator: its kind, and its stores.
 
-Spark 4 writes it into the operator's folder. For Spark 3 it follows from the columns of the stores.
+Spark 4 writes the description into the operator's folder. For Spark 3 it is derived from the
+columns of the stores.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The settings of a query that its first micro-batch fixes for the life of its checkpoint location.
 
 Spark writes them into the plan of each micro-batch. A plan lacks the settings that did not exist
-when its version of Spark was released. For these Spark does not use today's default, but the value
-that keeps the query as it was, which is the oldest one.
+when its version of Spark was released. For these, Spark uses the oldest default instead of today's,
+so that the query's behavior does not change.
 """
 
 from __future__ import annotations

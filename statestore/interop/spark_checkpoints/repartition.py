@@ -77,7 +77,7 @@ class _LocatedStore:
     observe = staticmethod(observe_bytes)  # the rows never become columns
 
     def rows(self, partitions: int) -> DataFrame:
-        """Return its rows as Spark's bytes, with one Spark partition per state partition."""
+        """Return the store's rows as Spark's bytes, one Spark partition per state partition."""
         return self.imported.columns.move(self.read, partitions)
 
     @property
@@ -111,7 +111,7 @@ def repartition_location(
         source: the query's checkpoint location, a path or URL.
         location: a new path or URL.
         partitions: the new ``spark.sql.shuffle.partitions`` of the query.
-        target: the provider and the sources of the query that continues, if they are others.
+        target: the provider and the sources of the query that continues, if they change.
         batch: a committed micro-batch; by default the newest.
         operator_names: the names of operators by number, as in :func:`import_checkpoint`.
         dry_run: report the rows and bytes of each partition, without writing anything.

@@ -81,8 +81,8 @@ class ShownLocation:
     ``kept`` are the first and last micro-batch that can be imported according to the logs.
     ``uncommitted`` is a planned micro-batch that will run again. ``sources`` are the ends of each
     source's data, as JSON. ``source_names`` are the names of these sources, empty if they have
-    none. ``moved_from`` is the location at which the query ran, if the location
-    was moved or copied and its files tell so.
+    none. ``moved_from`` is the location at which the query ran, if its files show that the location
+    was moved or copied.
     """
 
     location: str

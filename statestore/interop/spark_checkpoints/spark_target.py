@@ -1,4 +1,4 @@
-"""The query that continues from a new location, if it differs from the one before."""
+"""The query that continues from a new location, if it differs from the previous query."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ end, and Spark decompresses them. Of the codecs, only lz4 has checksums of the c
 one, changed bytes inside of a frame are found by Hadoop's checksums, which Spark does not compare.
 
 A snapshot of RocksDB is a zip archive that names data files, ``SSTs/*.sst``. If a block of one of
-these does not match its checksum, RocksDB ends an iteration early. Spark does not ask it why, and
-returns only the rows before the block. So RocksDB verifies all checksums first.
+these does not match its checksum, RocksDB ends an iteration early. Spark does not check the reason,
+and returns only the rows before the block. So RocksDB verifies all checksums first.
 """
 
 from __future__ import annotations

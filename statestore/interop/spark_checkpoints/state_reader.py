@@ -36,7 +36,7 @@ def prepared_session(
         spark: the session.
         location: the location.
         batch: a committed micro-batch.
-        operators: the operators of the location, or nothing if their descriptions are correct.
+        operators: the operators of the location, empty if their descriptions are correct.
 
     Yields:
         The URL with which Spark must read.

@@ -66,7 +66,7 @@ class StoreStates:
     observe = staticmethod(observe_state)  # the digest is that of the manifest
 
     def rows(self, partitions: int) -> DataFrame:
-        """Return its rows as Spark's bytes, with one Spark partition per state partition."""
+        """Return the store's rows as Spark's bytes, one Spark partition per state partition."""
         columns = self.imported.columns
         if not self.variables:
             return columns.to_bytes(self.state.to_spark(), partitions)

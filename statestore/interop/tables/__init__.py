@@ -1,7 +1,7 @@
 """Tables of other systems, as the rows of a state: Parquet, Delta, CSV, and queries of DuckDB.
 
-What belongs here: opening a table, its column types, and its rows as a stream. What does not: how
-rows become a state (``snapshot/bootstrap.py``), and tables of a store itself.
+This package opens a table, and reads its column types and its rows as a stream. Turning the rows
+into a state belongs in ``snapshot/bootstrap.py``. Tables of a store itself are read elsewhere.
 """
 
 from statestore.interop.tables.duckdb_query import open_query

@@ -28,7 +28,7 @@ _SETTINGS = ("SET TimeZone = 'UTC'", "SET preserve_insertion_order = false")
 def open_query(sql: str, *, types: Mapping[str, str] | None = None) -> SourceTable:
     """Return the result of a SELECT of DuckDB, which may read files, as a table.
 
-    It runs each time when its rows are read. It can do whatever DuckDB can do in this process.
+    The query runs each time its rows are read. It can do whatever DuckDB can do in this process.
 
     Args:
         sql: the statement.

@@ -140,13 +140,13 @@ def schema_text(schema: pa.Schema) -> str:
 
 
 def _find_other(column: pa.Array, data_type: pa.DataType) -> int:
-    """Return the position of the first text that is not of a type."""
+    """Return the position of the first text that is not a value of a type."""
     rows = range(len(column))
     return next(row for row in rows if _parse(column.slice(row, 1), data_type) is None)
 
 
 def _parse(column: pa.Array, data_type: pa.DataType) -> pa.Array | None:
-    """Return texts as values of a type; None if one of them is no such value."""
+    """Return texts as values of a type; None if one of them is not a value of the type."""
     try:
         converted = pc.cast(column, data_type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):

@@ -25,7 +25,7 @@ def column_in_errors(state: KeyedState | OperatorState, column: str) -> Iterator
 def build_part(
     names: Sequence[str], columns: Sequence[FlinkColumn], *, as_tuple: bool = False
 ) -> ExportPart:
-    """Return columns as one value; several columns are a ``Row``, or a tuple if that is wanted.
+    """Return columns as one value; several columns become a ``Row``, or a tuple on request.
 
     Raises UnsupportedTypeError for a tuple with more fields than Flink supports.
     """

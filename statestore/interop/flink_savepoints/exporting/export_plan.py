@@ -168,7 +168,7 @@ class _OperatorSelection:
     """The states of an operator to write, the import record, and the declared types.
 
     ``converts`` is whether imported state is converted from Flink 1 to Flink 2. ``compiled`` is the
-    compiled plan that says the types of states.
+    compiled plan that defines the types of states.
     """
 
     names: set[str]
@@ -226,7 +226,7 @@ class _OperatorSelection:
 def _plan_states(
     manifest: Manifest, uid: str, selection: _OperatorSelection, problems: list[_Problem]
 ) -> _StatePlans:
-    """Return the plans of an operator's states; add what is wrong with others to ``problems``."""
+    """Return the plans of an operator's states; add the errors of other states to ``problems``."""
     plans = _StatePlans([], [])
     for entry in manifest.entries:
         state = entry.state

@@ -135,9 +135,9 @@ class KeyedExport:
 
     For a state that was imported from a savepoint, ``imported`` is its record and ``columns`` is
     the mapping of its rows. ``is_migrated`` is True if its values are converted for Flink 2, and
-    ``is_rekeyed`` if its keys get another hash there. ``read_value`` is the type as which the bytes
-    of values are read if it differs from that in ``flink``; ``stored_value`` are the columns in
-    the store from which these bytes are made, if it has not the bytes itself.
+    ``is_rekeyed`` if its keys get another hash there. ``read_value`` is the type that decodes the
+    bytes of values, if it differs from the type in ``flink``. ``stored_value`` are the stored
+    columns that these bytes are made from, if the store does not have the bytes themselves.
 
     ``planned`` is the state in a compiled plan of Flink SQL, if its types are those of a plan.
     """
@@ -195,7 +195,7 @@ class KeyedExport:
 
     @property
     def has_class_keys(self) -> bool:
-        """Whether its keys are a class of the job, with a recipe for the hash, without an import.
+        """Whether the state was not imported, and its keys are a class of the job with a recipe.
 
         Flink then has other key groups than the store.
         """
@@ -211,9 +211,9 @@ class KeyedExport:
 class OperatorStatePlan:
     """The export plan of an operator state; ``key`` is set for a broadcast map only.
 
-    ``source_name`` is the name in Flink of a state that has the splits of a source.
-    ``is_migrated`` is True if its values are converted for Flink 2.
-    ``read_value`` is the type of the values in Flink 1, if it is not that in ``flink``.
+    ``source_name`` is the name in Flink of a state that has the splits of a source. ``is_migrated``
+    is True if its values are converted for Flink 2. ``read_value`` is the type of the values in
+    Flink 1, if it differs from the type in ``flink``.
     """
 
     state: OperatorState

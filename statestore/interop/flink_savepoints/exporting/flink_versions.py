@@ -1,6 +1,6 @@
-"""Write state of Flink 1 for Flink 2, which reads some of it in another way without an error.
+"""Convert state of Flink 1 for Flink 2, which would silently read some of it differently.
 
-What differs is Kryo: Flink 1 has version 2 and Flink 2 has version 5, with the same serializer
+The difference is Kryo: Flink 1 has version 2 and Flink 2 has version 5, with the same serializer
 snapshots. Flink 2 has no serializers of Flink's Scala API, which ``scala_classes`` replaces. All
 other serializers that this package writes are the same in both.
 """
@@ -82,7 +82,7 @@ _REMOVED = {
 
 
 def must_migrate(record: SavepointRecord | None, target: FlinkTarget) -> bool:
-    """Return whether state of Flink 1 is to be written for Flink 2.
+    """Return whether state of Flink 1 must be converted for Flink 2.
 
     Args:
         record: the savepoint from which the state was imported; None if there is none.

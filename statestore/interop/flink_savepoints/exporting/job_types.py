@@ -1,4 +1,4 @@
-"""What the user of an export says about the types of the job that restores the savepoint."""
+"""The types of the job that restores the savepoint, as the user of the export declares them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class JobTypes:
     Attributes:
         keys: the types of keys, by operator.
         states: the types of states, by operator and state: of a value, a ``List`` or a ``Map``.
-        classes: what the user says about classes, by name.
-        flink_major: 1 or 2, the version of Flink, or None if the user does not say it.
+        classes: the user's descriptions of classes, by class name.
+        flink_major: 1 or 2, the version of Flink, or None if the user does not give it.
         differences: the columns that do not fit; filled while an export is planned.
     """
 
@@ -43,7 +43,7 @@ class JobTypes:
     differences: list[str] = field(default_factory=list)
 
     def make_fitter(self, state: KeyedState | OperatorState) -> ColumnFitter:
-        """Return what fits the columns of a state to declared types."""
+        """Return an object that fits the columns of a state to declared types."""
         described: dict[str, JobClass] = {
             name: mapping.described
             for name, mapping in self.classes.items()
@@ -82,7 +82,7 @@ def parse_job_types(
         known: operator and name of each state of the checkpoint.
         uids: the operators of the checkpoint.
         record: the imported savepoint; None for a store that was not imported.
-        compiled: the compiled plan that says the types of states; None if there is none.
+        compiled: the compiled plan that defines the types of states; None without one.
 
     Returns:
         The types.

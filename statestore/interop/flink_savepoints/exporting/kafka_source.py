@@ -94,7 +94,7 @@ def _refuse_wrong(array: pa.Array, subject: str) -> None:
 def coordinator_bytes(offsets: pa.Table, subject: str) -> bytes:
     """Return the state of the source's coordinator, which assigned all partitions of the offsets.
 
-    Raises InvalidArgumentError for a partition that is there twice.
+    Raises InvalidArgumentError for a partition that occurs twice.
     """
     keys = offsets.select(["topic", "partition"])
     counts = keys.group_by(["topic", "partition"]).aggregate([([], "count_all")])

@@ -35,7 +35,7 @@ def plan_key(state: KeyedState, types: JobTypes) -> tuple[ExportPart, str | None
 
     Args:
         state: the state.
-        types: the declared types; receives what does not fit.
+        types: the declared types; receives the differences.
 
     Returns:
         The key and the recipe. Without a recipe, Flink has the same key groups as the store.

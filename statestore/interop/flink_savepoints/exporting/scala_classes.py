@@ -1,9 +1,9 @@
 """Replace types of Flink's Scala API, which Flink 2 does not have, by types of Java.
 
-The user says by which class a case class or an enumeration is replaced. A tuple of Scala becomes
-the tuple of Flink with as many fields, a collection becomes a list, and an ``Either`` that of
-Flink. An ``Option`` can only be a field of a POJO, where it is a null. The rows of the store keep
-their columns: only the serializers change, and with them the bytes.
+The user names the class that replaces a case class or an enumeration. A tuple of Scala becomes the
+tuple of Flink with as many fields, a collection becomes a list, and an ``Either`` that of Flink. An
+``Option`` can only be a field of a POJO, where it is a null. The rows of the store keep their
+columns: only the serializers change, and with them the bytes.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class ClassMapping:
     """The class of Java that replaces a class of Scala: a POJO, an enum, or else a tuple.
 
     ``fields`` are the names of the POJO's fields, in the order of the case class. ``key_hash`` is a
-    recipe for keys, as in an import. ``collections`` are types of fields, of a class that already
-    is a POJO. ``described`` is a class of Java that replaces nothing.
+    recipe for keys, as in an import. ``collections`` are the field types of a class that already is
+    a POJO. ``described`` is a Java class that replaces no Scala class.
     """
 
     pojo: str | None = None
@@ -83,14 +83,13 @@ class ClassMapping:
 
 
 def parse_class_mapping(classes: Mapping[str, Any]) -> dict[str, ClassMapping]:
-    """Parse what a user says about classes.
+    """Parse a user's descriptions of classes.
 
     Args:
-        classes: by the name of a class of Scala a mapping: ``{"tuple": True}``, ``{"pojo": name,
-            "fields": [names]}``, or ``{"enum": name}``; a class of keys also has ``hash``. By the
-            name of a POJO: ``{"collections": {field: type}}``. By the name of a class of Java
-            ``{"fields": {name: type}}``, which has ``hash`` if it is a key, or ``{"constants":
-            [names]}``.
+        classes: the descriptions, by class name. For a Scala class: ``{"tuple": True}``, ``{"pojo":
+            name, "fields": [names]}`` or ``{"enum": name}``; a class of keys also has ``hash``. For
+            a POJO: ``{"collections": {field: type}}``. For another Java class: ``{"fields": {name:
+            type}}``, with ``hash`` if it is a key, or ``{"constants": [names]}``.
 
     Raises:
         InvalidArgumentError: for a mapping of another form, with the class.
@@ -267,7 +266,7 @@ class _Replacing:
         return replace_parts(before, self._find_replacement)
 
     def _find_replacement(self, before: object) -> FlinkType | None:
-        """Return the type that replaces one of Scala, None for any other part of a type."""
+        """Return the type that replaces a Scala type; None for any other part of a type."""
         if isinstance(before, CaseClassType):
             return self._replace_case_class(before, is_flat=False)
         if isinstance(before, ScalaEnumType):

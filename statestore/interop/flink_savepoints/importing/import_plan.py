@@ -263,7 +263,7 @@ def _find_unreadable_type(operator: FlinkOperator) -> str | None:
 
 @dataclass(frozen=True)
 class _Planning:
-    """An operator whose states are planned: what its keys are, and its name in the store."""
+    """An operator whose states are planned: the types of its keys, and its name in the store."""
 
     operator: FlinkOperator
     header: KeyedHeader
@@ -274,7 +274,7 @@ class _Planning:
     def plan(
         self, info: StateInfo, tables: Mapping[str, Any], before: SavepointRecord | None
     ) -> PlannedState:
-        """Return the forms of a state, or the one that it has in the store."""
+        """Return the forms to try for a state; only the stored form if the store has the state."""
         title = f"operator {self.operator.title}"
         state = self.keys.describe(keyed_state(info, self.header.key.flink_type, title))
         most = self.operator.metadata.max_parallelism

@@ -6,8 +6,8 @@ A checkpoint that was imported from a savepoint has it. Its states are:
 - ``operators`` has the metadata of each operator.
 - ``states`` has the header data of each state, with exact copies of the serializer snapshots, and
   the mapping of the state's rows to columns.
-- ``keys`` has what the import found out of the keys and values of states. Imports of older releases
-  lack it.
+- ``keys`` has the facts that the import discovered about the keys and values of states. Imports of
+  older releases lack it.
 
 The savepoint can be rebuilt from this record and the rows.
 """
@@ -124,10 +124,11 @@ class ImportedState:
     empty. ``why`` is the reason if its values stay bytes. ``names`` are the column names by part.
     ``options`` and the serializers are copied from Flink's header; each snapshot begins with its
     class name. ``python`` is the user's declaration for a state of a PyFlink operator, or empty if
-    there is none; for other operators it is None. ``key_class`` is the class of the keys if Kryo
-    wrote them and all are of one simple class, such as ``Long``. ``key_hash`` is the recipe for the
-    hashes of keys whose type has no known hash. ``value_class`` is like ``key_class``, of values,
-    or it is the version of Kryo that wrote parts of keys and values, which stay bytes.
+    there is none; for other operators it is None. ``key_class`` is the class of the keys, such as
+    ``Long``, if Kryo wrote them and all have one simple class. ``key_hash`` is the recipe for the
+    hashes of keys whose type has no known hash. ``value_class`` is the class of the values in the
+    same case. Otherwise it may be the version of Kryo that wrote parts of keys and values; such
+    parts stay bytes.
     """
 
     operator: str

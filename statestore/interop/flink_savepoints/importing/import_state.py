@@ -133,7 +133,7 @@ class _Import:
     kryo: int | None
 
     def stored_schema(self, uid: str, state: str) -> pa.Schema | None:
-        """Return the columns of a keyed state in the newest checkpoint; None if it has no such."""
+        """Return a keyed state's columns in the newest checkpoint; None if it lacks the state."""
         if self.restored is None:
             return None
         for entry in self.restored.manifest.keyed:

@@ -59,8 +59,9 @@ def probe_keys(
         stored: the recipe of the operator's state in the store.
 
     Returns:
-        The class, and the given or the stored recipe. Without both, the recipe of case classes is
-        tried. It is returned if it holds for all keys, and there are enough keys to prove it.
+        The class, and the given or the stored recipe. If neither is given, the recipe of case
+        classes is tried. It is returned if it holds for all keys, and there are enough keys to
+        prove it.
 
     Raises:
         InvalidArgumentError: for a given or stored recipe that does not hold, with a key; or for a

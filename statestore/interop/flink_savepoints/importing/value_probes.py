@@ -1,8 +1,8 @@
 """Find what the header lacks of values that Kryo serializes: their class, and Kryo's version.
 
-The first value says of which class all may be. An import then tries to read each value as that
-class, and otherwise keeps them as bytes. If Kryo wrote only a part of a value, such as a field of
-a POJO, its version says where that part ends, and only the part stays bytes.
+The class of the first value is assumed for all values. An import then tries to read each value as
+that class. If one does not fit, it keeps all values as bytes. If Kryo wrote only a part of a value,
+such as a field of a POJO, its version says where that part ends, and only the part stays bytes.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def find_value_types(
 ) -> Iterator[KeyedStateInfo]:
     """Yield the state with each type that its values may have, the likeliest first.
 
-    Nothing is yielded unless Kryo writes the values, and the first one is of a simple class. Where
-    the versions of Kryo read different numbers from the same bytes, the version of ``_metadata``
-    has to say which Flink wrote them.
+    Nothing is yielded unless Kryo writes the values, and the first one is of a simple class. If
+    Kryo's versions read different numbers from the same bytes, the version of ``_metadata`` must
+    tell which Flink wrote them.
     """
     kryo, before = _find_innermost(state)
     if not isinstance(kryo, KryoType):
@@ -85,8 +85,8 @@ def find_kryo_parts(
 ) -> KeyedStateInfo | None:
     """Return the state with the version of Kryo that wrote parts of its keys and values.
 
-    It is None if Kryo wrote no parts, or nothing says which version did. If the metadata do not say
-    it, all entries are read as both versions would have written them.
+    It is None if Kryo wrote no parts, or if its version cannot be determined. If the metadata do
+    not say it, all entries are read as both versions would have written them.
     """
     value, _ = _find_innermost(state)
     parts = (state.key, () if isinstance(value, KryoType) else value)
@@ -102,7 +102,7 @@ def _set_version(state: KeyedStateInfo, version: int) -> KeyedStateInfo:
 
 
 def _probe_version(operator: FlinkOperator, state: KeyedStateInfo) -> int | None:
-    """Return the version of Kryo as which all entries can be read; None if two read other parts."""
+    """Return the version of Kryo that can read all entries; None if two read different parts."""
     old, new = (
         _read_digest(operator, _set_version(state, version)) for version in (KRYO_2, KRYO_5)
     )
@@ -112,7 +112,7 @@ def _probe_version(operator: FlinkOperator, state: KeyedStateInfo) -> int | None
 
 
 def _read_digest(operator: FlinkOperator, state: KeyedStateInfo) -> bytes | None:
-    """Return a digest of the parts of all entries of a state; None if its types do not fit them."""
+    """Return a digest of the parts of all entries; None if an entry does not fit the types."""
     digest = hashlib.sha256()
     declared = state.with_key(UndecodedType(state.key))
     try:
@@ -161,7 +161,7 @@ def set_value_class(
 
 
 def find_value_class(state: KeyedStateInfo) -> str | None:
-    """Return what is known of a state's values as an import records it; None if nothing is."""
+    """Return the class of a state's values as an import records it; None if it is unknown."""
     simple, _ = _find_innermost(state)
     if isinstance(simple, KryoKeyType):
         return simple.text

@@ -178,7 +178,8 @@ class FileChanges:
 class ChangelogHandle:
     """``ChangelogStateBackendHandle``: materialized state, and the changes to it.
 
-    The changes cannot be read. ``ids`` are the bytes of its materialization and checkpoint.
+    The changes cannot be read. ``ids`` are the bytes of the ids of its materialization and its
+    checkpoint.
     """
 
     first: int

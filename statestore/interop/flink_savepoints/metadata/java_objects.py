@@ -2,7 +2,8 @@
 
 The grammar is defined in "Java Object Serialization Specification", chapter 6. Nothing is
 instantiated: no class is loaded, and an object is a class name with field values. The types of
-Flink SQL are read as objects. Of an object of the job, only the end is found.
+Flink SQL are read as objects. An object of the job's own classes is not read: only its end is
+located.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def read_java_object(reader: Reader) -> object:
 
 
 def skip_java_object(reader: Reader) -> None:
-    """Advance past the Java stream that begins here, whatever the object of the job is.
+    """Advance past the Java stream that begins here, whatever object it contains.
 
     Raises:
         DamagedFileError: if the bytes are not such a stream.
@@ -244,9 +245,9 @@ class _Stream:
 
 
 class _SkippedStream(_Stream):
-    """A stream of which only the end is needed.
+    """A stream that is only skipped, to find its end.
 
-    A text may end with half a character, as Java's texts can. Numbers of arrays are not read.
+    A text may end with half of a surrogate pair, as in Java. The numbers in arrays are not read.
     """
 
     def read_content(self) -> object:

@@ -1,5 +1,5 @@
 """Compiled plans of Flink SQL: the states that their operators keep, as columns of tables.
 
-What belongs here: reading a plan, the state layout of each operator, and the bootstrap of such a
-state from a table. What does not: how rows become entries of a savepoint (``exporting``).
+This package reads a plan, knows the state layout of each operator, and begins such a state with the
+rows of a table. Converting rows to entries of a savepoint belongs in ``exporting``.
 """

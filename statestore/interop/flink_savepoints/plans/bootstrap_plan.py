@@ -56,7 +56,7 @@ __all__ = ["FlinkBootstrap", "bootstrap_flink_state", "plan_flink_bootstrap"]
 
 @dataclass(frozen=True)
 class FlinkBootstrap:
-    """A state of a plan that the rows of a table will be; nothing was read or written yet.
+    """A state of a plan that will be made from a table's rows; nothing was read or written yet.
 
     ``layout`` is the state in the plan, and ``bootstrap`` describes it in the store. ``table`` is
     the table's name in messages.

@@ -134,7 +134,7 @@ class PlanState:
     """A state of an operator in a plan.
 
     ``kind`` is the kind of the state in Flink. ``key``, ``map_key`` and ``value`` are its parts.
-    ``ttl_ms`` is 0 without a TTL. ``most_rows`` is the number of rows that a top-N keeps of a key.
+    ``ttl_ms`` is 0 without a TTL. ``most_rows`` is the number of rows that a top-N keeps per key.
     ``is_single`` is true if the operator has one key group, because all rows go to one subtask.
     """
 
@@ -209,7 +209,7 @@ class PlanState:
         return {field.name: type_text(field.type) for field in schema.fields}
 
     def role(self, column: PlanColumn) -> str:
-        """Return what a column is: ``key``, ``namespace``, ``entry`` or ``value``."""
+        """Return the role of a column: ``key``, ``namespace``, ``entry`` or ``value``."""
         roles = {"key": self.key_columns, "namespace": self.namespace, "entry": self.entry}
         return next((role for role, names in roles.items() if column.name in names), "value")
 

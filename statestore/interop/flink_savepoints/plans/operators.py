@@ -3,8 +3,8 @@
 They follow from the classes that Flink 1.19 to 2.3 creates for a node: ``StreamExecJoin``,
 ``StreamExecGroupAggregate``, ``StreamExecGlobalGroupAggregate``, ``StreamExecDeduplicate``,
 ``StreamExecChangelogNormalize``, and ``StreamExecRank`` with the limits that extend it. The layout
-of a state depends on what the plan says of unique keys, time attributes and retractions. Operators
-of other kinds that keep state are refused by name.
+of a state depends on the unique keys, time attributes and retractions in the plan. Operators of
+other kinds that keep state are refused by name.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _join_side(
 ) -> PlanState:
     """Return the state of one side of a join.
 
-    If the join key has a unique key of the side, there is one row of a key. If the side has another
+    If the join key contains a unique key of the side, each key has one row. If the side has another
     unique key, that is the key of a map of rows. Otherwise the row itself is the key of the map,
     and the value says how often the row occurs. An outer side also counts the matching rows.
     """
@@ -209,7 +209,7 @@ def _group_states(
 
 
 def _deduplicate_states(node: PlanNode, uid: str) -> tuple[PlanState, ...]:
-    """Return the state of a deduplication: the row that is kept, or only that a key was seen."""
+    """Return the state of a deduplication: the kept row, or only a mark that the key was seen."""
     is_last, is_rowtime = node.flag("keepLastRow"), node.flag("isRowtime")
     if is_rowtime and not is_last and node.flag("outputInsertOnly"):
         raise UnsupportedTypeError(
@@ -284,7 +284,7 @@ def _sort_fields(node: PlanNode) -> tuple[PlanNode, ...]:
 
 
 def _is_by_arrival(node: PlanNode) -> bool:
-    """Return whether the first rows by processing time are kept, which are only counted."""
+    """Return whether the first rows by processing time are kept; then they are only counted."""
     orders = _sort_fields(node)
     fields = node.select(node.input(), [order.value("index", int) for order in orders], "orderBy")
     return len(fields) == 1 and fields[0].is_proctime and orders[0].flag("isAscending")
@@ -309,7 +309,7 @@ def _first_rows_state(node: PlanNode, uid: str, most: int) -> PlanState:
 
 
 def _rank_state(node: PlanNode, uid: str, state: str, most: int | None) -> PlanState:
-    """Return the state of a top-1, or with ``most`` rows, which are in lists by sort key."""
+    """Return the state of a top-1, or of a top-N: ``most`` rows in lists by sort key."""
     partition = _partition(node)
     fields, columns = _row_columns(node, node.input())
     groups = node.select(fields, partition, "partition")

@@ -57,7 +57,8 @@ _EXCHANGE = "stream-exec-exchange"
 class PlanOperator:
     """An operator of a plan that keeps state; ``operator`` is its uid.
 
-    ``problem`` is the reason why the layout of its state is not known; it then has no states.
+    ``problem`` is the reason why the layout of its state is unknown. The operator then has no
+    states.
     """
 
     operator: str
@@ -78,8 +79,8 @@ class FlinkPlan:
         digest: the SHA-256 of its content, which does not depend on white space.
         uid_format: how uids are formed, Flink's ``table.exec.uid.format``.
         operators: the operators that keep state, in the order of the plan.
-        outline: the parts of the JSON from which the operators follow. It has no options of
-            tables, which can be passwords.
+        outline: the parts of the JSON that determine the operators. Options of tables are omitted,
+            because they can be passwords.
         storage_options: options for the file system of ``place``.
     """
 
@@ -202,7 +203,7 @@ def _canonical(document: Any) -> bytes:
 
 
 def _outline(node: PlanNode) -> dict[str, Any]:
-    """Return what the states of a node and of those after it depend on."""
+    """Return the parts of a node that determine its states and the states of later nodes."""
     if has_known_states(node):
         return dict(node.data)
     kept = {name: node.data[name] for name in _OUTLINED if name in node.data}

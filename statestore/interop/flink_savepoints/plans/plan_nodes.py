@@ -1,4 +1,4 @@
-"""A node of a compiled plan: an operator with what the plan says of it, and its input rows."""
+"""A node of a compiled plan: an operator, its properties in the plan, and its input rows."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def has_plan(manifest: Manifest) -> bool:
 def read_plan_record(restored: RestoredCheckpoint) -> FlinkPlan | None:
     """Return the plan for which states of a checkpoint were made; None without a record.
 
-    Its ``outline`` is all that is known of the JSON.
+    Of the plan's JSON it has only the ``outline``.
     """
     if not has_plan(restored.manifest):
         return None

@@ -63,7 +63,7 @@ def parse_row_type(row_type: Any, where: str) -> tuple[PlanField, ...]:
 
 
 def _split(text: str, where: str) -> Iterator[str]:
-    """Yield the parts of a text between commas that are in no brackets and no quotes."""
+    """Yield the parts of a text between commas; commas in brackets or quotes do not count."""
     depth, start, quote = 0, 0, ""
     for place, character in enumerate(text):
         if quote:

@@ -75,7 +75,7 @@ def _fits(source: pa.DataType, column: PlanColumn) -> bool:
 
 
 def stored_schema(schema: pa.Schema, state: PlanState) -> pa.Schema:
-    """Return the columns that a state has in a store if it is made of a table."""
+    """Return the stored columns of a state that is made from a table."""
     fields = [pa.field(column.name, column.stored) for column in state.columns]
     if not state.key.fields:
         fields.insert(0, pa.field(NO_KEY, _no_key_type(state)))
@@ -137,7 +137,7 @@ def _convert_column(
 
 
 def _positions(rows: pa.Table, table: str, first_row: int) -> pa.ChunkedArray:
-    """Return the places of rows with equal sort keys; without the column each is the first."""
+    """Return the positions of rows with equal sort keys; 0 for all if there is no such column."""
     if POSITION not in rows.column_names:
         return pa.chunked_array([pa.repeat(pa.scalar(0, _POSITIONS), len(rows))])
     places = fit_column(
@@ -176,7 +176,7 @@ def _refuse_other_values(
 
 
 def _step(column: PlanColumn) -> int:
-    """Return of how many stored units each value of a time must be a multiple."""
+    """Return the step of a time type in stored units; each value must be a multiple of it."""
     logical = column.logical
     if logical.root == _TIME:  # Flink has milliseconds of a TIME, whatever its precision
         return int(10 ** (_NANOS - min(logical.precision, _MILLIS)))

@@ -115,9 +115,10 @@ def read_header(data: bytes | memoryview, name: str) -> KeyedHeader:
 
 
 def read_header_start(reader: Reader, ends: BodyEnds = NO_ENDS) -> tuple[bool, SerializerSnapshot]:
-    """Parse a header up to its states: whether key groups are compressed, and the key's type.
+    """Parse a header up to its states; return whether key groups are compressed, and the key type.
 
-    ``ends`` are the ends of unknown snapshots. Raises the errors of :func:`read_header`.
+    ``ends`` are the positions where snapshots of unknown classes end. Raises the errors of
+    :func:`read_header`.
     """
     version = reader.i32()
     if version != _VERSION:
@@ -138,7 +139,7 @@ def read_state_infos(reader: Reader) -> tuple[StateInfo, ...]:
 
 
 def read_state_info(reader: Reader, ends: BodyEnds = NO_ENDS) -> StateInfo:
-    """Parse the description of one state; ``ends`` are the ends of unknown snapshots."""
+    """Parse the description of one state; snapshots of unknown classes end at ``ends``."""
     name = reader.utf()
     number = reader.i32()
     if not 0 <= number < len(_KINDS):

@@ -232,7 +232,7 @@ def _make_sequence_jump(
 
 
 def jump_over(reader: Reader, flink_type: FlinkType) -> Jump:
-    """Return a function that jumps over a value; raises the error of ``skipper``.
+    """Return a function that jumps over a value of the type. Raises the errors of ``skipper``.
 
     Past the end of the bytes, the function may jump further or raise IndexError.
     """

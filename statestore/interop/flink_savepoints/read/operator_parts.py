@@ -114,10 +114,10 @@ def _open_keyed(
 
 
 def _set_unknown_forms(parts: Sequence[tuple[KeyedPart, bool | None]]) -> Iterator[KeyedPart]:
-    """Yield the parts; one whose own bytes do not tell its form has that of the others.
+    """Yield the parts; a part whose bytes do not tell its form gets the form of the other parts.
 
-    Without any other, it is canonical if it can be read in that form, which has lengths and an end
-    mark that the native form does not have.
+    If no part tells its form, a part is canonical if it can be read as canonical, because only that
+    form has lengths and an end mark.
     """
     known = {form for _, form in parts if form is not None}
     for part, form in parts:

@@ -55,7 +55,7 @@ _Service: TypeAlias = tuple[str, FlinkType, FlinkType]
 
 
 def begins_with_timers(handle: KeyGroupsHandle, source: ByteSource) -> bool:
-    """Return whether raw keyed state has timers, and not bytes of the operator's own format.
+    """Return whether raw keyed state has timers instead of bytes in the operator's own format.
 
     Raises DamagedFileError if a key group begins after the end of the bytes.
     """

@@ -119,7 +119,7 @@ class ColumnFitter:
         )
 
     def add_difference(self, text: str) -> FlinkColumn:
-        """Record a difference; return a column that stands for the one that does not fit."""
+        """Record a difference; return a placeholder for the column that does not fit."""
         self.differences.append(f"{self.subject}: {text}")
         return FlinkColumn(pa.null(), _NOTHING, lambda array: array, lambda array: array)
 
@@ -446,7 +446,7 @@ def _enum_column(enum: EnumType, where: str) -> FlinkColumn:
 
 
 def _set_column(fitted: FlinkColumn, where: str) -> FlinkColumn:
-    """Return a list column as a set, in which no element can be twice."""
+    """Return a list column as a set, in which no element may occur twice."""
     assert isinstance(fitted.flink_type, ListType), "a set has the column of a list"
 
     def to_flink(array: pa.Array) -> pa.Array:

@@ -218,7 +218,7 @@ def _is_scalar(field: _Field, *names: str) -> bool:
 
 
 def _widen(values: Sequence[_Number]) -> list[npt.NDArray[Any]]:
-    """Return numbers as longs if one of them is one, as Java does for two operands."""
+    """Return the numbers as longs if one of them is a long, as Java does for two operands."""
     is_long = any(value.is_long for value in values)
     return [value.values.astype(np.int64) if is_long else value.values for value in values]
 

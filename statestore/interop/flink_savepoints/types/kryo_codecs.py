@@ -64,7 +64,7 @@ def _text_codec() -> KryoCodec:
 
 
 def _read_bytes(source: KryoSource) -> bytes:
-    """Read bytes that follow their number plus 1."""
+    """Read a number, which is the length plus 1, and as many bytes."""
     count = source.reader.varint()
     return varint(count) + bytes(source.reader.take(max(count - 1, 0)))
 
@@ -101,7 +101,7 @@ def _write_objects(target: KryoTarget, items: list[KryoObject | None]) -> None:
 
 
 def _final_array(class_key: int) -> KryoCodec:
-    """Return the codec of an array whose class says that of its elements."""
+    """Return the codec of an array whose class determines the class of its elements."""
 
     def read(source: KryoSource) -> list[KryoObject | None]:
         count = source.reader.varint() - 1
@@ -281,7 +281,7 @@ def _read_date(source: KryoSource) -> bytes:
 
 
 def _read_time(source: KryoSource) -> bytes:
-    """Read a time; in Kryo 5 the parts of 0 at its end are left out, and the last part negated."""
+    """Read a time; Kryo 5 omits trailing parts of 0, and negates the last written part."""
     hour, minute = source.reader.u8(), source.reader.u8()
     nano, second = _read_nanos(source), source.reader.u8()
     if nano:
@@ -293,7 +293,7 @@ def _read_time(source: KryoSource) -> bytes:
 
 
 def _skip_time(source: KryoSource) -> None:
-    """Skip a time in the form of Kryo 5, as bytes up to a negative one, or with nanoseconds."""
+    """Skip a time of Kryo 5: up to three bytes until a negated one, then the nanoseconds."""
     for _ in range(3):
         if source.reader.u8() >= MARK:
             return
@@ -325,7 +325,7 @@ def _skip_uuid(source: KryoSource) -> None:
 
 
 def _read_date_time(source: KryoSource) -> bytes:
-    """Read a date and a time, which Kryo 2 writes as fields: each may be an earlier object."""
+    """Read a date and a time, fields of Kryo 2, each of which may refer to an earlier object."""
     return b"".join(
         source.read_field(name) for name in ("java.time.LocalDate", "java.time.LocalTime")
     )

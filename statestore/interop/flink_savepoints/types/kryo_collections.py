@@ -1,7 +1,7 @@
 """Collections in fields of POJOs: Kryo wrote them in Flink 1, and Flink 2 has serializers for them.
 
 Flink 2 derives the serializer of a field from its declared type, such as ``List<String>``. The
-savepoint of Flink 1 does not have this type, so the user says it.
+savepoint of Flink 1 does not have this type, so the user declares it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Convert values from Kryo 2, which Flink 1 has, to Kryo 5, which Flink 2 has.
 
 Flink 2 accepts the state of Flink 1 as compatible, because the serializer's snapshots are the same.
-But it reads other values from it: numbers of a fixed width have another byte order, and
-collections, maps, enums and times have another form. So a value is read here as an object graph,
-and written again. Values of classes that a job's own serializer writes, or for which Kryo uses the
-fields of the class, cannot be converted. A value of either version can be skipped, which finds its
-end.
+But it would read wrong values: numbers of a fixed width have another byte order, and collections,
+maps, enums and times have another form. So a value is read here as an object graph, and written
+again. Values of classes that a job's own serializer writes, or for which Kryo uses the fields of
+the class, cannot be converted. A value of either version can be skipped, which finds its end.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def convert_kryo_value(data: bytes, classes: KryoClasses, name: str) -> bytes:
 
     Args:
         data: the value, as ``KryoSerializer`` of Flink 1 writes it.
-        classes: what the job says about classes.
+        classes: the classes that the job registered with Kryo.
         name: the place of the value, for messages.
 
     Returns:

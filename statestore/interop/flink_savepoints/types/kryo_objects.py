@@ -42,7 +42,7 @@ _JAVA_OBJECT_HEAD = bytes([_NEW]) + JAVA_STREAM
 
 @dataclass(frozen=True, slots=True)
 class KryoClasses:
-    """What a job says to Kryo about classes.
+    """The classes that a job registers with Kryo.
 
     ``registered`` are the classes that the job registered, in the order of their numbers.
     ``own_serializers`` are the classes for which it has its own serializer.
@@ -216,7 +216,7 @@ def _read_name(source: KryoSource) -> str:
 
 
 def _encode_name(name: str) -> bytes:
-    """Encode ``Output.writeAscii``, which a class name has in any length."""
+    """Encode ``Output.writeAscii``, which Kryo uses for class names of any length."""
     return name[:-1].encode("ascii") + bytes([ord(name[-1]) | MARK])
 
 

@@ -4,9 +4,9 @@ A row has the parts key, namespace, key of a map's entry, and value. Their colum
 :mod:`statestore.interop.flink_savepoints.types.part_columns`. Each element of a list, each entry of
 a map and each timer is a row.
 
-Keys or values without a column type stay bytes. Whole entries stay bytes if that concerns both, or
-if the end of a key is unknown. If the store cannot hash keys as Flink does, each row has Flink's
-key group in a column.
+Keys or values without a column type stay bytes. Whole entries stay bytes if neither has a column
+type, or if the end of a key is unknown. If the store cannot hash keys as Flink does, each row has
+Flink's key group in a column.
 """
 
 from __future__ import annotations

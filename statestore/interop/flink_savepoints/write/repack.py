@@ -2,8 +2,8 @@
 
 A key changes only in its key group, which is the prefix of the key in a savepoint, and in its
 position. The values of all classes are copied unchanged; they are decoded only to detect damage, if
-their types are known. The product computes the key group from the key. Before this function is
-trusted, it must return the current key group for every key.
+their types are known. The new key group is computed from the key. Before that computation is
+trusted, it must yield the current key group of every key.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def _sort_entries(
 def _compute_groups(
     operator: FlinkOperator, entries: StateEntries, keys: Spans, most: int
 ) -> Groups:
-    """Return the new key group of each key, after checking that the old one is computed right."""
+    """Return the new key group of each key, after checking that the old one can be computed."""
     state = entries.state
     cursor = Cursor(keys, keys.starts + state.before_key, keys.ends)
     groups_of = state.key_groups(cursor)

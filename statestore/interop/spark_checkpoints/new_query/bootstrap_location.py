@@ -1,4 +1,4 @@
-"""Write a checkpoint location with which a query starts that has never run."""
+"""Write a checkpoint location from which a query that has never run starts."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def bootstrap_location(
         watermark: The query's watermark at the end of the data in the tables, with a zone. Without
             one the query begins without a watermark, and accepts late events. Only a query with
             ``withWatermark`` has one.
-        fingerprint: The plan's fingerprint that the tables were made for; by default it is not
-            compared.
+        fingerprint: The fingerprint of the plan for which the tables were made; by default it is
+            not compared.
         dry_run: Check everything, and report the rows and bytes of each partition, without writing.
         storage_options: Options for fsspec, to access the location.
         on_progress: A callback that receives the number of finished steps, the total, and the next

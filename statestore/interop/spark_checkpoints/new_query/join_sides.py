@@ -1,7 +1,7 @@
-"""What a plan tells of the sides of stream-stream joins: columns that need not be in a table.
+"""Find the columns of a stream-stream join's sides that a table need not contain.
 
-A key of a join is mostly a column of the side's rows. And the mark ``matched``, which says whether
-a row has been joined, is of no use in an inner join.
+A key of a join is mostly also a column of the side's rows. The mark ``matched``, which says whether
+a row has been joined, has no effect in an inner join.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _JOIN_NODE = "StreamingSymmetricHashJoinExec"
 class JoinSide:
     """A side (``left`` or ``right``) of the join with this operator number.
 
-    ``keys`` has for each key the position of the column of the side's rows that it is, or None if
-    it is computed.
+    ``keys`` has, for each key, the position of the equal column in the side's rows, or None if the
+    key is computed.
     """
 
     operator: int

@@ -1,4 +1,4 @@
-"""Plan a query that has never run: the states that it wants, and where its sources begin."""
+"""Plan a query that has never run: the states that it needs, and where its sources begin."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class PlannedQuery:
         states: The states that the query begins with; a table can be given for each.
         sources: Where each source begins, in the order of the plan.
         fingerprint: A digest of the operators, the columns of their states, the sources and the
-            settings. Another plan has another one.
+            settings. A different plan has a different fingerprint.
     """
 
     output_mode: str
@@ -110,7 +110,7 @@ class PlannedQuery:
 def plan_query(
     query: DataFrame, *, output_mode: str = "append", files_after: datetime | None = None
 ) -> PlannedQuery:
-    """Let Spark plan the first micro-batch of a query, and tell which states it wants.
+    """Let Spark plan the first micro-batch of a query, and return the states that it needs.
 
     No row of a source is read and nothing is written, except for temporary files. The session's
     settings apply: the state store provider, the formats of state, and the names of sources. Each
@@ -219,7 +219,7 @@ def _fingerprint(
     positions: Sequence[SourcePosition],
     settings: Mapping[str, str],
 ) -> str:
-    """Return a digest of what a location must have in common with the query that it is for."""
+    """Return a digest of the properties that a location and its query must have in common."""
     document = {
         "operators": [[operator.number, operator.name] for operator in operators],
         "parts": [

@@ -138,7 +138,7 @@ def _frame(spark: SparkSession, wanted: WantedState, table: Any, folder: Path) -
 
 
 def _refuse_repeated(spark: SparkSession, wanted: WantedState, names: Sequence[str]) -> None:
-    """Refuse names of which Spark cannot select one column."""
+    """Refuse column names that Spark considers ambiguous."""
     is_exact = spark.conf.get("spark.sql.caseSensitive") == "true"
     compared = [name if is_exact else name.lower() for name in names]
     repeated = [name for name, own in zip(names, compared, strict=True) if compared.count(own) > 1]

@@ -36,7 +36,7 @@ __all__ = ["build_stores"]
 
 @dataclass(frozen=True)
 class _TableStore:
-    """A store that is a table."""
+    """A state store with the rows of one table."""
 
     imported: ImportedStore
     table: DataFrame
@@ -44,7 +44,7 @@ class _TableStore:
     observe = staticmethod(observe_columns)
 
     def rows(self, partitions: int) -> DataFrame:
-        """Return its rows as Spark's bytes, with one Spark partition per state partition."""
+        """Return the store's rows as Spark's bytes, one Spark partition per state partition."""
         return self.imported.columns.to_bytes(self.table, partitions)
 
     @property
@@ -63,7 +63,7 @@ class _VariablesStore:
     observe = staticmethod(observe_state)
 
     def rows(self, partitions: int) -> DataFrame:
-        """Return its rows as Spark's bytes, with one Spark partition per state partition."""
+        """Return the store's rows as Spark's bytes, one Spark partition per state partition."""
         assert isinstance(self.imported.columns, FamilyColumns)
         return rebuild_store(self.imported.columns, self.variables, partitions)
 

@@ -1,4 +1,4 @@
-"""The states that a new query wants, each of which a table can be.
+"""The states that a new query needs; a table can be given for each of them.
 
 Most stores of an operator are one state. The variables of a transformWithState are one state each.
 A side of a stream-stream join has two stores, and is one state: its rows.
@@ -61,8 +61,8 @@ class WantedState:
         does: What the operator does.
         columns: The columns that its table must have.
         schema: The same columns, as Spark's schema.
-        derived: Columns of the state that its table does not need: the column with the same value,
-            or None for False.
+        derived: Columns of the state that its table does not need: each with the column that has
+            the same value, or None if the value is False.
     """
 
     operator: str
@@ -91,7 +91,7 @@ class WantedState:
 
     @property
     def key_names(self) -> list[str]:
-        """The columns that identify a row; for the side of a join these are no unique names."""
+        """The columns that identify a row; several rows of a join's side may have equal values."""
         return [column.name for column in self.columns if column.role != "value"]
 
 
@@ -159,7 +159,7 @@ def _wanted_state(
 
 
 def _derived_columns(columns: StoreColumns, side: JoinSide) -> Iterator[tuple[str, str | None]]:
-    """Yield the columns of a side of a join that follow from others, and from which."""
+    """Yield each derived column of a join's side, with the column that it is derived from."""
     values = columns.state_schema.names[len(columns.key_columns) + len(columns.entry_columns) :]
     if len(columns.key_columns) == len(side.keys):  # no key is a struct
         for name, position in zip(columns.key_columns, side.keys, strict=True):

@@ -58,7 +58,7 @@ _UNION_WITH_NULL = 2
 
 @dataclass(frozen=True, slots=True)
 class AvroType(FlinkType):
-    """A class that Avro serializes, by its schema as JSON; ``version`` is the snapshot's."""
+    """A class that Avro serializes, with its schema as JSON, and the version of the snapshot."""
 
     class_name: str
     schema: str

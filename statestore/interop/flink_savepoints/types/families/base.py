@@ -171,7 +171,7 @@ class FlinkType(ABC):
     def snapshot(self) -> bytes:
         """Return the type's serializer snapshot as Flink 2 writes it, starting with the class name.
 
-        Raises UnsupportedTypeError for a type that no serializer of its own writes.
+        Raises UnsupportedTypeError for a type without a serializer of its own.
         """
         return self._snapshot()
 
@@ -179,7 +179,7 @@ class FlinkType(ABC):
     def snapshot_readers(cls) -> SnapshotReaders:
         """Return the functions that read the type's snapshots, by the snapshot's class name.
 
-        It is empty for a type that no serializer of its own writes.
+        The result is empty for a type without a serializer of its own.
         """
         return cls._snapshot_readers()
 
@@ -403,7 +403,7 @@ def replace_parts(part: T, change: Callable[[Any], Any]) -> T:
 
     Args:
         part: a type, a tuple of parts, or a dataclass with parts, such as the field of a POJO.
-        change: returns what replaces a part, or None to look at the parts within it.
+        change: returns the replacement of a part, or None to visit the parts within it.
 
     Returns:
         The part itself if nothing is replaced.

@@ -185,7 +185,7 @@ def _make_layout(cep_type: CepType) -> FlinkType:
 def _make_match(
     version: FlinkType, node: FlinkType, event: FlinkType, *, has_previous_time: bool
 ) -> FlinkType:
-    """Return the layout of a ``ComputationState``: how far a match has come, and since when."""
+    """Return the layout of a ``ComputationState``: the progress and the start time of a match."""
     previous_time = {"previous_timestamp": _LONG} if has_previous_time else {}
     return _make_record(
         state_name=_TEXT,

@@ -1,4 +1,4 @@
-"""Objects that Java serializes: the elements of operator state that a job has not given a type."""
+"""Objects that Java serializes: the elements of operator state for which a job declares no type."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class JavaObjectType(FlinkType):
     """An object of any class that is ``Serializable``, as a stream of Java's serialization.
 
     The column has the bytes of the stream, also for a text or a number: the snapshot does not tell
-    the class, and each element can have another one. The bytes are exported unchanged.
+    the class, which can differ between elements. The bytes are exported unchanged.
     """
 
     def _java_name(self) -> str:

@@ -1,4 +1,4 @@
-"""How the keys of a type are hashed: as values of a type that the store hashes, too."""
+"""Hash the keys of a Flink type, as values of a type that the store can hash."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def hash_column(key_hash: KeyHash, column: pa.Array) -> HashCodes:
 
 
 def hash_valid(column: pa.Array, hash_known: Callable[[pa.Array], HashCodes]) -> HashCodes:
-    """Return the hashes that a function gives of a column without nulls; 0 for a null."""
+    """Apply a hash function to the values of a column that are not null; a null has the hash 0."""
     hashes = np.zeros(len(column), np.int32)
     is_valid = column.is_valid()
     hashes[is_valid.to_numpy(zero_copy_only=False)] = hash_known(column.filter(is_valid))

@@ -2,9 +2,9 @@
 
 ``writeClassAndObject`` writes the number of the class plus 2; 0 is a null, and 1 means that the
 name of the class follows. Kryo registers the first numbers for simple types. The end of a value of
-such a type is known. So is that of an exception, which is a stream of Java's own serialization.
-Values of other classes are written by serializers of the job. The end of a collection is known if
-it is known which version of Kryo wrote it.
+such a type is known. The end of an exception is known too, because it is a stream of Java's own
+serialization. Values of other classes are written by serializers of the job. The end of a
+collection is known if the version of Kryo that wrote it is known.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class KryoType(FlinkType):
 
     @property
     def classes(self) -> KryoClasses:
-        """What the job said to Kryo about classes (``KryoSerializerSnapshotData``)."""
+        """The classes that the job registered with Kryo (``KryoSerializerSnapshotData``)."""
         reader = Reader(self.body, "a snapshot of KryoSerializer")
         registrations = read_optional_map(reader)
         own = {name for name, _, value in registrations if _has_own_serializer(value)}
@@ -121,9 +121,9 @@ def _has_own_serializer(registration: Reader | None) -> bool:
 
 
 def set_kryo(part: T, kryo: int) -> T:
-    """Return a type, or a part of one, whose values a version of Kryo wrote.
+    """Return a type, or a part of one, with the version of Kryo that wrote its values.
 
-    Where a version is set already, it stays.
+    A version that is already set does not change.
     """
 
     def set_version(nested: Any) -> KryoType | None:
@@ -134,7 +134,7 @@ def set_kryo(part: T, kryo: int) -> T:
 
 
 def without_kryo_version(part: T) -> T:
-    """Return a type, or a part of one, as its snapshot describes it."""
+    """Return a type, or a part of one, without Kryo's version, which its snapshot does not have."""
 
     def clear_version(nested: Any) -> KryoType | None:
         is_set = isinstance(nested, KryoType) and nested.kryo is not None

@@ -153,7 +153,7 @@ def _find_codec(simple: str, version: int) -> tuple[int, _Decode, _Encode]:
 
 
 def decode_kryo_5(simple: str, data: bytes) -> Any:
-    """Return a value of a simple class but ``String`` from its bytes, as Kryo 5 writes them."""
+    """Decode a value of a simple class other than ``String`` from the bytes that Kryo 5 writes."""
     return _find_codec(simple, KRYO_5)[1](data)
 
 

@@ -209,7 +209,7 @@ def _refuse_null_keys(column: pa.Array) -> None:
 
 
 def _to_millis(array: pa.Array) -> pa.Array:
-    """Return the milliseconds since 1970, which alone are in a Timestamp's hash."""
+    """Return the milliseconds since 1970, the only part of a Timestamp that its hash uses."""
     second, nano, nulls = _split_instants(array)
     return pa.array(second * 1000 + nano // 1_000_000, pa.int64(), mask=nulls)
 
@@ -223,7 +223,7 @@ def _hash_sql_timestamps(column: pa.Array) -> list[int]:
 
 
 def _make_nanos_hashes(key_type: str) -> Callable[[pa.Array], list[int]]:
-    """Return a function that hashes times without a limit of the range."""
+    """Return a function that hashes times of any year."""
 
     def hash_times(column: pa.Array) -> list[int]:
         _refuse_null_keys(column)

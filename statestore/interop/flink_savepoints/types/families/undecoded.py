@@ -1,4 +1,4 @@
-"""Values that stay bytes, beside parts of the same entry that have columns."""
+"""Values that stay bytes, although other parts of the same entry have columns."""
 
 from __future__ import annotations
 
