@@ -1,4 +1,4 @@
-"""Append rows to a Delta table exactly once, so that a power failure keeps them, or nothing.
+"""Append rows to a Delta table exactly once; a power failure leaves all of them or none.
 
 delta-rs does not sync what it writes to a local disk. After a power failure an entry of the log can
 be there without its files, or with only some of its own actions. So delta-rs writes a local append
@@ -42,7 +42,7 @@ def append_once(
     number: int,
     options: Mapping[str, str],
 ) -> None:
-    """Append rows, unless the table has this or a greater number of the application; durable then.
+    """Append rows durably, unless the table has the application's ``number`` or a greater one.
 
     The number is recorded as Delta's application transaction (Delta protocol, "Transaction
     Identifiers"). The table is created if it does not exist.
@@ -93,7 +93,7 @@ def _append_to_objects(
     is_done: Callable[[], bool],
     options: Mapping[str, str],
 ) -> None:
-    """Append rows to a table in an object store, also if answers break off."""
+    """Append rows to a table in an object store, even if the connection breaks during a request."""
     if retry_broken_answers(is_done):
         return
     table = rows()
@@ -126,7 +126,7 @@ def _local(url: str) -> LocalStorage | None:
 
 
 def _publish(storage: LocalStorage, folder: Path, *, is_new: bool) -> bool:
-    """Copy the new files of a folder into the table, the entry last; False if its name is taken."""
+    """Copy a folder's new files into the table, the log entry last; False if its name is taken."""
     new = [path for path in sorted(folder.rglob("*")) if not path.is_symlink()]
     files = {path.relative_to(folder).as_posix(): path for path in new if path.is_file()}
     data = [name for name in files if not name.startswith(f"{_LOG}/")]
@@ -149,7 +149,7 @@ def _publish(storage: LocalStorage, folder: Path, *, is_new: bool) -> bool:
 
 
 def _link_log(storage: LocalStorage, folder: Path) -> bool:
-    """Link the part of a table's log that defines its newest version; False for no log."""
+    """Link the part of a table's log that defines its newest version; False if it has no log."""
     (folder / _LOG).mkdir()
     names = storage.list(_LOG)
     bases = [name.rpartition("/")[2] for name in names]

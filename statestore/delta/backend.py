@@ -58,7 +58,7 @@ _FEATURES = {"appendOnly", "invariants", "timestampNtz"}
 
 
 def refuse_escaped(url: str, instead: str) -> None:
-    """Refuse a path that delta-rs would unescape: InvalidArgumentError with ``instead``."""
+    """Refuse a path that delta-rs would unescape; ``instead`` is the advice of the error."""
     if _ESCAPED.search(url):
         raise InvalidArgumentError(
             f"a Delta table cannot be stored at {url}: delta-rs decodes '%' and two digits as "

@@ -25,10 +25,10 @@ _BROKEN_OFF = ("request or response body error", "error decoding response body")
 def retry_broken_answers(call: Callable[[], R]) -> R:
     """Return the result of a call that reads a Delta table, or that may be repeated after reading.
 
-    It is repeated if an answer broke off, a few times, after random waits.
+    The call is repeated a few times, after random waits, if an answer broke off.
 
     Args:
-        call: reads a table. It may also write, if a repetition finds what it has written.
+        call: reads a table. It may also write, if a repeated call recognizes its own earlier write.
 
     Returns:
         The result.

@@ -1,4 +1,4 @@
-"""Keeps a Delta log short, whatever the history of its table is.
+"""Keeps a Delta log short, however many versions its table has had.
 
 A reader begins at the newest checkpoint of the log (Delta protocol, "Checkpoints"), which names the
 table's files at a version. Delta also writes removed files into it until VACUUM may delete them.

@@ -1,6 +1,4 @@
-"""Keyed state by key group: the wanted key groups, as far as they are intact.
-
-Keyed state from files by key group, each file opened once.
+"""Read the wanted key groups of a keyed state, as far as they are intact; open each file once.
 
 Comparison and repair need some key groups of a file and not their neighbors. Only row groups with
 rows of a wanted key group are read, in order; one batch is in memory.

@@ -99,9 +99,9 @@ def read_groups(
     DamagedFileError.
 
     With ``skip``, wanted key groups are read twice. First all digests are checked, and a key group
-    is skipped if its base or a layer is damaged: without a layer it would be an older state than
-    declared. Files named in ``unread`` count as damaged. StorageError is raised for a file that
-    could not be read.
+    is skipped if its base or a layer is damaged: without one of the layers, its rows would be older
+    than the checkpoint. Files named in ``unread`` count as damaged. StorageError is raised for a
+    file that could not be read.
     """
     read = stored_key_groups
     if damaged == "skip":

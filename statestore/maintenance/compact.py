@@ -97,7 +97,7 @@ class CompactReport:
     """The result of a compaction, or of a dry run: the states that have layers.
 
     ``new_checkpoint_id`` is None in a dry run, or if there was nothing to compact. ``left_out``
-    lists the state that the checkpoint already lacked of its source; compaction does not change it.
+    lists the state of its source that the checkpoint already lacked; compaction does not change it.
     """
 
     store: str

@@ -45,8 +45,8 @@ class CopiedCheckpoint:
     """The result of a copy, or of a dry run.
 
     ``new_checkpoint_id`` is the checkpoint in the target; None in a dry run without an earlier
-    copy. ``found`` is True if an earlier copy had made it. ``left_out`` lists the state that the
-    checkpoint lacks of its source; the copy lacks it too. ``copied_files`` and ``copied_bytes``
+    copy. ``found`` is True if an earlier copy had made it. ``left_out`` lists the state of its
+    source that the checkpoint lacks; the copy lacks it too. ``copied_files`` and ``copied_bytes``
     count only the files that the target lacked; a fork shares the other files.
     """
 

@@ -241,7 +241,7 @@ class _Comparison:
 
 
 def _row_count_if_known(entry: Entry | None) -> int | None:
-    """Return the number of rows of a state; None if only reading its changes would tell."""
+    """Return the number of rows of a state; None if its changes must be read for it."""
     if isinstance(entry, KeyedEntry):
         return None if entry.contents is None else entry.contents.rows
     return 0 if entry is None else entry.rows

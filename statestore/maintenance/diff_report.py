@@ -75,10 +75,10 @@ class StateDifference:
     """The comparison of one state.
 
     ``only_in`` is ``a`` or ``b`` if the other side lacks it. In that case only key groups with
-    changes are read. ``rows_a`` and ``rows_b`` are None if the state has changes in key groups
-    that were not read, and the checkpoint does not record its rows. ``file_rows_a`` and
-    ``file_rows_b`` are the rows in files, and ``changed_rows_a`` and ``changed_rows_b`` of these
-    are changes, as in ``list``.
+    changes are read. ``rows_a`` and ``rows_b`` are None if the state has changes in key groups that
+    were not read, and the checkpoint does not record its rows. ``file_rows_a`` and ``file_rows_b``
+    are the rows in files, of which ``changed_rows_a`` and ``changed_rows_b`` are changes, as in
+    ``list``.
 
     ``compared_columns`` are the common columns if the sides have different columns, and None
     otherwise. ``key_groups_read`` is the number of key groups read on either side.
@@ -127,7 +127,7 @@ class StateDifference:
 class Side:
     """One side of a comparison: the size of its data files, and the bytes read from them.
 
-    ``left_out`` lists the compared state that it lacks of its source.
+    ``left_out`` lists the compared state of its source that it lacks.
     """
 
     store: str

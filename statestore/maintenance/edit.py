@@ -65,7 +65,7 @@ _MOST_MISSING = 5
 class Edit:
     """The requested edit: changes of single keys, or all rows, or an SQL expression.
 
-    Of single keys, rows are deleted, put, or updated in some columns. An SQL expression may remove
+    Rows of single keys are deleted, put, or updated in some columns. An SQL expression may remove
     all rows only with ``allow_empty``.
     """
 
@@ -101,12 +101,12 @@ class EditedState:
     change in an edit of single keys. ``how`` is keys, rows or sql. ``files`` and ``size_bytes``
     count the rewritten files, or in a dry run the files that would be replaced. ``rows_before`` and
     ``rows_after`` are the rows in the state's files, in base and changes together.
-    ``changed_rows_before`` of the rows before are changes, which an edit merges into the files that
+    ``changed_rows_before`` of ``rows_before`` are changes; an edit merges them into the files that
     it rewrites. ``deleted`` and ``put`` count rows; a row that was put may have replaced another.
-    ``missing`` of the keys to delete have no row, and ``missing_keys`` are the first of them, by
-    key column. ``examples`` are the first changed rows, each with ``a``, the row before, and ``b``,
-    the row after. An edit with all rows has neither numbers nor examples. ``left_out`` lists the
-    state that the checkpoint lacks of its source, before and after the edit.
+    ``missing`` is the number of keys to delete that have no row, and ``missing_keys`` are the first
+    of these, by key column. ``examples`` are the first changed rows, each with ``a``, the row
+    before, and ``b``, the row after. An edit with all rows has neither numbers nor examples.
+    ``left_out`` lists the state of its source that the checkpoint lacks, before and after the edit.
     """
 
     store: str
@@ -264,7 +264,7 @@ def _changes_of_keys(
 def _refuse_deleted_and_updated(
     state: KeyedState, deleted: Sequence[Any], updated: Sequence[Any]
 ) -> None:
-    """Refuse a key in both lists: it is unclear what remains of its other rows."""
+    """Refuse a key that is deleted and updated: the values of its updated rows are unclear."""
     if not deleted or not updated:
         return
     sides = [

@@ -30,7 +30,7 @@ class ForgottenSubject:
 
     @property
     def problem(self) -> StateStoreError | None:
-        """The error that says that the subject is not gone; None if it is, and in a dry run."""
+        """The error if the subject is not gone; None if it is gone, or in a dry run."""
         return None if self.search is None else self.search.problem
 
 
@@ -53,7 +53,7 @@ def forget(
         dry_run: Whether to say only what would be removed.
         collect: Whether to delete all files that nothing needs, of any age, before the search.
         now_ms: The time, in milliseconds since 1970.
-        progress: Is called with the number of bytes that are searched, and of all.
+        progress: Called with the number of searched bytes and the total.
 
     Returns:
         The removed rows, and the result of the search.

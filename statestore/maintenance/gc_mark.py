@@ -212,7 +212,7 @@ class _Checkpoints:
         return self
 
     def changed(self, items: Iterable[Listed]) -> bool:
-        """Return whether a listing shows other manifests or tombstones."""
+        """Return whether a later listing shows different manifests or tombstones."""
         now = _Checkpoints().add(items)
         return (now.manifests, set(now.tombstones)) != (self.manifests, set(self.tombstones))
 

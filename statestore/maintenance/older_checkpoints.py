@@ -29,7 +29,7 @@ __all__ = ["ElementsCopy", "GroupCopies", "OlderCheckpoints", "SalvageSource"]
 class SalvageSource:
     """A checkpoint's intact copy of a key group.
 
-    ``handle`` is the file that holds all of it; None if it has changes or no rows.
+    ``handle`` is the file that holds all of it; None if the key group has changes, or no rows.
     """
 
     checkpoint_id: int
@@ -125,7 +125,7 @@ class OlderCheckpoints:
         return copies
 
     def elements(self, entry: OperatorEntry) -> ElementsCopy:
-        """Return the newest checkpoint with an intact copy of an operator state, in its form."""
+        """Return the newest checkpoint with an intact, compatible copy of an operator state."""
         copy = ElementsCopy()
         for manifest in self._older_manifests():
             for older in manifest.operator:
@@ -166,13 +166,13 @@ class OlderCheckpoints:
 def _is_left_out(
     manifest: Manifest, entry: KeyedEntry | OperatorEntry, key_group: int | None = None
 ) -> bool:
-    """Return whether a checkpoint lacks a state, or one of its key groups, of its source (I16)."""
+    """Return whether a checkpoint left out a state of its source, or a key group of it (I16)."""
     state = entry.state
     return any(part.lacks(state.uid, state.name, key_group) for part in manifest.left_out)
 
 
 def _differences(old: KeyedState, new: KeyedState) -> tuple[list[str], list[str]]:
-    """Return the differences that give two states different key groups, and the other ones."""
+    """Return two states' differences: those that change the key groups, and all others."""
     of_keys = [
         f"{property_name} {before}"
         for property_name, before, now in (

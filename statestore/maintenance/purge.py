@@ -106,7 +106,7 @@ class PurgedState:
 class ReplacedCheckpoint:
     """A checkpoint, its replacement (None in a dry run), and the removed rows.
 
-    ``left_out`` lists the state that both lack of their source.
+    ``left_out`` lists the state of their source that both lack.
     """
 
     checkpoint_id: int

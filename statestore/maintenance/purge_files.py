@@ -104,7 +104,7 @@ class RowFinder:
         self._known: dict[tuple[File, tuple[bytes, ...]], int] = {}
 
     def hit(self, entry: KeyedEntry, selections: tuple[Selection, ...]) -> Hit | None:
-        """Return the selected rows of a state; Returns None if no row is selected.
+        """Return the selected rows of a state; None if no row is selected.
 
         Raises CorruptionError for a damaged file.
         """
@@ -253,8 +253,7 @@ def rows_in_file(
     Args:
         storage: The store.
         name: The file's name in the store.
-        handle: The handle from a manifest that names the file, or None. None if that manifest does
-        not exist.
+        handle: The handle from a manifest that names the file; None if no manifest names it.
         selections_of: Returns the selections for the file's columns.
 
     Returns:

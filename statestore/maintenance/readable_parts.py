@@ -48,7 +48,7 @@ __all__ = [
 class WholeGroup:
     """An intact key group of a checkpoint: its number of rows and keys, and some keys as examples.
 
-    ``handle`` is the file that holds all of it; None if it has changes or no rows.
+    ``handle`` is the file that holds all of it; None if the key group has changes, or no rows.
     """
 
     group: int
@@ -73,7 +73,7 @@ def are_elements_intact(storage: Storage, entry: OperatorEntry) -> bool:
 
 
 def is_whole(storage: Storage, entry: KeyedEntry | OperatorEntry, handles: Collection[Any]) -> bool:
-    """Return whether every byte of these files of a state is as it was written."""
+    """Return whether every byte of these files of a state is unchanged."""
     checks = []
     first_row = 0
     for handle in entry.handles:

@@ -70,8 +70,8 @@ class RekeyReport:
     """The result of a rekey, or of a dry run.
 
     It has the source checkpoint, the new one (None in a dry run), and the states. ``read_bytes`` is
-    the size of the files that were read. ``left_out`` lists the state that the new checkpoint lacks
-    of its source.
+    the size of the files that were read. ``left_out`` lists the state of its source that the new
+    checkpoint lacks.
     """
 
     store: str

@@ -290,7 +290,7 @@ class _GoneRows:
         return pa.concat_tables([self._replaced, self._deleted]), shown
 
     def _first(self, rows: pa.Table, known: pa.Table) -> pa.Table:
-        """Return a copy of the rows for which there is room; a slice keeps the memory of all."""
+        """Return a copy of the rows for which there is room; a slice would keep all in memory."""
         return take_rows(rows, np.arange(min(rows.num_rows, self._room - known.num_rows)))
 
 

@@ -59,7 +59,7 @@ class SalvageReport:
 
     ``new_checkpoint_id`` is None in a dry run, and if nothing is damaged. ``files`` is the number
     of checked files; names in ``damaged`` are relative to the store. ``left_out`` lists the state
-    that the checkpoint lacks of its source, including the rows that this salvage lost.
+    of its source that the checkpoint lacks, including the rows that this salvage lost.
     """
 
     store: str

@@ -96,7 +96,7 @@ class SubjectTrace:
 
     @property
     def advice(self) -> str:
-        """The command that removes it."""
+        """The command that removes the trace."""
         if is_savepoint(self.file) or is_pin(self.file):
             return (
                 "its text contains the key: delete the savepoint or pin, and create it with "

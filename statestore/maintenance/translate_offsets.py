@@ -48,12 +48,12 @@ _FIELDS = {
 class TranslatedPartition:
     """A partition at the target, with its offset at the source and the decision about it.
 
-    ``source_topic`` and ``source_offset`` are None for a partition without a stored offset. So are
-    ``precision`` (``exact``, ``earlier``, ``by timestamp`` or ``unknown``), ``read_again`` (the
-    greatest number of records that are read a second time; None if it is unknown) and ``gap_ms``
-    (the time to the target's next record, of an offset by timestamp). ``low`` and ``high`` are the
-    live offsets; None if the target lacks the partition. ``offset`` is the next one to read; None
-    if the partition is retired or refused.
+    Some members are None for a partition without a stored offset: ``source_topic``,
+    ``source_offset``, ``precision`` (``exact``, ``earlier``, ``by timestamp`` or ``unknown``),
+    ``read_again`` (the greatest number of records that are read a second time; None if it is
+    unknown) and ``gap_ms`` (for an offset by timestamp, the time to the target's next record).
+    ``low`` and ``high`` are the live offsets; None if the target lacks the partition. ``offset`` is
+    the next one to read; None if the partition is retired or refused.
     """
 
     topic: str
@@ -73,7 +73,7 @@ class TranslatedPartition:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupOffset:
-    """An offset that a consumer group had at the target before."""
+    """The previous offset of a consumer group at the target."""
 
     topic: str
     partition: int
@@ -85,8 +85,8 @@ class TranslatedOffsets:
     """Translated offsets; ``new_checkpoint_id`` is None if nothing was written.
 
     ``source`` and ``target`` are the aliases of the clusters. ``before`` has the previous offsets
-    of ``group``, if one was committed. ``left_out`` lists the state that the checkpoint lacks of
-    its source.
+    of ``group``, if one was committed. ``left_out`` lists the state of its source that the
+    checkpoint lacks.
     """
 
     store: str

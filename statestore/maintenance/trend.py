@@ -78,7 +78,7 @@ class TrendOptions:
 
 @dataclass(frozen=True)
 class _StateFigures:
-    """What the files of a state say: its heaviest key group, and the checkpoint of the newest."""
+    """The figures of a state's files: the heaviest key group, and the newest file's checkpoint."""
 
     heaviest_bytes: int | None
     skew: float | None
@@ -129,8 +129,8 @@ def trend_of(
 ) -> StoreTrend:
     """Return the trend of the selected states over checkpoints, which are read once, oldest first.
 
-    ``newest`` is the newest of them, whose parallelism is the default. ``unread`` has the unread
-    checkpoints after the last one was read; those whose list of files cannot be read are added.
+    ``newest`` is the newest of them, whose parallelism is the default. ``unread`` is complete once
+    the last checkpoint was read. Checkpoints whose list of files cannot be read are added to it.
     Raises StateNotFoundError, InvalidArgumentError, or ParallelismError.
     """
     unread = [] if unread is None else unread
@@ -208,7 +208,7 @@ class _Points:
     def _operator(
         self, manifest: Manifest, uid: str, files: Mapping[_Name, _Files]
     ) -> _Known[int | None]:
-        """Return all that the plan of an operator follows, and the bytes of its largest subtask."""
+        """Return everything that determines an operator's plan, and its largest subtask's bytes."""
         own = (
             manifest.ranges.get(uid),
             manifest.operators.max_parallelism_of(uid),
@@ -277,8 +277,8 @@ class _Points:
     def _age(self, written_for: int, manifest: Manifest) -> tuple[int, bool]:
         """Return the time since the last write, and whether it may be longer.
 
-        The names of files contain the checkpoint for which they were written. If it is not known,
-        the next known checkpoint gives the least age.
+        The names of files contain the checkpoint for which they were written. If that checkpoint is
+        not known, the next known one gives the least age.
         """
         written = min(written_for, manifest.checkpoint_id)
         index = bisect_left(self._ids, written)
@@ -382,7 +382,7 @@ def _figures(entry: Entry) -> _StateFigures:
 
 
 def _planner(newest: Manifest | None, parallelism: int | None) -> Planner:
-    """Return a function that plans the restore of an operator as at the newest checkpoint.
+    """Return a function that plans an operator's restore, as for the newest checkpoint.
 
     Raises ParallelismError if the newest checkpoint cannot be restored at the parallelism.
     """

@@ -1,7 +1,7 @@
 """Raise the writer version of a store, so that older releases can no longer write to it.
 
 The writer version is part of the newest claim, and each claim inherits it. So an upgrade is one
-more claim: one document that is put if absent, beside the unchanged checkpoints. As after any
+more claim: one document that is put if absent, next to the unchanged checkpoints. As after any
 claim, a writer that is running can no longer commit. A writer of an older release refuses the new
 claim by its format version when it opens the store again.
 

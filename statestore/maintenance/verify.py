@@ -94,8 +94,8 @@ class VerifyReport:
     """The result of a verification; file names are relative to the store.
 
     ``files``, ``rows`` and ``size_bytes`` count each file once, even if several checkpoints name
-    it. ``changed_rows`` of the rows are changes. ``left_out`` lists, by checkpoint, the state that
-    it lacks of its source, which is not damage. ``iceberg_tables`` lists, by checkpoint, the
+    it. ``changed_rows`` of ``rows`` are changes. ``left_out`` lists, by checkpoint, the state of
+    its source that it lacks, which is not damage. ``iceberg_tables`` lists, by checkpoint, the
     published tables that read its files.
     """
 

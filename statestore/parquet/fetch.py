@@ -1,6 +1,4 @@
-"""Sources that provide a data file's bytes: a local copy, a file, or ranges of an object.
-
-A data file as Arrow reads it: in few long pieces, with parallel prefetch from an object store.
+"""A data file as Arrow reads it: in few long pieces, with parallel prefetch from an object store.
 
 Arrow requests one column of one row group after another. The requests are known in advance, and
 row groups are adjacent. A piece is therefore a whole row group or, on an object store, as many
@@ -91,7 +89,7 @@ class ByteRange:
         self._data: memoryview | None = None
 
     def ask_ahead(self) -> bool:
-        """Request the bytes; False if nobody needs that any more. Only for the queue."""
+        """Request the bytes; False if they are no longer needed. Only the queue calls this."""
         with self._lock:
             if self._streams is None or self._dropped or self._answer is not None:
                 return False

@@ -40,7 +40,7 @@ _VERIFIED: set[tuple[object, ...]] = set()
 
 
 class PrefetchQueue:
-    """A prefetch queue: requests the next files while the rows of one are read."""
+    """Prefetches the next files while the rows of one are read."""
 
     def __init__(
         self, storage: Storage, folder: str, files: Sequence[tuple[Handle, bool]], verify: bool

@@ -236,9 +236,9 @@ def _batches(storage: Storage, entry: OperatorEntry, verify: bool) -> Iterator[p
 
 
 def count_misplaced(batch: pa.RecordBatch, counts: Sequence[int], first: int) -> int:
-    """Return the number of elements that are not where ``counts``, by old subtask, says (I7, I11).
+    """Return the number of elements at other places than ``counts``, by old subtask, gives them.
 
-    ``first`` is the number of earlier elements.
+    ``first`` is the number of earlier elements (I7, I11).
     """
     rows: int = batch.num_rows
     columns = batch.column(SUBTASK), batch.column(POSITION)
@@ -277,7 +277,7 @@ def _select_rows(batch: pa.RecordBatch, where: Mapping[str, list[Any]]) -> pa.Re
 
 
 def stored_schema(schema: Schema) -> pa.Schema:
-    """Return an operator state's file schema: ``subtask``, ``position``, and the element's."""
+    """Return an operator state's file schema: ``subtask``, ``position``, and its columns."""
     place = [pa.field(SUBTASK, pa.int32()), pa.field(POSITION, pa.int64())]
     return pa.schema([*place, *arrow_schema(schema)])
 

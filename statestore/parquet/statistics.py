@@ -146,8 +146,8 @@ def date_bounds(lowest: int, highest: int) -> Bounds | None:
 def time_bounds(lowest: int, highest: int, data_type: str) -> Bounds | None:
     """Return bounds in ISO format of microseconds since 1970.
 
-    Delta's are in milliseconds. The upper bound is rounded up, since not every reader adds the
-    millisecond that Spark adds.
+    Delta's bounds are in milliseconds. The upper bound is rounded up, since not every reader adds
+    the millisecond that Spark adds.
 
     Returns:
         None outside of the years 1 to 9999.

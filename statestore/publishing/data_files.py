@@ -87,7 +87,7 @@ def describe_files(
     spec_id: int,
     progress: Callable[[int, int], None],
 ) -> list[DataFile]:
-    """Return files as the table's metadata describes them, in order; read their footers.
+    """Read the footers of files; return their descriptions for the table's metadata, in order.
 
     Raises:
         CorruptionError: A file is missing or damaged.

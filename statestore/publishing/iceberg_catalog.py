@@ -1,4 +1,4 @@
-"""The user's Iceberg catalog: its opening, its table of a state, and its errors as this package's.
+"""The user's Iceberg catalog: open it, find the table of a state, and convert its errors.
 
 A catalog is named in pyiceberg's configuration, or passed as an object of pyiceberg.
 """
@@ -110,7 +110,7 @@ def open_catalog(catalog: Any, options: Mapping[str, str]) -> IcebergCatalog:
 
 
 def full_name(catalog: IcebergCatalog, name: str) -> str:
-    """Return a table's name after the catalog's, as messages and savepoints have it."""
+    """Return a table's name after the catalog's, as in messages and savepoints."""
     return f"{catalog.name}.{name}"
 
 
@@ -167,7 +167,7 @@ def hold_of(snapshot: Snapshot) -> str | None:
 
 @contextmanager
 def catalog_errors(subject: str) -> Iterator[None]:
-    """Raise the errors of pyiceberg as those of this package; ``subject`` names the table."""
+    """Convert pyiceberg's errors to errors of this package; ``subject`` names the table."""
     try:
         yield
     except StateStoreError:

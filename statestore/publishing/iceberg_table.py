@@ -26,7 +26,7 @@ _TABLE = re.compile(r"[^.\s]+(\.[^.\s]+)+")
 @checked_fields
 @dataclass(frozen=True)
 class IcebergTable:
-    """A table of an Iceberg catalog that shows, or shall show, a state.
+    """A table of an Iceberg catalog that shows, or will show, a state.
 
     Attributes:
         name: the table's name with its namespace, such as ``fraud.totals``.
@@ -85,13 +85,13 @@ class PublishedState:
     ``removed_files`` are numbers of files that the table's metadata gets or loses. ``snapshot`` is
     the id of the table's new snapshot as text; None if nothing was committed.
     ``replaced_checkpoint`` is the checkpoint that the table showed before. ``compacted`` is True if
-    changes had to be folded first, which made checkpoint ``checkpoint_id``; in a dry run it is the
-    one with the changes. ``hold`` is the savepoint that keeps the files, and ``released`` are
-    deleted savepoints. ``other_holds`` are savepoints of another table with this name, which was
-    dropped or is in another catalog. ``is_history_lost`` is True if older snapshots were removed
-    because their columns could no longer be read. ``leftover_metadata`` counts files of the table's
-    metadata that could not be deleted. ``ttl_ms`` is the TTL of the state: the table also shows
-    expired rows.
+    changes had to be folded first, which made checkpoint ``checkpoint_id``; in a dry run, that is
+    the checkpoint with the changes. ``hold`` is the savepoint that keeps the files, and
+    ``released`` are deleted savepoints. ``other_holds`` are savepoints of another table with this
+    name, which was dropped or is in another catalog. ``is_history_lost`` is True if older snapshots
+    were removed because their columns could no longer be read. ``leftover_metadata`` counts files
+    of the table's metadata that could not be deleted. ``ttl_ms`` is the TTL of the state: the table
+    also shows expired rows.
     """
 
     store: str

@@ -168,7 +168,7 @@ def holds_of_table(store: Catalog, table_id: str) -> tuple[Savepoint, ...]:
 
 
 def holds_of_name(store: Catalog, name: str) -> tuple[Savepoint, ...]:
-    """Return the savepoints that were put for a table of this name, which may be cut in theirs."""
+    """Return the savepoints of a table of this name; a long table name is cut in their names."""
     found = []
     for savepoint in store.holds.savepoints():
         own = publication_of(savepoint.name)
@@ -312,7 +312,7 @@ class _Change:
         )
 
     def _other_holds(self) -> tuple[str, ...]:
-        """Return the savepoints of another table of this name, as of one that was dropped."""
+        """Return the savepoints of another table of this name, such as a dropped one."""
         own = set() if self._table is None else {savepoint.name for savepoint in self._holds()}
         named = (savepoint.name for savepoint in holds_of_name(self._store, self._name))
         return tuple(name for name in named if name not in own)
@@ -378,7 +378,7 @@ class _Change:
         return can_read_older
 
     def _description(self) -> dict[str, str]:
-        """Return the table's properties that say what it shows."""
+        """Return the table's properties that describe the shown checkpoint and state."""
         state = self._entry.state
         return {
             STORE: self._store.store_id,
@@ -490,7 +490,7 @@ def _holds_in(snapshots: Iterable[Snapshot]) -> set[str]:
 
 
 def _expired_snapshots(transaction: Transaction, kept: int) -> list[int]:
-    """Return the snapshots that the table loses: all but the newest, and those with a name."""
+    """Return the snapshots to remove: all except the newest ones and those with a name."""
     metadata = transaction.table_metadata
     named = {reference.snapshot_id for reference in metadata.refs.values()}
     newest_first = sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0, reverse=True)
