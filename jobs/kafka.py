@@ -107,7 +107,7 @@ def _mirror(kafka: KafkaSettings, mirror: MirrorSettings, target: KafkaCluster) 
 def table(report: Report) -> str:
     """Return the check as text: one line for each partition, stored or live.
 
-    Offsets of another cluster have the column ``translated``: how exactly they were.
+    For offsets of another cluster, the column ``translated`` says how exact they are.
     """
     names = ["topic", "partition", "stored", "translated", "live", "decision", "offset", "reason"]
     lines = [

@@ -88,9 +88,9 @@ class _Parameter:
     annotation: Any
 
     def problem(self, name: str, value: Any) -> str:
-        """Return what is wrong with a value that does not pass the check.
+        """Describe why a value fails the check.
 
-        Of a list, tuple or mapping, this is the first wrong element, and its place.
+        For a list, tuple or mapping, name the first wrong element and its place.
         """
         place, annotation, wrong = _first_wrong(self.annotation, value, name)
         return f"{place} must be of type {_text(annotation)}, not {type(wrong).__name__}"
@@ -227,10 +227,10 @@ def _iterable_check(expected: type, element: Check | None) -> Check:
 
 
 def _first_wrong(annotation: Any, value: Any, place: str) -> tuple[str, Any, Any]:
-    """Return the place, the type and the value of the first part that is not of its type.
+    """Return the place, the expected type and the value of the first part of a wrong type.
 
-    ``value`` is not of the type ``annotation``. If it is a collection of the right kind, the part
-    is an element of it, at any depth, and otherwise the value itself.
+    ``value`` does not have the type ``annotation``. If it is a collection of the right kind, the
+    part is one of its elements, at any depth. Otherwise the part is ``value`` itself.
     """
     origin, parts = get_origin(annotation), get_args(annotation)
     itself = (place, annotation, value)
@@ -247,9 +247,9 @@ def _first_wrong(annotation: Any, value: Any, place: str) -> tuple[str, Any, Any
 def _elements(
     origin: Any, parts: Sequence[Any], value: Any, place: str
 ) -> Iterator[tuple[Any, Any, str]]:
-    """Yield the elements of a collection of the type ``origin``: type, value and place of each.
+    """Yield the expected type, the value and the place of each element of a collection.
 
-    A value of another kind has no elements.
+    Nothing is yielded if the collection does not have the type ``origin``.
     """
     if not isinstance(origin, type):
         return

@@ -95,13 +95,13 @@ def bars(drawn: Sequence[NotebookBar]) -> str:
 def strips(drawn: Sequence[tuple[str, int, Sequence[KeyGroupRange]]]) -> str:
     """Return the key groups of several assignments below each other, divided by subtask.
 
-    Each has a label, the number of key groups, and the range of each subtask.
+    Each assignment has a label, the number of key groups, and the range of each subtask.
     """
     return _svg([_strip(*strip, index * _HEIGHT) for index, strip in enumerate(drawn)])
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a table; a long one is cut after the first rows.
+    """Return an HTML table; a long table is cut after the first rows.
 
     Returns an empty text if there are no rows. Columns of bytes and of times, ``…_bytes`` and
     ``…_at_ms``, are formatted for people.
@@ -172,7 +172,7 @@ def when(milliseconds: int) -> str:
 
 
 def _span(milliseconds: float) -> tuple[int, str]:
-    """Return the largest unit that is not longer, with its length in milliseconds."""
+    """Return the largest unit that fits into a duration, with its length in milliseconds."""
     return next((span for span in _SPANS if abs(milliseconds) >= span[0]), _SPANS[-1])
 
 

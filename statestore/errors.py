@@ -13,7 +13,7 @@
     │   ├── CheckpointNotFoundError
     │   └── StateNotFoundError                        no such operator or state
     ├── CommitConflictError                       11  another writer was first, or took over: retry
-    │   └── LateCommitError                           visible, but what follows may be without it
+    │   └── LateCommitError                           visible, but later checkpoints may lack it
     ├── IncompatibleStateError                    12  change the job, or the state
     │   ├── ParallelismError   (ValueError)           (max) parallelism does not fit
     │   ├── SchemaMismatchError                       types differ from the stored ones
@@ -26,9 +26,9 @@
     ├── FormatVersionError                        14  upgrade statestore
     ├── StorageError                              15  see the cause; retry later
     ├── MissingDependencyError (ImportError)      16  install what the message names
-    ├── ProcessorError                            17  mend the code that it names
+    ├── ProcessorError                            17  fix the code that it names
     ├── IncompleteError                           18  see what was left out, before it is used
-    └── QueryStoppedError                         19  ask for less, or allow the query more
+    └── QueryStoppedError                         19  reduce the query, or raise its limits
 
 A class carries a stable ``kind`` (never renamed, for programs) and its ``exit_code`` (for shells).
 Context is added on the way up with :meth:`BaseException.add_note`. Every error survives pickling,

@@ -31,7 +31,7 @@ _log = logging.getLogger("statestore")
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointCommitted:
-    """A checkpoint became visible; ``metrics`` are its manifest's, including ``put_ms``."""
+    """A checkpoint became visible; ``metrics`` are those in its manifest, and ``put_ms``."""
 
     store: str
     checkpoint_id: int

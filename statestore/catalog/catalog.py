@@ -295,7 +295,7 @@ class Catalog:
     def put_list(self, path: str, entry: KeyedEntry, *, packed: bool) -> KeyedEntry:
         """Put a state's list of files as a separate document; return the new entry.
 
-        ``packed`` is the flag of a layer of changes.
+        With ``packed``, as for a layer of changes, the figures per key group are compressed.
         """
         raw = file_list_to_json(entry, packed=packed)
         if not put_once(self.storage, path, raw):
@@ -436,8 +436,8 @@ def refuse_inside_store(storage: Storage, contents: str) -> None:
 def refuse_newer_format(storage: Storage) -> None:
     """Raise FormatVersionError if the newest readable checkpoint has an unsupported format version.
 
-    It reads one manifest. A damaged one does not keep a writer from its next checkpoint, so the
-    previous one is read instead. Raises StorageError.
+    It reads one manifest. A damaged manifest does not keep a writer from its next checkpoint, so
+    the previous manifest is read instead. Raises StorageError.
     """
     for checkpoint_id in reversed(Catalog(storage, "").checkpoint_ids()):
         name = manifest_path(checkpoint_id)
@@ -447,7 +447,7 @@ def refuse_newer_format(storage: Storage) -> None:
 
 
 def store_document(store_id: str, table_format: str | None, layout: str | None) -> bytes:
-    """Return the bytes of ``statestore.json``; None means that the store does not remember it."""
+    """Return the bytes of ``statestore.json``; None is for an argument that it does not record."""
     document = {
         "format": STORE_FORMAT,
         "format_version": STORE_FORMAT_VERSION,

@@ -60,7 +60,7 @@ class Fence:
     """One writer's claim to a store; it is made when the writer first writes."""
 
     def __init__(self, storage: Storage, *, release: str) -> None:
-        """Take the release that would claim; nothing is claimed yet."""
+        """Prepare to claim for a release of statestore; nothing is claimed yet."""
         self._storage, self._release = storage, release
         self._claim: Claim | None = None
         self._process = os.getpid()
@@ -201,10 +201,9 @@ class Fence:
             raise self._replaced_error(claim) from None
 
     def _own_claim(self) -> Claim | None:
-        """Return the claim.
+        """Return the claim, after an announcement in another thread is complete.
 
-        It waits for another thread's announcement: otherwise that newer claim of this writer would
-        look like a successor's.
+        Otherwise the newer claim of that announcement would look like a successor's.
         """
         with self._lock:
             return self._claim
@@ -225,7 +224,7 @@ class Fence:
         return claim_from_json(raw, name=name, generation=generation)
 
     def _put(self, generation: int, before: Claim | None, previous: bytes) -> Claim | None:
-        """Claim a generation and pass on announced id and writer version.
+        """Claim a generation, and pass on the announced id and the writer version.
 
         ``previous`` is the document of the preceding generation. Returns None if the generation is
         taken, or was taken by a claim that has been deleted.
@@ -283,8 +282,8 @@ class Fence:
 def read_newest(storage: Storage) -> tuple[int, bytes]:
     """Return generation and document of the newest claim; 0 and no bytes if no claim exists.
 
-    The document may be damaged. Raises StorageError, also if the listing repeatedly has a claim
-    that does not exist.
+    The document may be damaged. Raises StorageError, also if a claim is listed repeatedly but does
+    not exist.
     """
     for _ in range(_LOOKS):
         generation = _newest_generation(storage)

@@ -3,12 +3,12 @@
     python -m statestore.demo.cluster --master spark://host:7077 --bootstrap host:9092 \
         --store s3://bucket/prefix
 
-It produces orders, lets ``orders.py`` run on the cluster at one parallelism after another, with
-more orders before each run, and at the end counts: of every customer the store must have as many
-orders, and as many cents, as were produced. Each time it works with a topic and a prefix of their
-own, and leaves both. Credentials for S3 are the environment's, here and on the workers:
-``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_ENDPOINT_URL``. The exit code is 1 when
-anything was lost or doubled.
+The demo runs ``orders.py`` on the cluster several times, each time at another parallelism, and
+produces more orders before each run. At the end it compares the store with the produced orders: the
+number of orders and the cents of every customer must be equal. Each demo uses a new topic and a new
+prefix, and deletes neither. Credentials for S3 come from the environment, here and on the workers:
+``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_ENDPOINT_URL``. The exit code is 1 if an
+order was lost or counted twice.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Demo:
         return self._open("uninterrupted", "parquet")
 
     def consume(self, job: Job, batches: Sequence[FlightBatch]) -> Job:
-        """Return the job after some micro-batches."""
+        """Run some micro-batches, and show the progress; return the job after them."""
         for number, batch in enumerate(batches, start=1):
             what = f"parallelism {job.parallelism}, micro-batch {number} of {len(batches)}"
             with self.teller.step(what):
@@ -329,7 +329,7 @@ def _print_end(demo: Demo, job: Job, seconds: float) -> None:
 
 
 def _program() -> str:
-    """Return how the reader runs the command: by name, or by the path of this run (make demo)."""
+    """Return the command to type: its name, or the path that this run used (make demo)."""
     if shutil.which("statestore"):
         return "statestore"
     run_by = Path(sys.argv[0])

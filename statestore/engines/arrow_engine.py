@@ -123,7 +123,7 @@ class ArrowEngine:
     def key_types(
         self, rows: Rows, key: tuple[str, ...], hash_scheme: str, wanted: Sequence[str | None]
     ) -> tuple[str, ...]:
-        """Return the hashed type of each key column; None in ``wanted`` means its own type.
+        """Return the type that each key column is hashed as; None in ``wanted`` means its own type.
 
         Raises UnsupportedTypeError, which names the column, when it cannot be hashed as that type.
         """
@@ -146,7 +146,7 @@ class ArrowEngine:
         return rows.select([name for name in rows.schema.names if name != KEY_GROUP])
 
     def with_time(self, rows: Rows, column: str, time_type: str, now_ms: int) -> Rows:
-        """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
+        """Return the rows with a ``long`` or ``timestamp`` column added that holds one time."""
 
         def timed(table: pa.Table) -> pa.Table:
             return table.append_column(column, time_column(time_type, table.num_rows, now_ms))
@@ -221,7 +221,7 @@ def _fits(rows: Rows, options: ParquetOptions) -> bool:
 
 
 def _sort_bytes(rows: Rows, memory_bytes: int) -> int:
-    """Return the memory for the sort; the first rows of a stream are in the other half."""
+    """Return the bytes of memory for the sort; a stream's first rows need the other half."""
     return memory_bytes // 2 if isinstance(rows, StreamedRows) else memory_bytes
 
 
@@ -249,7 +249,7 @@ def _keyed(
 
 
 def fitted(rows: pa.Table, state: KeyedState, first_row: int = 0) -> pa.Table:
-    """Return the stored columns, and the store's own column if it was given, after a check."""
+    """Check the rows; return the stored columns, and the key-group column if the rows have it."""
     own = key_group_column(rows, state)
     stored = fit_table(rows, state.schema, str(state), first_row=first_row)
     return stored if own is None else stored.append_column(KEY_GROUP, own)

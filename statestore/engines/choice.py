@@ -65,13 +65,13 @@ class Engine(Protocol):
         hash_scheme: str,
         wanted: Sequence[str | None],
     ) -> tuple[str, ...]:
-        """Return the hashed type of each key column; None in ``wanted`` stands for its own."""
+        """Return the type that each key column is hashed as, by default (None) its own type."""
 
     def rows_known(self, rows: Any) -> int | None:
         """Return the number of rows, or None if it is unknown without a computation."""
 
     def on_driver(self, rows: Any, names: Sequence[str], most_bytes: int) -> pa.Table | None:
-        """Return some columns in this process, None when a part of them has more bytes."""
+        """Return some columns in this process; None if a part of them exceeds ``most_bytes``."""
 
     def refuse_narrowing(self, rows: Any, names: Sequence[str], state: KeyedState) -> None:
         """Refuse columns whose types have values that the state's types cannot represent.
@@ -83,7 +83,7 @@ class Engine(Protocol):
         """Return the rows without the store's own column, which a new key grouping invalidates."""
 
     def with_time(self, rows: Any, column: str, time_type: str, now_ms: int) -> Any:
-        """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
+        """Return the rows with a ``long`` or ``timestamp`` column added that holds one time."""
 
     def write_keyed(
         self, rows: Any, owners: Assignment, target: KeyedTarget

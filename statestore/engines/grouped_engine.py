@@ -85,7 +85,7 @@ class GroupedEngine:
         hash_scheme: str,
         wanted: Sequence[str | None],
     ) -> tuple[str, ...]:
-        """Return the hashed type of each key column; None in ``wanted`` stands for its own type."""
+        """Return the type that each key column is hashed as, by default (None) its own type."""
         return check_key_types([rows.schema.field(name) for name in key], hash_scheme, wanted)
 
     def rows_known(self, rows: GroupedRows) -> int | None:
@@ -106,7 +106,7 @@ class GroupedEngine:
         return rows
 
     def with_time(self, rows: GroupedRows, column: str, time_type: str, now_ms: int) -> GroupedRows:
-        """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
+        """Return the rows with a ``long`` or ``timestamp`` column added that holds one time."""
         ranges = tuple(
             replace(part, groups=_with_time(part.groups, column, time_type, now_ms))
             for part in rows.ranges

@@ -52,7 +52,7 @@ class CheckedRows:
 def check_rows(
     rows: pa.Table | StreamedRows, state: KeyedState, options: ParquetOptions
 ) -> CheckedRows:
-    """Return how many rows a state cannot have.
+    """Count the rows that a state cannot store.
 
     Args:
         rows: all rows of the state.
@@ -83,7 +83,7 @@ def check_rows(
 
 
 class _Checking:
-    """The rows that were found so far."""
+    """The invalid rows that were found so far."""
 
     def __init__(self, state: KeyedState) -> None:
         self.state = state

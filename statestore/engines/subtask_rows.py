@@ -1,8 +1,8 @@
 """Key groups of rows, and rows by subtask, whole columns at a time.
 
-A process that holds rows of several subtasks needs them apart before each subtask writes its part.
-Rows are an Arrow table, a Polars or pandas DataFrame, or anything else that a snapshot accepts
-except a Spark DataFrame, for which :func:`statestore.partition` exists.
+A process that holds rows of several subtasks must separate them before each subtask writes its
+part. Rows are an Arrow table, a Polars or pandas DataFrame, or anything else that a snapshot
+accepts except a Spark DataFrame, for which :func:`statestore.partition` exists.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class GroupIndex(Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, rows: Iterable[int], digests: Iterable[int]) -> GroupIndex:
-        """Create an index from these numbers, each in 0..2**64 - 1."""
+        """Create an index from the rows and digests of all key groups, each in 0..2**64 - 1."""
         return cls(_pack(rows), _pack(digests))
 
     def __len__(self) -> int:
@@ -81,7 +81,7 @@ class GroupIndex(Struct, frozen=True, gc=False):
         return sum(unpack_from(f"<{stop - first}Q", self.rows, 8 * first))
 
     def digest_in(self, first: int, stop: int) -> int:
-        """Return the digest of the rows of these key groups."""
+        """Return the digest of the rows of the key groups from index ``first`` to ``stop`` - 1."""
         return _sum(self.digests[8 * first : 8 * stop]) & _U64
 
     def row_counts(self) -> Sequence[int]:

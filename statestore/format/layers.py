@@ -40,7 +40,7 @@ the deleted rows are selected."""
 
 
 def are_changes(state: KeyedState) -> bool:
-    """Return whether the rows of a state are changes, with a mark."""
+    """Return whether the rows of a state are changes, each marked as an upsert or a delete."""
     return MARK in state.entry
 
 

@@ -109,7 +109,7 @@ class KeyedEntry:
 
     @property
     def by_key_group(self) -> tuple[Sequence[KeyedStateHandle], FileRanges]:
-        """The files, and the key groups of each, by which the files of a range are found."""
+        """The key groups of each file, to find the files of a key-group range."""
         if "_by_key_group" not in vars(self):
             read_all((self.handles,))  # not under cached_property's lock, which all states share
         return self._by_key_group
@@ -130,7 +130,7 @@ class KeyedEntry:
         return known.rows if known is not None and known.file_digest == self.digest else None
 
     def recording(self, rows: RowSet | None) -> KeyedEntry:
-        """Return the state with the rows that its layers and base result in; None for unknown."""
+        """Return the state with a record of its merged ``rows``, which are None if unknown."""
         known = rows if self.layers and self.state.ttl is None else None
         return replace(self, merged=None if known is None else Merged(known, self.digest))
 
@@ -166,7 +166,7 @@ class KeyedEntry:
 
     @cached_property
     def _totals(self) -> Totals:
-        """The totals of all data files; cached, because old layers' are needed often."""
+        """The totals of all data files; cached, because those of old layers are used often."""
         every = (totals_of(self.handles), *(layer.entry._totals for layer in self.layers))
         files, rows, size_bytes, digests = zip(*every, strict=True)
         return Totals(sum(files), sum(rows), sum(size_bytes), combine(digests))
@@ -190,7 +190,7 @@ class Layer:
 
     ``entry`` has the files, with the state of ``layers.change_state``. The layer has the changes up
     to checkpoint ``checkpoint_id``. ``depth`` is 0 for the changes of one checkpoint; a layer
-    merged from others has one more than theirs. Only its rows of the key groups in ``live``
+    merged from others has the depth of these plus 1. Only its rows of the key groups in ``live``
     (ascending) still apply: all others are already in the base.
     """
 

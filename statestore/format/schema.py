@@ -1,6 +1,4 @@
-"""Column names and types as values, and their allowed changes from one checkpoint to the next.
-
-Column names and types of a table, as values.
+"""The column names and types of a table, as values.
 
 A type is written in Delta's schema serialization format (Delta protocol, "Schema Serialization
 Format"): a name such as ``"long"``, ``"string"``, ``"decimal(10,2)"``, or a dictionary for
@@ -99,7 +97,7 @@ class Schema:
         return tuple(field.name for field in self.fields)
 
     def type_of(self, name: str) -> DataType:
-        """Return the type of a column; InvalidArgumentError listing the columns."""
+        """Return the type of a column; InvalidArgumentError lists the existing columns."""
         for field in self.fields:
             if field.name == name:
                 return field.type
@@ -128,7 +126,7 @@ def schema_from_json(document: Mapping[str, Any]) -> Schema:
 
 
 def check_type(data_type: DataType, column: str, levels: int = MOST_LEVELS) -> None:
-    """Raise UnsupportedTypeError unless every part of the type can be stored, within ``levels``."""
+    """Raise UnsupportedTypeError if a part of the type cannot be stored, or exceeds ``levels``."""
     if isinstance(data_type, str):
         if data_type not in PRIMITIVES and not _is_decimal(data_type):
             raise UnsupportedTypeError(

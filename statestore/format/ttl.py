@@ -117,7 +117,7 @@ def is_expired(timestamp_ms: int, ttl_ms: int, now_ms: int) -> bool:
 
 
 def check_time(now_ms: int) -> int:
-    """Return the caller's clock, ms since 1970; InvalidArgumentError unless a 64-bit integer."""
+    """Return the caller's clock in ms since 1970; InvalidArgumentError beyond 64 bits."""
     if isinstance(now_ms, bool) or not isinstance(now_ms, int):
         raise InvalidArgumentError(f"now_ms must be a number of milliseconds, not {now_ms!r}")
     if not _LONG_MIN <= now_ms <= _LONG_MAX:

@@ -1,6 +1,4 @@
-"""Key-group ranges that differ from Flink's even ones: balanced, or of another max parallelism.
-
-Contiguous key-group ranges that are balanced by bytes or rows instead of by count.
+"""Contiguous key-group ranges that are balanced by bytes or rows instead of by count.
 
 This is an alternative to Flink's even ranges (``KeyGroupRangeAssignment``) for state whose key
 groups differ in size. It cuts the key groups into contiguous, nonempty ranges such that the

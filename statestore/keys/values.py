@@ -1,7 +1,5 @@
 """The values that a key can consist of, and the Java types that they are hashed as.
 
-Key values and their exact integer forms.
-
 A plain Python value implies the Java or SQL type it stands for. If it cannot, it is wrapped:
 :class:`Typed` names the type at any depth, :class:`Row` is Flink's ``Row`` with its kind,
 :class:`RawBits` is a float given by its bits. Python's dates and times are limited to

@@ -121,8 +121,8 @@ class Comparison:
     """A comparison of parallelisms in ascending order, the chosen one, and the reason.
 
     ``rate`` is in bytes per second and subtask, None if unknown. With ``hosts``, moved bytes are
-    the bytes without a copy on the subtask's host. Without, they are the bytes whose subtask
-    changes.
+    the bytes without a copy on the subtask's host. Without ``hosts``, they are the bytes whose
+    subtask changes.
     """
 
     checkpoint_id: int
@@ -235,7 +235,7 @@ def choose_parallelism(options: Sequence[Compared]) -> tuple[int, str]:
 def moved_between_subtasks(manifest: Manifest, plan: OperatorPlan) -> int:
     """Return the bytes of keyed state in key groups that change their subtask.
 
-    The previous owners are the ranges recorded in the checkpoint, or Flink's even ranges.
+    The previous owners are the ranges recorded in the checkpoint, or Flink's even ranges. Raises
     InvalidArgumentError if the plan has another max parallelism.
     """
     entries = [entry for entry in manifest.keyed if entry.state.uid == plan.stored_operator]
@@ -263,7 +263,8 @@ def moved_between_hosts(
 ) -> int:
     """Return the bytes of keyed state without a copy on the host where their subtask is placed.
 
-    InvalidArgumentError if the hosts have fewer slots than subtasks, or the strategy is unknown.
+    Raises InvalidArgumentError if the hosts have fewer slots than subtasks, or the strategy is
+    unknown.
     """
     stored = {operator.stored_operator for operator in plan.operators}
     total = sum(entry.size_bytes for entry in manifest.keyed if entry.state.uid in stored)

@@ -75,7 +75,7 @@ def duckdb() -> ModuleType:
 
 
 def is_select(library: ModuleType, connection: Any, sql: str) -> bool:
-    """Return whether a text is one SELECT statement; an error of DuckDB if it is no SQL."""
+    """Return whether a text is one SELECT statement. Raises DuckDB's error if it is not SQL."""
     statements = connection.extract_statements(sql)
     return len(statements) == 1 and statements[0].type == library.StatementType.SELECT
 
@@ -164,9 +164,9 @@ def error_text(error: Exception) -> str:
 def error_place(library: ModuleType, connection: Any, sql: str, error: Exception) -> str | None:
     """Return the quoted line of a statement that an error of DuckDB is about, with its carets.
 
-    DuckDB omits it from the errors of relations. So the statement is explained again for it. A long
-    line is shortened, because a terminal would break it, and the carets would be below another
-    word.
+    DuckDB omits this line from the errors of relations, so the statement is explained again to get
+    it. A long line is shortened, because a terminal would break it, and the carets would be below
+    another word.
     """
     place = _quoted_line(str(error))
     if place is not None:

@@ -309,7 +309,7 @@ def rows_of_keys(
 
 
 def _keys_of_pandas(frame: Any, state: KeyedState) -> pa.Table:
-    """Return a frame as a table; a key that pandas may have rounded would find another key."""
+    """Return a frame as a table; refuse a rounded key, which would find another key's rows."""
     schema = state.schema.select(state.key)
     try:
         return frame_like(frame, schema, state.key, subject=f"the keys of {state}")

@@ -62,7 +62,7 @@ __all__ = [
 class SubtaskPlan(Struct, frozen=True, gc=False):
     """The reads of one subtask of an operator; ``elements`` counts its operator state.
 
-    ``rows`` counts all rows read. ``changed_rows`` of them are changes, which are merged into the
+    ``rows`` counts all rows read, of which ``changed_rows`` are changes that are merged into the
     base. ``requests`` is the number of requests to an object store: per file its length and its
     footer, and one read per Parquet row group. ``local_bytes`` are already in the local cache of
     this host, judging by file length.

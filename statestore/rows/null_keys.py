@@ -56,7 +56,7 @@ class NullKeys:
         return batch.filter(pa.array(~is_null))
 
     def add_errors(self, errors: Iterable[Exception]) -> bool:
-        """Add what other processes found; return whether any row has a null key."""
+        """Add the null keys that other processes found; return whether any row has a null key."""
         for error in errors:
             if isinstance(error, NullKeyError):
                 self.rows += error.rows

@@ -135,7 +135,7 @@ def _is_untyped(series: Any, own: pa.DataType, stored: pa.DataType) -> bool:
 
 
 def _own_column(series: Any, name: str, subject: str) -> pa.Array | pa.ChunkedArray | None:
-    """Return a column in its own type; None without one, such as for the pairs of a map."""
+    """Return a column in its own type; None if it has none, as for the pairs of a map."""
     try:
         return column_of_series(series, name, subject)
     except InvalidArgumentError:

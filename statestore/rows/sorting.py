@@ -505,7 +505,7 @@ class KeyGroupBlock:
         return cls(rows, np.concatenate(([0], np.cumsum(counts))))
 
     def cut(self, first: int, stop: int) -> pa.Table:
-        """Return the rows of the key groups from ``first`` up to but not ``stop``."""
+        """Return the rows of the key groups from ``first`` up to but not including ``stop``."""
         begin, end = int(self.ends[first]), int(self.ends[stop])
         return self.rows.slice(begin, end - begin)
 

@@ -322,7 +322,7 @@ def _check_number(checkpoint_id: int) -> None:
 
 
 def _refuse_too_great(checkpoint_id: int, free: int) -> None:
-    """Refuse a too large id, because ids only grow and later checkpoints need larger ones."""
+    """Refuse an id that is too large: ids only grow, and later checkpoints need larger ones."""
     if checkpoint_id > max(free, GREATEST_GIVEN_ID):
         raise InvalidArgumentError(
             f"a checkpoint id must be at most {GREATEST_GIVEN_ID:,}, or the next one, "

@@ -58,7 +58,7 @@ class PlannedColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedState:
-    """A state that a table will be.
+    """A state that will be made from a table.
 
     ``kind`` is the kind of keyed state, or the redistribution mode of operator state, which has no
     ``hash_scheme`` and ``max_parallelism``. ``replaced_rows`` is the number of rows that the state
@@ -77,7 +77,7 @@ class PlannedState:
 
 @dataclass(frozen=True, kw_only=True)
 class BootstrappedState(PlannedState):
-    """A state that was made of a table, in checkpoint ``new_checkpoint_id``."""
+    """A state that was made from a table, in checkpoint ``new_checkpoint_id``."""
 
     new_checkpoint_id: int
     rows: int
@@ -87,7 +87,7 @@ class BootstrappedState(PlannedState):
 
 @dataclass(frozen=True)
 class BootstrapPlan:
-    """A keyed state that the rows of a table will be; nothing was read or written yet.
+    """A keyed state to be made from a table's rows; nothing was read or written yet.
 
     ``planned`` is the state, ``stored`` is the one that the store has, and ``begin`` begins a
     checkpoint.
@@ -117,7 +117,7 @@ class BootstrapPlan:
 
     @property
     def state(self) -> PlannedState:
-        """The state, with what is known of it before any row is read."""
+        """The description of the state before any row is read."""
         planned = self.planned
         return PlannedState(
             store=self.store,
@@ -131,7 +131,7 @@ class BootstrapPlan:
         )
 
     def check(self, rows: Any) -> CheckedRows:
-        """Read all rows, and count those that the state cannot have; nothing is written.
+        """Read all rows, and count the rows that the state cannot store; nothing is written.
 
         Args:
             rows: all rows of the state, but no Spark DataFrame, whose rows :meth:`write` checks.
@@ -166,7 +166,7 @@ class BootstrapPlan:
         Args:
             rows: all rows of the state, as in ``checkpoint.write_keyed``.
             replace_stored: whether the state may replace the one that the store has.
-            also: is called with the checkpoint before the state is written, to write more into it.
+            also: called with the checkpoint before the state is written; it can write other states.
 
         Returns:
             The state.
@@ -227,7 +227,7 @@ def stored_error(state: KeyedState | OperatorState, store: str) -> InvalidArgume
 
 
 def _refuse_other_plan(written: KeyedState, planned: KeyedState) -> None:
-    """Refuse rows that became another state than the one that was shown."""
+    """Refuse rows that would become another state than the planned one."""
     as_planned = replace(written, layout=Layout.RANGED)
     if as_planned != replace(planned, layout=Layout.RANGED):
         raise SchemaMismatchError(

@@ -33,7 +33,7 @@ __all__ = ["ElementsPlan", "plan_bootstrap_elements"]
 
 @dataclass(frozen=True)
 class ElementsPlan:
-    """An operator state that the rows of a table will be; nothing was read or written yet.
+    """An operator state to be made from a table's rows; nothing was read or written yet.
 
     ``planned`` is the state, ``stored`` is the one that the store has, and ``begin`` begins a
     checkpoint.

@@ -93,7 +93,7 @@ class Measuring:
         self._declared[uid, name] = time.monotonic_ns()
 
     def answered(self, uid: str, name: str) -> None:
-        """Record that a subtask has answered: set the state's write time to the time since then."""
+        """Record the answer of a subtask: the state's write time is the time since ``declared``."""
         with self._lock:
             self._writes[uid, name] = time.monotonic_ns() - self._declared[uid, name]
 

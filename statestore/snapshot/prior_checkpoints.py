@@ -1,4 +1,4 @@
-"""The prior checkpoints' knowledge of a state, from the newest checkpoint that has it (I3).
+"""Look up a state in the prior checkpoints: in the newest checkpoint that has it (I3).
 
 This is nearly always the newest checkpoint. A state that it lacks may have been left out for a
 while, so older checkpoints are searched too, but only if the operator has files in the store. So
@@ -23,7 +23,7 @@ __all__ = ["PriorCheckpoints", "StoredFacts"]
 
 @dataclass(frozen=True)
 class StoredFacts:
-    """What the prior checkpoints know of a keyed state, from the newest one that has it.
+    """The facts about a keyed state, from the newest prior checkpoint that has it.
 
     ``entry`` is None for a new state. ``max_parallelism`` is the operator's, and None if no
     checkpoint has a keyed state of the operator.
@@ -75,7 +75,7 @@ class PriorCheckpoints:
         return next(self._manifests(), None)
 
     def stored(self, uid: str, name: str) -> StoredFacts:
-        """Return what the newest checkpoint that has a keyed state knows of it."""
+        """Return the facts about a keyed state from the newest checkpoint that has it."""
         max_parallelism = None
         for entry in self._entries(uid):
             if not isinstance(entry, KeyedEntry):

@@ -1,4 +1,4 @@
-"""What callers pass to write a keyed state: its changes, and the options that are seldom needed."""
+"""Arguments for writing a keyed state: its changes, and options that are seldom needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job reads: source offsets, their comparison with live ranges, and the files of tables.
+"""The inputs of a job: source offsets, their comparison with live ranges, and files of tables.
 
 ``kafka.py`` connects to a source, ``batch_inputs.py`` and ``table_files.py`` read tables. The other
 modules are pure functions. Storing and redistributing the offsets as operator state belong in

@@ -266,7 +266,7 @@ class Mirror:
         source: Mapping[str, LiveTopic],
         ends: Mapping[str, LiveTopic],
     ) -> Iterator[Translation]:
-        """Yield the translations; those that are unknown by timestamp, if both partitions exist."""
+        """Yield the translations; translate unknown ones by timestamp if both partitions exist."""
         assert self.source is not None, "checked when the policies were set"
         unknown = {
             (each.stored.topic, each.stored.partition): each
@@ -314,7 +314,7 @@ def _until(records: Iterable[KafkaRecord], offset: int) -> list[KafkaRecord]:
 def _source_starts(
     translations: Iterable[Translation], source: Mapping[str, LiveTopic]
 ) -> Iterator[tuple[Partition, tuple[int, int]]]:
-    """Yield where the source continues, and its end; not for an offset after the end."""
+    """Yield the next offset and the end of each source partition, if it is not after the end."""
     for each in translations:
         if not _exists(each.stored.topic, each, source):
             continue

@@ -94,6 +94,6 @@ def is_copy(record: KafkaRecord, copy: KafkaRecord) -> bool:
 
 
 def _contents(record: KafkaRecord) -> tuple[int, int]:
-    """Return numbers for what a copy has of a record: with its timestamp, and without it."""
+    """Return numbers for the part of a record that is copied: with and without its timestamp."""
     content = (record.key, record.value, record.headers)
     return hash((content, record.timestamp_ms)), hash(content)

@@ -29,7 +29,7 @@ _SHORTEST = 12  # the magic twice, and the length of the footer
 
 @dataclass(frozen=True)
 class TableFiles:
-    """The folder of a table, and the names of its data files in order; none of a Delta table."""
+    """The folder of a table, and the names of its data files in order; empty for a Delta table."""
 
     storage: Storage
     names: tuple[str, ...]
@@ -47,7 +47,7 @@ def find_table(url: str, storage_options: Mapping[str, Any] | None = None) -> Ta
         storage_options: options for the service's fsspec file system.
 
     Returns:
-        The files; of a single file, its folder and its name.
+        The files; for a single file, its folder and its name.
 
     Raises:
         NotFoundError: there is nothing at ``url``.

@@ -4,8 +4,8 @@ Spark 4.0 to 4.3 are supported. The type ``TIME`` and ``repartitionById`` need 4
 streaming sources need 4.2. The functions that convert a schema have other parameters since 4.2, and
 the internal ``LogicalRDD`` has another parameter since 4.3.
 
-Schemas: conversions between Arrow's and Spark's types. Timestamps with a zone are stored in UTC;
-timestamps without a zone stay unchanged.
+This module also converts schemas between Arrow's and Spark's types. Timestamps with a zone are
+stored in UTC; timestamps without a zone stay unchanged.
 """
 
 from __future__ import annotations

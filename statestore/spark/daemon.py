@@ -1,4 +1,4 @@
-"""Run PySpark's daemon, whose workers start quickly and end in silence.
+"""Run PySpark's daemon, whose workers start quickly and end without a traceback.
 
 A local session that :func:`statestore.spark.session.spark_session` starts uses this module as its
 ``spark.python.daemon.module``. It then covers every task of the session: tasks of this package, the

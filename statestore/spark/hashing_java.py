@@ -5,8 +5,8 @@ overflow in ANSI mode and wraps around otherwise; these values never overflow a 
 expression uses a value at most twice, so that nested expressions do not grow exponentially. Strings
 and floats use ``java_method``, which calls Java's own methods.
 
-Hashes of Java types that are stored in Spark columns of another type, such as a UUID in text, or
-nanoseconds in a long. A value that the type cannot hold fails the query when it runs.
+A Java type can be stored in a Spark column of another type, such as a UUID in text, or nanoseconds
+in a long. A value that the type cannot hold fails the query when it runs.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ def _rebalance_column(partitioner: Rebalance, parallelism: int) -> Column:
 
 
 def _rescale_column(up: int, down: int) -> Column:
-    """Return the subtask of the record's channel, as ``flink.partitioners.pointwise`` does."""
+    """Return the subtask of the record's channel, as ``jobgraph.edge_wiring.pointwise`` does."""
     source = F.spark_partition_id().cast("bigint")
     if up >= down:
         return divide((source + 1) * down - 1, up).cast("int")

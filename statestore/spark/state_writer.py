@@ -155,7 +155,7 @@ class SparkEngine:
     def key_types(
         self, rows: DataFrame, key: tuple[str, ...], hash_scheme: str, wanted: Sequence[str | None]
     ) -> tuple[str, ...]:
-        """Return the hashed type of each key column; None in ``wanted`` stands for its own type.
+        """Return the type that each key column is hashed as, by default (None) its own type.
 
         Raises UnsupportedTypeError, which names the column, when it cannot be hashed as that type.
         """
@@ -221,7 +221,7 @@ class SparkEngine:
         return rows.drop(KEY_GROUP)
 
     def with_time(self, rows: DataFrame, column: str, time_type: str, now_ms: int) -> DataFrame:
-        """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
+        """Return the rows with a ``long`` or ``timestamp`` column added that holds one time."""
         time = F.lit(now_ms).cast("long")
         times = time if time_type == "long" else F.timestamp_millis(time)
         return rows.select("*", times.alias(column))

@@ -1,6 +1,7 @@
 """The store's tasks in Spark: their preferred hosts, and Arrow functions for them.
 
-The numbers of the subtasks as a DataFrame, one Spark partition each, on hosts with local copies.
+:func:`numbers` returns the subtasks' numbers as a DataFrame, each in a Spark partition that prefers
+the host with the subtask's local copies.
 
 PySpark has no API for preferred locations, so the RDD is created in the JVM.
 ``SparkContext.makeRDD`` takes locations, and a plan of narrow steps on top of it keeps them, down

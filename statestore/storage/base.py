@@ -127,10 +127,10 @@ class Storage(Protocol):
         """
 
     def open_write(self, name: str) -> NewFile:
-        """Return a file to write. Its name must be new; nothing exists under it before closing."""
+        """Open a file for writing. Its name must be new; nothing exists under it before closing."""
 
     def open_read(self, name: str) -> BinaryIO:
-        """Return a file to read and seek in; FileNotFoundError if it does not exist."""
+        """Open a file for reading, with seek; FileNotFoundError if it does not exist."""
 
     def sync(self, names: Iterable[str]) -> None:
         """Return once the written files would survive a power failure.

@@ -11,7 +11,7 @@ __all__ = ["ForwardingFile", "ForwardingStorage"]
 
 
 class ForwardingStorage:
-    """Another storage. Subclasses override the calls that they change."""
+    """Passes each call to another storage. Subclasses override the calls that they change."""
 
     def __init__(self, storage: Storage) -> None:
         """Wrap a storage; nothing is read yet."""
@@ -59,11 +59,11 @@ class ForwardingStorage:
         return self._storage.renew(old, new)
 
     def open_write(self, name: str) -> NewFile:
-        """Return a file to write."""
+        """Open a new file for writing."""
         return self._storage.open_write(name)
 
     def open_read(self, name: str) -> BinaryIO:
-        """Return a file to read."""
+        """Open a file for reading."""
         return self._storage.open_read(name)
 
     def sync(self, names: Iterable[str]) -> None:
@@ -88,7 +88,7 @@ class ForwardingStorage:
 
 
 class ForwardingFile:
-    """Another open file. Subclasses override the calls that they change."""
+    """Passes each call to another open file. Subclasses override the calls that they change."""
 
     def __init__(self, file: Any) -> None:
         """Wrap an open file."""

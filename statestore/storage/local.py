@@ -138,13 +138,13 @@ class LocalStorage:
             return young_link(path, self._file(new))
 
     def open_write(self, name: str) -> NewFile:
-        """Return a new file and create its folders."""
+        """Open a new file for writing, and create its folders."""
         with report_os_errors("write", path := self._file(name)):
             path.parent.mkdir(parents=True, exist_ok=True)
             return _LocalFile(path)
 
     def open_read(self, name: str) -> BinaryIO:
-        """Return a file to read."""
+        """Open a file for reading."""
         with report_os_errors("read", path := self._file(name)):
             return _open_regular(path)
 

@@ -162,7 +162,7 @@ class CachedStorage(ForwardingStorage):
         self._storage.delete(name)
 
     def open_write(self, name: str) -> NewFile:
-        """Return a file of the store to write; closing it also creates its local copy."""
+        """Open a new file of the store for writing; closing it also creates its local copy."""
         file = self._storage.open_write(name)
         return _Tee(file, _Copy.begin(self._copy(name)), self)
 

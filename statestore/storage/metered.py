@@ -43,7 +43,7 @@ class MeteredStorage(ForwardingStorage):
         return self.count(self._storage.read_range(name, start, stop))
 
     def open_read(self, name: str) -> BinaryIO:
-        """Return a file that counts the bytes read from it."""
+        """Open a file for reading; the bytes read from it are counted."""
         return cast(BinaryIO, _MeteredFile(self._storage.open_read(name), self))
 
     def native_path(self, name: str) -> str | None:

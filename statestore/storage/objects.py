@@ -279,7 +279,7 @@ class ObjectStorage(ABC):
         return True
 
     def open_write(self, name: str) -> NewFile:
-        """Return an object to write; it is sent in parts and exists after it is closed."""
+        """Open a new object for writing; it is sent in parts and exists once it is closed."""
         key = self._key(name)
         return ObjectWriter(
             functools.partial(self._begin, key),
@@ -289,7 +289,7 @@ class ObjectStorage(ABC):
         )
 
     def open_read(self, name: str) -> BinaryIO:
-        """Return an object to read; byte ranges are fetched on demand."""
+        """Open an object for reading; byte ranges are fetched on demand."""
         fetch = functools.partial(self.read_range, name)
         return cast(BinaryIO, ObjectReader(fetch, self.size(name)))
 

@@ -1,17 +1,13 @@
 """S3 through s3fs: its requests, its errors, its timeouts and retries.
 
-S3's errors, by the names of S3 and of its clients.
-
-Not all errors of botocore, aiohttp and s3fs are OSError, and s3fs converts some of S3's own
-errors to a bare EINVAL. None of these libraries is imported, so errors are identified by their
+**Errors.** Not all errors of botocore, aiohttp and s3fs are OSError, and s3fs converts some of S3's
+own errors to a bare EINVAL. None of these libraries is imported, so errors are identified by their
 names.
 
-Timeouts and retries of S3.
-
-Two layers can retry: botocore (a request) and s3fs (a request and its body). Together their
-attempts would multiply, and take half an hour to report a dead server. So only botocore retries
-requests, and s3fs sends each once. If the body of an answer breaks off, which botocore does not
-notice, this module retries it.
+**Timeouts and retries.** Two layers can retry: botocore (a request) and s3fs (a request and its
+body). Together their attempts would multiply, and take half an hour to report a dead server. So
+only botocore retries requests, and s3fs sends each once. If the body of an answer breaks off, which
+botocore does not notice, this module retries it.
 
 A dead server is reported within seconds: within 7 s if it refuses connections, within 27 s if it
 does not answer them, within 47 s if it accepts requests but stays silent. (If a kept-alive
