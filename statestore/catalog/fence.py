@@ -295,7 +295,8 @@ def read_newest(storage: Storage) -> tuple[int, bytes]:
             continue
     raise StorageError(
         f"{storage.url}/{writer_path(generation)} does not exist, although the file system's "
-        "listing has it: this file system's listings are unreliable"
+        "listing has it: this file system's listings are unreliable, so use another place for "
+        "the store"
     )
 
 

@@ -88,7 +88,7 @@ class DeltaLog:
         try:
             return [json.loads(line) for line in self.storage.read(name).splitlines() if line]
         except (ValueError, FileNotFoundError) as error:
-            raise CorruptionError(f"{self.storage.url}/{name} cannot be read: {error}") from error
+            raise CorruptionError(f"cannot read {self.storage.url}/{name}: {error}") from error
 
     def at_checkpoint(self) -> _Table:
         """Return the table at the newest checkpoint; without a checkpoint it has no files."""
@@ -101,7 +101,7 @@ class DeltaLog:
                 for batch in parquet.iter_batches(columns=list(_COLUMNS)):
                     table.apply([_as_entry_action(action) for action in batch.to_pylist()])
         except (pa.ArrowException, FileNotFoundError) as error:
-            raise CorruptionError(f"{self.storage.url}/{name} cannot be read: {error}") from error
+            raise CorruptionError(f"cannot read {self.storage.url}/{name}: {error}") from error
         return table
 
     def put(self, name: str, data: bytes) -> None:

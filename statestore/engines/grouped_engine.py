@@ -252,6 +252,6 @@ def _check_key_groups(tables: list[pa.Table], state: KeyedState) -> pa.Table:
         raise DamagedFileError(
             f"{len(wrong)} rows of {state} are in the wrong key group: the first is in key "
             f"group {stored_groups[row]}, but its key belongs to key group {hashed_groups[row]} of "
-            f"{state.max_parallelism}"
+            f"{state.max_parallelism}. The source is damaged, or its keys have another hash"
         )
     return rows

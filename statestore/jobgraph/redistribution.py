@@ -288,7 +288,8 @@ def _collect(
             mode, count = RedistributionMode(states[name][0]), states[name][1]
             if not is_int(count) or count < 0:
                 raise InvalidArgumentError(
-                    f"state {name!r} of old subtask {subtask}: {count!r} is not an element count"
+                    f"state {name!r} of old subtask {subtask}: the element count must be an int "
+                    f"of 0 or more, not {count!r}"
                 )
             known, lists = reported.setdefault(name, (mode, []))
             if known is not mode:

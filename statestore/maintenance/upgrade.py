@@ -97,6 +97,6 @@ def _check(catalog: Catalog, claim: Claim | None, back: bool) -> None:
     if claim.announced_id > next_id:
         raise InvalidArgumentError(
             f"the writer version of {url} cannot change while checkpoint {claim.announced_id} is "
-            "announced but missing, as after an interrupted purge; run that command again, or take "
-            "the next checkpoint, first"
+            "announced but missing, as after an interrupted purge. First run the interrupted "
+            "command again, or take the next checkpoint"
         )

@@ -113,7 +113,9 @@ def _write_parquet(answer: pa.RecordBatchReader, file: IO[bytes]) -> int:
         with pq.ParquetWriter(file, answer.schema, compression="zstd") as writer:
             return _write_batches(answer, writer.write_batch)
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
-        raise InvalidArgumentError(f"Parquet cannot hold the result: {error}") from error
+        raise InvalidArgumentError(
+            f"Parquet cannot hold the result: {error}; choose another format, or cast the columns"
+        ) from error
 
 
 def _write_arrow(answer: pa.RecordBatchReader, file: IO[bytes]) -> int:

@@ -242,7 +242,7 @@ def _refuse_both(comes: pa.Table, goes: pa.Table, changes: KeyedState) -> None:
             raise DuplicateKeyError(
                 f"the entry {entry} of {changes} is both upserted and deleted in one "
                 "checkpoint; keep it in only one of upserts and deletes. To replace all "
-                "entries of a key, name the key in cleared"
+                "entries of a key, pass the key in Changes(cleared=…)"
             )
 
 

@@ -119,8 +119,8 @@ class RowStream:
     def _unread(self) -> pa.RecordBatchReader:
         if self._ends:
             raise InvalidArgumentError(
-                "all rows of this result were already read, which is possible once: keep them with "
-                "rows = result.to_arrow(), or ask for the result again"
+                "all rows of this result were already read, and they can be read only once: keep "
+                "them with rows = result.to_arrow(), or request the result again"
             )
         return self._reader
 

@@ -205,7 +205,7 @@ class Commit:
                     f"the ranges of operator {entry.state.uid!r} are for parallelism "
                     f"{own.parallelism} and max parallelism {own.max_parallelism}, but the "
                     f"operator has parallelism {parallelism} and max parallelism "
-                    f"{entry.state.max_parallelism}"
+                    f"{entry.state.max_parallelism}; pass ranges that fit, or none"
                 )
         return self._attempt.ranges
 

@@ -194,7 +194,7 @@ def test_excluded_operators_are_reported(here: Path, run: Run) -> None:
         (("--key-hash", "a=java:1", "--key-hash", "a=java:2"), "--key-hash is passed twice for a"),
         (("--columns", "bad.toml"), "bad.toml is not valid TOML"),
         (("--columns", "flat.toml"), "'by_long' in flat.toml must be a table"),
-        (("--strict",), "state without a column form, which was to be refused"),
+        (("--strict",), "state without a column form, which --strict"),
         (("--uid", "nobody"), "no operator with the id"),
         (("--operator", "nobody"), "no operator 'nobody'"),
         (("--key-hash", "by_long"), "'by_long' must have the form OPERATOR=java:EXPRESSION"),

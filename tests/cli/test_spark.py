@@ -287,7 +287,7 @@ def test_the_name_of_an_operator_is_passed_once(here: Path, run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "message"), [("0", "is not OLD=NEW"), ("7=x", "has no source '7', but 0")]
+    ("source", "message"), [("0", "is not OLD=NEW"), ("7=x", "has no source '7'; it has 0")]
 )
 def test_wrong_changes_of_sources_are_refused(
     here: Path, run: Run, source: str, message: str

@@ -149,7 +149,7 @@ def bootstrap_location(
     statements = named_values("--sql", "STATE=SELECT", queries)
     distinct("--table, --sql or --empty", ((name, None) for name in (*places, *statements, *empty)))
     if new is None and (places or statements or empty):
-        raise click.UsageError("name the NEW location for which the tables are")
+        raise click.UsageError("name the NEW location for the tables")
     if new is None:
         _refuse_without_location(watermark=watermark, fingerprint=fingerprint, dry_run=dry_run)
     build = _load_function(job)

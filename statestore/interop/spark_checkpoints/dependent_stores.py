@@ -45,10 +45,10 @@ def refuse_uneven_joins(restored: RestoredCheckpoint, record: QueryRecord) -> No
             key = dict(zip(rows[0].columns.key_columns, wrong, strict=False))
             raise UnsupportedTypeError(
                 f"states {rows[0].state!r} and {counts[0].state!r} of operator {rows[0].uid!r} "
-                f"were changed since their import, and do not fit each other: the key {key} has "
-                f"{counted(wrong.found or 0, 'row')}, and {wrong.stored or 0} in the second state. "
-                "Number the rows of a key from 0 without gaps, and put how many they are into the "
-                "second state, or export a checkpoint in which both states are unchanged"
+                f"were changed since their import and contradict each other: the first has "
+                f"{counted(wrong.found or 0, 'row')} of the key {key}, but the second counts "
+                f"{wrong.stored or 0}. Number the rows of a key from 0 without gaps, and write "
+                "their number into the second state, or export a checkpoint with both unchanged"
             )
 
 

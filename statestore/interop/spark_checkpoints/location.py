@@ -292,7 +292,7 @@ class CheckpointLocation:
         for number in self.operator_names:
             if number not in numbers:
                 raise InvalidArgumentError(
-                    f"{self.url} has no operator {number}, but {', '.join(map(str, numbers))}"
+                    f"{self.url} has no operator {number}; it has {', '.join(map(str, numbers))}"
                 )
         return tuple(read_operator(self, number, names, batch) for number in numbers)
 

@@ -236,7 +236,7 @@ def map_columns(rows: DataFrame, part: StatePart) -> Columns:
         if entry is not None and entry not in key.names:
             raise DamagedFileError(
                 f"the keys of store {part.store!r} of operator {part.operator} "
-                f"({part.operator_name}) have no {entry}, but {', '.join(key.names)}: the "
+                f"({part.operator_name}) have no {entry}; they have {', '.join(key.names)}: the "
                 "operator's metadata belong to another state"
             )
         return StoreColumns(key, value, entry)

@@ -82,7 +82,7 @@ def _new_names(old: Sequence[str], target: SparkTarget) -> dict[str, str | None]
     unknown = [name for name in target.renamed_sources if name not in old]
     if unknown:
         raise InvalidArgumentError(
-            f"the query has no source {unknown[0]!r}, but {', '.join(old)} (a number is the "
+            f"the query has no source {unknown[0]!r}; it has {', '.join(old)} (a number is the "
             "position of a source without a name)"
         )
     given = [*filter(None, target.renamed_sources.values()), *target.added_sources]

@@ -62,7 +62,7 @@ def _result(library: Any, connection: Any, sql: str) -> Any:
     for setting in _SETTINGS:
         connection.execute(setting)
     if not is_select(library, connection, sql):
-        raise InvalidArgumentError(f"{sql!r:.200} is not a single SELECT")
+        raise InvalidArgumentError(f"{sql!r:.200} is not a single SELECT: pass one SELECT")
     return with_arrow_types(connection.sql(sql.rstrip().rstrip(";")))
 
 

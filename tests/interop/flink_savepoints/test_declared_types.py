@@ -287,7 +287,7 @@ def test_a_key_with_another_hash_is_refused(
     ("declared", "classes", "said"),
     [
         ("com.acme.Other", {}, "whose hashCode() decides their key groups"),
-        ("com.acme.Level", CLASSES, "Java gives its constants other hashes in each process"),
+        ("com.acme.Level", CLASSES, "hashes differ in every Java process"),
         ("com.acme.K", {"com.acme.K": {"fields": {"user": "String"}, "hash": "java:31 *"}},
          "the hash of com.acme.K: "),
         ("com.acme.K", {"com.acme.K": {"fields": {"user": "String"}, "hash": "java:nobody"}},

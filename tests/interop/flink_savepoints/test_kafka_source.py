@@ -76,7 +76,7 @@ def test_readers_and_the_coordinator_have_the_partitions(
         (OFFSETS.set_column(2, "offset", pa.array([5, None])), InvalidArgumentError,
          "has a null in the offsets: {'topic': 'orders', 'partition': 1, 'offset': None}"),
         (OFFSETS.set_column(2, "offset", pa.array([5, -2])), InvalidArgumentError,
-         "leave out partitions that the source shall find itself"),
+         "leave out partitions that the source should find itself"),
         (OFFSETS.set_column(1, "partition", pa.array([1, 1])), InvalidArgumentError,
          "has two offsets of partition 1 of topic 'orders'"),
     ],
@@ -107,7 +107,9 @@ def test_a_source_has_no_other_state_and_no_broadcast_state(tmp_path: Path) -> N
 
 def test_offsets_can_be_data_of_the_job(tmp_path: Path) -> None:
     store = store_of(tmp_path / "store", OFFSETS)
-    with pytest.raises(UnsupportedTypeError, match="say --type kafka/offsets=KafkaSource; if they"):
+    with pytest.raises(
+        UnsupportedTypeError, match="pass --type kafka/offsets=KafkaSource; if they"
+    ):
         export_savepoint(store, str(tmp_path / "to"))
     target = FlinkTarget(types={"kafka/offsets": "List<Row>"})
     done = export_savepoint(store, str(tmp_path / "to"), target=target)

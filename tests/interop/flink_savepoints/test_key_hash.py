@@ -220,7 +220,7 @@ def test_a_few_keys_do_not_prove_the_hash_of_a_case_class(tmp_path: Path) -> Non
     ("key", "keys", "recipe", "said"),
     [
         (LONG, [1], "java:1", "are Long, whose hash is known: remove the recipe 'java:1'"),
-        (EnumType("a.E", ("A",)), ["A"], "java:this.ordinal", "other hashes in each process, so"),
+        (EnumType("a.E", ("A",)), ["A"], "java:this.ordinal", "differ in every Java process, so"),
         (KryoType("a.B", NO_CLASSES), [b"\x09\x02"], "java:x", "Kryo<Long>, whose hash is known"),
         (KryoType("a.B", NO_CLASSES), [b"\x0b"], "java:x", r"have no field 'x'; the fields are no"),
         (POJO, USERS[:1], "java:a.hashCode() +", "is not understood at character 15"),

@@ -172,8 +172,8 @@ def _hash(mapping: dict[str, Any], name: str, number: int) -> int:
 @pytest.mark.parametrize(
     ("before", "values", "classes", "message"),
     [
-        (PAIR, PAIRS, {}, r"class a\.Pair of Scala, .*say which tuple or pojo replaces it"),
-        (PAIR, PAIRS, {"Pair": {"enum": "b.E"}}, r"say which tuple or pojo replaces it"),
+        (PAIR, PAIRS, {}, r"class a\.Pair of Scala, .*name the tuple or pojo that replaces it"),
+        (PAIR, PAIRS, {"Pair": {"enum": "b.E"}}, r"name the tuple or pojo that replaces it"),
         (PAIR, PAIRS, {"Pair": {"tuple": True}}, "Option<Long>.*as a field of a POJO"),
         (OptionType(LONG), [1], {}, "Option<Long>, which no type of Java replaces"),
         (TryType(LONG, Scalar("String")), [1], {}, "Try<Long>, which no type of Java replaces"),

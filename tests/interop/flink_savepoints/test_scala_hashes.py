@@ -123,7 +123,7 @@ def test_a_tuple_of_java_hashes_a_long_like_java() -> None:
     ("field", "said"),
     [
         (KryoType("a.B", NO_CLASSES), "their hash depends on the job's own class"),
-        (EnumType("a.E", ("A",)), "other hashes in each process"),
+        (EnumType("a.E", ("A",)), "differ in every Java process"),
         (Scalar("int[]"), "their hash depends on the job's own class"),
         (EitherType(LONG, TEXT), "their hash depends on the job's own class"),
     ],

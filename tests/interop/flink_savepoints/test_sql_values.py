@@ -202,7 +202,7 @@ def stream_element() -> FlinkType:
 
 def test_a_stream_element_of_another_sort_is_refused() -> None:
     status = bytes([4]) + bytes(8)
-    message = "a stream element of sort 4 is neither a record nor a watermark"
+    message = "a stream element of kind 4 is neither a record nor a watermark"
     with pytest.raises(UnsupportedTypeError, match=message):
         decode_values(stream_element(), Spans.from_values([status], "values"))
     with pytest.raises(UnsupportedTypeError, match=message):

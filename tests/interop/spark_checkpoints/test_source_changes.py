@@ -91,7 +91,7 @@ def test_named_sources_are_renamed_and_removed() -> None:
 @pytest.mark.parametrize(
     ("renamed", "added", "message"),
     [
-        ({"3": "0"}, (), "has no source '3', but 0, 1, 2"),
+        ({"3": "0"}, (), "has no source '3'; it has 0, 1, 2"),
         ({"0": "orders"}, (), "either all sources have names, or none"),
         ({"0": "a", "1": "a", "2": "b"}, (), "two sources would have the name 'a'"),
         ({"0": "5"}, (), "the numbers 0, 1, 5"),

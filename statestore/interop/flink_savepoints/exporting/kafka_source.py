@@ -87,7 +87,7 @@ def _refuse_wrong(array: pa.Array, subject: str) -> None:
             raise InvalidArgumentError(
                 f"{subject} has a partition or offset that Kafka does not have: {row}. A table "
                 "says at which offset each partition continues; leave out partitions that the "
-                "source shall find itself and read from their beginning"
+                "source should find itself and read from their beginning"
             )
 
 
@@ -102,7 +102,7 @@ def coordinator_bytes(offsets: pa.Table, subject: str) -> bytes:
     if twice:
         raise InvalidArgumentError(
             f"{subject} has two offsets of partition {twice[0]['partition']} of topic "
-            f"{twice[0]['topic']!r}: a source continues at one"
+            f"{twice[0]['topic']!r}: keep the one at which the source continues"
         )
     partitions = [utf(row["topic"]) + i32(row["partition"]) for row in keys.to_pylist()]
     data = b"".join([i32(len(partitions)), *partitions])

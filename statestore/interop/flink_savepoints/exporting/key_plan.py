@@ -131,8 +131,8 @@ def _plan_class_key(
     mapping = types.classes.get(name)
     if mapping is not None and mapping.described is not None and mapping.described.constants:
         raise UnsupportedTypeError(
-            f"{state} has keys of the enum {name}: Java gives its constants other hashes in each "
-            "process, so no savepoint can hold them"
+            f"{state} has keys of the enum {name}, whose hashes differ in every Java process, so a "
+            "savepoint cannot contain them"
         )
     recipe = None if mapping is None else mapping.key_hash
     if recipe is None or recipe == SCALA:

@@ -210,8 +210,8 @@ def refuse_older_flink(plan: FlinkPlan | None, target: FlinkTarget) -> None:
     if wanted[: len(own)] < own[: len(wanted)]:
         raise IncompatibleStateError(
             f"the plan {plan.place} was compiled by Flink {plan.version}, and Flink "
-            f"{target.version} cannot run it: compile the statement with that version, and make "
-            "the states of the new plan"
+            f"{target.version} cannot run it: compile the statement with that version, and "
+            "bootstrap the states of the new plan"
         )
 
 

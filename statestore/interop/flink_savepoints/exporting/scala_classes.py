@@ -117,8 +117,8 @@ def _parse_mapping(name: str, given: Any) -> ClassMapping:
         or given.get("tuple") is False
     ):
         raise InvalidArgumentError(
-            f"the class {name!r} is mapped to {given!r}: say tuple = true, or pojo = '…' with "
-            "fields = ['…'], or enum = '…'; for a class of Java, fields = {field = 'type'}, "
+            f"the class {name!r} is mapped to {given!r}: set tuple = true, or pojo = '…' with "
+            "fields = ['…'], or enum = '…'; for a class of Java, set fields = {field = 'type'}, "
             "collections = {field = 'type'} or constants = ['…']"
         )
     members = given.get("fields", [])
@@ -126,7 +126,9 @@ def _parse_mapping(name: str, given: Any) -> ClassMapping:
     if not isinstance(members, list) or not all(isinstance(x, str) for x in (*texts, *members)):
         raise InvalidArgumentError(f"the class {name!r} is mapped to {given!r}: names must be text")
     if len({*members}) != len(members):
-        raise InvalidArgumentError(f"the class {name!r} is mapped to a POJO with a field twice")
+        raise InvalidArgumentError(
+            f"the class {name!r} is mapped to a POJO that names a field twice"
+        )
     return ClassMapping(given.get("pojo"), given.get("enum"), tuple(members), given.get("hash"))
 
 
@@ -145,7 +147,7 @@ def _parse_pojo(name: str, members: Mapping[str, Any], key_hash: Any) -> ClassMa
 def _parse_enum(name: str, constants: list[Any]) -> ClassMapping:
     if not all(isinstance(text, str) for text in constants) or len({*constants}) < len(constants):
         raise InvalidArgumentError(
-            f"the enum {name!r} has the constants {constants!r}: say the name of each once, in "
+            f"the enum {name!r} has the constants {constants!r}: list each name once, in "
             "the order of the class"
         )
     return ClassMapping(described=JobClass(constants=tuple(constants)))
@@ -242,7 +244,7 @@ class _Replacing:
         if mapping.key_hash is None:
             raise UnsupportedTypeError(
                 f"{self.where} has keys that become {mapping.pojo}, whose hash decides their key "
-                f'groups: say hash = "java:31 * a.hashCode() + b" beside the POJO, with the '
+                f'groups: set hash = "java:31 * a.hashCode() + b" next to the POJO, with the '
                 "fields of its hashCode()"
             )
         return mapping.key_hash
@@ -326,7 +328,7 @@ class _Replacing:
         if mapping is None or mapping.kind not in kinds:
             raise UnsupportedTypeError(
                 f"{self.where} has the class {class_name} of Scala, for which Flink 2 has no "
-                f"serializer: say which {' or '.join(kinds)} replaces it (--classes FILE, or "
+                f"serializer: name the {' or '.join(kinds)} that replaces it (--classes FILE, or "
                 f"FlinkTarget(classes={{{class_name!r}: …}}) in Python), or leave the state out"
             )
         return mapping

@@ -314,7 +314,8 @@ def _refuse_bytes(planned: tuple[PlannedOperator, ...], url: str) -> None:
     ]
     if problems:
         raise UnsupportedTypeError(
-            f"{url} has state without a column form, which was to be refused: {'; '.join(problems)}"
+            f"{url} has state without a column form, which --strict (strict=True) refuses: "
+            f"{'; '.join(problems)}"
         )
 
 

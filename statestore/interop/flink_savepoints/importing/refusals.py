@@ -43,7 +43,7 @@ def refused_kinds(names: Collection[str]) -> frozenset[Refused]:
     for name in names:
         if name not in known:
             raise InvalidArgumentError(
-                f"{name!r} cannot be dropped; droppable are {', '.join(known)}"
+                f"{name!r} cannot be dropped; the kinds to drop are {', '.join(known)}"
             )
     return frozenset(map(Refused, names))
 

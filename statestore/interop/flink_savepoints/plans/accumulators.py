@@ -103,8 +103,8 @@ def _call_fields(
     make = _FUNCTIONS.get(str(function))
     if make is None or len(own) != 1:
         raise UnsupportedTypeError(
-            f"the accumulator of the function {function} of {name!r} is not known; known are "
-            "COUNT, SUM, MIN, MAX and AVG"
+            f"the accumulator of the function {function} of {name!r} is not known; only "
+            "COUNT, SUM, MIN, MAX and AVG are supported"
         )
     if is_retracted and function in (_MIN, _MAX):
         raise UnsupportedTypeError(

@@ -94,7 +94,7 @@ def operator_states(node: PlanNode, uid: str) -> tuple[PlanState, ...]:
     if derive is None:
         raise UnsupportedTypeError("the layout of its state is not known")
     if node.version != "1":
-        raise UnsupportedTypeError(f"the layout of version {node.version} of it is not known")
+        raise UnsupportedTypeError(f"the layout of its version {node.version} is not known")
     return derive(node, uid)
 
 

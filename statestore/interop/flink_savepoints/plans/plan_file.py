@@ -185,8 +185,8 @@ def parse_flink_plan(data: bytes, place: str, *, uid_format: str = UID_FORMAT) -
             )
     if version not in _VERSIONS:
         raise FormatVersionError(
-            f"{place} was compiled by Flink {version}, whose state layouts are not known; known "
-            f"are {', '.join(_VERSIONS)}. Compile the statement with one of them"
+            f"{place} was compiled by Flink {version}, whose state layouts are not known. "
+            f"Compile the statement with Flink {', '.join(_VERSIONS)}"
         )
     read = _read_nodes(nodes, edges, place)
     operators = tuple(_plan_operator(node, uid_format) for node in read if not is_stateless(node))

@@ -59,7 +59,7 @@ def parse_row_type(row_type: Any, where: str) -> tuple[PlanField, ...]:
                 return tuple(_parse_field(text, where) for text in _split(row[1], where))
         case {"type": "ROW", "fields": list(fields)}:
             return tuple(_parse_object(field, where) for field in fields)
-    raise CorruptionError(f"{where} has no row type but {row_type!r:.100}")
+    raise CorruptionError(f"{where} has {row_type!r:.100} instead of a row type")
 
 
 def _split(text: str, where: str) -> Iterator[str]:

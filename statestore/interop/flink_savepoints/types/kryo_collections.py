@@ -216,7 +216,7 @@ def parse_collection(text: object, name: str) -> FlinkType:
             raise ValueError
     except (ValueError, StopIteration):
         raise InvalidArgumentError(
-            f"the field {name} is declared as {text!r}: say List<…>, Set<…> or Map<…, …>, of "
+            f"the field {name} is declared as {text!r}: declare List<…>, Set<…> or Map<…, …> of "
             f"these or of {', '.join(KRYO_NUMBERS)}"
         ) from None
     return content

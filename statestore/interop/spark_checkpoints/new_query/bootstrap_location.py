@@ -174,7 +174,7 @@ def _refuse_other_tables(planned: PlannedQuery, tables: Mapping[str, Any]) -> No
             "; ".join(
                 [
                     *(
-                        f"no table is given for {name}; None begins without rows"
+                        f"no table is given for {name}: pass None for a state without rows"
                         for name in missing
                     ),
                     *(f"the query has no state {name}" for name in unknown),
@@ -189,7 +189,7 @@ def _refuse_changed_plan(planned: PlannedQuery, fingerprint: str | None) -> None
         raise SchemaMismatchError(
             f"the query's plan has fingerprint {planned.fingerprint}, not {fingerprint}: its "
             "operators, the columns of their states, its sources or its settings have changed. "
-            "Look at the states that it wants now, and make the tables for them"
+            "Check the states that the query needs now, and make tables for them"
         )
     if plan_again(planned).fingerprint != planned.fingerprint:
         raise SchemaMismatchError(

@@ -104,7 +104,7 @@ class PlannedQuery:
             if state.name == name:
                 return state
         known = ", ".join(state.name for state in self.states)
-        raise InvalidArgumentError(f"the query has no state {name!r}, but {known}")
+        raise InvalidArgumentError(f"the query has no state {name!r}; it has {known}")
 
 
 def plan_query(

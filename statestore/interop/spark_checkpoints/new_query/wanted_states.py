@@ -101,7 +101,7 @@ def list_wanted_states(
     """Return the states of a query; ``sides`` are those of its stream-stream joins.
 
     Raises:
-        UnsupportedTypeError: for state that cannot be made of tables.
+        UnsupportedTypeError: for state that cannot begin with tables.
     """
     return tuple(_list_states(parts, sides))
 
@@ -114,7 +114,7 @@ def _list_states(parts: Sequence[PlannedPart], sides: Sequence[JoinSide]) -> Ite
             continue
         if not isinstance(columns, StoreColumns) or not columns.is_typed:
             raise UnsupportedTypeError(
-                f"state {part.state!r} of operator {part.uid} cannot be made of a table: "
+                f"state {part.state!r} of operator {part.uid} cannot begin with a table: "
                 f"{'; '.join(columns.problems)}"
             )
         if part.operator_name == JOIN and part.store.endswith(JOIN_COUNTS):
@@ -172,10 +172,10 @@ def _derived_columns(columns: StoreColumns, side: JoinSide) -> Iterator[tuple[st
 def _refuse_families_without_variables(store: StatePart, parts: Sequence[PlannedPart]) -> None:
     if store.operator_name == JOIN:
         raise UnsupportedTypeError(
-            f"operator {store.uid} keeps a join in column families, which cannot be made of "
+            f"operator {store.uid} keeps a join in column families, which cannot begin with "
             "tables: plan the query with spark.sql.streaming.join.stateFormatVersion=2"
         )
     if not any(part.part.is_view and part.part.operator == store.operator for part in parts):
         raise UnsupportedTypeError(
-            f"operator {store.uid} has no variables, so there is no state to make of a table"
+            f"operator {store.uid} has no variables, so it has no state for a table"
         )

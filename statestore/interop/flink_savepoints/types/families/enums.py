@@ -58,8 +58,8 @@ class EnumType(FlinkType):
 
     def _hash_codes(self, column: pa.Array) -> HashCodes:
         raise UnsupportedTypeError(
-            f"Java gives the constants of the enum {self.java_name} other hashes in each process, "
-            "so no recipe holds for them"
+            f"the hashes of the constants of the enum {self.java_name} differ in every Java "
+            "process, so no recipe can compute them"
         )
 
     def _write(self, array: pa.Array) -> pa.Array:

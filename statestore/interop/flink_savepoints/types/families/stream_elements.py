@@ -99,7 +99,8 @@ class StreamElementType(FlinkType):
 def _refuse_other(tag: int) -> None:
     if tag > _WATERMARK:
         raise UnsupportedTypeError(
-            f"a stream element of sort {tag} is neither a record nor a watermark"
+            f"a stream element of kind {tag} is neither a record nor a watermark: leave "
+            "the state out"
         )
 
 
