@@ -193,7 +193,7 @@ def partition_columns(entry: Entry) -> list[str]:
 
 
 def table_schema(entry: Entry) -> Schema:
-    """Return the table's columns: first the store's own columns, then the stored columns."""
+    """Return the table's columns: first those that the store adds, then the stored columns."""
     added = [Field(KEY_GROUP, "integer")]
     if isinstance(entry, OperatorEntry):
         added = [Field(SUBTASK, "integer"), Field(POSITION, "long")]

@@ -142,7 +142,7 @@ class ArrowEngine:
         """Do nothing: this engine checks each value when it is written."""
 
     def ungrouped(self, rows: Rows) -> Rows:
-        """Return the rows without the store's own column."""
+        """Return the rows without the column ``key_group``."""
         return rows.select([name for name in rows.schema.names if name != KEY_GROUP])
 
     def with_time(self, rows: Rows, column: str, time_type: str, now_ms: int) -> Rows:

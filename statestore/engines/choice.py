@@ -80,7 +80,7 @@ class Engine(Protocol):
         """
 
     def ungrouped(self, rows: Any) -> Any:
-        """Return the rows without the store's own column, which a new key grouping invalidates."""
+        """Return the rows without ``key_group``, which a new key grouping invalidates."""
 
     def with_time(self, rows: Any, column: str, time_type: str, now_ms: int) -> Any:
         """Return the rows with a ``long`` or ``timestamp`` column added that holds one time."""

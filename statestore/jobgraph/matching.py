@@ -303,7 +303,7 @@ def _hints(
 def _candidates(
     dropped: Sequence[StoredOperator], graph: JobGraph, old_graph: JobGraph | None
 ) -> Iterator[tuple[HintReason, StoredOperator, str]]:
-    """Yield the operators that each dropped one may correspond to, the best reasons first."""
+    """Yield the candidates for each dropped operator; the best reasons come first."""
     for stored in dropped:
         if stored.name is not None:
             yield HintReason.SAME_NAME, stored, stored.name

@@ -87,7 +87,8 @@ def balance_ranges(weights: Sequence[int], parallelism: int) -> RangeAssignment:
         raise InvalidArgumentError(f"parallelism must be 1 or more, not {parallelism}")
     if parallelism > len(weights):
         raise ParallelismError(
-            f"parallelism {parallelism} is above {len(weights)}, the number of key groups"
+            f"parallelism {parallelism} is above {len(weights)}, the number of key groups: lower "
+            "the parallelism"
         )
     upto = [*accumulate(weights, initial=0)]
     low, high = max(max(weights), -(-upto[-1] // parallelism)), upto[-1]

@@ -38,7 +38,7 @@ def _drop_shown(
 
     This applies to files that no kept checkpoint names. While a state has layers of changes, its
     table shows an older checkpoint, which may have expired; ``gc`` keeps the files of that
-    checkpoint. Returns these tables. Tables in ``but`` are skipped.
+    checkpoint. Returns the tables whose entries were deleted. Tables in ``but`` are skipped.
     """
     storage = deriver.catalog.storage
     entries = [

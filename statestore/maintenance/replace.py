@@ -89,7 +89,7 @@ def _pin_replacement(catalog: Catalog, old: int, new: Manifest, now_ms: int) -> 
 
 
 def _savepoints_to_move(catalog: Catalog, old: int, new: Manifest) -> list[Savepoint]:
-    """Return the savepoints to move, in their new form. A missing savepoint is just being moved."""
+    """Return the savepoints to move, in their new form; an interrupted move has deleted some."""
     existing = {savepoint.name: savepoint for savepoint in catalog.holds.savepoints()}
     recorded = [
         Savepoint(each["name"], old, each["created_at_ms"])

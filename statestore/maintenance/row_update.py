@@ -84,7 +84,10 @@ def _one_row(state: KeyedState, values: Mapping[str, Any]) -> pa.Table:
 
 
 def _rows_of(storage: Storage, entry: KeyedEntry, update: RowUpdate, where: pa.Table) -> pa.Table:
-    """Return the stored rows of the keys with these values. Raises InvalidArgumentError."""
+    """Return the stored rows of the update's keys that have the values in ``where``.
+
+    Raises InvalidArgumentError.
+    """
     state = entry.state
     keys = pa.Table.from_batches([key_batch(state, key) for key in update.keys])
     reads = reads_of(entry, KeyGroupRange.every(state.max_parallelism))

@@ -127,8 +127,8 @@ class FileWriter:
     def write(self, batch: pa.RecordBatch, digest: int | None = None) -> None:
         """Append rows; they are flushed a whole row group at a time.
 
-        ``digest`` is the digest of the rows without the store's own columns; by default it is
-        computed from all columns.
+        ``digest`` is the digest of the rows without the columns that the store adds; by default it
+        is computed from all columns.
         """
         self._digest += rows_digest(batch) if digest is None else digest
         self._rows += batch.num_rows

@@ -130,7 +130,7 @@ class KeyStates:
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the values of a row; a table would show None as missing."""
+    """Return the values of a row for a table, in which ``null`` replaces None."""
     return tuple("null" if value is None else value for value in row.values())
 
 

@@ -1,5 +1,6 @@
-"""The store's own column in rows that a caller passes back: the key group of each row, as returned
-by a restore. It is checked when the key groups are computed, and not stored again.
+"""The column ``key_group`` of rows that a restore returned, and that a caller passes back.
+
+The store checks it when the key groups are computed, and does not store it again.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ __all__ = ["check_groups", "key_group_column", "with_groups", "with_key_group", 
 
 
 def with_key_group(names: Iterable[str], among: Iterable[str]) -> tuple[str, ...]:
-    """Return some column names, and the store's own if the rows have it."""
+    """Return some column names, and ``key_group`` if the rows have this column."""
     return (*names, KEY_GROUP) if KEY_GROUP in among else tuple(names)
 
 
 def without_groups(schema: Schema) -> Schema:
-    """Return the caller's columns, without the store's own."""
+    """Return the caller's columns, without ``key_group``."""
     return schema.select([name for name in schema.names if name != KEY_GROUP])
 
 
 def with_groups(schema: Schema, among: Iterable[str]) -> Schema:
-    """Return the columns of a state, and the store's own column if the rows have it."""
+    """Return the columns of a state, and ``key_group`` if the rows have this column."""
     own = (Field(KEY_GROUP, "integer"),) if KEY_GROUP in among else ()
     return Schema((*schema.fields, *own))
 
 
 def key_group_column(rows: pa.Table, state: KeyedState) -> pa.ChunkedArray | None:
-    """Return the store's own column as integers, or None if the rows lack it."""
+    """Return the column ``key_group`` as integers, or None if the rows lack it."""
     if KEY_GROUP not in rows.schema.names:
         return None
     groups = rows.column(KEY_GROUP)

@@ -217,7 +217,7 @@ class SparkEngine:
                 )
 
     def ungrouped(self, rows: DataFrame) -> DataFrame:
-        """Return the rows without the store's own column."""
+        """Return the rows without the column ``key_group``."""
         return rows.drop(KEY_GROUP)
 
     def with_time(self, rows: DataFrame, column: str, time_type: str, now_ms: int) -> DataFrame:

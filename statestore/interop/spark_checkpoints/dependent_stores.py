@@ -35,7 +35,7 @@ Part = tuple[ImportedStore, RestoredKeyedState]
 
 
 def refuse_uneven_joins(restored: RestoredCheckpoint, record: QueryRecord) -> None:
-    """Raise UnsupportedTypeError if the two stores of a join's side do not fit each other.
+    """Raise UnsupportedTypeError if the two stores of a join's side contradict each other.
 
     Only sides that were changed since the import are read. A side of a join whose rows are kept as
     bytes cannot be changed.

@@ -171,7 +171,7 @@ def test_a_key_of_another_key_group_is_refused() -> None:
 
 
 def test_a_state_that_the_header_lacks_is_refused() -> None:
-    with pytest.raises(DamagedFileError, match="state 7 of 3 in key group 5"):
+    with pytest.raises(DamagedFileError, match="key group 5 has state 7, but the header lists 3"):
         read(key_group_bytes([(7, [(b"\x05a", b"b")])]))
 
 

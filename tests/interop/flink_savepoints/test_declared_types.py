@@ -326,7 +326,7 @@ def test_each_column_that_does_not_fit_is_named(tmp_path: Path) -> None:
         classes=CLASSES,
     )
     first, *others = said.splitlines()
-    assert first.startswith("6 columns do not fit the types of the job; make the states of tables")
+    assert first.startswith("6 columns do not fit the types of the job; bootstrap the states with")
     assert {line.removeprefix("state 'state' of operator 'uid': ") for line in others} == {
         (
             "its keys (user) are hashed as String, but the job has keys of Long, which Flink "
@@ -468,7 +468,7 @@ def test_a_value_that_the_type_does_not_have_is_refused(
             InvalidArgumentError,
             "has a field or hash that is not",
         ),
-        ({}, {"a.B": {"constants": ["A", "A"]}}, InvalidArgumentError, "the name of each once"),
+        ({}, {"a.B": {"constants": ["A", "A"]}}, InvalidArgumentError, "list each name once"),
         ({}, {"a.B": {"constants": []}}, InvalidArgumentError, "the class 'a.B' is mapped to"),
     ],
 )

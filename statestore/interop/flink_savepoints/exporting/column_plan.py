@@ -195,7 +195,7 @@ def _plan_value(state: KeyedState, declared: DeclaredType | None, types: JobType
 
 
 def _plan_namespace(state: KeyedState) -> ExportPart:
-    """Return the namespace: none, a window of two times, or a value, such as a tuple."""
+    """Return the type of the namespace: no namespace, a window of two times, or a value."""
     names, types = state.namespace, arrow_schema(state.schema)
     column_types = [types.field(name).type for name in names]
     if not names:

@@ -149,7 +149,8 @@ def _check_key_groups(
     wrong = int((actual_groups != groups).sum())
     if wrong:
         raise CorruptionError(
-            f"verification of {plan.state} failed: {wrong} rows were written to wrong key groups"
+            f"verification of {plan.state} failed: {wrong} rows were written to wrong key groups; "
+            "no savepoint was made"
         )
     return rows
 

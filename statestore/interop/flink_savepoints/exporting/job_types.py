@@ -57,11 +57,11 @@ class JobTypes:
             return
         count = len(self.differences)
         error = SchemaMismatchError(
-            f"{self.differences[0]}. Make the state of a table with such columns, or correct the "
-            "type (--type, --classes)"
+            f"{self.differences[0]}. Bootstrap the state with such columns, or correct the type "
+            "(--type, --classes)"
             if count == 1
-            else f"{count} columns do not fit the types of the job; make the states of tables with "
-            "such columns, or correct the types (--type, --classes)"
+            else f"{count} columns do not fit the types of the job; bootstrap the states with such "
+            "columns, or correct the types (--type, --classes)"
         )
         for difference in self.differences if count > 1 else ():
             error.add_note(difference)

@@ -154,7 +154,7 @@ def _parse_enum(name: str, constants: list[Any]) -> ClassMapping:
 
 
 def list_collections(classes: Mapping[str, ClassMapping]) -> Collections:
-    """Return the declared types of fields of POJOs."""
+    """Return the declared types of the collection fields of POJOs."""
     return {
         (name, member): content
         for name, mapping in classes.items()

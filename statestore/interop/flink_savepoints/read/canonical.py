@@ -204,8 +204,9 @@ def canonical_states(window: Window, states: int, key_group: int) -> Iterator[in
     while state != _END_OF_GROUP:
         reader = window.reader
         if state >= states or state in known:
+            problem = " twice" if state in known else f", but the header lists {states}"
             raise reader.error(
-                f"state {state} of {states} in key group {key_group}", position=reader.position - 2
+                f"key group {key_group} has state {state}{problem}", position=reader.position - 2
             )
         known.add(state)
         yield state

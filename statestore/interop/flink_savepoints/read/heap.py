@@ -128,8 +128,9 @@ def heap_states(reader: Reader, states: int, key_group: int) -> Iterator[int]:
     for _ in range(states):
         state = reader.u16()
         if state >= states or state in known:
+            problem = " twice" if state in known else f", but the header lists {states}"
             raise reader.error(
-                f"state {state} of {states} in key group {key_group}", position=reader.position - 2
+                f"key group {key_group} has state {state}{problem}", position=reader.position - 2
             )
         known.add(state)
         yield state

@@ -118,8 +118,8 @@ class CepType(WrapperType):
     """A class of Flink CEP.
 
     ``parts`` are the types whose snapshots its snapshot nests. ``has_previous_time`` is true if the
-    matches of an ``NFAState`` have the time of the previous event, too. The edges of a buffer node
-    of the first version (``NodeV1``) have no reference counters.
+    matches of an ``NFAState`` have the time of the previous event, too. In ``NodeV1``, the first
+    version of a buffer node, the edges have no reference counters.
     """
 
     name: CepClass

@@ -113,7 +113,8 @@ def _list_fields(pojo: PojoType) -> list[pa.Field]:
         return [pa.field(name, data_type) for name, data_type in field_types.items()]
     if _CLASS in field_types:
         raise UnsupportedTypeError(
-            f"{pojo.class_name} has subclasses and a field named 'class', which conflict"
+            f"{pojo.class_name} has subclasses and a field named 'class', which is also the "
+            "name of the column with the subclass"
         )
     for subclass in subclasses:
         if not isinstance(subclass.value, PojoType):
