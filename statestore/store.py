@@ -495,7 +495,7 @@ class StateStore:
             mode: as in :meth:`bootstrap_elements`.
 
         Returns:
-            The plan, with the methods of that of :meth:`plan_bootstrap`.
+            The plan, with the same methods as the plan of :meth:`plan_bootstrap`.
 
         Raises:
             InvalidArgumentError or UnsupportedTypeError: for columns that the state cannot have.

@@ -121,7 +121,7 @@ class Command(Root):
             ),
             "upgrade": LazyVerb(
                 "upgrade:upgrade_store",
-                "Raise the writer version, which older releases refuse",
+                "Raise the writer version, so that older releases refuse to write",
             ),
         },
         "Change": {

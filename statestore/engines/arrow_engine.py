@@ -83,7 +83,7 @@ def as_table(rows: Any, subject: str = ROWS) -> pa.Table:
 
 
 def _wrong_rows(rows: Any, subject: str) -> str:
-    """Return what is wrong with rows of no supported form; it names the wrong row of a list."""
+    """Return why rows have no supported form; for a list, name the first wrong row."""
     forms = (
         "rows must be a Spark DataFrame, an Arrow table, a pandas, Polars or DuckDB frame, or a "
         "list of dictionaries"

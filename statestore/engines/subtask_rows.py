@@ -144,7 +144,7 @@ def _split_table(
 
 
 def _key_table(rows: Any, names: Sequence[str]) -> pa.Table:
-    """Return a table with the key columns. Of a DataFrame, only these are converted."""
+    """Return a table with the key columns; other columns of a DataFrame are not converted."""
     rows = _frame_or_table(rows)
     known = rows.column_names if isinstance(rows, pa.Table) else list(rows.columns)
     for name in names:

@@ -146,7 +146,8 @@ class KeyedState:
             raise InvalidArgumentError(f"{self}: name at least one key column, e.g. key='user_id'")
         if len(self.key_types) != len(self.key):
             raise InvalidArgumentError(
-                f"{self}: there are {len(self.key)} key columns but {len(self.key_types)} key types"
+                f"{self}: there are {len(self.key)} key columns but {len(self.key_types)} key "
+                "types; pass one for each column"
             )
         for column in roles:
             if not is_ordered(self.schema.type_of(column)):

@@ -131,7 +131,7 @@ class Node:
             if not _HASH.fullmatch(str(self.uid_hash)):
                 raise InvalidArgumentError(
                     f"the uid_hash of {self} is {self.uid_hash!r}: it must be 32 hex digits, "
-                    "like an operator id; put a name into uid"
+                    "like an operator id; to give the operator a name, set uid"
                 )
             object.__setattr__(self, "uid_hash", self.uid_hash.lower())
         highest = MAX_PARALLELISM if self.max_parallelism is None else self.max_parallelism

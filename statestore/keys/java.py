@@ -71,7 +71,9 @@ def row_hash(row: Row, types: Sequence[AnyType] | None = None) -> int:
     kind_hash = 31 * ROW_KINDS[row.kind]
     kinds = types if types is not None else [None] * len(row.fields)
     if len(kinds) != len(row.fields):
-        raise InvalidArgumentError(f"the row has {len(row.fields)} fields but {len(kinds)} types")
+        raise InvalidArgumentError(
+            f"the row has {len(row.fields)} fields but {len(kinds)} types: pass one type for each"
+        )
     if isinstance(row.fields, Mapping):
         fields = zip(row.fields.items(), kinds, strict=True)
         named = sum(

@@ -297,7 +297,7 @@ U64Array = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.intp]
 
 Hashes = tuple[U64Array, U64Array]
-"""Of the identity and of all columns of each row."""
+"""The hash of the identity and the hash of all columns, for each row."""
 
 ROWS_AT_ONCE = 2**22
 """How many rows of a side are known by their hashes at once when all of them are compared."""

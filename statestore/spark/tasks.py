@@ -87,9 +87,9 @@ def names_for_spark(
 ) -> dict[str, str]:
     """Return Spark's name of each recorded host; empty hosts are left out.
 
-    It is the same name, or the name of the first executor that shares an address with the host. A
-    host without a common address, or without any address, keeps its name. ``driver`` is a name of
-    this machine. ``addresses`` looks a name up; by default the system does.
+    Spark's name is the recorded name, or the name of the first executor that shares an address with
+    the host. A host without a common address, or without any address, keeps its name. ``driver`` is
+    a name of this machine. ``addresses`` looks a name up; by default the system does.
     """
     names = {host: host for host in hosts if host}
     unknown = [host for host in names if host not in executors]

@@ -291,10 +291,10 @@ class SavepointMetadata:
 
 
 def find_flink_major(metadata_version: int) -> int | None:
-    """Return which Flink, 1 or 2, wrote a savepoint, by the version of its ``_metadata``.
+    """Return the major version of Flink that wrote a savepoint, from its ``_metadata``.
 
-    It is None for versions before 4: Flink 1.15 and before wrote them, and an export writes version
-    3 for both.
+    The result is 1 or 2. It is None for versions of ``_metadata`` before 4: Flink 1.15 and before
+    wrote them, and an export writes version 3 for both.
     """
     if metadata_version >= _FIRST_OF_FLINK_2:
         return 2

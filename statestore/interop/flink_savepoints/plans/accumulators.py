@@ -54,7 +54,7 @@ def accumulator_fields(
         The fields, with the types that they have in Flink.
 
     Raises:
-        UnsupportedTypeError: for a function whose accumulator is more than such values.
+        UnsupportedTypeError: for a function whose accumulator has other values than these.
         CorruptionError: for a node with missing members.
     """
     calls = node.members("aggCalls")

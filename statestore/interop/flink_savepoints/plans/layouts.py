@@ -182,7 +182,7 @@ class PlanState:
 
     @property
     def stored_kind(self) -> StateKind:
-        """The kind of the state in the store: a map whose key is in the state's key is a value."""
+        """The kind of the state in the store: ``value`` for a map whose keys add no column."""
         if self.has_lists:
             return StateKind.LIST
         return StateKind.MAP if self.entry else StateKind.VALUE

@@ -179,7 +179,11 @@ class AvroUnionType(_PartType):
         parts = [write_numbers(branch, ">i4")]
         indexes = branch.to_numpy(zero_copy_only=False)
         if len(indexes) and not 0 <= indexes.min() <= indexes.max() < len(self.branches):
-            raise InvalidArgumentError(f"{self.java_name} has no such branch")
+            wrong = indexes[(indexes < 0) | (indexes >= len(self.branches))][0]
+            raise InvalidArgumentError(
+                f"{self.java_name} has no branch {wrong}; its branches are 0 to "
+                f"{len(self.branches) - 1}"
+            )
         for column, (index, part) in zip(columns, self._types, strict=True):
             parts.append(write_where(column, indexes == index, part))
         return join_parts(*parts)
