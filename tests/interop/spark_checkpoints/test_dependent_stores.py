@@ -1,4 +1,4 @@
-"""The two stores of a side of a join must fit each other if one was changed since its import."""
+"""The two stores of a side of a join must agree, also if one was changed since its import."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_one_changed_store_of_a_side_is_refused(
 ) -> None:
     key = repr(next(iter(key_of(longest(store)).values())))
     change(store)
-    with pytest.raises(UnsupportedTypeError, match=rf"do not fit each other: the key .*{key}"):
+    with pytest.raises(UnsupportedTypeError, match=rf"contradict each other: .*{key}"):
         export_checkpoint(store, str(tmp_path / "target"), partitions=3)
     assert not (tmp_path / "target").exists()
 

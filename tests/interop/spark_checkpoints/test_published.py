@@ -377,7 +377,7 @@ def test_a_location_that_no_reader_can_read(tmp_path: Path, folder: str) -> None
     ("folder", "names", "error"),
     [
         ("3.5.1-streaming-join", {0: "dedupe"}, "cannot be dedupe: .*symmetricHashJoin"),
-        ("3.5.1-streaming-join", {2: "dedupe"}, "has no operator 2, but 0"),
+        ("3.5.1-streaming-join", {2: "dedupe"}, "has no operator 2; it has 0"),
         ("4.0.1-dedup-spark-53942", {0: "stateStoreSave"}, "is dedupe, .* not stateStoreSave"),
     ],
 )

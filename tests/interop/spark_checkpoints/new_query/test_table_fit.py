@@ -87,7 +87,7 @@ def test_the_states_are_named_with_their_columns(plan: PlannedQuery, state: Want
         ("max", "array<bigint>", "value", True),
     ]
     assert state.does == "aggregation"
-    with pytest.raises(InvalidArgumentError, match="no state 'x', but stateStoreSave-0/default"):
+    with pytest.raises(InvalidArgumentError, match="no state 'x'; it has stateStoreSave-0/default"):
         plan.state("x")
 
 
