@@ -53,8 +53,12 @@ class Bound:
         ``groups`` are the key groups of the rows, if they were already extracted.
         """
         key_groups = np.asarray(rows.column(KEY_GROUP)) if groups is None else groups
-        begin = int(np.searchsorted(key_groups, self.key_group, "left"))
-        end = int(np.searchsorted(key_groups, self.key_group, "right"))
+        # A key of another integer type would make NumPy convert the whole array.
+        key_group = key_groups.dtype.type(self.key_group)
+        begin = int(np.searchsorted(key_groups, key_group, "left"))
+        end = int(np.searchsorted(key_groups, key_group, "right"))
+        if begin == end:
+            return begin
         for batch in rows.slice(begin, end - begin).select(self.names).to_batches():
             before = self._rows_before(batch)
             begin += before

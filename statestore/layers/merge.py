@@ -176,7 +176,7 @@ def _all_rows(
         return
     layer_bytes = _layer_bytes(run_bytes, len(reads.layers))
     with _read_ahead(sorted_tables(base, entry.state, run_bytes)) as tables:
-        layers = [_layer_changes(read_layer, layer, layer_bytes, cache) for layer in reads.layers]
+        layers = _layer_streams(read_layer, reads.layers, entry.state, layer_bytes, cache)
         for rows in _merge_base(tables, layers, entry.state):
             yield from rows.to_batches()
 
@@ -230,8 +230,7 @@ def merged_changes(
     that they name.
     """
     read = partial(read_slices, storage, verify=True)
-    layer_bytes = _layer_bytes(table_bytes, len(layers))
-    streams = [_layer_changes(read, layer, layer_bytes) for layer in layers]
+    streams = _layer_streams(read, layers, state, _layer_bytes(table_bytes, len(layers)))
     for rows in _merge_layers(streams, state):
         yield clear_deletes(rows)
 
@@ -243,6 +242,43 @@ def merged_rows(rows: pa.Table, layers: Sequence[pa.Table], state: KeyedState) -
     ``key_group`` as their first column. ``layers`` must have only live changes.
     """
     return _apply_changes(rows, [_Changes(layer) for layer in layers if layer.num_rows], state)
+
+
+_TINY_LAYER_BYTES, _TINY_LAYERS_BYTES = 128 * 2**10, 2**20
+
+
+def _layer_streams(
+    read: Read,
+    layers: Sequence[LayerReads],
+    state: KeyedState,
+    table_bytes: int,
+    cache: LayerCache | None = None,
+) -> list[Iterator[pa.Table]]:
+    """Return sorted streams of the live changes of some layers, oldest first.
+
+    Adjacent tiny layers are merged in memory into one stream, about 1 MiB of files at a time. In a
+    merge, each stream takes part in every piece, and that costs more than its few rows.
+    """
+    streams: list[Iterator[pa.Table]] = []
+    for together in _tiny_together(layers):
+        changes = [_layer_changes(read, layer, table_bytes, cache) for layer in together]
+        streams.append(_merge_layers(changes, state))
+    return streams
+
+
+def _tiny_together(layers: Sequence[LayerReads]) -> Iterator[list[LayerReads]]:
+    together: list[LayerReads] = []
+    total = 0
+    for layer in layers:
+        size = sum(handle.size_bytes for handle in layer.entry.handles)
+        is_tiny = size <= _TINY_LAYER_BYTES
+        if together and not (is_tiny and total + size <= _TINY_LAYERS_BYTES):
+            yield together
+            together, total = [], 0
+        together.append(layer)
+        total += size if is_tiny else _TINY_LAYERS_BYTES
+    if together:
+        yield together
 
 
 def _layer_changes(

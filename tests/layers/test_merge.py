@@ -36,6 +36,13 @@ GROUPS = 8
 EVERYTHING = KeyGroupRange(0, GROUPS - 1)
 
 
+@pytest.fixture(autouse=True, params=["tiny layers together", "each layer apart"])
+def tiny_layers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merge with one stream for all layers of a test, and with one for each of them."""
+    if request.param == "each layer apart":
+        monkeypatch.setattr("statestore.layers.merge._TINY_LAYER_BYTES", 0)
+
+
 def store_of(path: Path, **written: Any) -> tuple[StateStore, dict[str, int]]:
     """Return a store with a base and three layers, and the content of its state."""
     parquet = ParquetOptions(**written)
