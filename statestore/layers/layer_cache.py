@@ -22,7 +22,7 @@ __all__ = ["LayerCache", "Read"]
 
 Read = Callable[[KeyedEntry, Slices], Iterator[pa.RecordBatch]]
 
-SHARED_BYTES = 32 * 2**20
+SHARED_BYTES = 64 * 2**20
 """The maximum number of bytes of decoded layers in one cache."""
 
 _TINY_BYTES, _SMALL_BYTES = 128 * 2**10, 4 * 2**20
