@@ -165,15 +165,19 @@ def _hash_long(every_word: U64Array, starts: Int64Array, lengths: Int64Array) ->
         begin = int(np.searchsorted(word_ends, first, "right")) - 1
         end = int(np.searchsorted(word_ends, stop, "left"))
         ends = np.clip(word_ends[begin : end + 1], first, stop)
-        row = np.repeat(np.arange(begin, end), np.diff(ends))
-        index = np.arange(first, stop) - word_ends[row]
-        words = every_word[starts[row] + 8 * index]
-        left = lengths[row] - 8 * index
-        short = left < 8
-        words[short] &= (np.uint64(1) << (8 * left[short]).astype(np.uint64)) - np.uint64(1)
-        mixed = _mix(words + (index + 1).astype(np.uint64) * _STEP)
-        before = np.concatenate((np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)))
-        sums[begin:end] += before[ends[1:] - first] - before[ends[:-1] - first]
+        counts, number = np.diff(ends), np.arange(first, stop)
+        words = every_word[
+            np.repeat(starts[begin:end] - 8 * word_ends[begin:end], counts) + 8 * number
+        ]
+        # Only the last word of a string can be short.
+        last = np.flatnonzero(
+            (lengths[begin:end] % 8 != 0) & (word_ends[begin + 1 : end + 1] <= stop)
+        )
+        bits = (8 * (lengths[begin:end][last] % 8)).astype(np.uint64)
+        words[ends[1:][last] - 1 - first] &= (np.uint64(1) << bits) - np.uint64(1)
+        before = word_ends[begin:end].astype(np.uint64) * _STEP
+        words += (number + 1).astype(np.uint64) * _STEP - np.repeat(before, counts)
+        sums[begin:end] += np.add.reduceat(_mix(words), ends[:-1] - first) * (counts > 0)
     return _mix(lengths.view(np.uint64) * _STEP + sums)
 
 
