@@ -20,9 +20,9 @@ changes that arrive until an overdue span is folded.
 
 While a compaction of the state is under way, its result will replace most of the backlog, and a
 checkpoint that folded the same changes would make that result useless. So a checkpoint with overdue
-changes only waits for the compaction, at most as long as it has written. It folds changes itself
-above six times ``most_share``, and merges newer layers than those being compacted once sixteen
-times ``merge_layers`` of them wait.
+changes only waits for the compaction, at most as long as its changes took to write. It folds
+changes itself above six times ``most_share``, and merges newer layers than those being compacted
+once sixteen times ``merge_layers`` of them wait.
 """
 
 from __future__ import annotations

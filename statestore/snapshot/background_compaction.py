@@ -30,8 +30,8 @@ Python's lock.
 **Why checkpoints rarely fold changes themselves.** A checkpoint that replaces the files that are
 being compacted makes the result useless. So while a compaction of the state is under way, a
 checkpoint with too large a backlog (``format/compaction_policy.py``) waits for the compaction
-instead, at most as long as it has written. The compaction is faster then, because it has Python's
-lock for itself.
+instead, at most as long as its changes took to write. The compaction is faster then: it no longer
+pauses, and has Python's lock for itself.
 """
 
 from __future__ import annotations
@@ -241,16 +241,24 @@ class BackgroundCompaction:
 
         None if no compaction is under way whose result this state can adopt.
         """
+        task = self._task_under_way(entry)
+        return None if task is None else len(task.source.layers)
+
+    def wait_for(self, entry: KeyedEntry, latest: float) -> None:
+        """Wait until the compaction of a state has ended, or until a monotonic time.
+
+        It no longer pauses for open snapshots, because one of them waits for it.
+        """
+        task = self._task_under_way(entry)
+        if task is not None:
+            task.pacer.is_urgent = True
+            task.ended.wait(max(latest - time.monotonic(), 0))
+
+    def _task_under_way(self, entry: KeyedEntry) -> _Task | None:
         task = self._own_tasks().get(entry.table.path)
         if task is None or task.ended.is_set() or _is_old(task):
             return None
-        fits = rebased(task.source, task.source, entry) is not None
-        return len(task.source.layers) if fits else None
-
-    def wait_for(self, entry: KeyedEntry, latest: float) -> None:
-        """Wait until the compaction of a state has ended, or until a monotonic time."""
-        if self.compacting_layers(entry) is not None:
-            self._tasks[entry.table.path].ended.wait(max(latest - time.monotonic(), 0))
+        return None if rebased(task.source, task.source, entry) is None else task
 
     def adopt(self, entry: KeyedEntry) -> tuple[KeyedEntry, list[str]] | None:
         """Return a state with the result of its compaction, and the names of the new files.

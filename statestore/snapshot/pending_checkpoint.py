@@ -173,7 +173,7 @@ class PendingCheckpoint:
         with self.attempt.measuring.phase("publish"):
             self.attempt.catalog.storage.sync(self._unsynced)
         with self.attempt.measuring.phase("wait"):
-            latest = time.monotonic() + self.attempt.measuring.write_seconds
+            latest = time.monotonic() + self.attempt.measuring.write_seconds(self._changed)
             self._carried = [self._compacted(entry, latest) for entry in self._carried]
 
     def _compacted(self, entry: Entry, latest: float) -> Entry:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -231,11 +232,57 @@ def test_a_checkpoint_with_too_many_changes_waits_for_the_compaction(
     full(store)
     change(store, {"u1": 100})  # the thread begins to fold it
     assert len(change(store, {f"u{number}": 200 for number in range(4)}).layers) == 2
-    monkeypatch.setattr(Measuring, "write_seconds", 120)
+    monkeypatch.setattr(Measuring, "write_seconds", lambda *_: 120)
     threading.Timer(0.2, go_on.set).start()
     entry = change(store, {"u9": 900})
     assert [layer.checkpoint_id for layer in entry.layers] == [3, 4]
     assert content(store) == ROWS | {f"u{number}": 200 for number in range(4)} | {"u9": 900}
+    store.parts.background.wait()
+
+
+@pytest.mark.usefixtures("real_threads")
+def test_a_compaction_that_a_checkpoint_waits_for_pauses_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "WORK_SHARE", 1e-9)
+    monkeypatch.setattr(Measuring, "write_seconds", lambda *_: 15)
+    store = opened(tmp_path, CompactionRule(share=0.01, most_share=0.1))  # overdue: 9 rows of 40
+    full(store)
+    with open_snapshot(store):
+        change(store, {"u1": 100})
+        entry = change(store, {f"u{number}": 200 for number in range(10)})
+        assert [layer.checkpoint_id for layer in entry.layers] == [3]
+    store.parts.background.wait()
+    assert content(store) == ROWS | {f"u{number}": 200 for number in range(10)}
+
+
+@pytest.mark.usefixtures("real_threads")
+def test_a_checkpoint_waits_no_longer_than_its_changes_took_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of a state that is written in full does not count."""
+    go_on, apply_policy = threading.Event(), Compactor.apply_policy
+
+    def slow(self: Compactor, *given: Any) -> KeyedEntry:
+        assert go_on.wait(120)
+        return apply_policy(self, *given)
+
+    def slowly() -> Iterator[pa.RecordBatch]:
+        time.sleep(3)
+        yield from table(ROWS).to_batches()
+
+    monkeypatch.setattr(Compactor, "apply_policy", slow)
+    store = opened(tmp_path, CompactionRule(share=0.01, most_share=0.05))
+    full(store)
+    change(store, {"u1": 100})
+    rows = pa.RecordBatchReader.from_batches(table(ROWS).schema, slowly())
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.write_keyed("u", "t", rows, key="k", max_parallelism=16)
+        checkpoint.write_changes("u", "s", table({f"u{number}": 200 for number in range(4)}))
+    go_on.set()
+    assert checkpoint.manifest.metrics is not None
+    assert checkpoint.manifest.metrics.phases.write_ms >= 3000
+    assert checkpoint.manifest.metrics.phases.wait_ms < 2000
     store.parts.background.wait()
 
 
