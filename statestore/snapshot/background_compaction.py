@@ -263,9 +263,10 @@ class BackgroundCompaction:
     def adopt(self, entry: KeyedEntry) -> tuple[KeyedEntry, list[str]] | None:
         """Return a state with the result of its compaction, and the names of the new files.
 
-        The result stays here until :meth:`committed` or :meth:`in_doubt` is called with it. So if a
-        checkpoint fails, the next one can still adopt it. Returns None if no result matches. A
-        result with a missing file is discarded, and the compaction is repeated after the commit.
+        The result stays here until :meth:`give_away` is called with it. So if a checkpoint fails,
+        the next one can still adopt it. Returns None if no result matches. A result with a missing
+        file is discarded, and the compaction is repeated after the commit. Its other files are left
+        to ``gc``, because another open snapshot may have adopted them.
         """
         tasks = self._own_tasks()
         task = tasks.get(entry.table.path)
@@ -275,8 +276,7 @@ class BackgroundCompaction:
         if adopted is None:
             return None
         if not self._exists(task):
-            del tasks[entry.table.path]
-            self._cancel(task)
+            self.give_away([entry.table.path])
             return None
         return adopted, list(task.compactor.new.names)
 
@@ -296,8 +296,11 @@ class BackgroundCompaction:
             return False
         return True
 
-    def in_doubt(self, adopted: Collection[str]) -> None:
-        """Discard results whose manifest may or may not be visible; leave their files to ``gc``.
+    def give_away(self, adopted: Collection[str]) -> None:
+        """Forget results, and never delete their files.
+
+        It is called before a manifest that names the files is put. If the put fails, the manifest
+        may still be visible, and otherwise ``gc`` deletes the files.
 
         Args:
             adopted: the folders of the states' tables.
@@ -306,14 +309,8 @@ class BackgroundCompaction:
         for place in adopted:
             tasks.pop(place, None)
 
-    def committed(self, manifest: Manifest, adopted: Collection[str]) -> None:
-        """Delete results that no longer match.
-
-        Args:
-            manifest: the checkpoint that was just committed.
-            adopted: the folders of the tables of the states whose results it names.
-        """
-        self.in_doubt(adopted)
+    def committed(self, manifest: Manifest) -> None:
+        """Delete results that do not match the checkpoint that was just committed."""
         tasks = self._own_tasks()
         states = {entry.table.path: entry for entry in manifest.keyed}
         for place, task in list(tasks.items()):
@@ -321,7 +318,7 @@ class BackgroundCompaction:
             fits = entry is not None and rebased(task.source, task.source, entry) is not None
             failed = task.ended.is_set() and task.result is None
             if failed or not fits or _is_old(task):
-                del tasks[place]
+                tasks.pop(place, None)
                 self._cancel(task)
             elif entry is not None and self._policy is not None:
                 task.pacer.is_urgent |= is_urgent(entry, self._policy)
@@ -390,7 +387,8 @@ class BackgroundCompaction:
         """Cancel a task; delete the files of a result here, and leave other files to its thread."""
         with self._lock:
             task.cancelled.set()
-        if task.result is None:
+        # Another snapshot may have adopted an old result when it was not old yet: gc deletes that.
+        if task.result is None or _is_old(task):
             return
         for name in task.compactor.new.names:
             try:

@@ -65,13 +65,13 @@ class Commit:
             self.fail(failure)
             raise
         # Two snapshots of one process share one claim. So the second one must look for the newest
-        # checkpoint after the first one was put.
+        # checkpoint after the first one was put. The compactions that the first one made useless are
+        # deleted before a later one, whose compactions might not match the first one, is put.
         with attempt.fence.one_commit:
-            manifest = self._put(manifest)
-        self.manifest = manifest
+            self.manifest = manifest = self._put(manifest)
+            if attempt.background is not None:
+                attempt.background.committed(manifest)
         self._collected.delete_merged(manifest)
-        if attempt.background is not None:
-            attempt.background.committed(manifest, self._collected.adopted)
         self.metrics = measuring.committed(manifest)
 
     def _put(self, manifest: Manifest) -> Manifest:
@@ -88,13 +88,14 @@ class Commit:
         except BaseException as failure:
             self.fail(failure)
             raise
+        # Before the put: after it, a snapshot in another thread may already build on the manifest.
+        if attempt.background is not None:
+            attempt.background.give_away(self._collected.adopted)
         try:
             with measuring.phase("put"):
                 attempt.catalog.commit(manifest)
                 attempt.fence.check_after_put(manifest.checkpoint_id)
         except BaseException as unknown:
-            if attempt.background is not None:
-                attempt.background.in_doubt(self._collected.adopted)
             measuring.failed(attempt.checkpoint_id, unknown)
             raise
         return manifest
