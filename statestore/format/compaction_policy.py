@@ -109,8 +109,8 @@ def spans_of(entry: KeyedEntry) -> tuple[LayeredSpan, ...]:
     """Return the spans of a state, which cover all key groups in order."""
     if not entry.handles:
         everything = KeyGroupRange.every(entry.state.max_parallelism)
-        return (LayeredSpan(everything, 0, 0, int(changed_rows_before(entry)[-1])),)
-    changed = changed_rows_before(entry).tolist()
+        return (LayeredSpan(everything, 0, 0, changed_rows_before(entry)[-1]),)
+    changed = changed_rows_before(entry)
     return tuple(
         LayeredSpan(
             key_groups,

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-
-import numpy as np
-import numpy.typing as npt
+from itertools import accumulate
+from operator import add
 
 from statestore.errors import InvalidArgumentError
 from statestore.format.handles import assign
@@ -112,21 +111,23 @@ def live_rows(layer: Layer, key_groups: KeyGroupRange) -> int:
     )
 
 
-def changed_rows_before(entry: KeyedEntry) -> npt.NDArray[np.int64]:
+def changed_rows_before(entry: KeyedEntry) -> tuple[int, ...]:
     """Return for each key group, and for the end, the live rows of the layers before it.
 
     So the changes of key groups ``first`` to ``last`` are ``result[last + 1] - result[first]``. The
     rows of a file without an index of its key groups count for its first key group.
     """
-    changed = np.zeros(entry.state.max_parallelism + 1, np.int64)
+    changed = [0] * entry.state.max_parallelism
     for layer in entry.layers:
-        rows = np.zeros(entry.state.max_parallelism, np.int64)
         for handle in layer.entry.handles:
-            groups = slice(handle.key_groups.first, handle.key_groups.last + 1)
-            rows[groups] += np.asarray(handle.group_rows(), np.int64)
-        for span in layer.live:
-            changed[span.first + 1 : span.last + 2] += rows[span.first : span.last + 1]
-    return changed.cumsum()
+            first, rows = handle.key_groups.first, handle.group_rows()
+            for live in layer.live:
+                common = live.intersect(handle.key_groups)
+                if common is not None:
+                    groups = slice(common.first, common.last + 1)
+                    own = rows[common.first - first : common.last + 1 - first]
+                    changed[groups] = map(add, changed[groups], own)
+    return (0, *accumulate(changed))
 
 
 def _subtract(span: KeyGroupRange, gone: KeyGroupRange) -> list[KeyGroupRange]:
