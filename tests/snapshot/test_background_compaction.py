@@ -25,13 +25,11 @@ from statestore import (
 )
 from statestore.errors import NullKeyError, StorageError
 from statestore.format.compaction_policy import CompactionRule
-from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.format.manifest import KeyedEntry
 from statestore.layers.compaction import Compactor
 from statestore.maintenance.gc_mark import files_of
 from statestore.snapshot import background_compaction as background
-from statestore.snapshot.commit import Commit
 from statestore.snapshot.measurement import Measuring
-from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 
 ROWS = {f"u{number}": number for number in range(40)}
 FOLD_SOON = CompactionRule(share=0.01, most_share=9)
@@ -450,84 +448,6 @@ def test_after_a_put_with_an_unknown_result_no_file_is_deleted(
     change(store, {"u3": 300})
     assert content(store) == ROWS | {"u1": 100, "u2": 200, "u3": 300}
     assert store.maintenance.verify(deep=True).is_intact
-
-
-def test_a_checkpoint_right_after_an_adoption_deletes_no_adopted_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another thread may take it before the adopting snapshot returns from its commit."""
-    store = opened(tmp_path)
-    full(store)
-    change(store, {"u1": 100})
-    delete_merged = PendingCheckpoint.delete_merged
-
-    def overtaken(self: PendingCheckpoint, manifest: Manifest) -> None:
-        if manifest.checkpoint_id == 3:
-            thread = threading.Thread(target=change, args=(store, {"u3": 300}))
-            thread.start()
-            thread.join()
-        delete_merged(self, manifest)
-
-    monkeypatch.setattr(PendingCheckpoint, "delete_merged", overtaken)
-    change(store, {"u2": 200})
-    assert store.checkpoints() == (1, 2, 3, 4)
-    assert store.maintenance.verify(deep=True).is_intact
-    assert content(store) == ROWS | {"u1": 100, "u2": 200, "u3": 300}
-
-
-def test_a_snapshot_that_is_slow_after_its_put_deletes_no_newer_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Other threads take two checkpoints meanwhile; the second one adopts a result of the first."""
-    store = opened(tmp_path)
-    full(store)
-    change(store, {"u1": 100})
-    delete_merged, check = PendingCheckpoint.delete_merged, Commit._manifest
-    is_adopted, goes_on = threading.Event(), threading.Event()
-
-    def overtaken(self: PendingCheckpoint, manifest: Manifest) -> None:
-        delete_merged(self, manifest)
-        if manifest.checkpoint_id == 3:
-            change(store, {"u3": 300})
-            adopting.start()
-            assert is_adopted.wait(60)
-
-    def stopped(self: Commit) -> Manifest:
-        manifest = check(self)
-        if manifest.checkpoint_id == 5:
-            is_adopted.set()
-            assert goes_on.wait(60)
-        return manifest
-
-    monkeypatch.setattr(PendingCheckpoint, "delete_merged", overtaken)
-    monkeypatch.setattr(Commit, "_manifest", stopped)
-    adopting = threading.Thread(target=change, args=(store, {"u4": 400}))
-    change(store, {"u2": 200})
-    goes_on.set()
-    adopting.join()
-    assert store.checkpoints() == (1, 2, 3, 4, 5)
-    assert [layer.checkpoint_id for layer in store.manifest().keyed[0].layers] == [5]
-    assert store.maintenance.verify(deep=True).is_intact
-    assert content(store) == ROWS | {"u1": 100, "u2": 200, "u3": 300, "u4": 400}
-
-
-def test_a_snapshot_that_cannot_check_a_result_leaves_its_files_to_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other snapshot may have adopted the result, and may be about to commit it."""
-    store = opened(tmp_path)
-    full(store)
-    entry = change(store, {"u1": 100})
-    other = store.parts.background.adopt(entry)
-    assert other is not None
-
-    def unavailable(*_: Any) -> None:
-        raise StorageError("the service is unavailable")
-
-    monkeypatch.setattr(background, "check_sizes", unavailable)
-    assert store.parts.background.adopt(entry) is None
-    assert set(other[1]) <= stored(tmp_path)
-    assert store.parts.background.compacting_layers(entry) is None
 
 
 class Never:
