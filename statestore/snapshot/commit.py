@@ -65,8 +65,8 @@ class Commit:
             self.fail(failure)
             raise
         # Two snapshots of one process share one claim. So the second one must look for the newest
-        # checkpoint after the first one was put. The compactions that the first one made useless are
-        # deleted before a later one, whose compactions might not match the first one, is put.
+        # checkpoint after the first one was put. Compactions that do not match the first one are
+        # deleted before a later one is put, because they may match that one.
         with attempt.fence.one_commit:
             self.manifest = manifest = self._put(manifest)
             if attempt.background is not None:
