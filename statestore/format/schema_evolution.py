@@ -1,7 +1,8 @@
 """Schema evolution: how a state's columns may change from one checkpoint to the next.
 
-Every checkpoint is full, so stored rows are never converted. These rules prevent a job with new
-columns from losing data by accident.
+Columns can change only when all rows of the state are written, since changes must have the stored
+columns. So stored rows are never converted. These rules prevent a job with new columns from losing
+data by accident.
 
 ==========================  ======================================================================
 change of value columns     result
