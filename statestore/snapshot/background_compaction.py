@@ -208,7 +208,7 @@ class BackgroundCompaction:
 
     def _forget_all(self) -> None:
         self._process = os.getpid()
-        self._lock = threading.Lock()
+        self._lock, self._starting = threading.Lock(), threading.Lock()
         self._tasks: dict[str, _Task] = {}
         self._thread: Thread | None = None
         self._open = _OpenSnapshots()
@@ -324,23 +324,27 @@ class BackgroundCompaction:
                 task.pacer.is_urgent |= is_urgent(entry, self._policy)
 
     def _start(self, manifest: Manifest, policy: CompactionRule, now_ms: int) -> None:
-        """Compact the states that need it in a new thread, unless one is still running."""
-        if self._thread is not None and self._thread.is_alive():
-            return
-        new = []
-        for entry in manifest.keyed:
-            if entry.table.path in self._tasks:
-                continue
-            if is_overdue(entry, policy, is_compacting=True):
-                continue  # the following checkpoints fold changes themselves
-            if needs_compaction(entry, policy):
-                new.append(self._task_of(entry, manifest.checkpoint_id, now_ms, policy))
-        if new:
-            self._tasks |= {task.source.table.path: task for task in new}
-            self._thread = Thread(
-                target=self._run, args=(new, policy), name="statestore-compaction"
-            )
-            self._thread.start()
+        """Compact the states that need it in a new thread, unless one is still running.
+
+        Commits of several threads may call this at the same time, and only one starts a thread.
+        """
+        with self._starting:
+            if self._thread is not None and self._thread.is_alive():
+                return
+            new = []
+            for entry in manifest.keyed:
+                if entry.table.path in self._tasks:
+                    continue
+                if is_overdue(entry, policy, is_compacting=True):
+                    continue  # the following checkpoints fold changes themselves
+                if needs_compaction(entry, policy):
+                    new.append(self._task_of(entry, manifest.checkpoint_id, now_ms, policy))
+            if new:
+                self._tasks |= {task.source.table.path: task for task in new}
+                self._thread = Thread(
+                    target=self._run, args=(new, policy), name="statestore-compaction"
+                )
+                self._thread.start()
 
     def _task_of(
         self, entry: KeyedEntry, checkpoint_id: int, now_ms: int, policy: CompactionRule

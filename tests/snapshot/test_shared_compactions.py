@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,36 @@ def test_a_snapshot_that_cannot_check_a_result_leaves_its_files_to_another(
     assert store.parts.background.adopt(entry) is None
     assert set(other[1]) <= stored(tmp_path)
     assert store.parts.background.compacting_layers(entry) is None
+
+
+@pytest.mark.usefixtures("real_threads")
+def test_commits_at_the_same_time_start_one_compaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one would write files that nothing names."""
+    full(opened(tmp_path))
+    change(opened(tmp_path, None), {"u1": 100})
+    store, both, started = opened(tmp_path), threading.Barrier(2), list[str]()
+
+    class Counted(threading.Thread):
+        def start(self) -> None:
+            started.append(self.name)
+            super().start()
+
+    def needed(*_: Any) -> bool:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.3)
+        return True
+
+    monkeypatch.setattr(background, "needs_compaction", needed)
+    monkeypatch.setattr(background, "Thread", Counted)
+    commits = [
+        threading.Thread(target=store.parts.background.snapshot_ended, args=(store.manifest(), 0))
+        for _ in range(2)
+    ]
+    for commit in commits:
+        commit.start()
+    for commit in commits:
+        commit.join()
+    store.parts.background.wait()
+    assert started == ["statestore-compaction"]
