@@ -174,13 +174,20 @@ def _cost(folder: Path, base: pa.Table, share: float, repeats: int) -> list[Figu
     in_a_row = _stream(store, base, share, STREAM_CHECKPOINTS)
     store.parts.background.wait()
     full, layered = f"restore of a full one, {what}", f"restore after 200, {what}"
-    read = in_turn({full: partial(_read, store, 1), layered: partial(_read, store)}, repeats)
+    calmer = f"restore after {PAUSED_CHECKPOINTS} with pauses, {what}"
+    reads: Runs = {
+        full: partial(_read, store, 1),
+        layered: partial(_read, store),
+        calmer: partial(_read, paused),
+    }
+    read = in_turn(reads, repeats)
     return [
         usual,
         *_compared(f"with pauses, {what}", apart, apart_without),
         *_compared(f"in a row, {what}", in_a_row, without),
         times("B30", full, read),
         times("B30", layered, read, floor=full, goal=MOST_RESTORE_TIME),
+        times("B30", calmer, read, floor=full, goal=MOST_RESTORE_TIME),
     ]
 
 
