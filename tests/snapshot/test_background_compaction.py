@@ -55,6 +55,19 @@ def change(store: StateStore, rows: dict[str, int]) -> KeyedEntry:
     return entry
 
 
+@pytest.fixture
+def go_on(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Let each compaction wait in its thread until the event is set."""
+    event, apply_policy = threading.Event(), Compactor.apply_policy
+
+    def waiting(self: Compactor, *given: Any) -> KeyedEntry:
+        assert event.wait(120)
+        return apply_policy(self, *given)
+
+    monkeypatch.setattr(Compactor, "apply_policy", waiting)
+    return event
+
+
 class NotTakenError(Exception):
     """Raised to end a snapshot without a commit."""
 
@@ -107,16 +120,7 @@ def test_a_state_that_is_only_carried_adopts_the_result_too(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("real_threads")
-def test_a_compaction_can_span_many_checkpoints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    go_on, apply_policy = threading.Event(), Compactor.apply_policy
-
-    def slow(self: Compactor, *given: Any) -> KeyedEntry:
-        assert go_on.wait(120)
-        return apply_policy(self, *given)
-
-    monkeypatch.setattr(Compactor, "apply_policy", slow)
+def test_a_compaction_can_span_many_checkpoints(tmp_path: Path, go_on: threading.Event) -> None:
     store = opened(tmp_path)
     full(store)
     for number in range(6):  # none of them waits
@@ -182,19 +186,12 @@ def test_a_compaction_that_becomes_urgent_pauses_no_longer(
 
 @pytest.mark.usefixtures("real_threads")
 def test_a_checkpoint_folds_no_changes_that_a_compaction_is_folding(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, go_on: threading.Event
 ) -> None:
     """Its result would not match any more, and the work would be lost; but the backlog is bounded.
 
     Without a compaction under way, 8 layers or as many changes as rows would be too many.
     """
-    go_on, apply_policy = threading.Event(), Compactor.apply_policy
-
-    def slow(self: Compactor, *given: Any) -> KeyedEntry:
-        assert go_on.wait(120)
-        return apply_policy(self, *given)
-
-    monkeypatch.setattr(Compactor, "apply_policy", slow)
     store = opened(tmp_path, CompactionRule(merge_layers=2, share=0.01))
     full(store)
     expected = dict(ROWS)
@@ -218,16 +215,9 @@ def test_a_checkpoint_folds_no_changes_that_a_compaction_is_folding(
 
 @pytest.mark.usefixtures("real_threads")
 def test_a_checkpoint_with_too_many_changes_waits_for_the_compaction(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, go_on: threading.Event
 ) -> None:
     """It waits at most as long as it has written, and adopts the result at once."""
-    go_on, apply_policy = threading.Event(), Compactor.apply_policy
-
-    def slow(self: Compactor, *given: Any) -> KeyedEntry:
-        assert go_on.wait(120)
-        return apply_policy(self, *given)
-
-    monkeypatch.setattr(Compactor, "apply_policy", slow)
     store = opened(tmp_path, CompactionRule(share=0.01, most_share=0.05))  # overdue: 5 rows of 40
     full(store)
     change(store, {"u1": 100})  # the thread begins to fold it
@@ -258,20 +248,14 @@ def test_a_compaction_that_a_checkpoint_waits_for_pauses_no_longer(
 
 @pytest.mark.usefixtures("real_threads")
 def test_a_checkpoint_waits_no_longer_than_its_changes_took_to_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, go_on: threading.Event
 ) -> None:
     """The time of a state that is written in full does not count."""
-    go_on, apply_policy = threading.Event(), Compactor.apply_policy
-
-    def slow(self: Compactor, *given: Any) -> KeyedEntry:
-        assert go_on.wait(120)
-        return apply_policy(self, *given)
 
     def slowly() -> Iterator[pa.RecordBatch]:
         time.sleep(3)
         yield from table(ROWS).to_batches()
 
-    monkeypatch.setattr(Compactor, "apply_policy", slow)
     store = opened(tmp_path, CompactionRule(share=0.01, most_share=0.05))
     full(store)
     change(store, {"u1": 100})
