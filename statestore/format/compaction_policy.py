@@ -161,6 +161,8 @@ def _adjacent_spans(
     return set(due) - left
 
 
+# Above so many times most_share and merge_layers, checkpoints reduce the backlog themselves:
+# without a compaction of the state under way, and with one.
 _IDLE_SHARES, _IDLE_MERGES = 2, 4
 _COMPACTING_SHARES, _COMPACTING_MERGES = 6, 16
 
@@ -213,5 +215,5 @@ def overdue_layers(entry: KeyedEntry, rule: CompactionRule, compacting: int | No
 
 
 def is_overdue(entry: KeyedEntry, rule: CompactionRule, *, is_compacting: bool = False) -> bool:
-    """Return whether checkpoints must fold changes of a state themselves, or wait for it."""
+    """Return whether a state has overdue changes, as :func:`overdue_spans` decides."""
     return bool(entry.layers) and bool(overdue_spans(entry, rule, 0, is_compacting=is_compacting))
