@@ -6,6 +6,7 @@ its UTF-16 code units, each a character, because Kryo encodes each of them by it
 
 from __future__ import annotations
 
+import re
 import struct
 
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader, varint
@@ -18,12 +19,14 @@ __all__ = [
     "from_code_units",
     "read_number",
     "read_text",
+    "read_text_bytes",
     "to_code_units",
 ]
 
 MARK, MORE = 0x80, 0x40
 """Bits of the first byte of a text's length; the first one is also in the last byte of ASCII."""
 
+_MARKED = re.compile(rb"[\x80-\xff]")
 _MOST_SHIFTED_BYTES = 8  # the ninth byte of a long has 8 bits instead of 7
 
 
@@ -47,14 +50,28 @@ def encode_number(value: int) -> bytes:
 
 
 def read_text(reader: Reader) -> str | None:
-    """Read ``Output.writeString``: ASCII whose last byte is marked, or a length and UTF-8."""
+    """Read ``Output.writeString``; DamagedFileError for a text that is not UTF-8."""
+    begin = reader.position
+    data = read_text_bytes(reader)
+    try:
+        return None if data is None else data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        raise reader.error("a text of Kryo is not UTF-8", position=begin) from None
+
+
+def read_text_bytes(reader: Reader) -> bytes | None:
+    """Read the UTF-8 of ``Output.writeString``: ASCII whose last byte is marked, or with a length.
+
+    A null is None.
+    """
+    begin = reader.position
     first = reader.u8()
     if first < MARK:
-        text = bytearray([first])
-        while text[-1] < MARK:
-            text.append(reader.u8())
+        last = _MARKED.search(reader.data, reader.position)
+        reader.position = begin
+        text = bytearray(reader.take(last.end() - begin if last else reader.remaining + 1))
         text[-1] &= ~MARK
-        return text.decode("ascii")
+        return bytes(text)
     length = first & (MORE - 1)
     if first & MORE:
         length |= reader.varint() << 6
@@ -64,11 +81,7 @@ def read_text(reader: Reader) -> str | None:
     for _ in range(length - 1):
         byte = reader.u8()
         reader.take(2 if byte >= 0xE0 else 1 if byte >= 0xC0 else 0)
-    data = bytes(reader.data[begin : reader.position])
-    try:
-        return data.decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError:
-        raise reader.error("a text of Kryo is not UTF-8", position=begin) from None
+    return bytes(reader.data[begin : reader.position])
 
 
 def encode_text(text: str | None, longest_ascii: int) -> bytes:

@@ -31,6 +31,7 @@ from statestore.interop.flink_savepoints.types.families.base import (
     replace_parts,
 )
 from statestore.interop.flink_savepoints.types.families.undecoded import read_slices
+from statestore.interop.flink_savepoints.types.kryo_bytes import read_text_bytes
 from statestore.interop.flink_savepoints.types.kryo_conversion import skip_kryo_value
 from statestore.interop.flink_savepoints.types.kryo_objects import KryoClasses
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_fixed_skip
@@ -54,7 +55,7 @@ _UNSPECIFIED = 0  # the class has Kryo's own serializer
 _NULL, _NAMED = 0, 1
 _NEW_NAME, _NEW_OBJECT = 0, 1
 _LONGEST_INT, _LONGEST_LONG = 5, 9
-_LAST, _UTF8, _MORE = 0x80, 0x80, 0x40
+_LAST = 0x80
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +162,10 @@ def _skip_named(reader: Reader) -> None:
     """Skip a value after the number that says that the name of its class follows."""
     if reader.varint() != _NEW_NAME:
         raise reader.error("Kryo refers to the name of a class that it has not written")
-    begin = reader.position
-    _skip_text(reader)
-    name = bytes(reader.data[begin : reader.position - 1]).decode("ascii", "replace")
+    name = (read_text_bytes(reader) or b"").decode("ascii", "replace")
     _expect_new_object(reader)
     if bytes(reader.data[reader.position : reader.position + len(JAVA_STREAM)]) != JAVA_STREAM:
-        raise _unknown_end(reader, f"the class {name}…")
+        raise _unknown_end(reader, f"the class {name}")
     skip_java_object(reader)
 
 
@@ -199,27 +198,7 @@ def _make_varint_skip(longest: int) -> Skip:
 
 def _skip_string(reader: Reader) -> None:
     _expect_new_object(reader)
-    _skip_text(reader)
-
-
-def _skip_text(reader: Reader) -> None:
-    """Skip ``Output.writeString``: ASCII whose last byte is marked, or a length and UTF-8."""
-    first = reader.u8()
-    if first < _UTF8:
-        while reader.u8() < _LAST:
-            pass
-        return
-    length = first & (_MORE - 1)
-    shift = 6
-    more = bool(first & _MORE)
-    while more:
-        byte = reader.u8()
-        length |= (byte & (_LAST - 1)) << shift
-        shift += 7
-        more = byte >= _LAST
-    for _ in range(length - 1):  # the length is counted from 1, as 0 is a null
-        byte = reader.u8()
-        reader.take(2 if byte >= 0xE0 else 1 if byte >= 0xC0 else 0)
+    read_text_bytes(reader)
 
 
 _SIMPLE: Mapping[int, Skip] = {
