@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import log2
+from math import ceil, log2
 
 import numpy as np
 
@@ -129,13 +129,17 @@ def _find_recipe(
 
 def _has_proof(operator: FlinkOperator) -> bool:
     """Return whether a wrong recipe would hardly hold for as many keys as the operator has."""
-    bits_of_key = log2(operator.metadata.max_parallelism)
-    known: set[str] = set()
+    if operator.metadata.max_parallelism == 1:
+        return False
+    needed = ceil(_PROOF_BITS / log2(operator.metadata.max_parallelism))
+    known: set[bytes] = set()
     for state, _, keys in _iterate_keys(operator):
-        for row in range(len(keys)):
-            known.add(_show_key(state, keys, row))
-            if len(known) * bits_of_key >= _PROOF_BITS:
-                return True
+        starts = keys.position
+        plain_type(state.key).read(keys)
+        distinct = replace(keys.spans, starts=starts, ends=keys.position).arrow().unique()
+        known.update(distinct[:needed].to_pylist())
+        if len(known) >= needed:
+            return True
     return False
 
 
