@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -62,6 +63,17 @@ class SubtaskLists:
         """The number and digest of all elements; for a broadcast state, of one copy."""
         lists = self.lists[:1] if self.plan.mode == "broadcast" else self.lists
         return element_set(pa.concat_tables(lists))
+
+    def encode(self, subtask: int) -> list[bytes]:
+        """Return the bytes of each element that a subtask gets."""
+        if self.plan.mode == "broadcast":
+            return self._broadcast_copy
+        return _encode_elements(self.plan, self.lists[subtask])
+
+    @cached_property
+    def _broadcast_copy(self) -> list[bytes]:
+        """The bytes of a broadcast map, which are the same for all subtasks."""
+        return _encode_elements(self.plan, self.lists[0])
 
 
 def element_set(rows: pa.Table) -> RowSet:
@@ -135,10 +147,10 @@ def _redistribute(
     parallelism, old = plan.share.parallelism, state.per_old_subtask()
     if state_plan.name == SOURCE_READER_STATE and offsets is not None:
         old = _apply_offsets(old, state_plan, offsets)
-    lists: list[Elements] = [[] for _ in range(parallelism)]
     stored = RedistributionMode(state_plan.state.mode)  # the splits of a source may be a union
+    lists: list[Elements] = [[] for _ in range(parallelism)]
     if stored is RedistributionMode.BROADCAST:
-        lists = [old[0] if old else []] * parallelism
+        lists = old[:1] or [[]]
     elif stored is RedistributionMode.UNION:
         for number, elements in enumerate(old):
             lists[number % parallelism] += elements
@@ -147,10 +159,10 @@ def _redistribute(
             for run in redistribution.runs(number)[state_plan.state.name]:
                 elements += old[run.subtask][run.first : run.stop]
     schema = arrow_schema(state_plan.state.schema)
-    tables = (pa.Table.from_pylist(elements, schema) for elements in lists)
+    tables = tuple(pa.Table.from_pylist(elements, schema) for elements in lists)
     if state_plan.is_migrated:
-        return tuple(migrate_elements(table, state_plan) for table in tables)
-    return tuple(tables)
+        tables = tuple(migrate_elements(table, state_plan) for table in tables)
+    return tables * parallelism if stored is RedistributionMode.BROADCAST else tables
 
 
 def write_subtask(
@@ -169,10 +181,7 @@ def write_subtask(
     Raises:
         UnsupportedTypeError: for an element that Flink cannot represent.
     """
-    contents = [
-        (state.plan, _encode_elements(state.plan, state.lists[subtask])) for state in states
-    ]
-    contents = [(plan, elements) for plan, elements in contents if elements]
+    contents = [(state.plan, elements) for state in states if (elements := state.encode(subtask))]
     if not contents:
         return None
     head = [i32(_VERSION)]
@@ -208,7 +217,8 @@ def _encode_elements(plan: OperatorStatePlan, rows: pa.Table) -> list[bytes]:
             f"the elements of {plan.state} cannot be written as {plan.type_name}: {error}"
         ) from error
     if len({*keys}) < len(keys):
-        twice = next(place for place, key in enumerate(keys) if key in keys[:place])
+        first_places = {key: place for place, key in reversed([*enumerate(keys)])}
+        twice = next(place for place, key in enumerate(keys) if first_places[key] < place)
         example = rows.select(plan.key.names).slice(twice, 1).to_pylist()[0]
         raise UnsupportedTypeError(
             f"{plan.state} has several entries with the key {example}, but the broadcast state of "

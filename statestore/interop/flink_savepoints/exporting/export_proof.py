@@ -255,8 +255,13 @@ def verify_operator(written: FlinkOperator, expected: Sequence[SubtaskLists]) ->
         for subtask_elements in written.operator_state()
     }
     for state in expected:
+        proven = b""
         for subtask, rows in enumerate(state.lists):
             elements = written_elements.get((state.plan.name, subtask))
+            if elements is not None and state.plan.mode == "broadcast":
+                if proven and proven == elements.raw.data.tobytes():
+                    continue
+                proven = elements.raw.data.tobytes()
             written_rows = rows.slice(0, 0) if elements is None else read_back(elements, state.plan)
             if element_set(written_rows) != element_set(rows):
                 raise CorruptionError(

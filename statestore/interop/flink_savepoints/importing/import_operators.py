@@ -71,7 +71,9 @@ def operator_states(
         DamagedFileError or MissingFileError: if a file is damaged or missing.
     """
     names = list(taken)
-    elements = sorted(operator.operator_state(dropped), key=lambda element: element.info.name)
+    elements = sorted(
+        _skip_copies(operator.operator_state(dropped)), key=lambda element: element.info.name
+    )
     for _, group in groupby(elements, key=lambda element: element.info.name):
         parts = list(group)
         info = parts[0].info
@@ -130,6 +132,16 @@ def element_columns(
     return named_columns
 
 
+def _skip_copies(elements: Iterable[SubtaskElements]) -> Iterator[SubtaskElements]:
+    """Yield elements; of a broadcast state, only those of the first subtask that has them."""
+    copied: set[str] = set()
+    for element in elements:
+        if element.info.name not in copied:
+            yield element
+        if element.info.mode == "broadcast":
+            copied.add(element.info.name)
+
+
 def _build_typed_table(
     parts: list[SubtaskElements], kryo: int | None
 ) -> tuple[OperatorStateInfo, dict[str, PartColumns], pa.Table]:
@@ -154,7 +166,7 @@ def _read_elements(parts: list[SubtaskElements]) -> tuple[dict[str, PartColumns]
     info = parts[0].info
     columns = element_columns(info.value, info.key)
     tables = []
-    for part in parts[:1] if info.mode == "broadcast" else parts:
+    for part in parts:
         values = part.values()
         if info.key is None:
             arrays = columns["value"].columns(values)
@@ -167,8 +179,7 @@ def _read_elements(parts: list[SubtaskElements]) -> tuple[dict[str, PartColumns]
 
 def _build_bytes_table(parts: list[SubtaskElements]) -> tuple[dict[str, PartColumns], pa.Table]:
     columns = element_columns(None, None)
-    selected = parts[:1] if parts[0].info.mode == "broadcast" else parts
-    tables = [_build_table(columns, [part.raw.arrow()], part, len(part.raw)) for part in selected]
+    tables = [_build_table(columns, [part.raw.arrow()], part, len(part.raw)) for part in parts]
     return columns, pa.concat_tables(tables)
 
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
 import pyarrow as pa
 
 from statestore.errors import UnsupportedTypeError
@@ -29,7 +28,7 @@ from statestore.interop.flink_savepoints.read.savepoint_files import ByteSource
 from statestore.interop.flink_savepoints.read.snappy import SNAPPY_HEAD, chunks
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import Spans
-from statestore.interop.flink_savepoints.types.decode import decode_values
+from statestore.interop.flink_savepoints.types.decode import decode_values, read_elements
 from statestore.interop.flink_savepoints.types.flink_types import FlinkType, TupleType
 
 __all__ = [
@@ -90,21 +89,10 @@ class SubtaskElements:
         if self.info.key is None:
             return decode_values(self.info.value, self.raw)
         entry = TupleType("", (self.info.key, self.info.value))
-        whole = Cursor(self.raw, self.raw.starts, self.raw.ends)
-        counts = whole.counts(2)
-        columns = []
-        for row in range(len(counts)):
-            start = whole.position[row : row + 1]
-            cursor = Cursor(self.raw, start, whole.end[row : row + 1])
-            for _ in range(int(counts[row])):
-                columns.append(entry.read(cursor))  # noqa: PERF401 - the cursor moves
-            cursor.refuse(
-                cursor.position != cursor.end, "unexpected bytes follow a broadcast state"
-            )
-        if not columns:
-            none = np.empty(0, np.int64)
-            return entry.read(Cursor(self.raw, none, none))
-        return pa.concat_arrays(columns)
+        cursor = Cursor(self.raw, self.raw.starts, self.raw.ends)
+        entries, cursor.position = read_elements(entry, cursor, cursor.counts(2))
+        cursor.refuse(cursor.position != cursor.end, "unexpected bytes follow a broadcast state")
+        return entries
 
 
 @dataclass(frozen=True, slots=True)
