@@ -13,9 +13,9 @@ from dataclasses import replace
 from itertools import accumulate
 from operator import add
 
-from statestore.errors import InvalidArgumentError
 from statestore.format.handles import assign
 from statestore.format.manifest import KeyedEntry, Layer
+from statestore.format.names import MARK, refuse_reserved
 from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState, Layout, StateKind
 from statestore.keys.groups import KeyGroupRange
@@ -31,12 +31,6 @@ __all__ = [
     "widened_spans",
 ]
 
-MARK = "__deleted__"
-"""The column of changes that tells upserts from delete markers.
-
-It is 0 for an upsert. For a delete marker it is the number of leading identity columns by which
-the deleted rows are selected."""
-
 
 def are_changes(state: KeyedState) -> bool:
     """Return whether the rows of a state are changes, each marked as an upsert or a delete."""
@@ -51,11 +45,7 @@ def change_state(state: KeyedState) -> KeyedState:
     its own, because an expired row may still replace an older one. InvalidArgumentError if a column
     has the marker's name.
     """
-    if MARK in (name.lower() for name in state.schema.names):
-        raise InvalidArgumentError(
-            f"{state} has a column {MARK!r}, a name that is reserved for the store; rename it "
-            "to take incremental checkpoints"
-        )
+    refuse_reserved(state.schema.names, str(state))
     identity = [Field(name, state.schema.type_of(name)) for name in state.identity]
     values = [Field(name, state.schema.type_of(name)) for name in state.values]
     return replace(

@@ -25,6 +25,7 @@ the mapping is reversible, and the path needs no escaping in a URL, in a shell o
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from unicodedata import normalize
 
 from statestore.errors import InvalidArgumentError
@@ -34,10 +35,16 @@ __all__ = [
     "FILES",
     "GREATEST_GIVEN_ID",
     "GREATEST_ID",
+    "KEY_GROUP",
+    "MARK",
     "OPERATORS",
     "PINS",
+    "POSITION",
+    "RESERVED_COLUMNS",
+    "RESERVED_ELEMENT_COLUMNS",
     "SAVEPOINTS",
     "STORE_FILE",
+    "SUBTASK",
     "WRITERS",
     "changes_table",
     "checkpoint_id_of",
@@ -63,6 +70,7 @@ __all__ = [
     "partition_file",
     "pin_path",
     "ranged_file",
+    "refuse_reserved",
     "savepoint_path",
     "table_of",
     "tombstone_path",
@@ -78,6 +86,16 @@ SAVEPOINTS = "savepoints"
 PINS = "pins"
 OPERATORS = "operators"
 KEY_GROUP = "key_group"
+MARK = "__deleted__"
+"""The column of changes that tells upserts from delete markers.
+
+It is 0 for an upsert. For a delete marker it is the number of leading identity columns by which
+the deleted rows are selected."""
+SUBTASK, POSITION = "subtask", "position"
+RESERVED_COLUMNS = (KEY_GROUP, MARK)
+"""The names of columns that the store adds to the rows of keyed states."""
+RESERVED_ELEMENT_COLUMNS = (SUBTASK, POSITION)
+"""The names of columns that the store adds to the elements of operator states."""
 
 # This leaves room for the `key_group=` folder and file name if a file system allows 255 bytes.
 _LONGEST_NAME = 200
@@ -104,6 +122,21 @@ GREATEST_ID = 10**10 - 1
 # Greater ids are assigned only by the store, one after another. So after any id that a job
 # requests, a billion more checkpoints can follow.
 GREATEST_GIVEN_ID = 9 * 10**9 - 1
+
+
+def refuse_reserved(
+    names: Iterable[str], subject: str, reserved: Sequence[str] = RESERVED_COLUMNS
+) -> None:
+    """Raise InvalidArgumentError for a column whose name is reserved for the store.
+
+    Names that differ only in case are the same name, because Spark and DuckDB ignore case.
+    """
+    for name in names:
+        if name.lower() in reserved:
+            raise InvalidArgumentError(
+                f"{subject}: the column name {name!r} is reserved for the store "
+                f"({', '.join(reserved)}); remove the column, or give it another name"
+            )
 
 
 def escape(name: str) -> str:

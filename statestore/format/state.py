@@ -24,7 +24,13 @@ from typing import Annotated
 from msgspec import Meta
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError, unknown_choice
-from statestore.format.names import KEY_GROUP
+from statestore.format.names import (
+    KEY_GROUP,
+    POSITION,
+    RESERVED_ELEMENT_COLUMNS,
+    SUBTASK,
+    refuse_reserved,
+)
 from statestore.format.schema import Schema, is_ordered, type_text
 from statestore.format.ttl import TIME_TYPES, TimeToLive
 from statestore.jobgraph.redistribution import RedistributionMode
@@ -41,12 +47,6 @@ __all__ = [
     "StateKind",
     "TimeDomain",
 ]
-
-
-SUBTASK = "subtask"
-
-
-POSITION = "position"
 
 
 _INTEGERS = ("byte", "short", "integer", "long")
@@ -127,13 +127,8 @@ class KeyedState:
 
     def __post_init__(self) -> None:
         """Check that roles name existing columns, once each, and that the kind's rules hold."""
-        for column in self.schema.names:
-            if column.lower() == KEY_GROUP:
-                raise InvalidArgumentError(
-                    f"{self}: the column name {column!r} conflicts with the store's own "
-                    f"{KEY_GROUP!r}, which has the key group of each row and is part of every "
-                    "restore: remove the column"
-                )
+        # Stored changes have the mark, and older releases accepted its name in other states.
+        refuse_reserved(self.schema.names, str(self), (KEY_GROUP,))
         roles = (*self.key, *self.namespace, *self.entry)
         for column in roles:
             self.schema.type_of(column)
@@ -230,12 +225,7 @@ class OperatorState:
 
     def __post_init__(self) -> None:
         """Refuse element columns with the names of the two columns that the table adds."""
-        for column in self.schema.names:
-            if column.lower() in (SUBTASK, POSITION):
-                raise InvalidArgumentError(
-                    f"{self}: the element column {column!r} conflicts with a column of the "
-                    f"store ({SUBTASK}, {POSITION}); rename it"
-                )
+        refuse_reserved(self.schema.names, str(self), RESERVED_ELEMENT_COLUMNS)
 
     def __str__(self) -> str:
         """Return the state's name in messages."""

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from statestore.errors import DamagedFileError, InvalidArgumentError
 from statestore.format.handles import OperatorStateHandle
 from statestore.format.manifest import OperatorEntry
-from statestore.format.names import operator_file
+from statestore.format.names import RESERVED_ELEMENT_COLUMNS, operator_file, refuse_reserved
 from statestore.format.schema import Schema
 from statestore.format.state import POSITION, SUBTASK, OperatorState
 from statestore.jobgraph.redistribution import RedistributionMode, redistribute_counts
@@ -283,14 +283,11 @@ def stored_schema(schema: Schema) -> pa.Schema:
 
 
 def _with_place(rows: pa.Table, subtasks: npt.ArrayLike, positions: npt.ArrayLike) -> pa.Table:
+    refuse_reserved(rows.schema.names, "the elements", RESERVED_ELEMENT_COLUMNS)
     for name, type_, values in (
         (POSITION, pa.int64(), positions),
         (SUBTASK, pa.int32(), subtasks),
     ):
-        if name in rows.schema.names:
-            raise InvalidArgumentError(
-                f"an element has a column {name!r}, which is reserved for the store; rename it"
-            )
         rows = rows.add_column(0, name, pa.array(np.asarray(values, dtype=np.int64)).cast(type_))
     return rows
 

@@ -21,6 +21,7 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.format.manifest import KeyedEntry
+from statestore.format.names import refuse_reserved
 from statestore.format.schema import Schema, names_with_nul, refuse_too_deep, same_columns
 from statestore.format.schema_evolution import changed_columns
 from statestore.format.state import (
@@ -187,6 +188,9 @@ def keyed_state(
             f"unknown hash scheme {scheme!r}; the hash schemes are {', '.join(HASH_SCHEMES)}"
         )
     first = (*request.key, *request.namespace, *request.entry)
+    known = old.schema.names if old else ()  # older releases accepted a reserved name
+    new = [name for name in (*first, *schema.names) if name not in known]
+    refuse_reserved(new, str(request))
     for name in first:
         if name not in schema.names:
             raise InvalidArgumentError(

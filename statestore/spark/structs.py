@@ -11,6 +11,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from statestore.format.names import RESERVED_COLUMNS
 from statestore.spark.hashing import column_of
 
 __all__ = [
@@ -38,7 +39,7 @@ __all__ = [
 KEY_BYTES, VALUE_BYTES, SHUFFLE_HASH = "key_bytes", "value_bytes", "shuffle_hash"
 NO_KEY = "no_key"
 # Names, in any case, that no field's column can have, because columns with them are added.
-TAKEN = ("key_group", KEY_BYTES, VALUE_BYTES, SHUFFLE_HASH, NO_KEY)
+TAKEN = (*RESERVED_COLUMNS, KEY_BYTES, VALUE_BYTES, SHUFFLE_HASH, NO_KEY)
 
 _LEAVES = (
     *(T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.FloatType, T.DoubleType),

@@ -96,8 +96,14 @@ def test_timers_have_a_time_domain_and_nothing_else_has() -> None:
         ({"namespace": ("user",)}, "'user' has two roles"),
         ({"kind": StateKind.MAP, "entry": ("user",)}, "'user' has two roles"),
         ({"key_types": ()}, "1 key columns but 0 key types"),
-        ({"schema": schema({"user": "string", "key_group": "long"})}, "'key_group' conflicts with"),
-        ({"schema": schema({"user": "string", "Key_Group": "long"})}, "'Key_Group' conflicts with"),
+        (
+            {"schema": schema({"user": "string", "key_group": "long"})},
+            "'key_group' is reserved for",
+        ),
+        (
+            {"schema": schema({"user": "string", "Key_Group": "long"})},
+            "'Key_Group' is reserved for",
+        ),
     ],
 )
 def test_an_invalid_role_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -143,9 +149,7 @@ def test_lists_can_identify_rows() -> None:
 @pytest.mark.parametrize("column", ["subtask", "position", "Position"])
 def test_elements_have_no_reserved_columns(column: str) -> None:
     """Spark could not distinguish them."""
-    with pytest.raises(
-        InvalidArgumentError, match=f"'{column}' conflicts with a column of the sto"
-    ):
+    with pytest.raises(InvalidArgumentError, match=f"'{column}' is reserved for the store"):
         operator("partition", column)
 
 

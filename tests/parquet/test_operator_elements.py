@@ -105,8 +105,8 @@ Pair = namedtuple("Pair", "a b")
         ([[{1: 2}]], "a column name of the rows is not a string"),
         ([[{"a": 1}, {"a": "x"}]], "values of 'a' do not have one type"),
         ([[{"a": 2**64}]], "element 0 of subtask 0 of the rows has 18446744073709551616 in .*'a'"),
-        ([[{"subtask": 1}]], "'subtask', which is reserved for the store"),
-        ([[{"position": 1}]], "'position', which is reserved for the store"),
+        ([[{"subtask": 1}]], "'subtask' is reserved for the store"),
+        ([[{"position": 1}]], "'position' is reserved for the store"),
     ],
 )
 def test_an_invalid_element_is_refused(lists: Any, message: str) -> None:

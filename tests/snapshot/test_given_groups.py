@@ -162,3 +162,25 @@ def test_no_message_suggests_renaming_the_column(name: str) -> None:
             hash_scheme="java",
         )
     assert "rename" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["__deleted__", "__DELETED__", "Key_Group"])
+def test_a_reserved_name_is_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
+    """Otherwise a job would fail at its first changes, after its state was written."""
+    store = opened(tmp_path)
+    rows = pa.table({"k": [1], name: [1]})
+    with (
+        pytest.raises(InvalidArgumentError, match=f"'{name}' is reserved for the store"),
+        store.snapshot(parallelism=1) as checkpoint,
+    ):
+        checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=4)
+    assert store.checkpoints() == ()
+
+
+def test_a_key_has_no_reserved_name(tmp_path: Path) -> None:
+    rows = pa.table({"k": [1], "key_group": [1]})
+    with (
+        pytest.raises(InvalidArgumentError, match="'key_group' is reserved for the store"),
+        opened(tmp_path).snapshot(parallelism=1) as checkpoint,
+    ):
+        checkpoint.write_keyed("u", "s", rows, key="key_group", max_parallelism=4)

@@ -25,6 +25,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from statestore.format.names import RESERVED_COLUMNS
 from statestore.interop.spark_checkpoints.columns import (
     KEY_BYTES,
     NO_KEY,
@@ -51,7 +52,7 @@ __all__ = ["FAMILY", "GROUPING_KEY", "OWNER", "POSITION", "FamilyColumns"]
 
 FAMILY, GROUPING_KEY, POSITION = "column_family_name", "partition_key", "position"
 OWNER = "owner"
-_TAKEN = ("key_group", KEY_BYTES, VALUE_BYTES, SHUFFLE_HASH, NO_KEY, FAMILY, POSITION)
+_TAKEN = (*RESERVED_COLUMNS, KEY_BYTES, VALUE_BYTES, SHUFFLE_HASH, NO_KEY, FAMILY, POSITION)
 _READ_ONLY = (
     "its column families depend on each other, so they are read-only; the variables of a "
     "transformWithState have states of their own, which can be changed"

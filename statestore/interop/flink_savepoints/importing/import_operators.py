@@ -18,6 +18,7 @@ import pyarrow as pa
 from statestore.errors import DamagedFileError, UnsupportedTypeError
 from statestore.format.digest import combine
 from statestore.format.manifest import OperatorEntry
+from statestore.format.names import RESERVED_ELEMENT_COLUMNS
 from statestore.interop.flink_savepoints.importing.import_record import ImportedState
 from statestore.interop.flink_savepoints.importing.value_probes import describe_kryo_parts
 from statestore.interop.flink_savepoints.metadata.handles import (
@@ -38,7 +39,6 @@ from statestore.snapshot.writer import CheckpointWriter
 
 __all__ = ["element_columns", "operator_states"]
 
-_RESERVED = ("subtask", "position")
 _OFFSETS = "offsets"
 
 
@@ -113,7 +113,7 @@ def element_columns(
     """
     parts = {} if key is None else {"map_key": part_columns(key)}
     parts["value"] = part_columns(value, flat=key is None)
-    taken = list(_RESERVED)
+    taken = list(RESERVED_ELEMENT_COLUMNS)
     named_columns = {}
     for part, columns in parts.items():
         if not columns.fields:

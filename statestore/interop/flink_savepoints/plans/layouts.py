@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
+from statestore.format.names import RESERVED_COLUMNS
 from statestore.format.schema import type_text
 from statestore.format.state import StateKind
 from statestore.interop.flink_savepoints.metadata.logical_types import (
@@ -46,7 +47,7 @@ LAST_ACCESS, POSITION, NO_KEY = "last_access", "position", "no_key"
 ``NO_KEY`` is never in a table: it stands for the key of an operator that has none.
 """
 
-_RESERVED = ("key_group", "__deleted__", LAST_ACCESS, POSITION, NO_KEY)
+_RESERVED = (*RESERVED_COLUMNS, LAST_ACCESS, POSITION, NO_KEY)
 _NOT_NULL = " NOT NULL"
 _NO_TEXT_FORM = ("BINARY", "VARBINARY", "TIME_WITHOUT_TIME_ZONE")
 _STORED = {

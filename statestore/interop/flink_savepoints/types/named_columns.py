@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.format.names import RESERVED_COLUMNS
 from statestore.format.state import StateKind
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo
 from statestore.interop.flink_savepoints.read.savepoint import SavepointRows, StateEntries
@@ -62,7 +63,7 @@ _KEY_BYTES, _VALUE_BYTES, _NO_KEY = "key_bytes", "value_bytes", "no_key"
 _HASH_OF_NO_KEY = pa.scalar(-1404071217, pa.int32())
 """The only INT that Flink SQL hashes like a row without columns, so it is in its key group."""
 
-_RESERVED = ("key_group", "__deleted__", FLINK_KEY_GROUP)
+_RESERVED = (*RESERVED_COLUMNS, FLINK_KEY_GROUP)
 _ROW_KIND = "row_kind"
 _WINDOW = ("window_start", "window_end")
 _VOID = Scalar("VoidNamespace")
