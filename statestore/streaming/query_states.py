@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql.types import DataType, StructType
 
 from statestore.durations import Duration, milliseconds_of
+from statestore.errors import InvalidArgumentError
 from statestore.format.schema import schema_from_json
 from statestore.format.state import KeyedState, Layout
 from statestore.format.ttl import TimeToLive
@@ -24,7 +25,13 @@ from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
 from statestore.rows.column_types import arrow_schema
 from statestore.snapshot.write_options import DEFAULTS, Columns, KeyedOptions
 
-__all__ = ["QueryState", "convert_stored_rows", "options_of", "states_to_evolve"]
+__all__ = [
+    "QueryState",
+    "convert_stored_rows",
+    "options_of",
+    "refuse_other_form",
+    "states_to_evolve",
+]
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,20 @@ def states_to_evolve(
     return [
         name for name, state in states.items() if name in stored and _differs(stored[name], state)
     ]
+
+
+def refuse_other_form(stored: KeyedState, state: QueryState) -> None:
+    """Refuse a converted state that still differs from the query's, so that it is not committed.
+
+    The query would otherwise convert it again and again. Raises InvalidArgumentError.
+    """
+    if _differs(stored, state):
+        wanted = ", ".join(f"{field.name} {field.type}" for field in _wanted(state))
+        raise InvalidArgumentError(
+            f"{stored} cannot be converted to the columns ({wanted}) and the TTL of the query: "
+            f"after a conversion it has the columns ({stored.schema}). Declare these columns, and "
+            "do not drop a column that the query declares"
+        )
 
 
 def _differs(stored: KeyedState, state: QueryState) -> bool:

@@ -26,6 +26,7 @@ from statestore.durations import milliseconds_of
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, NullKeyError
 from statestore.format.left_out import LeftOutState, refuse_left_out
 from statestore.format.manifest import Manifest
+from statestore.format.names import refuse_reserved
 from statestore.restarts import brief
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.write_options import Changes
@@ -51,6 +52,7 @@ from statestore.streaming.query_states import (
     QueryState,
     convert_stored_rows,
     options_of,
+    refuse_other_form,
     states_to_evolve,
 )
 from statestore.streaming.strategy import FunctionUpdate, Update, UpdateStrategy
@@ -210,8 +212,8 @@ class StatefulQuery:
             Spark's handle of the query.
 
         Raises:
-            InvalidArgumentError: for both triggers, an invalid interval, or a checkpoint location
-                with a truncated ``metadata``.
+            InvalidArgumentError: for both triggers, an invalid interval, a column with a name that
+                is reserved for the store, or a checkpoint location with a truncated ``metadata``.
         """
         if available_now and processing_time is not None:
             raise InvalidArgumentError(
@@ -222,6 +224,7 @@ class StatefulQuery:
         location = open_storage(checkpoint_location, storage_options)
         refuse_truncated_id(location)
         configure_storage_access(events.sparkSession, location)
+        self._states(events)
         ticks = self._strategy.has_timers
         if ticks:
             events = with_ticks(events)
@@ -307,7 +310,7 @@ class StatefulQuery:
             # A cached DataFrame has a known size: few rows then need no Python worker.
             events = keep(events)
             compute(events)
-        states = self._strategy.states(events.schema)
+        states = self._states(events)
         self._refuse_left_out(restored, states)
         keys = self._keys(events, rows, batch, restored, states, done)
         others = [] if restored is None else states_to_evolve(restored, self.operator, states)
@@ -369,11 +372,20 @@ class StatefulQuery:
                         options_of(stored.entry.state, state),
                     )
                 arguments = state.arguments(self._key, options)
-                checkpoint.write_keyed(self.operator, name, rows, **arguments)
+                entry = checkpoint.write_keyed(self.operator, name, rows, **arguments)
+                refuse_other_form(entry.state, state)
             # Rows in another form do not restore rows that were missing before.
             checkpoint.record_left_out(restored.manifest.left_out)
             self._put(step.done, checkpoint)
             checkpoint.carry_rest()
+        self._after(checkpoint.manifest)
+
+    def _states(self, events: DataFrame) -> dict[str, QueryState]:
+        """Return the query's states. Raises InvalidArgumentError for a reserved column name."""
+        states = self._strategy.states(events.schema)
+        for name, state in states.items():
+            refuse_reserved(state.struct.names, f"state {name!r} of operator {self.operator!r}")
+        return states
 
     def _put(self, done: Progress, checkpoint: CheckpointWriter) -> None:
         """Write the progress; for a processor with timers, record that they are indexed."""

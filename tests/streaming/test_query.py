@@ -19,10 +19,15 @@ from statestore.errors import (
     InvalidArgumentError,
     LeftOutStateError,
     NullKeyError,
+    StateStoreError,
 )
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Manifest
+from statestore.format.schema import Field, Schema
+from statestore.format.state import KeyedState, StateKind
+from statestore.format.ttl import TimeToLive
 from statestore.parquet.writer import ParquetOptions
+from statestore.snapshot.write_options import KeyedOptions
 from statestore.spark import state_lookup as read
 from statestore.streaming import (
     Changes,
@@ -31,6 +36,7 @@ from statestore.streaming import (
     StatefulQuery,
     Updated,
 )
+from statestore.streaming.query_states import QueryState, refuse_other_form
 from statestore.streaming.stateful_query import SmallBatchProbe
 from tests.streaming.world import EVENTS, World, of_one, totals
 
@@ -464,6 +470,66 @@ def test_a_schema_change_does_not_hide_lost_rows(
             "totals/per-user:0-1 (damaged)"
         )
     ]
+
+
+@pytest.mark.parametrize("name", ["key_group", "Key_Group", "__deleted__"])
+def test_a_reserved_column_is_refused_before_the_start(world: World, name: str) -> None:
+    """A stored state would be converted without end, because the store never keeps the column."""
+    world.query().process(world.frame("a"), MicroBatch("q", 0))
+    world.add()
+    query = world.query(f"user string, n long, total long, `{name}` long")
+    with pytest.raises(InvalidArgumentError, match=f"'per-user'.*'{name}' is reserved"):
+        world.run(query)
+    with pytest.raises(InvalidArgumentError, match=f"'{name}' is reserved"):
+        query.process(world.frame("a"), MicroBatch("q", 1))
+    assert world.store.checkpoints() == (1,)
+
+
+def test_a_conversion_that_does_not_converge_is_refused(world: World) -> None:
+    """The state still differs from the query's after its conversion, so nothing is committed."""
+    world.query().process(world.frame("a"), MicroBatch("q", 0))
+    query = world.query(options={"max_parallelism": 8, "dropped": "total"})
+    with pytest.raises(StateStoreError, match="total"):
+        query.process(world.frame("a"), MicroBatch("q", 1))
+    assert world.store.checkpoints() == (1,)
+
+
+def test_a_converted_state_that_still_differs_is_refused() -> None:
+    stored = KeyedState(
+        uid="u",
+        name="s",
+        kind=StateKind.VALUE,
+        schema=Schema((Field("user", "string"), Field("n", "long"))),
+        key=("user",),
+        key_types=("String",),
+        max_parallelism=8,
+        hash_scheme="java",
+    )
+    refuse_other_form(stored, QueryState("user string, n long"))
+    for state in (
+        QueryState("user string, n int"),
+        QueryState("user string, n long, m long"),
+        QueryState("user string, n long", ttl=TimeToLive("1d", "n")),
+        QueryState("user string, n long", options=KeyedOptions(dropped="n")),
+    ):
+        with pytest.raises(InvalidArgumentError, match="'s' of operator 'u' cannot be converted"):
+            refuse_other_form(stored, state)
+
+
+def test_a_checkpoint_that_converts_a_state_is_reported_and_retained(world: World) -> None:
+    world.query().process(world.frame("a"), MicroBatch("q", 0))
+    committed: list[Manifest] = []
+    query = world.query(
+        "user string, n long, total long, more string",
+        update=of_one(
+            lambda events, state: totals(events, state.drop("more")).withColumn("more", F.lit("x"))
+        ),
+        on_commit=committed.append,
+        retention=RetentionPolicy(1, every=2),
+    )
+    query.process(world.frame("a"), MicroBatch("q", 1))
+    assert [manifest.checkpoint_id for manifest in committed] == [2, 3]
+    assert world.store.checkpoints() == (2, 3)
 
 
 def test_a_query_retains_about_this_many_checkpoints(world: World) -> None:
