@@ -29,7 +29,7 @@ from statestore.durations import Duration, milliseconds_of
 from statestore.engines.choice import reread, rows_on_driver, spark_module
 from statestore.errors import InvalidArgumentError, StateStoreError, StoreNotFoundError
 from statestore.format.compaction_policy import CompactionRule
-from statestore.format.manifest import Manifest
+from statestore.format.manifest import CheckpointRef, Manifest
 from statestore.format.state import LAYOUT_CHOICES
 from statestore.format.ttl import TimeToLive
 from statestore.jobgraph.graph import JobGraph
@@ -512,7 +512,7 @@ class StateStore:
     def restore(
         self,
         *,
-        checkpoint: int | str = "latest",
+        checkpoint: CheckpointRef = "latest",
         parallelism: int | Literal["auto"] | None = None,
         max_parallelism: int | None = None,
         bytes_per_task: int | None = None,
@@ -528,7 +528,7 @@ class StateStore:
         downtime counts. Size and row count of every file are checked when it is opened.
 
         Args:
-            checkpoint: the id, ``latest``, or a savepoint's name.
+            checkpoint: the id, ``latest``, a savepoint's name, or a manifest of this store.
             parallelism: by default the one it was taken at. ``auto`` chooses it from the bytes of
                 each key group; ``.plan.choices`` explains the choice.
             max_parallelism: usually omitted. It may be a multiple or a divisor of the stored one.
@@ -580,7 +580,7 @@ class StateStore:
         self,
         *,
         parallelism: int | Literal["auto"] | None = None,
-        checkpoint: int | str = "latest",
+        checkpoint: CheckpointRef = "latest",
         bytes_per_task: int | None = None,
         graph: JobGraph | None = None,
         max_parallelism: int | None = None,
@@ -623,7 +623,7 @@ class StateStore:
     def query(
         self,
         sql: str,
-        checkpoint: int | str = "latest",
+        checkpoint: CheckpointRef = "latest",
         *,
         now_ms: int | None = None,
         verify: bool = False,
@@ -674,11 +674,11 @@ class StateStore:
             cancelled=cancelled,
         )
 
-    def views(self, checkpoint: int | str = "latest") -> tuple[View, ...]:
+    def views(self, checkpoint: CheckpointRef = "latest") -> tuple[View, ...]:
         """Return the views that a query can use, with the columns and the entry of each state."""
         return query_command.views(self._parts.catalog(), checkpoint=checkpoint)
 
-    def manifest(self, checkpoint: int | str = "latest") -> Manifest:
+    def manifest(self, checkpoint: CheckpointRef = "latest") -> Manifest:
         """Return the manifest of a checkpoint."""
         return self._parts.catalog().load(checkpoint)
 

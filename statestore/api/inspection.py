@@ -8,6 +8,7 @@ from typing import Any, Literal
 from statestore.api.context import HasContext, StoreContext
 from statestore.arguments import checked_methods
 from statestore.durations import Duration, milliseconds_of
+from statestore.format.manifest import CheckpointRef
 from statestore.jobgraph.graph import JobGraph
 from statestore.maintenance import diff as diff_command
 from statestore.maintenance import trend as trend_command
@@ -49,7 +50,7 @@ class StoreInspection:
     def key(
         self,
         key: Any,
-        checkpoint: int | str = "latest",
+        checkpoint: CheckpointRef = "latest",
         *,
         operator: str | None = None,
         state: str | None = None,
@@ -115,7 +116,13 @@ class StoreInspection:
         return KeyHistory(checkpoints)
 
     def as_of(
-        self, a: int | str, b: int | str, operator: str, state: str, *, now_ms: int | None = None
+        self,
+        a: CheckpointRef,
+        b: CheckpointRef,
+        operator: str,
+        state: str,
+        *,
+        now_ms: int | None = None,
     ) -> RowStream:
         """Join a keyed state at checkpoint ``a`` with the same state at ``b``, row by row.
 
@@ -144,8 +151,8 @@ class StoreInspection:
 
     def diff(
         self,
-        a: int | str,
-        b: int | str = "latest",
+        a: CheckpointRef,
+        b: CheckpointRef = "latest",
         *,
         other: HasContext | None = None,
         operator: str | None = None,
@@ -192,7 +199,7 @@ class StoreInspection:
         state: str | None = None,
         *,
         keys: int = hot_keys.KEYS,
-        checkpoint: int | str = "latest",
+        checkpoint: CheckpointRef = "latest",
         by: Weight | str = Weight.BYTES,
         factor: float = FACTOR,
         read_groups: int = hot_keys.READ_GROUPS,
@@ -291,7 +298,7 @@ class StoreInspection:
         *,
         parallelism: int | None = None,
         by: Weight | str = Weight.BYTES,
-        checkpoint: int | str = "latest",
+        checkpoint: CheckpointRef = "latest",
     ) -> tuple[RangeSkew, ...]:
         """Return the bytes or rows of each subtask, per operator with keyed state.
 
@@ -314,7 +321,7 @@ class StoreInspection:
         self,
         parallelisms: Iterable[int],
         *,
-        checkpoint: int | str = "latest",
+        checkpoint: CheckpointRef = "latest",
         balance: Weight | str | None = None,
         hosts: Mapping[str, int] | None = None,
         strategy: str = LOCALITY,
@@ -360,7 +367,7 @@ class StoreInspection:
         *,
         strategy: str = LOCALITY,
         parallelism: int | Literal["auto"] | None = None,
-        checkpoint: int | str = "latest",
+        checkpoint: CheckpointRef = "latest",
         bytes_per_task: int | None = None,
         graph: JobGraph | None = None,
     ) -> tuple[OperatorPlacement, ...]:

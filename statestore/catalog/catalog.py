@@ -32,7 +32,7 @@ from statestore.format.documents import document_bytes, parse_document
 from statestore.format.file_lists import file_list_to_json
 from statestore.format.hold_documents import is_savepoint_name
 from statestore.format.listed import FileList, ListedFiles, list_of, read_all, totals_of
-from statestore.format.manifest import KeyedEntry, Manifest, TableFormat
+from statestore.format.manifest import CheckpointRef, KeyedEntry, Manifest, TableFormat
 from statestore.format.manifest_json import (
     check_manifest_version,
     manifest_from_json,
@@ -232,12 +232,20 @@ class Catalog:
         if checkpoint_id not in ids:
             raise self._not_found_error(checkpoint_id, ids)
 
-    def load(self, checkpoint: int | str) -> Manifest:
+    def load(self, checkpoint: CheckpointRef) -> Manifest:
         """Return a manifest by id, ``"latest"``, or savepoint name, as :meth:`load_header` does.
 
-        Raises CheckpointNotFoundError that lists the existing checkpoints, or
-        MalformedManifestError.
+        A manifest is returned as it is. Raises CheckpointNotFoundError that lists the existing
+        checkpoints, MalformedManifestError, or InvalidArgumentError for another store's manifest.
         """
+        if isinstance(checkpoint, Manifest):
+            if checkpoint.store_id != self.store_id:
+                raise InvalidArgumentError(
+                    f"the manifest of checkpoint {checkpoint.checkpoint_id} belongs to store "
+                    f"{checkpoint.store_id}, but {self.storage.url} is store {self.store_id}; "
+                    "pass a manifest of this store"
+                )
+            return checkpoint
         return self.load_header(self.resolve(checkpoint))
 
     def manifest(self, checkpoint_id: int) -> Manifest:

@@ -17,7 +17,7 @@ from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.format.common_type import digests_compare
 from statestore.format.left_out import left_out_of
-from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
+from statestore.format.manifest import CheckpointRef, Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.maintenance.diff_elements import Pair, compare_elements
 from statestore.maintenance.diff_graphs import graph_others
 from statestore.maintenance.diff_report import (
@@ -43,8 +43,8 @@ DEFAULT_EXAMPLES = 10
 
 
 def diff(
-    a: tuple[Storage, int | str],
-    b: tuple[Storage, int | str],
+    a: tuple[Storage, CheckpointRef],
+    b: tuple[Storage, CheckpointRef],
     *,
     uid: str | None,
     name: str | None,

@@ -14,7 +14,7 @@ from statestore.errors import (
     StateNotFoundError,
 )
 from statestore.format.left_out import LeftOutState
-from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.format.manifest import CheckpointRef, KeyedEntry, Manifest
 from statestore.format.schema import type_text
 from statestore.format.state import KeyedState
 from statestore.format.ttl import clock_ms
@@ -66,8 +66,8 @@ class KeyHistory(tuple[KeyAt, ...]):
 
 def as_of(
     catalog: Catalog,
-    a: int | str,
-    b: int | str,
+    a: CheckpointRef,
+    b: CheckpointRef,
     uid: str,
     name: str,
     *,

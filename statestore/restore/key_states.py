@@ -16,7 +16,7 @@ from statestore.errors import (
     StateNotFoundError,
     StateStoreError,
 )
-from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.format.manifest import CheckpointRef, KeyedEntry, Manifest
 from statestore.format.schema import Schema
 from statestore.format.state import KeyedState, StateKind
 from statestore.format.ttl import clock_ms
@@ -138,7 +138,7 @@ def key_states(
     catalog: Catalog,
     key_of: Callable[[KeyedState], Any],
     *,
-    checkpoint: int | str,
+    checkpoint: CheckpointRef,
     uid: str | None = None,
     name: str | None = None,
     now_ms: int | None = None,

@@ -21,7 +21,7 @@ from statestore.display import figure
 from statestore.engines.choice import spark_module
 from statestore.errors import InvalidArgumentError, ParallelismError, StateStoreError
 from statestore.format.digest import combine
-from statestore.format.manifest import Manifest, OperatorEntry
+from statestore.format.manifest import CheckpointRef, Manifest, OperatorEntry
 from statestore.format.rescale_proof import RowSet
 from statestore.format.slices import KeyedPlan
 from statestore.format.ttl import clock_ms
@@ -62,7 +62,7 @@ def restore(
     catalog: Catalog,
     spark: Any,
     *,
-    checkpoint: int | str,
+    checkpoint: CheckpointRef,
     target: RestoreTarget,
     verify: bool = False,
     now_ms: int | None = None,
@@ -396,6 +396,7 @@ class RestoredKeyedState:
 
         Raises:
             InvalidArgumentError: if the columns are not a key of the state.
+            MissingFileError or DamagedFileError: names the file.
         """
         wanted = WantedKeys.of(keys, self.entry.state)
         every = KeyGroupRange.every(self.assignment.max_parallelism)

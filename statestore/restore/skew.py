@@ -17,7 +17,7 @@ from statestore.catalog.catalog import Catalog
 from statestore.display import NotebookBar, bars, count, figure, size, table
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.format.left_out import LeftOutState, left_out_of
-from statestore.format.manifest import KeyedEntry
+from statestore.format.manifest import CheckpointRef, KeyedEntry
 from statestore.restore.hot_keys import CountedKey, counted_keys
 from statestore.restore.key_group_weights import Weight, weights_of
 from statestore.restore.selection import select
@@ -210,7 +210,7 @@ def skew(
     uid: str | None,
     name: str | None,
     *,
-    checkpoint: int | str,
+    checkpoint: CheckpointRef,
     by: Weight,
     factor: float,
     keys: int,

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, QueryStoppedError, StateStoreError
-from statestore.format.manifest import Entry, KeyedEntry, Manifest
+from statestore.format.manifest import CheckpointRef, Entry, KeyedEntry, Manifest
 from statestore.format.schema import names_with_nul
 from statestore.format.ttl import clock_ms
 from statestore.keys.arrow_type_names import arrow_type_text
@@ -301,7 +301,7 @@ def query(
     catalog: Catalog,
     sql: str,
     *,
-    checkpoint: int | str,
+    checkpoint: CheckpointRef,
     now_ms: int | None = None,
     verify: bool = False,
     time_limit_s: float | None = None,
@@ -326,6 +326,6 @@ def query(
     return RowStream(rows)
 
 
-def views(catalog: Catalog, *, checkpoint: int | str) -> tuple[View, ...]:
+def views(catalog: Catalog, *, checkpoint: CheckpointRef) -> tuple[View, ...]:
     """Return the views of a checkpoint; reads only the manifest."""
     return views_of(catalog.load(checkpoint))

@@ -29,6 +29,7 @@ from statestore.errors import (
     StoreNotFoundError,
 )
 from statestore.extras import needs_extra
+from statestore.format.manifest import Manifest
 from statestore.parsing import parse_integer
 from statestore.store import StateStore
 from statestore.ui.charts import Axis
@@ -176,40 +177,40 @@ def _views(
             store, query.get("q", ""), query.get("checkpoint") or "latest"
         ),
         "/compare": lambda request, query: compare(store, query.get("a", ""), query.get("b", "")),
-        "/checkpoint/{which}": lambda request, query: checkpoint(store, _reference(request)),
+        "/checkpoint/{which}": lambda request, query: checkpoint(store, _find(store, request)),
         "/checkpoint/{which}/state": lambda request, query: state(
-            store, _reference(request), query.get("operator", ""), query.get("state", "")
+            store, _find(store, request), query.get("operator", ""), query.get("state", "")
         ),
         "/checkpoint/{which}/rows": lambda request, query: first_rows(
             store,
-            _reference(request),
+            _find(store, request),
             query.get("operator", ""),
             query.get("state", ""),
             _number(query, "rows"),
         ),
         "/checkpoint/{which}/hot": lambda request, query: hot_keys(
-            store, _reference(request), query.get("operator", ""), query.get("state", "")
+            store, _find(store, request), query.get("operator", ""), query.get("state", "")
         ),
         "/checkpoint/{which}/rescale": lambda request, query: rescale(
             store,
-            _reference(request),
+            _find(store, request),
             _number(query, "parallelism"),
             balance=query.get("balance") or None,
             rate=(_number(query, "rate") or RATE // 10**6) * 10**6,
             request_ms=REQUEST_MS if (ms := _number(query, "ms")) is None else ms,
         ),
         "/checkpoint/{which}/key": lambda request, query: key(
-            store, _reference(request), query.get("key", "")
+            store, _find(store, request), query.get("key", "")
         ),
         "/checkpoint/{which}/history": lambda request, query: history(
             store,
-            _reference(request),
+            _find(store, request),
             query.get("key", ""),
             query.get("operator", ""),
             query.get("state", ""),
         ),
         "/checkpoint/{which}/sql": lambda request, query: sql(
-            store, _reference(request), query.get("sql", ""), form_token=queries.form_token
+            store, _find(store, request), query.get("sql", ""), form_token=queries.form_token
         ),
     }
 
@@ -331,10 +332,11 @@ def _sql_runner(
     """Return a function that runs the statement of a form."""
 
     async def run_sql(request: Request) -> Response:
-        which, form = _reference(request), await read_form(request)
+        form = await read_form(request)
         text = form.get("sql", "")
 
         def answered(cancelled: threading.Event) -> Response:
+            which = _find(store, request)
             if form.get("format") == "csv":
                 return _csv_response(store, which, text, limits, cancelled)
             answer = sql_answer(store, which, text, limits=limits, cancelled=cancelled)
@@ -343,6 +345,7 @@ def _sql_runner(
 
         async def refused(status: int, problem: str, **headers: str) -> Response:
             def view() -> PageView:
+                which = _find(store, request)
                 return sql(store, which, text, form_token=queries.form_token, problem=problem)
 
             return await run_in_threadpool(_response, store, view, status=status, headers=headers)
@@ -363,7 +366,7 @@ def _sql_runner(
 
 def _csv_response(
     store: StateStore,
-    which: str,
+    which: Manifest,
     text: str,
     limits: QueryLimits,
     cancelled: threading.Event,
@@ -399,9 +402,21 @@ def _static(request: Request) -> Response:
     return Response(static(name), media_type=_TYPES[name], headers=headers)
 
 
-def _reference(request: Request) -> str:
+def _find(store: StateStore, request: Request) -> Manifest:
+    """Return the checkpoint of a page, for all parts of the page.
+
+    The links on a page have the checkpoint's number, also if only a savepoint keeps it.
+
+    Raises CheckpointNotFoundError, CorruptionError or InvalidArgumentError.
+    """
     which: str = request.path_params["which"]
-    return which
+    try:
+        return store.manifest(which)
+    except CheckpointNotFoundError:
+        for savepoint in store.maintenance.savepoints():
+            if str(savepoint.checkpoint_id) == which:
+                return store.manifest(savepoint.name)
+        raise
 
 
 def _newest(store: StateStore) -> str | None:

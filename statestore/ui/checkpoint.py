@@ -10,7 +10,7 @@ from typing import Any, Final
 from statestore.cli.drawing import UNICODE, count, counted, size, span_text, spans
 from statestore.errors import InvalidArgumentError
 from statestore.format.digest import digest_text
-from statestore.format.manifest import Entry, KeyedEntry, Manifest
+from statestore.format.manifest import CheckpointRef, Entry, KeyedEntry, Manifest
 from statestore.format.schema import type_text
 from statestore.jobgraph.chaining import chainable_edges
 from statestore.jobgraph.graph import JobGraph
@@ -33,7 +33,7 @@ _GAP: Final = (70, 24)
 _ACROSS: Final = 3
 
 
-def checkpoint(store: StateStore, which: int | str) -> PageView:
+def checkpoint(store: StateStore, which: CheckpointRef) -> PageView:
     """Return the contents of a checkpoint; CheckpointNotFoundError or CorruptionError."""
     manifest = store.manifest(which)
     number = manifest.checkpoint_id
@@ -45,7 +45,7 @@ def checkpoint(store: StateStore, which: int | str) -> PageView:
     return PageView(f"Checkpoint {number}", "checkpoint.html", facts, "checkpoint", number)
 
 
-def state(store: StateStore, which: int | str, uid: str, name: str) -> PageView:
+def state(store: StateStore, which: CheckpointRef, uid: str, name: str) -> PageView:
     """Return a state's columns, layout, layers, files, and a heat map of its key groups.
 
     Raises StateNotFoundError or CheckpointNotFoundError if it does not exist.
@@ -69,7 +69,7 @@ def state(store: StateStore, which: int | str, uid: str, name: str) -> PageView:
 
 
 def first_rows(
-    store: StateStore, which: int | str, uid: str, name: str, rows: int | None = None
+    store: StateStore, which: CheckpointRef, uid: str, name: str, rows: int | None = None
 ) -> PageView:
     """Return the first rows of a state, in the order of its key groups or old subtasks.
 
@@ -83,7 +83,7 @@ def first_rows(
         raise InvalidArgumentError(f"rows must be between 1 and {_MOST_ROWS:,}, not {wanted}")
     manifest = store.manifest(which)
     number, entry = manifest.checkpoint_id, manifest.find(uid, name)
-    restored = store.restore(checkpoint=number)
+    restored = store.restore(checkpoint=manifest)
     if isinstance(entry, KeyedEntry):
         keyed = restored.keyed(uid, name)
         reader = keyed.key_groups(KeyGroupRange(0, entry.state.max_parallelism - 1))
@@ -109,10 +109,11 @@ def _rows_of(batches: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
             yield from zip(*map(display_values, columns), strict=True)
 
 
-def hot_keys(store: StateStore, which: int | str, uid: str, name: str) -> PageView:
+def hot_keys(store: StateStore, which: CheckpointRef, uid: str, name: str) -> PageView:
     """Return a keyed state's skewed key groups, and the keys with the most rows."""
-    number = store.manifest(which).checkpoint_id
-    report = store.inspect.skew(uid, name, checkpoint=which)
+    manifest = store.manifest(which)
+    number = manifest.checkpoint_id
+    report = store.inspect.skew(uid, name, checkpoint=manifest)
     facts = {"operator": next(iter(report.operators), None), "factor": report.factor}
     return PageView(f"Hot keys of {uid}.{name}", "hot.html", facts, "checkpoint", number)
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from statestore.cli.arguments import key_of
 from statestore.errors import InvalidArgumentError, StateStoreError
+from statestore.format.manifest import CheckpointRef
 from statestore.store import StateStore
 from statestore.ui.pages import PageView
 
@@ -16,7 +17,7 @@ _GROUPS: Final = 100
 _LISTED: Final = 1000
 
 
-def key(store: StateStore, which: int | str, text: str = "") -> PageView:
+def key(store: StateStore, which: CheckpointRef, text: str = "") -> PageView:
     """Return the rows of a key in all states; without a key, the form to enter one."""
     manifest = store.manifest(which)
     facts: dict[str, Any] = {
@@ -27,13 +28,13 @@ def key(store: StateStore, which: int | str, text: str = "") -> PageView:
     problem = None
     if text:
         try:
-            facts["found"] = store.inspect.key(key_of(text), which)
+            facts["found"] = store.inspect.key(key_of(text), manifest)
         except InvalidArgumentError as error:
             problem = error
     return PageView("A key", "key.html", facts, "key", manifest.checkpoint_id, problem)
 
 
-def history(store: StateStore, which: int | str, text: str, uid: str, name: str) -> PageView:
+def history(store: StateStore, which: CheckpointRef, text: str, uid: str, name: str) -> PageView:
     """Return the values of a key in a state at each kept checkpoint, newest first."""
     number = store.manifest(which).checkpoint_id
     values = store.inspect.history(key_of(text), uid, name)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from statestore.extras import needs_extra
+from statestore.format.manifest import CheckpointRef
 from statestore.restore.output_file import check_output_file, output_file
 from statestore.restore.row_files import Progress
 from statestore.store import StateStore
@@ -41,9 +42,9 @@ class Report:
 def write_report(
     store: StateStore,
     to: str,
-    which: int | str = "latest",
+    which: CheckpointRef = "latest",
     *,
-    against: int | str | None = None,
+    against: CheckpointRef | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Report:
     """Write the report atomically, at most :data:`MOST_BYTES` large.

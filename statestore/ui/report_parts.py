@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from statestore.cli.drawing import count, counted, size, when
 from statestore.extras import needs_extra
-from statestore.format.manifest import Entry, KeyedEntry, Manifest
+from statestore.format.manifest import CheckpointRef, Entry, KeyedEntry, Manifest
 from statestore.maintenance.diff_report import CheckpointDifference, StateDifference
 from statestore.maintenance.trend_report import StoreTrend
 from statestore.restore.compare_plans import compare_plans
@@ -76,7 +76,7 @@ class Section:
 
 
 def collect_sections(
-    store: StateStore, which: int | str, against: int | str | None, progress: Progress
+    store: StateStore, which: CheckpointRef, against: CheckpointRef | None, progress: Progress
 ) -> list[Section]:
     """Return all sections of a report, in their order on the page.
 
@@ -104,7 +104,7 @@ def collect_sections(
         advance(_restores(store, manifest, steps), len(steps)),
     ]
     if against is not None:
-        found = store.inspect.diff(against, manifest.checkpoint_id)
+        found = store.inspect.diff(against, manifest)
         sections.append(advance(_differences(found)))
     sections.append(advance(_details(manifest, largest), min(len(largest), _STATES)))
     return sections
@@ -266,8 +266,7 @@ def _columns(
 
 
 def _restores(store: StateStore, manifest: Manifest, steps: Sequence[int]) -> Section:
-    number = manifest.checkpoint_id
-    plans = {step: store.plan(checkpoint=number, parallelism=step) for step in steps}
+    plans = {step: store.plan(checkpoint=manifest, parallelism=step) for step in steps}
     compared = compare_plans(manifest, plans)
     facts = {
         "comparison": compared,

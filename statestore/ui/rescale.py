@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from statestore.cli.drawing import UNICODE, counted
 from statestore.errors import InvalidArgumentError, ParallelismError
-from statestore.format.manifest import Manifest
+from statestore.format.manifest import CheckpointRef, Manifest
 from statestore.jobgraph.redistribution import ElementRun
 from statestore.restore.key_group_weights import Weight
 from statestore.restore.plan import RestorePlan, redistribution_of
@@ -41,7 +41,7 @@ def highest_parallelism(manifest: Manifest) -> int:
 
 def rescale(
     store: StateStore,
-    which: int | str,
+    which: CheckpointRef,
     parallelism: int | None = None,
     *,
     balance: Weight | str | None = None,
@@ -83,15 +83,14 @@ def _plan_facts(
 ) -> dict[str, Any]:
     if request_ms < 0:
         raise InvalidArgumentError(f"must be at least 0, not {request_ms}", argument="request_ms")
-    number = manifest.checkpoint_id
-    plan = store.plan(checkpoint=number, parallelism=wanted, balance=balance)
-    compared = store.inspect.compare([wanted], checkpoint=number, balance=balance, rate=rate)
+    plan = store.plan(checkpoint=manifest, parallelism=wanted, balance=balance)
+    compared = store.inspect.compare([wanted], checkpoint=manifest, balance=balance, rate=rate)
     return {
         "option": compared.options[0],
         "seconds": read_seconds(plan, rate, request_ms),
         "flows": list(_drawn_flows(manifest, plan)),
         "operators": [(operator, operator.subtasks[:_SUBTASKS]) for operator in plan.operators],
-        "uneven": store.inspect.balance(parallelism=wanted, checkpoint=number),
+        "uneven": store.inspect.balance(parallelism=wanted, checkpoint=manifest),
         "dealt": list(_dealt_elements(manifest, wanted)),
     }
 

@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 from statestore.errors import CheckpointNotFoundError, CorruptionError, FormatVersionError
+from statestore.format.manifest import CheckpointRef
 from statestore.store import StateStore
 from statestore.ui.pages import PageView
 
@@ -24,7 +25,7 @@ class Match:
     url: str
 
 
-def search(store: StateStore, text: str, which: int | str = "latest") -> PageView:
+def search(store: StateStore, text: str, which: CheckpointRef = "latest") -> PageView:
     """Return what contains a text: checkpoints and savepoints, and the states of a checkpoint.
 
     Upper and lower case are equal. Checkpoints match by the start of their id, newest first.
@@ -46,7 +47,7 @@ def _checkpoints(store: StateStore, wanted: str) -> list[Match]:
     ]
 
 
-def _states(store: StateStore, wanted: str, which: int | str) -> list[Match]:
+def _states(store: StateStore, wanted: str, which: CheckpointRef) -> list[Match]:
     """Return the operators and states that match; none if the checkpoint cannot be read."""
     try:
         manifest = store.manifest(which)

@@ -14,6 +14,7 @@ from typing import IO, Any, Final
 from statestore.cli.output import value_text
 from statestore.durations import Duration
 from statestore.errors import StateStoreError
+from statestore.format.manifest import CheckpointRef
 from statestore.rows.python_values import display_values
 from statestore.store import StateStore
 from statestore.ui.pages import PageView
@@ -50,7 +51,7 @@ class SqlAnswer:
 
 def sql(
     store: StateStore,
-    which: int | str,
+    which: CheckpointRef,
     text: str = "",
     *,
     form_token: str,
@@ -74,7 +75,7 @@ def sql(
         "text": text,
         "form_token": form_token,
         "left_out": manifest.left_out,
-        "views": store.views(which),
+        "views": store.views(manifest),
         "answer": answer,
         "problem": problem or (str(error) if error else ""),
         "most_rows": ROWS,
@@ -84,7 +85,7 @@ def sql(
 
 def sql_answer(
     store: StateStore,
-    which: int | str,
+    which: CheckpointRef,
     text: str,
     *,
     limits: QueryLimits,
@@ -105,7 +106,7 @@ def sql_answer(
 
 def write_sql_csv(
     store: StateStore,
-    which: int | str,
+    which: CheckpointRef,
     text: str,
     target: IO[str],
     *,

@@ -13,6 +13,7 @@ from click.testing import Result
 from rich.console import Console
 
 from statestore import StateStore
+from statestore.api.inspection import StoreInspection
 from statestore.cli.drawing import UNICODE
 from statestore.cli.output import Page
 from statestore.cli.verbs.list import CheckpointList, ListedCheckpoint, write_list
@@ -249,3 +250,56 @@ def test_the_command_that_made_a_checkpoint_is_shown(run: Run, fraud: Path, tmp_
     made = [checkpoint["command"] for checkpoint in document["checkpoints"]]
     assert made == [None, None, "edit"]
     assert document["checkpoints"][-1]["origin"]["command"] == "edit"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("show", "kept"),
+        ("show", "kept", "--operator", "totals-by-user"),
+        ("plan", "kept", "--parallelism", "2"),
+        ("restore", "kept", "--parallelism", "2", "--dry-run"),
+        ("verify", "kept"),
+        ("skew", "kept"),
+        ("get", "kept", "--key", "u7"),
+        ("get", "kept", "--key", "u7", "--operator", "totals-by-user", "--state", "totals"),
+        ("query", "SELECT count(*) FROM per_country", "--checkpoint", "kept"),
+        ("query", "--tables", "--checkpoint", "kept"),
+        ("diff", "kept", "latest"),
+        ("as-of", "kept", "latest", "--operator", "totals-by-user", "--state", "totals"),
+        ("as-of", "latest", "kept", "--operator", "totals-by-user", "--state", "totals"),
+        ("report", "kept", "--to", "report.html"),
+        ("report", "kept", "--against", "2", "--to", "report.html"),
+        ("report", "2", "--against", "kept", "--to", "report.html"),
+    ],
+    ids=" ".join,
+)
+def test_commands_read_a_checkpoint_that_only_a_savepoint_keeps(
+    run: Run, damaged: Path, arguments: tuple[str, ...]
+) -> None:
+    store = StateStore.open(str(damaged))
+    store.maintenance.savepoint("kept", checkpoint=1)
+    store.parts.catalog().expire(1, b"tombstone")
+    assert store.checkpoints() == (2,)
+    result = run("--store", damaged, *arguments)
+    assert result.exit_code == 0, result.output
+
+
+def test_as_of_names_the_checkpoint_of_its_rows(
+    run: Run, damaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint is committed while the rows are read."""
+    read = StoreInspection.as_of
+
+    def committed_meanwhile(*arguments: Any, **options: Any) -> Any:
+        answer = read(*arguments, **options)
+        with StateStore.open(str(damaged)).snapshot(parallelism=4) as checkpoint:
+            checkpoint.carry_rest()
+        return answer
+
+    monkeypatch.setattr(StoreInspection, "as_of", committed_meanwhile)
+    which = ("--operator", "totals-by-user", "--state", "totals")
+    document = json.loads(
+        run("--store", damaged, "--output", "json", "as-of", "1", "latest", *which).stdout
+    )
+    assert (document["a"], document["b"]) == (1, 2)

@@ -289,3 +289,28 @@ def test_a_port_in_use_is_an_error(pages: Pages, store: StateStore) -> None:
     assert port is not None
     with pytest.raises(InvalidArgumentError, match=f"port {port} of 127.0.0.1"):
         serve(store, "127.0.0.1", port, token=None, limits=LIMITS, say=print)
+
+
+def test_pages_show_a_checkpoint_that_only_a_savepoint_keeps(
+    pages: Pages, store: StateStore
+) -> None:
+    """Its links have its number, and lead to its pages."""
+    store.parts.catalog().expire(1, b"tombstone")
+    assert store.checkpoints() == (2, 3)
+    address = pages(store)
+    state = urlencode({"operator": "totals", "state": "total"})
+    key = urlencode({"key": "u1"})
+    for which in ("before", "1"):
+        for page in ("", f"/state?{state}", f"/rows?{state}", f"/hot?{state}", "/rescale", "/sql"):
+            assert get(address, f"/checkpoint/{which}{page}")[0] == 200, (which, page)
+        assert get(address, f"/checkpoint/{which}/key?{key}")[0] == 200
+        assert get(address, f"/checkpoint/{which}/history?{key}&{state}")[0] == 200
+    page = get(address, "/checkpoint/before/sql")[1]
+    assert 'action="/checkpoint/1/sql"' in page
+    token = re.findall(r'name="form_token" value="([^"]+)"', page)[0]
+    form = urlencode({"sql": "SELECT max(total) + 4000 AS most FROM total", "form_token": token})
+    connection = http.client.HTTPConnection(urlsplit(address).netloc)
+    connection.request("POST", "/checkpoint/1/sql", form)
+    answer = connection.getresponse()
+    assert (answer.status, ">4101</td>" in answer.read().decode()) == (200, True)
+    connection.close()

@@ -66,7 +66,8 @@ def join_checkpoints(
     counts: Counter[str] = Counter()
     different: list[tuple[Any, ...]] = []
     same: list[tuple[Any, ...]] = []
-    with store.inspect.as_of(a, b, uid, name) as answer:
+    manifests = store.manifest(a), store.manifest(b)
+    with store.inspect.as_of(*manifests, uid, name) as answer:
         # No column for the key group: it is where a row lies, and not what it is.
         names = answer.schema.names[1:]
         for batch in answer:
@@ -77,7 +78,6 @@ def join_checkpoints(
                     rows.append(tuple(row[column] for column in names))
         columns = tuple(Column(field.name, str(field.type)) for field in list(answer.schema)[1:])
     rows = different if changed_only else [*different, *same]
-    manifests = store.manifest(a), store.manifest(b)
     told = counts.total() - (counts["same"] if changed_only else 0)
     return Output(
         Joined(

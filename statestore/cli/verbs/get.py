@@ -61,8 +61,8 @@ def get_rows(
     """Look up one key, in one keyed state or in all."""
     store = invocation.store()
     if uid is None or name is None:
-        found = store.inspect.key(key_of(key), checkpoint, operator=uid, state=name)
-        manifest = store.manifest(found.checkpoint_id if checkpoint == "latest" else checkpoint)
+        manifest = store.manifest(checkpoint)
+        found = store.inspect.key(key_of(key), manifest, operator=uid, state=name)
         lacking = left_out_of(manifest.left_out, uid, name)
         return Output(
             KeyFound(store=store.url, key=key, found=found, left_out=lacking), write_found

@@ -110,16 +110,14 @@ def query_states(
     manifest = store.manifest(checkpoint)
     number, lacking = manifest.checkpoint_id, manifest.left_out
     if sql is None:
-        return Output(listed_views(store, manifest, checkpoint), write_views)
-    # A savepoint's name reaches a checkpoint that has expired; a number would not.
-    asked = number if checkpoint == "latest" else checkpoint
+        return Output(listed_views(store, manifest), write_views)
 
     cancelled = threading.Event()
 
     def answer_query() -> Output[Answered] | Output[WrittenResult] | None:
         with store.query(
             sql,
-            asked,
+            manifest,
             verify=verify,
             time_limit=time_limit if milliseconds_of(time_limit) else None,
             memory_limit=memory_limit,
@@ -264,12 +262,12 @@ def _view_row(view: ListedView) -> tuple[str, ...]:
     return view.operator, view.state, view.view, rows, view.columns_text
 
 
-def listed_views(store: StateStore, manifest: Manifest, checkpoint: int | str) -> ListedViews:
-    """Return the views of a checkpoint, whose manifest is passed too."""
+def listed_views(store: StateStore, manifest: Manifest) -> ListedViews:
+    """Return the views of a checkpoint."""
     return ListedViews(
         store=store.url,
         checkpoint_id=manifest.checkpoint_id,
-        views=tuple(map(_listed, store.views(checkpoint))),
+        views=tuple(map(_listed, store.views(manifest))),
         left_out=manifest.left_out,
     )
 

@@ -75,7 +75,7 @@ def show_checkpoint(
     manifest = store.manifest(checkpoint)
     if graph:
         return _show_graph(store.url, select(manifest, uid, name))
-    plan = store.plan(checkpoint=manifest.checkpoint_id, operator=uid, state=name)
+    plan = store.plan(checkpoint=manifest, operator=uid, state=name)
     manifest = select(manifest, uid, name)
     shown = ShownCheckpoint.of(store.url, manifest, time.time_ns() // 1_000_000)
     return Output(shown, lambda page, _: write_checkpoint(page, shown, manifest, plan))

@@ -102,7 +102,7 @@ class _Shell:
 
     @property
     def views(self) -> tuple[View, ...]:
-        return self._store.views(self._checkpoint)
+        return self._store.views(self._manifest)
 
     def run(self, statement: str) -> None:
         """Run a statement, or a command that begins with a dot. Raises StateStoreError."""
@@ -112,7 +112,7 @@ class _Shell:
         elif command == ".checkpoint" and argument.strip():
             self._use(argument.strip())
         elif command == ".tables":
-            listed = listed_views(self._store, self._manifest, self._checkpoint)
+            listed = listed_views(self._store, self._manifest)
             write_views(page(), listed)
         elif command == ".help":
             sys.stdout.write(f"{_HELP}\n")
@@ -121,9 +121,6 @@ class _Shell:
 
     def _use(self, checkpoint: str) -> None:
         self._manifest = self._store.manifest(checkpoint)
-        # A savepoint's name reaches a checkpoint that has expired; a number would not.
-        number = self._manifest.checkpoint_id
-        self._checkpoint: int | str = number if checkpoint == "latest" else checkpoint
 
     def _query(self, sql: str) -> None:
         cancelled = threading.Event()
@@ -131,7 +128,7 @@ class _Shell:
         def run() -> Any:
             with self._store.query(
                 sql,
-                self._checkpoint,
+                self._manifest,
                 time_limit=self._time_limit,
                 memory_limit=self._memory_limit,
                 cancelled=cancelled,
