@@ -250,7 +250,7 @@ def plan_translation(
     _refuse_translated(manifest, entry, mirror)
     if group is not None:
         mirror.target.refuse_live(group)
-    elements = elements_of(deriver.catalog.storage, entry)
+    elements = elements_of(deriver.catalog.storage, entry, verify=True)
     if not elements.num_rows:
         raise InvalidArgumentError(
             f"{entry.state} has no elements in checkpoint {manifest.checkpoint_id}, so there is no "

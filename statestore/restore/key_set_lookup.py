@@ -42,6 +42,8 @@ __all__ = ["Indexed", "RowCache", "WantedKeys", "bytes_to_read", "rows_of_keys"]
 
 U64Array = npt.NDArray[np.uint64]
 
+_SliceName = tuple[str, int, int, int, bool]
+
 _STALE = 32
 """Slices that were not used in this many lookups are evicted."""
 _SMALL = 4
@@ -138,7 +140,7 @@ class RowCache:
         """Start an empty cache of at most ``limit_bytes``."""
         self._limit, self._size = limit_bytes, 0
         self._lookup, self._lookups = "", 0
-        self._held: dict[tuple[str, int, int, int], _CachedSlice] = {}
+        self._held: dict[_SliceName, _CachedSlice] = {}
         self._lock = threading.Lock()
 
     @property
@@ -156,10 +158,10 @@ class RowCache:
                 if held.used < self._lookups - _STALE:
                     self._size -= self._held.pop(name).indexed.size
 
-    def find(self, part: KeyedStateSlice) -> Indexed | None:
-        """Return a slice if it is in the cache."""
+    def find(self, part: KeyedStateSlice, verify: bool) -> Indexed | None:
+        """Return a slice if it is in the cache; with ``verify`` only if its file was verified."""
         with self._lock:
-            held = self._held.get(_name(part))
+            held = self._held.get(_name(part, verify))
             if held is None:
                 return None
             held.used = self._lookups
@@ -169,11 +171,12 @@ class RowCache:
         """Return whether there may be room for this many bytes of files."""
         return size_bytes * _SMALL <= self._limit - self._size
 
-    def put(self, part: KeyedStateSlice, indexed: Indexed) -> None:
-        """Cache a slice if there is room."""
+    def put(self, part: KeyedStateSlice, indexed: Indexed, verify: bool) -> None:
+        """Cache a slice if there is room; ``verify`` tells whether its file was verified."""
+        name = _name(part, verify)
         with self._lock:
-            if _name(part) not in self._held and self._size + indexed.size <= self._limit:
-                self._held[_name(part)] = _CachedSlice(indexed, self._lookups)
+            if name not in self._held and self._size + indexed.size <= self._limit:
+                self._held[name] = _CachedSlice(indexed, self._lookups)
                 self._size += indexed.size
 
 
@@ -236,7 +239,7 @@ class _Search:
         """Return a slice's rows with one of the hashes."""
         cache = self.cache
         if cache is None or (
-            (held := cache.find(part)) is None and not cache.takes(part.size_bytes)
+            (held := cache.find(part, self.verify)) is None and not cache.takes(part.size_bytes)
         ):
             return self._stream_rows_like(entry, part, hashes)
         if held is None:
@@ -245,7 +248,7 @@ class _Search:
                 restored_schema(entry.state.schema),
             )
             held = Indexed.of(combine_chunks(rows), self.state)
-            cache.put(part, held)
+            cache.put(part, held, self.verify)
         return held.like(hashes)
 
     def _stream_rows_like(
@@ -267,7 +270,7 @@ class _Search:
 
 
 def bytes_to_read(
-    per_subtask: Sequence[ReadSlices], wanted: WantedKeys, cache: RowCache | None
+    per_subtask: Sequence[ReadSlices], wanted: WantedKeys, cache: RowCache | None, verify: bool
 ) -> int:
     """Return the number of bytes of the files that some keys need and a cache does not hold."""
     groups = np.unique(wanted.groups)
@@ -275,7 +278,7 @@ def bytes_to_read(
         part.size_bytes
         for reads in per_subtask
         for part in reads.slices
-        if _has_any(part, groups) and (cache is None or cache.find(part) is None)
+        if _has_any(part, groups) and (cache is None or cache.find(part, verify) is None)
     )
 
 
@@ -325,5 +328,5 @@ def _keys_of_dicts(rows: Sequence[Mapping[str, Any]], state: KeyedState) -> pa.T
     return table_of_dicts(keys, state.schema.select(names), subject=f"the keys of {state}")
 
 
-def _name(part: KeyedStateSlice) -> tuple[str, int, int, int]:
-    return part.handle.sha256, part.key_groups.first, part.first_row, part.rows
+def _name(part: KeyedStateSlice, verify: bool) -> _SliceName:
+    return part.handle.sha256, part.key_groups.first, part.first_row, part.rows, verify

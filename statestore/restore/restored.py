@@ -400,7 +400,8 @@ class RestoredKeyedState:
         """
         wanted = WantedKeys.of(keys, self.entry.state)
         every = KeyGroupRange.every(self.assignment.max_parallelism)
-        rows = rows_of_keys(self._catalog.storage, self.entry, self.plan.of_groups(every), wanted)
+        reads = self.plan.of_groups(every)
+        rows = rows_of_keys(self._catalog.storage, self.entry, reads, wanted, verify=self._verify)
         return drop_expired(rows, self.entry.state, self.now_ms)
 
     def lazy(self, subtask: int, *, limit_bytes: int = LAZY_BYTES) -> LazySubtask:

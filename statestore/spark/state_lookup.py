@@ -144,7 +144,7 @@ def dataframe_of_keys(
                 yield from rows_of(subtask, cache).to_batches()
 
     cache = _cache(cache_bytes, lookup)
-    size = bytes_to_read(per_subtask, wanted, cache)
+    size = bytes_to_read(per_subtask, wanted, cache, verify)
     if not _is_for_driver(wanted, size, cache):
         return numbers(spark, len(per_subtask), ()).mapInArrow(read, schema)
     threads = os.cpu_count() or 1 if size > _BYTES_OF_ONE_THREAD else 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -13,12 +14,24 @@ import pyarrow.parquet as pq
 import pytest
 
 from statestore.errors import DamagedFileError, InvalidArgumentError, MissingFileError, NullKeyError
+from statestore.keys.groups import KeyGroupRange
 from statestore.restore.restored import RestoredKeyedState
 from statestore.snapshot.write_options import Changes
 from statestore.store import StateStore
+from tests.support.damage import change_unread_byte
 from tests.support.forms import FORMS, Checkpoints, Form, entries_of, newest_file, users
 from tests.support.options import keyed_arguments
 
+READERS: dict[str, Callable[[RestoredKeyedState], Any]] = {
+    "to_batches": lambda state: state.to_batches(0).read_all(),
+    "to_arrow": lambda state: state.to_arrow(),
+    "to_pandas": lambda state: state.to_pandas(),
+    "to_polars": lambda state: state.to_polars(),
+    "key_groups": lambda state: state.key_groups(KeyGroupRange(0, 0)).read_all(),
+    "lookup": lambda state: state.lookup([{"k": "a"}]),
+    "lazy": lambda state: state.lazy(0).get("a"),
+    "get": lambda state: state.get("a"),
+}
 NOON = datetime(2020, 1, 1, 12)
 NAN = float("nan")
 
@@ -266,3 +279,29 @@ def test_a_lookup_names_a_missing_or_damaged_file(taken: Checkpoints) -> None:
     file.unlink()
     with pytest.raises(MissingFileError, match=file.name):
         look()
+
+
+@pytest.mark.parametrize("changed", [False, True], ids=["base", "layer"])
+@pytest.mark.parametrize("reader", READERS)
+def test_every_reader_of_a_verified_restore_checks_the_whole_file(
+    tmp_path: Path, reader: str, changed: bool
+) -> None:
+    """Other readers accept a change of bytes that they do not read."""
+    path = tmp_path / "store"
+    store = StateStore.open(str(path), table_format="parquet")
+    rows = pa.table({"k": ["a", "b"], "v": [1, 2]})
+    with store.snapshot(parallelism=1) as checkpoint:
+        entry = checkpoint.write_keyed("u", "n", rows, key="k", max_parallelism=1)
+    if changed:
+        with store.snapshot(parallelism=1) as checkpoint:
+            entry = checkpoint.write_changes("u", "n", rows.slice(0, 1)).layers[-1].entry
+    change_unread_byte(path / entry.table.path / entry.handles[0].path)
+    READERS[reader](store.restore().keyed("u", "n"))
+    with pytest.raises(DamagedFileError, match="has changed since it was written"):
+        READERS[reader](store.restore(verify=True).keyed("u", "n"))
+
+
+def test_every_reader_of_rows_is_tested_with_verification() -> None:
+    methods = {name for name, member in vars(RestoredKeyedState).items() if callable(member)}
+    methods = {name for name in methods if not name.startswith("_")}
+    assert methods == {*READERS, "contents", "to_spark", "lookup_in_spark"}

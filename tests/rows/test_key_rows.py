@@ -23,6 +23,7 @@ from statestore.restore.key_set_lookup import RowCache, WantedKeys, bytes_to_rea
 from statestore.rows import equality
 from statestore.snapshot.write_options import Changes, KeyedOptions
 from statestore.storage import LocalStorage
+from tests.support.damage import change_unread_byte
 
 GROUPS = 16
 CACHES = {"none": None, "tiny": 20_000, "large": 2**24}
@@ -230,11 +231,22 @@ def test_the_bytes_to_read_are_known_in_advance(tmp_path: Path) -> None:
     sizes = {handle.key_groups.first: handle.size_bytes for handle in entry.handles}
     group = int(one.groups[0])
     for held in (None, cache):
-        assert bytes_to_read(per_subtask, one, held) == sizes[group]
-        assert bytes_to_read(per_subtask, every, held) == sum(sizes.values())
+        assert bytes_to_read(per_subtask, one, held, False) == sizes[group]
+        assert bytes_to_read(per_subtask, every, held, False) == sum(sizes.values())
     looked_up(store, ["k7"], cache, parallelism=3)
-    assert bytes_to_read(per_subtask, one, cache) == 0
-    assert bytes_to_read(per_subtask, every, cache) == sum(sizes.values()) - sizes[group]
+    assert bytes_to_read(per_subtask, one, cache, False) == 0
+    assert bytes_to_read(per_subtask, every, cache, False) == sum(sizes.values()) - sizes[group]
+
+
+def test_a_verified_lookup_uses_no_cached_rows_that_were_not_verified(tmp_path: Path) -> None:
+    store, cache = value_store(tmp_path / "store"), RowCache(2**24)
+    (entry,) = store.manifest().keyed
+    expected = looked_up(store, ["k7"], cache)
+    for handle in entry.handles:
+        change_unread_byte(tmp_path / "store" / entry.table.path / handle.path)
+    assert looked_up(store, ["k7"], cache) == expected == [{"k": "k7", "v": 7}]
+    with pytest.raises(DamagedFileError, match="has changed since it was written"):
+        looked_up(store, ["k7"], cache, verify=True)
 
 
 def test_rows_that_do_not_fit_do_not_evict_others(tmp_path: Path) -> None:
@@ -251,10 +263,10 @@ def test_rows_that_do_not_fit_do_not_evict_others(tmp_path: Path) -> None:
     assert 0 < held <= whole.size_bytes // 2
     (entry,) = store.manifest().keyed
     parts = reads_of(entry, assignment_of(entry, 1).range_of(0)).base
-    first = [half.find(part) is not None for part in parts]
+    first = [half.find(part, False) is not None for part in parts]
     looked_up(store, keys, half)
     assert half.size_bytes == held
-    assert [half.find(part) is not None for part in parts] == first
+    assert [half.find(part, False) is not None for part in parts] == first
 
 
 @pytest.mark.slow
