@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Fence
@@ -20,23 +20,21 @@ from statestore.format.claim_documents import Claim
 from statestore.format.compaction_policy import CompactionRule
 from statestore.format.documents import document_bytes
 from statestore.format.graph_json import graph_to_json
-from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, Writer
-from statestore.format.metrics import CheckpointMetrics
 from statestore.format.names import GREATEST_GIVEN_ID, manifest_path
 from statestore.format.ttl import clock_ms
 from statestore.jobgraph.graph import JobGraph
+from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.jobgraph.stored_operators import Operators
 from statestore.keys.groups import check_parallelism
 from statestore.keys.ranges import RangeAssignment
 from statestore.parquet.writer import ParquetOptions
 from statestore.restore.plan import owners_of
-from statestore.snapshot.acknowledgement import Acknowledgement, AttemptId
+from statestore.snapshot.acknowledgement import Acknowledgement
 from statestore.snapshot.background_compaction import BackgroundCompaction
 from statestore.snapshot.carry import LATEST
 from statestore.snapshot.checkpoint_context import CheckpointContext
 from statestore.snapshot.measurement import Measuring
-from statestore.snapshot.pending_checkpoint import USED
 from statestore.snapshot.prior_checkpoints import PriorCheckpoints
 from statestore.snapshot.subtask_writer import KeyedWriter
 from statestore.snapshot.write_options import Changes, KeyedArguments
@@ -48,30 +46,17 @@ __all__ = ["CommittedCheckpoint", "begin"]
 class CommittedCheckpoint(CheckpointWriter):
     """A checkpoint that already contains the batch.
 
-    Each call returns the stored state and writes nothing, and raises StateNotFoundError if the
-    checkpoint lacks the state. Rows are ignored, so a DataFrame is not even computed.
+    Each call that writes returns the stored state instead, and raises StateNotFoundError if the
+    checkpoint lacks the state. Rows are ignored, so a DataFrame is not even computed. It has the
+    parts of any other writer, but never commits them. So every other call works, and has no effect.
     """
 
     already_committed = True
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, attempt: CheckpointContext, manifest: Manifest) -> None:
         """Take the stored manifest; ``id`` and ``manifest`` are available immediately."""
-        self._stored, self._entered = manifest, False
-
-    @property
-    def manifest(self) -> Manifest:
-        """The stored manifest."""
-        return self._stored
-
-    @property
-    def metrics(self) -> CheckpointMetrics | None:
-        """The metrics of the checkpoint, from its manifest."""
-        return self._stored.metrics
-
-    @property
-    def planned(self) -> tuple[int, Writer]:
-        """The checkpoint's number and writer."""
-        return self._stored.checkpoint_id, self._stored.writer
+        super().__init__(attempt)
+        self._commit.manifest = manifest
 
     def _write_full(self, arguments: KeyedArguments, rows: Any) -> KeyedEntry:
         return self.manifest.keyed_entry(arguments.operator, arguments.state)
@@ -88,9 +73,13 @@ class CommittedCheckpoint(CheckpointWriter):
         """Return a writer whose subtasks write nothing."""
         manifest = self.manifest
         stored = manifest.keyed_entry(arguments.operator, arguments.state)
-        attempt = AttemptId(manifest.store_id, manifest.checkpoint_id, manifest.writer.token)
         owners = owners_of(manifest, arguments.operator)
-        return KeyedWriter(attempt, replace(stored, handles=()), owners, target=None)
+        return KeyedWriter(self._attempt.id, replace(stored, handles=()), owners, target=None)
+
+    def _operator(
+        self, operator: str, state: str, elements: Any, mode: RedistributionMode
+    ) -> OperatorEntry:
+        return self.manifest.operator_entry(operator, state)
 
     def carry(self, operator: str, state: str, *, base: int | str = LATEST) -> Entry:
         """Return the stored state. Raises StateNotFoundError if the checkpoint lacks it."""
@@ -106,32 +95,16 @@ class CommittedCheckpoint(CheckpointWriter):
         """Return an empty tuple, because the checkpoint is complete."""
         return ()
 
-    def record_left_out(self, records: Iterable[LeftOutState], *, inherit: bool = True) -> None:
-        """Do nothing, because the checkpoint has its own records."""
-
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         """Return False, because the checkpoint does not take the subtask's files."""
         return False
 
-    def write_split(self, operator: str, state: str, elements: Any) -> OperatorEntry:
-        """Return the stored state. Raises StateNotFoundError if the checkpoint lacks it."""
-        return self.manifest.operator_entry(operator, state)
+    def __del__(self) -> None:
+        """Do not warn if its block was never entered: the checkpoint exists."""
 
-    write_union = write_split
-    write_broadcast = write_split
-
-    def abandon(self) -> None:
-        """Do nothing: the checkpoint stays."""
-
-    def __enter__(self) -> Self:
-        """Return the writer. Raises InvalidArgumentError if it was used before."""
-        if self._entered:
-            raise InvalidArgumentError(USED)
-        self._entered = True
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def _end(self, error: BaseException | None) -> None:
         """Do nothing: the checkpoint stays, even after an error in the block."""
+        self._collected.left = True
 
 
 def begin(
@@ -176,43 +149,52 @@ def begin(
     if checkpoint_id is not None:
         _check_number(checkpoint_id)
     own = None if made_of is not None else batch_of(batch, checkpoint_id)
+
+    def context(number: int, writer: Writer) -> CheckpointContext:
+        return CheckpointContext(
+            catalog=catalog,
+            fence=fence,
+            table=table,
+            parquet=parquet,
+            layout=layout,
+            operators=operators,
+            checkpoint_id=number,
+            history=PriorCheckpoints(catalog, operators),
+            writer=writer,
+            started_at_ms=now_ms,
+            now_ms=now_ms,
+            measuring=measuring,
+            compaction=compaction,
+            ranges=ranges or {},
+            made_of=made_of,
+            batch=own,
+        )
+
     if own is not None:
         # Before the claim: neither a committed batch nor an impossible id is a reason to fence an
         # active writer.
         done = _find_committed(catalog, own)
         if done is not None:
-            return done
+            return CommittedCheckpoint(context(done.checkpoint_id, done.writer), done)
     if checkpoint_id is not None and made_of is None:
         _refuse_id(catalog, checkpoint_id, catalog.next_id())
     with measuring.telling(checkpoint_id):
         if observed_newest_id is not None:  # before the claim too, for the same reason
             catalog.refuse_taken(observed_newest_id + 1, observed_newest_id)
         claimed = _claim_id(catalog, fence, checkpoint_id, own, made_of, observed_newest_id)
-        if isinstance(claimed, CommittedCheckpoint):
-            return claimed
+        if isinstance(claimed, Manifest):
+            return CommittedCheckpoint(context(claimed.checkpoint_id, claimed.writer), claimed)
         claim, number = claimed
-        history = PriorCheckpoints(catalog, operators)
-    attempt = CheckpointContext(
-        catalog=catalog,
-        fence=fence,
-        table=table,
-        parquet=parquet,
-        layout=layout,
-        operators=operators,
-        checkpoint_id=number,
-        history=history,
-        writer=Writer(release, claim.name, token, claim.generation),
-        started_at_ms=clock_ms(None),
-        now_ms=now_ms,
-        measuring=measuring,
-        compaction=compaction,
-        background=background,
-        ranges=ranges or {},
-        made_of=made_of,
-        observed_newest_id=history.newest_id if made_of is None else observed_newest_id,
-        batch=own,
+        attempt = context(number, Writer(release, claim.name, token, claim.generation))
+        newest_id = attempt.history.newest_id
+    return CheckpointWriter(
+        replace(
+            attempt,
+            started_at_ms=clock_ms(None),
+            background=background,
+            observed_newest_id=newest_id if made_of is None else observed_newest_id,
+        )
     )
-    return CheckpointWriter(attempt)
 
 
 def _claim_id(
@@ -222,7 +204,7 @@ def _claim_id(
     batch: Batch | None,
     made_of: Manifest | None,
     observed_newest_id: int | None,
-) -> CommittedCheckpoint | tuple[Claim, int]:
+) -> Manifest | tuple[Claim, int]:
     """Return the claim and the checkpoint's number, or the checkpoint that contains the batch."""
     claim = fence.claim(announce=made_of is not None)
     free = max(catalog.next_id(), claim.announced_id)
@@ -249,7 +231,7 @@ def _parallelism(parallelism: int | None, graph: JobGraph | None) -> int:
     return max(node.parallelism for node in graph.nodes)
 
 
-def _find_committed(catalog: Catalog, batch: Batch) -> CommittedCheckpoint | None:
+def _find_committed(catalog: Catalog, batch: Batch) -> Manifest | None:
     """Return a checkpoint that contains the batch, or None.
 
     Raises CommitConflictError if the batch number belongs to a different checkpoint.
@@ -261,7 +243,7 @@ def _find_committed(catalog: Catalog, batch: Batch) -> CommittedCheckpoint | Non
     # Its writer may have died before the manifest's name was durable, and the job now depends on
     # it.
     catalog.storage.sync([manifest_path(manifest.checkpoint_id)])
-    return CommittedCheckpoint(manifest)
+    return manifest
 
 
 def _find_by_record(catalog: Catalog, batch: Batch, visible: Sequence[int]) -> Manifest | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from statestore.catalog.catalog import Catalog
 from statestore.errors import CheckpointNotFoundError, MalformedManifestError
@@ -44,16 +45,26 @@ class StoredFacts:
 
 
 class PriorCheckpoints:
-    """The checkpoints of a store when a snapshot began; manifests are read on demand."""
+    """The checkpoints of a store when they are first listed; manifests are read on demand."""
 
     def __init__(self, catalog: Catalog, operators: Operators) -> None:
-        """List the existing checkpoints; ``operators`` are the calling job's operators."""
+        """Read nothing yet; ``operators`` are the calling job's operators."""
         self._catalog, self._operators = catalog, operators
-        visible, self.newest_id = catalog.visible_and_newest()
-        self._unread = list(visible)
-        self._newest = self._unread[-1] if self._unread else None
         self._read: list[Manifest] = []
         self._loaded: dict[int, Manifest] = {}
+
+    @cached_property
+    def _listed(self) -> tuple[tuple[int, ...], int]:
+        return self._catalog.visible_and_newest()
+
+    @cached_property
+    def _unread(self) -> list[int]:
+        return list(self._listed[0])
+
+    @property
+    def newest_id(self) -> int:
+        """The greatest id ever used, 0 if there is none; the first call lists the checkpoints."""
+        return self._listed[1]
 
     def load(self, checkpoint: int | str) -> Manifest:
         """Return a checkpoint as :meth:`Catalog.load` does; one given by number is cached."""
@@ -68,7 +79,8 @@ class PriorCheckpoints:
 
         Raises MalformedManifestError if it cannot be read.
         """
-        return None if self._newest is None else self.load(self._newest)
+        visible = self._listed[0]
+        return self.load(visible[-1]) if visible else None
 
     def before(self) -> Manifest | None:
         """Return the newest readable checkpoint, or None."""

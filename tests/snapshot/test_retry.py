@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from statestore.errors import CommitConflictError, InvalidArgumentError, StateNotFoundError
 from statestore.format.names import manifest_path, tombstone_path
+from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import LocalStorage
 from tests.support.writers import ROWS, claims, opened, stored_files, take
 
@@ -45,6 +47,74 @@ def test_a_retry_of_a_visible_id_writes_nothing(url: str) -> None:
     with pytest.raises(InvalidArgumentError, match="take another snapshot"), again:
         raise AssertionError
     take(store, 2)
+
+
+KEYED: dict[str, Any] = {"key": "k", "max_parallelism": 4}
+
+
+def acknowledged(writer: CheckpointWriter) -> bool:
+    subtask = writer.declare_keyed("u", "declared", ROWS.schema, **KEYED).subtask(0)
+    return writer.acknowledge(subtask.write(ROWS)) or writer.already_committed
+
+
+def compacted(writer: CheckpointWriter) -> str:
+    with writer.compacting():
+        return "compacted"
+
+
+CALLS: dict[str, Callable[[CheckpointWriter], Any]] = {
+    "already_committed": lambda writer: None,  # these differ
+    "manifest": lambda writer: None,
+    "metrics": lambda writer: None,
+    "id": lambda writer: None,
+    "abandon": lambda writer: None,
+    "planned": lambda writer: (writer.planned[0], writer.planned[1].release),
+    "collected": lambda writer: writer.collected.attempt.checkpoint_id,
+    "write_keyed": lambda writer: writer.write_keyed("u", "n", ROWS, **KEYED).state,
+    "declare_keyed": acknowledged,
+    "acknowledge": lambda writer: None,  # as above
+    "write_changes": lambda writer: writer.write_changes("u", "c", ROWS, **KEYED).state,
+    "write_changes_against": lambda writer: (
+        writer.write_changes_against("u", "w", ROWS, **KEYED).state
+    ),
+    "write_list": lambda writer: writer.write_list("u", "l", ROWS, position="v", **KEYED).state,
+    "write_map": lambda writer: writer.write_map("u", "m", ROWS, map_key="v", **KEYED).state,
+    "write_reducing": lambda writer: writer.write_reducing("u", "r", ROWS, **KEYED).state,
+    "write_aggregating": lambda writer: writer.write_aggregating("u", "g", ROWS, **KEYED).state,
+    "write_timers": lambda writer: (
+        writer.write_timers("u", "t", ROWS, time_domain="event", timestamp="v", **KEYED).state
+    ),
+    "write_split": lambda writer: writer.write_split("o", "s", [[{"p": 1}]]).counts,
+    "write_union": lambda writer: writer.write_union("o", "u", [[{"p": 1}]]).counts,
+    "write_broadcast": lambda writer: writer.write_broadcast("o", "b", [{"p": 1}]).counts,
+    "carry": lambda writer: writer.carry("u", "old").state,
+    "carry_rest": lambda writer: writer.carry_rest(),
+    "drop": lambda writer: writer.drop("u", "none"),
+    "left_out": lambda writer: writer.left_out(),
+    "compacting": compacted,
+    "record_origin": lambda writer: writer.record_origin({"command": "edit", "checkpoint": 2}),
+    "record_command": lambda writer: writer.record_command("test"),
+    "keep_times": lambda writer: writer.keep_times(writer.collected.attempt.history.load(1)),
+    "record_left_out": lambda writer: writer.record_left_out([]),
+}
+
+
+def test_a_retried_batch_answers_each_call_as_its_first_attempt(url: str) -> None:
+    """The job does not know that its batch was committed, and calls what it called before."""
+    assert {name for name in dir(CheckpointWriter) if not name.startswith("_")} == {*CALLS}
+    take(opened(url), rows=ROWS)
+    with opened(url).snapshot(parallelism=1) as checkpoint:
+        checkpoint.write_keyed("u", "old", ROWS, **KEYED)
+        checkpoint.drop("u", "n")
+    answers = []
+    for attempt in range(2):
+        with opened(url).snapshot(parallelism=1, batch=("job", 1)) as checkpoint:
+            answers.append({name: call(checkpoint) for name, call in CALLS.items()})
+        assert checkpoint.already_committed == bool(attempt)
+        assert checkpoint.manifest == opened(url).manifest(3)
+        assert checkpoint.id == 3
+    assert answers[0] == answers[1]
+    assert opened(url).checkpoints() == (1, 2, 3)
 
 
 def test_a_retry_syncs_the_checkpoint_that_it_finds(
