@@ -38,7 +38,7 @@ class Commit:
     def __init__(self, collected: PendingCheckpoint) -> None:
         """Prepare to commit the collected states."""
         self._collected, self._attempt = collected, collected.attempt
-        self._published = False
+        self._published: frozenset[str] = frozenset()
         self._lists = itertools.count()
         self.origin: Mapping[str, Any] | None = None
         self.command: str | None = None
@@ -102,7 +102,7 @@ class Commit:
 
     def fail(self, reason: BaseException) -> None:
         """Delete the written files, and notify the listeners."""
-        self._collected.abandon(reason, published=self._published)
+        self._collected.abandon(reason, self._published)
         self._attempt.measuring.failed(self._attempt.checkpoint_id, reason)
 
     def _manifest(self) -> Manifest:
@@ -215,10 +215,18 @@ class Commit:
 
         A Delta log has no entries for changes. Publishing is mostly waiting, so it runs in threads.
         """
-        self._published = any(entry.table.format == "delta" for entry in entries)
+
+        def is_logged(entry: Entry) -> bool:
+            return not (isinstance(entry, KeyedEntry) and entry.layers)
+
+        self._published = frozenset(
+            entry.table.path
+            for entry in entries
+            if entry.table.format == "delta" and is_logged(entry)
+        )
         return _each(
             entries,
-            lambda entry: not (isinstance(entry, KeyedEntry) and entry.layers),
+            is_logged,
             lambda entry: replace(entry, table=self._publish_one(entry, left_out)),
         )
 

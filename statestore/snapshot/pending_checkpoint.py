@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
 
 from statestore.errors import InvalidArgumentError, ParallelismError, StorageError
@@ -254,21 +254,21 @@ class PendingCheckpoint:
                     error,
                 )
 
-    def abandon(self, reason: BaseException, *, published: bool) -> None:
+    def abandon(self, reason: BaseException, published: Collection[str]) -> None:
         """End the attempt, and delete the written files.
 
-        Failed deletions are added as notes to ``reason``. If the tables are ``published``, their
-        logs may name the files already, and the files stay so that the tables remain readable.
+        Failed deletions are added as notes to ``reason``. The logs of the ``published`` tables may
+        name their files already. These files stay, so that the tables remain readable.
         """
         self._lists.delete(reason)
-        if published:
+        for awaited in self.awaited.values():
+            self._written.add(awaited.entry.table.path, awaited.entry.handles)
+        own = [name for name in self._written.names if folder_of(name) not in published]
+        if len(own) < len(self._written.names):
             reason.add_note(
                 "its files were kept because the newest table versions may reference them"
             )
-            return
-        for awaited in self.awaited.values():
-            self._written.add(awaited.entry.table.path, awaited.entry.handles)
-        self._written.delete(reason)
+        UncommittedFiles(self._written.storage, own).delete(reason)
 
 
 def _name(entry: Entry) -> Name:

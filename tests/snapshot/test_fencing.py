@@ -9,6 +9,7 @@ import socket
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, Event, Timer
@@ -30,6 +31,7 @@ from statestore.errors import (
 from statestore.format.claim_documents import Claim, claim_from_json, claim_to_json
 from statestore.format.documents import document_bytes
 from statestore.format.names import generation_of, writer_path
+from statestore.snapshot.commit import Commit
 from statestore.storage import LocalStorage
 from tests.support.writers import ROWS, claims, opened, stored_files, take
 
@@ -526,3 +528,33 @@ def test_a_writer_that_loses_at_its_put_deletes_nothing(url: str) -> None:
 
 def _take(url: str) -> None:
     take(opened(url))
+
+
+def test_a_lost_commit_leaves_only_files_that_a_log_may_reference(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Delta log never references changes, so nobody could read these files."""
+    store = StateStore.open(url, table_format="delta")
+    with store.snapshot(parallelism=1) as checkpoint:
+        for state in ("changed", "full"):
+            checkpoint.write_keyed("u", state, ROWS, key="k", max_parallelism=4)
+    committed = stored_files(url)
+    publish = Commit._publish_one
+
+    def overtaken(self: Commit, *arguments: Any) -> Any:
+        table = publish(self, *arguments)
+        StateStore.open(url).snapshot(parallelism=1).abandon()
+        return table
+
+    monkeypatch.setattr(Commit, "_publish_one", overtaken)
+    checkpoint = store.snapshot(parallelism=1)
+    with ExitStack() as block:
+        block.enter_context(checkpoint)
+        checkpoint.write_changes("u", "changed", ROWS)
+        full = checkpoint.write_keyed("u", "full", ROWS)
+        assert len(stored_files(url)) > len(committed) + len(full.handles)
+        with pytest.raises(CommitConflictError):
+            block.close()
+    left = stored_files(url) - committed
+    assert left == {handle.path.rpartition("/")[2] for handle in full.handles}
+    assert DeltaTable(f"{url}/operators/u/keyed/full").to_pyarrow_table().num_rows == 2
