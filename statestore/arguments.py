@@ -34,7 +34,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     InvalidArgumentError names the first argument whose type differs from the signature. ``Any``,
     and types that only a type checker imports, are not checked. The elements of an iterator are not
-    checked either, because they can be read only once.
+    checked either, because they can be read only once. InvalidArgumentError is also raised for a
+    value, type or statement that is nested more deeply than Python can walk.
     """
     return _checked(function, function.__name__)
 
@@ -55,15 +56,19 @@ def _checked(function: Callable[P, R], name: str) -> Callable[P, R]:
         nonlocal checks
         if checks is None:  # at the first call, all names in the signature are defined
             checks = _checks(function, signature)
-        if not checks:
-            return function(*args, **kwargs)
         arguments = dict(zip(signature.parameters, args, strict=False)) | kwargs
         for parameter, check in checks.items():
             if parameter in arguments and not check.holds(arguments[parameter]):
                 raise InvalidArgumentError(
                     f"{name}: {check.problem(parameter, arguments[parameter])}"
                 )
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except RecursionError as error:
+            raise InvalidArgumentError(
+                f"{name}: a value, a type or a statement is nested too deeply ({error}); store or "
+                "pass the inner part as JSON or as binary"
+            ) from error
 
     return call
 

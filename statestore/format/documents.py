@@ -20,6 +20,7 @@ from msgspec.json import Decoder
 
 from statestore.errors import (
     FormatVersionError,
+    InvalidArgumentError,
     MalformedManifestError,
     StateStoreError,
 )
@@ -126,8 +127,17 @@ def member_error(member: str, message: str) -> ValidationError:
 
 
 def document_bytes(document: dict[str, Any]) -> bytes:
-    """Return a document as bytes: compact JSON in UTF-8, with its own SHA-256 as last member."""
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    """Return a document as bytes: compact JSON in UTF-8, with its own SHA-256 as last member.
+
+    Raises InvalidArgumentError for a value that is nested too deeply.
+    """
+    try:
+        text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    except RecursionError as error:
+        form = document.get("format")
+        raise InvalidArgumentError(
+            f"a value of the {form} document is nested too deeply; store its inner part as text"
+        ) from error
     return seal_document(text.encode().removesuffix(b"}"))
 
 

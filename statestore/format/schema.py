@@ -136,10 +136,7 @@ def check_type(data_type: DataType, column: str, levels: int = MOST_LEVELS) -> N
             )
         return
     if levels == 1:
-        raise UnsupportedTypeError(
-            f"the type of column {column!r} has more than {MOST_LEVELS} nested levels; store "
-            "the inner part as JSON or as binary"
-        )
+        raise too_deep_error(column)
     children = _children(data_type)
     if data_type["type"] == "struct":
         names = [field["name"].lower() for field in data_type["fields"]]
@@ -150,6 +147,14 @@ def check_type(data_type: DataType, column: str, levels: int = MOST_LEVELS) -> N
             )
     for child in children:
         check_type(child, column, levels - 1)
+
+
+def too_deep_error(column: str) -> UnsupportedTypeError:
+    """Return the error for a type with more than ``MOST_LEVELS`` levels."""
+    return UnsupportedTypeError(
+        f"the type of column {column!r} has more than {MOST_LEVELS} nested levels; store the inner "
+        "part as JSON or as binary"
+    )
 
 
 def refuse_too_deep(schema: Schema, subject: str) -> None:

@@ -72,9 +72,11 @@ def key_group_of(
         InvalidArgumentError: for a value that its type cannot hold, for an unknown scheme, or when
             ``max_parallelism`` is not in 1..32768.
     """
-    return key_group_of_hash(
-        key_hash(key, key_type=key_type, hash_scheme=hash_scheme), max_parallelism
-    )
+    try:
+        own_hash = key_hash(key, key_type=key_type, hash_scheme=hash_scheme)
+    except RecursionError as error:
+        raise InvalidArgumentError("the key is nested too deeply to be hashed") from error
+    return key_group_of_hash(own_hash, max_parallelism)
 
 
 def key_hash(

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from statestore.display import duration
-from statestore.errors import QueryStoppedError
+from statestore.errors import InvalidArgumentError, QueryStoppedError
 from statestore.extras import needs_extra
 
 __all__ = [
@@ -50,6 +50,9 @@ _SETTINGS = (
     "SET enable_external_access = false",
     "SET lock_configuration = true",
 )
+
+MOST_RESULT_LEVELS = 60
+"""The most nested levels of a column of an answer; Arrow imports at most 62 from DuckDB."""
 
 _QUOTED = 76
 """The width of a quoted line of a statement."""
@@ -108,7 +111,11 @@ def with_arrow_types(relation: Any) -> Any:
 
     Without the cast DuckDB changes values: the largest UHUGEINT becomes -1, TIMETZ loses its zone,
     a long INTERVAL overflows, and BIT becomes bytes in DuckDB's own encoding.
+
+    Raises InvalidArgumentError for a column with more nested levels than Arrow can import.
     """
+    for name, duck_type in zip(relation.columns, relation.types, strict=True):
+        _refuse_too_deep(name, duck_type)
     if all(map(_is_exact_in_arrow, relation.types)):
         return relation
     columns = (
@@ -122,12 +129,27 @@ def with_arrow_types(relation: Any) -> Any:
     return relation.project(", ".join(columns))
 
 
+def _refuse_too_deep(column: str, duck_type: Any) -> None:
+    """Refuse a type that is too deep for a recursive walk; this walk goes level by level."""
+    parts = [duck_type]
+    for _ in range(MOST_RESULT_LEVELS):
+        parts = [inner for part in parts if part.id in _NESTED for inner in _parts_of(part)]
+        if not parts:
+            return
+    raise InvalidArgumentError(
+        f"the column {column!r} of the answer has more than {MOST_RESULT_LEVELS} nested levels; "
+        "select its inner part, or cast it to VARCHAR"
+    )
+
+
+def _parts_of(duck_type: Any) -> list[Any]:
+    children = duck_type.children[:1] if duck_type.id == "array" else duck_type.children
+    return [part for _, part in children]  # of an array without its length
+
+
 def _is_exact_in_arrow(duck_type: Any) -> bool:
     if duck_type.id in _NESTED:
-        parts = (
-            duck_type.children[:1] if duck_type.id == "array" else duck_type.children
-        )  # not the length
-        return all(_is_exact_in_arrow(part) for _, part in parts)
+        return all(map(_is_exact_in_arrow, _parts_of(duck_type)))
     return duck_type.id in _EXACT_IN_ARROW
 
 

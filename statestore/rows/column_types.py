@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 
 from statestore.errors import UnsupportedTypeError
-from statestore.format.schema import DataType, Field, Schema, decimal_parts
+from statestore.format.schema import (
+    MOST_LEVELS,
+    DataType,
+    Field,
+    Schema,
+    decimal_parts,
+    too_deep_error,
+)
 from statestore.keys.arrow_type_names import SIMPLE_TYPES
 from statestore.rows.column_errors import ColumnErrors
 
@@ -54,26 +62,24 @@ def schema_of_arrow(schema: pa.Schema) -> Schema:
     return Schema(tuple(fields))
 
 
-def _stored_type(data_type: pa.DataType, column: str) -> DataType:
+def _stored_type(data_type: pa.DataType, column: str, levels: int = MOST_LEVELS) -> DataType:
     types = pa.types
+    if not levels:
+        raise too_deep_error(column)
+    inner = partial(_stored_type, column=column, levels=levels - 1)
     if types.is_struct(data_type):
-        fields = [
-            Field(child.name, _stored_type(child.type, column)).to_json() for child in data_type
-        ]
+        fields = [Field(child.name, inner(child.type)).to_json() for child in data_type]
         return {"type": "struct", "fields": fields}
     if types.is_map(data_type):
-        key, value = (
-            _stored_type(data_type.key_type, column),
-            _stored_type(data_type.item_type, column),
-        )
+        key, value = inner(data_type.key_type), inner(data_type.item_type)
         return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
     if types.is_list(data_type) or types.is_large_list(data_type):
-        element = _stored_type(data_type.value_type, column)
+        element = inner(data_type.value_type)
         return {"type": "array", "elementType": element, "containsNull": True}
     if types.is_decimal128(data_type):
         return f"decimal({data_type.precision},{data_type.scale})"
     if types.is_dictionary(data_type):
-        return _stored_type(data_type.value_type, column)
+        return inner(data_type.value_type)
     if types.is_timestamp(data_type):
         return "timestamp" if data_type.tz else "timestamp_ntz"
     if types.is_fixed_size_binary(data_type) or isinstance(data_type, pa.UuidType):

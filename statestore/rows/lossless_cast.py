@@ -123,6 +123,8 @@ def brief_text(value: Any, most: int = 80) -> str:
         return f"{value!r:.{most}}"
     except ValueError:  # Python does not format integers of more than 4,300 digits
         return "an integer of more than 4,300 digits"
+    except RecursionError:
+        return "a value that is nested too deeply to be shown"
 
 
 def is_list(value: Any) -> bool:

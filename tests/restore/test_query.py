@@ -545,3 +545,16 @@ def test_a_state_with_changes_reads_as_little_as_a_full_state(
         (n, coming["text"][at].as_py()) for at, n in enumerate(range(-20, 0))
     ]
     assert ask(store, "SELECT count(*) AS n FROM s") == [{"n": COUNT - 10}]
+
+
+@pytest.mark.parametrize("levels", [61, 900])
+@pytest.mark.parametrize("inner", ["INTEGER", "INTERVAL"])
+def test_an_answer_with_too_many_levels_is_refused(tmp_path: Path, levels: int, inner: str) -> None:
+    """Neither Arrow nor a recursive walk can read it."""
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.write_keyed("u", "n", ROWS, key="k", max_parallelism=2)
+    deepest = ask(store, f"SELECT NULL::{inner}{'[]' * 59} AS x")
+    assert deepest == [{"x": None}]
+    with pytest.raises(InvalidArgumentError, match="column 'x' of the answer has more than 60"):
+        ask(store, f"SELECT NULL::{inner}{'[]' * levels} AS x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from statestore import StateStore
-from statestore.errors import UnsupportedTypeError
+from statestore import CheckpointWriter, RowUpdate, StateStore, key_group_of
+from statestore.errors import StateStoreError, UnsupportedTypeError
 from statestore.format.schema import MOST_REPEATED_LEVELS, MOST_WRITTEN_LEVELS
 
 Typed = tuple[pa.DataType, Any]
@@ -138,3 +139,42 @@ def test_every_accepted_type_is_read(
         assert len(kinds) >= MOST_WRITTEN_LEVELS or repeated > MOST_REPEATED_LEVELS
         return
     read_by_all(store, nested(kinds))
+
+
+def deep_value(levels: int, form: str) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value] if form == "list" else {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("form", ["list", "struct"])
+@pytest.mark.parametrize("levels", [1200, 5000])
+def test_a_value_that_python_cannot_walk_is_refused(tmp_path: Path, form: str, levels: int) -> None:
+    """Each call that takes a value raises a StateStoreError, and nothing is committed."""
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.write_keyed("u", "n", [{"k": 1, "v": "x"}], key="k")
+    state, deep = store.restore().keyed("u", "n"), deep_value(levels, form)
+
+    def write(call: Callable[[CheckpointWriter], Any]) -> None:
+        with store.snapshot(parallelism=1) as checkpoint:
+            call(checkpoint)
+            checkpoint.carry_rest()
+
+    calls: list[Callable[[], Any]] = [
+        lambda: write(lambda writer: writer.write_keyed("u", "x", [{"k": 1, "v": deep}], key="k")),
+        lambda: write(lambda writer: writer.write_keyed("u", "x", [{"k": deep}], key="k")),
+        lambda: write(lambda writer: writer.write_changes("u", "n", [{"k": 1, "v": deep}])),
+        lambda: write(lambda writer: writer.write_broadcast("o", "e", [{"v": deep}])),
+        lambda: state.get(deep),
+        lambda: state.lookup([{"k": deep}]),
+        lambda: store.inspect.key(deep),
+        lambda: store.maintenance.edit("u", "n", delete=[deep]),
+        lambda: store.maintenance.edit("u", "n", update=RowUpdate(keys=[1], values={"v": deep})),
+        lambda: key_group_of(deep, max_parallelism=8),
+    ]
+    for call in calls:
+        with pytest.raises(StateStoreError):
+            call()
+    assert store.checkpoints() == (1,)

@@ -283,3 +283,9 @@ def test_ctrl_c_stops_the_server_immediately(store: StateStore, work: str) -> No
         assert process.stderr.read() == ""
         for client in clients:
             client.close()
+
+
+def test_a_nested_answer_is_an_error_on_the_page(pages: Pages, store: StateStore) -> None:
+    status, body, _ = ask(pages(store), f"SELECT NULL::INTEGER{'[]' * 900} AS x")
+    assert status == 400
+    assert "nested levels" in body
