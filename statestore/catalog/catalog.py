@@ -46,7 +46,7 @@ from statestore.format.names import (
     tombstone_path,
 )
 from statestore.format.state import LayoutChoice
-from statestore.storage import Storage, put_once, refuse_unsafe
+from statestore.storage import Storage, is_full_disk, put_once, refuse_unsafe
 
 __all__ = [
     "DEFAULT_TABLE_FORMAT",
@@ -323,9 +323,20 @@ class Catalog:
     def expire(self, checkpoint_id: int, tombstone: bytes) -> None:
         """Make a checkpoint invisible for ever; do nothing if it already has a tombstone.
 
+        On a full disk, where only deletions could help, the tombstone is a second name of
+        ``statestore.json``, which needs no space. Only the existence of a tombstone counts (I4).
+
         Raises StorageError; the tombstone may exist nevertheless.
         """
-        put_once(self.storage, tombstone_path(checkpoint_id), tombstone)
+        name = tombstone_path(checkpoint_id)
+        try:
+            put_once(self.storage, name, tombstone)
+        except StorageError as error:
+            if not is_full_disk(error):
+                raise
+            if not self.storage.renew(STORE_FILE, name) and not self.is_expired(checkpoint_id):
+                raise
+            self.storage.sync([name])
 
     def refuse_taken(self, checkpoint_id: int, observed_newest_id: int | None = None) -> None:
         """Raise CommitConflictError if the id or a greater one is taken.

@@ -15,7 +15,7 @@ from fsspec.utils import get_protocol
 
 from statestore.errors import InvalidArgumentError
 from statestore.storage.azure import AzureStorage
-from statestore.storage.base import Listed, Storage
+from statestore.storage.base import Listed, Storage, is_full_disk
 from statestore.storage.credentials import refuse_credentials
 from statestore.storage.google import GoogleStorage
 from statestore.storage.hdfs import HdfsStorage
@@ -37,6 +37,7 @@ __all__ = [
     "MeteredStorage",
     "S3Storage",
     "Storage",
+    "is_full_disk",
     "open_storage",
     "put_once",
     "refuse_credentials",

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol, Self
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.format.names import is_inside
 
-__all__ = ["Listed", "NewFile", "Storage", "check_inside", "report_os_errors"]
+__all__ = ["Listed", "NewFile", "Storage", "check_inside", "is_full_disk", "report_os_errors"]
 
 
 class Listed(NamedTuple):
@@ -165,6 +165,14 @@ def check_inside(name: str) -> str:
     return name
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_full_disk(error: StorageError) -> bool:
+    """Return whether a call failed because the disk or a quota is full."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in _FULL
+
+
 @contextmanager
 def report_os_errors(action: str, where: object) -> Iterator[None]:
     """Convert an error of the file system to a StorageError with the action and the place."""
@@ -181,6 +189,6 @@ def report_os_errors(action: str, where: object) -> Iterator[None]:
             f"cannot {action} {where}: a part of the path is a file, not a folder; check the path"
         ) from error
     except OSError as error:
-        if error.errno == errno.ENOSPC:
+        if error.errno in _FULL:
             raise StorageError(f"cannot {action} {where}: the disk is full") from error
         raise StorageError(f"cannot {action} {where}: {error}") from error

@@ -18,6 +18,7 @@ import pytest
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
+from statestore.testing.faults import Fault, FaultKind, FaultyStorage
 from tests.faults.cases import copy_of, data_files, over, settle, take, whole
 
 pytestmark = pytest.mark.slow
@@ -69,6 +70,26 @@ def fill(folder: Path) -> None:
     settle(folder / "store", store.checkpoints())
 
 
+def free(folder: Path) -> None:
+    """Expire and collect on the full disk, without any other space; then snapshots succeed."""
+    store = over(LocalStorage(str(folder / "store")))
+    with pytest.raises(StorageError, match="the disk is full"):
+        take_many(store)
+    number = store.checkpoints()[-1]
+    while room := os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize:
+        Path(folder, f"other-{room}").write_bytes(bytes(room))
+    done = store.maintenance.expire(retain=1)
+    assert (done.expired, done.kept) == (tuple(range(1, number)), (number,))
+    assert store.checkpoints() == (number,)
+    tombstone = Path(store.url, "checkpoints", "0000000001.expired")
+    assert tombstone.read_bytes() == Path(store.url, "statestore.json").read_bytes()
+    assert store.maintenance.gc(minimum_age="0").manifests == done.expired
+    whole(store, number)
+    take(store, number + 1)
+    whole(store, number + 1)
+    assert store.checkpoints() == (number, number + 1)
+
+
 def take_many(store: StateStore) -> None:
     for number in range(1, 1000):
         take(store, number)
@@ -100,6 +121,20 @@ def test_a_full_disk(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     settle(tmp_path, (1,))
+
+
+def test_expiry_frees_a_full_disk(tmp_path: Path) -> None:
+    """I4, I6, I9: a tombstone needs no space on a tmpfs of 192 KiB."""
+    if can_mount(tmp_path):
+        mounted(f"mount -t tmpfs -o size=192k none {tmp_path}", "free", tmp_path)
+        return
+    store = over(LocalStorage(str(tmp_path)))
+    take(store, 1)
+    take(store, 2)
+    full = over(FaultyStorage(LocalStorage(str(tmp_path)), Fault(1, FaultKind.FULL, lasting=True)))
+    with pytest.raises(StorageError):  # this simulated disk cannot even be synced
+        full.maintenance.expire(retain=1)
+    assert store.checkpoints() == (2,)
 
 
 def test_a_read_only_store(base: Path, tmp_path: Path) -> None:
