@@ -80,6 +80,9 @@ class StateStore:
     it earlier, in this or another process, can no longer commit: if a job was believed dead and
     replaced, only its successor can write. So keep one object for the life of a job. To take over
     the store on purpose, open it again.
+
+    A pickled store, for example in a Spark task, is opened again where it is loaded. It has no
+    Spark session and no listeners, and its first :meth:`snapshot` claims the store.
     """
 
     def __init__(self, parts: StoreContext) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from statestore._version import __version__
@@ -70,6 +71,21 @@ class StoreContext:
             listeners,
             _now_ms,
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the context as one that is opened again: with its own fence, without Spark.
+
+        Listeners are not pickled, because an event belongs to the process that caused it.
+        """
+        opened = partial(
+            StoreContext.on,
+            data=self.data,
+            parquet=self.parquet,
+            compaction=self.compaction,
+            table_format=self.table_format,
+            layout=self.layout,
+        )
+        return opened, (self.storage,)
 
     def catalog(self) -> Catalog:
         """Return the store's catalog. Raises StoreNotFoundError."""

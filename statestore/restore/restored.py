@@ -116,6 +116,10 @@ class RestoredCheckpoint:
         self.manifest, self.plan, self.now_ms = manifest, plan, now_ms
         self._catalog, self._spark, self._verify = catalog, spark, verify
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the checkpoint without the Spark session, which exists only in the driver."""
+        return {**vars(self), "_spark": None}
+
     @property
     def checkpoint_id(self) -> int:
         """The id of the checkpoint."""
@@ -464,6 +468,10 @@ class RestoredKeyedState:
             now_ms=self.now_ms,
         )
         return frame
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the state without the Spark session, which exists only in the driver."""
+        return {**vars(self), "_spark": None}
 
     def __repr__(self) -> str:
         return f"RestoredKeyedState({self.entry.state}, {self.assignment.parallelism} subtasks)"

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from statestore.arguments import checked_methods
 from statestore.engines.arrow_engine import is_schema
@@ -747,6 +747,13 @@ class CheckpointWriter:
                 "abandon() was called inside the 'with' block; raise an exception there instead"
             )
         self._collected.entered = self._collected.left = True
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to pickle the writer: only this process commits the checkpoint."""
+        raise InvalidArgumentError(
+            "a checkpoint that is being taken cannot be pickled; send subtasks the result of "
+            "checkpoint.declare_keyed(…), which can"
+        )
 
     def __del__(self) -> None:
         """Warn about a checkpoint whose block was never entered, because nothing was committed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import socket
 import subprocess
@@ -558,3 +559,28 @@ def test_a_lost_commit_leaves_only_files_that_a_log_may_reference(
     left = stored_files(url) - committed
     assert left == {handle.path.rpartition("/")[2] for handle in full.handles}
     assert DeltaTable(f"{url}/operators/u/keyed/full").to_pyarrow_table().num_rows == 2
+
+
+def test_a_pickled_store_is_opened_again(url: str) -> None:
+    """It reads the same checkpoints, and its first snapshot claims the store."""
+    store = opened(url)
+    take(store)
+    restored = store.restore()
+    copies = pickle.loads(pickle.dumps((store, store.inspect, restored, restored.keyed("u", "n"))))
+    copy, inspect, checkpoint, state = copies
+    assert copy.url == store.url
+    assert inspect.key("a").checkpoint_id == checkpoint.checkpoint_id == 1
+    assert checkpoint.keyed("u", "n").get("a") == state.get("a") == [{"k": "a", "v": 1}]
+    take(copy)
+    assert [claim.generation for claim in claims(url)] == [1, 2]
+    with pytest.raises(CommitConflictError):
+        take(store)
+    assert store.checkpoints() == (1, 2)
+
+
+def test_an_open_checkpoint_cannot_be_pickled(url: str) -> None:
+    with (
+        opened(url).snapshot(parallelism=1) as checkpoint,
+        pytest.raises(InvalidArgumentError, match="declare_keyed"),
+    ):
+        pickle.dumps(checkpoint)
