@@ -7,8 +7,9 @@ writer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from statestore.catalog.catalog import Catalog
@@ -150,32 +151,26 @@ def begin(
         _check_number(checkpoint_id)
     own = None if made_of is not None else batch_of(batch, checkpoint_id)
 
-    def context(number: int, writer: Writer) -> CheckpointContext:
-        return CheckpointContext(
-            catalog=catalog,
-            fence=fence,
-            table=table,
-            parquet=parquet,
-            layout=layout,
-            operators=operators,
-            checkpoint_id=number,
-            history=PriorCheckpoints(catalog, operators),
-            writer=writer,
-            started_at_ms=now_ms,
-            now_ms=now_ms,
-            measuring=measuring,
-            compaction=compaction,
-            ranges=ranges or {},
-            made_of=made_of,
-            batch=own,
-        )
-
+    history = PriorCheckpoints(catalog, operators)
+    context = partial(
+        CheckpointContext,
+        *(catalog, fence, table, parquet, operators),
+        history=history,
+        started_at_ms=now_ms,
+        now_ms=now_ms,
+        measuring=measuring,
+        layout=layout,
+        compaction=compaction,
+        ranges=ranges or {},
+        made_of=made_of,
+        batch=own,
+    )
     if own is not None:
         # Before the claim: neither a committed batch nor an impossible id is a reason to fence an
         # active writer.
         done = _find_committed(catalog, own)
         if done is not None:
-            return CommittedCheckpoint(context(done.checkpoint_id, done.writer), done)
+            return _committed(context, done)
     if checkpoint_id is not None and made_of is None:
         _refuse_id(catalog, checkpoint_id, catalog.next_id())
     with measuring.telling(checkpoint_id):
@@ -183,18 +178,25 @@ def begin(
             catalog.refuse_taken(observed_newest_id + 1, observed_newest_id)
         claimed = _claim_id(catalog, fence, checkpoint_id, own, made_of, observed_newest_id)
         if isinstance(claimed, Manifest):
-            return CommittedCheckpoint(context(claimed.checkpoint_id, claimed.writer), claimed)
+            return _committed(context, claimed)
         claim, number = claimed
-        attempt = context(number, Writer(release, claim.name, token, claim.generation))
-        newest_id = attempt.history.newest_id
+        newest_id = history.newest_id
     return CheckpointWriter(
-        replace(
-            attempt,
+        context(
+            checkpoint_id=number,
+            writer=Writer(release, claim.name, token, claim.generation),
             started_at_ms=clock_ms(None),
             background=background,
             observed_newest_id=newest_id if made_of is None else observed_newest_id,
         )
     )
+
+
+def _committed(
+    context: Callable[..., CheckpointContext], manifest: Manifest
+) -> CommittedCheckpoint:
+    number, writer = manifest.checkpoint_id, manifest.writer
+    return CommittedCheckpoint(context(checkpoint_id=number, writer=writer), manifest)
 
 
 def _claim_id(
