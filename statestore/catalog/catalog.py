@@ -151,14 +151,7 @@ class Catalog:
 
         Raises MalformedManifestError or FormatVersionError.
         """
-        document = parse_document(
-            raw,
-            _StoreDocument,
-            name=f"{storage.url}/{STORE_FILE}",
-            form=STORE_FORMAT,
-            newest=STORE_FORMAT_VERSION,
-            mend=f"'statestore --store {storage.url} repair' recreates it",
-        )
+        document = _parse_store(raw, storage.url)
         return cls(storage, document.store_id, document.table_format, document.layout, committed)
 
     def table_format(self, wanted: str | None) -> str:
@@ -287,7 +280,8 @@ class Catalog:
     def commit(self, manifest: Manifest) -> None:
         """Make a checkpoint visible: put its manifest, if its id is free (I4, I5).
 
-        Raises CommitConflictError that names the winner if another writer has taken the id. It is
+        Raises InvalidArgumentError for a manifest that could not be read, before the put. Raises
+        CommitConflictError that names the winner if another writer has taken the id. It is
         also raised if the id has a tombstone; then the manifest exists but will never be visible.
         After any other error the manifest may exist and be visible.
         """
@@ -474,7 +468,19 @@ def store_document(store_id: str, table_format: str | None, layout: str | None) 
         "table_format": table_format,
         "layout": layout,
     }
-    return document_bytes({name: value for name, value in document.items() if value is not None})
+    members = {name: value for name, value in document.items() if value is not None}
+    return document_bytes(members, lambda raw: _parse_store(raw, "the store"))
+
+
+def _parse_store(raw: bytes, url: str) -> _StoreDocument:
+    return parse_document(
+        raw,
+        _StoreDocument,
+        name=f"{url}/{STORE_FILE}",
+        form=STORE_FORMAT,
+        newest=STORE_FORMAT_VERSION,
+        mend=f"'statestore --store {url} repair' recreates it",
+    )
 
 
 def _create(storage: Storage, table_format: str, layout: str | None) -> bytes:

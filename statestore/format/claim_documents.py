@@ -122,12 +122,15 @@ class _NeedsRelease(Struct, frozen=True):
 
 
 def claim_to_json(claim: Claim) -> bytes:
-    """Return the document of a claim, UTF-8."""
+    """Return the document of a claim, UTF-8; InvalidArgumentError if no reader could read it."""
     members = asdict(claim)
     version, upgrade = members.pop("writer_version"), members.pop("upgrade")
     if upgrade is not None:
         members |= {"needs_release": WRITER_VERSIONS[version], "upgrade": upgrade}
-    return document_bytes({"format": CLAIM_FORMAT, "format_version": version, **members})
+    return document_bytes(
+        {"format": CLAIM_FORMAT, "format_version": version, **members},
+        lambda raw: claim_from_json(raw, name="the claim", generation=claim.generation),
+    )
 
 
 def claim_from_json(raw: bytes, *, name: str, generation: int) -> Claim:

@@ -9,14 +9,13 @@ bounds. Small functions check rules that involve several members.
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
 from typing import Annotated, Any, TypeVar
 
 from msgspec import DecodeError, Meta, Struct, ValidationError, convert
-from msgspec.json import Decoder
+from msgspec.json import Decoder, encode
 
 from statestore.errors import (
     FormatVersionError,
@@ -126,19 +125,23 @@ def member_error(member: str, message: str) -> ValidationError:
     return ValidationError(f"{message}{_AT}{member}`")
 
 
-def document_bytes(document: dict[str, Any]) -> bytes:
+def document_bytes(
+    document: dict[str, Any], read: Callable[[bytes], object] | None = None
+) -> bytes:
     """Return a document as bytes: compact JSON in UTF-8, with its own SHA-256 as last member.
 
-    Raises InvalidArgumentError for a value that is nested too deeply.
+    ``read`` is the reader of such documents: nothing is stored that it refuses (I19). Raises
+    InvalidArgumentError for a document that ``read`` refuses, and for text that is not Unicode.
     """
     try:
-        text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    except RecursionError as error:
-        form = document.get("format")
+        raw = seal_document(encode(document).removesuffix(b"}"))
+        if read is not None:
+            read(raw)
+    except (StateStoreError, RecursionError, TypeError, ValueError) as error:
         raise InvalidArgumentError(
-            f"a value of the {form} document is nested too deeply; store its inner part as text"
+            f"this cannot be stored, because it could not be read back: {error}"
         ) from error
-    return seal_document(text.encode().removesuffix(b"}"))
+    return raw
 
 
 def seal_document(body: bytes) -> bytes:

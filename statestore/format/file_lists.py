@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,11 +46,13 @@ class Lists:
     """Access to the separate lists that a document names.
 
     ``read`` returns the bytes of a list or raises FileNotFoundError. ``name`` is the document's
-    name in errors.
+    name in errors. ``known`` has the files of each part of a document that was just written, in its
+    order: to make them again takes most of the time of reading.
     """
 
     name: str
     read: Callable[[str], bytes]
+    known: Iterator[Sequence[Any]] | None = None
 
 
 class FileListDocument(Struct, frozen=True):
@@ -86,15 +88,7 @@ def _read(
         raw = lists.read(file_list.path)
     except FileNotFoundError as error:
         raise MalformedManifestError(f"{name} is missing; {_MEND_LIST}") from error
-    document = parse_document(
-        raw,
-        _ListDocument,
-        name=name,
-        form=LIST_FORMAT,
-        newest=LIST_VERSION,
-        mend=_MEND_LIST,
-        known=(file_list.size_bytes, file_list.sha256),
-    )
+    document = _parse(raw, name, (file_list.size_bytes, file_list.sha256))
     with report_place(name, ".table"):
         if document.table != table:
             raise ValueError(f"it belongs to {document.table!r} instead of {table!r}")
@@ -107,6 +101,18 @@ def _read(
     return handles
 
 
+def _parse(raw: bytes, name: str, known: tuple[int, str] | None = None) -> _ListDocument:
+    return parse_document(
+        raw,
+        _ListDocument,
+        name=name,
+        form=LIST_FORMAT,
+        newest=LIST_VERSION,
+        mend=_MEND_LIST,
+        known=known,
+    )
+
+
 def file_list_to_json(entry: KeyedEntry, *, packed: bool) -> bytes:
     """Return the document with the list of a state's base files."""
     return document_bytes(
@@ -115,7 +121,8 @@ def file_list_to_json(entry: KeyedEntry, *, packed: bool) -> bytes:
             "format_version": LIST_VERSION,
             "table": entry.table.path,
             "files": keyed_files_json(entry.handles, packed=packed),
-        }
+        },
+        lambda raw: _parse(raw, "the file list"),
     )
 
 
@@ -149,6 +156,9 @@ def listed_files(
     """Return the files of a state from a document, which must have exactly one of both members."""
     if (files is None) == (file_list is None):
         raise ValueError("exactly one of 'files' and 'file_list' must be present")
+    if lists.known is not None:
+        handles: Sequence[KeyedStateHandle] = next(lists.known)
+        return handles
     if files is not None:
         with prefix_place(".files"):
             return files.keyed(state, packed=packed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, ValidationError, to_builtins
 
 from statestore.errors import InvalidArgumentError
 from statestore.format.documents import Count, convert_json, convert_value
@@ -51,9 +51,13 @@ class GraphDocument(Struct, frozen=True):
 def graph_to_json(graph: JobGraph) -> dict[str, Any]:
     """Return a graph as a complete JSON object: its options, ``nodes`` and ``edges``.
 
-    Raises InvalidArgumentError for text with an unpaired surrogate, which UTF-8 cannot encode.
+    Raises InvalidArgumentError for a number that does not fit 64 bits, and for text with an
+    unpaired surrogate, which UTF-8 cannot encode.
     """
-    members = convert_value(graph, GraphDocument)
+    try:
+        members = convert_value(graph, GraphDocument)
+    except ValidationError as error:
+        raise InvalidArgumentError(f"the job graph cannot be stored: {error}") from error
     document: dict[str, Any] = to_builtins(members)
     for member in (*document["nodes"], *document["edges"]):
         for key, value in member.items():

@@ -124,9 +124,10 @@ def check_savepoint_name(name: str) -> str:
 
 
 def savepoint_to_json(savepoint: Savepoint) -> bytes:
-    """Return the document of a savepoint."""
+    """Return the document of a savepoint; InvalidArgumentError if no reader could read it."""
     return document_bytes(
-        {"format": SAVEPOINT_FORMAT, "format_version": HOLD_VERSION, **asdict(savepoint)}
+        {"format": SAVEPOINT_FORMAT, "format_version": HOLD_VERSION, **asdict(savepoint)},
+        lambda raw: savepoint_from_json(raw, name="the savepoint"),
     )
 
 
@@ -139,8 +140,11 @@ def savepoint_from_json(raw: bytes, *, name: str) -> Savepoint:
 
 
 def pin_to_json(pin: Pin) -> bytes:
-    """Return the document of a pin."""
-    return document_bytes({"format": PIN_FORMAT, "format_version": HOLD_VERSION, **asdict(pin)})
+    """Return the document of a pin; InvalidArgumentError if no reader could read it."""
+    return document_bytes(
+        {"format": PIN_FORMAT, "format_version": HOLD_VERSION, **asdict(pin)},
+        lambda raw: pin_from_json(raw, name="the pin"),
+    )
 
 
 def pin_from_json(raw: bytes, *, name: str) -> Pin:

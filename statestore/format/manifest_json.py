@@ -14,7 +14,6 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct, structs
 
-from statestore.errors import InvalidArgumentError
 from statestore.format.batches import BatchRecord
 from statestore.format.digest import digest_text
 from statestore.format.documents import (
@@ -44,7 +43,7 @@ from statestore.format.manifest import (
     Writer,
 )
 from statestore.format.metrics_json import MetricsDocument, metrics_from_json, metrics_to_json
-from statestore.format.origin_json import origin_from_json
+from statestore.format.origin_json import origin_from_json, refuse_changed
 from statestore.format.rescale_proof import RowSet
 from statestore.format.schema import Schema
 from statestore.format.state import KeyedState, Layout, OperatorState, StateKind, TimeDomain
@@ -134,7 +133,7 @@ class _Operator(_Stored, frozen=True, kw_only=True):
         """Return the state of operator ``uid``; its files are never in a separate list."""
         state = OperatorState(uid=uid, name=self.name, mode=self.mode, schema=self.schema)
         with prefix_place(".files"):
-            handles = self.files.handles()
+            handles = self.files.handles() if lists.known is None else tuple(next(lists.known))
         entry = OperatorEntry(state, self.table, self.counts, handles)
         return self.agreeing(entry, "operator", relabelled=relabelled)
 
@@ -215,22 +214,21 @@ class _Manifest(Header, frozen=True):
 def manifest_to_json(manifest: Manifest) -> bytes:
     """Return the document of a manifest in UTF-8, with operators sorted by uid.
 
-    Raises InvalidArgumentError for states that readers could not distinguish.
+    Raises InvalidArgumentError for a manifest that :func:`manifest_from_json` refuses (I19), or
+    whose origin it would return changed.
     """
-    if wrong := _cross_operator_problem(manifest):
-        raise InvalidArgumentError(f"checkpoint {manifest.checkpoint_id}: {wrong}")
-    keyed: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-    operator: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    keyed: defaultdict[str, list[KeyedEntry]] = defaultdict(list)
+    operator: defaultdict[str, list[OperatorEntry]] = defaultdict(list)
     for entry in manifest.keyed:
-        keyed[entry.state.uid].append(keyed_to_json(entry))
+        keyed[entry.state.uid].append(entry)
     for element in manifest.operator:
-        operator[element.state.uid].append(_operator_json(element))
+        operator[element.state.uid].append(element)
     operators = [
         {
             "uid": uid,
             "id": manifest.operators.id_of(uid),
-            "keyed": keyed[uid],
-            "operator": operator[uid],
+            "keyed": [keyed_to_json(entry) for entry in keyed[uid]],
+            "operator": [_operator_json(entry) for entry in operator[uid]],
         }
         for uid in manifest.uids
     ]
@@ -260,7 +258,15 @@ def manifest_to_json(manifest: Manifest) -> bytes:
     if manifest.batches is not None:
         batches = sorted(manifest.batches.items())
         document["batches"] = {job: asdict(record) for job, record in batches}
-    return document_bytes(document)
+
+    def check(raw: bytes) -> None:
+        sorts = (keyed, operator)  # as ``_entries`` reads them
+        entries = (entry for sort in sorts for uid in manifest.uids for entry in sort[uid])
+        known = (part.handles for entry in entries for part in entry.parts)
+        name = f"the manifest of checkpoint {manifest.checkpoint_id}"
+        refuse_changed(manifest.origin, _parse(raw, Lists(name, _refuse_list, known)).origin)
+
+    return document_bytes(document, check)
 
 
 def left_out_to_json(records: Iterable[LeftOutState]) -> list[dict[str, Any]]:
@@ -300,8 +306,13 @@ def manifest_from_json(
 
     Raises MalformedManifestError with the place, or FormatVersionError.
     """
+    return _parse(raw, Lists(name, read))
+
+
+def _parse(raw: bytes, lists: Lists) -> Manifest:
+    name = lists.name
     document = parse_document(raw, _Manifest, name=name, form=FORMAT, newest=FORMAT_VERSION)
-    writer, graph, lists = document.writer, document.graph, Lists(name, read)
+    writer, graph = document.writer, document.graph
     origin, metrics = document.origin, document.metrics
     with report_place(name, ".ranges"):
         ranges = {uid: RangeAssignment(stops) for uid, stops in (document.ranges or {}).items()}

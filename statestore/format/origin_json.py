@@ -1,11 +1,15 @@
 """The origin: a manifest's record of the command that made its checkpoint, with checks.
 
+The writer and the reader of a manifest both call :func:`origin_from_json`. The writer also calls
+:func:`refuse_changed`, because it has Python values, which JSON can change.
+
 The checks matter because ``purge`` acts on the record to finish an interrupted run: it moves
 savepoints and expires a checkpoint.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -17,10 +21,11 @@ from statestore.format.documents import (
 )
 from statestore.format.hold_documents import is_savepoint_name
 
-__all__ = ["origin_from_json"]
+__all__ = ["origin_from_json", "refuse_changed"]
 
 
 _FROM_ELSEWHERE = ("copy", "fork")
+_MOST_LEVELS = 32
 
 
 class _Moved(Struct, frozen=True):
@@ -54,3 +59,24 @@ def origin_from_json(value: dict[str, Any], checkpoint_id: int, name: str) -> di
                 f"the source of checkpoint {checkpoint_id} cannot be checkpoint {old!r}"
             )
     return value
+
+
+def refuse_changed(origin: Mapping[str, Any] | None, read: Mapping[str, Any] | None) -> None:
+    """Raise ValueError if an origin differs from what was ``read`` from its document.
+
+    Also raises it for values that not every reader of JSON can read.
+    """
+    if read != origin:
+        raise ValueError(f"the origin would be read as {read!r:.200}, not {origin!r:.200}")
+    _refuse_unusual(read, _MOST_LEVELS)
+
+
+def _refuse_unusual(value: Any, levels: int) -> None:
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError(f"the number {value} of the origin does not fit 64 bits")
+    if not isinstance(value, (dict, list)):
+        return
+    if levels == 0:
+        raise ValueError(f"the origin has more than {_MOST_LEVELS} nested levels")
+    for part in value.values() if isinstance(value, dict) else value:
+        _refuse_unusual(part, levels - 1)

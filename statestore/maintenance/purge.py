@@ -72,6 +72,9 @@ __all__ = [
 E = TypeVar("E", bound=Entry)
 
 
+_COMMANDS = ("purge", "forget")
+
+
 SubjectOf = Callable[[Sequence[Manifest]], Subject]
 """Returns the subject by all checkpoints that can be read, oldest first."""
 
@@ -291,7 +294,7 @@ def _pending_replacements(
     twice, moving = [], unfinished_replacements(catalog)
     for number, manifest in sorted(kept.items()):
         origin = manifest.origin or {}
-        if origin.get("command") not in ("purge", "forget") or number not in visible:
+        if origin.get("command") not in _COMMANDS or number not in visible:
             continue
         old = int(origin["checkpoint"])
         moved = all(savepoint.checkpoint_id != old for savepoint in savepoints)
@@ -459,7 +462,10 @@ def _origin(plan: _PurgePlan, manifest: Manifest) -> dict[str, Any]:
         "expired": number not in plan.visible,
         "created_at_ms": manifest.created_at_ms,
     }
-    return origin | ({"before": dict(manifest.origin)} if manifest.origin else {})
+    before: Any = manifest.origin
+    while isinstance(before, dict) and before.get("command") in _COMMANDS:
+        before = before.get("before")  # otherwise many purges would nest deeper than can be read
+    return origin | ({"before": before} if before else {})
 
 
 def _report(plan: _PurgePlan, old: int, new: Manifest | None) -> ReplacedCheckpoint:

@@ -292,7 +292,7 @@ def _origin(manifest: Manifest, wanted: RekeyRequest, done: Sequence[KeyedEntry]
         "states": [
             {
                 "state": entry.state.name,
-                "key": entry.state.key,
+                "key": list(entry.state.key),
                 "max_parallelism": entry.state.max_parallelism,
                 "hash_scheme": entry.state.hash_scheme,
             }

@@ -70,7 +70,8 @@ class Acknowledgement:
                 "uid": self.entry.state.uid,
                 "keyed": keyed_to_json(self.entry),
                 "statistics": [handle.statistics for handle in self.entry.handles],
-            }
+            },
+            self.from_json,
         )
 
     @classmethod

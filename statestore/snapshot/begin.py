@@ -19,9 +19,8 @@ from statestore.errors import CommitConflictError, InvalidArgumentError
 from statestore.format.batches import Batch, BatchRecord, batch_of
 from statestore.format.claim_documents import Claim
 from statestore.format.compaction_policy import CompactionRule
-from statestore.format.documents import document_bytes
-from statestore.format.graph_json import graph_to_json
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, Writer
+from statestore.format.manifest_json import manifest_to_json
 from statestore.format.names import GREATEST_GIVEN_ID, manifest_path
 from statestore.format.ttl import clock_ms
 from statestore.jobgraph.graph import JobGraph
@@ -143,13 +142,12 @@ def begin(
     Raises CommitConflictError if another writer has taken over, has committed a checkpoint after
     ``observed_newest_id``, has the id, or has a later batch of the job.
     """
-    if graph is not None:
-        document_bytes(graph_to_json(graph))  # refuses names that no document can contain
     operators = Operators(_parallelism(parallelism, graph), graph)
     now_ms = clock_ms(now_ms)
     if checkpoint_id is not None:
         _check_number(checkpoint_id)
     own = None if made_of is not None else batch_of(batch, checkpoint_id)
+    _refuse_unreadable(catalog, operators, ranges or {})
 
     history = PriorCheckpoints(catalog, operators)
     context = partial(
@@ -197,6 +195,26 @@ def _committed(
 ) -> CommittedCheckpoint:
     number, writer = manifest.checkpoint_id, manifest.writer
     return CommittedCheckpoint(context(checkpoint_id=number, writer=writer), manifest)
+
+
+def _refuse_unreadable(
+    catalog: Catalog, operators: Operators, ranges: Mapping[str, RangeAssignment]
+) -> None:
+    """Refuse a graph and ranges that no manifest can contain, before anything is written (I19)."""
+    manifest_to_json(
+        Manifest(
+            store_id=catalog.store_id,
+            checkpoint_id=1,
+            parallelism=operators.parallelism,
+            started_at_ms=0,
+            created_at_ms=0,
+            writer=Writer("", "", ""),
+            keyed=(),
+            operator=(),
+            graph=operators.graph,
+            ranges=ranges,
+        )
+    )
 
 
 def _claim_id(

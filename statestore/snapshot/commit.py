@@ -15,11 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from statestore.errors import CommitConflictError, ParallelismError
+from statestore.errors import CommitConflictError, InvalidArgumentError, ParallelismError
 from statestore.format.batches import with_batch
 from statestore.format.left_out import LeftOutState, still_left_out
 from statestore.format.listed import list_of, listed_bytes, read_all
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef
+from statestore.format.manifest_json import manifest_to_json
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.names import file_list_path
 from statestore.keys.ranges import RangeAssignment
@@ -47,6 +48,34 @@ class Commit:
         self.inherits_left_out = True
         self.manifest: Manifest | None = None
         self.metrics: CheckpointMetrics | None = None
+
+    @property
+    def outline(self) -> Manifest:
+        """The manifest without its states, times and batches."""
+        attempt = self._attempt
+        return Manifest(
+            store_id=attempt.catalog.store_id,
+            checkpoint_id=attempt.checkpoint_id,
+            parallelism=attempt.operators.parallelism,
+            started_at_ms=attempt.started_at_ms,
+            created_at_ms=attempt.started_at_ms,
+            writer=replace(attempt.writer, command=self.command),
+            keyed=(),
+            operator=(),
+            graph=attempt.operators.graph,
+            origin=self.origin,
+            left_out=self.left_out,
+        )
+
+    def record(self, **members: Any) -> None:
+        """Set some of the public attributes; InvalidArgumentError if no reader could read them."""
+        before = {name: getattr(self, name) for name in members}
+        vars(self).update(members)
+        try:
+            manifest_to_json(self.outline)
+        except BaseException:
+            vars(self).update(before)
+            raise
 
     def run(self) -> None:
         """Commit all states, or delete the written files and raise.
@@ -95,6 +124,9 @@ class Commit:
             with measuring.phase("put"):
                 attempt.catalog.commit(manifest)
                 attempt.fence.check_after_put(manifest.checkpoint_id)
+        except InvalidArgumentError as refused:  # nothing was put
+            self.fail(refused)
+            raise
         except BaseException as unknown:
             measuring.failed(attempt.checkpoint_id, unknown)
             raise
@@ -117,17 +149,12 @@ class Commit:
             left_out = self._left_out()
             published = self._with_lists(self._publish(entries, left_out))
         timed = self.replaced
-        return Manifest(
-            store_id=attempt.catalog.store_id,
-            checkpoint_id=attempt.checkpoint_id,
-            parallelism=attempt.operators.parallelism,
-            graph=attempt.operators.graph,
+        return replace(
+            self.outline,
             started_at_ms=timed.started_at_ms if timed else attempt.started_at_ms,
             created_at_ms=timed.created_at_ms if timed else time.time_ns() // 1_000_000,
-            writer=replace(attempt.writer, command=self.command),
             keyed=tuple(entry for entry in published if isinstance(entry, KeyedEntry)),
             operator=tuple(entry for entry in published if isinstance(entry, OperatorEntry)),
-            origin=self.origin,
             ranges=self._ranges(entries),
             left_out=left_out,
             batches=with_batch(attempt.inherited_batches, attempt.batch, attempt.checkpoint_id),

@@ -704,17 +704,25 @@ class CheckpointWriter:
         """Record which checkpoint this one was derived from, and how.
 
         Args:
-            origin: plain JSON values, for the manifest.
+            origin: for the manifest, with the ``command`` and the number of the earlier
+                ``checkpoint``. All values are those of JSON: no tuples or sets, and no numbers
+                beyond 64 bits.
+
+        Raises:
+            InvalidArgumentError: for an origin that would not be read back equal.
         """
-        self._commit.origin = origin
+        self._commit.record(origin=dict(origin))
 
     def record_command(self, command: str) -> None:
         """Record that a command took this checkpoint, with state from outside of the store.
 
         Args:
             command: its name, such as ``"bootstrap"``.
+
+        Raises:
+            InvalidArgumentError: for a name with an unpaired surrogate.
         """
-        self._commit.command = command
+        self._commit.record(command=command)
 
     def keep_times(self, manifest: Manifest) -> None:
         """Keep the times of a checkpoint that this one replaces.
@@ -732,9 +740,12 @@ class CheckpointWriter:
             records: the missing state and the reasons.
             inherit: whether the records of the previous checkpoint still apply. A command that
                 replaces all state of its source passes False.
+
+        Raises:
+            InvalidArgumentError: for a record that could not be read back.
         """
-        self._commit.left_out = (*self._commit.left_out, *records)
-        self._commit.inherits_left_out = inherit
+        left_out = (*self._commit.left_out, *records)
+        self._commit.record(left_out=left_out, inherits_left_out=inherit)
 
     def abandon(self) -> None:
         """Abandon the checkpoint before anything was written.

@@ -528,3 +528,16 @@ def test_a_purge_interrupted_anywhere_can_be_run_again(
         left.maintenance.gc(minimum_age="0")
         assert left.maintenance.find_key("users", KEY).found == ()
         is_purged(opened(copy))
+
+
+def test_many_purges_do_not_nest_their_origins(tmp_path: Path) -> None:
+    """The origin of another command stays; the origins of earlier purges do not accumulate."""
+    store = opened(tmp_path / "store")
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.write_keyed("o", "s", [{"k": k} for k in range(4)], key="k")
+    store.maintenance.edit("o", "s", put=[{"k": 4}])
+    edited = store.manifest().origin
+    for key in range(4):
+        store.maintenance.purge("o", key)
+        assert (store.manifest().origin or {})["before"] == edited
+    assert store.restore().keyed("o", "s").to_arrow()["k"].to_pylist() == [4]
