@@ -319,8 +319,9 @@ class StateStore:
             CommitConflictError: if another writer has taken over (here, or when the block ends), or
                 another checkpoint was committed since this one began. Also if ``checkpoint_id`` was
                 taken by a command or by a snapshot that did not request it, or if the store has a
-                later batch of the job. The snapshot of an ``already_committed`` batch never
-                conflicts.
+                later batch of the job. The snapshot of an ``already_committed`` batch has none of
+                these conflicts. Also if the store was replaced by an older copy, such as a backup,
+                that lacks a checkpoint which this object has seen.
             InvalidArgumentError: for another table format or layout than the store has, for an id
                 that cannot be the next one, or for a ``batch`` that is not a name and a number.
             ParallelismError or StorageError: if the checkpoint cannot be begun or committed.

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from statestore._version import __version__
-from statestore.catalog.catalog import DEFAULT_TABLE_FORMAT, Catalog, CommittedManifest
+from statestore.catalog.catalog import DEFAULT_TABLE_FORMAT, Catalog, SeenCheckpoints
 from statestore.catalog.fence import Fence
 from statestore.delta.state_table import StateTable, open_table
 from statestore.errors import StoreNotFoundError
@@ -42,7 +42,7 @@ class StoreContext:
     fence: Fence
     listeners: Listeners
     now_ms: Callable[[], int]
-    committed: CommittedManifest = field(default_factory=CommittedManifest)
+    seen: SeenCheckpoints = field(default_factory=SeenCheckpoints)
 
     @classmethod
     def on(
@@ -89,7 +89,7 @@ class StoreContext:
 
     def catalog(self) -> Catalog:
         """Return the store's catalog. Raises StoreNotFoundError."""
-        return Catalog.open(self.data, create=False)
+        return Catalog.open(self.data, create=False, seen=self.seen)
 
     def deriver(self) -> Deriver:
         """Return a factory for new checkpoints derived from kept ones.
@@ -100,6 +100,7 @@ class StoreContext:
 
     def deriver_of(self, catalog: Catalog) -> Deriver:
         """Return a factory for derived checkpoints in a catalog of this store."""
+        catalog.seen = self.seen
         return Deriver(catalog, self.fence, self.parquet, __version__, self.listeners)
 
     def to_write(self) -> tuple[Catalog, StateTable]:
@@ -108,7 +109,7 @@ class StoreContext:
         Raises InvalidArgumentError for another table format than the store's.
         """
         try:
-            catalog = Catalog.open(self.data, create=False, committed=self.committed)
+            catalog = self.catalog()
         except StoreNotFoundError:
             chosen = self.table_format or DEFAULT_TABLE_FORMAT
             open_table(chosen, self.data)  # an invalid format must not create a store
@@ -117,7 +118,7 @@ class StoreContext:
                 create=True,
                 table_format=chosen,
                 layout=self.layout,
-                committed=self.committed,
+                seen=self.seen,
             )
         chosen = catalog.table_format(self.table_format)
         return catalog, open_table(chosen, self.data)

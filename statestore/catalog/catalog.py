@@ -51,7 +51,7 @@ from statestore.storage import Storage, is_full_disk, put_once, refuse_unsafe
 __all__ = [
     "DEFAULT_TABLE_FORMAT",
     "Catalog",
-    "CommittedManifest",
+    "SeenCheckpoints",
     "refuse_inside_store",
     "refuse_newer_format",
     "refuse_plain_file",
@@ -69,22 +69,33 @@ class _StoreDocument(Struct, frozen=True):
     layout: LayoutChoice | None = None
 
 
-class CommittedManifest:
-    """The last manifest that an opened store committed, which its next checkpoint can reuse.
+class SeenCheckpoints:
+    """The newest checkpoint that an opened store has seen, and its last committed manifest.
 
-    The document is still read from the store. The manifest is used only if its bytes are equal.
+    Ids only grow (I6). A store whose newest id is less than an id seen before was replaced by an
+    older copy, such as a backup. A writer then has state in memory that does not fit the store.
     """
 
     def __init__(self) -> None:
-        """Start without a manifest."""
+        """Start without a checkpoint."""
         self._known: tuple[bytes, Manifest] | None = None
+        self.newest: tuple[str, int] | None = None
+        """The store's id and the newest checkpoint's; None if no store was listed yet."""
+
+    def see(self, store_id: str, newest: int) -> None:
+        """Remember the newest id of a store; a replaced store is not remembered."""
+        known = self.newest
+        if known is None or (known[0] == store_id and known[1] < newest):
+            self.newest = store_id, newest
 
     def keep(self, raw: bytes, manifest: Manifest) -> None:
-        """Keep a manifest and its document.
+        """Keep a committed manifest and its document, which the next checkpoint can reuse.
 
+        The document is still read from the store. The manifest is used only if its bytes are equal.
         A manifest whose list of files is a separate document is not kept: the list may be long, and
         a reader must notice if it is damaged.
         """
+        self.see(manifest.store_id, manifest.checkpoint_id)
         has_lists = any(list_of(part.handles) for part in manifest.parts)
         self._known = None if has_lists else (raw, manifest)
 
@@ -103,12 +114,12 @@ class Catalog:
         store_id: str,
         table_format: str | None = None,
         layout: str | None = None,
-        committed: CommittedManifest | None = None,
+        seen: SeenCheckpoints | None = None,
     ) -> None:
         """Wrap an existing store with the settings that it remembers; see :meth:`open`."""
         self.storage, self.store_id = storage, store_id
         self._table_format, self._layout = table_format, layout
-        self._committed = committed or CommittedManifest()
+        self.seen = seen or SeenCheckpoints()
         self.holds = Holds(storage)
 
     @classmethod
@@ -119,11 +130,11 @@ class Catalog:
         create: bool,
         table_format: str = DEFAULT_TABLE_FORMAT,
         layout: str | None = None,
-        committed: CommittedManifest | None = None,
+        seen: SeenCheckpoints | None = None,
     ) -> Catalog:
         """Return the catalog of a store; with ``create``, create the store if it does not exist.
 
-        A new store remembers ``table_format``, and ``layout`` if it is given. ``committed`` is
+        A new store remembers ``table_format``, and ``layout`` if it is given. ``seen`` is
         shared by the catalogs of one opened store.
 
         Raises StoreNotFoundError; InvalidArgumentError if the folder of a new store contains other
@@ -141,18 +152,16 @@ class Catalog:
                     "file, run 'statestore repair')"
                 ) from None
             raw = _create(storage, table_format, layout)
-        return cls.of(storage, raw, committed)
+        return cls.of(storage, raw, seen)
 
     @classmethod
-    def of(
-        cls, storage: Storage, raw: bytes, committed: CommittedManifest | None = None
-    ) -> Catalog:
+    def of(cls, storage: Storage, raw: bytes, seen: SeenCheckpoints | None = None) -> Catalog:
         """Return the catalog of a store whose ``statestore.json`` contains ``raw``.
 
         Raises MalformedManifestError or FormatVersionError.
         """
         document = _parse_store(raw, storage.url)
-        return cls(storage, document.store_id, document.table_format, document.layout, committed)
+        return cls(storage, document.store_id, document.table_format, document.layout, seen)
 
     def table_format(self, wanted: str | None) -> str:
         """Return the table format that a snapshot writes: the one that the store remembers.
@@ -192,15 +201,18 @@ class Catalog:
     def visible_and_newest(self) -> tuple[tuple[int, ...], int]:
         """Return the visible checkpoint ids, oldest first, and the greatest id ever used.
 
-        The latter is 0 if the store never had a checkpoint.
+        The latter is 0 if the store never had a checkpoint. Raises CommitConflictError as
+        :meth:`refuse_taken` does if the store was replaced.
         """
-        manifests, tombstones = self._ids()
-        return tuple(sorted(manifests - tombstones)), max(manifests | tombstones, default=0)
+        manifests, tombstones, newest = self._grown_ids()
+        return tuple(sorted(manifests - tombstones)), newest
 
     def next_id(self) -> int:
-        """Return the id of the next checkpoint: one more than the greatest id ever used."""
-        manifests, tombstones = self._ids()
-        return max(manifests | tombstones, default=0) + 1
+        """Return the id of the next checkpoint: one more than the greatest id ever used.
+
+        Raises CommitConflictError as :meth:`refuse_taken` does if the store was replaced.
+        """
+        return self._grown_ids()[2] + 1
 
     def resolve(self, checkpoint: int | str) -> int:
         """Return the id of a checkpoint without reading its manifest.
@@ -267,7 +279,7 @@ class Catalog:
                 "expired and its files were garbage-collected"
             ) from None
         where = f"{self.storage.url}/{name}"
-        manifest = self._committed.get(raw)
+        manifest = self.seen.get(raw)
         if manifest is None:
             manifest = manifest_from_json(raw, name=where, read=self.storage.read)
         if manifest.checkpoint_id != checkpoint_id:
@@ -292,7 +304,7 @@ class Catalog:
         # Checked after the put, so that a tombstone written just before the put is noticed.
         if self.is_expired(manifest.checkpoint_id):
             raise self._expired_error(manifest.checkpoint_id)
-        self._committed.keep(raw, manifest)
+        self.seen.keep(raw, manifest)
 
     def put_list(self, path: str, entry: KeyedEntry, *, packed: bool) -> KeyedEntry:
         """Put a state's list of files as a separate document; return the new entry.
@@ -340,10 +352,10 @@ class Catalog:
 
         ``observed_newest_id`` is the newest id of the store when the checkpoint began, on which its
         contents build. If a newer checkpoint exists by now, with any id, the new checkpoint would
-        lack its changes.
+        lack its changes. The same error is raised if the store was replaced by an older copy, which
+        lacks an id that this process has seen.
         """
-        manifests, tombstones = self._ids()
-        newest = max(manifests | tombstones, default=0)
+        manifests, tombstones, newest = self._grown_ids()
         if checkpoint_id in tombstones:
             raise self._expired_error(checkpoint_id)
         if observed_newest_id is not None and newest > observed_newest_id:
@@ -391,10 +403,32 @@ class Catalog:
             "again, or stop the job that writes to the store and run the command again"
         )
 
+    def _replaced_error(self, newest: int, seen: tuple[str, int]) -> CommitConflictError:
+        found = f"the newest one is {newest}" if newest else "it has no checkpoint"
+        if seen[0] != self.store_id:
+            found = f"the store {self.store_id} is in the place of the store {seen[0]}"
+        return CommitConflictError(
+            f"checkpoint {seen[1]} of {self.storage.url}, which this process has used, no longer "
+            f"exists: {found}. A backup was probably put back. Nothing is written. To continue "
+            "with the store as it is, reopen it with StateStore.open(…), and restore its newest "
+            "checkpoint"
+        )
+
     def _ids(self) -> tuple[set[int], set[int]]:
         ids = [checkpoint_id_of(name) for name in self.storage.list(CHECKPOINTS)]
         pairs = [pair for pair in ids if pair is not None]
-        return ({i for i, dead in pairs if not dead}, {i for i, dead in pairs if dead})
+        found = ({i for i, dead in pairs if not dead}, {i for i, dead in pairs if dead})
+        self.seen.see(self.store_id, max(found[0] | found[1], default=0))
+        return found
+
+    def _grown_ids(self) -> tuple[set[int], set[int], int]:
+        """Return the ids for a writer, and the greatest one, which never decreases (I6)."""
+        seen = self.seen.newest  # before the listing: another thread may commit during it
+        manifests, tombstones = self._ids()
+        newest = max(manifests | tombstones, default=0)
+        if seen is not None and (seen[0] != self.store_id or newest < seen[1]):
+            raise self._replaced_error(newest, seen)
+        return manifests, tombstones, newest
 
     def _parse_reference(self, checkpoint: int | str, ids: tuple[int, ...]) -> int:
         if checkpoint == "latest":

@@ -129,7 +129,7 @@ class _UncheckedCatalog(Catalog):
     """A catalog that allows a commit below a checkpoint that the same writer has put."""
 
     def __init__(self, catalog: Catalog) -> None:
-        super().__init__(catalog.storage, catalog.store_id)
+        super().__init__(catalog.storage, catalog.store_id, seen=catalog.seen)
 
     def refuse_taken(self, checkpoint_id: int, observed_newest_id: int | None = None) -> None:
         """Check nothing: the id was claimed, and put-if-absent still protects it."""

@@ -256,7 +256,7 @@ def _find_committed(catalog: Catalog, batch: Batch) -> Manifest | None:
 
     Raises CommitConflictError if the batch number belongs to a different checkpoint.
     """
-    visible = catalog.checkpoint_ids()
+    visible, _ = catalog.visible_and_newest()
     manifest = (_find_by_record if batch.job else _find_by_id)(catalog, batch, visible)
     if manifest is None:
         return None

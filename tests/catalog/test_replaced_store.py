@@ -1,0 +1,181 @@
+"""An open store notices that it was replaced by an older copy, before it writes (I6)."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from statestore import Changes, StateStore
+from statestore.errors import CommitConflictError
+from statestore.snapshot.acknowledgement import Acknowledgement
+from statestore.snapshot.writer import CheckpointWriter
+
+
+def take(store: StateStore, batch: int, checkpoint_id: int | None = None) -> bool:
+    job = ("job", batch) if checkpoint_id is None else None
+    with store.snapshot(parallelism=1, batch=job, checkpoint_id=checkpoint_id) as checkpoint:
+        if batch == 1:
+            checkpoint.write_keyed("o", "s", [{"k": 1}], key="k")
+        else:
+            checkpoint.write_changes("o", "s", Changes(upserts=[{"k": batch}]))
+        return checkpoint.already_committed
+
+
+def opened(folder: Path) -> StateStore:
+    return StateStore.open(str(folder), table_format="parquet", compaction=None)
+
+
+def keys(store: StateStore) -> set[int]:
+    rows: list[int] = store.restore().keyed("o", "s").to_arrow()["k"].to_pylist()
+    return set(rows)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The place of a store, with a backup of its first three batches beside it."""
+    store = opened(tmp_path / "store")
+    for batch in (1, 2, 3):
+        take(store, batch)
+    shutil.copytree(tmp_path / "store", tmp_path / "backup")
+    shutil.rmtree(tmp_path / "store")
+    shutil.copytree(tmp_path / "backup", tmp_path / "store")
+    return tmp_path / "store"
+
+
+def put_back(folder: Path, name: str = "backup") -> None:
+    shutil.rmtree(folder)
+    shutil.copytree(folder.with_name(name), folder)
+
+
+WRITES: dict[str, Callable[[StateStore], object]] = {
+    "the next batch": lambda store: take(store, 7),
+    "a batch that was lost": lambda store: take(store, 6),
+    "a batch that the backup has": lambda store: take(store, 3),
+    "its own number": lambda store: take(store, 7, checkpoint_id=7),
+    "a number that the backup has": lambda store: take(store, 3, checkpoint_id=3),
+    "edit": lambda store: store.maintenance.edit("o", "s", put=[{"k": 9}]),
+    "compact": lambda store: store.maintenance.compact(everything=True),
+    "rekey": lambda store: store.maintenance.rekey("o", max_parallelism=64),
+    "purge": lambda store: store.maintenance.purge("o", 1),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_an_idle_writer_does_not_write_to_a_backup(folder: Path, name: str) -> None:
+    """Nothing changes in the store. A store that is opened again continues with the backup."""
+    store = opened(folder)
+    for batch in (4, 5, 6):
+        take(store, batch)
+    put_back(folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for _ in range(2):
+        with pytest.raises(CommitConflictError, match=r"checkpoint 6 .* newest one is 3"):
+            WRITES[name](store)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    again = opened(folder)
+    take(again, 4)
+    assert keys(again) == {1, 2, 3, 4}
+
+
+def test_a_checkpoint_of_a_command_is_known_too(folder: Path, tmp_path: Path) -> None:
+    """Also a copy that another object brought into the open store."""
+    store = opened(folder)
+    store.maintenance.edit("o", "s", put=[{"k": 9}])
+    put_back(folder)
+    with pytest.raises(CommitConflictError, match="checkpoint 4 "):
+        take(store, 4)
+    other = opened(tmp_path / "other")
+    take(other, 1)
+    shutil.copytree(tmp_path / "other", tmp_path / "old")
+    opened(folder).maintenance.copy("latest", other)
+    put_back(tmp_path / "other", "old")
+    with pytest.raises(CommitConflictError, match="checkpoint 2 "):
+        take(other, 2)
+
+
+def test_a_restored_checkpoint_is_known_too(folder: Path) -> None:
+    """A job may build on the rows that it has restored, before its first commit."""
+    take(opened(folder), 4)
+    job = opened(folder)
+    assert keys(job) == {1, 2, 3, 4}
+    put_back(folder)
+    with pytest.raises(CommitConflictError, match="checkpoint 4 "):
+        take(job, 5)
+    assert keys(job) == {1, 2, 3}  # reading is allowed
+
+
+@pytest.mark.parametrize("is_declared", [False, True])
+def test_a_backup_under_a_snapshot_is_noticed_at_its_end(folder: Path, is_declared: bool) -> None:
+    """Also by the coordinator of subtasks."""
+    store = opened(folder)
+    take(store, 4)
+    shutil.copytree(folder, folder.with_name("later"))
+    take(store, 5)
+
+    def write(checkpoint: CheckpointWriter) -> None:
+        if is_declared:
+            rows = pa.table({"k": [6]})
+            writer = checkpoint.declare_keyed("o", "s", rows.schema, key="k")
+            put_back(folder, "later")
+            answer = writer.subtask(0).write(rows)
+            assert checkpoint.acknowledge(Acknowledgement.from_json(answer.to_json()))
+        else:
+            put_back(folder, "later")
+            checkpoint.write_keyed("o", "s", [{"k": 6}], key="k")
+
+    with (
+        pytest.raises(CommitConflictError, match=r"checkpoint 5 .* newest one is 4"),
+        store.snapshot(parallelism=1, batch=("job", 6)) as checkpoint,
+    ):
+        write(checkpoint)
+    assert keys(opened(folder)) == {1, 2, 3, 4}
+
+
+def test_another_store_in_the_same_place_is_noticed(folder: Path, tmp_path: Path) -> None:
+    """Even if it has more checkpoints, and the same batches of the same job."""
+    store = opened(folder)
+    take(store, 4)
+    other = opened(tmp_path / "backup2")
+    for batch in (1, 2, 3, 4, 5):
+        take(other, batch)
+    put_back(folder, "backup2")
+    for batch in (5, 6):
+        with pytest.raises(CommitConflictError, match="is in the place of the store"):
+            take(store, batch)
+
+
+def test_a_background_compaction_does_not_hide_a_backup(folder: Path) -> None:
+    store = StateStore.open(str(folder), table_format="parquet")
+    for batch in range(4, 12):
+        take(store, batch)
+    put_back(folder)
+    with pytest.raises(CommitConflictError, match="checkpoint 11 "):
+        take(store, 12)
+    assert keys(opened(folder)) == {1, 2, 3}
+
+
+def test_threads_of_a_writer_do_not_alarm_each_other(folder: Path) -> None:
+    """A listing may begin before another thread's commit and end after it."""
+    store, unexpected = opened(folder), list[BaseException]()
+
+    def write(thread: int) -> None:
+        for number in range(8):
+            try:
+                with store.snapshot(parallelism=1) as checkpoint:
+                    checkpoint.write_keyed(f"o{thread}", "s", [{"k": number}], key="k")
+                    checkpoint.carry_rest()
+            except CommitConflictError as error:
+                if "no longer exists" in str(error):
+                    unexpected.append(error)
+
+    threads = [threading.Thread(target=write, args=[thread]) for thread in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert unexpected == []
