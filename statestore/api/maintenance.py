@@ -249,6 +249,7 @@ class StoreMaintenance:
         key_groups: KeyGroupRange | str | None = None,
         everything: bool = False,
         rule: CompactionRule | None = None,
+        from_older: bool = False,
         dry_run: bool = False,
         now_ms: int | None = None,
         on_progress: Progress | None = None,
@@ -270,6 +271,9 @@ class StoreMaintenance:
                 these key groups are selected, and no layers are merged.
             everything: merges all changes into their base, so that no layers are left.
             rule: the policy to apply, once; by default the store's.
+            from_older: allows a checkpoint that is not the newest. The new checkpoint then undoes
+                the newer ones, with their batches. Without it only a dry run takes such a
+                checkpoint.
             dry_run: reports what would be done, and changes nothing.
             now_ms: rows that have expired by this time, in ms since 1970, are not rewritten; by
                 default now.
@@ -297,6 +301,7 @@ class StoreMaintenance:
             self._store.deriver(),
             wanted,
             checkpoint=checkpoint,
+            from_older=from_older,
             dry_run=dry_run,
             now_ms=self._store.now_ms() if now_ms is None else now_ms,
             progress=on_progress or (lambda done, total: None),
@@ -351,8 +356,10 @@ class StoreMaintenance:
 
         Args:
             checkpoint: as in :meth:`savepoint`.
-            from_older: replaces the lost rows with the rows of the newest older checkpoint in which
-                the key group is intact. The ``origin`` of the new manifest records this.
+            from_older: accepts older state. Lost rows are replaced with the rows of the newest
+                older checkpoint in which the key group is intact. The ``origin`` of the new
+                manifest records this. It also allows a checkpoint that is not the newest, as in
+                :meth:`compact`. Newer ones whose manifests cannot be read do not count.
             dry_run: makes no checkpoint.
             keys: the maximum number of lost keys in the report; by default 100. The keys are read
                 from the same older checkpoint.
@@ -434,6 +441,7 @@ class StoreMaintenance:
         sql: str | None = None,
         allow_empty: bool = True,
         checkpoint: int | str = "latest",
+        from_older: bool = False,
         dry_run: bool = False,
     ) -> EditedState:
         """Change one keyed state of a checkpoint, as a new checkpoint; the old one stays.
@@ -453,6 +461,7 @@ class StoreMaintenance:
             sql: a SELECT over the table ``state``, which DuckDB runs.
             allow_empty: whether the result of ``sql`` may be empty, which removes all rows.
             checkpoint: as in :meth:`savepoint`.
+            from_older: as in :meth:`compact`.
             dry_run: reports what would be changed, and changes nothing.
 
         Returns:
@@ -477,7 +486,13 @@ class StoreMaintenance:
             allow_empty=allow_empty,
         )
         return edit_command.edit(
-            self._store.deriver(), operator, state, wanted, checkpoint=checkpoint, dry_run=dry_run
+            self._store.deriver(),
+            operator,
+            state,
+            wanted,
+            checkpoint=checkpoint,
+            from_older=from_older,
+            dry_run=dry_run,
         )
 
     def rekey(
@@ -489,6 +504,7 @@ class StoreMaintenance:
         key: str | Sequence[str] | None = None,
         hash_scheme: str | None = None,
         checkpoint: int | str = "latest",
+        from_older: bool = False,
         work: str | Path | None = None,
         dry_run: bool = False,
         on_progress: Progress | None = None,
@@ -505,6 +521,7 @@ class StoreMaintenance:
                 columns become value columns.
             hash_scheme: the new hash scheme.
             checkpoint: as in :meth:`savepoint`.
+            from_older: as in :meth:`compact`.
             work: a local folder, used by one run at a time, from which an interrupted run resumes.
                 Without it, a failed run leaves nothing behind.
             dry_run: reports what would be written, and changes nothing.
@@ -532,6 +549,7 @@ class StoreMaintenance:
             self._store.deriver(),
             wanted,
             checkpoint=checkpoint,
+            from_older=from_older,
             work=None if work is None else Path(work),
             dry_run=dry_run,
             progress=on_progress or (lambda done, total: None),
@@ -544,6 +562,7 @@ class StoreMaintenance:
         mirror: Mirror,
         *,
         checkpoint: int | str = "latest",
+        from_older: bool = False,
         group: str | None = None,
     ) -> TranslationPlan:
         """Translate a Kafka source's offsets to the cluster that MirrorMaker 2 writes to.
@@ -556,6 +575,7 @@ class StoreMaintenance:
             state: the state with topic, partition and offset.
             mirror: the two clusters, the replication flow, and the policies.
             checkpoint: as in :meth:`savepoint`.
+            from_older: as in :meth:`compact`.
             group: a consumer group of the new cluster for which ``write()`` commits the offsets.
 
         Returns:
@@ -572,7 +592,13 @@ class StoreMaintenance:
             StorageError: if a cluster or the store cannot be reached.
         """
         return plan_translation(
-            self._store.deriver(), operator, state, mirror, checkpoint=checkpoint, group=group
+            self._store.deriver(),
+            operator,
+            state,
+            mirror,
+            checkpoint=checkpoint,
+            from_older=from_older,
+            group=group,
         )
 
     def purge(
@@ -833,6 +859,7 @@ class StoreMaintenance:
         *,
         checkpoint: int | str = "latest",
         compact: bool = False,
+        from_older: bool = False,
         replace: bool = False,
         dry_run: bool = False,
         on_progress: Progress | None = None,
@@ -852,6 +879,7 @@ class StoreMaintenance:
                 refused.
             compact: folds changes of the state first, as a new checkpoint; otherwise a state with
                 changes is refused. A running job can no longer commit then.
+            from_older: for ``compact``, as in :meth:`compact`.
             replace: removes what another program has changed in the table; otherwise a changed
                 table is refused.
             dry_run: reports what would change, and changes nothing.
@@ -879,6 +907,7 @@ class StoreMaintenance:
             state=state,
             checkpoint=checkpoint,
             compact=compact,
+            from_older=from_older,
             replace=replace,
         )
         return publish(

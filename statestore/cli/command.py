@@ -134,6 +134,12 @@ def _checkpoint_argument(**attributes: Any) -> Callable[[F], F]:
     )
 
 
+def from_older_option(function: F) -> F:
+    """Add the option ``--from-older`` of commands that make a checkpoint from another one."""
+    text = "Allow a checkpoint that is not the newest: the new checkpoint undoes the newer ones."
+    return click.option("--from-older", is_flag=True, help=text)(function)
+
+
 def key_option(text: str) -> Callable[[F], F]:
     """Return a decorator that adds the required option ``--key``; ``text`` names its use."""
     return click.option("--key", required=True, metavar="KEY", help=text)

@@ -121,6 +121,7 @@ def compact(
     wanted: CompactRequest,
     *,
     checkpoint: int | str,
+    from_older: bool,
     dry_run: bool,
     now_ms: int | None,
     progress: Callable[[int, int], None],
@@ -132,7 +133,7 @@ def compact(
     file, CommitConflictError, or StorageError. If it raises, no new checkpoint is visible.
     """
     catalog, only = deriver.catalog, wanted.only
-    manifest, newest_id = deriver.load_source(checkpoint)
+    manifest, newest_id = deriver.load_source(checkpoint, from_older=from_older or dry_run)
     plans = [
         _CompactionPlan.from_entry(entry, wanted, only)
         for entry in _select_entries(manifest, wanted)

@@ -14,6 +14,13 @@ from dataclasses import dataclass
 from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Fence
 from statestore.delta.state_table import ParquetTable, StateTable, TablesAsStored
+from statestore.display import counted
+from statestore.errors import (
+    CheckpointNotFoundError,
+    InvalidArgumentError,
+    MalformedManifestError,
+)
+from statestore.format.batches import Batch
 from statestore.format.manifest import Manifest
 from statestore.listeners import Listeners
 from statestore.parquet.writer import ParquetOptions
@@ -34,13 +41,50 @@ class Deriver:
     release: str
     listeners: Listeners
 
-    def load_source(self, checkpoint: int | str) -> tuple[Manifest, int]:
+    def load_source(self, checkpoint: int | str, *, from_older: bool) -> tuple[Manifest, int]:
         """Return the checkpoint to derive from, and the newest id in the store.
 
-        Raises CheckpointNotFoundError or MalformedManifestError.
+        Raises CheckpointNotFoundError or MalformedManifestError. Unless ``from_older`` is True, it
+        also raises the error of :meth:`refuse_older`.
         """
-        newest = self.catalog.next_id() - 1  # first: later checkpoints have not been looked at
-        return self.catalog.manifest(self.catalog.resolve(checkpoint)), newest
+        # First: later checkpoints have not been looked at.
+        visible, newest = self.catalog.visible_and_newest()
+        manifest = self.catalog.manifest(self.catalog.resolve(checkpoint))
+        if not from_older:
+            self.refuse_older(manifest, visible)
+        return manifest, newest
+
+    def refuse_older(self, manifest: Manifest, visible: Sequence[int]) -> None:
+        """Raise InvalidArgumentError if a ``visible`` checkpoint is newer than ``manifest`` (I18).
+
+        The next snapshot builds on the newest checkpoint. If that one was derived from an older
+        checkpoint, the changes and batches of the checkpoints between them are undone.
+        """
+        newer = [number for number in visible if number > manifest.checkpoint_id]
+        if newer:
+            raise InvalidArgumentError(
+                f"checkpoint {manifest.checkpoint_id} of {self.catalog.storage.url} is not the "
+                f"newest. A checkpoint that is derived from it undoes "
+                f"{counted(len(newer), 'newer checkpoint')}, up to checkpoint {newer[-1]}"
+                f"{self._undone_batches(manifest, newer[-1])}, because the next snapshot builds on "
+                "it. Name the newest checkpoint, or copy this one to a store of its own with "
+                "'statestore fork'. To undo the newer checkpoints, pass from_older=True "
+                "(--from-older)"
+            )
+
+    def _undone_batches(self, manifest: Manifest, newest: int) -> str:
+        """Return text that names the last batch of each job that ``manifest`` lacks."""
+        try:
+            records = self.catalog.load_header(newest).batches or {}
+        except (CheckpointNotFoundError, MalformedManifestError):
+            return ", which cannot be read"
+        own = manifest.batches or {}
+        batches = [
+            str(Batch(job, record.number))
+            for job, record in sorted(records.items())
+            if job and record != own.get(job)
+        ]
+        return "".join(f" and {batch}" for batch in batches)
 
     def begin(self, manifest: Manifest, *, newest_id: int | None) -> CheckpointWriter:
         """Return a writer for a new checkpoint that is like ``manifest``, without any states yet.

@@ -152,7 +152,14 @@ class _Deletes:
 
 
 def edit(
-    deriver: Deriver, uid: str, name: str, wanted: Edit, *, checkpoint: int | str, dry_run: bool
+    deriver: Deriver,
+    uid: str,
+    name: str,
+    wanted: Edit,
+    *,
+    checkpoint: int | str,
+    from_older: bool,
+    dry_run: bool,
 ) -> EditedState:
     """Change a keyed state of a checkpoint; return the result.
 
@@ -166,7 +173,7 @@ def edit(
     If an edit fails, no new checkpoint is visible.
     """
     storage = deriver.catalog.storage
-    manifest, newest_id = deriver.load_source(checkpoint)
+    manifest, newest_id = deriver.load_source(checkpoint, from_older=from_older or dry_run)
     entry = manifest.keyed_entry(uid, name)
     owners = owners_of(manifest, uid)
     deletes = _deletes(storage, entry, wanted.delete)

@@ -89,6 +89,7 @@ def rekey(
     wanted: RekeyRequest,
     *,
     checkpoint: int | str,
+    from_older: bool,
     work: Path | None,
     dry_run: bool,
     progress: Progress,
@@ -103,7 +104,7 @@ def rekey(
     CommitConflictError or StorageError. Raises NullKeyError or DuplicateKeyError if the rows do not
     fit the new key. If a run fails, no new checkpoint is visible.
     """
-    manifest, newest_id = deriver.load_source(checkpoint)
+    manifest, newest_id = deriver.load_source(checkpoint, from_older=from_older or dry_run)
     entries = select_entries(manifest, wanted)
     states = [requested_state(manifest, entry, wanted) for entry in entries]
     refuse_mixed(manifest, entries, states)

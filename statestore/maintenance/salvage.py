@@ -14,11 +14,16 @@ then has a state that the job was never in, and its manifest records which part 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from statestore.catalog.catalog import Catalog
-from statestore.errors import InvalidArgumentError, MalformedManifestError
+from statestore.errors import (
+    CheckpointNotFoundError,
+    InvalidArgumentError,
+    MalformedManifestError,
+)
 from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry
@@ -99,8 +104,12 @@ def salvage(
             f"keys is the number of lost keys to show and must be 0 or more, not {keys!r}"
         )
     catalog = Catalog(storage, deriver.catalog.store_id)
-    newest_id = catalog.next_id() - 1  # first: later checkpoints have not been looked at
+    # First: later checkpoints have not been looked at.
+    visible, newest_id = catalog.visible_and_newest()
     manifest = _load(catalog, checkpoint)
+    if not (from_older or dry_run):
+        # The next snapshot would not build on an unreadable checkpoint either.
+        deriver.refuse_older(manifest, [n for n in visible if _is_newer(catalog, n, manifest)])
     damaged = damaged_files(storage, manifest, progress)
     older = OlderCheckpoints(catalog, storage, manifest.checkpoint_id)
     damage = assess_damage(storage, damaged, older, fill=from_older, keys=keys)
@@ -151,6 +160,13 @@ def _load(catalog: Catalog, checkpoint: int | str) -> Manifest:
             "of it can be salvaged. Recover that document from a backup, or restore another "
             f"checkpoint: {', '.join(others[-10:]) or 'none'}"
         ) from error
+
+
+def _is_newer(catalog: Catalog, number: int, manifest: Manifest) -> bool:
+    """Return whether a checkpoint is newer, and its manifest can be read."""
+    with suppress(CheckpointNotFoundError, MalformedManifestError):
+        return number > manifest.checkpoint_id and catalog.load_header(number) is not None
+    return False
 
 
 def _state(storage: Storage, damage: Damage, fill: bool) -> SalvagedState:

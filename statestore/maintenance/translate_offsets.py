@@ -230,6 +230,7 @@ def plan_translation(
     mirror: Mirror,
     *,
     checkpoint: int | str,
+    from_older: bool,
     group: str | None,
 ) -> TranslationPlan:
     """Translate a state's offsets, and decide about each partition; nothing is written.
@@ -240,7 +241,7 @@ def plan_translation(
     state, for a state without elements, and for offsets that this command has already translated
     from the same cluster.
     """
-    manifest, newest_id = deriver.load_source(checkpoint)
+    manifest, newest_id = deriver.load_source(checkpoint, from_older=from_older)
     entry = manifest.operator_entry(uid, name)
     if entry.state.mode is RedistributionMode.BROADCAST:
         raise InvalidArgumentError(
@@ -272,7 +273,8 @@ def _refuse_translated(manifest: Manifest, entry: OperatorEntry, mirror: Mirror)
         raise InvalidArgumentError(
             f"{state} of checkpoint {manifest.checkpoint_id} is already translated from cluster "
             f"{mirror.flow.source!r} to {origin['target']!r}; translate checkpoint "
-            f"{origin['checkpoint']}, which has the offsets of {mirror.flow.source!r}"
+            f"{origin['checkpoint']}, which has the offsets of {mirror.flow.source!r}, with "
+            "from_older (--from-older)"
         )
 
 

@@ -74,6 +74,7 @@ class PublishRequest:
     state: str
     checkpoint: int | str = "latest"
     compact: bool = False
+    from_older: bool = False
     replace: bool = False
 
 

@@ -186,6 +186,7 @@ def _compacted(deriver: Deriver, request: PublishRequest, now_ms: int) -> Manife
         deriver,
         wanted,
         checkpoint=request.checkpoint,
+        from_older=request.from_older,
         dry_run=False,
         now_ms=now_ms,
         progress=lambda done, total: None,

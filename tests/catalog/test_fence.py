@@ -48,7 +48,9 @@ COMMANDS: dict[str, Callable[[StateStore], object]] = {
     "a snapshot of a batch": lambda store: store.snapshot(parallelism=1, batch=("job", 1)),
     "compact": lambda store: store.maintenance.compact(everything=True),
     "edit": lambda store: store.maintenance.edit("u", "n", put=[ROW]),
-    "edit of an old one": lambda store: store.maintenance.edit("u", "n", put=[ROW], checkpoint=1),
+    "edit of an old one": lambda store: store.maintenance.edit(
+        "u", "n", put=[ROW], checkpoint=1, from_older=True
+    ),
     "purge": lambda store: store.maintenance.purge("u", "a"),
     "purge of an old one": lambda store: store.maintenance.purge("u", "a", checkpoint=1),
     "forget": lambda store: store.maintenance.forget({"k": "a"}),

@@ -176,3 +176,22 @@ def test_null_is_shown_alike_everywhere(run: Run, tmp_path: Path) -> None:
     joined = [line.split() for line in run("as-of", "1", "2", *state).stdout.splitlines()[3:]]
     # An empty value, a null, and nothing in the columns of a checkpoint without the row.
     assert joined == [["added", "b", "null", "x"], ["same", "a", "null", "null"]]
+
+
+def test_an_older_checkpoint_is_changed_only_on_request(run: Run, store: StateStore) -> None:
+    """The error names the option, and what would be undone."""
+    verbs = {
+        "edit": ("--operator", "u", "--state", "s", "--delete", "u1"),
+        "rekey": ("--operator", "u", "--max-parallelism", "7"),
+    }
+    for verb, options in verbs.items():
+        newest = store.checkpoints()[-1]
+        done = run(verb, "1", *options, "--store", "s")
+        assert done.exit_code == 2
+        assert f"up to checkpoint {newest}, because" in done.stderr
+        assert "(--from-older)" in done.stderr
+        assert store.checkpoints()[-1] == newest
+        planned = run(verb, "1", *options, "--dry-run", "--store", "s")
+        assert planned.exit_code == 0
+        done = run(verb, "1", *options, "--from-older", "--store", "s")
+        assert (done.exit_code, store.checkpoints()[-1]) == (0, newest + 1)

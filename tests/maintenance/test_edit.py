@@ -374,7 +374,7 @@ def test_a_dry_run_reports_the_same_and_writes_nothing(
 
 def test_an_older_checkpoint_can_be_edited(store: StateStore) -> None:
     store.maintenance.edit("u", "n", delete=["u1"])
-    done = store.maintenance.edit("u", "n", delete=["u2"], checkpoint=1)
+    done = store.maintenance.edit("u", "n", delete=["u2"], checkpoint=1, from_older=True)
     assert (done.checkpoint_id, done.new_checkpoint_id) == (1, 3)
     assert content(store) == {k: v for k, v in ROWS.items() if k != "u2"}
 

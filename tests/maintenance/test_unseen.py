@@ -22,7 +22,7 @@ Command = Callable[[StateStore], Any]
 COMMANDS: dict[str, Command] = {
     "edit": lambda store: store.maintenance.edit("users", "totals", delete=["ann"]),
     "edit an older one": lambda store: store.maintenance.edit(
-        "users", "totals", delete=["ann"], checkpoint=1
+        "users", "totals", delete=["ann"], checkpoint=1, from_older=True
     ),
     "compact": lambda store: store.maintenance.compact(everything=True),
     "rekey": lambda store: store.maintenance.rekey("users", max_parallelism=4),

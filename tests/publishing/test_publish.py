@@ -414,6 +414,18 @@ def test_an_older_checkpoint_can_be_shown_again(store: StateStore, sql: Catalog)
     assert rows_of(load(sql)) == stored_rows(store, 1)
 
 
+def test_an_older_checkpoint_is_compacted_only_on_request(store: StateStore, sql: Catalog) -> None:
+    """The compacted checkpoint would undo the newer one (I18)."""
+    take(store, 100)
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.write_changes("op", "totals", pa.table({"k": [5], "v": [-1]}))
+    take(store, 110)
+    with pytest.raises(InvalidArgumentError, match="from_older"):
+        publish(store, sql, checkpoint=2, compact=True)
+    assert store.checkpoints() == (1, 2, 3)
+    assert publish(store, sql, checkpoint=2, compact=True, from_older=True).checkpoint_id == 4
+
+
 def test_a_store_that_was_moved_is_published_at_its_new_place(
     store: StateStore, sql: Catalog, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from statestore.cli.command import (
     Invocation,
     Verb,
     checkpoint_argument,
+    from_older_option,
     operator_option,
     pass_invocation,
     state_option,
@@ -52,6 +53,7 @@ __all__ = ["compact_checkpoint"]
     is_flag=True,
     help="Fold all changes, regardless of the compaction policy.",
 )
+@from_older_option
 @click.option("--dry-run", is_flag=True, help="Report what would be compacted, and write nothing.")
 @pass_invocation
 def compact_checkpoint(
@@ -61,6 +63,7 @@ def compact_checkpoint(
     name: str | None,
     key_groups: str | None,
     everything: bool,
+    from_older: bool,
     dry_run: bool,
 ) -> Output[CompactReport]:
     """Fold incremental changes into their base files, as a new checkpoint."""
@@ -72,6 +75,7 @@ def compact_checkpoint(
             state=name,
             key_groups=key_groups,
             everything=everything,
+            from_older=from_older,
             dry_run=dry_run,
             on_progress=progress,
         )

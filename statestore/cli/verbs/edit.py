@@ -15,6 +15,7 @@ from statestore.cli.command import (
     Invocation,
     Verb,
     checkpoint_argument,
+    from_older_option,
     one_state_options,
     pass_invocation,
 )
@@ -89,6 +90,7 @@ __all__ = ["edit_state"]
 @click.option("--delete", multiple=True, metavar="KEY", help="Remove a key; can be repeated.")
 @click.option("--put", multiple=True, metavar="JSON", help="Add or replace a row; can be repeated.")
 @click.option("--sql", metavar="SELECT", help="Replace the state with the result of this query.")
+@from_older_option
 @click.option("--dry-run", is_flag=True, help="Report what would change, and write nothing.")
 @click.option(
     "--yes",
@@ -108,6 +110,7 @@ def edit_state(
     put: tuple[str, ...],
     sql: str | None,
     checkpoint: str,
+    from_older: bool,
     dry_run: bool,
     allow_empty: bool,
 ) -> Output[EditedState]:
@@ -142,6 +145,7 @@ def edit_state(
         sql=sql,
         allow_empty=allow_empty,
         checkpoint=checkpoint,
+        from_older=from_older,
         dry_run=dry_run,
     )
     return Output(edited, write_edited)

@@ -19,6 +19,7 @@ from statestore.cli.command import (
     Verb,
     checkpoint_argument,
     common_options,
+    from_older_option,
     operator_option,
     pass_invocation,
     state_option,
@@ -169,6 +170,7 @@ def _policy(name: str, words: Any, default: str, text: str) -> Callable[[F], F]:
     metavar="N",
     help=f"How long to wait for an answer of Kafka. [{DEFAULT_SECONDS:g}]",
 )
+@from_older_option
 @click.option("--dry-run", is_flag=True, help="Report what would be written, and write nothing.")
 @pass_invocation
 def translate_offsets(
@@ -193,6 +195,7 @@ def translate_offsets(
     group: str | None,
     seconds: float,
     checkpoint: str,
+    from_older: bool,
     dry_run: bool,
 ) -> Output[TranslatedOffsets]:
     """Translate offsets to the cluster that MirrorMaker 2 writes to."""
@@ -223,7 +226,9 @@ def translate_offsets(
         topics=topics,
     )
     store = invocation.store()
-    plan = store.maintenance.plan_translation(uid, name, mirror, checkpoint=checkpoint, group=group)
+    plan = store.maintenance.plan_translation(
+        uid, name, mirror, checkpoint=checkpoint, from_older=from_older or dry_run, group=group
+    )
     if dry_run or plan.found.refused:
         return Output(plan.report, write_translated, _refusal(plan))
     return Output(plan.write(), write_translated)

@@ -14,6 +14,7 @@ from statestore.cli.command import (
     Invocation,
     Verb,
     checkpoint_argument,
+    from_older_option,
     operator_option,
     pass_invocation,
     state_option,
@@ -114,6 +115,7 @@ def _catalog_options(function: F) -> F:
     help="The URL of the store for the table's readers. [the store's own]",
 )
 @click.option("--compact", is_flag=True, help="Fold changes first, as a new checkpoint.")
+@from_older_option
 @click.option("--replace", is_flag=True, help="Remove what another program changed in the table.")
 @click.option("--dry-run", is_flag=True, help="Report what would change, and change nothing.")
 @pass_invocation
@@ -128,6 +130,7 @@ def publish_state(
     retain: int,
     store_url: str | None,
     compact: bool,
+    from_older: bool,
     replace: bool,
     dry_run: bool,
 ) -> Output[PublishedState]:
@@ -146,6 +149,7 @@ def publish_state(
             ),
             checkpoint=checkpoint,
             compact=compact,
+            from_older=from_older,
             replace=replace,
             dry_run=dry_run,
             on_progress=progress,

@@ -10,6 +10,7 @@ from statestore.cli.command import (
     Invocation,
     Verb,
     checkpoint_argument,
+    from_older_option,
     operator_option,
     pass_invocation,
     state_option,
@@ -65,6 +66,7 @@ __all__ = ["rekey_operator"]
 @click.option(
     "--work", metavar="DIR", help="A working folder from which an interrupted run continues."
 )
+@from_older_option
 @click.option("--dry-run", is_flag=True, help="Report what would be done, and write nothing.")
 @pass_invocation
 def rekey_operator(
@@ -75,6 +77,7 @@ def rekey_operator(
     key: tuple[str, ...],
     hash_scheme: str | None,
     checkpoint: str,
+    from_older: bool,
     work: str | None,
     dry_run: bool,
 ) -> Output[RekeyReport]:
@@ -90,6 +93,7 @@ def rekey_operator(
             key=key or None,
             hash_scheme=hash_scheme,
             checkpoint=checkpoint,
+            from_older=from_older,
             work=work,
             dry_run=dry_run,
             on_progress=progress,

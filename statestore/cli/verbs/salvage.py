@@ -29,8 +29,9 @@ _KEYS_IN_TEXT = 10
         "and some of their keys. The readable part becomes a new checkpoint, which "
         "references only intact files; the damaged checkpoint does not change. With "
         "--from-older, lost rows are replaced with the rows of that older checkpoint, and "
-        "the new manifest records this. Every byte is read. If nothing is damaged, nothing "
-        "is written. With --dry-run: the same output, and nothing is written."
+        "the new manifest records this. A checkpoint that is not the newest needs --from-older, "
+        "too, because the new checkpoint undoes the newer ones. Every byte is read. If nothing "
+        "is damaged, nothing is written. With --dry-run: the same output, and nothing is written."
     ),
     examples=(
         "statestore salvage 2 --dry-run --store ./fraud",
@@ -39,7 +40,9 @@ _KEYS_IN_TEXT = 10
 )
 @click.argument("checkpoint", metavar="CHECKPOINT", shell_complete=complete_checkpoint)
 @click.option(
-    "--from-older", is_flag=True, help="Replace lost rows with rows of older checkpoints."
+    "--from-older",
+    is_flag=True,
+    help="Accept older state: rows of older checkpoints for lost rows, and an older CHECKPOINT.",
 )
 @click.option(
     "--keys",
