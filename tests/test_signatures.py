@@ -15,7 +15,7 @@ from statestore.api.maintenance import StoreMaintenance
 from statestore.restore.lazy_subtask import LazySubtask
 from statestore.restore.restored import RestoredKeyedState, RestoredOperatorState
 
-MOST_ARGUMENTS = 10
+MOST_ARGUMENTS = 11
 MODULES = (
     "statestore",
     "statestore.interop.flink_savepoints",

@@ -62,9 +62,9 @@ def origin_from_json(value: dict[str, Any], checkpoint_id: int, name: str) -> di
 
 
 def refuse_changed(origin: Mapping[str, Any] | None, read: Mapping[str, Any] | None) -> None:
-    """Raise ValueError if an origin differs from what was ``read`` from its document.
+    """Raise ValueError if an origin differs from the one that was ``read`` from its document.
 
-    Also raises it for values that not every reader of JSON can read.
+    Also raises it for values that some readers of JSON cannot hold.
     """
     if read != origin:
         raise ValueError(f"the origin would be read as {read!r:.200}, not {origin!r:.200}")

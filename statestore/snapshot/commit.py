@@ -72,7 +72,7 @@ class Commit:
         before = {name: getattr(self, name) for name in members}
         vars(self).update(members)
         try:
-            manifest_to_json(self.outline)
+            manifest_to_json(replace(self.outline, graph=None))  # checked at the beginning
         except BaseException:
             vars(self).update(before)
             raise

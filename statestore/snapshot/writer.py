@@ -705,8 +705,8 @@ class CheckpointWriter:
 
         Args:
             origin: for the manifest, with the ``command`` and the number of the earlier
-                ``checkpoint``. All values are those of JSON: no tuples or sets, and no numbers
-                beyond 64 bits.
+                ``checkpoint``. Each value must have a type of JSON. Tuples, sets and numbers
+                beyond 64 bits are refused.
 
         Raises:
             InvalidArgumentError: for an origin that would not be read back equal.
