@@ -21,10 +21,12 @@ from statestore.format.documents import (
 )
 from statestore.format.hold_documents import is_savepoint_name
 
-__all__ = ["origin_from_json", "refuse_changed"]
+__all__ = ["REPLACING", "origin_from_json", "refuse_changed"]
 
 
 _FROM_ELSEWHERE = ("copy", "fork")
+REPLACING = ("purge", "forget")
+"""The commands whose checkpoints replace others, which a later run finishes by the origin."""
 _MOST_LEVELS = 32
 
 
@@ -53,6 +55,9 @@ def origin_from_json(value: dict[str, Any], checkpoint_id: int, name: str) -> di
     origin = convert_json(value, _Origin, name, ".origin")
     old = origin.checkpoint
     is_derived = origin.command in _FROM_ELSEWHERE or (type(old) is int and 0 < old < checkpoint_id)
+    if origin.command in REPLACING and None in (origin.savepoints, origin.expired):
+        with report_place(name, ".origin"):
+            raise ValueError(f"a {origin.command} records 'savepoints' and 'expired'")
     with report_place(name, ".origin.checkpoint"):
         if not is_derived:
             raise ValueError(

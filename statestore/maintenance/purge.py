@@ -48,6 +48,7 @@ from statestore.errors import (
 from statestore.format.hold_documents import Savepoint
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
+from statestore.format.origin_json import REPLACING
 from statestore.maintenance.derive import Deriver
 from statestore.maintenance.expire import tombstone
 from statestore.maintenance.purge_files import Hit, RowFinder, RowRemover
@@ -70,9 +71,6 @@ __all__ = [
 
 
 E = TypeVar("E", bound=Entry)
-
-
-_COMMANDS = ("purge", "forget")
 
 
 SubjectOf = Callable[[Sequence[Manifest]], Subject]
@@ -294,7 +292,7 @@ def _pending_replacements(
     twice, moving = [], unfinished_replacements(catalog)
     for number, manifest in sorted(kept.items()):
         origin = manifest.origin or {}
-        if origin.get("command") not in _COMMANDS or number not in visible:
+        if origin.get("command") not in REPLACING or number not in visible:
             continue
         old = int(origin["checkpoint"])
         moved = all(savepoint.checkpoint_id != old for savepoint in savepoints)
@@ -463,7 +461,7 @@ def _origin(plan: _PurgePlan, manifest: Manifest) -> dict[str, Any]:
         "created_at_ms": manifest.created_at_ms,
     }
     before: Any = manifest.origin
-    while isinstance(before, dict) and before.get("command") in _COMMANDS:
+    while isinstance(before, dict) and before.get("command") in REPLACING:
         before = before.get("before")  # otherwise many purges would nest deeper than can be read
     return origin | ({"before": before} if before else {})
 

@@ -167,8 +167,10 @@ def test_two_states_do_not_share_a_table(store: StateStore) -> None:
 @pytest.mark.parametrize(
     "origin",
     [
-        {"command": "purge", "checkpoint": 2},
-        {"command": "purge", "checkpoint": 0},
+        {"command": "purge", "checkpoint": 2, "savepoints": [], "expired": False},
+        {"command": "purge", "checkpoint": 0, "savepoints": [], "expired": False},
+        {"command": "purge", "checkpoint": 1, "savepoints": []},
+        {"command": "forget", "checkpoint": 1, "expired": False},
         {"command": "edit", "checkpoint": 3},
         {"command": "purge", "checkpoint": "1"},
         {"command": "purge", "checkpoint": 1, "savepoints": [{"name": "all", "created_at_ms": 1}]},
