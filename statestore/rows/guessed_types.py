@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from statestore.rows.lossless_cast import UnfitError, is_list, is_missing, unwrap_numpy
 
-__all__ = ["guess_type"]
+__all__ = ["guess_type", "is_name"]
 
 
 _KINDS: tuple[tuple[tuple[type, ...], str, pa.DataType], ...] = (
@@ -115,10 +115,10 @@ def _guess_struct(values: Sequence[Mapping[Any, Any]]) -> pa.DataType:
     names = list(dict.fromkeys(name for value in values for name in value))
     fields = []
     for name in names:
-        if not isinstance(name, str):
+        if not is_name(name):
             reason = (
-                "the field names of a struct must be strings; to store a map, declare it with an "
-                "Arrow schema"
+                "the field names of a struct must be strings of valid Unicode; to store a map, "
+                "declare it with an Arrow schema"
             )
             raise UnfitError(name, "a dictionary", reason)
         try:
@@ -126,6 +126,11 @@ def _guess_struct(values: Sequence[Mapping[Any, Any]]) -> pa.DataType:
         except UnfitError as error:
             raise error.within(f".{name}") from None
     return pa.struct(fields)
+
+
+def is_name(name: object) -> bool:
+    """Return whether a column or field can have this name: a string without unpaired surrogates."""
+    return isinstance(name, str) and name == name.encode(errors="replace").decode()
 
 
 def _items(values: Sequence[Iterable[Any]]) -> Iterable[Any]:

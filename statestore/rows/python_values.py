@@ -20,7 +20,7 @@ from statestore.format.schema import Schema
 from statestore.keys.arrow_type_names import arrow_type_text
 from statestore.rows.column_errors import ColumnErrors
 from statestore.rows.column_types import arrow_schema
-from statestore.rows.guessed_types import guess_type
+from statestore.rows.guessed_types import guess_type, is_name
 from statestore.rows.lossless_cast import UnfitError, brief_text, exact_converter
 
 __all__ = [
@@ -194,8 +194,12 @@ def _refuse_unknown_names(
 def column_names(rows: Sequence[Mapping[str, Any]], subject: str = ROWS) -> list[str]:
     """Return all names in dictionaries, in order. Raises InvalidArgumentError for another key."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    if not all(isinstance(name, str) for name in names):
-        raise InvalidArgumentError(f"a column name of {subject} is not a string; rename the column")
+    for name in names:
+        if not is_name(name):
+            raise InvalidArgumentError(
+                f"a column name of {subject} is not a string of valid Unicode: {name!r}; rename "
+                "the column"
+            )
     return names
 
 

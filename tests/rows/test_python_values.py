@@ -301,6 +301,12 @@ def test_numbers_of_two_types_are_one_column_if_nothing_is_lost() -> None:
     assert guess_column([Decimal("0E+3"), Decimal(0)], name="c").to_pylist() == [0, 0]
 
 
+@pytest.mark.parametrize("row", [{"\ud800": 1}, {"a": {"\ud800": 1}}, {1: 2}, {"a": {1: 2}}])
+def test_a_name_that_no_file_can_have_is_refused(row: dict[Any, Any]) -> None:
+    with pytest.raises(InvalidArgumentError, match="valid Unicode"):
+        table_of_dicts([row], None)
+
+
 def test_a_name_that_is_not_in_the_schema_is_refused() -> None:
     """The message names the first row with it, all such names, and the stored columns."""
     schema = Schema((Field("count", "long"),))
