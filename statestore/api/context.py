@@ -106,11 +106,14 @@ class StoreContext:
     def to_write(self) -> tuple[Catalog, StateTable]:
         """Return the catalog and the table backend, and create the store if necessary.
 
-        Raises InvalidArgumentError for another table format than the store's.
+        Raises InvalidArgumentError for another table format than the store's, and
+        StoreNotFoundError if a store that this object has used is gone.
         """
         try:
             catalog = self.catalog()
         except StoreNotFoundError:
+            if self.seen.newest is not None:  # a backup may be put back at this moment
+                raise
             chosen = self.table_format or DEFAULT_TABLE_FORMAT
             open_table(chosen, self.data)  # an invalid format must not create a store
             catalog = Catalog.open(

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from statestore import Changes, StateStore
-from statestore.errors import CommitConflictError
+from statestore.errors import CommitConflictError, StoreNotFoundError
 from statestore.snapshot.acknowledgement import Acknowledgement
 from statestore.snapshot.writer import CheckpointWriter
 
@@ -80,6 +80,15 @@ def test_an_idle_writer_does_not_write_to_a_backup(folder: Path, name: str) -> N
     again = opened(folder)
     take(again, 4)
     assert keys(again) == {1, 2, 3, 4}
+
+
+def test_no_store_is_created_while_a_backup_is_put_back(folder: Path) -> None:
+    store = opened(folder)
+    take(store, 4)
+    shutil.rmtree(folder)
+    with pytest.raises(StoreNotFoundError):
+        take(store, 5)
+    assert not folder.exists()
 
 
 def test_a_checkpoint_of_a_command_is_known_too(folder: Path, tmp_path: Path) -> None:
