@@ -95,7 +95,6 @@ class SeenCheckpoints:
         A manifest whose list of files is a separate document is not kept: the list may be long, and
         a reader must notice if it is damaged.
         """
-        self.see(manifest.store_id, manifest.checkpoint_id)
         has_lists = any(list_of(part.handles) for part in manifest.parts)
         self._known = None if has_lists else (raw, manifest)
 
@@ -304,6 +303,7 @@ class Catalog:
         # Checked after the put, so that a tombstone written just before the put is noticed.
         if self.is_expired(manifest.checkpoint_id):
             raise self._expired_error(manifest.checkpoint_id)
+        self.seen.see(self.store_id, manifest.checkpoint_id)
         self.seen.keep(raw, manifest)
 
     def put_list(self, path: str, entry: KeyedEntry, *, packed: bool) -> KeyedEntry:

@@ -132,7 +132,7 @@ class Fence:
         mine = self._own_claim()
         if mine is not None and self._is_replaced(mine):
             raise LateCommitError(
-                f"{self._successor_text(mine)} has taken over {self._storage.url} from this writer "
+                f"{self._successor_text()} has taken over {self._storage.url} from this writer "
                 f"(generation {mine.generation}) while checkpoint {checkpoint_id} was being "
                 "committed. The checkpoint is visible, but later checkpoints may lack its "
                 "changes. Check 'statestore list', reopen the store and take the snapshot again"
@@ -265,20 +265,18 @@ class Fence:
 
     def _replaced_error(self, mine: Claim) -> CommitConflictError:
         return CommitConflictError(
-            f"{self._successor_text(mine)} has taken over {self._storage.url} from this writer "
+            f"{self._successor_text()} has taken over {self._storage.url} from this writer "
             f"(generation {mine.generation}); nothing of this checkpoint is visible, and this "
             "writer can no longer commit. To continue here instead of with the other writer, "
             "reopen the store: StateStore.open(…)"
         )
 
-    def _successor_text(self, mine: Claim) -> str:
+    def _successor_text(self) -> str:
         try:
             newest = self.newest_claim()
         except (StateStoreError, FileNotFoundError):
             return "a writer with an unreadable claim"
-        if newest is None or newest.generation < mine.generation:
-            return "a process that replaced the store, for example by a backup,"
-        return str(newest)
+        return "a process that replaced the store" if newest is None else str(newest)
 
 
 def read_newest(storage: Storage) -> tuple[int, bytes]:

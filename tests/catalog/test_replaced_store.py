@@ -37,7 +37,7 @@ def keys(store: StateStore) -> set[int]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The place of a store, with a backup of its first three batches beside it."""
+    """The folder of a store, and next to it a backup of its first three batches."""
     store = opened(tmp_path / "store")
     for batch in (1, 2, 3):
         take(store, batch)

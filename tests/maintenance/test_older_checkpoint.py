@@ -1,4 +1,4 @@
-"""A command on an older checkpoint undoes nothing newer, unless it is told to (I18)."""
+"""A command refuses an older checkpoint without permission, because it undoes newer ones (I18)."""
 
 from __future__ import annotations
 
