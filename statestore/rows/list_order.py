@@ -101,6 +101,8 @@ def _words(column: pa.Array) -> npt.NDArray[np.uint64]:
     if pa.types.is_decimal(column.type):
         halves = decimal_words(column).reshape(-1, 2)
         return np.column_stack((halves[:, 1] ^ _SIGN, halves[:, 0]))
+    if pa.types.is_time(column.type):  # keys of Flink's maps can have times, which are never stored
+        column = column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
     return (int64_values(column).view(np.uint64) ^ _SIGN).reshape(-1, 1)
 
 

@@ -216,9 +216,9 @@ def test_broadcast_state_is_a_map_by_its_first_column(tmp_path: Path) -> None:
     )
     twice = pa.concat_tables([rules, rules])
     store.bootstrap_elements("uid", "rules", twice, mode="broadcast", replace=True)
-    assert "has several entries with the key {'key': {'a': 'x', 'b': 1}}" in refused(
-        UnsupportedTypeError, store, tmp_path / "twice", types=types
-    )
+    said = refused(UnsupportedTypeError, store, tmp_path / "twice", types=types)
+    assert "the elements of broadcast state 'rules' of operator 'uid' cannot be written" in said
+    assert "a map has the key {'a': 'x', 'b': 1} twice" in said
 
 
 def test_timers_of_a_named_service_have_its_domain(tmp_path: Path) -> None:
@@ -439,7 +439,7 @@ def test_fields_that_flink_writes_with_kryo_are_refused(
         ("Character", pa.array(["x", "🦊"]), "a char of Java is one UTF-16 unit"),
         ("LocalTime", pa.array([0, -1]), "LocalTime, but no day has the nanosecond -1"),
         ("java.util.Date", pa.array([0, 1], pa.timestamp("us", "UTC")), "Flink stores millis"),
-        ("Set<Long>", pa.array([[1], [2, 2]]), "a Set, but it has the same element twice: [2, 2]"),
+        ("Set<Long>", pa.array([[1], [2, 2]]), "a set has the element 2 twice"),
         ("com.acme.Prim", pa.array([1, None]), "'value', is a primitive of Java, but 1 rows have"),
         ("Tuple1<Long>", pa.array([1, None]), "the column value cannot be written as Tuple1<Long>"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,15 +13,22 @@ import pytest
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink_savepoints import export_savepoint, import_savepoint
+from statestore.interop.flink_savepoints.metadata.logical_types import LogicalType
 from statestore.interop.flink_savepoints.types.arrow_types import INSTANT
 from statestore.interop.flink_savepoints.types.families.avro_parts import AvroMapType
 from statestore.interop.flink_savepoints.types.flink_types import (
+    CaseClassType,
     EnumType,
     FlinkType,
     ListType,
     MapType,
+    PojoField,
+    PojoType,
     RowType,
     Scalar,
+    SqlCollection,
+    TraversableType,
+    TupleType,
 )
 from statestore.interop.flink_savepoints.types.part_columns import part_columns
 from statestore.store import StateStore
@@ -81,7 +89,7 @@ def test_a_value_that_does_not_fit_is_named(flink_type: FlinkType, value: Any, o
             pa.array(
                 [[("a", 1)], [("a", 2), ("b", 3), ("a", 4)]], pa.map_(pa.string(), pa.int64())
             ),
-            "a map has the key 'a' twice, .*: give the key once in",
+            "a map has the key 'a' twice, .*: give it once in",
         ),
     ],
 )
@@ -98,6 +106,70 @@ def test_keys_that_java_compares_by_identity_can_be_equal() -> None:
     assert len(map_type.write(maps)) == 1
     with pytest.raises(InvalidArgumentError, match="has the key 'a' twice"):
         AvroMapType(Scalar("Long")).write(maps.cast(pa.map_(pa.string(), pa.int64())))
+
+
+LONG, TEXT, DOUBLE, BYTES = (Scalar(name) for name in ("Long", "String", "Double", "byte[]"))
+PAIR = TupleType("org.apache.flink.api.java.tuple.Tuple2", (TEXT, DOUBLE))
+ONE, TWO = {"f0": "a", "f1": math.nan}, {"f0": "b", "f1": math.nan}
+SQL_KEY = LogicalType("DOUBLE", b"", "DOUBLE")
+SQL_LONG = LogicalType("BIGINT", b"", "BIGINT")
+SQL_ROW = LogicalType("ROW", b"", "ROW", children=(SQL_LONG,))
+SQL_MAP = LogicalType("MAP", b"", "MAP", children=(SQL_KEY, SQL_LONG))
+SQL_COUNTS = LogicalType("MULTISET", b"", "MULTISET", children=(SQL_ROW,))
+SCALA_MAP = "implicitly[scala.collection.generic.CanBuildFrom[scala.collection.immutable.Map[…"
+
+
+@pytest.mark.parametrize(
+    ("flink_type", "repeated", "different"),
+    [
+        (MapType(PAIR, LONG), [(ONE, 1), (ONE, 2)], [(ONE, 1), (TWO, 2)]),
+        (
+            MapType(RowType((BYTES,), has_kind=False), LONG),
+            [({"f0": b"x"}, 1), ({"f0": b"x"}, 2)],
+            [({"f0": b"x"}, 1), ({"f0": b"y"}, 2)],
+        ),
+        (
+            MapType(PojoType("a.Key", (PojoField("n", "a.Key", LONG),)), LONG),
+            [({"n": 1}, 1), ({"n": 1}, 2)],
+            [({"n": 1}, 1), ({"n": 2}, 2)],
+        ),
+        (MapType(ListType(Scalar("LocalTime")), LONG), [([5], 1), ([5], 2)], [([5], 1), ([6], 2)]),
+        (MapType(ListType(BYTES), LONG), None, [([b"x"], 1), ([b"x"], 2)]),
+        (MapType(TupleType("Tuple1", (BYTES,)), LONG), None, [({"f0": b"x"}, 1)] * 2),
+        (ListType(PAIR, "Set"), [ONE, ONE], [ONE, TWO]),
+        (ListType(PAIR), None, [ONE, ONE]),
+        (
+            TraversableType(SCALA_MAP, CaseClassType("scala.Tuple2", (DOUBLE, BYTES))),
+            [{"f0": 0.0, "f1": b""}, {"f0": 0.0, "f1": b"x"}],
+            [{"f0": 0.0, "f1": b""}, {"f0": -0.0, "f1": b""}],
+        ),
+        (
+            TraversableType(SCALA_MAP.replace("Map", "Set"), PAIR),
+            [ONE, ONE],
+            [ONE, TWO],
+        ),
+        (
+            SqlCollection(SQL_MAP, 0, b""),
+            [(math.nan, 1), (math.nan, 2)],
+            [(0.0, 1), (-0.0, 2)],
+        ),
+        (
+            SqlCollection(SQL_COUNTS, 0, b""),
+            [({"row_kind": 0, "f0": 7}, 1), ({"row_kind": 0, "f0": 7}, 2)],
+            [({"row_kind": 0, "f0": 7}, 1), ({"row_kind": 0, "f0": 8}, 1)],
+        ),
+    ],
+)
+def test_a_key_or_element_occurs_once_by_the_equals_of_java(
+    flink_type: FlinkType, repeated: list[Any] | None, different: list[Any]
+) -> None:
+    """Also in a map within a list: NaN equals NaN, 0.0 is not -0.0, and arrays are unequal."""
+    inside = ListType(flink_type)
+    written = pa.array([[different, different], []], inside.arrow_type())
+    assert len(inside.write(written)) == 2
+    if repeated is not None:
+        with pytest.raises(InvalidArgumentError, match="twice, and Flink would keep only one"):
+            inside.write(pa.array([[different], [different, repeated]], inside.arrow_type()))
 
 
 @pytest.mark.slow

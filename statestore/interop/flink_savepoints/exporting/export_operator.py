@@ -35,6 +35,7 @@ from statestore.interop.flink_savepoints.read.operator_state import (
     kafka_split_bytes,
     kafka_splits,
 )
+from statestore.interop.flink_savepoints.types.encode import refuse_repeated
 from statestore.interop.flink_savepoints.write.canonical_writer import SavepointWriter
 from statestore.jobgraph.redistribution import RedistributionMode, RedistributionPlan
 from statestore.restore.plan import redistribution_of
@@ -211,19 +212,15 @@ def _encode_elements(plan: OperatorStatePlan, rows: pa.Table) -> list[bytes]:
         values = plan.value.flink_type.write(plan.value.to_flink(rows)).to_pylist()
         if plan.key is None:
             return list(values)
-        keys = plan.key.flink_type.write(plan.key.to_flink(rows)).to_pylist()
+        flink_keys = plan.key.to_flink(rows)
+        if not plan.key.flink_type.has_identity:
+            whole = pa.ListArray.from_arrays([0, len(flink_keys)], flink_keys)
+            refuse_repeated(whole, flink_keys, "a map has the key")
+        keys = plan.key.flink_type.write(flink_keys).to_pylist()
     except InvalidArgumentError as error:
         raise UnsupportedTypeError(
             f"the elements of {plan.state} cannot be written as {plan.type_name}: {error}"
         ) from error
-    if len({*keys}) < len(keys):
-        first_places = {key: place for place, key in reversed([*enumerate(keys)])}
-        twice = next(place for place, key in enumerate(keys) if first_places[key] < place)
-        example = rows.select(plan.key.names).slice(twice, 1).to_pylist()[0]
-        raise UnsupportedTypeError(
-            f"{plan.state} has several entries with the key {example}, but the broadcast state of "
-            "Flink is a map: keep one of them"
-        )
     entries = [key + value for key, value in zip(keys, values, strict=True)]
     return [b"".join([i32(len(entries)), *entries])]
 

@@ -36,6 +36,7 @@ from statestore.interop.flink_savepoints.types.byte_cursor import (
     scatter,
 )
 from statestore.interop.flink_savepoints.types.byte_slices import Bytes, Places, Spans, piece_array
+from statestore.interop.flink_savepoints.types.encode import refuse_repeated
 
 __all__ = [
     "COMPACT_DIGITS",
@@ -62,7 +63,8 @@ _NUMBERS = {
     "INTERVAL_DAY_TIME": "<i8",
 }  # fmt: skip
 _TEXTS = ("CHAR", "VARCHAR")
-_BYTES = (*_TEXTS, "BINARY", "VARBINARY")
+_ARRAYS = ("BINARY", "VARBINARY")  # byte[] in Java, which compares arrays by identity
+_BYTES = (*_TEXTS, *_ARRAYS)
 _ROWS = ("ROW", "STRUCTURED_TYPE")
 _NESTED = (*_ROWS, "ARRAY", "MAP", "MULTISET")
 _EXACT = Context(prec=80)
@@ -417,6 +419,8 @@ def _encode_valid(column: LogicalType, values: pa.Array) -> Iterator[bytes]:
     key, value = entry_types(column)
     first, last = values.offsets[0].as_py(), values.offsets[-1].as_py()
     keys, items = (side.slice(first, last - first) for side in (values.keys, values.items))
+    if key.root not in _ARRAYS:
+        refuse_repeated(values, keys, "a map has the key")
     pairs = zip(
         _encode_arrays(key, keys, values.offsets),
         _encode_arrays(value, items, values.offsets),

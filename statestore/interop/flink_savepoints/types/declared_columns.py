@@ -243,7 +243,7 @@ class ColumnFitter:
             element = self._fit(given[0], stored.value_type, _join(path, "element"), inner)
             fitted = list_column(stored, element)
         if declared.name == "Set":
-            fitted = _set_column(fitted, f"{self.subject}: {_place(path)}")
+            fitted = replace(fitted, flink_type=ListType(element.flink_type, "Set"))
         return replace(fitted, flink_type=_by_reflection(fitted.flink_type)) if inside else fitted
 
     def _fit_array(
@@ -443,21 +443,6 @@ def _enum_column(enum: EnumType, where: str) -> FlinkColumn:
         return array
 
     return FlinkColumn(pa.string(), enum, to_flink, lambda array: array.cast(pa.string()))
-
-
-def _set_column(fitted: FlinkColumn, where: str) -> FlinkColumn:
-    """Return a list column as a set, in which no element may occur twice."""
-    assert isinstance(fitted.flink_type, ListType), "a set has the column of a list"
-
-    def to_flink(array: pa.Array) -> pa.Array:
-        for items in array.to_pylist():
-            if items is not None and len({*map(repr, items)}) < len(items):
-                raise UnsupportedTypeError(
-                    f"{where} a Set, but it has the same element twice: {items!r:.80}"
-                )
-        return fitted.to_flink(array)
-
-    return replace(fitted, flink_type=replace(fitted.flink_type, form="Set"), to_flink=to_flink)
 
 
 def _pojo_column(

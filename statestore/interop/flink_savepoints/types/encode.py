@@ -20,6 +20,8 @@ from statestore.errors import InvalidArgumentError
 from statestore.interop.flink_savepoints.types.byte_cursor import Rows, scatter
 from statestore.interop.flink_savepoints.types.byte_slices import BYTES, join_parts
 from statestore.interop.flink_savepoints.types.families.base import FlinkType
+from statestore.rows.matching import matching_positions
+from statestore.rows.python_values import display_values
 
 __all__ = [
     "EMPTY",
@@ -32,6 +34,7 @@ __all__ = [
     "matrix_bytes",
     "refuse_nulls",
     "refuse_outside",
+    "refuse_repeated",
     "write_counted",
     "write_fields",
     "write_numbers",
@@ -68,6 +71,31 @@ def refuse_outside(numbers: npt.NDArray[Any], least: int, most: int, what: str) 
     if bool(outside.any()):
         raise InvalidArgumentError(
             f"{what} is {numbers[outside][0]}, but Flink permits {least} to {most}"
+        )
+
+
+def refuse_repeated(containers: pa.Array, values: pa.Array, what: str) -> None:
+    """Raise InvalidArgumentError for a map or set in which a value occurs twice.
+
+    Java compares values as the store does: NaN equals NaN, and 0.0 does not equal -0.0.
+
+    Args:
+        containers: maps or sets, none of which is null.
+        values: the keys or elements of all of them, in order.
+        what: how a message names them, such as ``a map has the key``.
+    """
+    counts = list_lengths(containers)
+    if (counts < 2).all():
+        return
+    owners = np.repeat(np.arange(len(containers)), counts)
+    rows = pa.table([owners, values], ["owner", "value"])
+    places, first_places = matching_positions(rows, rows)
+    for place in np.flatnonzero(first_places != places)[:1].tolist():
+        (value,) = display_values(values.slice(place, 1))
+        (whole,) = display_values(containers.slice(int(owners[place]), 1))
+        raise InvalidArgumentError(
+            f"{what} {value!r:.80} twice, and Flink would keep only one of both: give it once in "
+            f"{whole!r:.200}"
         )
 
 

@@ -24,6 +24,7 @@ from statestore.interop.flink_savepoints.types.encode import (
     join_runs,
     list_lengths,
     refuse_nulls,
+    refuse_repeated,
     write_numbers,
     write_where,
 )
@@ -32,10 +33,7 @@ from statestore.interop.flink_savepoints.types.families.base import (
     SnapshotReaders,
     generic_name,
 )
-from statestore.interop.flink_savepoints.types.families.maps import (
-    flatten_entries,
-    refuse_repeated_keys,
-)
+from statestore.interop.flink_savepoints.types.families.maps import flatten_entries
 from statestore.interop.flink_savepoints.types.families.scalar import Scalar
 from statestore.interop.flink_savepoints.types.families.tuples import TupleType
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_fixed_skip
@@ -263,8 +261,9 @@ class AvroMapType(_PartType):
 
     def _write(self, array: pa.Array) -> pa.Array:
         refuse_nulls(array)
-        refuse_repeated_keys(array, _ENTRY_KEY)
-        return _write_block(array, self._entry.write(flatten_entries(array)))
+        entries = flatten_entries(array)
+        refuse_repeated(array, entries.field(0), "a map has the key")
+        return _write_block(array, self._entry.write(entries))
 
 
 def _write_block(array: pa.Array, elements: pa.Array) -> pa.Array:

@@ -81,6 +81,11 @@ class FlinkType(ABC):
         """The number of leaf columns that the type expands to."""
         return self._column_count()
 
+    @property
+    def has_identity(self) -> bool:
+        """Whether a Java map or set can have equal values: Java compares arrays by identity."""
+        return self._has_identity()
+
     def arrow_type(self) -> pa.DataType:
         """Return the Arrow type of a column of values.
 
@@ -205,6 +210,9 @@ class FlinkType(ABC):
     @classmethod
     @abstractmethod
     def _snapshot_readers(cls) -> SnapshotReaders: ...
+
+    def _has_identity(self) -> bool:
+        return any(part.has_identity for part in _find_parts(self))
 
     def _serializer_length(self) -> int | None:
         return None
@@ -396,6 +404,17 @@ def nested_types(part: object) -> Iterator[FlinkType]:
     if is_dataclass(part):
         for member in fields(part):
             yield from nested_types(getattr(part, member.name))
+
+
+def _find_parts(whole: Any) -> Iterator[FlinkType]:
+    """Yield the types that are directly part of a type, not the types within them."""
+    is_tuple = isinstance(whole, tuple)
+    parts = whole if is_tuple else (getattr(whole, member.name) for member in fields(whole))
+    for part in parts:
+        if isinstance(part, FlinkType):
+            yield part
+        elif isinstance(part, tuple) or (is_dataclass(part) and not isinstance(part, type)):
+            yield from _find_parts(part)
 
 
 def replace_parts(part: T, change: Callable[[Any], Any]) -> T:

@@ -26,6 +26,7 @@ from statestore.interop.flink_savepoints.types.encode import (
     join_runs,
     list_lengths,
     refuse_nulls,
+    refuse_repeated,
     write_counted,
     write_where,
 )
@@ -90,7 +91,10 @@ class ListType(FlinkType):
         refuse_nulls(array)
         if self.form == "LinkedList":
             return _write_linked_lists(array, self.element)
-        return write_counted(array, self._written_element.write(array.flatten()))
+        elements = array.flatten()
+        if self.form == "Set" and not self.element.has_identity:
+            refuse_repeated(array, elements, "a set has the element")
+        return write_counted(array, self._written_element.write(elements))
 
     def _key_hash(self) -> KeyHash | None:
         element = self.element._key_hash()
@@ -154,6 +158,9 @@ class ArrayType(PresentElementsType):
 
     def _java_name(self) -> str:
         return f"{self.element.java_name}[]"
+
+    def _has_identity(self) -> bool:
+        return True
 
     def _snapshot(self) -> bytes:
         return encode_parts(_ARRAY_SNAPSHOT, 1, utf(self.class_name), self.element)

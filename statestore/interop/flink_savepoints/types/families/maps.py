@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import pyarrow as pa
 
-from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink_savepoints.metadata.java_binary import i32, utf
 from statestore.interop.flink_savepoints.metadata.java_objects import read_java_object
 from statestore.interop.flink_savepoints.metadata.snapshot_format import (
@@ -19,7 +18,11 @@ from statestore.interop.flink_savepoints.metadata.snapshot_format import (
 )
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, list_offsets
 from statestore.interop.flink_savepoints.types.decode import read_elements
-from statestore.interop.flink_savepoints.types.encode import refuse_nulls, write_counted
+from statestore.interop.flink_savepoints.types.encode import (
+    refuse_nulls,
+    refuse_repeated,
+    write_counted,
+)
 from statestore.interop.flink_savepoints.types.families.base import (
     FlinkType,
     SnapshotReader,
@@ -30,21 +33,16 @@ from statestore.interop.flink_savepoints.types.families.base import (
 )
 from statestore.interop.flink_savepoints.types.families.key_hash import KeyHash
 from statestore.interop.flink_savepoints.types.families.nullables import NullableType
-from statestore.interop.flink_savepoints.types.families.scalar import Scalar
 from statestore.interop.flink_savepoints.types.families.tuples import TupleType
 from statestore.interop.flink_savepoints.types.value_lengths import Skip, make_counted_skip
 
-__all__ = ["MapType", "flatten_entries", "refuse_repeated_keys"]
+__all__ = ["MapType", "flatten_entries"]
 
 _SNAPSHOTS = {
     "Map": f"{BASE}MapSerializerSnapshot",
     "SortedMap": f"{TABLE}SortedMapSerializerSnapshot",
     "NullAwareMap": f"{DATAVIEW}NullAwareMapSerializerSnapshot",
 }
-
-
-_BY_IDENTITY = Scalar("byte[]")
-"""A key that Java does not compare by value: a map can have several equal ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +84,10 @@ class MapType(FlinkType):
 
     def _write(self, array: pa.Array) -> pa.Array:
         refuse_nulls(array)
-        if isinstance(self.key, Scalar) and self.key != _BY_IDENTITY:
-            refuse_repeated_keys(array, self.key)
-        return write_counted(array, self._entry.write(flatten_entries(array)))
+        entries = flatten_entries(array)
+        if not self.key.has_identity:
+            refuse_repeated(array, entries.field(0), "a map has the key")
+        return write_counted(array, self._entry.write(entries))
 
     def _key_hash(self) -> KeyHash | None:
         parts = nested_hashes((self.key, self.value))
@@ -110,29 +109,6 @@ class MapType(FlinkType):
             _SNAPSHOTS["SortedMap"]: _parse_sorted_map,
             _SNAPSHOTS["NullAwareMap"]: _parse_null_aware_map,
         }
-
-
-def refuse_repeated_keys(array: pa.Array, key: FlinkType) -> None:
-    """Raise InvalidArgumentError for a map that has a key twice.
-
-    Flink would keep only the last of its values.
-    """
-    counts = np.diff(array.offsets)
-    if (counts < 2).all():
-        return
-    keys = flatten_entries(array).field("f0")
-    comparable = key.write(keys) if pa.types.is_nested(keys.type) else keys
-    codes = np.asarray(comparable.dictionary_encode().indices.fill_null(-1))
-    maps = np.repeat(np.arange(len(array)), counts)
-    pairs = maps * (int(codes.max(initial=0)) + 2) + codes + 1
-    order = np.argsort(pairs, kind="stable")
-    repeated = np.flatnonzero(np.diff(pairs[order]) == 0)
-    if len(repeated):
-        place = int(order[repeated[0]])
-        raise InvalidArgumentError(
-            f"a map has the key {keys[place].as_py()!r:.80} twice, and Flink would keep only one "
-            f"of its values: give the key once in {array[int(maps[place])].as_py()!r:.200}"
-        )
 
 
 def flatten_entries(array: pa.Array) -> pa.Array:

@@ -58,6 +58,9 @@ class RowType(FlinkType):
     def _java_name(self) -> str:
         return generic_name("Row", *self.fields)
 
+    def _has_identity(self) -> bool:
+        return False  # its equals compares the elements of arrays
+
     def _column_count(self) -> int:
         return sum(field.column_count for field in self.fields)
 

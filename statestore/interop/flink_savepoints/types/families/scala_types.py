@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,8 @@ from statestore.interop.flink_savepoints.types.decode import (
 from statestore.interop.flink_savepoints.types.encode import (
     choose_bytes,
     find_valid,
+    refuse_nulls,
+    refuse_repeated,
     write_numbers,
     write_where,
 )
@@ -52,6 +55,7 @@ _OPTION = f"{SCALA}ScalaOptionSerializerSnapshot"
 _TRY = f"{SCALA}ScalaTrySerializerSnapshot"
 _ENUM_VERSION = 3
 _ENUM_WIDTH = 4
+_MAP_OR_SET = re.compile(r"CanBuildFrom\[[\w.]*(Map|Set)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,20 @@ class TraversableType(PresentElementsType):
 
     def _java_name(self) -> str:
         return generic_name("Traversable", self.element)
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        refuse_nulls(array)
+        found, values, what = (
+            _MAP_OR_SET.search(self.builder),
+            array.flatten(),
+            "a set has the element",
+        )
+        element = self.element
+        if found is not None and found[1] == "Map" and isinstance(element, CaseClassType):
+            element, values, what = element.fields[0], values.field(0), "a map has the key"
+        if found is not None and not element.has_identity:
+            refuse_repeated(array, values, what)
+        return PresentElementsType._write(self, array)
 
     def _snapshot(self) -> bytes:
         return encode_parts(_TRAVERSABLE, 2, utf(self.builder), self.element)

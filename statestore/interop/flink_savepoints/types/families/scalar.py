@@ -60,6 +60,9 @@ class Scalar(FlinkType):
     def _java_name(self) -> str:
         return self.name
 
+    def _has_identity(self) -> bool:
+        return self.name.endswith("[]")
+
     def _serializer_length(self) -> int | None:
         return self.form.serializer_length
 

@@ -58,6 +58,9 @@ class RowDataType(FlinkType):
     def _java_name(self) -> str:
         return f"RowData<{', '.join(column.text for column in self.columns)}>"
 
+    def _has_identity(self) -> bool:
+        return False  # its equals compares bytes
+
     def _column_count(self) -> int:
         return len(self.columns)
 
