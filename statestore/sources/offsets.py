@@ -30,6 +30,7 @@ from statestore.keys.hashing import key_hash
 __all__ = [
     "SourceOffset",
     "assign_partitions",
+    "changed_offsets",
     "offset_elements",
     "per_subtask_offsets",
     "source_offset",
@@ -93,6 +94,36 @@ def source_offsets(elements: Iterable[object]) -> tuple[SourceOffset, ...]:
     the errors of :func:`source_offset`.
     """
     return tuple(sorted(_new_offsets(elements, {})))
+
+
+def changed_offsets(
+    elements: Iterable[object], recorded: Iterable[object], subject: str
+) -> tuple[SourceOffset, ...] | None:
+    """Return the offsets of a state that is a view of another record (I17); None if they agree.
+
+    Args:
+        elements: the elements of the state.
+        recorded: the offsets in the record.
+        subject: the state, for messages.
+
+    Raises InvalidArgumentError, with the subject, if no offset is left, and for the errors of
+    :func:`source_offsets`.
+    """
+    try:
+        stored, known = (
+            {tuple(_field(element, name) for name in _FIELDS): element for element in each}
+            for each in (elements, recorded)
+        )
+        if stored.keys() == known.keys():
+            return None
+        if not stored:
+            raise InvalidArgumentError(
+                "no offset is left, so it is unknown where the source continues; write the offset "
+                "of each partition"
+            )
+        return source_offsets(stored.values())
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{subject}: {error}") from error
 
 
 def offset_elements(offsets: Iterable[SourceOffset]) -> tuple[dict[str, str | int], ...]:

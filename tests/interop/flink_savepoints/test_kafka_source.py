@@ -15,11 +15,19 @@ from statestore.errors import (
     StateStoreError,
     UnsupportedTypeError,
 )
-from statestore.interop.flink_savepoints import export_savepoint, open_savepoint
+from statestore.interop.flink_savepoints import export_savepoint, import_savepoint, open_savepoint
+from statestore.interop.flink_savepoints.exporting.kafka_source import _assigned_partitions
+from statestore.interop.flink_savepoints.importing.import_record import SavepointRecord
+from statestore.interop.flink_savepoints.metadata.handles import OperatorHandles
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader
 from statestore.interop.flink_savepoints.metadata.reader import read_metadata
 from statestore.interop.flink_savepoints.options import FlinkTarget
-from statestore.interop.flink_savepoints.read.operator_state import kafka_splits
+from statestore.interop.flink_savepoints.read.operator_state import (
+    KafkaSplit,
+    kafka_split_bytes,
+    kafka_splits,
+)
+from tests.interop.flink_savepoints.goldens import Golden
 from tests.interop.flink_savepoints.test_real_flink import HEAP, NEWEST, OLDER, read
 from tests.servers.flink import flink_with_kafka
 from tests.servers.kafka import kafka_broker
@@ -142,3 +150,154 @@ def test_a_source_continues_at_the_offsets_of_a_table(version: str, tmp_path: Pa
         for split in kafka_splits(elements.values(), "the splits")
     }
     assert splits == {(0, 60), (1, 35), (2, 1)}
+
+
+def done_metadata(place: str) -> tuple[OperatorHandles, ...]:
+    return read_metadata((Path(place) / "_metadata").read_bytes(), place).operators
+
+
+def offset(partition: int, at: int | None, topic: str = "orders") -> dict[str, Any]:
+    return {"topic": topic, "partition": partition, "offset": at}
+
+
+def exported_splits(place: str) -> list[tuple[str, int, int]]:
+    """Return the splits; assert that the coordinator has assigned exactly these partitions."""
+    operator = open_savepoint(place).operator("kafka")
+    splits = [
+        split for one in operator.operator_state() for split in kafka_splits(one.values(), "splits")
+    ]
+    assert {split.stop for split in splits} == {-(1 << 63)}
+    (metadata,) = (one for one in done_metadata(place) if one.coordinator is not None)
+    assert metadata.coordinator is not None
+    reader = Reader(metadata.coordinator.data, "the coordinator")
+    assert (reader.i32(), reader.i32(), reader.i32()) == (1, 1, reader.remaining)
+    partitions = [(reader.utf(), reader.i32()) for _ in range(reader.i32())]
+    assert sorted(partitions) == sorted((split.topic, split.partition) for split in splits)
+    return sorted((split.topic, split.partition, split.offset) for split in splits)
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize(
+    ("lists", "splits"),
+    [
+        ([[offset(0, 50)]], [("orders", 0, 50), ("orders", 2, -2)]),
+        (
+            [[offset(0, 50), offset(9, 1)], [offset(1, 30)]],
+            [("orders", 0, 50), ("orders", 1, 30), ("orders", 2, -2), ("orders", 9, 1)],
+        ),
+        (
+            [[offset(0, 7, "old.orders"), offset(1, 8, "old.orders")]],
+            [("old.orders", 0, 7), ("old.orders", 1, 8)],
+        ),
+        ([[offset(0, 50), offset(1, 30), offset(2, 4)]], None),
+        ([[offset(0, 50)], [offset(1, 30), offset(0, 50)]], None),
+    ],
+)
+def test_partitions_of_the_offsets_are_those_of_the_source(
+    lists: list[list[dict[str, Any]]],
+    splits: list[tuple[str, int, int]] | None,
+    parallelism: int,
+    tmp_path: Path,
+) -> None:
+    """Partitions are removed, added and renamed, in the splits and in the coordinator.
+
+    An unread partition keeps its split, unless its topic is gone.
+    Without ``splits`` no partition is new or gone, so the coordinator stays as it was.
+    """
+    store = imported_kafka(tmp_path)
+    with store.snapshot(parallelism=len(lists)) as checkpoint:
+        checkpoint.write_union("kafka", "offsets", lists)
+        checkpoint.carry_rest()
+    done = export_savepoint(store, str(tmp_path / "to"), parallelism=parallelism)
+    if splits is not None:
+        assert exported_splits(done.savepoint) == splits
+        return
+    (coordinator,) = (one.coordinator for one in done_metadata(done.savepoint) if one.coordinator)
+    assert coordinator.data == next(
+        one.coordinator for one in SavepointRecord.of(store.restore()).operators if one.coordinator
+    )
+
+
+def imported_kafka(tmp_path: Path) -> StateStore:
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    import_savepoint(str(Golden("2.3_kafka").unpack(tmp_path / "from")), store)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("offsets", "said"),
+    [
+        ([offset(0, -5), offset(1, 30)], "offset must be an integer in 0..9223372036854775807"),
+        ([offset(0, -2), offset(1, 30)], "not -2"),
+        ([offset(0, None), offset(1, 30)], "partition 0: offset must be an integer"),
+        ([offset(0, 50), offset(0, 51)], "topic 'orders' partition 0 has two offsets, 50 and 51"),
+        ([], "no offset is left"),
+    ],
+)
+def test_offsets_that_kafka_does_not_have_are_refused(
+    offsets: list[dict[str, Any]], said: str, tmp_path: Path
+) -> None:
+    store = imported_kafka(tmp_path)
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.write_union("kafka", "offsets", [offsets])
+        checkpoint.carry_rest()
+    with pytest.raises(InvalidArgumentError, match="the offsets of split state") as caught:
+        export_savepoint(store, str(tmp_path / "to"))
+    assert said in str(caught.value)
+    assert not list((tmp_path / "to").glob("*"))
+
+
+def test_changed_splits_must_agree_with_the_offsets(tmp_path: Path) -> None:
+    """Otherwise the old offsets would undo the change of the splits."""
+    store = imported_kafka(tmp_path)
+    splits = [split_bytes(partition, 99) for partition in range(2)]
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.write_split("kafka", "SourceReaderState", [splits])
+        checkpoint.carry_rest()
+    with pytest.raises(InvalidArgumentError, match="were changed since the import, and contradict"):
+        export_savepoint(store, str(tmp_path / "refused"))
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.write_union("kafka", "offsets", [[offset(0, 99), offset(1, 99)]])
+        checkpoint.carry_rest()
+    done = export_savepoint(store, str(tmp_path / "to"))
+    (elements,) = open_savepoint(done.savepoint).operator("kafka").operator_state()
+    assert {split.offset for split in kafka_splits(elements.values(), "splits")} == {99}
+
+
+def split_bytes(partition: int, at: int) -> dict[str, bytes]:
+    return {"value": kafka_split_bytes(KafkaSplit("orders", partition, at, -(1 << 63)))}
+
+
+@pytest.mark.parametrize(
+    ("form", "is_known"),
+    [
+        ("0000000100000001{length}00000001{place}", True),
+        ("0000000100000002{length}00000001{place}0000000001", True),
+        ("0000000100000002{length}00000001{place}0000000101", False),
+        ("0000000100000002{length}00000001{place}0000000000", False),
+        ("0000000100000003{length}00000001000000000000001c{place}{offsets}0000000001", True),
+        ("0000000100000003{length}00000001000000000000001c{place}{offsets}0000000201", False),
+        ("0000000100000004{length}00000001{place}", False),
+        ("0000000100000000{length}00000001{place}", False),
+    ],
+)
+def test_versions_of_a_coordinator(form: str, is_known: bool) -> None:
+    """Partitions that are not assigned, or were removed before, cannot be written as assigned."""
+    place, offsets = "00066f726465727300000004", "fffffffffffffffe8000000000000000"
+    head, body = form.format(length="{}", place=place, offsets=offsets).split("{}")
+    data = bytes.fromhex(f"{head}{len(body) // 2:08x}{body}")
+    assert _assigned_partitions(data, "it") == ({("orders", 4)} if is_known else None)
+
+
+def test_a_changed_parallelism_is_no_change_of_the_splits(tmp_path: Path) -> None:
+    store = imported_kafka(tmp_path)
+    with store.snapshot(parallelism=3) as checkpoint:
+        checkpoint.write_union("kafka", "offsets", [[], [offset(0, 60)], [offset(1, 30)]])
+        checkpoint.carry_rest()
+    done = export_savepoint(store, str(tmp_path / "to"))
+    splits = [
+        (split.partition, split.offset)
+        for elements in open_savepoint(done.savepoint).operator("kafka").operator_state()
+        for split in kafka_splits(elements.values(), "splits")
+    ]
+    assert sorted(splits) == [(0, 60), (1, 30), (2, -2)]

@@ -9,19 +9,22 @@ union state is written by one subtask. A broadcast state is the same in all subt
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.format.digest import combine
 from statestore.format.rescale_proof import RowSet
 from statestore.interop.flink_savepoints.exporting.export_types import (
     OperatorExport,
     OperatorStatePlan,
 )
 from statestore.interop.flink_savepoints.exporting.flink_versions import migrate_elements
+from statestore.interop.flink_savepoints.exporting.kafka_source import move_splits
 from statestore.interop.flink_savepoints.metadata.handles import (
     InlineHandle,
     OperatorHandle,
@@ -32,8 +35,6 @@ from statestore.interop.flink_savepoints.read.canonical import state_info_bytes
 from statestore.interop.flink_savepoints.read.operator_state import (
     SOURCE_READER_STATE,
     SubtaskElements,
-    kafka_split_bytes,
-    kafka_splits,
 )
 from statestore.interop.flink_savepoints.types.encode import refuse_repeated
 from statestore.interop.flink_savepoints.write.canonical_writer import SavepointWriter
@@ -54,10 +55,14 @@ Elements = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class SubtaskLists:
-    """The elements of an operator state, by new subtask."""
+    """The elements of an operator state, by new subtask.
+
+    ``coordinator`` is the new state of the operator's coordinator; None if it does not change.
+    """
 
     plan: OperatorStatePlan
     lists: tuple[pa.Table, ...]
+    coordinator: bytes | None = None
 
     @property
     def contents(self) -> RowSet:
@@ -89,53 +94,17 @@ def redistribute_lists(
     redistribution = redistribution_of(restored.manifest, plan.uid, plan.share.parallelism)
     offsets = None
     if plan.offsets is not None:
-        offset_lists = restored.operator_state(plan.uid, plan.offsets).per_old_subtask()
-        offsets = [element for elements in offset_lists for element in elements]
-    subtask_lists = []
-    for state_plan in plan.operator:
-        state = restored.operator_state(plan.uid, state_plan.state.name)
-        subtask_lists.append(
-            SubtaskLists(
-                state_plan, _redistribute(state, state_plan, redistribution, plan, offsets)
-            )
+        offsets = restored.operator_state(plan.uid, plan.offsets).per_old_subtask()
+    return tuple(
+        _redistribute(
+            restored.operator_state(plan.uid, state_plan.state.name),
+            state_plan,
+            redistribution,
+            plan,
+            offsets,
         )
-    return tuple(subtask_lists)
-
-
-def _apply_offsets(
-    old: Sequence[Elements], plan: OperatorStatePlan, offsets: Elements
-) -> list[Elements]:
-    """Return the splits of a Kafka source with the offsets that are stored in addition to them.
-
-    A partition without any read records has no offset, and its split does not change.
-    """
-    wanted = {(offset["topic"], offset["partition"]): offset["offset"] for offset in offsets}
-    (column,) = plan.value.names
-    moved = []
-    for elements in old:
-        raw = pa.array([element[column] for element in elements], pa.binary())
-        splits = kafka_splits(raw, str(plan.state))
-        moved.append(
-            [
-                {
-                    **element,
-                    column: kafka_split_bytes(
-                        replace(
-                            split,
-                            offset=wanted.pop((split.topic, split.partition), split.offset),
-                        )
-                    ),
-                }
-                for element, split in zip(elements, splits, strict=True)
-            ]
-        )
-    for topic, partition in sorted(wanted):
-        raise InvalidArgumentError(
-            f"{plan.state} has no split for partition {partition} of topic {topic!r}, but the "
-            "offsets have this partition: a Flink source discovers new partitions itself. "
-            "Delete this element of the offsets"
-        )
-    return moved
+        for state_plan in plan.operator
+    )
 
 
 def _redistribute(
@@ -143,15 +112,27 @@ def _redistribute(
     state_plan: OperatorStatePlan,
     redistribution: RedistributionPlan,
     plan: OperatorExport,
-    offsets: Elements | None,
-) -> tuple[pa.Table, ...]:
-    parallelism, old = plan.share.parallelism, state.per_old_subtask()
-    if state_plan.name == SOURCE_READER_STATE and offsets is not None:
-        old = _apply_offsets(old, state_plan, offsets)
+    offsets: Sequence[Elements] | None,
+) -> SubtaskLists:
+    parallelism, coordinator = plan.share.parallelism, None
+    schema = arrow_schema(state_plan.state.schema)
+    old: Sequence[Elements] = state.per_old_subtask()
+    known = state_plan.imported
+    if state_plan.name == SOURCE_READER_STATE and offsets is not None and known is not None:
+        splits = pa.Table.from_pylist([*chain.from_iterable(old)], schema)
+        # Imports of older releases recorded the digest of the files.
+        digests = (rows_digest(splits), combine(handle.digest for handle in state.entry.handles))
+        is_changed = len(splits) != known.rows or known.digest not in digests
+        old, coordinator = move_splits(
+            old, offsets, state_plan, plan.imported, is_changed=is_changed
+        )
     stored = RedistributionMode(state_plan.state.mode)  # the splits of a source may be a union
     lists: list[Elements] = [[] for _ in range(parallelism)]
     if stored is RedistributionMode.BROADCAST:
-        lists = old[:1] or [[]]
+        lists = [old[0] if old else []]
+    elif coordinator is not None:  # there are other splits than at the import
+        for number, element in enumerate(chain.from_iterable(old)):
+            lists[number % parallelism].append(element)
     elif stored is RedistributionMode.UNION:
         for number, elements in enumerate(old):
             lists[number % parallelism] += elements
@@ -159,11 +140,12 @@ def _redistribute(
         for number, elements in enumerate(lists):
             for run in redistribution.runs(number)[state_plan.state.name]:
                 elements += old[run.subtask][run.first : run.stop]
-    schema = arrow_schema(state_plan.state.schema)
-    tables = tuple(pa.Table.from_pylist(elements, schema) for elements in lists)
+    tables = [pa.Table.from_pylist(elements, schema) for elements in lists]
     if state_plan.is_migrated:
-        tables = tuple(migrate_elements(table, state_plan) for table in tables)
-    return tables * parallelism if stored is RedistributionMode.BROADCAST else tables
+        tables = [migrate_elements(table, state_plan) for table in tables]
+    if stored is RedistributionMode.BROADCAST:
+        tables *= parallelism
+    return SubtaskLists(state_plan, tuple(tables), coordinator)
 
 
 def write_subtask(

@@ -139,7 +139,8 @@ def plan_export(
         "a job that restores the savepoint",
         otherwise=_CARRYING if record is not None else "",
     )
-    views = [] if record is None else find_views(known, record)
+    lost = {state for state in known if any(each.lacks(*state) for each in missing)}
+    views = [] if record is None else find_views(known - unwanted - lost, record)
     left = [*list_left_out(known, unwanted, selected, missing), *views]
     skipped = {(state.operator, state.state) for state in left}
     converts = is_converted(record, target, carried)

@@ -334,6 +334,8 @@ def _coordinator_handle(plan: OperatorExport, lists: Sequence[SubtaskLists]) -> 
         if state.plan.source_name is not None:
             offsets = pa.concat_tables(state.lists)
             return InlineHandle(plan.id, coordinator_bytes(offsets, str(state.plan.state)))
+        if state.coordinator is not None:
+            return InlineHandle(plan.id, state.coordinator)
     return None if plan.imported is None else _imported_coordinator(plan.imported)
 
 

@@ -7,14 +7,18 @@ again, from the offsets of the job's configuration.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError
 from statestore.format.state import OperatorState
-from statestore.interop.flink_savepoints.metadata.java_binary import i32, utf
+from statestore.interop.flink_savepoints.exporting.export_types import OperatorStatePlan
+from statestore.interop.flink_savepoints.importing.import_record import ImportedOperator
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32, utf
 from statestore.interop.flink_savepoints.read.operator_state import (
     KafkaSplit,
     kafka_split_bytes,
@@ -23,8 +27,9 @@ from statestore.interop.flink_savepoints.read.operator_state import (
 from statestore.interop.flink_savepoints.types.flink_types import Scalar
 from statestore.interop.flink_savepoints.types.store_types import FlinkColumn
 from statestore.rows.column_types import arrow_schema
+from statestore.sources.offsets import changed_offsets
 
-__all__ = ["KAFKA_SOURCE", "coordinator_bytes", "list_misfits", "split_column"]
+__all__ = ["KAFKA_SOURCE", "coordinator_bytes", "list_misfits", "move_splits", "split_column"]
 
 KAFKA_SOURCE = "KafkaSource"
 """The declared type of a state with a source's offsets."""
@@ -35,6 +40,9 @@ _NO_STOP = -(1 << 63)
 _COORDINATOR_VERSION, _ENUMERATOR_VERSION = 1, 1
 """Later versions of the enumerator also have splits that no reader has, which a table cannot say.
 Every connector reads this version as a list of partitions that are assigned."""
+_WITH_SPLITS, _ASSIGNED = 3, 0
+
+Elements = list[dict[str, Any]]
 
 
 def list_misfits(state: OperatorState) -> Iterator[str]:
@@ -104,6 +112,118 @@ def coordinator_bytes(offsets: pa.Table, subject: str) -> bytes:
             f"{subject} has two offsets of partition {twice[0]['partition']} of topic "
             f"{twice[0]['topic']!r}: keep the one at which the source continues"
         )
-    partitions = [utf(row["topic"]) + i32(row["partition"]) for row in keys.to_pylist()]
-    data = b"".join([i32(len(partitions)), *partitions])
+    return _coordinator_of((row["topic"], row["partition"]) for row in keys.to_pylist())
+
+
+def _coordinator_of(partitions: Iterable[tuple[str, int]]) -> bytes:
+    entries = [utf(topic) + i32(partition) for topic, partition in partitions]
+    data = b"".join([i32(len(entries)), *entries])
     return i32(_COORDINATOR_VERSION) + i32(_ENUMERATOR_VERSION) + i32(len(data)) + data
+
+
+def move_splits(
+    old: Sequence[Elements],
+    offsets: Sequence[Elements],
+    plan: OperatorStatePlan,
+    source: ImportedOperator | None,
+    *,
+    is_changed: bool,
+) -> tuple[Sequence[Elements], bytes | None]:
+    """Write the offsets of an imported source, which are a view of its splits, to them (I17).
+
+    If an offset was deleted, its split is removed, and the source finds the partition itself. A
+    split without read records never had an offset. It stays unless all of its topic is removed.
+
+    Args:
+        old: the splits, by old subtask.
+        offsets: the elements of the state with offsets, by old subtask.
+        plan: the plan of the splits.
+        source: the imported operator.
+        is_changed: whether the splits themselves were changed since the import.
+
+    Returns:
+        The splits by old subtask. Also the state of the coordinator, None if it is as imported.
+
+    Raises:
+        InvalidArgumentError: for offsets that Kafka does not have, and for changes that cannot be
+            written to the splits or to the coordinator.
+        UnsupportedTypeError: for splits of another source.
+    """
+    (column,) = plan.value.names
+    lists = [
+        kafka_splits(pa.array([each[column] for each in elements], pa.binary()), str(plan.state))
+        for elements in old
+    ]
+    splits = {(split.topic, split.partition): split for found in lists for split in found}
+    read = {place: split for place, split in splits.items() if split.offset >= 0}
+    flat = [element for elements in offsets for element in elements]
+    subject = f"the offsets of {plan.state}"
+    changed = changed_offsets(flat, read.values(), subject)
+    if changed is None:
+        return old, None
+    if is_changed:
+        raise InvalidArgumentError(
+            f"{subject} and its splits were changed since the import, and contradict each other: "
+            "write the splits as they were imported, and change the offsets only"
+        )
+    wanted = {(offset.topic, offset.partition): offset.offset for offset in changed}
+    gone_topics = {topic for topic, _ in read} - {topic for topic, _ in wanted}
+    removed = (read.keys() - wanted.keys()) | {each for each in splits if each[0] in gone_topics}
+    added = wanted.keys() - splits.keys()
+    moved: list[Elements] = [[] for _ in old]
+    for elements, new_elements, found in zip(old, moved, lists, strict=True):
+        for element, split in zip(elements, found, strict=True):
+            place = (split.topic, split.partition)
+            if place not in removed:
+                new_split = replace(split, offset=wanted.get(place, split.offset))
+                new_elements.append({**element, column: kafka_split_bytes(new_split)})
+    if not (added or removed):
+        return moved, None
+    if added and any(split.stop != _NO_STOP for split in splits.values()):
+        raise InvalidArgumentError(
+            f"{subject} have partitions without a split: {_listed(added)}. It is unknown where "
+            "this bounded source stops in them; delete these elements"
+        )
+    for number, place in enumerate(sorted(added)):
+        split = KafkaSplit(*place, wanted[place], _NO_STOP)
+        moved[number % len(moved)].append({column: kafka_split_bytes(split)})
+    assigned = None if source is None else _assigned_partitions(source.coordinator, str(plan.state))
+    if assigned is None:
+        raise InvalidArgumentError(
+            f"{subject} have other partitions than its splits ({_listed(added | removed)}), but "
+            "the state of the source's coordinator has partitions that no reader has yet, or an "
+            "unknown form. Change only the offsets of the partitions that it has, or take a "
+            "savepoint after the source has assigned all partitions"
+        )
+    return moved, _coordinator_of(sorted((assigned - removed) | added))
+
+
+def _listed(places: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"partition {number} of topic {topic!r}" for topic, number in sorted(places))
+
+
+def _assigned_partitions(coordinator: bytes | None, name: str) -> set[tuple[str, int]] | None:
+    """Return the partitions that a coordinator has assigned.
+
+    None if its form is unknown, or it has other partitions or has not looked for them yet.
+    """
+    if coordinator is None:
+        return None
+    reader = Reader(coordinator, f"the coordinator of {name}")
+    version, form, length = reader.i32(), reader.i32(), reader.i32()
+    if version != _COORDINATOR_VERSION or form not in (1, 2, 3) or length != reader.remaining:
+        return None
+    partitions, statuses, count = set(), set(), reader.i32()
+    if form == _WITH_SPLITS:
+        reader.i32()  # the version of all splits
+    for _ in range(count):
+        if form == _WITH_SPLITS:
+            reader.i32()  # the length of a split
+        partitions.add((reader.utf(), reader.i32()))
+        if form == _WITH_SPLITS:
+            reader.take(16)  # the offsets at which it was assigned
+        if form > 1:
+            statuses.add(reader.i32())
+    is_found = reader.bool() if form > 1 else True
+    is_whole = not reader.remaining and is_found and statuses <= {_ASSIGNED}
+    return partitions if is_whole else None

@@ -16,8 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import DamagedFileError, UnsupportedTypeError
-from statestore.format.digest import combine
-from statestore.format.manifest import OperatorEntry
 from statestore.format.names import RESERVED_ELEMENT_COLUMNS
 from statestore.interop.flink_savepoints.importing.import_record import ImportedState
 from statestore.interop.flink_savepoints.importing.value_probes import describe_kryo_parts
@@ -35,6 +33,7 @@ from statestore.interop.flink_savepoints.types.families.kryo import find_kryo_pa
 from statestore.interop.flink_savepoints.types.flink_types import FlinkType
 from statestore.interop.flink_savepoints.types.named_columns import EntryForm, first_free
 from statestore.interop.flink_savepoints.types.part_columns import PartColumns, part_columns
+from statestore.rows.digests import rows_digest
 from statestore.snapshot.writer import CheckpointWriter
 
 __all__ = ["element_columns", "operator_states"]
@@ -88,8 +87,8 @@ def operator_states(
                 raise
             typed, (columns, table) = info, _build_bytes_table(parts)
             form, why = EntryForm.BYTES, str(error)
-        entry = _write_state(checkpoint, uid, state, info.mode, table)
-        yield _build_record(uid, state, typed, entry, form, why, columns)
+        _write_state(checkpoint, uid, state, info.mode, table)
+        yield _build_record(uid, state, typed, table, form, why, columns)
         if info.name == SOURCE_READER_STATE:
             offsets = first_free(_OFFSETS, names)
             _write_kafka_offsets(checkpoint, uid, offsets, operator, parts)
@@ -195,25 +194,27 @@ def _build_table(
 
 def _write_state(
     checkpoint: CheckpointWriter, uid: str, name: str, mode: Mode, table: pa.Table
-) -> OperatorEntry:
+) -> None:
     match mode:
         case "split":
-            return checkpoint.write_split(uid, name, table)
+            checkpoint.write_split(uid, name, table)
         case "union":
-            return checkpoint.write_union(uid, name, table)
+            checkpoint.write_union(uid, name, table)
         case "broadcast":
-            return checkpoint.write_broadcast(uid, name, table)
+            checkpoint.write_broadcast(uid, name, table)
 
 
 def _build_record(
     uid: str,
     state: str,
     info: OperatorStateInfo,
-    entry: OperatorEntry,
+    table: pa.Table,
     form: EntryForm,
     why: str | None,
     columns: dict[str, PartColumns],
 ) -> ImportedState:
+    # The digest is without the subtasks, so that elements can be compared at another parallelism.
+    elements = [name for part in columns.values() for name in part.names]
     raw = {name: snapshot.raw for name, snapshot in info.header.serializers.items()}
     return ImportedState(
         operator=uid,
@@ -228,8 +229,8 @@ def _build_record(
         key_serializer=raw.get("KEY_SERIALIZER"),
         namespace_serializer=None,
         value_serializer=raw["VALUE_SERIALIZER"],
-        rows=sum(entry.counts),
-        digest=combine(handle.digest for handle in entry.handles),
+        rows=len(table),
+        digest=rows_digest(table.select(elements)),
         value_class=describe_kryo_parts((info.key, info.value)),
     )
 
