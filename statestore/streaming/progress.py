@@ -8,7 +8,7 @@ that is an older copy, assigns the same number to different events.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.parsing import parse_json
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
+from statestore.sources.offsets import changed_offsets, starting_offsets_json
 from statestore.streaming.planned import NEEDS_NAMES, MicroBatch
 
 __all__ = [
@@ -26,8 +27,11 @@ __all__ = [
     "PROGRESS",
     "Progress",
     "kafka_offsets",
+    "kafka_topics",
+    "refuse_changed_offsets",
     "same_ends",
     "starting_offsets",
+    "stored_offsets",
 ]
 
 T = TypeVar("T")
@@ -255,37 +259,20 @@ def kafka_offsets(lines: tuple[str, ...]) -> list[dict[str, Any]]:
 
     Positions of other sources are left out.
     """
-    return [element for line in lines for element in _elements(line)]
+    return [
+        {"topic": topic, "partition": int(number), "offset": offset}
+        for topics in map(kafka_topics, lines)
+        for topic, partitions in sorted((topics or {}).items())
+        for number, offset in sorted(partitions.items(), key=lambda item: int(item[0]))
+    ]
 
 
-def starting_offsets(restored: RestoredCheckpoint, source: str = "source") -> str:
-    """Return where a query ended, as JSON that Spark's Kafka source takes as ``startingOffsets``.
-
-    A new query with another checkpoint location can use it to continue where the old one ended.
-    Raises StateNotFoundError when the checkpoint has no offsets, or has lost them.
-    """
-    (*_, elements) = ([], *filter(None, restored.operator_state(source, OFFSETS).per_old_subtask()))
-    if not elements:
-        raise StateNotFoundError(
-            f"state {OFFSETS!r} of operator {source!r} in checkpoint {restored.checkpoint_id} "
-            "is empty, possibly after a salvage, so it is unknown where the query ended. Use "
-            "the offsets of a checkpoint that ends with the same micro-batch"
-        )
-    return json.dumps(_by_topic(elements))
-
-
-def _by_topic(elements: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    topics: dict[str, dict[str, int]] = {}
-    for element in elements:
-        topics.setdefault(element["topic"], {})[str(element["partition"])] = element["offset"]
-    return topics
-
-
-def _elements(line: str) -> Iterator[dict[str, Any]]:
+def kafka_topics(line: str) -> dict[str, dict[str, int]] | None:
+    """Return the offsets of a Kafka source by topic and partition; None for another source."""
     try:
         topics = json.loads(line)
     except ValueError:
-        return
+        return None
     if not isinstance(topics, dict) or not all(
         isinstance(partitions, dict)
         and all(
@@ -293,7 +280,56 @@ def _elements(line: str) -> Iterator[dict[str, Any]]:
         )
         for partitions in topics.values()
     ):
+        return None
+    return topics
+
+
+def stored_offsets(restored: RestoredCheckpoint, operator: str) -> list[dict[str, Any]] | None:
+    """Return the elements of the state with Kafka offsets; None if it is missing or was lost."""
+    if any(record.lacks(operator, OFFSETS) for record in restored.manifest.left_out):
+        return None
+    try:
+        lists = restored.operator_state(operator, OFFSETS).per_old_subtask()
+    except StateNotFoundError:
+        return None
+    return [element for elements in lists for element in elements]
+
+
+def refuse_changed_offsets(restored: RestoredCheckpoint, operator: str, progress: Progress) -> None:
+    """Refuse to continue a query in its own location after its stored offsets were changed (I17).
+
+    Spark continues at the positions in the location, and the next checkpoint has these again.
+
+    Raises:
+        InvalidArgumentError: if the offsets are not those of the positions.
+    """
+    stored, recorded = stored_offsets(restored, operator), kafka_offsets(progress.ends)
+    subject = f"state {OFFSETS!r} of operator {operator!r}"
+    if stored is None or changed_offsets(stored, recorded, subject) is None:
         return
-    for topic, partitions in sorted(topics.items()):
-        for number, offset in sorted(partitions.items(), key=lambda item: int(item[0])):
-            yield {"topic": topic, "partition": int(number), "offset": offset}
+    query, number = progress.queries[-1]
+    raise InvalidArgumentError(
+        f"{subject} in checkpoint {restored.checkpoint_id} was changed after micro-batch {number} "
+        f"of query {query}, but Spark would continue at the positions in the query's checkpoint "
+        f"location: {_shown(progress.names, progress.ends)}. Start a new query with another "
+        "location, QueryOptions(succeeds=True), and sources that begin at the changed offsets "
+        "(statestore.streaming.starting_offsets); or write the old offsets again"
+    )
+
+
+def starting_offsets(restored: RestoredCheckpoint, source: str = "source") -> str:
+    """Return where a query ended, as JSON that Spark's Kafka source takes as ``startingOffsets``.
+
+    A new query with another checkpoint location can use it to continue where the old one ended.
+    Raises StateNotFoundError when the checkpoint has no offsets, or has lost them. Raises
+    InvalidArgumentError for a null, a negative offset, and two offsets of one partition.
+    """
+    lists = restored.operator_state(source, OFFSETS).per_old_subtask()
+    elements = [element for elements in lists for element in elements]
+    if not elements:
+        raise StateNotFoundError(
+            f"state {OFFSETS!r} of operator {source!r} in checkpoint {restored.checkpoint_id} "
+            "is empty, possibly after a salvage, so it is unknown where the query ended. Use "
+            "the offsets of a checkpoint that ends with the same micro-batch"
+        )
+    return starting_offsets_json(elements)

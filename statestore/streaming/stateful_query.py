@@ -46,7 +46,7 @@ from statestore.streaming.planned import (
     source_folders,
 )
 from statestore.streaming.processor import Processing, processing_of, with_ticks
-from statestore.streaming.progress import Progress
+from statestore.streaming.progress import Progress, refuse_changed_offsets
 from statestore.streaming.query_options import DEFAULTS, ProcessorOptions, QueryOptions
 from statestore.streaming.query_states import (
     QueryState,
@@ -422,6 +422,8 @@ class StatefulQuery:
         done = Progress() if restored is None else Progress.of(restored, self.options.source)
         subject = f"operator {self.operator!r}"
         done.check(batch, subject, has_state=has_state, succeeds=self.options.succeeds)
+        if restored is not None and done.queries and done.queries[-1][0] == batch.query:
+            refuse_changed_offsets(restored, self.options.source, done)
         return done
 
     def _has_any(self, restored: RestoredCheckpoint) -> bool:

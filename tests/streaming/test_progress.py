@@ -37,6 +37,43 @@ def test_lost_offsets_are_an_error(tmp_path: Path) -> None:
         starting_offsets(store.restore())
 
 
+def test_starting_offsets_are_those_of_kafka(tmp_path: Path) -> None:
+    """They can be in several subtasks; what Kafka does not have is refused."""
+    store = StateStore.open(str(tmp_path), table_format="parquet")
+    first, second = ({"topic": "t", "partition": number, "offset": 7} for number in range(2))
+    for lists in (
+        [[first], [second]],
+        [[first, {**first, "offset": 8}]],
+        [[{**first, "offset": -1}]],
+    ):
+        with store.snapshot(parallelism=len(lists)) as checkpoint:
+            checkpoint.write_union("source", "offsets", lists)
+    restored = [store.restore(checkpoint=number) for number in (1, 2, 3)]
+    assert starting_offsets(restored[0]) == '{"t":{"0":7,"1":7}}'
+    with pytest.raises(InvalidArgumentError, match="has two offsets, 7 and 8"):
+        starting_offsets(restored[1])
+    with pytest.raises(InvalidArgumentError, match="offset must be an integer"):
+        starting_offsets(restored[2])
+
+
+def test_a_query_does_not_undo_changed_offsets(world: World) -> None:
+    """Spark would continue at the old positions of its location. A successor can use the new."""
+    query, first = world.query(parallelism=1), MicroBatch("q", 0, ('{"orders":{"0":12}}',))
+    second = MicroBatch("q", 1, ('{"orders":{"0":20}}',), before=first)
+    query.process(world.frame("a"), first)
+    elements = query.store.restore().operator_state("source", "offsets").subtask(0)
+    with query.store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.write_union("source", "offsets", [[{**elements[0], "offset": 3}]])
+        checkpoint.carry_rest()
+    with pytest.raises(InvalidArgumentError, match=r"'offsets' .* was changed after micro-batch 0"):
+        query.process(world.frame("a"), second)
+    with query.store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.write_union("source", "offsets", [elements])
+        checkpoint.carry_rest()
+    query.process(world.frame("a"), second)
+    assert Progress.of(query.store.restore(), "source").queries == (("q", 1),)
+
+
 STATE = "state 'totals' of operator 'u'"
 
 

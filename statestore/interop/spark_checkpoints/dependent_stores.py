@@ -5,7 +5,7 @@ Two kinds of Spark's operators keep the same facts twice:
 - A side of a stream-stream join has a store of numbered rows, and a store with the number of rows
   of each key. Spark reads as many rows as the number says, by their numbers.
 - The store of a transformWithState has all families as bytes, and each variable is a state too. If
-  a variable was changed, the store is rebuilt from the variables, and the bytes are not used.
+  a variable was changed, the store is rebuilt from the variables, and the bytes are not used (I17).
 
 An edit of one of the two would make Spark fail, lose rows, or ignore the edit.
 """
@@ -21,7 +21,8 @@ from pyspark.sql import functions as F
 
 from statestore.display import counted
 from statestore.errors import UnsupportedTypeError
-from statestore.interop.spark_checkpoints.columns import StoreColumns
+from statestore.interop.spark_checkpoints.columns import KEY_BYTES, VALUE_BYTES, StoreColumns
+from statestore.interop.spark_checkpoints.families import FAMILY, POSITION
 from statestore.interop.spark_checkpoints.import_record import ImportedStore, QueryRecord
 from statestore.interop.spark_checkpoints.operators import JOIN
 from statestore.interop.spark_checkpoints.parts import PartForm
@@ -52,27 +53,28 @@ def refuse_uneven_joins(restored: RestoredCheckpoint, record: QueryRecord) -> No
             )
 
 
-def refuse_changed_bytes(families: Part, variables: Sequence[Part]) -> None:
-    """Raise UnsupportedTypeError if the bytes lack a key of a variable: only they were changed.
+def refuse_changed_bytes(families: Part, rebuilt: DataFrame, checkpoint_id: int) -> None:
+    """Raise UnsupportedTypeError if the bytes of a store are not those of its variables.
 
-    ``variables`` are all variables of the store, of which one was changed. A purge removes a key
-    from the bytes and from all variables.
+    Args:
+        families: the state with the bytes.
+        rebuilt: the rows of all families, from the states of the variables.
+        checkpoint_id: the checkpoint of both.
     """
-    store, bytes_state = families
-    if bytes_state.contents() == store.contents:
-        return
-    known = _with_keys(families, "b")
-    pairs = [(f"v{place}", f"b{place}") for place in range(len(known.columns))]
-    for part, state in variables:
-        unknown = _with_keys((part, state), "v").join(known, _equal(pairs), "left_anti")
-        for row in unknown.limit(1).collect():
-            key = dict(zip(part.columns.key_columns, row, strict=True))
-            raise UnsupportedTypeError(
-                f"state {store.state!r} of operator {store.uid!r} was changed since its import, "
-                f"and lacks the key {key} of state {part.state!r}. It is read-only, and rebuilt "
-                "from the states of the variables: change or purge the key in them. Export a "
-                "checkpoint in which the state is unchanged"
-            )
+    store, state = families
+    stored, made = (
+        rows.select(FAMILY, KEY_BYTES, F.col(POSITION).cast("int"), VALUE_BYTES)
+        for rows in (state.to_spark(), rebuilt)
+    )
+    differences = stored.exceptAll(made).union(made.exceptAll(stored))
+    for row in differences.limit(1).collect():
+        raise UnsupportedTypeError(
+            f"state {store.state!r} of operator {store.uid!r} was changed since its import. It is "
+            "read-only, and rebuilt from the states of the variables, but its family "
+            f"{row[FAMILY]!r} differs from them in checkpoint {checkpoint_id}, the oldest one with "
+            "these rows. Change the variables, or purge a key in all states. Export a checkpoint "
+            "in which the state is unchanged"
+        )
 
 
 def _changed_sides(

@@ -134,7 +134,7 @@ def export_checkpoint(
     record = change_sources(record, target)
     left_out = _check_left_out(restored.manifest, record, leave_out)
     chosen = choose_provider(record, target.provider)
-    states = select_stores(restored, record, chosen)
+    states = select_stores(store, restored, record, chosen)
     if needs_rewriter(record, chosen):
         check_spark(spark)
     new = Target(open_storage(location, storage_options), record.batch)

@@ -19,6 +19,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.left_out import LeftOutState
 from statestore.interop.spark_checkpoints.import_record import QueryRecord
 from statestore.interop.spark_checkpoints.location import BatchPlan, CheckpointLocation
+from statestore.interop.spark_checkpoints.source_changes import write_positions
 from statestore.interop.spark_checkpoints.target import Target
 from statestore.storage import open_storage
 from statestore.store import StateStore
@@ -76,7 +77,8 @@ def export_progress(
 
     Raises:
         InvalidArgumentError: if the checkpoint was not imported, its state has advanced since the
-            import, or the location is not empty or is inside of another location or the store.
+            import, or the location is not empty or is inside of another location or the store. Also
+            for changed source positions that cannot be written.
         CommitConflictError: if another export to the location is running or did not finish.
         StateStoreError: as ``store.restore``, or if the location cannot be written.
     """
@@ -88,6 +90,7 @@ def export_progress(
             f"{record.query_id} up to micro-batch {record.batch}; start that query with its "
             "existing checkpoint location"
         )
+    record = write_positions(record)
     target = Target(open_storage(location, storage_options), record.batch)
     target.refuse_used((store.url, record.location))
     target.begin()
@@ -115,18 +118,18 @@ def with_progress(
     """Return a record with the logs of the state's current micro-batch.
 
     These are the imported logs, or the logs in the location ``progress`` of the ``StatefulQuery``
-    that continued with the state.
+    that continued with the state. They end at the offsets that the checkpoint has.
 
     Raises:
         InvalidArgumentError: if ``progress`` is missing or not needed. Also if its location belongs
             to another query, has not finished the micro-batch, ends at other positions, or has its
-            own state.
+            own state. Also for changed source positions that cannot be written.
         MissingFileError, DamagedFileError or FormatVersionError: for its files.
     """
     position = f"micro-batch {record.batch} of query {record.query_id}"
     if record.has_logs:
         if progress is None:
-            return record
+            return write_positions(record)
         raise InvalidArgumentError(
             f"checkpoint {checkpoint_id} is unchanged since its import, at {position}: no "
             f"StatefulQuery continued it. Remove {progress}"
@@ -154,7 +157,7 @@ def with_progress(
             f"the query of {location.url} also has state in Spark, which an export would lose"
         )
     descriptions = (log for log in record.logs if log[0].startswith("state/"))
-    return replace(record, logs=(*descriptions, *_convert_logs(record, location)))
+    return write_positions(replace(record, logs=(*descriptions, *_convert_logs(record, location))))
 
 
 def _tick_source(record: QueryRecord) -> str:

@@ -9,7 +9,7 @@ exact copies of the files that Spark needs again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -23,7 +23,7 @@ from statestore.interop.spark_checkpoints.parts import Columns, PartForm, StateP
 from statestore.interop.spark_checkpoints.query_settings import settings_of
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
-from statestore.streaming.progress import Progress
+from statestore.streaming.progress import Progress, stored_offsets
 
 __all__ = ["QUERY", "ImportedStore", "QueryRecord"]
 
@@ -89,7 +89,8 @@ class QueryRecord:
 
     ``ends`` are the ends of each source's data, as JSON. ``logs`` are the names and contents of
     files, from the time of the imported micro-batch. ``names`` are the names of the sources in the
-    order of ``ends``, empty if they have none.
+    order of ``ends``, empty if they have none. ``offsets`` are the elements of the state with Kafka
+    offsets, None if there is none.
     """
 
     query_id: str
@@ -99,6 +100,7 @@ class QueryRecord:
     stores: tuple[ImportedStore, ...]
     logs: tuple[tuple[str, bytes], ...]
     names: tuple[str, ...] = ()
+    offsets: Sequence[Mapping[str, Any]] | None = None
 
     def write(self, checkpoint: CheckpointWriter, parallelism: int) -> None:
         """Write the record into a checkpoint with this parallelism."""
@@ -162,7 +164,8 @@ class QueryRecord:
         # A record of an older release has no positions; then the positions in its logs apply.
         ends = progress.ends or tuple(dict(logs)[f"offsets/{batch}"].decode().splitlines()[2:])
         location = next((origin["location"] for origin in _read_origin(restored)), "")
-        return cls(query, batch, location, ends, stores, logs, progress.names)
+        offsets = stored_offsets(restored, QUERY)
+        return cls(query, batch, location, ends, stores, logs, progress.names, offsets)
 
 
 def _read_origin(restored: RestoredCheckpoint) -> Iterable[dict[str, Any]]:

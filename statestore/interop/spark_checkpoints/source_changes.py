@@ -5,6 +5,9 @@ its name (version 2). A query whose plan has other sources cannot continue with 
 reads positions of another source. Here sources are renamed, renumbered, removed and added in all
 entries of the log, together with their folders below ``sources``. A new source has no position, so
 that Spark lets it begin where its options say.
+
+The Kafka offsets of a query are also a state, a view of the log. If the state was changed, the
+offsets are written into the log.
 """
 
 from __future__ import annotations
@@ -14,12 +17,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
-from statestore.interop.spark_checkpoints.import_record import QueryRecord
+from statestore.interop.spark_checkpoints.import_record import QUERY, QueryRecord
 from statestore.interop.spark_checkpoints.query_settings import SOURCE_NAMES
 from statestore.interop.spark_checkpoints.spark_target import SparkTarget
+from statestore.sources.offsets import SourceOffset, changed_offsets, starting_offsets_json
 from statestore.streaming.planned import split_sources
+from statestore.streaming.progress import (
+    NAMES,
+    OFFSETS,
+    POSITIONS,
+    kafka_offsets,
+    kafka_topics,
+    same_ends,
+)
 
-__all__ = ["change_sources"]
+__all__ = ["change_sources", "write_positions"]
 
 _NO_POSITION = "-"
 
@@ -55,6 +67,69 @@ def change_sources(record: QueryRecord, target: SparkTarget) -> QueryRecord:
         ends=tuple(end for _, end in sources),
         names=tuple(name for name, _ in sources) if is_named else (),
     )
+
+
+def write_positions(record: QueryRecord) -> QueryRecord:
+    """Return a record whose last micro-batch ends at the Kafka offsets of its state (I17).
+
+    Raises:
+        InvalidArgumentError: For offsets that no source can have, or whose source is unknown. Also
+            if another view of the log was changed, or if a planned micro-batch begins at the old
+            offsets.
+    """
+    plan = f"offsets/{record.batch}"
+    version, settings, *lines = dict(record.logs)[plan].decode().split("\n")
+    ends = dict(_split(version, lines))
+    own = dict(zip(record.names or ends, record.ends, strict=False))
+    if own.keys() != ends.keys() or not same_ends([ends[name] for name in own], own.values()):
+        raise InvalidArgumentError(
+            f"states {POSITIONS!r} and {NAMES!r} of operator {QUERY!r} differ from the plan of "
+            f"micro-batch {record.batch} in state 'logs', of which they are a copy. Change Kafka "
+            f"offsets in state {OFFSETS!r}, and export a checkpoint in which the others are "
+            "unchanged"
+        )
+    subject = f"state {OFFSETS!r} of operator {QUERY!r}"
+    known = kafka_offsets(tuple(ends.values()))
+    offsets = None if record.offsets is None else changed_offsets(record.offsets, known, subject)
+    if offsets is None:
+        return record
+    if f"offsets/{record.batch + 1}" in dict(record.logs):
+        raise InvalidArgumentError(
+            f"{subject} was changed, but micro-batch {record.batch + 1} is already planned from "
+            "the old offsets. Start the query with its location until the micro-batch is finished, "
+            "import again, and change the offsets then; or export a checkpoint in which they are "
+            "unchanged"
+        )
+    by_source = _assign_offsets(ends, offsets, subject)
+    ends |= {name: starting_offsets_json(found) for name, found in by_source.items()}
+    changed = [f"{name}:{end}" if version == "v2" else end for name, end in ends.items()]
+    content = "\n".join([version, settings, *changed]).encode()
+    logs = tuple((name, content if name == plan else data) for name, data in record.logs)
+    return replace(record, logs=logs, ends=tuple(ends[name] for name in own))
+
+
+def _assign_offsets(
+    ends: Mapping[str, str], offsets: Sequence[SourceOffset], subject: str
+) -> dict[str, list[SourceOffset]]:
+    """Return the offsets of each Kafka source: it has the topic, or is the only Kafka source."""
+    topics = {name: found for name, end in ends.items() if (found := kafka_topics(end)) is not None}
+    assigned: dict[str, list[SourceOffset]] = {name: [] for name in topics}
+    for offset in offsets:
+        names = [name for name, found in topics.items() if offset.topic in found] or [*topics]
+        if len(names) != 1:
+            raise InvalidArgumentError(
+                f"{subject}: it is unknown which source reads topic {offset.topic!r}, because "
+                f"{len(names)} sources of the query could. Export a checkpoint in which the "
+                "offsets are unchanged, or start the query with a new location"
+            )
+        assigned[names[0]].append(offset)
+    for name, old in topics.items():
+        if old and not assigned[name]:
+            raise InvalidArgumentError(
+                f"{subject} has no offset of {', '.join(old)}, so it is unknown where "
+                f"source {name} continues; write the offset of each partition"
+            )
+    return {name: found for name, found in assigned.items() if found}
 
 
 def _split(version: str, lines: Sequence[str]) -> list[tuple[str, str]]:

@@ -34,8 +34,10 @@ from statestore.interop.spark_checkpoints.variables import (
     family_names,
     number_list,
     rebuild_store,
+    rebuild_variables,
 )
 from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
+from statestore.store import StateStore
 
 __all__ = ["StoreStates", "needs_rewriter", "refuse_unwritable", "select_stores"]
 
@@ -83,9 +85,15 @@ class StoreStates:
 
 
 def select_stores(
-    restored: RestoredCheckpoint, record: QueryRecord, provider: Provider
+    store: StateStore, restored: RestoredCheckpoint, record: QueryRecord, provider: Provider
 ) -> tuple[StoreStates, ...]:
     """Return the stores of a query's operators.
+
+    Args:
+        store: the store of the checkpoint.
+        restored: the checkpoint.
+        record: its query.
+        provider: the provider of the new location.
 
     Raises:
         UnsupportedTypeError: for a store that cannot be written for the provider, for bytes that
@@ -94,9 +102,9 @@ def select_stores(
     """
     refuse_uneven_joins(restored, record)
     return tuple(
-        _select_store(restored, record, store, provider)
-        for store in record.stores
-        if not store.is_view
+        _select_store(store, restored, record, part, provider)
+        for part in record.stores
+        if not part.is_view
     )
 
 
@@ -137,24 +145,57 @@ def refuse_unwritable(record: QueryRecord, store: ImportedStore, provider: Provi
 
 
 def _select_store(
-    restored: RestoredCheckpoint, record: QueryRecord, store: ImportedStore, provider: Provider
+    store: StateStore,
+    restored: RestoredCheckpoint,
+    record: QueryRecord,
+    part: ImportedStore,
+    provider: Provider,
 ) -> StoreStates:
-    refuse_unwritable(record, store, provider)
-    state = restored.keyed(store.uid, store.state)
-    variables = (
-        _find_changed_variables(restored, record, store, state)
-        if store.form is PartForm.FAMILIES
-        else ()
-    )
+    refuse_unwritable(record, part, provider)
+    state = restored.keyed(part.uid, part.state)
+    variables: tuple[StoredVariable, ...] = ()
+    if part.form is PartForm.FAMILIES:
+        variables = _find_changed_variables(restored, record, part, state)
     if variables:
-        return StoreStates(store, state, variables)
-    if not store.columns.is_typed and state.contents() != store.contents:
+        if state.contents() != part.contents:
+            _refuse_changed_bytes(store, restored, record, part)
+        return StoreStates(part, state, variables)
+    if not part.columns.is_typed and state.contents() != part.contents:
         raise UnsupportedTypeError(
-            f"state {store.state!r} of operator {store.uid!r} is kept as Spark's bytes "
-            f"({store.columns.problems[0]}), and its rows have changed since the import. Export "
+            f"state {part.state!r} of operator {part.uid!r} is kept as Spark's bytes "
+            f"({part.columns.problems[0]}), and its rows have changed since the import. Export "
             "a checkpoint in which they are unchanged"
         )
-    return StoreStates(store, state)
+    return StoreStates(part, state)
+
+
+def _refuse_changed_bytes(
+    store: StateStore, restored: RestoredCheckpoint, record: QueryRecord, part: ImportedStore
+) -> None:
+    """Refuse bytes that an edit changed, because a rebuilt store would lose the edit (I17).
+
+    A purge removes a key from the bytes and from all variables, in each checkpoint. So the oldest
+    checkpoint with these bytes has variables that agree with them, even if others were changed.
+    """
+    variables = _list_variables(record, part)
+    needed = {(each.uid, each.state) for each in (part, *variables)}
+    for earlier in (*(store.restore(checkpoint=id_) for id_ in store.checkpoints()), restored):
+        stored = {(entry.state.uid, entry.state.name) for entry in earlier.manifest.keyed}
+        if not needed <= stored:
+            continue
+        families = earlier.keyed(part.uid, part.state)
+        if families.contents() == restored.keyed(part.uid, part.state).contents():
+            states = [
+                _stored_variable(each, earlier.keyed(each.uid, each.state)) for each in variables
+            ]
+            rows = [(variable.imported, variable.rows) for variable in states]
+            rebuilt = rebuild_variables(rows, part.partitions)
+            refuse_changed_bytes((part, families), rebuilt, earlier.checkpoint_id)
+            return
+
+
+def _list_variables(record: QueryRecord, store: ImportedStore) -> list[ImportedStore]:
+    return [part for part in record.stores if part.is_view and part.operator == store.operator]
 
 
 def _find_changed_variables(
@@ -166,8 +207,7 @@ def _find_changed_variables(
     """Return the variables of a transformWithState if one was changed, otherwise nothing."""
     variables = tuple(
         (variable, restored.keyed(variable.uid, variable.state))
-        for variable in record.stores
-        if variable.is_view and variable.operator == store.operator
+        for variable in _list_variables(record, store)
     )
     changed = [
         variable.state for variable, state in variables if state.contents() != variable.contents
@@ -175,7 +215,6 @@ def _find_changed_variables(
     if not changed:
         return ()
     what = f"state {changed[0]!r} of operator {store.uid!r} was changed since its import, and"
-    refuse_changed_bytes((store, families), variables)
     encoding = record.settings[ENCODING]
     if encoding != "unsaferow":
         raise UnsupportedTypeError(

@@ -36,7 +36,7 @@ from statestore.interop.spark_checkpoints.parts import PartForm, StatePart
 from statestore.interop.spark_checkpoints.rows import encode_rows
 from statestore.spark.hashing import column_of
 
-__all__ = ["family_names", "number_list", "rebuild_families", "rebuild_store"]
+__all__ = ["family_names", "number_list", "rebuild_families", "rebuild_store", "rebuild_variables"]
 
 _TO_TIME, _TO_KEY = "_keyToTimestamp", "_timestampToKey"
 _TTL, _FIRST, _COUNT, _ROWS = "$ttl_", "$min_", "$count_", "$rowCounter_"
@@ -73,11 +73,18 @@ def rebuild_store(
     store: FamilyColumns, variables: Sequence[tuple[ImportedStore, DataFrame]], partitions: int
 ) -> DataFrame:
     """Return a store's rows as Spark's bytes, from the rows of the states of all its variables."""
+    return store.partition_by_owner(rebuild_variables(variables, partitions), partitions)
+
+
+def rebuild_variables(
+    variables: Sequence[tuple[ImportedStore, DataFrame]], partitions: int
+) -> DataFrame:
+    """Return the rows of all families of all variables; see :func:`rebuild_families`."""
     families = []
     for part, rows in variables:
         assert isinstance(part.columns, StoreColumns)
         families.append(rebuild_families(part, part.columns, rows, partitions))
-    return store.partition_by_owner(reduce(DataFrame.union, families), partitions)
+    return reduce(DataFrame.union, families)
 
 
 def rebuild_families(

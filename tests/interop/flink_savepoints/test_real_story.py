@@ -59,25 +59,34 @@ def test_a_job_continues_without_a_key_and_with_more_key_groups(tmp_path: Path) 
 
 
 @pytest.mark.services
-def test_a_kafka_partition_is_read_again_from_its_rewound_offset(tmp_path: Path) -> None:
-    """Partition 1 is rewound from 30 to 20. No record of another partition is read again."""
+@pytest.mark.parametrize(
+    ("topic", "starts"),
+    [("orders", {0: 50, 1: 20}), ("old.orders", {0: 45, 1: 28}), ("old.orders", {1: 28})],
+)
+def test_a_kafka_source_continues_at_changed_offsets(
+    topic: str, starts: dict[int, int], tmp_path: Path
+) -> None:
+    """Partitions are rewound, removed, and renamed as MirrorMaker does for another cluster.
+
+    A partition without an offset is read from its start, and no other record is read again.
+    """
     store = StateStore.open(str(tmp_path / "store"))
     import_savepoint(str(Golden("2.3_kafka").unpack(tmp_path / "from")), store)
-    offsets = store.restore().operator_state("kafka", "offsets").subtask(0)
-    moved = [offset | {"offset": 20} if offset["partition"] == 1 else offset for offset in offsets]
+    moved = [{"topic": topic, "partition": part, "offset": at} for part, at in starts.items()]
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_union("kafka", "offsets", [moved])
         checkpoint.carry_rest()
     done = export_savepoint(store, str(tmp_path / "to"))
+    new = [[0, at, str(at)] for at in range(starts.get(0, 0), 60)]
+    new += [[1, at, str(at)] for at in range(starts[1], 35)]
     with kafka_broker(tmp_path / "broker") as broker:
         topics = Topics(broker.bootstrap)
-        topics.make(3, name="orders")
-        topics.fill("orders", {0: map(str, range(60)), 1: map(str, range(35)), 2: ["first"]})
+        topics.make(3, name=topic)
+        topics.fill(topic, {0: map(str, range(60)), 1: map(str, range(35)), 2: ["first"]})
         rows = tmp_path / "rows.jsonl"
-        step = {"do": "savepoint", "from": done.savepoint, "to": str(tmp_path), "events": "26"}
-        step |= {"bootstrap": broker.bootstrap, "topic": "orders", "format": "CANONICAL"}
-        step |= {"results": str(rows), "parallelism": "3"}
+        step = {"do": "savepoint", "from": done.savepoint, "to": str(tmp_path)}
+        step |= {"events": str(len(new) + 1), "bootstrap": broker.bootstrap, "topic": topic}
+        step |= {"results": str(rows), "parallelism": "3", "format": "CANONICAL"}
         flink_with_kafka().run([step | HEAP])
     found = [one["result"]["row"]["row"] for one in read(rows)]
-    new = [[0, at, str(at)] for at in range(50, 60)] + [[1, at, str(at)] for at in range(20, 35)]
     assert sorted(found) == sorted([*new, [2, 0, "first"]]), json.dumps(found)

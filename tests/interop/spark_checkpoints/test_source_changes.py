@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,7 +14,7 @@ from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.spark_checkpoints import SparkTarget, repartition_location
 from statestore.interop.spark_checkpoints.import_record import QueryRecord
 from statestore.interop.spark_checkpoints.query_settings import SOURCE_NAMES
-from statestore.interop.spark_checkpoints.source_changes import change_sources
+from statestore.interop.spark_checkpoints.source_changes import change_sources, write_positions
 from tests.interop.spark_checkpoints.queries import UNFINISHED
 from tests.interop.spark_checkpoints.test_named_sources import Named
 
@@ -111,6 +113,83 @@ def test_a_source_that_is_read_twice_is_refused() -> None:
     record = record_of(ENDS[1], ENDS[1], folders=("0",))
     with pytest.raises(UnsupportedTypeError, match="reads source 0 twice"):
         change_sources(record, SparkTarget(renamed_sources={"0": "1", "1": "0"}))
+
+
+KAFKA, OTHER = '{"a":{"0":5,"1":7}}', '{"b":{"0":9}}'
+
+
+def positioned(
+    record: QueryRecord, *offsets: tuple[str, Any, Any], names: tuple[str, ...] = ()
+) -> QueryRecord:
+    """Return a record as a checkpoint has it, with other Kafka offsets."""
+    ends = tuple(line.partition(":")[2] if names else line for line in record.ends)
+    elements = [dict(zip(("topic", "partition", "offset"), each, strict=True)) for each in offsets]
+    return replace(record, ends=ends, names=names, offsets=elements)
+
+
+@pytest.mark.parametrize(
+    ("lines", "names", "offsets", "changed"),
+    [
+        ((KAFKA,), (), [("a", 0, 6), ("a", 1, 7)], ['{"a":{"0":6,"1":7}}']),
+        ((KAFKA,), (), [("a", 1, 7)], ['{"a":{"1":7}}']),
+        ((KAFKA, "-"), (), [("a", 0, 5), ("a", 2, 0)], ['{"a":{"0":5,"2":0}}', "-"]),
+        ((ENDS[1], KAFKA), (), [("old.a", 0, 1)], [ENDS[1], '{"old.a":{"0":1}}']),
+        ((KAFKA, OTHER), (), [("a", 0, 1), ("b", 0, 9)], ['{"a":{"0":1}}', OTHER]),
+        ((f"y:{OTHER}", f"x:{KAFKA}"), ("y", "x"), [("a", 0, 1), ("b", 0, 2)],
+         ['y:{"b":{"0":2}}', 'x:{"a":{"0":1}}']),
+        ((KAFKA,), (), [("a", 1, 7), ("a", 0, 5)], [KAFKA]),
+        ((KAFKA, KAFKA.replace("7", "8")), (), [("a", 0, 5), ("a", 1, 7), ("a", 0, 5), ("a", 1, 8)],
+         [KAFKA, KAFKA.replace("7", "8")]),
+    ],
+)  # fmt: skip
+def test_changed_offsets_are_the_positions_of_the_log(
+    lines: tuple[str, ...],
+    names: tuple[str, ...],
+    offsets: list[tuple[str, int, int]],
+    changed: list[str],
+) -> None:
+    """Moved, deleted, added and renamed partitions, of one source among others."""
+    record = record_of(*lines, version="v2" if names else "v1", folders=("0",))
+    written = write_positions(positioned(record, *offsets, names=names))
+    assert lines_of(written)[2:] == changed
+    assert written.ends == tuple(line.partition(":")[2] if names else line for line in changed)
+    others = (name for name, _ in record.logs if name != "offsets/4")
+    assert all(dict(written.logs)[name] == dict(record.logs)[name] for name in others)
+
+
+@pytest.mark.parametrize(
+    ("lines", "offsets", "said"),
+    [
+        ((KAFKA,), [], "no offset is left"),
+        ((KAFKA,), [("a", 0, -5), ("a", 1, 7)], "partition 0: offset must be an integer in 0..9"),
+        ((KAFKA,), [("a", 0, -1), ("a", 1, 7)], "offset must be an integer in 0..9.*not -1"),
+        ((KAFKA,), [("a", 0, None), ("a", 1, 7)], "offset must be an integer in 0..9.*not None"),
+        ((KAFKA,), [("a", None, 5), ("a", 1, 7)], "partition must be an integer in 0..2.*None"),
+        ((KAFKA,), [("a", 0, 5), ("a", 0, 6)], "topic 'a' partition 0 has two offsets, 5 and 6"),
+        ((ENDS[1],), [("a", 0, 5)], "unknown which source reads topic 'a', because 0 sources"),
+        ((KAFKA, OTHER), [("a", 0, 5), ("c", 0, 1)], "unknown which source reads topic 'c'"),
+        ((KAFKA, KAFKA), [("a", 0, 6)], "which source reads topic 'a', because 2 sources"),
+        ((KAFKA, OTHER), [("a", 0, 6)], "has no offset of b, so it is unknown where source 1"),
+    ],
+)
+def test_offsets_that_cannot_be_written_are_refused(
+    lines: tuple[str, ...], offsets: list[tuple[str, Any, Any]], said: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=rf"state 'offsets' of operator 'query'.*{said}"):
+        write_positions(positioned(record_of(*lines), *offsets))
+
+
+def test_other_views_of_the_log_cannot_be_changed() -> None:
+    """A planned micro-batch begins at the old offsets, and positions and names are copies."""
+    record = record_of(f"x:{KAFKA}", version="v2")
+    moved = positioned(record, ("a", 0, 1), names=("x",))
+    planned = replace(moved, logs=(*moved.logs, ("offsets/5", b"v2")))
+    with pytest.raises(InvalidArgumentError, match="micro-batch 5 is already planned from the old"):
+        write_positions(planned)
+    for changed in (replace(moved, ends=(OTHER,)), replace(moved, names=("y",))):
+        with pytest.raises(InvalidArgumentError, match=r"'positions' and 'source-names' .* differ"):
+            write_positions(changed)
+    assert write_positions(replace(planned, offsets=None)).logs == planned.logs
 
 
 def move(world: Named, target: SparkTarget) -> None:
