@@ -190,7 +190,7 @@ def kafka_splits(splits: pa.Array, name: str) -> tuple[KafkaSplit, ...]:
     """
     decoded_splits = []
     for data in splits.to_pylist():
-        reader = Reader(data, name)
+        reader = Reader(data or b"", name)
         version, length = reader.i32(), reader.i32()
         whole = length == reader.remaining and version == _KAFKA_VERSION and length >= 2
         topic = int.from_bytes(reader.data[8:10], "big") if whole else -1
