@@ -9,6 +9,7 @@ the bytes are not used.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 from pyspark.sql import DataFrame
 
@@ -179,7 +180,8 @@ def _refuse_changed_bytes(
     """
     variables = _list_variables(record, part)
     needed = {(each.uid, each.state) for each in (part, *variables)}
-    for earlier in (*(store.restore(checkpoint=id_) for id_ in store.checkpoints()), restored):
+    checkpoints = (store.restore(checkpoint=number) for number in store.checkpoints())
+    for earlier in chain(checkpoints, [restored]):
         stored = {(entry.state.uid, entry.state.name) for entry in earlier.manifest.keyed}
         if not needed <= stored:
             continue
