@@ -17,7 +17,8 @@ from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
 from statestore.interop.flink_savepoints.read.canonical import KeyedHeader, StateInfo
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import Spans
-from statestore.interop.flink_savepoints.types.flink_types import FlinkType, Scalar
+from statestore.interop.flink_savepoints.types.encode import encode_list
+from statestore.interop.flink_savepoints.types.flink_types import FlinkType, ListType, Scalar
 from statestore.interop.flink_savepoints.write.canonical_writer import SavepointWriter
 from statestore.jobgraph.operators import operator_id
 from statestore.storage import open_storage
@@ -36,14 +37,15 @@ def written_savepoint(
     values: list[int] | pa.Array,
     *,
     value_type: FlinkType = LONG,
+    form: str = "VALUE",
     number: int = 1,
     groups: list[int] | None = None,
     other: tuple[FlinkType, pa.Array] | None = None,
 ) -> Path:
-    """Write a value state ``count`` of operator ``big``; return the savepoint's folder.
+    """Write a state ``count`` of operator ``big``; return the savepoint's folder.
 
-    Each key is in Flink's key group, or in the given one. ``other`` are the type and the values of
-    a second state ``other`` with the same keys.
+    Each key is in Flink's key group, or in the given one. ``form`` is Flink's name of the state's
+    kind. ``other`` are the type and the values of a second state ``other`` with the same keys.
     """
     raw_keys = key.write(keys).to_pylist()
     stored = pa.array(values, pa.int64()) if isinstance(values, list) else values
@@ -55,13 +57,16 @@ def written_savepoint(
     by_group: dict[int, list[tuple[int, list[tuple[bytes, bytes]]]]] = {}
     for number_of_state, (_, kind, column) in enumerate(states):
         entries: dict[int, list[tuple[bytes, bytes]]] = {}
-        raw_values = kind.write(column).to_pylist()
+        written = kind.write(column)
+        if form == "LIST" and isinstance(kind, ListType):
+            written = encode_list(column, kind.element)
+        raw_values = written.to_pylist()
         for group, raw, value in zip(groups, raw_keys, raw_values, strict=True):
             entry = (bytes([group]) + raw + b"\0", value)  # the namespace is one byte
             entries.setdefault(group, []).append(entry)
         for group, of_group in entries.items():
             by_group.setdefault(group, []).append((number_of_state, of_group))
-    infos = tuple(_state_info(name, kind) for name, kind, _ in states)
+    infos = tuple(_state_info(name, kind, form) for name, kind, _ in states)
     header = KeyedHeader(False, SerializerSnapshot(key, key.snapshot()), infos)
     writer = SavepointWriter(open_storage(str(folder)))
     subtasks = []
@@ -78,7 +83,7 @@ def written_savepoint(
     return folder
 
 
-def _state_info(name: str, value_type: FlinkType) -> StateInfo:
+def _state_info(name: str, value_type: FlinkType, form: str) -> StateInfo:
     types = {"NAMESPACE_SERIALIZER": Scalar("VoidNamespace"), "VALUE_SERIALIZER": value_type}
     snapshots = {part: SerializerSnapshot(kind, kind.snapshot()) for part, kind in types.items()}
-    return StateInfo(name, "keyed", {"KEYED_STATE_TYPE": "VALUE"}, snapshots)
+    return StateInfo(name, "keyed", {"KEYED_STATE_TYPE": form}, snapshots)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -316,18 +315,28 @@ class _Planning:
 def _match_stored_columns(
     state: KeyedStateInfo, stored: ImportedState, max_parallelism: int
 ) -> StateColumns:
-    """Return a state's stored columns; SchemaMismatchError if its columns are now different."""
-    before = stored.columns(max_parallelism)
-    now = None
-    with suppress(InvalidArgumentError, UnsupportedTypeError):
-        now = stored.map_columns(state, max_parallelism)
-    if now is None or now.schema != before.schema:
+    """Return a state's stored columns; SchemaMismatchError if it now has other fields or types.
+
+    Columns have no identity but the names of their fields: a field of the same type in the same
+    place can be another one.
+    """
+    before = stored.columns(max_parallelism).layout
+    try:
+        now = stored.map_columns(state, max_parallelism, {}).layout
+    except UnsupportedTypeError as error:
+        changes = [str(error)]
+    else:
+        changes = [
+            f"its {part} was {text or 'nothing'} and is {now[part] or 'nothing'}"
+            for part, text in before.items()
+            if now[part] != text
+        ]
+    if changes:
         raise SchemaMismatchError(
             f"state {stored.name!r} of operator {stored.operator} has other types than in the "
-            f"previous checkpoint, where its columns are {', '.join(before.schema.names)}; "
-            "import the savepoint into a separate store"
+            f"previous checkpoint: {'; '.join(changes)}. Import the savepoint into a separate store"
         )
-    return now
+    return stored.map_columns(state, max_parallelism)
 
 
 def _configured_names(

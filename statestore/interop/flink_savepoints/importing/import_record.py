@@ -37,6 +37,7 @@ from statestore.interop.flink_savepoints.read.unknown_snapshots import read_whol
 from statestore.interop.flink_savepoints.types.flink_types import KryoKeyType, KryoType
 from statestore.interop.flink_savepoints.types.named_columns import (
     EntryForm,
+    Names,
     StateColumns,
     state_columns,
 )
@@ -181,8 +182,10 @@ class ImportedState:
         state = keyed_state(self.info, self.key.flink_type, name)
         return self.map_columns(replace(state, recipe=self.key_hash), max_parallelism)
 
-    def map_columns(self, state: KeyedStateInfo, max_parallelism: int) -> StateColumns:
-        """Return the mapping for the same state of another savepoint, with the same columns."""
+    def map_columns(
+        self, state: KeyedStateInfo, max_parallelism: int, names: Names | None = None
+    ) -> StateColumns:
+        """Return the mapping for the state of another savepoint, by default with the same names."""
         if self.python:
             state = declared_state(state, self.python)
         if self.key_class is not None and isinstance(state.key, KryoType):
@@ -190,7 +193,8 @@ class ImportedState:
         if self.value_class is not None:
             state = set_value_class(state, self.value_class)
         is_python = self.python is not None
-        return state_columns(state, self.form, max_parallelism, self.names, is_python=is_python)
+        names = self.names if names is None else names
+        return state_columns(state, self.form, max_parallelism, names, is_python=is_python)
 
     def _read_snapshot(self, name: str) -> SerializerSnapshot:
         raw: bytes = getattr(self, name)

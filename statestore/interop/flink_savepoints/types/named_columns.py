@@ -49,6 +49,7 @@ from statestore.rows.digests import row_hashes
 __all__ = [
     "FLINK_KEY_GROUP",
     "EntryForm",
+    "Names",
     "PartColumns",
     "StateColumns",
     "empty_key",
@@ -177,6 +178,17 @@ class StateColumns:
         if self.form.has_flink_groups:
             fields.append((FLINK_KEY_GROUP, pa.int32()))
         return pa.schema(fields)
+
+    @property
+    def layout(self) -> dict[str, str]:
+        """The kind, and the fields of each part with their types, without the names of columns."""
+        parts = {part: getattr(self, part) for part in ("key", "namespace", "map_key", "value")}
+        return {
+            "kind": str(self.kind),
+            **{part: "" if columns is None else columns.text for part, columns in parts.items()},
+            "key hash": ", ".join((self.hash_scheme, *self.key_types)),
+            "last_access": "" if self.last_access is None else "int64",
+        }
 
     def with_stored_types(self, schema: pa.Schema) -> StateColumns:
         """Return these columns with the types that the store has for them."""
@@ -468,29 +480,24 @@ def _set_names(columns: StateColumns, names: Names) -> StateColumns:
         taken.append(name)
         return name
 
-    def name_part(role: str, unnamed: PartColumns | None) -> PartColumns | None:
-        if unnamed is None:
-            return None
+    def choose_names(role: str, preferred: list[str]) -> tuple[str, ...]:
         part_names = names.get(role)
         if part_names is None:
-            part_names = tuple(map(claim_name, _default_names(role, unnamed)))
-        if len(part_names) != len(unnamed.fields):
+            part_names = tuple(map(claim_name, preferred))
+        if len(part_names) != len(preferred):
             raise InvalidArgumentError(
                 f"state {columns.state.name!r}: {len(part_names)} names for the {role}, but it "
-                f"has {len(unnamed.fields)} columns"
+                f"has {len(preferred)} columns"
             )
-        return PartColumns(
-            unnamed.flink_type, unnamed.fields, unnamed.stored, unnamed.is_flat, tuple(part_names)
-        )
+        return tuple(part_names)
+
+    def name_part(role: str, unnamed: PartColumns | None) -> PartColumns | None:
+        preferred = [] if unnamed is None else _default_names(role, unnamed)
+        part_names = choose_names(role, preferred)
+        return None if unnamed is None else replace(unnamed, names=part_names)
 
     def name_single(role: str, preferred: str | None) -> str | None:
-        return (
-            names[role][0]
-            if role in names
-            else None
-            if preferred is None
-            else claim_name(preferred)
-        )
+        return next(iter(choose_names(role, [] if preferred is None else [preferred])), None)
 
     key, namespace = name_part("key", columns.key), name_part("namespace", columns.namespace)
     assert key is not None, "a state must have a key"

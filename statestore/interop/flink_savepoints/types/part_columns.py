@@ -132,6 +132,11 @@ class PartColumns:
         return pa.StructArray.from_arrays(columns, fields=list(whole))
 
     @property
+    def text(self) -> str:
+        """The fields with their types, as one line."""
+        return ", ".join(f"{field.name} {field.type}".lstrip() for field in self.fields)
+
+    @property
     def _title(self) -> str:
         return "bytes" if self.flink_type is None else self.flink_type.java_name
 
