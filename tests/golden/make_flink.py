@@ -93,6 +93,9 @@ def main() -> None:
         index.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
     if not (target / "2.3_tables.tar.xz").exists():
         _tables(target / "2.3_tables.tar.xz")
+    if not (target / "2.3_indexes.tar.xz").exists():
+        Flink(VERSIONS[0]).java("golden.IndexedTables", [str(FOLDER / "indexes")])
+        _pack(FOLDER / "indexes", target / "2.3_indexes.tar.xz")
     serializers = target / "serializers.json.xz"
     if not serializers.exists():
         serializers.write_bytes(_compressed(json.dumps(_serializers("Serializers")).encode()))

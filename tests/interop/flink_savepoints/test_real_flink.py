@@ -16,6 +16,8 @@ from statestore.interop.flink_savepoints.options import SavepointAccess
 from statestore.interop.flink_savepoints.read.savepoint import open_savepoint
 from tests.interop.flink_savepoints import made
 from tests.interop.flink_savepoints.goldens import Golden
+from tests.interop.flink_savepoints.shown import as_text
+from tests.interop.flink_savepoints.test_goldens import operator_of, rows_of
 from tests.servers.flink import Flink, flink_with_kafka
 from tests.servers.kafka import kafka_broker
 from tests.services.kafka_topics import Topics
@@ -68,6 +70,25 @@ def test_flink_alone_refuses_another_number_of_key_groups(tmp_path: Path) -> Non
     source = Golden("2.3_heap_canonical").unpack(tmp_path / "from")
     with pytest.raises(StorageError, match="Max parallelism mismatch"):
         dumped(Flink(NEWEST), tmp_path, str(source), HEAP, parallelism=2, most=720)
+
+
+@pytest.mark.long
+def test_rocksdb_with_a_partitioned_index_is_read(tmp_path: Path) -> None:
+    settings = {
+        "state.backend.rocksdb.memory.partitioned-index-filters": "true",
+        "execution.checkpointing.data-inline-threshold": "0b",
+        "execution.checkpointing.dir": f"file://{tmp_path}/checkpoints",
+    }
+    step = {"do": "savepoint", "to": str(tmp_path / "to"), "events": "250", "parallelism": "2"}
+    (place,) = Flink(NEWEST).run([step | {"format": "NATIVE"} | ROCKSDB | settings])
+    assert any(b"partitions" in file.read_bytes() for file in Path(place).iterdir())
+    savepoint = open_savepoint(place)
+    wanted = Golden("2.3_heap_canonical").rows()
+    for uid in ("by_long", "by_tuple"):
+        found = Counter(
+            as_text({"operator": uid, **row}) for row in rows_of(operator_of(savepoint, uid))
+        )
+        assert found == Counter(as_text(row) for row in wanted if row["operator"] == uid)
 
 
 @pytest.mark.long

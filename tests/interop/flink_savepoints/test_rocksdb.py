@@ -6,7 +6,10 @@ the goldens lack.
 
 from __future__ import annotations
 
+import io
+import lzma
 import struct
+import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -22,6 +25,7 @@ from statestore.interop.flink_savepoints.read.checksums import BLOCK_CHECKSUMS
 from statestore.interop.flink_savepoints.read.rocksdb import RocksTable, open_table
 from statestore.interop.flink_savepoints.read.rocksdb_live import live_key_groups
 from statestore.keys.groups import KeyGroupRange
+from tests.interop.flink_savepoints.goldens import FOLDER
 
 DELETE, VALUE, MERGE, SINGLE_DELETE, RANGE_DELETE = 0, 1, 2, 7, 15
 MAGIC = 0x88E241B785F4CFF7
@@ -167,6 +171,23 @@ def test_blocks_are_read_with_every_restart_interval(
     assert live(whole) == sorted(rows.items())
 
 
+@pytest.mark.parametrize("interval", [1, 8])
+@pytest.mark.parametrize(
+    "kind", ["BinarySearch", "BinarySearchWithFirstKey", "HashSearch", "TwoLevelIndexSearch"]
+)
+def test_real_tables_are_read_with_every_index(kind: str, interval: int) -> None:
+    archive = lzma.decompress((FOLDER / "2.3_indexes.tar.xz").read_bytes())
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        file = tar.extractfile(f"k{kind}-{interval}.sst")
+        assert file is not None
+        whole = open_table(Source(f"{kind}.sst", file.read()))
+    assert len(whole.blocks) > 50
+    wanted = [(bytes([n // 10]) + b"%04d" % n, b"value-%d" % n) for n in range(600)]
+    assert pairs([whole]) == wanted
+    (found,) = live_key_groups([whole], 1, KeyGroupRange(31, 31))
+    assert found[1].to_pylist() == [key for key, _ in wanted[310:320]]
+
+
 def test_only_blocks_of_the_requested_key_groups_are_read() -> None:
     entries = [(bytes([group, at]), 1, VALUE, b"v") for group in range(50) for at in range(4)]
     whole = table(entries)
@@ -282,7 +303,7 @@ def test_unknown_checksum_types_are_refused() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ((b"rocksdb.block.based.table.index.type", b"\2\0\0\0"), "an index with several levels"),
+        ((b"rocksdb.block.based.table.index.type", b"\4\0\0\0"), "index of the unknown kind 4"),
         (
             (b"rocksdb.external_sst_file.global_seqno", b"\5" + bytes(7)),
             "was ingested into RocksDB",

@@ -188,8 +188,15 @@ class KeyedPart:
         return walk_entries(window.load_all(), state).canonical(number, key_group, self.prefix)
 
     @cached_property
-    def _tables(self) -> tuple[RocksTable, ...]:
-        assert isinstance(self.handle, IncrementalHandle), "only RocksDB state has RocksDB files"
+    def tables(self) -> tuple[RocksTable, ...]:
+        """Its RocksDB files, with their indexes.
+
+        Raises:
+            DamagedFileError or MissingFileError: if a file is damaged or missing.
+            FormatVersionError or UnsupportedTypeError: for an unsupported RocksDB file.
+        """
+        if isinstance(self.handle, KeyGroupsHandle):
+            return ()
         handles = (*self.handle.shared, *self.handle.private)
         files = [(name, handle) for name, handle in handles if handle is not None]
         if any(name.endswith(".blob") for name, _ in files):
@@ -209,7 +216,7 @@ class KeyedPart:
     def _read_rocksdb(self, wanted: set[int], key_groups: KeyGroupRange) -> Iterator[Entries]:
         for number in sorted(wanted):
             state = self.header.states[number].name
-            tables = [table for table in self._tables if table.column_family == state]
+            tables = [table for table in self.tables if table.column_family == state]
             for key_group, keys, values in live_key_groups(tables, self.prefix, key_groups):
                 name = f"{self.name} (RocksDB, {state}, key group {key_group})"
                 yield Entries(

@@ -73,7 +73,9 @@ def open_parts(
         IncompatibleStateError or UnsupportedTypeError: for unsupported state.
         DamagedFileError or MissingFileError: if a file is damaged or missing.
     """
-    yield from _set_unknown_forms([*_open_keyed(operator, places, drop)])
+    for part in _set_unknown_forms([*_open_keyed(operator, places, drop)]):
+        _ = part.tables  # an unsupported file concerns this operator only
+        yield part
     title, prefix = _title(operator), prefix_bytes(operator.max_parallelism)
     for subtask in operator.subtasks:
         if subtask.timers is not None:

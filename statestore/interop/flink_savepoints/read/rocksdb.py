@@ -2,7 +2,10 @@
 
 A file (``BlockBasedTable``, format version 5 and before) ends with a footer. The footer has the
 positions of the index of data blocks, and of the index of other blocks: properties and range
-deletes. A block has entries (:mod:`statestore.interop.flink_savepoints.read.rocksdb_blocks`). It is
+deletes. With ``state.backend.rocksdb.memory.partitioned-index-filters`` in Flink, the index of data
+blocks has several parts, which have an index of their own.
+
+A block has entries (:mod:`statestore.interop.flink_savepoints.read.rocksdb_blocks`). It is
 compressed separately, and its checksum follows it and is verified. Each state is a column family;
 keys and values are in canonical format.
 """
@@ -13,6 +16,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -42,8 +46,10 @@ _TRAILER: Final = 5  # the compression type of a block, and its checksum
 _REQUEST_BYTES: Final = 1 << 20  # stored bytes of blocks that one request reads
 _YIELD_BYTES: Final = 8 << 20  # decompressed bytes that are collected before they are yielded
 _CODECS: Final = {4: "lz4_raw", 5: "lz4_raw", 7: "zstd"}
+_INDEX_KIND: Final = b"rocksdb.block.based.table.index.type"
 _GLOBAL_SEQUENCE: Final = b"rocksdb.external_sst_file.global_seqno"
-_NO_INDEX_KIND: Final = b"\0\0\0\0"
+_TWO_LEVELS: Final = 2
+_WITH_FIRST_KEYS: Final = 3
 _U32: Final = struct.Struct("<I")
 _U64: Final = struct.Struct("<Q")
 
@@ -108,8 +114,8 @@ def open_table(source: ByteSource) -> RocksTable:
 
     Raises:
         FormatVersionError: for an unsupported version of the format.
-        UnsupportedTypeError: for an index of several levels, a file that RocksDB did not write, or
-            a checksum type that Flink's RocksDB does not use.
+        UnsupportedTypeError: for an unknown kind of index, a file that was ingested, or a checksum
+            type that Flink's RocksDB does not use.
         DamagedFileError: if it is not a table file, or the checksum of a block does not match.
     """
     name, size = source.name, source.size
@@ -138,11 +144,10 @@ def open_table(source: ByteSource) -> RocksTable:
     if b"rocksdb.properties" not in handles:
         raise footer.error("it has no properties, which would name its state")
     properties = _read_pairs(source, handles[b"rocksdb.properties"], checksum, expansion)
-    index_type = properties.get(b"rocksdb.block.based.table.index.type", _NO_INDEX_KIND)
-    if index_type != _NO_INDEX_KIND:
+    kind = int.from_bytes(properties.get(_INDEX_KIND, b""), "little")
+    if kind > _WITH_FIRST_KEYS:
         raise UnsupportedTypeError(
-            f"{name} has an index with several levels, which is not supported; take a "
-            "canonical savepoint"
+            f"{name} has an index of the unknown kind {kind}; take a canonical savepoint"
         )
     if any(properties.get(_GLOBAL_SEQUENCE, b"")):
         raise UnsupportedTypeError(
@@ -155,9 +160,18 @@ def open_table(source: ByteSource) -> RocksTable:
         tombstones = _tombstones_of(deletes, expansion)
     family = properties.get(b"rocksdb.column.family.name", b"").decode(errors="replace")
     is_delta = properties.get(b"rocksdb.index.value.is.delta.encoded", b"\0") not in (b"\0", b"")
-    entries = _read_block(source, index, checksum, expansion)
-    blocks = tuple(_check_order(_read_index(entries, is_delta, expansion), source))
-    return RocksTable(source, family, checksum, blocks, tombstones)
+    blocks = [_Block(*index, b"")]
+    for _ in range(2 if kind == _TWO_LEVELS else 1):
+        parts = (
+            content.part(number, number + 1)
+            for run in _group_runs(iter(blocks))
+            for content in _read_blocks(source, run, checksum, expansion)
+            for number in range(len(content))
+        )
+        has_first_keys = kind == _WITH_FIRST_KEYS
+        entries = (_read_index(part, is_delta, has_first_keys, expansion) for part in parts)
+        blocks = list(_check_order(chain.from_iterable(entries), source))
+    return RocksTable(source, family, checksum, tuple(blocks), tombstones)
 
 
 def _read_pairs(
@@ -184,8 +198,13 @@ def _check_order(blocks: Iterable[_Block], source: ByteSource) -> Iterator[_Bloc
         yield block
 
 
-def _read_index(block: Spans, is_delta: bool, expansion: Expansion) -> Iterator[_Block]:
-    """Yield the index entries; from version 4 on, most store only the difference of the sizes."""
+def _read_index(
+    block: Spans, is_delta: bool, has_first_keys: bool, expansion: Expansion
+) -> Iterator[_Block]:
+    """Yield the entries of an index, or of one of its parts.
+
+    From version 4 on, most store only the difference of the sizes. A block's first key is not used.
+    """
     if not is_delta:
         keys, values = decode_pairs(block, expansion)
         for last, value in zip(keys.to_pylist(), values.to_pylist(), strict=True):
@@ -204,6 +223,8 @@ def _read_index(block: Spans, is_delta: bool, expansion: Expansion) -> Iterator[
             offset += size + _TRAILER
             coded = _read_varint(reader)
             size += coded >> 1 ^ -(coded & 1)
+        if has_first_keys:
+            reader.take(reader.varint())
         if size < 0:
             raise reader.error("a block has a negative length")
         yield _Block(offset, size, last)
