@@ -237,7 +237,9 @@ def _find_damage(shown: ShownSavepoint) -> DamagedFileError | None:
     ]
     if not damaged:
         return None
-    return DamagedFileError(f"{shown.savepoint} has damaged files of {', '.join(damaged)}")
+    return DamagedFileError(
+        f"{shown.savepoint} has damaged or missing files of {', '.join(damaged)}"
+    )
 
 
 def write_savepoint(page: Page, shown: ShownSavepoint) -> None:

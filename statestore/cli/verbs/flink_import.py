@@ -46,12 +46,14 @@ _ID = re.compile(r"[0-9a-f]{32}")
         "left out is listed first and recorded in the checkpoint. The exit status is 18 if an "
         "operator cannot be read and was not excluded by name. A later savepoint of the same job "
         "becomes an incremental checkpoint of the same store; it must contain all operators that "
-        "the store has. If the savepoint was already imported, the command reports that "
-        "checkpoint. The savepoint is only read. FILE has one table for each operator name, with "
-        "key = [NAME, …] for all of its states, and tables states.STATE with key, namespace, "
-        "map_key and value. PyFlink savepoints contain no types. For a state python-state-NAME, "
-        "set type to 'ValueState<LONG>', or use ListState, MapState<STRING, LONG>, ReducingState "
-        "or AggregatingState with PyFlink's type names. Without a type, its values stay bytes."
+        "the store has. If the savepoint was already imported with these options, the command "
+        "reports that checkpoint. With other options it adds what is missing, or says what the "
+        "store cannot change. The savepoint is only read. FILE has one table for each operator "
+        "name, with key = [NAME, …] for all of its states, and tables states.STATE with key, "
+        "namespace, map_key and value. PyFlink savepoints contain no types. For a state "
+        "python-state-NAME, set type to 'ValueState<LONG>', or use ListState, MapState<STRING, "
+        "LONG>, ReducingState or AggregatingState with PyFlink's type names. Without a type, its "
+        "values stay bytes."
     ),
     examples=(
         "statestore flink import ./savepoint --store ./orders",

@@ -50,8 +50,8 @@ class SavepointHints:
         uids: uids by operator id, for operators whose uid is not in the savepoint.
         columns: column names by operator. An operator has ``key`` and ``namespace``. Under
             ``states`` each state can have these and ``map_key`` and ``value``. Each is a name or a
-            list of names. A PyFlink state also has ``type``, such as ``ValueState<LONG>``. States
-            that are already in the store keep their names.
+            list of names. A PyFlink state also has ``type``, such as ``ValueState<LONG>``. Names
+            and types of states that are already in the store cannot be changed.
         key_hash: recipes for the hashes of keys of the job's own class, by operator, such as
             ``java:31 * a.hashCode() + b``. A recipe must give the stored key group of every key.
         ttl: TTLs such as ``7d``, by state or ``operator/state``. A savepoint has the time of a

@@ -14,8 +14,8 @@ import pytest
 from statestore import StateStore
 from statestore.errors import (
     DamagedFileError,
-    IncompatibleStateError,
     InvalidArgumentError,
+    MissingFileError,
     StateNotFoundError,
     StateStoreError,
     StorageError,
@@ -31,6 +31,7 @@ from statestore.interop.flink_savepoints.metadata.handles import (
     InlineHandle,
     KeyGroupsHandle,
     OperatorHandles,
+    RelativeHandle,
     SavepointMetadata,
     StreamHandle,
     Subtask,
@@ -126,8 +127,50 @@ def test_a_missing_file_hides_only_its_operator(tmp_path: Path) -> None:
     assert hidden.problem is not None
     assert f"{path.name}, which the savepoint references, does not exist" in hidden.problem
     assert len(found.operators) == len(whole.operators)
-    with pytest.raises(IncompatibleStateError, match="does not exist"):
+    with pytest.raises(MissingFileError, match="does not exist"):
         list(hidden.entries())
+
+
+@pytest.mark.slow
+def test_a_missing_file_of_any_kind_has_one_outcome(tmp_path: Path) -> None:
+    """Headers, RocksDB files and operator state are looked for before anything is written."""
+    folder = Golden("2.3_rocksdb_native").unpack(tmp_path / "from")
+    store = StateStore.open(str(tmp_path / "store"))
+    whole = open_savepoint(str(folder))
+    names = {uid: file_names(whole.operator(uid).metadata) for uid in ("by_long", "parts")}
+    assert {uid: len(files) for uid, files in names.items()} == {"by_long": 22, "parts": 2}
+    for uid, name in ((uid, name) for uid, files in names.items() for name in files):
+        (folder / name).rename(tmp_path / "gone")
+        said = rf"{name}, which the savepoint references, does not exist; .*--moved.*name each of"
+        with pytest.raises(MissingFileError, match=said):
+            import_savepoint(str(folder), store, operators=[uid])
+        (tmp_path / "gone").rename(folder / name)
+    (folder / names["by_long"][-1]).unlink()
+    with pytest.raises(MissingFileError, match="--moved"):
+        import_savepoint(str(folder), store)
+    with pytest.raises(MissingFileError, match="--moved"):
+        repack_savepoint(str(folder), str(tmp_path / "to"), max_parallelism=64)
+    assert not (tmp_path / "store").exists()
+    for path in folder.iterdir():
+        if path.name not in ("_metadata", *names["parts"]):
+            path.unlink()
+    done = import_savepoint(str(folder), store, operators=["parts"])
+    assert {state.operator for state in done.record.states} == {"parts"}
+    readable = {
+        one.operator_id for one in show_savepoint(str(folder)).operators if not one.is_damaged
+    }
+    assert readable == {operator_id("parts"), operator_id("events")}
+
+
+def file_names(operator: OperatorHandles) -> list[str]:
+    streams: list[StreamHandle] = []
+    for subtask in operator.subtasks:
+        if subtask.operator is not None:
+            streams.append(subtask.operator.stream)
+        if isinstance(subtask.keyed, IncrementalHandle):
+            files = (*subtask.keyed.shared, *subtask.keyed.private)
+            streams += [subtask.keyed.meta, *(file for _, file in files)]
+    return [stream.path for stream in streams if isinstance(stream, RelativeHandle)]
 
 
 @pytest.mark.slow

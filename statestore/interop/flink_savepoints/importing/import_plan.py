@@ -12,6 +12,7 @@ from statestore.errors import (
     FormatVersionError,
     InvalidArgumentError,
     LeftOutStateError,
+    MissingFileError,
     SchemaMismatchError,
     UnsupportedTypeError,
 )
@@ -34,7 +35,12 @@ from statestore.interop.flink_savepoints.metadata.handles import (
 from statestore.interop.flink_savepoints.options import SavepointHints
 from statestore.interop.flink_savepoints.read.canonical import KeyedHeader, StateInfo
 from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo, keyed_state
-from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator, FlinkSavepoint
+from statestore.interop.flink_savepoints.read.savepoint import (
+    FlinkOperator,
+    FlinkSavepoint,
+    open_operators,
+)
+from statestore.interop.flink_savepoints.read.savepoint_files import content_digest
 from statestore.interop.flink_savepoints.types.families.kryo import find_kryo_part
 from statestore.interop.flink_savepoints.types.named_columns import (
     EntryForm,
@@ -74,17 +80,19 @@ class PlannedState:
 class PlannedOperator:
     """An operator: its name in the store, its header and its keyed states.
 
-    ``problem`` is the reason if it cannot be read. ``is_wanted`` is true if it was selected.
-    ``dropped`` are the names of operator states that the user dropped.
+    ``is_wanted`` is true if it was selected; no file of another operator is read. ``problem`` is
+    the reason if it cannot be read. ``dropped`` are the names of operator states that the user
+    dropped. ``content`` is the digest of its bytes, None if they are not imported.
     """
 
     name: str
     operator: FlinkOperator
-    header: KeyedHeader | None
-    states: tuple[PlannedState, ...]
-    problem: str | None
     is_wanted: bool
-    dropped: tuple[str, ...]
+    header: KeyedHeader | None = None
+    states: tuple[PlannedState, ...] = ()
+    problem: str | None = None
+    dropped: tuple[str, ...] = ()
+    content: str | None = None
 
 
 def plan_import(
@@ -94,11 +102,11 @@ def plan_import(
     hints: SavepointHints,
     before: SavepointRecord | None,
     drop: Collection[Refused],
-) -> tuple[PlannedOperator, ...]:
-    """Plan the import of each operator.
+) -> tuple[FlinkSavepoint, tuple[PlannedOperator, ...]]:
+    """Open the selected operators, and plan the import of each operator.
 
     Args:
-        savepoint: the savepoint.
+        savepoint: the savepoint, unopened.
         operators: the selected operators, by uid, name or id; if empty, all.
         hints: what the savepoint does not contain: uids, column names, and recipes for the hashes
             of keys.
@@ -107,17 +115,19 @@ def plan_import(
         drop: the kinds of unsupported state to leave out, instead of an error.
 
     Returns:
-        The operators.
+        The opened savepoint, and the operators.
 
     Raises:
         StateNotFoundError: for an operator or a state that does not exist.
         UnsupportedTypeError: for a selected operator that cannot be read.
-        DamagedFileError: if a file of a selected operator is damaged.
-        InvalidArgumentError: for column names that do not fit, or a recipe that does not hold.
+        DamagedFileError or MissingFileError: if a file of a selected operator is damaged or
+            missing.
+        InvalidArgumentError: for column names that do not fit, or a recipe that does not hold. Also
+            for a uid, column name, type or recipe that differs from the one in the store.
         SchemaMismatchError: for a state that has other columns in the store.
         LeftOutStateError: for an operator of the store that the import would leave out.
     """
-    names = _choose_names(savepoint, hints.uids or {})
+    names = _choose_names(savepoint, hints.uids or {}, before)
     selected_ids = {_find_operator(savepoint, name, names).metadata.id for name in operators}
     tables_by_id = {
         _find_operator(savepoint, name, names).metadata.id: tables
@@ -127,38 +137,84 @@ def plan_import(
         _find_operator(savepoint, name, names).metadata.id: recipe
         for name, recipe in (hints.key_hash or {}).items()
     }
-    stored_recipes = _stored_recipes(before)
+    wanted = selected_ids if operators else names.keys()
+    savepoint = open_operators(savepoint, wanted, drop)
     planned = []
     for operator in savepoint.operators:
         number = operator.metadata.id
-        is_wanted = not operators or number in selected_ids
-        if is_wanted and operator.is_damaged:
-            raise DamagedFileError(
-                f"cannot read operator {operator.title}: {operator.problem}. To import the other "
-                "operators, name each of them (--operator, operators=)"
-            )
-        dropped, refused = _find_transactions(operator, drop)
-        problem = operator.problem or _find_unreadable_type(operator) or refused
-        states: tuple[PlannedState, ...] = ()
-        header = operator.header
-        if header is None and problem is None and number in recipes:
-            probe_keys(operator, recipes[number])  # raises an error
-        if header is not None and problem is None and is_wanted:
-            tables = tables_by_id.get(number, {})
-            _check_tables(tables, operator)
-            keys = probe_keys(operator, recipes.get(number), stored_recipes.get(names[number]))
-            planning = _Planning(operator, header, keys, names[number], savepoint.metadata.version)
-            states = tuple(planning.plan(info, tables, before) for info in header.states)
-        planned.append(
-            PlannedOperator(
-                names[number], operator, header, states, problem, is_wanted, tuple(dropped)
-            )
+        if number not in wanted:
+            planned.append(PlannedOperator(names[number], operator, is_wanted=False))
+            continue
+        plan = _plan_operator(
+            operator,
+            names[number],
+            savepoint.metadata.version,
+            drop,
+            before,
+            tables_by_id.get(number, {}),
+            recipes.get(number),
         )
-        if operators and is_wanted and problem is not None:
-            raise UnsupportedTypeError(f"cannot read operator {operator.title}: {problem}")
+        if operators and plan.problem is not None:
+            raise UnsupportedTypeError(f"cannot read operator {operator.title}: {plan.problem}")
+        planned.append(plan)
     if before is not None:
         _refuse_left_out(planned, before)
-    return tuple(planned)
+    return savepoint, tuple(planned)
+
+
+def _plan_operator(
+    operator: FlinkOperator,
+    name: str,
+    metadata_version: int,
+    drop: Collection[Refused],
+    before: SavepointRecord | None,
+    tables: Mapping[str, Any],
+    recipe: str | None,
+) -> PlannedOperator:
+    """Plan the import of a selected operator with the hints for it; see :func:`plan_import`."""
+    content = _read_content(operator)
+    problem, dropped = operator.problem, tuple[str, ...]()
+    if problem is None:
+        dropped, refused = _find_transactions(operator, drop)
+        problem = _find_unreadable_type(operator) or refused
+    if problem is not None:
+        return PlannedOperator(name, operator, is_wanted=True, problem=problem, dropped=dropped)
+    states: tuple[PlannedState, ...] = ()
+    header = operator.header
+    if header is None and recipe is not None:
+        probe_keys(operator, recipe)  # raises an error
+    if header is not None:
+        _check_tables(tables, operator)
+        keys = probe_keys(operator, recipe, _stored_recipes(before).get(name))
+        planning = _Planning(operator, header, keys, name, metadata_version, recipe)
+        states = tuple(planning.plan(info, tables, before) for info in header.states)
+    return PlannedOperator(
+        name,
+        operator,
+        is_wanted=True,
+        header=header,
+        states=states,
+        dropped=dropped,
+        content=content,
+    )
+
+
+def _read_content(operator: FlinkOperator) -> str | None:
+    """Return the digest of an operator's bytes; None if they cannot be read.
+
+    Raises DamagedFileError or MissingFileError if a file is damaged or missing.
+    """
+    try:
+        if operator.is_damaged:
+            operator.refuse_problem()
+        if operator.problem is not None:
+            return None
+        return content_digest(operator.metadata, operator.places)
+    except (DamagedFileError, MissingFileError) as error:
+        raise type(error)(
+            f"operator {operator.title}: {error}. To import the other operators, name each of "
+            "them (--operator, operators=)"
+        ) from error
 
 
 def _stored_recipes(before: SavepointRecord | None) -> dict[str, str]:
@@ -185,7 +241,7 @@ def _refuse_left_out(planned: Iterable[PlannedOperator], before: SavepointRecord
 
 def _find_transactions(
     operator: FlinkOperator, drop: Collection[Refused]
-) -> tuple[Collection[str], str | None]:
+) -> tuple[tuple[str, ...], str | None]:
     """Return the operator states to leave out, or the reason why the operator is refused."""
     names = tuple(dict.fromkeys(transactions(operator.metadata)))
     try:
@@ -204,8 +260,14 @@ def _find_transactions(
     return names, None
 
 
-def _choose_names(savepoint: FlinkSavepoint, uids: Mapping[str, str]) -> dict[str, str]:
-    """Return the operators' names in the store, by operator id."""
+def _choose_names(
+    savepoint: FlinkSavepoint, uids: Mapping[str, str], before: SavepointRecord | None
+) -> dict[str, str]:
+    """Return the operators' names in the store, by operator id.
+
+    An operator that the store has keeps its name. Another uid for it raises InvalidArgumentError.
+    """
+    stored = {} if before is None else before.stored_names
     known = {operator.metadata.id for operator in savepoint.operators}
     for number, uid in uids.items():
         if number not in known:
@@ -213,15 +275,23 @@ def _choose_names(savepoint: FlinkSavepoint, uids: Mapping[str, str]) -> dict[st
                 f"{savepoint.url} has no operator with the id {number}, which is the hash of "
                 f"the uid {uid!r}; check the uid"
             )
+        if stored.get(number, uid) != uid:
+            raise InvalidArgumentError(
+                f"the operator {number} is {stored[number]!r} in the store, so it cannot become "
+                f"{uid!r}: omit its uid, or import the savepoint into a separate store"
+            )
     preferred = {}
     for operator in savepoint.operators:
         data = operator.metadata
         name = data.name if data.name and len(data.name.encode()) <= _LONGEST_NAME else None
         preferred[data.id] = uids.get(data.id) or data.uid or name or data.id
     counts = Counter(name.lower() for name in preferred.values())
-    taken = [RECORD]
+    taken = [RECORD, *stored.values()]
     assigned = {}
     for number, name in preferred.items():
+        if number in stored:
+            assigned[number] = stored[number]
+            continue
         has_uid = number in uids or name != number
         plain = name if counts[name.lower()] == 1 else f"{name}-{number[:8]}"
         assigned[number] = first_free(plain if has_uid else number, taken)
@@ -262,13 +332,17 @@ def _find_unreadable_type(operator: FlinkOperator) -> str | None:
 
 @dataclass(frozen=True)
 class _Planning:
-    """An operator whose states are planned: the types of its keys, and its name in the store."""
+    """An operator whose states are planned: the types of its keys, and its name in the store.
+
+    ``recipe`` is the recipe for the hash of its keys that the user gave.
+    """
 
     operator: FlinkOperator
     header: KeyedHeader
     keys: ProbedKeys
     name: str
     metadata_version: int
+    recipe: str | None
 
     def plan(
         self, info: StateInfo, tables: Mapping[str, Any], before: SavepointRecord | None
@@ -277,8 +351,10 @@ class _Planning:
         title = f"operator {self.operator.title}"
         state = self.keys.describe(keyed_state(info, self.header.key.flink_type, title))
         most = self.operator.metadata.max_parallelism
+        declared = tables.get("states", {}).get(info.name, {}).get(_TYPE, "")
         for stored in () if before is None else before.states:
             if (stored.operator, stored.name, stored.sort) == (self.name, info.name, "keyed"):
+                _refuse_other_hints(stored, self.recipe, tables, declared)
                 if stored.value_class is not None:
                     with_parts = find_kryo_parts(self.operator, state, self.metadata_version)
                     state = with_parts or set_value_class(
@@ -287,7 +363,6 @@ class _Planning:
                 columns = _match_stored_columns(state, stored, most)
                 return PlannedState(info, columns.state, (columns,), stored.why, stored.python)
         is_python = any(is_python_state(own.name) for own in self.operator.states)
-        declared = tables.get("states", {}).get(info.name, {}).get(_TYPE, "")
         if declared:
             state = declared_state(state, declared)
         forms: list[StateColumns] = []
@@ -337,6 +412,26 @@ def _match_stored_columns(
             f"previous checkpoint: {'; '.join(changes)}. Import the savepoint into a separate store"
         )
     return stored.map_columns(state, max_parallelism)
+
+
+def _refuse_other_hints(
+    stored: ImportedState, recipe: str | None, tables: Mapping[str, Any], declared: str
+) -> None:
+    """Refuse column names, a type or a recipe that a stored state does not have."""
+    known = {**stored.names, _TYPE: stored.python or "", "key hash": stored.key_hash or ""}
+    hints = {
+        part: names
+        for part, names in _configured_names(tables, stored.name)
+        if stored.form.may_name(part)
+    }
+    asked = hints | {_TYPE: declared or known[_TYPE], "key hash": recipe or known["key hash"]}
+    for part, wanted in asked.items():
+        if known.get(part, ()) != wanted:
+            raise InvalidArgumentError(
+                f"state {stored.name!r} of operator {stored.operator} has the {part} "
+                f"{known.get(part, ())!r} in the store, which a later import cannot change to "
+                f"{wanted!r}: omit the option, or import the savepoint into a separate store"
+            )
 
 
 def _configured_names(

@@ -6,8 +6,10 @@ A checkpoint that was imported from a savepoint has it. Its states are:
 - ``operators`` has the metadata of each operator.
 - ``states`` has the header data of each state, with exact copies of the serializer snapshots, and
   the mapping of the state's rows to columns.
-- ``keys`` has the facts that the import discovered about the keys and values of states. Imports of
-  older releases lack it.
+- ``keys`` has the facts that the import discovered about the keys and values of states.
+- ``contents`` has the digest of the bytes of each imported operator.
+
+Imports of older releases lack the last two, because the columns of a stored state never change.
 
 The savepoint can be rebuilt from this record and the rows.
 """
@@ -50,7 +52,8 @@ __all__ = ["RECORD", "ImportedOperator", "ImportedState", "SavepointRecord"]
 RECORD = "flink"
 """The operator that holds the record; no other operator gets this name."""
 
-_SAVEPOINT, _OPERATORS, _STATES, _KEYS = "savepoint", "operators", "states", "keys"
+_SAVEPOINT, _OPERATORS, _STATES = "savepoint", "operators", "states"
+_KEYS, _CONTENTS = "keys", "contents"
 _PROXY_VERSION = 2
 _SERIALIZERS = {
     "key_serializer": "KEY_SERIALIZER",
@@ -85,6 +88,7 @@ _STATE_FIELDS = pa.schema(
         pa.field("digest", pa.string()),
     ]
 )
+_CONTENT_FIELDS = pa.schema([pa.field(name, pa.string()) for name in ("operator", "content")])
 _KEY_FIELDS = pa.schema(
     [
         pa.field(name, pa.string())
@@ -99,6 +103,7 @@ class ImportedOperator:
 
     ``uid`` and ``name`` are None if the savepoint does not have them. ``problem`` is the reason why
     its state was not read. ``is_imported`` is false if it was not selected, or could not be read.
+    ``content`` is the SHA-256 of the bytes that were read; imports of older releases lack it.
     """
 
     operator: str
@@ -114,6 +119,7 @@ class ImportedOperator:
     coordinator_name: str | None
     coordinator: bytes | None
     problem: str | None
+    content: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,12 +223,20 @@ class SavepointRecord:
     operators: tuple[ImportedOperator, ...]
     states: tuple[ImportedState, ...]
 
+    @property
+    def stored_names(self) -> dict[str, str]:
+        """The names of the operators with imported states, by operator id."""
+        names = {state.operator for state in self.states}
+        return {one.id: one.operator for one in self.operators if one.operator in names}
+
     def write(self, checkpoint: CheckpointWriter) -> None:
         """Write the record into a checkpoint."""
         savepoint = {name: getattr(self, name) for name in _SAVEPOINT_FIELDS.names}
         _write_broadcast(checkpoint, _SAVEPOINT, [savepoint], _SAVEPOINT_FIELDS)
         operators = [vars(operator) for operator in self.operators]
         _write_broadcast(checkpoint, _OPERATORS, operators, _OPERATOR_FIELDS)
+        contents = [operator for operator in operators if operator["content"] is not None]
+        _write_broadcast(checkpoint, _CONTENTS, contents, _CONTENT_FIELDS)
         states = [
             vars(state)
             | {
@@ -256,14 +270,20 @@ class SavepointRecord:
                 f"savepoint: it has no state {_SAVEPOINT!r} of operator {RECORD!r}. Create "
                 "such a checkpoint with 'statestore flink import'"
             ) from None
+        contents = {one["operator"]: one for one in _read_newer(restored, _CONTENTS)}
         operators = tuple(
-            ImportedOperator(**element | {"finished_subtasks": tuple(element["finished_subtasks"])})
+            ImportedOperator(
+                **element
+                | {"finished_subtasks": tuple(element["finished_subtasks"])}
+                | contents.get(element["operator"], {})
+            )
             for element in map(
                 _make_selector(ImportedOperator), _read_elements(restored, _OPERATORS)
             )
         )
         keys = {
-            (element["operator"], element["state"]): element for element in _read_keys(restored)
+            (element["operator"], element["state"]): element
+            for element in _read_newer(restored, _KEYS)
         }
         states = tuple(
             _parse_state(element | keys.get((element["operator"], element["state"]), {}))
@@ -299,9 +319,9 @@ def _write_broadcast(
     checkpoint.write_broadcast(RECORD, name, pa.Table.from_pylist(rows, schema))
 
 
-def _read_keys(restored: RestoredCheckpoint) -> list[dict[str, Any]]:
+def _read_newer(restored: RestoredCheckpoint, name: str) -> list[dict[str, Any]]:
     try:
-        return _read_elements(restored, _KEYS)
+        return _read_elements(restored, name)
     except StateNotFoundError:  # an import of an older release
         return []
 

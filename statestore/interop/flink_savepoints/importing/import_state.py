@@ -25,7 +25,6 @@ from statestore.errors import (
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry
 from statestore.format.state import StateKind, TimeDomain
-from statestore.format.ttl import TimeToLive
 from statestore.interop.flink_savepoints.importing.import_operators import operator_states
 from statestore.interop.flink_savepoints.importing.import_plan import (
     PlannedOperator,
@@ -34,18 +33,22 @@ from statestore.interop.flink_savepoints.importing.import_plan import (
 )
 from statestore.interop.flink_savepoints.importing.import_record import (
     RECORD,
-    ImportedOperator,
     ImportedState,
     SavepointRecord,
 )
 from statestore.interop.flink_savepoints.importing.left_out_state import (
+    COMMAND,
     NOT_ASKED_FOR,
     checkpoint_left_out,
-    has_state,
     left_out_of,
 )
 from statestore.interop.flink_savepoints.importing.losses import lost_timers
 from statestore.interop.flink_savepoints.importing.refusals import refused_kinds
+from statestore.interop.flink_savepoints.importing.stored_import import (
+    StoredImport,
+    imported_operator,
+    time_to_live,
+)
 from statestore.interop.flink_savepoints.importing.value_probes import (
     find_kryo_version,
     find_value_class,
@@ -60,7 +63,8 @@ from statestore.interop.flink_savepoints.read.canonical import prefix_bytes
 from statestore.interop.flink_savepoints.read.savepoint import (
     FlinkOperator,
     FlinkSavepoint,
-    open_savepoint,
+    parse_unopened,
+    read_location,
 )
 from statestore.interop.flink_savepoints.types.families.kryo import find_kryo_part
 from statestore.interop.flink_savepoints.types.flink_types import KryoKeyType
@@ -72,12 +76,10 @@ from statestore.restore.restored import RestoredCheckpoint
 from statestore.rows.column_types import arrow_schema
 from statestore.snapshot.write_options import KeyedOptions
 from statestore.snapshot.writer import CheckpointWriter
-from statestore.storage import open_storage
 from statestore.store import StateStore
 
 __all__ = ["ImportedSavepoint", "import_savepoint"]
 
-_METADATA = "_metadata"
 _ROW_BYTES = 32  # an estimate; it decides whether a key group gets its own file
 _DECODED_BYTES = 8 * 2**20  # bytes of entries that are decoded at a time
 _MOST_THREADS = 64
@@ -122,24 +124,16 @@ class ImportedSavepoint:
 class _Import:
     """The values that all states of an import share.
 
-    ``kryo`` is the version of Kryo that wrote them, None if it is unknown.
+    ``stored`` is what the store has of earlier imports. ``kryo`` is the version of Kryo that wrote
+    the states, None if it is unknown.
     """
 
     checkpoint: CheckpointWriter
-    restored: RestoredCheckpoint | None
+    stored: StoredImport
     ttl: Mapping[str, Duration]
     is_strict: bool
     threads: int | None
     kryo: int | None
-
-    def stored_schema(self, uid: str, state: str) -> pa.Schema | None:
-        """Return a keyed state's columns in the newest checkpoint; None if it lacks the state."""
-        if self.restored is None:
-            return None
-        for entry in self.restored.manifest.keyed:
-            if (entry.state.uid, entry.state.name) == (uid, state):
-                return arrow_schema(entry.state.schema)
-        return None
 
 
 def import_savepoint(
@@ -158,7 +152,9 @@ def import_savepoint(
 
     Each keyed state becomes a keyed state of the store with the same key groups. Operator state is
     stored by subtask. State without a column type is stored as bytes. A later savepoint of the same
-    job becomes an incremental checkpoint. The savepoint is only read.
+    job becomes an incremental checkpoint. The same savepoint, read with the same options, is
+    recognized by the content of its files. With other options, what is missing is added. The
+    savepoint is only read.
 
     Each thread writes a range of a state's key groups. It reads and decodes some megabytes at a
     time, or a whole key group of a native savepoint. It sorts rows in its share of
@@ -184,8 +180,9 @@ def import_savepoint(
         The imported state, and the checkpoint.
 
     Raises:
-        InvalidArgumentError: if the savepoint does not exist, names do not fit, ``threads`` is not
-            in 1..64, or the store has something else.
+        InvalidArgumentError: if the savepoint does not exist, names do not fit or differ from those
+            in the store, ``threads`` is not in 1..64, or the store has something else. Also if the
+            import would revert a state that was changed since.
         StateNotFoundError: for an operator or state that does not exist.
         UnsupportedTypeError: for a selected operator that cannot be read. With ``strict``, also for
             state that would be stored as bytes or left out.
@@ -196,53 +193,51 @@ def import_savepoint(
     """
     dropped = refused_kinds(drop)
     _check_threads(threads)
-    savepoint = open_savepoint(place, access=access, drop=dropped)
-    metadata = open_storage(savepoint.url, access.storage_options).read(_METADATA)
+    metadata, places = read_location(place, access)
     digest = hashlib.sha256(metadata).hexdigest()
+    savepoint = parse_unopened(metadata, places)
     number = savepoint.metadata.checkpoint_id
-    places = savepoint.url, store.url
-    warnings = tuple(_warnings(savepoint))
     restored = _newest_checkpoint(store)
     before = None if restored is None else SavepointRecord.of(restored)
-    if restored is not None and before is not None:
-        if before.digest == digest:
-            left_out = checkpoint_left_out(restored.manifest, before)
-            newest = restored.checkpoint_id
-            return ImportedSavepoint(*places, newest, True, False, before, warnings, left_out)
+    if before is not None:
         _refuse_other_job(
             before, {operator.metadata.id for operator in savepoint.operators}, number, store
         )
-    planned = plan_import(
-        savepoint,
-        operators=operators,
-        hints=hints,
-        before=before,
-        drop=dropped,
+    savepoint, planned = plan_import(
+        savepoint, operators=operators, hints=hints, before=before, drop=dropped
     )
+    urls, warnings = (savepoint.url, store.url), tuple(_warnings(savepoint))
     _check_ttl(hints.ttl or {}, planned)
-    if strict:
-        _refuse_bytes(planned, savepoint.url)
-    graph = JobGraph(tuple(_nodes(planned)))
     left_out = tuple(left_out_of(savepoint, planned))
+    ttl = hints.ttl or {}
+    stored = StoredImport(restored, before).compare(digest, planned, left_out, ttl)
+    if strict:
+        _refuse_bytes(planned, stored, savepoint.url)
+    if restored is not None and before is not None:
+        if stored.same == {operator.name for operator in planned}:
+            missing = checkpoint_left_out(restored.manifest, before)
+            newest = restored.checkpoint_id
+            return ImportedSavepoint(*urls, newest, True, False, before, warnings, missing)
+        stored.refuse_undoing(digest, planned)
+    graph = JobGraph(tuple(_nodes(planned)))
     with store.snapshot(graph=graph) as checkpoint:
-        checkpoint.record_command("flink import")
+        checkpoint.record_command(COMMAND)
         kryo = find_kryo_version(savepoint.metadata.version)
-        run = _Import(checkpoint, restored, hints.ttl or {}, strict, threads, kryo)
-        states = tuple(_import_states(run, planned, on_progress))
+        run = _Import(checkpoint, stored, ttl, strict, threads, kryo)
         record = SavepointRecord(
             savepoint.url,
             number,
             savepoint.metadata.version,
             digest,
-            tuple(map(_imported_operator, planned)),
-            states,
+            tuple(map(imported_operator, planned)),
+            tuple(_import_states(run, planned, on_progress)),
         )
         record.write(checkpoint)
         checkpoint.record_left_out(left_out, inherit=False)
         for uid, name in checkpoint.left_out():
             checkpoint.drop(uid, name)
     return ImportedSavepoint(
-        *places, checkpoint.id, False, before is not None, record, warnings, left_out
+        *urls, checkpoint.id, False, before is not None, record, warnings, left_out
     )
 
 
@@ -300,7 +295,7 @@ def _check_ttl(ttl: Mapping[str, Duration], planned: tuple[PlannedOperator, ...]
             )
 
 
-def _refuse_bytes(planned: tuple[PlannedOperator, ...], url: str) -> None:
+def _refuse_bytes(planned: tuple[PlannedOperator, ...], stored: StoredImport, url: str) -> None:
     problems = [
         f"operator {operator.operator.title}: {operator.problem}"
         for operator in planned
@@ -311,6 +306,11 @@ def _refuse_bytes(planned: tuple[PlannedOperator, ...], url: str) -> None:
         for operator in planned
         for state in operator.states
         if (reason := state.why or find_kryo_part((state.state.key, state.state.value)))
+    ]
+    problems += [
+        f"state {state.name!r} of operator {state.operator}: {state.why}"
+        for state in (() if stored.record is None else stored.record.states)
+        if state.operator in stored.same and not state.is_keyed and state.why is not None
     ]
     if problems:
         raise UnsupportedTypeError(
@@ -343,6 +343,10 @@ def _import_states(
     total = sum(len(operator.states) for operator in wanted)
     done = 0
     for operator in wanted:
+        if operator.name in run.stored.same:
+            yield from run.stored.carry(run.checkpoint, operator.name)
+            done += len(operator.states)
+            continue
         for state in operator.states:
             what = f"{state.info.name} of {operator.name}"
             most = operator.operator.metadata.max_parallelism
@@ -405,9 +409,11 @@ def _import_keyed(
 ) -> ImportedState:
     """Write a keyed state in the first form that can represent all of its rows."""
     why = state.why
-    stored = run.stored_schema(planned.name, state.info.name)
+    stored = run.stored.keyed(planned.name, state.info.name)
     for form in state.forms:
-        columns = form if stored is None else form.with_stored_zones(stored)
+        columns = form
+        if stored is not None:
+            columns = form.with_stored_zones(arrow_schema(stored.state.schema))
         try:
             entry = _write_entry(run, planned, state, columns, progress)
         except UnsupportedTypeError as error:
@@ -497,11 +503,9 @@ def _write_entry(
         # Not a RecordBatchReader, which would replace the type of an error. An empty batch gives
         # the columns of a state without rows.
         rows = chain([pa.RecordBatch.from_pylist([], columns.schema)], _split_batches(ranges[0]))
-    lives = run.ttl.get(f"{planned.name}/{name}", run.ttl.get(name))
-    ttl = None
-    if lives is not None and columns.last_access is not None:
-        ttl = TimeToLive(lives, columns.last_access)
-    if run.stored_schema(planned.name, name) is not None:
+    ttl = time_to_live(run.ttl, planned.name, columns)
+    stored = run.stored.keyed(planned.name, name)
+    if stored is not None and (ttl is None or stored.state.ttl is not None):
         return run.checkpoint.write_changes_against(planned.name, name, rows, ttl=ttl)
     return run.checkpoint.write_keyed(
         planned.name,
@@ -578,23 +582,3 @@ def _decode_tables(
         most_bytes=_DECODED_BYTES,
     ):
         yield rows.key_group, columns.table(rows)
-
-
-def _imported_operator(planned: PlannedOperator) -> ImportedOperator:
-    data = planned.operator.metadata
-    header = planned.header
-    return ImportedOperator(
-        operator=planned.name,
-        id=data.id,
-        uid=data.uid,
-        name=data.name,
-        parallelism=data.parallelism,
-        max_parallelism=data.max_parallelism,
-        is_finished=data.is_finished,
-        is_compressed=header is not None and header.is_compressed,
-        is_imported=planned.problem is None and (planned.is_wanted or not has_state(data)),
-        finished_subtasks=tuple(subtask.index for subtask in data.subtasks if subtask.is_finished),
-        coordinator_name=None if data.coordinator is None else data.coordinator.name,
-        coordinator=None if data.coordinator is None else data.coordinator.data,
-        problem=planned.problem,
-    )

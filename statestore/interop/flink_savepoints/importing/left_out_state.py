@@ -14,7 +14,14 @@ from statestore.interop.flink_savepoints.metadata.handles import (
 )
 from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator, FlinkSavepoint
 
-__all__ = ["NOT_ASKED_FOR", "checkpoint_left_out", "dropped_parts", "has_state", "left_out_of"]
+__all__ = [
+    "COMMAND",
+    "NOT_ASKED_FOR",
+    "checkpoint_left_out",
+    "dropped_parts",
+    "has_state",
+    "left_out_of",
+]
 
 COMMAND = "flink import"
 NOT_ASKED_FOR = "the import did not select it"

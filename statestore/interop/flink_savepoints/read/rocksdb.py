@@ -162,16 +162,20 @@ def open_table(source: ByteSource) -> RocksTable:
     is_delta = properties.get(b"rocksdb.index.value.is.delta.encoded", b"\0") not in (b"\0", b"")
     blocks = [_Block(*index, b"")]
     for _ in range(2 if kind == _TWO_LEVELS else 1):
-        parts = (
-            content.part(number, number + 1)
-            for run in _group_runs(iter(blocks))
-            for content in _read_blocks(source, run, checksum, expansion)
-            for number in range(len(content))
-        )
-        has_first_keys = kind == _WITH_FIRST_KEYS
-        entries = (_read_index(part, is_delta, has_first_keys, expansion) for part in parts)
+        parts = _read_parts(source, blocks, checksum, expansion)
+        entries = (_read_index(part, is_delta, kind, expansion) for part in parts)
         blocks = list(_check_order(chain.from_iterable(entries), source))
     return RocksTable(source, family, checksum, tuple(blocks), tombstones)
+
+
+def _read_parts(
+    source: ByteSource, blocks: Iterable[_Block], checksum: int, expansion: Expansion
+) -> Iterator[Spans]:
+    """Yield the decompressed content of each block."""
+    for run in _group_runs(iter(blocks)):
+        for content in _read_blocks(source, run, checksum, expansion):
+            for number in range(len(content)):
+                yield content.part(number, number + 1)
 
 
 def _read_pairs(
@@ -198,9 +202,7 @@ def _check_order(blocks: Iterable[_Block], source: ByteSource) -> Iterator[_Bloc
         yield block
 
 
-def _read_index(
-    block: Spans, is_delta: bool, has_first_keys: bool, expansion: Expansion
-) -> Iterator[_Block]:
+def _read_index(block: Spans, is_delta: bool, kind: int, expansion: Expansion) -> Iterator[_Block]:
     """Yield the entries of an index, or of one of its parts.
 
     From version 4 on, most store only the difference of the sizes. A block's first key is not used.
@@ -223,7 +225,7 @@ def _read_index(
             offset += size + _TRAILER
             coded = _read_varint(reader)
             size += coded >> 1 ^ -(coded & 1)
-        if has_first_keys:
+        if kind == _WITH_FIRST_KEYS:
             reader.take(reader.varint())
         if size < 0:
             raise reader.error("a block has a negative length")

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import (
+    CorruptionError,
     DamagedFileError,
     FormatVersionError,
     IncompatibleStateError,
@@ -79,8 +80,11 @@ __all__ = [
     "FlinkSavepoint",
     "SavepointRows",
     "StateEntries",
+    "open_operators",
     "open_savepoint",
     "parse_savepoint",
+    "parse_unopened",
+    "read_location",
     "state_rows",
 ]
 
@@ -133,7 +137,7 @@ class FlinkOperator:
 
     ``problem`` is the reason why its state cannot be read, or None. ``states`` are its keyed
     states, merged by name over all subtasks, because subtasks can have different states.
-    ``is_damaged`` is true if the reason is a damaged file.
+    ``error_type`` is the type of the error for it.
     """
 
     metadata: OperatorHandles
@@ -141,7 +145,17 @@ class FlinkOperator:
     problem: str | None
     places: Places
     parts: tuple[KeyedPart | TimersPart, ...]
-    is_damaged: bool = False
+    error_type: type[StateStoreError] = IncompatibleStateError
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether it cannot be read because a file is damaged or missing."""
+        return issubclass(self.error_type, CorruptionError)
+
+    def refuse_problem(self) -> None:
+        """Raise the error of its ``problem``, if it has one."""
+        if self.problem is not None:
+            raise self.error_type(f"cannot read operator {self.title}: {self.problem}")
 
     @property
     def title(self) -> str:
@@ -192,10 +206,8 @@ class FlinkOperator:
             DamagedFileError or MissingFileError: if a file is damaged or missing.
             UnsupportedTypeError: for values of the hashmap backend whose end cannot be determined.
         """
+        self.refuse_problem()
         wanted = {self.state(name).name for name in names} or {state.name for state in self.states}
-        if self.problem is not None:
-            error_type = DamagedFileError if self.is_damaged else IncompatibleStateError
-            raise error_type(f"cannot read operator {self.title}: {self.problem}")
         for part in self.parts:
             with _note_location(f"in the {part.name}"):
                 for entry in part.entries(wanted, key_groups):
@@ -415,6 +427,14 @@ def open_savepoint(
         FormatVersionError: if its version is not supported.
         StorageError: if it cannot be read, or needs more memory than there is.
     """
+    return parse_savepoint(*read_location(place, access), drop)
+
+
+def read_location(place: str, access: SavepointAccess) -> tuple[bytes, Places]:
+    """Return the content of a savepoint's ``_metadata``, and the locations of its files.
+
+    Raises the errors of :func:`open_savepoint`.
+    """
     folder = place.rstrip("/").removesuffix(f"/{METADATA}")
     storage = open_location("." if folder == METADATA else folder, access.storage_options)
     try:
@@ -423,8 +443,7 @@ def open_savepoint(
         raise InvalidArgumentError(
             f"{storage.url} is not a Flink savepoint or checkpoint: it has no file '{METADATA}'"
         ) from None
-    places = Places(storage, access.storage_options, access.moved, tuple(access.allow))
-    return parse_savepoint(data, places, drop)
+    return data, Places(storage, access.storage_options, access.moved, tuple(access.allow))
 
 
 def parse_savepoint(data: bytes, places: Places, drop: Collection[Refused] = ()) -> FlinkSavepoint:
@@ -432,12 +451,38 @@ def parse_savepoint(data: bytes, places: Places, drop: Collection[Refused] = ())
 
     Raises the errors of :func:`open_savepoint`.
     """
+    savepoint = parse_unopened(data, places)
+    ids = [operator.metadata.id for operator in savepoint.operators]
+    return open_operators(savepoint, ids, drop)
+
+
+def parse_unopened(data: bytes, places: Places) -> FlinkSavepoint:
+    """Return a savepoint of which only ``_metadata`` was read; its operators have no states.
+
+    Raises the errors of :func:`open_savepoint`.
+    """
     url = places.storage.url
     with _note_location(f"in the savepoint {url}"):
         metadata = read_metadata(data, f"{url}/{METADATA}")
-    opened = [_open_operator(operator, places, drop) for operator in metadata.operators]
-    metadata = replace(metadata, operators=tuple(whole for whole, _ in opened))
-    return FlinkSavepoint(url, metadata, tuple(operator for _, operator in opened))
+    operators = (FlinkOperator(operator, (), None, places, ()) for operator in metadata.operators)
+    return FlinkSavepoint(url, metadata, tuple(operators))
+
+
+def open_operators(
+    savepoint: FlinkSavepoint, ids: Collection[str], drop: Collection[Refused] = ()
+) -> FlinkSavepoint:
+    """Return an unopened savepoint with the states of some operators, by id.
+
+    No file of another operator is read. ``drop`` are the kinds of state to ignore.
+    """
+    opened = [
+        _open_operator(operator.metadata, operator.places, drop)
+        if operator.metadata.id in ids
+        else (operator.metadata, operator)
+        for operator in savepoint.operators
+    ]
+    metadata = replace(savepoint.metadata, operators=tuple(whole for whole, _ in opened))
+    return FlinkSavepoint(savepoint.url, metadata, tuple(operator for _, operator in opened))
 
 
 def _open_operator(
@@ -448,7 +493,8 @@ def _open_operator(
     An error of one operator does not concern the others, so it becomes the operator's problem.
     """
     selected, parts = whole, list[KeyedPart | TimersPart]()
-    problem, is_damaged = None, False
+    problem: str | None = None
+    error_type: type[StateStoreError] = IncompatibleStateError
     with _note_location(f"in operator {_title(whole)}"):
         try:
             places.refuse_others(whole)
@@ -460,16 +506,15 @@ def _open_operator(
             FormatVersionError,  # an old Flink
             IncompatibleStateError,  # a kind of state that is not supported
             InvalidArgumentError,  # a type or file system that is not supported
-            MissingFileError,
         ) as error:
             problem = str(error)
-        except DamagedFileError as error:
-            problem, is_damaged = str(error), True
+        except (DamagedFileError, MissingFileError) as error:
+            problem, error_type = str(error), type(error)
     states: dict[str, KeyedStateInfo] = {}
     for state in (state for part in parts for state in part.states):
         if state is not None:
             states.setdefault(state.name, state)
     operator = FlinkOperator(
-        selected, tuple(states.values()), problem, places, tuple(parts), is_damaged
+        selected, tuple(states.values()), problem, places, tuple(parts), error_type
     )
     return whole, operator

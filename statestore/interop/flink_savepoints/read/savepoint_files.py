@@ -8,10 +8,12 @@ Flink keeps files there that several checkpoints share. A symbolic link counts a
 
 from __future__ import annotations
 
+import hashlib
 import os
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -43,9 +45,19 @@ from statestore.interop.flink_savepoints.metadata.handles import (
 )
 from statestore.storage import Storage, open_storage
 
-__all__ = ["METADATA", "ByteSource", "Places", "open_location", "open_source", "read_metadata_file"]
+__all__ = [
+    "METADATA",
+    "ByteSource",
+    "Places",
+    "content_digest",
+    "open_location",
+    "open_source",
+    "read_metadata_file",
+]
 
 METADATA = "_metadata"
+_DIGEST_BYTES = 8 << 20
+_DIGEST_THREADS = 4
 _MOST_METADATA = 1 << 30
 _PRESTO, _S3 = "s3p://", "s3://"
 _SAME_SCHEMES = {"s3a": "s3", "s3n": "s3", "s3p": "s3", "gcs": "gs", "abfs": "abfss"}
@@ -166,6 +178,33 @@ def _list_handle_streams(handle: KeyedHandle | OperatorHandle) -> Iterator[Strea
             yield from _list_handle_streams(part)
     elif isinstance(handle, FileChanges):
         yield from (stream for _, stream in handle.streams)
+
+
+def content_digest(operator: OperatorHandles, places: Places) -> str:
+    """Return the SHA-256 of an operator's state: of the bytes of all its handles.
+
+    A savepoint can have the file names, the lengths and so the ``_metadata`` of another one.
+
+    Raises:
+        MissingFileError or DamagedFileError: if a file does not exist, or has another length.
+        InvalidArgumentError or IncompatibleStateError: as :func:`open_source`.
+    """
+    what = f"state of operator {operator.id}"
+    streams = dict.fromkeys(
+        stream
+        for subtask in operator.subtasks
+        for stream in _list_streams(subtask)
+        if stream is not None
+    )
+
+    def digest(stream: StreamHandle) -> bytes:
+        source, total = open_source(stream, places, what), hashlib.sha256()
+        for start in range(0, source.size, _DIGEST_BYTES):
+            total.update(source.read(start, min(start + _DIGEST_BYTES, source.size)))
+        return total.digest()
+
+    with ThreadPoolExecutor(_DIGEST_THREADS) as pool:
+        return hashlib.sha256(b"".join(pool.map(digest, streams))).hexdigest()
 
 
 def read_metadata_file(storage: Storage) -> bytes:

@@ -82,7 +82,7 @@ class ShownOperatorState:
 class ShownOperator:
     """An operator; ``problem`` is the reason if its state cannot be read, otherwise None.
 
-    ``is_damaged`` is true if the reason is a damaged file.
+    ``is_damaged`` is true if the reason is a damaged or missing file.
     ``warnings`` describe state that the savepoint may have lost, or that an import refuses.
     """
 
@@ -159,13 +159,12 @@ def _show_operator(savepoint: FlinkSavepoint, operator: FlinkOperator) -> ShownO
             sizes[state_entries.state.name] += sum(
                 int((span.ends - span.starts).sum()) for span in spans
             )
-    except DamagedFileError as error:
+    except (DamagedFileError, MissingFileError) as error:
         where = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
         problem, is_damaged = f"{error}{where}", True
     except (
         FormatVersionError,
         IncompatibleStateError,
-        MissingFileError,
         UnsupportedTypeError,
     ) as error:
         problem = str(error)

@@ -164,8 +164,7 @@ def _assign_key_groups(
 
     Operator state stays with its subtask, so the parallelism cannot be lower than its subtasks.
     """
-    if operator.problem is not None:
-        raise IncompatibleStateError(f"cannot read operator {operator.title}: {operator.problem}")
+    operator.refuse_problem()
     known = operator.metadata
     subtask_count = parallelism if parallelism is not None and operator.parts else known.parallelism
     if known.max_parallelism == 1:
