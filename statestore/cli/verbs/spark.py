@@ -172,8 +172,8 @@ def show_state(
         "values become columns. If no column can hold a field, the field is reported and its "
         "store is kept as Spark's bytes. The source positions and the query's logs are imported "
         "as well. A later micro-batch of the query becomes an incremental checkpoint of the same "
-        "store. If the micro-batch was already imported, the command reports that checkpoint. The "
-        "location is only read, and its query may be running."
+        "store. If the micro-batch was already imported with the same rows and logs, the command "
+        "reports that checkpoint. The location is only read, and its query may be running."
     ),
     examples=(
         "statestore spark import ./checkpoints/orders --store ./orders",
@@ -183,7 +183,10 @@ def show_state(
 @click.argument("location")
 @click.option("--batch", type=int, metavar="N", help="A completed micro-batch. [newest]")
 @click.option(
-    "--max-parallelism", type=int, metavar="N", help="The key groups of states in a new store."
+    "--max-parallelism",
+    type=int,
+    metavar="N",
+    help="The key groups of states; a store keeps its number.",
 )
 @OPERATOR_NAMES
 @pass_invocation

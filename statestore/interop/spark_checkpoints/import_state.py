@@ -17,6 +17,7 @@ from statestore.errors import (
 )
 from statestore.interop.spark_checkpoints.import_record import ImportedStore, QueryRecord
 from statestore.interop.spark_checkpoints.location import BatchPlan, CheckpointLocation
+from statestore.interop.spark_checkpoints.observed_state import observe_state
 from statestore.interop.spark_checkpoints.operator_reader import Operator
 from statestore.interop.spark_checkpoints.operators import find_operator_kind, find_problem
 from statestore.interop.spark_checkpoints.parts import (
@@ -44,9 +45,10 @@ __all__ = ["ImportedCheckpoint", "import_checkpoint", "refuse_unsupported"]
 class ImportedCheckpoint:
     """A checkpoint that was imported from a query's state.
 
-    ``found`` is true if the store already had this micro-batch. ``is_incremental`` is true if only
-    the changes since the previous one were written. ``moved_from`` is the location at which the
-    query ran, if its files show that the location was moved or copied.
+    ``found`` is true if the store already had this micro-batch, with the same rows and logs.
+    ``is_incremental`` is true if only the changes since the previous one were written.
+    ``moved_from`` is the location at which the query ran, if its files show that the location was
+    moved or copied.
     """
 
     location: str
@@ -89,8 +91,8 @@ def import_checkpoint(
         location: the query's checkpoint location, a path or URL.
         store: a new store, or a store with an earlier micro-batch of this query.
         batch: a committed micro-batch; by default the newest.
-        max_parallelism: the number of key groups of all states. By default it is unchanged, or for
-            a new store Flink's default for the number of partitions.
+        max_parallelism: the number of key groups of all states. It cannot be changed. By default it
+            is that of the store, or for a new store Flink's default for the number of partitions.
         operator_names: the names of operators by number, such as ``{0: "dedupe"}``. They are needed
             for a location of Spark 3 if the columns of an operator do not tell its name.
         storage_options: options for fsspec, to access the location.
@@ -122,20 +124,21 @@ def import_checkpoint(
     if stored is not None:
         restored, before = stored
         _refuse_other_query(before, query_location, number, store)
-        if before.batch == number:
-            newest = restored.checkpoint_id
-            return ImportedCheckpoint(
-                query_location.url, store.url, newest, True, False, before, moved_from
-            )
-        max_parallelism = min(entry.state.max_parallelism for entry in restored.manifest.keyed)
+        max_parallelism = _stored_max_parallelism(restored, max_parallelism, store)
     with prepared_session(spark, query_location, number, all_operators) as url:
         refuse_damaged_states(spark, query_location, all_operators, number)
         sources = tuple(_read_sources(spark, url, number, all_operators))
         if plan.settings[STRICT] == "true":
             _refuse_other_keys(sources)
-        if stored is not None:
-            _refuse_changed_plan(stored[1], sources, query_location)
         logs = tuple(query_location.files(number))
+        if stored is not None:
+            restored, before = stored
+            _refuse_changed_plan(before, sources, query_location)
+            if before.batch == number and _is_same(before, sources, logs):
+                newest = restored.checkpoint_id
+                return ImportedCheckpoint(
+                    query_location.url, store.url, newest, True, False, before, moved_from
+                )
         partitions = max(source.part.partitions for source in sources)
         parallelism = min(partitions, max_parallelism or MAX_PARALLELISM)
         with store.snapshot(parallelism=parallelism) as checkpoint:
@@ -244,6 +247,35 @@ def _refuse_other_query(
             f"{store.url} already has micro-batch {before.batch} of the query, which is later "
             f"than {batch}; import an earlier micro-batch into a separate store"
         )
+
+
+def _stored_max_parallelism(
+    restored: RestoredCheckpoint, wanted: int | None, store: StateStore
+) -> int:
+    """Return the number of key groups of a store; InvalidArgumentError if another is wanted."""
+    known = min(entry.state.max_parallelism for entry in restored.manifest.keyed)
+    if wanted not in (None, known):
+        raise InvalidArgumentError(
+            f"{store.url} has {known} key groups, which a later import cannot change to {wanted}: "
+            "omit the number, or import into a separate store"
+        )
+    return known
+
+
+def _is_same(
+    before: QueryRecord, sources: tuple[_Source, ...], logs: tuple[tuple[str, bytes], ...]
+) -> bool:
+    """Return whether a micro-batch has the rows and the logs of the one that was imported.
+
+    Its number alone does not tell: a location can be written again with other rows or offsets. A
+    micro-batch that was planned since adds a log.
+    """
+    contents = {(store.uid, store.state): store.contents for store in before.stores}
+    return dict(before.logs).items() <= dict(logs).items() and all(
+        contents[source.part.uid, source.part.state]
+        == observe_state(source.rows, source.columns, source.part.partitions).contents
+        for source in sources
+    )
 
 
 def _refuse_changed_plan(

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from statestore import StateStore
-from statestore.errors import UnsupportedTypeError
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.spark_checkpoints.export_state import export_checkpoint
 from statestore.interop.spark_checkpoints.import_state import import_checkpoint
 from statestore.interop.spark_checkpoints.spark_target import SparkTarget
@@ -80,6 +80,32 @@ class World:
         export_checkpoint(
             self.store, target, partitions=partitions, target=SparkTarget(provider=provider)
         )
+
+
+def test_a_micro_batch_is_recognized_by_its_rows_and_logs(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """An edited export has the number of the micro-batch, and other rows."""
+    world = World(spark, tmp_path, "agg", 2, {})
+    world.run("query", HDFS, 2)
+    place, edited = str(tmp_path / "query"), str(tmp_path / "edited")
+    first = import_checkpoint(spark, place, world.store, max_parallelism=16)
+    for most in (None, 16):
+        again = import_checkpoint(spark, place, world.store, max_parallelism=most)
+        assert (again.found, again.checkpoint_id) == (True, first.checkpoint_id)
+    with pytest.raises(InvalidArgumentError, match=r"has 16 key groups.*change to 32"):
+        import_checkpoint(spark, place, world.store, max_parallelism=32)
+    (state,) = first.record.stores
+    rows = world.store.restore().keyed(state.uid, state.state).to_arrow()
+    key = {name: rows.column(name)[0].as_py() for name in state.columns.key_columns}
+    world.store.maintenance.edit(state.uid, state.state, delete=[key])
+    export_checkpoint(world.store, edited, partitions=2)
+    assert import_checkpoint(spark, place, world.store).found
+    other = StateStore.open(str(tmp_path / "other"), spark=spark)
+    import_checkpoint(spark, place, other)
+    done = import_checkpoint(spark, edited, other)
+    assert (done.found, done.is_incremental, done.record.batch) == (False, True, first.record.batch)
+    assert other.restore().keyed(state.uid, state.state).to_arrow().num_rows == len(rows) - 1
 
 
 @pytest.mark.long_cases("agg_many-one move", "join-one move", "session-one move")
