@@ -46,6 +46,7 @@ from statestore.rows.null_keys import NullKeys
 from statestore.rows.python_values import ROWS, row_place, table_of_dicts
 from statestore.rows.sorting import KeyGroupBlock, merge_blocks, slices_of, sorted_pieces
 from statestore.rows.uuids import uuid_columns, with_uuids
+from statestore.rows.valid_values import refuse_invalid_values
 
 __all__ = [
     "ArrowEngine",
@@ -61,13 +62,14 @@ Own: TypeAlias = tuple[Assignment, int]
 """The owners of the key groups, and the subtask whose rows are written."""
 
 
-def as_table(rows: Any, subject: str = ROWS) -> pa.Table:
+def as_table(rows: Any, subject: str = ROWS, *, is_valid: bool = False) -> pa.Table:
     """Return rows as an Arrow table; a schema becomes a table without rows.
 
     Rows are a table, a list of dictionaries, or any frame with the Arrow interface, such as results
     of pandas, Polars and DuckDB. A stream is read to its end, once: see
     :mod:`statestore.rows.input_rows`. Raises InvalidArgumentError, which names ``subject``, for
-    anything else, for values without a common type, and for two columns with one name.
+    anything else, for values without a common type, for two columns with one name, and unless the
+    rows are known to be valid, for values that their type does not have.
     """
     rows = rereadable(rows)
     if is_dicts(rows):
@@ -79,6 +81,8 @@ def as_table(rows: Any, subject: str = ROWS) -> pa.Table:
             raise InvalidArgumentError(_wrong_rows(rows, subject))
         rows = read_stream(rows, subject)
     refuse_repeated_names(rows.schema, subject)
+    if not is_valid:  # before anything is computed, which could crash the process
+        refuse_invalid_values(rows, subject)
     return without_empty_chunks(rows)
 
 

@@ -12,6 +12,8 @@ import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import pyarrow as pa
+
 from statestore.engines.arrow_engine import (
     ArrowEngine,
     as_table,
@@ -33,7 +35,6 @@ from statestore.rows.pandas_rows import is_pandas
 from statestore.rows.python_values import ROWS
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 __all__ = [
@@ -102,7 +103,7 @@ class Engine(Protocol):
 def engine_of(rows: Any, subject: str = ROWS) -> tuple[Engine, Any]:
     """Return the engine for these rows, and the rows in the form that the engine takes.
 
-    ``subject`` names the rows in messages.
+    The values of a table were checked by :func:`reread`. ``subject`` names the rows in messages.
     """
     if _is_spark(rows):
         return _spark_engine(), rows
@@ -110,7 +111,7 @@ def engine_of(rows: Any, subject: str = ROWS) -> tuple[Engine, Any]:
         return GroupedEngine(), rows
     if isinstance(rows, StreamedRows):
         return ArrowEngine(), rows
-    return ArrowEngine(), as_table(rows, subject)
+    return ArrowEngine(), as_table(rows, subject, is_valid=isinstance(rows, pa.Table))
 
 
 def reread(rows: Any, subject: str = ROWS, most_bytes: int | None = None) -> Any:

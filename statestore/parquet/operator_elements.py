@@ -33,7 +33,7 @@ from statestore.rows.column_types import arrow_schema, schema_of_arrow
 from statestore.rows.digests import rows_digest
 from statestore.rows.fit_columns import fit_column, fit_table
 from statestore.rows.python_values import ROWS, column_of, rows_to_dicts, table_of_dicts
-from statestore.rows.text import refuse_invalid_text
+from statestore.rows.valid_values import refuse_invalid_values
 from statestore.storage import Storage
 
 __all__ = [
@@ -177,7 +177,7 @@ def write_elements(
     writer = FileWriter(storage, f"{folder}/{path}", schema, ParquetOptions())
     try:
         for batch in ordered.select(schema.names).cast(schema).to_batches():  # names of items
-            refuse_invalid_text(batch, state)
+            refuse_invalid_values(batch, str(state))
             writer.write(batch)
         facts = writer.close()
         statistics = writer.statistics(statistics_columns(state))

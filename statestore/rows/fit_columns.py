@@ -1,6 +1,7 @@
 """Arrow columns as columns of stored types: each value stays equal, or the column is refused.
 
-The types alone decide if every value of one type fits the other, such as ``int32`` in ``int64``.
+A value that its own type does not have is refused, such as a decimal with too many digits. Then the
+types alone decide if every value of one type fits the other, such as ``int32`` in ``int64``.
 Otherwise values are checked: by Arrow if its cast refuses losses, by Python if it does not. The
 rules are the same as for scalars (:mod:`statestore.rows.lossless_cast`). Nanoseconds fit
 microseconds if they are whole microseconds. A number never fits a boolean, and a time of day
@@ -10,6 +11,7 @@ never fits a date.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,7 +21,9 @@ from statestore.keys.arrow_type_names import arrow_type_text
 from statestore.keys.arrow_types import is_binary, is_text
 from statestore.rows.column_errors import ColumnErrors
 from statestore.rows.column_types import arrow_schema, arrow_type
-from statestore.rows.python_values import ROWS, column_of, row_place
+from statestore.rows.lossless_cast import brief_text
+from statestore.rows.python_values import ROWS, column_of, display_values, row_place
+from statestore.rows.valid_values import refuse_invalid_column
 
 __all__ = ["fit_column", "fit_table", "fits_by_type"]
 
@@ -88,6 +92,11 @@ def fit_column(
     Raises InvalidArgumentError, which names ``subject``, the column and the first row whose value
     does not fit.
     """
+
+    def place(row: int) -> str:
+        return row_place(first_row + row)
+
+    refuse_invalid_column(column, name=name, subject=subject, place=place)
     if column.type == data_type:
         return column
     fit = _fit(column.type, data_type)
@@ -99,22 +108,29 @@ def fit_column(
     cast = _cast(column, data_type) if fit <= _Fit.CAST else None
     if cast is not None:
         return cast
-    try:
-        values = column.to_pylist()
-    except (OverflowError, ValueError) as error:
+    if pa.types.is_timestamp(column.type) and column.type.tz:  # Python may lack another zone
+        column = column.cast(pa.timestamp(column.type.unit, "UTC"))
+    values = _python_values(column)
+    if values is None:
+        rows = range(len(column))
+        row = next(row for row in rows if _python_values(column.slice(row, 1)) is None)
+        [shown] = display_values(column.slice(row, 1))
         raise InvalidArgumentError(
-            f"the column {name!r} of {subject} has type {arrow_type_text(column.type)} with "
-            f"timestamps outside the years 1 to 9999, which cannot become "
-            f"{arrow_type_text(data_type)}: {error}"
-        ) from error
-    converted = column_of(
-        values,
-        data_type,
-        name=name,
-        subject=subject,
-        place=lambda index: row_place(first_row + index),
-    )
+            f"{place(row)} of {subject} has {brief_text(shown)} in the column {name!r} of type "
+            f"{column.type}, which {arrow_type_text(data_type)} cannot represent; cast the column "
+            "first"
+        )
+    converted = column_of(values, data_type, name=name, subject=subject, place=place)
     return pa.chunked_array([converted], data_type)
+
+
+def _python_values(column: pa.ChunkedArray) -> list[Any] | None:
+    """Return the values of a column; None if Python lacks one of its times or time zones."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError, KeyError):
+        return None
+    return values
 
 
 def fits_by_type(source: DataType, target: DataType) -> bool:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.rows.fitting_tables import fit_or_stream
 from statestore.rows.pandas_rows import is_pandas, table_of_pandas
+from statestore.rows.valid_values import refuse_invalid_values
 
 __all__ = [
     "StreamedRows",
@@ -98,10 +99,18 @@ def streamed(rows: Any, subject: str, most_bytes: int) -> Any:
         schema, tables = first.schema, _tables_alike(chain([first], rows))
     else:
         return rows
-    fitting = fit_or_stream(tables, most_bytes)
+    fitting = fit_or_stream(_valid_tables(tables, subject), most_bytes)
     if not isinstance(fitting, list):
         return StreamedRows(schema, fitting)
     return pa.concat_tables(fitting) if fitting else schema.empty_table()
+
+
+def _valid_tables(tables: Iterable[pa.Table], subject: str) -> Iterator[pa.Table]:
+    first_row = 0
+    for table in tables:
+        refuse_invalid_values(table, subject, first_row=first_row)
+        first_row += table.num_rows
+        yield table
 
 
 def _tables_of(reader: pa.RecordBatchReader, rows: Any, subject: str) -> Iterator[pa.Table]:

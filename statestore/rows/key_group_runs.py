@@ -25,7 +25,6 @@ from statestore.rows.list_order import as_bytes
 from statestore.rows.null_keys import NullKeys
 from statestore.rows.python_values import display_rows
 from statestore.rows.row_order import compare_leaves, rank_values
-from statestore.rows.text import refuse_invalid_text
 
 __all__ = [
     "ONE_ARRAY_BYTES",
@@ -83,7 +82,6 @@ def check_and_sort(tables: Iterable[pa.Table], state: KeyedState) -> Iterator[pa
             continue
         rows = combine_chunks(table)
         for batch in rows.to_batches():
-            refuse_invalid_text(batch, state, state.key)
             _refuse_null_entries(batch, state)
             _refuse_null_times(batch, state)
         ascends = _strictly_ascends(rows, state)

@@ -30,6 +30,7 @@ __all__ = [
     "exact_converter",
     "is_list",
     "is_missing",
+    "shorten",
     "unwrap_numpy",
 ]
 
@@ -40,6 +41,7 @@ _MICRO = timedelta(microseconds=1)
 _MOST_EXPONENT = 400
 """No column type has numbers with more digits than this."""
 _MOST_SHOWN_DIGITS = 30
+_MOST_SHOWN = 200
 
 
 class UnfitError(Exception):
@@ -125,6 +127,11 @@ def brief_text(value: Any, most: int = 80) -> str:
         return "an integer of more than 4,300 digits"
     except RecursionError:
         return "a value that is nested too deeply to be shown"
+
+
+def shorten(text: str) -> str:
+    """Return text for a message, cut off if it is long."""
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def is_list(value: Any) -> bool:

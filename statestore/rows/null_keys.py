@@ -14,8 +14,8 @@ from statestore.format.layers import MARK
 from statestore.format.state import KeyedState
 from statestore.keys.key_types import fields_may_be_null
 from statestore.rows.equality import leaf_columns
+from statestore.rows.lossless_cast import shorten
 from statestore.rows.python_values import display_rows
-from statestore.rows.text import shorten
 
 __all__ = ["NullKeys", "null_keys"]
 

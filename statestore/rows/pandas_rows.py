@@ -20,6 +20,7 @@ from statestore.rows.fit_columns import fit_column
 from statestore.rows.lossless_cast import is_list
 from statestore.rows.python_values import ROWS, column_of, guess_column, row_place
 from statestore.rows.rounded_floats import EXACT_END, refuse_rounded, rounded_error
+from statestore.rows.valid_values import refuse_invalid_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,12 +100,14 @@ def column_of_series(series: Any, name: str, subject: str = ROWS) -> pa.Array | 
         return _of_objects(series.tolist(), name, subject)
     is_float = isinstance(dtype, np.dtype) and dtype.kind == "f"
     try:
-        return pa.array(series.to_numpy()) if is_float else pa.array(series, from_pandas=True)
+        column = pa.array(series.to_numpy()) if is_float else pa.array(series, from_pandas=True)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise InvalidArgumentError(
             f"the column {name!r} of {subject} has the pandas type {dtype}, which cannot be "
             f"converted to Arrow: {error}; convert it with astype"
         ) from error
+    refuse_invalid_column(column, name=name, subject=subject, place=row_place)
+    return column
 
 
 def _of_objects(values: list[Any], name: str, subject: str) -> pa.Array:

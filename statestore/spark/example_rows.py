@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from statestore.rows.text import shorten
+from statestore.rows.lossless_cast import shorten
 
 __all__ = ["example_rows"]
 

@@ -53,6 +53,7 @@ from statestore.rows.fit_columns import fits_by_type
 from statestore.rows.key_group_column import check_groups, with_key_group, without_groups
 from statestore.rows.key_group_runs import key_groups_of
 from statestore.rows.null_keys import NullKeys
+from statestore.rows.valid_values import refuse_invalid_values
 from statestore.spark.arithmetic import problem_of
 from statestore.spark.arrow_functions import Task, map_in_arrow
 from statestore.spark.cached_rows import (
@@ -94,6 +95,7 @@ def keyed_batches(batches: Iterable[pa.RecordBatch], state: KeyedState) -> Itera
         if nulls.add(batch):
             continue
         rows = batch.select(stored.names).cast(stored)
+        refuse_invalid_values(rows, str(state), key=state.key)
         groups = key_groups_of(rows, state)
         check_groups(pa.Table.from_batches([batch]), groups, state)
         yield pa.RecordBatch.from_arrays([pa.array(groups), *rows.columns], schema=schema)

@@ -23,7 +23,7 @@ from statestore.interop.flink_savepoints.types.families.undecoded import plain_t
 from statestore.interop.flink_savepoints.types.flink_types import KryoKeyType, KryoType
 from statestore.interop.flink_savepoints.types.key_recipes import SCALA
 from statestore.interop.flink_savepoints.write.entries import Groups
-from statestore.rows.text import shorten
+from statestore.rows.lossless_cast import shorten
 
 __all__ = ["ProbedKeys", "probe_keys"]
 
