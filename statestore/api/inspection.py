@@ -55,6 +55,7 @@ class StoreInspection:
         operator: str | None = None,
         state: str | None = None,
         now_ms: int | None = None,
+        times_as_text: bool = False,
     ) -> KeyStates:
         """Return a key's rows in all states.
 
@@ -68,6 +69,7 @@ class StoreInspection:
                 searched.
             state: restricts the search to states of this name.
             now_ms: as in :meth:`StateStore.restore`.
+            times_as_text: as in :meth:`RestoredKeyedState.get`.
 
         Returns:
             The rows per state. States whose key has another type are in ``skipped``.
@@ -86,10 +88,17 @@ class StoreInspection:
             uid=operator,
             name=state,
             now_ms=now_ms,
+            times_as_text=times_as_text,
         )
 
     def history(
-        self, key: Any, operator: str, state: str, *, now_ms: int | None = None
+        self,
+        key: Any,
+        operator: str,
+        state: str,
+        *,
+        now_ms: int | None = None,
+        times_as_text: bool = False,
     ) -> KeyHistory:
         """Return a key's rows at each kept checkpoint, oldest first.
 
@@ -99,6 +108,7 @@ class StoreInspection:
             operator: the operator.
             state: the state.
             now_ms: as in :meth:`StateStore.restore`.
+            times_as_text: as in :meth:`RestoredKeyedState.get`.
 
         Returns:
             The rows per checkpoint. They are None if the state has other key columns there.
@@ -111,7 +121,12 @@ class StoreInspection:
         """
         key_of = key if callable(key) else lambda state: key
         checkpoints = as_of_command.key_history(
-            self._store.catalog(), key_of, operator, state, now_ms=now_ms
+            self._store.catalog(),
+            key_of,
+            operator,
+            state,
+            now_ms=now_ms,
+            times_as_text=times_as_text,
         )
         return KeyHistory(checkpoints)
 

@@ -9,7 +9,8 @@ There is one rule for the value of a column, in a key and in ``COLUMN=VALUE``:
 * A struct, array or map is JSON.
 
 A key of several columns is JSON: a list in the order of the key or an object by column name. Inside
-JSON too, dates and times are ISO 8601 strings, decimals may be strings, and bytes are hex digits. A
+JSON too, dates and times are ISO 8601 strings, decimals may be strings, and bytes are hex digits.
+Years before 1 and after 9999 have the form that ``statestore query`` prints, and ``infinity``. A
 ``timestamp`` needs ``Z`` or an offset, because a guessed time zone would name another instant.
 Numbers are exact; :mod:`statestore.parsing` defines which ones a double accepts. A duration is
 ``90s``, ``15min``, ``2h`` or ``7d``.
@@ -43,6 +44,8 @@ from statestore.parsing import (
 )
 from statestore.restore.byte_sizes import AUTO, bytes_of
 from statestore.restore.key_group_weights import Weight
+from statestore.rows.column_types import arrow_type
+from statestore.rows.time_text import far_time
 from statestore.settings import read_text
 
 __all__ = [
@@ -488,7 +491,13 @@ def _number_reader(data_type: str) -> Callable[[int | Decimal], Any] | None:
 def _read_text(text: str, data_type: str) -> Any:
     """Parse a value from text. Raises ValueError if the type cannot represent it."""
     if data_type in _TEXTS:
-        return _TEXTS[data_type](text)
+        try:
+            return _TEXTS[data_type](text)
+        except ValueError:
+            far = far_time(text, arrow_type(data_type)) if data_type in _TIMES else None
+            if far is None:
+                raise
+            return far
     # Python's own floats, as printed by ``--output json``.
     if data_type in ("double", "float") and _NOT_FINITE.fullmatch(text.strip()):
         return float(text)
@@ -558,6 +567,7 @@ _TEXTS: Mapping[str, Callable[[str], Any]] = {
     "timestamp": _instant,
     "timestamp_ntz": _local_moment,
 }
+_TIMES = ("date", "timestamp", "timestamp_ntz")
 _FORMS: Mapping[str, str] = {
     "struct": "a JSON object with all of its fields",
     "array": "a JSON list",

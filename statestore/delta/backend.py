@@ -11,6 +11,7 @@ same checkpoint twice therefore finds the first version instead of committing ag
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -51,18 +52,20 @@ from statestore.storage.proxies import GATEWAY_CODES, delta_proxy_advice
 
 __all__ = ["DeltaTables", "cut_log", "error_text", "refuse_escaped", "shown_files"]
 
-_ESCAPED = re.compile(r"%[0-9A-Fa-f]{2}")
+_ESCAPED = re.compile(r"%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f]" + ("" if os.sep == "\\" else r"|\\"))
 _VECTORS = "deletionVectors"
 _FEATURES = {"appendOnly", "invariants", "timestampNtz"}
 """Features that an entry of the store supports. A table with other features is replaced."""
 
 
 def refuse_escaped(url: str, instead: str) -> None:
-    """Refuse a path that delta-rs would unescape; ``instead`` is the advice of the error."""
-    if _ESCAPED.search(url):
+    """Refuse a path that delta-rs would change; ``instead`` is the advice of the error."""
+    match = _ESCAPED.search(url)
+    if match is not None:
         raise InvalidArgumentError(
-            f"a Delta table cannot be stored at {url}: delta-rs decodes '%' and two digits as "
-            f"one character, so it would use another path; {instead}"
+            f"a Delta table cannot be stored at {url!r}: delta-rs would use another path because "
+            f"of {match[0]!r}. It decodes '%' and two digits, takes '\\' for '/', and has no "
+            f"control characters; {instead}"
         )
 
 

@@ -137,7 +137,7 @@ class RowFinder:
         key = _single_key(part, selections)
         if key is not None:  # reads only the row groups whose bounds admit the key
             alone = replace(part, handles=(handle,))
-            rows: int = table_of_key(self._storage, alone, key.to_pylist()[0]).num_rows
+            rows: int = table_of_key(self._storage, alone, key).num_rows
             return rows
         with open_data(self._storage, part.table.path, handle) as file:
             names = _columns_of(selections, part.state.schema.names)

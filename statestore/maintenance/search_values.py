@@ -26,6 +26,7 @@ from urllib.parse import unquote
 
 from statestore.maintenance.subject import Selection
 from statestore.parquet.statistics import bound_forms
+from statestore.rows.python_values import display_rows
 
 __all__ = ["SHORTEST_TEXT", "ValueSearch", "json_lines"]
 
@@ -76,7 +77,8 @@ class ValueSearch:
         """Search for selections in texts other than ``names``."""
         self._selections = [
             tuple(
-                _Column.from_value(name, value) for name, value in selection.to_pylist()[0].items()
+                _Column.from_value(name, value)
+                for name, value in display_rows(selection)[0].items()
             )
             for selection in selections
         ]

@@ -23,7 +23,7 @@ from statestore.restore.outer_join import join_checkpoints
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.dataframes import RowStream, as_pandas, as_polars
 from statestore.rows.matching import same_rows
-from statestore.rows.python_values import rows_to_dicts
+from statestore.rows.python_values import display_rows, rows_to_dicts
 
 __all__ = ["KeyAt", "KeyHistory", "as_of", "key_history"]
 
@@ -90,6 +90,7 @@ def key_history(
     name: str,
     *,
     now_ms: int | None,
+    times_as_text: bool = False,
 ) -> Iterator[KeyAt]:
     """Yield a key's rows at each kept checkpoint, oldest first.
 
@@ -117,7 +118,10 @@ def key_history(
                 entry.state, table_of_key(catalog.storage, entry, key, now_ms=now_ms)
             )
         previous = entry
-        rows = None if entry is None else tuple(rows_to_dicts(after.rows, str(entry.state)))
+        rows = None
+        if entry is not None:
+            found, subject = after.rows, str(entry.state)
+            rows = tuple(display_rows(found) if times_as_text else rows_to_dicts(found, subject))
         table = None if entry is None else after.rows
         lacking = tuple(record for record in manifest.left_out if record.lacks(uid, name))
         changed = after.differs(before)

@@ -142,6 +142,7 @@ def key_states(
     uid: str | None = None,
     name: str | None = None,
     now_ms: int | None = None,
+    times_as_text: bool = False,
 ) -> KeyStates:
     """Return a key's rows in every keyed state, filtered by operator ``uid`` and state ``name``.
 
@@ -156,7 +157,9 @@ def key_states(
     for entry in _select_entries(manifest, uid, name):
         try:
             table = table_of_key(catalog.storage, entry, key_of(entry.state), now_ms=now_ms)
-            rows = tuple(rows_to_dicts(table, str(entry.state)))
+            rows = tuple(
+                display_rows(table) if times_as_text else rows_to_dicts(table, str(entry.state))
+            )
         except InvalidArgumentError as error:
             skipped.append(SkippedState(entry, str(error)))
         except StateStoreError as error:

@@ -22,7 +22,7 @@ from statestore.rows.column_types import arrow_schema
 from statestore.rows.key_group_runs import key_groups_of
 from statestore.rows.lossless_cast import brief_text
 from statestore.rows.matching import matching_positions
-from statestore.rows.python_values import column_of, rows_to_dicts
+from statestore.rows.python_values import column_of, display_rows, rows_to_dicts
 from statestore.rows.uuids import uuid_as_stored, uuid_columns
 from statestore.storage import Storage
 
@@ -36,13 +36,16 @@ def rows_of_key(
     *,
     verify: bool = False,
     now_ms: int | None = None,
+    times_as_text: bool = False,
 ) -> list[dict[str, Any]]:
     """Return a key's rows as dictionaries, in stored order; empty when the state lacks the key.
 
-    Otherwise the same as :func:`table_of_key`.
+    With ``times_as_text`` times that Python lacks are text, as in
+    :func:`statestore.rows.python_values.display_values`. Otherwise the same as
+    :func:`table_of_key`.
     """
     table = table_of_key(storage, entry, key, verify=verify, now_ms=now_ms)
-    return rows_to_dicts(table, str(entry.state))
+    return display_rows(table) if times_as_text else rows_to_dicts(table, str(entry.state))
 
 
 def table_of_key(
@@ -105,10 +108,12 @@ def key_group_of(
 
 
 def key_batch(state: KeyedState, key: Any) -> pa.RecordBatch:
-    """Return a key as one row of the state's key columns.
+    """Return a key as one row of the state's key columns, which ``key`` itself can be.
 
     Raises InvalidArgumentError when the value does not fit the key's type.
     """
+    if isinstance(key, pa.RecordBatch):
+        return key.select(state.key)
     schema = arrow_schema(state.schema.select(state.key))
     columns = uuid_columns(state)
     values = [

@@ -476,13 +476,14 @@ class RestoredKeyedState:
     def __repr__(self) -> str:
         return f"RestoredKeyedState({self.entry.state}, {self.assignment.parallelism} subtasks)"
 
-    def get(self, key: Any) -> list[dict[str, Any]]:
+    def get(self, key: Any, *, times_as_text: bool = False) -> list[dict[str, Any]]:
         """Return the rows of one key.
 
         It opens at most one data file of the base, and one of each layer of changes.
 
         Args:
             key: the value of the key; a tuple or dictionary for several key columns.
+            times_as_text: return times that Python lacks as text, instead of an error.
 
         Returns:
             The rows; an empty list if there are none.
@@ -491,7 +492,12 @@ class RestoredKeyedState:
             InvalidArgumentError: if the value does not fit the key's type.
         """
         return rows_of_key(
-            self._catalog.storage, self.entry, key, verify=self._verify, now_ms=self.now_ms
+            self._catalog.storage,
+            self.entry,
+            key,
+            verify=self._verify,
+            now_ms=self.now_ms,
+            times_as_text=times_as_text,
         )
 
     def _hosts(self) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.keys.arrow_type_names import arrow_type_text
+from statestore.rows.time_text import FarTime
 
 __all__ = [
     "UnfitError",
@@ -255,7 +256,9 @@ def _boolean(value: Any) -> bool:
     return value
 
 
-def _date(value: Any) -> date:
+def _date(value: Any) -> date | int:
+    if isinstance(value, FarTime) and value.data_type == pa.date32():
+        return value.number
     if not isinstance(value, date) or isinstance(value, datetime):
         raise _wrong_type_error(value, pa.date32())
     return value
@@ -264,6 +267,8 @@ def _date(value: Any) -> date:
 def _zoned_timestamp(value: Any) -> int:
     """Return the microseconds since 1970 of a datetime with a zone."""
     data_type = pa.timestamp("us", "UTC")
+    if isinstance(value, FarTime) and value.data_type == data_type:
+        return value.number
     if not isinstance(value, datetime):
         raise _wrong_type_error(value, data_type)
     value = _to_micros(value, data_type)
@@ -280,6 +285,8 @@ def _zoned_timestamp(value: Any) -> int:
 def _local_timestamp(value: Any) -> int:
     """Return the microseconds since 1970 of a datetime without a zone."""
     data_type = pa.timestamp("us")
+    if isinstance(value, FarTime) and value.data_type == data_type:
+        return value.number
     if not isinstance(value, datetime):
         raise _wrong_type_error(value, data_type)
     if value.utcoffset() is not None:

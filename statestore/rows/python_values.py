@@ -22,6 +22,7 @@ from statestore.rows.column_errors import ColumnErrors
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.guessed_types import guess_type, is_name
 from statestore.rows.lossless_cast import UnfitError, brief_text, exact_converter
+from statestore.rows.time_text import time_text
 
 __all__ = [
     "ROWS",
@@ -308,52 +309,7 @@ def _times_as_text(value: Any, data_type: pa.DataType, of_duckdb: bool) -> Any:
         and abs(value) == 2 ** (data_type.bit_width - 1) - 1
     ):
         return "infinity" if value > 0 else "-infinity"
-    return _time_text(value, data_type)
-
-
-_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-
-
-def _time_text(number: int, data_type: pa.DataType) -> str:
-    """Return a date, timestamp or time of day as text; ``number`` is what Arrow stores."""
-    if pa.types.is_date32(data_type):
-        return _date_text(number)[0]
-    unit = _UNITS[data_type.unit]
-    if pa.types.is_time(data_type):
-        return _clock_text(number, unit)
-    days, rest = divmod(number, 86_400 * unit)
-    day, is_iso = _date_text(days)
-    if is_iso:
-        clock, _, fraction = _clock_text(rest, unit).partition(".")
-        fraction = f".{fraction:0<6}" if fraction else ""  # like datetime.isoformat()
-        return f"{day}T{clock}{fraction}{'Z' if data_type.tz else ''}"
-    return f"{day} {_clock_text(rest, unit)}{'+00' if data_type.tz else ''}"
-
-
-def _date_text(days: int) -> tuple[str, bool]:
-    """Return the date ``days`` after 1970-01-01 as text, and whether ISO 8601 can represent it.
-
-    This uses the proleptic Gregorian calendar's eras of 400 years, each from a March 1.
-    """
-    era, day = divmod(days + 719_468, 146_097)
-    year = (day - day // 1_460 + day // 36_524 - day // 146_096) // 365
-    day -= 365 * year + year // 4 - year // 100
-    month = (5 * day + 2) // 153
-    day -= (153 * month + 2) // 5
-    year += era * 400 + (month >= 10)
-    month = month + 3 if month < 10 else month - 9
-    text = f"-{month:02}-{day + 1:02}"
-    if year < 1:
-        return f"{1 - year:04}{text} (BC)", False
-    return f"{year:04}{text}", year <= 9999
-
-
-def _clock_text(number: int, unit: int) -> str:
-    seconds, fraction = divmod(number, unit)
-    minutes, second = divmod(seconds, 60)
-    text = f"{minutes // 60:02}:{minutes % 60:02}:{second:02}"
-    digits = f"{unit + fraction}"[1:].rstrip("0")
-    return f"{text}.{digits}" if digits else text
+    return time_text(value, data_type)
 
 
 def _undecodable_column(rows: pa.Table | pa.RecordBatch) -> str:

@@ -28,7 +28,7 @@ def key(store: StateStore, which: CheckpointRef, text: str = "") -> PageView:
     problem = None
     if text:
         try:
-            facts["found"] = store.inspect.key(key_of(text), manifest)
+            facts["found"] = store.inspect.key(key_of(text), manifest, times_as_text=True)
         except InvalidArgumentError as error:
             problem = error
     return PageView("A key", "key.html", facts, "key", manifest.checkpoint_id, problem)
@@ -37,7 +37,7 @@ def key(store: StateStore, which: CheckpointRef, text: str = "") -> PageView:
 def history(store: StateStore, which: CheckpointRef, text: str, uid: str, name: str) -> PageView:
     """Return the values of a key in a state at each kept checkpoint, newest first."""
     number = store.manifest(which).checkpoint_id
-    values = store.inspect.history(key_of(text), uid, name)
+    values = store.inspect.history(key_of(text), uid, name, times_as_text=True)
     facts = {"text": text, "uid": uid, "name": name, "history": values[::-1]}
     return PageView("History of a key", "history.html", facts, "key", number)
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from statestore import StateStore
 from statestore.delta.append_once import append_once
 from statestore.errors import CommitConflictError, InvalidArgumentError
 
@@ -106,9 +107,16 @@ def test_a_long_log_gets_checkpoints_and_readers_start_there(tmp_path: Path) -> 
     assert values(tmp_path) == [*range(9)]
 
 
-def test_a_path_that_delta_would_unescape_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["a%41", "a\\b", "a\nb", "a\x7fb"])
+def test_a_path_that_delta_would_change_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidArgumentError, match="choose another folder"):
-        append(tmp_path / "a%41", 0, rows(0))
+        append(tmp_path / name, 0, rows(0))
+    with (
+        pytest.raises(InvalidArgumentError, match="table_format='parquet'"),
+        StateStore.open(str(tmp_path / name), table_format="delta").snapshot(parallelism=1),
+    ):
+        pass
+    assert not (tmp_path / name).exists()
 
 
 def test_a_file_url_is_a_local_path(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def show_history(invocation: Invocation, uid: str, name: str, key: str) -> Outpu
         parsed.update(zip(state.key, values, strict=True))
         return key_value(values)
 
-    history = store.inspect.history(of, uid, name)
+    history = store.inspect.history(of, uid, name, times_as_text=True)
     return Output(
         KeyHistoryResult(store=store.url, operator=uid, state=name, key=parsed, history=history),
         write_history,

@@ -33,12 +33,12 @@ __all__ = ["FoundRows", "KeyFound", "get_rows"]
         "The rows of the key in a keyed state, one per line; at most one data file is read. "
         "KEY is a value of the key column: u17, 42, 2026-01-31T12:00:00Z. A JSON string is the "
         'text within its quotes: "u17" is also u17, so a text with quotes of its own is written '
-        "as JSON. A time needs Z or an offset if its column has a zone. Structs, arrays and maps "
-        "are JSON. With several key columns, KEY is JSON: a list of the values, or an object by "
-        "column. If no row has "
-        "the key, the command succeeds and reports this. Without --operator or --state, the "
-        "key is looked up in all states that match the other options; states with another "
-        "key type are skipped and listed."
+        "as JSON. A time needs Z or an offset if its column has a zone. Years before 1 and after "
+        "9999 have the form that 'statestore query' prints: 10000-01-01, 0044-03-15 (BC), "
+        "infinity. Structs, arrays and maps are JSON. With several key columns, KEY is JSON: a "
+        "list of the values, or an object by column. If no row has the key, the command "
+        "succeeds and reports this. Without --operator or --state, the key is looked up in all "
+        "states that match the other options; states with another key type are skipped and listed."
     ),
     examples=(
         "statestore get --operator totals-by-user --state totals --key u17 --store ./fraud",
@@ -62,7 +62,9 @@ def get_rows(
     store = invocation.store()
     if uid is None or name is None:
         manifest = store.manifest(checkpoint)
-        found = store.inspect.key(key_of(key), manifest, operator=uid, state=name)
+        found = store.inspect.key(
+            key_of(key), manifest, operator=uid, state=name, times_as_text=True
+        )
         lacking = left_out_of(manifest.left_out, uid, name)
         return Output(
             KeyFound(store=store.url, key=key, found=found, left_out=lacking), write_found
@@ -78,7 +80,7 @@ def get_rows(
             operator=uid,
             state=name,
             key=dict(zip(state.entry.state.key, values, strict=True)),
-            rows=tuple(state.get(key_value(values))),
+            rows=tuple(state.get(key_value(values), times_as_text=True)),
             left_out=tuple(
                 record
                 for record in restored.manifest.left_out
