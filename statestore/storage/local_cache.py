@@ -29,8 +29,13 @@ DEFAULT_LIMIT_BYTES = 10 * 2**30
 
 # All copies are in a folder of this name. Nothing outside of it is ever deleted.
 _FOLDER = "statestore-cache"
-# The cache checks its size each time this fraction of its limit has been added.
-_TRIM_PARTS = 16
+# A process checks the cache's size each time it has added this fraction of the limit. Many workers
+# share a folder, and each of them may exceed the limit by this fraction.
+_TRIM_PARTS = 64
+# The bytes that this process may add to a folder with a limit until it checks the size again. A
+# worker gets a new storage for each task, so the storage cannot count. At first, another process
+# may have left too much.
+_until_trim: dict[tuple[Path, int], int] = {}
 _CHUNK_BYTES = 2**20
 _log = logging.getLogger(__name__)
 
@@ -78,8 +83,6 @@ class CachedStorage(ForwardingStorage):
         self._root = _outside(folder, storage) / _FOLDER
         # Two stores, such as a copy and its original, may have files of the same name.
         self._folder = self._root / hashlib.sha256(storage.url.encode()).hexdigest()[:16]
-        # The first copy in a process trims the folder: another process may have left too much.
-        self._until_trim = 0
 
     # --- the copies -------------------------------------------------------------------------------
 
@@ -131,14 +134,19 @@ class CachedStorage(ForwardingStorage):
 
     def _keep(self, copy: _Copy) -> Path | None:
         kept = copy.keep()
-        self._until_trim -= copy.size
-        if self._until_trim <= 0:
-            self.trim()
+        self._trim_if_grown(copy.size)
         return kept
+
+    def _trim_if_grown(self, added: int = 0) -> None:
+        """Trim the folder if this process has added enough to it since the last time."""
+        folder = (self._root, self._limit_bytes)
+        _until_trim[folder] = _until_trim.get(folder, 0) - added
+        if _until_trim[folder] <= 0:
+            self.trim()
 
     def trim(self) -> None:
         """Delete the least recently used copies until the folder is within its limit."""
-        self._until_trim = self._limit_bytes // _TRIM_PARTS
+        _until_trim[self._root, self._limit_bytes] = self._limit_bytes // _TRIM_PARTS
         copies = []
         for parent, _, names in os.walk(self._root):
             for name in names:
@@ -169,7 +177,7 @@ class CachedStorage(ForwardingStorage):
     def sync(self, names: Iterable[str]) -> None:
         """Make files of the store durable; copies need not be."""
         self._storage.sync(names)
-        self.trim()
+        self._trim_if_grown()
 
 
 def _outside(folder: str | Path, storage: Storage) -> Path:

@@ -138,6 +138,29 @@ def test_it_stays_within_its_limit_and_evicts_the_least_recently_used(tmp_path: 
         cached(tmp_path, limit_bytes=0)
 
 
+def test_a_commit_looks_at_no_copy_of_an_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process lists the cache once, and then only after it has added a part of the limit."""
+    folder, limit_bytes, asked = tmp_path / "cache", 64_000, list[Path]()
+    stat = Path.stat
+
+    def counted(self: Path, **options: bool) -> os.stat_result:
+        if self.is_relative_to(folder) and self.suffix == ".parquet":
+            asked.append(self)
+        return stat(self, **options)
+
+    monkeypatch.setattr(Path, "stat", counted)
+    for number in range(100):
+        # A task of Spark has a storage of its own, in a process that runs many tasks.
+        storage = CachedStorage(LocalStorage(str(tmp_path / "store")), folder, limit_bytes)
+        with storage.open_write(f"{number}.parquet") as file:
+            file.write(bytes(100))
+        storage.sync([f"{number}.parquet"])
+    assert len(asked) == sum(range(1, 101, 10))
+    assert len(files(folder)) == 100
+
+
 def test_a_process_that_only_restores_respects_the_limit(tmp_path: Path) -> None:
     take(plain(tmp_path))
     assert rows(cached(tmp_path, limit_bytes=1)) == ROWS
