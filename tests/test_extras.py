@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from importlib.metadata import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,18 @@ def test_the_core_needs_no_extra(tmp_path: Path) -> None:
 def test_each_extra_is_tried() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert set(project["optional-dependencies"]) == {*NEEDED, "all", "dev", "site", "test"}
+
+
+def test_the_extra_spark_has_the_protobuf_of_transform_with_state() -> None:
+    """PySpark requires it for processors in Python, and none of PySpark's own extras has it."""
+    spec = find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    generated = Path(spec.origin).parent / "sql" / "streaming" / "proto" / "StateMessage_pb2.py"
+    version = re.search(r"Protobuf Python Version: (\S+)", generated.read_text())
+    assert version is not None
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"protobuf>={version[1]}" in project["optional-dependencies"]["spark"]
 
 
 def test_a_package_that_cannot_be_loaded_says_why() -> None:

@@ -124,7 +124,12 @@ def test_the_wheel_alone_suffices_for_the_core(wheel: Path, tmp_path: Path) -> N
     assert sizes.small < 20 * MB, sizes
 
 
-VERSION = "\nimport pyspark\nprint('pyspark', pyspark.__version__)\n"
+# The second import is that of transformWithState, in a worker.
+VERSION = """
+import pyspark
+import pyspark.sql.streaming.proto.StateMessage_pb2
+print('pyspark', pyspark.__version__)
+"""
 
 
 # In each run, test_the_metadata_are_complete sees that no extra is needed, and .ci/run installs the
