@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -24,7 +22,7 @@ from statestore.interop.spark_checkpoints.columns import StoreColumns
 from statestore.interop.spark_checkpoints.families import GROUPING_KEY, FamilyColumns
 from statestore.interop.spark_checkpoints.operator_reader import Operator
 from statestore.interop.spark_checkpoints.operators import JOIN, find_operator_kind
-from statestore.spark.error_cause import describe_cause
+from statestore.spark.error_cause import SPARK_ERRORS, describe_cause, is_damage
 from statestore.spark.structs import first_free
 
 __all__ = [
@@ -138,7 +136,7 @@ def read_stored_rows(spark: SparkSession, url: str, batch: int, part: StatePart)
     ``partition_key``.
 
     Raises:
-        DamagedFileError: if Spark does not find the description of the store.
+        DamagedFileError: if the description of the store is missing or damaged.
     """
     return _opened(_load_rows, spark, url, batch, part)
 
@@ -151,7 +149,7 @@ def read_changes(spark: SparkSession, url: str, batch: int, part: StatePart) -> 
     :func:`read_stored_rows`; the value of a removed key is null.
 
     Raises:
-        DamagedFileError: if Spark does not find the description of the store.
+        DamagedFileError: if the description of the store is missing or damaged.
     """
     return _opened(_load_changes, spark, url, batch, part)
 
@@ -165,7 +163,9 @@ def _opened(
 ) -> DataFrame:
     try:
         return load(spark, url, batch, part)
-    except (PySparkException, Py4JJavaError) as error:
+    except SPARK_ERRORS as error:
+        if not is_damage(error):
+            raise  # prepared_session names the location
         raise DamagedFileError(
             f"Spark cannot open store {part.store!r} of operator {part.operator} "
             f"({part.operator_name}) in {url} at micro-batch {batch}: its description in "

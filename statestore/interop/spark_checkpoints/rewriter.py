@@ -17,8 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException
+from py4j.protocol import Py4JJavaError
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -35,7 +34,7 @@ from statestore.errors import (
 )
 from statestore.interop.spark_checkpoints.location import FORMAT_VERSION, provider_name
 from statestore.spark.compat import refuse_connect
-from statestore.spark.error_cause import describe_cause
+from statestore.spark.error_cause import SPARK_ERRORS, describe_cause
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Set
@@ -62,7 +61,6 @@ _METADATA_FOLDERS: Final = frozenset({"_metadata", "_stateSchema"})
 # Operators that the rewriter does not know by name, and the operator with the same stores. The
 # rewriter reads the name in the skeleton only.
 _WRITTEN_LIKE: Final = {"StatefulStreamlineAggregate": "stateStoreSave"}
-_ERRORS: Final = (Py4JError, PySparkException)  # PySpark converts some errors of the JVM
 
 _Store = tuple[int, str]  # operator, and name of the store
 
@@ -111,7 +109,7 @@ def rewrite(
     with TemporaryDirectory(prefix="statestore-") as folder:
         try:
             partitions = _copy_metadata(spark, location, batch, Path(folder))
-        except _ERRORS as error:
+        except SPARK_ERRORS as error:
             raise StorageError(
                 f"cannot read the checkpoint {location}: {describe_cause(error)}"
             ) from error
@@ -232,7 +230,7 @@ def _run_rewriter(
             int(operator): [[str(store) for store in stores] for stores in by_operator[operator]]
             for operator in by_operator
         }
-    except _ERRORS as error:
+    except SPARK_ERRORS as error:
         if isinstance(row_source.error, StateStoreError):
             raise row_source.error from error
         what = (
@@ -317,7 +315,7 @@ def _prepare_rows(frame: DataFrame, store: _Store, partitions: int) -> DataFrame
     try:
         rows = ordered.queryExecution().toRdd()
         partition_count = int(rows.getNumPartitions())
-    except _ERRORS as error:
+    except SPARK_ERRORS as error:
         raise StorageError(
             f"cannot read the rows for {_describe_store(store)}: {describe_cause(error)}"
         ) from error
