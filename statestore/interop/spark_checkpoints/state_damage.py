@@ -9,7 +9,8 @@ one, changed bytes inside of a frame are found by Hadoop's checksums, which Spar
 
 A snapshot of RocksDB is a zip archive that names data files, ``SSTs/*.sst``. If a block of one of
 these does not match its checksum, RocksDB ends an iteration early. Spark does not check the reason,
-and returns only the rows before the block. So RocksDB verifies all checksums first.
+and returns only the rows before the block. So all checksums are verified first: by RocksDB on the
+driver if the files are local, and otherwise by Spark's tasks, which read each file once.
 """
 
 from __future__ import annotations
@@ -19,24 +20,26 @@ import json
 import re
 import shutil
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 from zipfile import BadZipFile, ZipFile
 
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from statestore.errors import DamagedFileError
+from statestore.errors import DamagedFileError, FormatVersionError, UnsupportedTypeError
 from statestore.format.documents import convert_value
+from statestore.interop.flink_savepoints.read.rocksdb import check_blocks
 from statestore.interop.spark_checkpoints.hadoop_checksums import differing_checksums
 from statestore.interop.spark_checkpoints.location import CheckpointLocation, state_folder
 from statestore.interop.spark_checkpoints.operator_reader import Operator
 from statestore.interop.spark_checkpoints.query_settings import CODEC
+from statestore.spark.error_cause import SPARK_ERRORS, describe_cause, is_damage
 from statestore.storage import Storage
 
 __all__ = ["refuse_damaged_states"]
@@ -89,15 +92,26 @@ def refuse_damaged_states(
     if location.plan(batch).settings[CODEC] not in _KNOWN:
         return  # a codec of the user's own
     names = list(_list_state_files(location.storage.list("state"), operators, batch + 1))
-    data_files: dict[str, int] = {}
+    storage, data_files = location.storage, dict[str, int]()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        checks = [pool.submit(_check_file, location.storage, name) for name in names]
+        checks = [pool.submit(_check_file, storage, name) for name in names]
         for name, check in zip(names, checks, strict=True):
             with _name_file(location, name, batch):
                 data_files |= check.result()
-    for name, size in data_files.items():
-        with _name_file(location, name, batch):
-            _check_data_file(spark, location.storage, name, size)
+        if storage.native_path("state") is None:
+            for name, damage in _check_in_tasks(spark, storage, data_files):
+                if damage is not None:
+                    del data_files[name]
+                with _name_file(location, name, batch):
+                    if damage:
+                        raise _Damage(damage)
+        rest = [
+            pool.submit(_check_data_file, spark, storage, name, size)
+            for name, size in data_files.items()
+        ]
+        for name, remaining in zip(data_files, rest, strict=True):
+            with _name_file(location, name, batch):
+                remaining.result()
 
 
 @contextmanager
@@ -168,10 +182,58 @@ def _check_snapshot(storage: Storage, name: str) -> dict[str, int]:
     return {f"{folder}/{file.dfsSstFileName}": file.sizeBytes for file in snapshot.sstFiles}
 
 
-def _check_data_file(spark: SparkSession, storage: Storage, name: str, size: int) -> None:
-    """Let RocksDB verify the checksum of each block of a data file."""
+@dataclass(frozen=True)
+class _Source:
+    """A data file, as the reader of RocksDB's files takes it."""
+
+    storage: Storage
+    file: str
+    size: int
+    name: str = "it"  # in messages
+
+    def read(self, start: int, stop: int) -> bytes:
+        if not 0 <= start <= stop <= self.size:
+            raise _Damage(f"it references its bytes {start:,} to {stop:,} of {self.size:,}")
+        return self.storage.read_range(self.file, start, stop)
+
+
+def _check_in_tasks(
+    spark: SparkSession, storage: Storage, files: Mapping[str, int]
+) -> list[tuple[str, str | None]]:
+    """Check data files in a Spark job, with a task for each file.
+
+    Returns:
+        For each file its damage, an empty text for an intact or removed file, and None for a format
+        that only RocksDB can check.
+    """
+    if not files:
+        return []
+    slices = spark.sparkContext.parallelize([*files.items()], len(files))
+    return slices.map(partial(_find_damage, storage)).collect()
+
+
+def _find_damage(storage: Storage, file: tuple[str, int]) -> tuple[str, str | None]:
+    name, size = file
+    try:
+        _check_size(storage, name, size)
+        check_blocks(_Source(storage, name, size))
+    except FileNotFoundError:
+        return name, ""
+    except (_Damage, DamagedFileError) as damage:
+        return name, str(damage)
+    except (FormatVersionError, UnsupportedTypeError):
+        return name, None
+    return name, ""
+
+
+def _check_size(storage: Storage, name: str, size: int) -> None:
     if (actual := storage.size(name)) != size:
         raise _Damage(f"it has {actual:,} bytes instead of {size:,}")
+
+
+def _check_data_file(spark: SparkSession, storage: Storage, name: str, size: int) -> None:
+    """Let RocksDB verify the checksum of each block of a data file."""
+    _check_size(storage, name, size)
     jvm: Any = spark._jvm
     with TemporaryDirectory(prefix="statestore-") as folder:
         path = storage.native_path(name)
@@ -184,8 +246,10 @@ def _check_data_file(spark: SparkSession, storage: Storage, name: str, size: int
         try:
             reader.open(path)
             reader.verifyChecksum()
-        except Py4JJavaError as error:
-            raise _Damage(str(error.java_exception.getMessage())) from error
+        except SPARK_ERRORS as error:
+            if not is_damage(error):
+                raise
+            raise _Damage(describe_cause(error)) from error
         finally:
             reader.close()
 

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import shutil
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from pyspark.sql import SparkSession
 
 from statestore import StateStore
-from statestore.errors import DamagedFileError, StateStoreError
+from statestore.errors import DamagedFileError, StateStoreError, StorageError
 from statestore.interop.spark_checkpoints import (
     export_checkpoint,
     import_checkpoint,
     show_location,
 )
+from statestore.interop.spark_checkpoints.location import CheckpointLocation
+from statestore.interop.spark_checkpoints.parts import PartForm, list_parts, read_stored_rows
 from statestore.interop.spark_checkpoints.spark_target import SparkTarget
+from statestore.interop.spark_checkpoints.state_damage import refuse_damaged_states
+from statestore.interop.spark_checkpoints.state_reader import prepared_session
+from statestore.spark.error_cause import SPARK_ERRORS
+from statestore.storage import LocalStorage
 from tests.interop.spark_checkpoints.queries import QUERIES, events, run
 
 pytestmark = pytest.mark.slow
@@ -136,6 +146,22 @@ def test_a_damaged_state_file_is_refused_by_name(
     assert not [*tmp_path.glob("store/checkpoints/*.json")]
 
 
+def test_another_failure_of_spark_is_not_called_damage(
+    spark: SparkSession, locations: dict[str, Path]
+) -> None:
+    """Spark refuses the option, as an older Spark refuses the options of a newer one."""
+    location = CheckpointLocation(LocalStorage(str(locations["lz4"])))
+    batch = location.batch()
+    operators = location.operators(batch)
+    part = replace(list_parts(operators[0])[0], form=PartForm.VALUE, variable="unknown")
+    with (
+        pytest.raises(StorageError, match=r"reported no damaged file: .*stateVarName") as caught,
+        prepared_session(spark, location, batch, operators) as url,
+    ):
+        read_stored_rows(spark, url, batch, part)
+    assert isinstance(caught.value.__cause__, SPARK_ERRORS)
+
+
 def test_rows_before_a_damaged_block_of_rocksdb_are_not_imported(
     spark: SparkSession, locations: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -146,6 +172,56 @@ def test_rows_before_a_damaged_block_of_rocksdb_are_not_imported(
     damage(location, str(file), DAMAGES["zeros-at-head"], is_checksummed=False)
     with pytest.raises(DamagedFileError, match=f"{file}.*is damaged: .*checksum mismatch"):
         take(spark, location, tmp_path / "store")
+
+
+class Remote(LocalStorage):
+    """A storage whose files have no local path; it counts calls by process, file and kind."""
+
+    def native_path(self, name: str) -> str | None:
+        """Return no path for a file."""
+        return None if name else super().native_path(name)
+
+    def read_range(self, name: str, start: int, stop: int) -> bytes:
+        """Return a part of a file, and note the request."""
+        data = super().read_range(name, start, stop)
+        with Path(f"{self.url}.calls").open("a") as calls:
+            calls.write(f"{os.getpid()} {name} {len(data)}\n")
+        return data
+
+    def open_read(self, name: str) -> BinaryIO:
+        """Refuse to read a data file as a whole."""
+        assert not name.endswith(".sst")
+        return super().open_read(name)
+
+
+def test_a_remote_data_file_is_read_once_and_by_a_task(
+    spark: SparkSession, locations: dict[str, Path], tmp_path: Path
+) -> None:
+    """The driver downloads none, and a damaged one is found as if it were local."""
+    shutil.copytree(locations["rocksdb"], tmp_path / "location")
+    location = CheckpointLocation(Remote(str(tmp_path / "location")))
+    batch = location.batch()
+    operators = location.operators(batch)
+    refuse_damaged_states(spark, location, operators, batch)
+    sizes = {
+        path: (tmp_path / "location" / path).stat().st_size
+        for path in location.storage.list("state")
+        if path.endswith(".sst")
+    }
+    read, requests = Counter[str](), Counter[str]()
+    for line in (tmp_path / "location.calls").read_text().splitlines():
+        process, name, size = line.split()
+        if name in sizes:
+            assert int(process) != os.getpid()
+            requests[name] += 1
+            read[name] += int(size)
+    assert sizes.keys() == read.keys()
+    assert [name for name in sizes if read[name] > sizes[name] or requests[name] > 5] == []
+
+    [file, *_] = sizes
+    damage(tmp_path / "location", file, DAMAGES["zeros-at-head"], is_checksummed=False)
+    with pytest.raises(DamagedFileError, match=f"{file}, which has .*: the checksum of a block is"):
+        refuse_damaged_states(spark, location, operators, batch)
 
 
 def test_a_partition_above_the_described_number_is_checked(

@@ -37,7 +37,7 @@ from statestore.interop.flink_savepoints.read.savepoint_files import ByteSource
 from statestore.interop.flink_savepoints.read.snappy import snappy_block
 from statestore.interop.flink_savepoints.types.byte_slices import Spans
 
-__all__ = ["RocksTable", "Tombstone", "open_table"]
+__all__ = ["RocksTable", "Tombstone", "check_blocks", "open_table"]
 
 _FOOTER: Final = 53
 _MAGIC: Final = 0x88E241B785F4CFF7
@@ -178,6 +178,16 @@ def _read_parts(
                 yield content.part(number, number + 1)
 
 
+def check_blocks(source: ByteSource) -> None:
+    """Verify the checksum of each data block of a table file, which is read once.
+
+    Raises the errors of :func:`open_table`.
+    """
+    table = open_table(source)
+    for run in _group_runs(iter(table.blocks)):
+        _read_run(source, run, table.checksum)
+
+
 def _read_pairs(
     source: ByteSource, handle: tuple[int, int], checksum: int, expansion: Expansion
 ) -> dict[bytes, bytes]:
@@ -265,6 +275,21 @@ def _read_block(
     return content
 
 
+def _read_run(source: ByteSource, run: list[_Block], checksum: int) -> bytes:
+    """Return the stored bytes of adjacent blocks, whose checksums match."""
+    first = run[0].offset
+    data = source.read(first, run[-1].offset + run[-1].size + _TRAILER)
+    view = memoryview(data)
+    for block in run:
+        end = block.offset - first + block.size
+        checksum_of_block = BLOCK_CHECKSUMS[checksum](view[block.offset - first : end + 1])
+        if checksum_of_block != _U32.unpack(view[end + 1 : end + _TRAILER])[0]:
+            raise Reader(b"", source.name, base=block.offset).error(
+                "the checksum of a block is wrong"
+            )
+    return data
+
+
 def _read_blocks(
     source: ByteSource, run: list[_Block], checksum: int, expansion: Expansion
 ) -> Iterator[Spans]:
@@ -272,18 +297,11 @@ def _read_blocks(
 
     Only a few blocks are decompressed at a time, because each can expand to very many bytes.
     """
-    first = run[0].offset
-    data = source.read(first, run[-1].offset + run[-1].size + _TRAILER)
+    first, data = run[0].offset, _read_run(source, run, checksum)
     starts = np.array([block.offset - first for block in run], np.int64)
     ends = starts + np.array([block.size for block in run], np.int64)
     view, raw = memoryview(data), np.frombuffer(data, np.uint8)
     places = list(zip(starts.tolist(), ends.tolist(), strict=True))
-    for start, end in places:
-        checksum_of_block = BLOCK_CHECKSUMS[checksum](view[start : end + 1])
-        if checksum_of_block != _U32.unpack(view[end + 1 : end + _TRAILER])[0]:
-            raise Reader(b"", source.name, base=first + start).error(
-                "the checksum of a block is wrong"
-            )
     if not bool(raw[ends].any()):
         yield Spans(raw, starts, ends, source.name, first)
         return
