@@ -7,6 +7,8 @@ with the version in the message.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +17,7 @@ from typing import Any
 
 import pyspark
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
@@ -31,7 +34,16 @@ from statestore.jobgraph.partitioners import KeyGroup
 from statestore.snapshot.write_options import Changes
 from statestore.spark.compat import INSTALLED, NEWEST_WITH_DELTA
 from statestore.streaming import MicroBatch, ProcessorOptions, StatefulQuery, by_key
-from tests.interop.spark_checkpoints.queries import SCHEMA, Query, events, run, session, stream
+from tests.interop.spark_checkpoints.queries import (
+    NO_DATA_BATCHES,
+    QUERIES,
+    SCHEMA,
+    Query,
+    events,
+    run,
+    session,
+    stream,
+)
 from tests.streaming.processors import Base
 from tests.streaming.world import World
 
@@ -39,7 +51,9 @@ from tests.streaming.world import World
 pytestmark = pytest.mark.long
 
 ROWS, GROUPS = 1000, 16
+FAMILIES_SINCE: tuple[int, int] = (4, 2)
 REWRITER_SINCE: tuple[int, int] = (4, 2)
+WITHOUT_NEW_JOINS_IN_FORMAT_1: tuple[int, int] = (4, 1)
 
 
 @pytest.fixture
@@ -193,13 +207,18 @@ class Moved:
     spark: SparkSession
     folder: Path
     query: Query
+    provider: str = "rocksdb"
 
     def begin(self) -> StateStore:
         """Run the query over the first events, and import its state into a store."""
         events(self.folder / "events", 0, 2)
         self.run("spark")
-        store = StateStore.open(str(self.folder / "imported"), spark=self.spark)
-        import_checkpoint(self.spark, str(self.folder / "spark"), store)
+        return self.take("spark", "imported")
+
+    def take(self, where: str, name: str) -> StateStore:
+        """Import the state of a location into a store."""
+        store = StateStore.open(str(self.folder / name), spark=self.spark)
+        import_checkpoint(self.spark, str(self.folder / where), store)
         return store
 
     def run(self, where: str) -> dict[int, list[str]]:
@@ -209,8 +228,9 @@ class Moved:
             self.query,
             source=self.folder / "events",
             location=str(self.folder / where),
-            provider="rocksdb",
+            provider=self.provider,
             partitions=3,
+            conf={NO_DATA_BATCHES: "false"},
         )
 
     def export(self, store: StateStore) -> None:
@@ -223,6 +243,129 @@ class Moved:
         emitted = self.run("back")
         assert any(emitted.values())
         assert emitted == self.run("spark")
+
+    def check_edit(self, column: str) -> None:
+        """Purge a key, and compare what the exported and the original query emit afterwards.
+
+        ``column`` is the column of the output that has the first column of the key.
+        """
+        store = self.begin()
+        entry = store.manifest().keyed[0]
+        keyed = store.restore().keyed(entry.state.uid, entry.state.name).to_spark()
+        key = keyed.select(*entry.state.key).first()
+        assert key is not None
+        store.maintenance.purge(entry.state.uid, tuple(key) if len(key) > 1 else key[0])
+        self.export(store)
+        assert contents(self.take("back", "again")) == contents(store)
+        events(self.folder / "events", 2, 3)
+        emitted, plain = (
+            {row for rows in self.run(where).values() for row in rows}
+            for where in ("back", "spark")
+        )
+        assert emitted & plain
+        of_key = f'"{column}":{json.dumps(key[0])}'
+        assert [row for row in emitted ^ plain if f"{of_key}," not in row] == []
+
+
+def contents(store: StateStore) -> dict[str, list[str]]:
+    """Return the rows of each keyed state, sorted."""
+    restored = store.restore()
+    return {
+        entry.state.name: sorted(
+            str(row)
+            for row in restored.keyed(entry.state.uid, entry.state.name)
+            .to_spark()
+            .drop("key_group")
+            .collect()
+        )
+        for entry in store.manifest().keyed
+    }
+
+
+def moved(spark: SparkSession, folder: Path, name: str, provider: str = "rocksdb") -> Moved:
+    return Moved(spark, folder, QUERIES[name], provider)
+
+
+def test_an_aggregation(spark: SparkSession, tmp_path: Path) -> None:
+    """`spark import`, `purge` and `spark export` of an aggregation."""
+    moved(spark, tmp_path, "agg").check_edit("k")
+
+
+def test_a_deduplication(spark: SparkSession, tmp_path: Path) -> None:
+    """`spark import`, `purge` and `spark export` of `dropDuplicates`."""
+    moved(spark, tmp_path, "dedup").check_edit("id")
+
+
+def test_a_deduplication_within_the_watermark(spark: SparkSession, tmp_path: Path) -> None:
+    """`spark import`, `purge` and `spark export` of `dropDuplicatesWithinWatermark`."""
+    moved(spark, tmp_path, "dedupwm", "hdfs").check_edit("id")
+
+
+def test_a_join(spark: SparkSession, tmp_path: Path) -> None:
+    """`spark import`, `purge` and `spark export` of a stream-stream join in state format 2."""
+    moved(spark, tmp_path, "join").check_edit("k")
+
+
+def test_a_join_in_format_1(
+    spark: SparkSession, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """`spark import`, `purge` and `spark export` of an inner join in state format 1."""
+    conf = {"spark.sql.streaming.join.stateFormatVersion": "1"}
+    query = Moved(spark, tmp_path, Query("inner", "append", inner, conf=conf))
+    if INSTALLED >= WITHOUT_NEW_JOINS_IN_FORMAT_1:
+        with pytest.raises(StreamingQueryException, match="Unsupported schema writer version: 1"):
+            query.begin()
+        record_property("refused", True)
+        return
+    query.check_edit("k")
+
+
+def inner(rows: DataFrame) -> DataFrame:
+    left = rows.withWatermark("t", "10 minutes").select("k", "v", "t")
+    right = rows.where("v < 20").selectExpr("k as k2", "id as id2", "t as t2")
+    near = F.expr("k = k2 and t2 > t and t2 <= t + interval 5 minutes")
+    return left.join(right.withWatermark("t2", "10 minutes"), near)
+
+
+def test_sessions(spark: SparkSession, tmp_path: Path) -> None:
+    """`spark import`, `purge` and `spark export` of session windows in HDFS-backed stores."""
+    moved(spark, tmp_path, "session", "hdfs").check_edit("k")
+
+
+def test_groups_with_state(spark: SparkSession, tmp_path: Path) -> None:
+    """`spark import`, `purge` and `spark export` of `applyInPandasWithState`."""
+    moved(spark, tmp_path, "fmgws_t").check_edit("k")
+
+
+def test_variables_with_a_ttl(
+    spark: SparkSession, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """`spark import`, `purge` and `spark export` of `transformWithStateInPandas` with a TTL."""
+    check_variables(moved(spark, tmp_path, "tws_ttl"), record_property)
+
+
+def test_variables_and_event_timers(
+    spark: SparkSession, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """`spark import`, `purge` and `spark export` of `transformWithStateInPandas`, event timers."""
+    check_variables(moved(spark, tmp_path, "tws_listed"), record_property)
+
+
+def check_variables(query: Moved, record_property: Callable[[str, object], None]) -> None:
+    spark, folder = query.spark, query.folder
+    if INSTALLED < FAMILIES_SINCE:
+        refused = (
+            r"operator 0 \(transformWithStateInPandasExec\).* "
+            rf"Spark {re.escape(pyspark.__version__)} .*Spark 4\.2"
+        )
+        with pytest.raises(MissingDependencyError, match=refused):
+            query.begin()
+        with pytest.raises(MissingDependencyError, match=refused):
+            show_location(spark, str(folder / "spark"))
+        assert not (folder / "imported").exists()
+        record_property("refused", True)
+        return
+    query.check_edit("k")
 
 
 def test_import(spark: SparkSession, tmp_path: Path) -> None:
