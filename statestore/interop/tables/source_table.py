@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.schema import Field, Schema
+from statestore.interop.tables.text_values import parse_texts
 from statestore.keys.arrow_type_names import arrow_type_text
 from statestore.rows.column_types import arrow_schema
 
 __all__ = ["SourceTable", "convert_text", "schema_text"]
-
-_NO_TEXT_FORM = ("binary",)
 
 
 @dataclass(frozen=True)
@@ -58,11 +55,13 @@ class SourceTable:
                 on_rows(rows)
 
 
-_ZONES: Mapping[str, str] = {
+_FORMS: Mapping[str, str] = {
+    "boolean": " (true or false)",
+    "binary": " (hex digits)",
     "timestamp": " (a time with Z or an offset, such as 2026-01-31T12:00:00Z)",
     "timestamp_ntz": " (a time without a zone)",
 }
-"""Explanations of types in messages."""
+"""The form of a type's texts, for messages."""
 
 
 def convert_text(table: SourceTable, types: Mapping[str, str]) -> SourceTable:
@@ -92,10 +91,6 @@ def convert_text(table: SourceTable, types: Mapping[str, str]) -> SourceTable:
                 f"column {name!r} of {table.name} is {arrow_type_text(fields[name].type)}: only "
                 "columns of text get another type. Cast it in a query (--sql, or open_query)"
             )
-        if types[name] in _NO_TEXT_FORM:
-            raise InvalidArgumentError(
-                f"column {name!r} of {table.name} cannot become {types[name]}"
-            )
     schema = pa.schema(
         [field.with_type(wanted.get(field.name, field.type)) for field in table.schema]
     )
@@ -121,13 +116,13 @@ def _convert_batches(
             )
         columns = []
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            converted = _parse(column, wanted[name]) if name in wanted else column
+            converted = parse_texts(column, wanted[name]) if name in wanted else column
             if converted is None:
                 place = _find_other(column, wanted[name])
                 raise InvalidArgumentError(
                     f"row {rows + place + 1} of {table.name} has {column[place].as_py()!r:.100} in "
                     f"the column {name!r}, which is not of the type {types[name]}"
-                    f"{_ZONES.get(types[name], '')}: correct the row, or leave the column text"
+                    f"{_FORMS.get(types[name], '')}: correct the row, or leave the column text"
                 )
             columns.append(converted)
         rows += batch.num_rows
@@ -142,19 +137,4 @@ def schema_text(schema: pa.Schema) -> str:
 def _find_other(column: pa.Array, data_type: pa.DataType) -> int:
     """Return the position of the first text that is not a value of a type."""
     rows = range(len(column))
-    return next(row for row in rows if _parse(column.slice(row, 1), data_type) is None)
-
-
-def _parse(column: pa.Array, data_type: pa.DataType) -> pa.Array | None:
-    """Return texts as values of a type; None if one of them is not a value of the type."""
-    try:
-        converted = pc.cast(column, data_type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return None
-    if pa.types.is_floating(data_type):
-        # A number that is too large becomes infinite without an error.
-        infinite = np.asarray(pc.fill_null(pc.is_inf(converted), False))
-        written = pc.match_substring_regex(column, r"^[+-]?inf(inity)?$", ignore_case=True)
-        if (infinite & ~np.asarray(pc.fill_null(written, False))).any():
-            return None
-    return converted
+    return next(row for row in rows if parse_texts(column.slice(row, 1), data_type) is None)
