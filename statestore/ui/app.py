@@ -376,7 +376,7 @@ def _csv_response(
     The rows are kept until the query has ended, on disk if they are many. So an error in the middle
     of a query is a page and not half a file.
     """
-    rows = SpooledTemporaryFile(_SPOOLED_BYTES, "w+", encoding="utf-8", newline="")  # noqa: SIM115
+    rows = SpooledTemporaryFile(_SPOOLED_BYTES)  # noqa: SIM115
     try:
         write_sql_csv(store, which, text, rows, limits=limits, cancelled=cancelled)
         rows.seek(0)
@@ -387,10 +387,10 @@ def _csv_response(
     return StreamingResponse(_read_and_close(rows), media_type="text/csv", headers=headers)
 
 
-def _read_and_close(file: SpooledTemporaryFile[str]) -> Iterator[str]:
+def _read_and_close(file: SpooledTemporaryFile[bytes]) -> Iterator[bytes]:
     with file:
-        while text := file.read(_SENT_BYTES):
-            yield text
+        while part := file.read(_SENT_BYTES):
+            yield part
 
 
 def _static(request: Request) -> Response:

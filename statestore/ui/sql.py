@@ -5,16 +5,15 @@ The page shows the first rows of an answer. All rows can be downloaded as CSV.
 
 from __future__ import annotations
 
-import csv
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any, Final
 
-from statestore.cli.output import value_text
 from statestore.durations import Duration
 from statestore.errors import StateStoreError
 from statestore.format.manifest import CheckpointRef
+from statestore.restore.result_files import write_result
 from statestore.rows.python_values import display_values
 from statestore.store import StateStore
 from statestore.ui.pages import PageView
@@ -108,16 +107,12 @@ def write_sql_csv(
     store: StateStore,
     which: CheckpointRef,
     text: str,
-    target: IO[str],
+    target: IO[bytes],
     *,
     limits: QueryLimits,
     cancelled: threading.Event,
 ) -> None:
-    """Run a statement and write all rows as CSV; raise what ``StateStore.query`` raises.
-
-    Null is an empty field. Nested values are JSON.
-    """
-    writer = csv.writer(target, lineterminator="\n")
+    """Run a statement and write all rows as CSV; raise what ``StateStore.query`` raises."""
     with store.query(
         text,
         which,
@@ -125,18 +120,7 @@ def write_sql_csv(
         memory_limit=limits.memory_bytes,
         cancelled=cancelled,
     ) as answer:
-        writer.writerow(answer.schema.names)
-        for batch in answer:
-            columns = [display_values(column, of_duckdb=True) for column in batch.columns]
-            for row in zip(*columns, strict=True):
-                writer.writerow(map(_field, row))
-
-
-def _field(value: Any) -> Any:
-    """Convert a value for the CSV writer; most values need no conversion, which saves time."""
-    if value is None:
-        return ""
-    return value if type(value) in (str, int, float) else value_text(value)
+        write_result(answer, "csv", target, 0)
 
 
 def _first_rows(answer: Any) -> Iterator[tuple[Any, ...]]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import http.client
-import io
 import os
 import re
 import signal
@@ -98,13 +96,13 @@ def csv_of(address: str, sql: str) -> Answer:
 
 def test_a_download_has_all_rows(pages: Pages, store: StateStore) -> None:
     """Also those beyond the first ones, which the page shows."""
-    sql = "SELECT range AS n, 'a,\"b\"' AS t, NULL AS u, [1, 2] AS v FROM range(2500)"
+    sql = "SELECT range AS n, 'a,\"b\"' AS t, NULL AS u, [1, 2] AS v, '' AS w FROM range(2500)"
     status, body, headers = csv_of(pages(store), sql)
     assert (status, headers["content-type"]) == (200, "text/csv; charset=utf-8")
     assert headers["content-disposition"] == 'attachment; filename="answer.csv"'
-    lines = [*csv.reader(io.StringIO(body))]
-    assert lines[0] == ["n", "t", "u", "v"]
-    assert lines[1:] == [[str(n), 'a,"b"', "", "[1, 2]"] for n in range(2500)]
+    header, *lines = body.splitlines()
+    assert header == "n,t,u,v,w"
+    assert lines == [f'{n},"a,""b""",,"[1, 2]",""' for n in range(2500)]
 
 
 def test_a_download_that_fails_is_a_page(pages: Pages, store: StateStore) -> None:

@@ -134,6 +134,21 @@ def test_names_and_values_that_are_html_are_text(
     assert page.execute_script("return window.owned") is None
 
 
+def test_a_download_of_shown_values_distinguishes_null_from_text(
+    page: webdriver.Chrome, pages: Pages, store: StateStore, tmp_path: Path
+) -> None:
+    behavior = {"behavior": "allow", "downloadPath": str(tmp_path)}
+    page.execute_cdp_cmd("Browser.setDownloadBehavior", behavior)
+    sql = "SELECT NULL AS a, '' AS b, ' x ' AS c, 'null' AS d, 1.5::DOUBLE AS e"
+    page.get(f"{pages(store)}/checkpoint/3/sql?{urlencode({'sql': sql})}")
+    page.find_element(By.CSS_SELECTOR, "#sql button").click()
+    until(page, lambda _: page.find_elements(By.ID, "answer"))
+    page.find_element(By.CSS_SELECTOR, ".tools .csv").click()
+    file = tmp_path / "answer.csv"
+    until(page, lambda _: file.exists())
+    assert file.read_text() == 'a,b,c,d,e\n,"", x ,null,1.5\n'
+
+
 def test_numbers_are_right_aligned_and_have_units(
     page: webdriver.Chrome, pages: Pages, grown: StateStore
 ) -> None:

@@ -115,15 +115,20 @@ function grid(table) {
 }
 
 // The shown rows as CSV: numbers without separators and units, sizes in bytes, times in UTC.
+// Null is an empty field, and an empty text has quotes.
 function csvOf(table) {
-  const text = (cell) => cell.dataset.csv ?? cell.dataset.order ?? cell.textContent.trim();
   const quoted = (value) => (/[",\r\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
+  const field = (cell) => {
+    if (cell.classList.contains("null")) return "";
+    if (cell.classList.contains("value")) return quoted(cell.textContent) || '""';
+    return quoted(cell.dataset.csv ?? cell.dataset.order ?? cell.textContent.trim());
+  };
   const title = (cell) => (cell.querySelector(".dt-column-title") ?? cell).textContent.trim();
-  const lines = [[...table.tHead.rows[0].cells].map(title)];
+  const lines = [[...table.tHead.rows[0].cells].map(title).map(quoted)];
   for (const row of table.tBodies[0].rows) {
-    if (!row.querySelector(".dt-empty")) lines.push([...row.cells].map(text));
+    if (!row.querySelector(".dt-empty")) lines.push([...row.cells].map(field));
   }
-  return lines.map((line) => line.map(quoted).join(",")).join("\n") + "\n";
+  return lines.map((line) => line.join(",")).join("\n") + "\n";
 }
 
 function download(name, text) {
