@@ -21,7 +21,8 @@ from statestore.rows.python_values import display_values
 
 __all__ = ["RESULT_FORMATS", "write_result"]
 
-_QUOTED = frozenset('",\r\n')
+_QUOTED = frozenset('",\r\n\ufeff')
+"""A value with one of them is quoted. At the start of a file, U+FEFF is a byte order mark."""
 
 
 def write_result(answer: pa.RecordBatchReader, form: str, to: Path | IO[bytes], limit: int) -> int:

@@ -9,9 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from click.testing import Result
 
 from statestore import StateStore
+from statestore.rows.digests import rows_digest
 
 Run = Callable[..., Result]
 
@@ -96,6 +98,49 @@ def test_a_stored_state_needs_replace(run: Run) -> None:
     assert "already has state 'totals'" in refused.stderr
     done = run("bootstrap", "t.parquet", *STATE, "--replace")
     assert "  rows         2, in place of 2\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"user_id,total\na,1\nb\n", "line 3, column 1 of t.csv"),
+        (b'user_id,total\na,"1\n', "line 2, column 2 of t.csv opens a quote"),
+        ("user_id,total\né,1\n".encode("latin-1"), "line 2, column 1 of t.csv is not UTF-8"),
+        (b"", "t.csv is empty"),
+        (b"user_id,total\na,0x10\n", "row 1 of t.csv has '0x10'"),
+    ],
+)
+def test_a_file_that_is_not_csv_is_a_wrong_argument(run: Run, data: bytes, problem: str) -> None:
+    Path("t.csv").write_bytes(data)
+    done = run("bootstrap", "t.csv", *STATE, "--type", "total=long")
+    assert (done.exit_code, problem in done.stderr) == (2, True)
+    assert not Path("s").exists() or StateStore.open("s").checkpoints() == ()
+
+
+def test_the_csv_of_a_query_becomes_an_equal_state(run: Run) -> None:
+    """Also if a CRLF in a value is where Arrow's reader ends a block."""
+    texts = ["z" * (2**20 - 20 - shift) + "\r\n" * 20 for shift in range(2)]
+    rows = pa.table(
+        {
+            "user_id": [*texts, "", '"', "null", " \t", "\ufeff\0"],
+            "total": [-(2**63), 2**63 - 1, None, 0, 1, 2, 3],
+            "score": [float("nan"), float("-inf"), -0.0, 0.1 + 0.2, None, 5e-324, 1e22],
+            "day": pa.array([-(2**31) + 1, 2**31 - 1, 0, -719529, 2932897, None, -800000])
+            .cast(pa.int32())
+            .view(pa.date32()),
+            "note": ["", None, "\r", "\n", ",", "''", '""'],
+        }
+    )
+    with StateStore.open("a").snapshot(parallelism=2) as checkpoint:
+        checkpoint.write_keyed("u", "totals", rows, key="user_id", max_parallelism=8)
+    sql = "SELECT user_id, total, score, day, note FROM totals"
+    assert run("query", sql, "--to", "t.csv", "--store", "a").exit_code == 0
+    types = ("--type", "total=long", "--type", "score=double", "--type", "day=date")
+    done = run("bootstrap", "t.csv", *STATE, *types, "--max-parallelism", "8")
+    assert (done.exit_code, done.stderr) == (0, "")
+    a, b = (StateStore.open(url).restore().keyed("u", "totals").to_arrow() for url in "as")
+    assert a.column_names == b.column_names
+    assert rows_digest(a) == rows_digest(b)
 
 
 def test_wrong_calls_are_usage_errors(run: Run) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError, DeltaProtocolError
 from pyarrow.dataset import Fragment, get_partition_keys
@@ -16,6 +16,7 @@ from pyarrow.dataset import Fragment, get_partition_keys
 from statestore.delta.backend import error_text
 from statestore.delta.log_entry import missing_part
 from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError, StorageError
+from statestore.interop.tables.csv_reader import read_csv
 from statestore.interop.tables.source_table import SourceTable, convert_text, schema_text
 from statestore.sources.table_files import (
     TableFiles,
@@ -31,10 +32,10 @@ FORMATS = ("parquet", "delta", "csv")
 """The formats of tables that can be opened by their place."""
 
 _BATCH_ROWS = 8192
-_CSV_BLOCK_BYTES = 2**20
 _BUFFER_BYTES = 2**20
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-_CSV = (".csv", ".csv.gz")
+_CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+_CSV = (".csv", *(f".csv{suffix}" for suffix in _CODECS))
 
 
 def open_table(
@@ -47,7 +48,8 @@ def open_table(
     """Open a table at a path or URL; only its schema is read.
 
     Columns of a CSV file, and columns in the names of folders (``day=2026-01-02``), are text unless
-    ``types`` says otherwise. In a CSV file, an empty value without quotes is null.
+    ``types`` says otherwise. In a CSV file, an empty value without quotes is null. The file can be
+    compressed with gzip, bzip2 or Zstandard.
 
     Args:
         place: a Parquet or CSV file, a folder of Parquet files, or a Delta table.
@@ -60,9 +62,9 @@ def open_table(
 
     Raises:
         NotFoundError: there is nothing at ``place``.
-        InvalidArgumentError: for another format, for a file that is not Parquet, for files with
-            different columns, and for types that do not fit.
-        CorruptionError: if a file or a Delta log cannot be read.
+        InvalidArgumentError: for another format, for a file that is not Parquet or not CSV, for
+            files with different columns, and for types that do not fit.
+        CorruptionError: if a Parquet file or a Delta log cannot be read.
         StorageError: if reading fails.
     """
     if file_format not in (None, *FORMATS):
@@ -209,37 +211,21 @@ def _open_csv(place: str, files: TableFiles) -> SourceTable:
             "\"SELECT * FROM read_csv('…/*.csv', all_varchar = true)\""
         )
     (name,) = files.names
-    with _csv_reader(place, storage, name) as reader:
-        header = reader.schema
+    codec = _CODECS.get(Path(name.lower()).suffix)
 
-    def read() -> Iterator[pa.RecordBatch]:
-        with _csv_reader(place, storage, name, header.names) as reader:
-            yield from reader
+    def read() -> Generator[pa.RecordBatch, None, None]:
+        try:
+            with storage.open_read(name) as source, pa.input_stream(source, codec) as file:
+                yield from read_csv(file, place)
+        except FileNotFoundError:
+            raise NotFoundError(f"{place} does not exist: check the path") from None
+        except OSError as error:
+            if codec is None or error.errno is not None:
+                raise StorageError(f"cannot read {place}: {error}") from error
+            raise InvalidArgumentError(
+                f"{place} is not a complete {codec} file: {error}. Copy it again"
+            ) from error
 
-    schema = pa.schema([(column, pa.string()) for column in header.names])
-    return SourceTable(place, schema, read, untyped=tuple(header.names))
-
-
-@contextmanager
-def _csv_reader(
-    place: str, storage: Storage, name: str, columns: Sequence[str] = ()
-) -> Iterator[pc_csv.CSVStreamingReader]:
-    """Yield a reader that keeps the columns as text; without them, only the header is of use."""
-    options = pc_csv.ConvertOptions(
-        column_types=dict.fromkeys(columns, pa.string()),
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-        null_values=[""],
-    )
-    blocks = pc_csv.ReadOptions(block_size=_CSV_BLOCK_BYTES, use_threads=False)
-    parse = pc_csv.ParseOptions(newlines_in_values=True)
-    compression = "gzip" if name.lower().endswith(".gz") else None
-    try:
-        with storage.open_read(name) as source, pa.input_stream(source, compression) as file:
-            yield pc_csv.open_csv(
-                file, read_options=blocks, parse_options=parse, convert_options=options
-            )
-    except FileNotFoundError:
-        raise NotFoundError(f"{place} does not exist: check the path") from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise CorruptionError(f"{place} cannot be read as CSV: {error}") from error
+    with closing(read()) as batches:
+        schema = next(batches).schema
+    return SourceTable(place, schema, read, untyped=tuple(schema.names))

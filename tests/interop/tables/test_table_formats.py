@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -111,9 +111,17 @@ def test_columns_of_csv_are_text(tmp_path: Path) -> None:
         {"id": "1.10", "name": "x\ny", "note": ""},
     ]
     assert read(open_table(str(path))).to_pylist() == expected
-    packed = tmp_path / "t.csv.gz"
-    packed.write_bytes(gzip.compress(path.read_bytes()))
-    assert read(open_table(str(packed))).to_pylist() == expected
+
+
+@pytest.mark.parametrize(("suffix", "codec"), [(".gz", "gzip"), (".bz2", "bz2"), (".zst", "zstd")])
+def test_a_compressed_csv_file(suffix: str, codec: str, tmp_path: Path) -> None:
+    path = tmp_path / f"t.csv{suffix}"
+    with pa.output_stream(path, codec) as file:
+        file.write(b"k,v\n" + b"a,1\n" * 100)
+    assert read(open_table(str(path))).to_pylist() == [{"k": "a", "v": "1"}] * 100
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(InvalidArgumentError, match=f"is not a complete {codec} file"):
+        read(open_table(str(path)))
 
 
 @pytest.mark.parametrize(
@@ -123,8 +131,13 @@ def test_columns_of_csv_are_text(tmp_path: Path) -> None:
         ("integer", "-1", -1),
         ("double", "0.1", 0.1),
         ("double", "inf", float("inf")),
+        ("double", "0.30000000000000004", 0.1 + 0.2),
+        ("float", "0.1", 0.10000000149011612),
         ("boolean", "true", True),
         ("decimal(20,2)", "12345678901234567.89", Decimal("12345678901234567.89")),
+        ("decimal(3,1)", "1.0e1", Decimal("10.0")),
+        ("binary", "00fF", b"\x00\xff"),
+        ("date", "0044-03-15", date(44, 3, 15)),
         ("string", "007", "007"),
     ],
 )
@@ -139,14 +152,34 @@ def test_declared_types(data_type: str, text: str, value: Any, tmp_path: Path) -
     ("data_type", "text"),
     [
         ("long", "1.0"),
+        ("long", "0x10"),
+        ("long", "0xFFFFFFFFFFFFFFFF"),
+        ("long", " 1"),
+        ("long", "1_000"),
+        ("integer", "0x10"),
         ("long", "9223372036854775808"),
         ("byte", "128"),
         ("double", "1e400"),
+        ("double", "1e-400"),
+        ("double", "9007199254740993"),
+        ("double", "0x10"),
+        ("double", " 1"),
+        ("double", "1_000"),
+        ("double", "nan(5)"),
+        ("float", "16777217"),
+        ("float", "1e-50"),
         ("double", "x"),
         ("decimal(5,2)", "1.234"),
+        ("decimal(38,0)", "9" * 39),
+        ("decimal(38,30)", "3065693547"),
         ("date", "2026-13-01"),
+        ("date", "2026-1-05"),
+        ("date", "10000-02-30"),
+        ("timestamp_ntz", "2026-01-01T00:00:00.1234567"),
         ("timestamp", "2026-01-01 00:00:00"),
         ("boolean", "maybe"),
+        ("boolean", "1"),
+        ("binary", "0x"),
     ],
 )
 def test_a_text_of_another_type_is_named(data_type: str, text: str, tmp_path: Path) -> None:
@@ -222,7 +255,7 @@ def broken(tmp_path: Path) -> dict[str, tuple[str, dict[str, Any], type[StateSto
         "no Parquet": (str(tmp_path / "x.parquet"), {}, InvalidArgumentError),
         "Parquet": (str(tmp_path / "y.parquet"), {}, CorruptionError),
         "several CSV": (str(tmp_path / "several"), {}, InvalidArgumentError),
-        "CSV": (str(tmp_path / "x.csv"), {}, CorruptionError),
+        "CSV": (str(tmp_path / "x.csv"), {}, InvalidArgumentError),
         "Delta": (str(tmp_path / "delta"), {}, CorruptionError),
         "format": (good, {"file_format": "orc"}, InvalidArgumentError),
         "column": (good, {"types": {"x": "long"}}, InvalidArgumentError),
