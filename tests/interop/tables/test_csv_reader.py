@@ -14,6 +14,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.interop.tables import csv_reader
 from statestore.interop.tables.csv_reader import read_csv
 
+QUOTED = '",\r\n\ufeff'
 TEXTS = st.text(alphabet='ab",\r\n é\0\ufeff', max_size=6)
 
 
@@ -38,7 +39,7 @@ def files(draw: st.DrawFn) -> tuple[bytes, list[tuple[str | None, ...]]]:
         for item in row:
             if item is None:
                 fields.append("")
-            elif not item or set(item) & set('",\r\n\ufeff') or draw(st.booleans()):
+            elif not item or not set(item).isdisjoint(QUOTED) or draw(st.booleans()):
                 fields.append('"{}"'.format(item.replace('"', '""')))
             else:
                 fields.append(item)
