@@ -272,10 +272,10 @@ def pause(seconds: float) -> None:
 
     Without this, a command that rarely writes would outlive ``| head -1`` until its next write.
     """
-    poll = select.poll()
     try:
+        poll = select.poll()
         poll.register(sys.stdout, 0)  # poll always reports a closed end
-    except (OSError, ValueError):  # not a real file, as in a notebook
+    except (AttributeError, OSError, ValueError):  # Windows, or not a real file, as in a notebook
         sleep(seconds)
         return
     if poll.poll(seconds * 1000):

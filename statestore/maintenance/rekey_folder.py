@@ -10,13 +10,12 @@ a file of the store that the other one has named.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,6 +23,7 @@ from typing import Any, BinaryIO
 from statestore.errors import CorruptionError, InvalidArgumentError, StorageError
 from statestore.storage.base import report_os_errors
 from statestore.storage.durable import sync_parents, sync_path, sync_paths
+from statestore.storage.locks import lock
 from statestore.storage.temporary import temporary_folder
 
 __all__ = ["WorkingFolder", "working_folder"]
@@ -122,7 +122,7 @@ def _lock(path: Path, held: ExitStack) -> None:
         # HasContext for writing, because network file systems lock no other files.
         file: BinaryIO = held.enter_context(path.open("a+b"))
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file.fileno())
         except (BlockingIOError, PermissionError):
             file.seek(0)
             holder = file.read(200).decode(errors="replace") or "another process"
@@ -156,6 +156,7 @@ def _clear_folder(work: Path) -> None:
         for path in sorted(work.rglob("*"), reverse=True):
             if path.name != _LOCK:
                 path.rmdir() if path.is_dir() else path.unlink()
-        (work / _LOCK).unlink()
+        with suppress(PermissionError):  # Windows deletes no open file: the next run has it again
+            (work / _LOCK).unlink()
     except OSError as error:
         _log.warning("the working folder %s could not be emptied: %s; delete it", work, error)

@@ -14,7 +14,6 @@ files of others stay.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -29,6 +28,7 @@ from statestore.format.rescale_proof import RowSet
 from statestore.storage import LocalStorage
 from statestore.storage.base import report_os_errors
 from statestore.storage.durable import sync_if_supported, sync_parents, sync_path, sync_paths
+from statestore.storage.locks import close_folder, lock, open_folder
 
 __all__ = ["Contents", "publish_folder"]
 
@@ -114,7 +114,9 @@ def _refuse_strangers(directory: Path) -> None:
             for path in _paths_below(directory)
             if (name := path.relative_to(directory)).parts[0] != INCOMPLETE
             and (
-                name not in folders if _is_folder(path) else own.get(str(name)) != _file_facts(path)
+                name not in folders
+                if _is_folder(path)
+                else own.get(name.as_posix()) != _file_facts(path)
             )
         )
     stranger = next(iter(others), None)
@@ -137,7 +139,7 @@ def _delete_listed(directory: Path) -> None:
         if name.parts[0] == INCOMPLETE:
             continue
         if not _is_folder(path):
-            if own.get(str(name)) == _file_facts(path):
+            if own.get(name.as_posix()) == _file_facts(path):
                 path.unlink()
         elif name in folders:
             with suppress(OSError):  # another process has put something there
@@ -201,10 +203,10 @@ def _file_facts(path: Path) -> list[int]:
 
 def _lock(directory: Path, held: ExitStack) -> None:
     """Lock the directory against other runs; the system unlocks it when this process ends."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    held.callback(os.close, descriptor)
+    descriptor = open_folder(directory)
+    held.callback(close_folder, directory, descriptor)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(descriptor)
     except BlockingIOError:
         raise InvalidArgumentError(
             f"another process is writing to {directory}; choose another directory"

@@ -59,7 +59,7 @@ def find_table(url: str, storage_options: Mapping[str, Any] | None = None) -> Ta
     if path is not None and not Path(path).exists():
         raise _missing_error(url)
     if path is not None and not Path(path).is_dir():
-        return _single_file(path, storage_options)
+        return _single_file(Path(path).as_posix(), storage_options)
     if storage.list("_delta_log"):
         return TableFiles(storage, (), is_delta=True)
     names = storage.list("")

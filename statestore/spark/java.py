@@ -133,7 +133,7 @@ def install_command() -> str:
     }
     if _os_release().get("ID") == "amzn":
         commands["dnf"] = commands["yum"] = "dnf install -y java-17-amazon-corretto-headless"
-    sudo = "" if os.geteuid() == 0 else "sudo "
+    sudo = "" if getattr(os, "geteuid", int)() == 0 else "sudo "
     for manager, command in commands.items():
         if shutil.which(manager):
             return sudo + command

@@ -314,7 +314,8 @@ def _disable_exit_handlers() -> None:
             end.atexit = False
 
 
-os.register_at_fork(after_in_child=_disable_exit_handlers)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_disable_exit_handlers)
 
 
 class _BlockUpload:

@@ -13,6 +13,7 @@ from pathlib import Path
 __all__ = ["sync_if_supported", "sync_parents", "sync_path", "sync_paths"]
 
 _SYNCED_AT_ONCE = 8
+_OPENS_FOLDERS = hasattr(os, "O_DIRECTORY")
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -27,8 +28,13 @@ def sync_if_supported() -> Iterator[None]:
 
 
 def sync_path(path: Path) -> None:
-    """Make a file's bytes, or a folder's names, durable."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Make a file's bytes, or a folder's names, durable.
+
+    Windows cannot open folders, and syncs only files that are open for writing.
+    """
+    if not _OPENS_FOLDERS and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDONLY if _OPENS_FOLDERS else os.O_RDWR)
     try:
         os.fsync(descriptor)
     finally:

@@ -24,6 +24,10 @@ __all__ = ["LocalStorage"]
 
 # The largest documents are manifests: one with a million files has about 300 MB.
 _MOST_READ_BYTES = 2**31
+# POSIX has the first two, and Windows the last one.
+_READ = os.O_RDONLY | sum(getattr(os, f"O_{flag}", 0) for flag in ("NONBLOCK", "CLOEXEC", "BINARY"))
+# Windows removes a dot at the end of a name, and some names are devices in each folder.
+_NOT_ON_WINDOWS = re.compile(r"(?:^|/)(?:con|prn|aux|nul|com\d|lpt\d)(?:\.[^/]*)?(?:/|$)|\.(?:/|$)")
 
 
 class LocalStorage:
@@ -225,6 +229,10 @@ class LocalStorage:
     def _file(self, name: str) -> Path:
         """Return the path of a file; StorageError if any part of it is a symbolic link."""
         relative = check_inside(name)
+        if os.name == "nt" and _NOT_ON_WINDOWS.search(relative.lower()):
+            raise InvalidArgumentError(
+                f"{relative!r} cannot be a file name on Windows: rename the operator or state"
+            )
         if not self._follow_links:
             path = self.url
             for part in relative.split("/"):
@@ -261,7 +269,7 @@ def _without_host(url: str) -> str:
 
 def _open_regular(path: Path) -> BinaryIO:
     """Open a file to read; StorageError for a FIFO, which would block, and other special files."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(path, _READ)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
         return os.fdopen(descriptor, "rb")

@@ -7,8 +7,6 @@ process that creates a temporary folder deletes it.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import shutil
 import socket
@@ -18,10 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from statestore.storage.base import report_os_errors
+from statestore.storage.locks import close_folder, lock, open_folder
 
 __all__ = ["temporary_folder"]
-
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 @contextmanager
@@ -36,12 +33,12 @@ def temporary_folder(purpose: str) -> Iterator[Path]:
     own = f"statestore-{re.sub('[^A-Za-z0-9.]', '_', socket.gethostname())}-"
     with report_os_errors("make", "a temporary folder"):
         _delete_abandoned(Path(tempfile.gettempdir()), own)
-        path, lock = _locked_folder(f"{own}{purpose}-")
+        path, descriptor = _locked_folder(f"{own}{purpose}-")
     try:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
-        os.close(lock)
+        close_folder(path, descriptor)
 
 
 def _locked_folder(prefix: str) -> tuple[Path, int]:
@@ -49,21 +46,21 @@ def _locked_folder(prefix: str) -> tuple[Path, int]:
     while True:
         path = Path(tempfile.mkdtemp(prefix=prefix))
         with suppress(FileNotFoundError):
-            lock = os.open(path, _FOLDER)
+            descriptor = open_folder(path)
             with suppress(OSError):  # without locks no process deletes it
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                lock(descriptor, wait=True)
             # Before the lock was acquired, another process could delete the folder as abandoned.
             if path.exists():
-                return path, lock
-            os.close(lock)
+                return path, descriptor
+            close_folder(path, descriptor)
 
 
 def _delete_abandoned(parent: Path, prefix: str) -> None:
     for path in parent.glob(f"{prefix}*"):
         with suppress(OSError):  # it is in use, belongs to another user, or is gone
-            lock = os.open(path, _FOLDER)
+            descriptor = open_folder(path)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock(descriptor)
                 shutil.rmtree(path)
             finally:
-                os.close(lock)
+                close_folder(path, descriptor)

@@ -165,7 +165,7 @@ def export_state(
 
 def _read_classes(file: Path) -> dict[str, Any]:
     try:
-        return parse_toml(file.read_text())
+        return parse_toml(file.read_text("utf-8"))
     except ValueError as error:
         raise click.UsageError(f"--classes: {file} is not valid TOML: {error}") from error
 

@@ -188,7 +188,7 @@ def _duration(text: str) -> str:
 
 def _tables(file: Path) -> dict[str, Any]:
     try:
-        tables = parse_toml(file.read_text())
+        tables = parse_toml(file.read_text("utf-8"))
     except ValueError as error:
         raise click.UsageError(f"--columns: {file} is not valid TOML: {error}") from error
     for name, table in tables.items():

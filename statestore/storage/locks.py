@@ -1,0 +1,75 @@
+"""Exclusive locks between the processes of a host, which the system releases when a process ends.
+
+POSIX systems lock a file or a folder (``flock``). Windows locks bytes of a file, so a folder has a
+file with its lock beside it. A system without both has no other processes, and locks nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+__all__ = ["close_folder", "lock", "open_folder"]
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+_fcntl, _msvcrt = _module("fcntl"), _module("msvcrt")
+_LOCKED_BYTE = 2**30
+"""The byte that Windows locks. No other process can read it, so it is after the contents."""
+_RETRY_SECONDS = 0.05
+
+
+def lock(descriptor: int, *, wait: bool = False) -> None:
+    """Lock an open file or folder until it is closed.
+
+    Args:
+        descriptor: The file, or the result of :func:`open_folder`.
+        wait: Whether to wait for another process.
+
+    Raises:
+        BlockingIOError: Another process has the lock.
+        OSError: The file system has no locks.
+    """
+    if _fcntl is not None:
+        _fcntl.flock(descriptor, _fcntl.LOCK_EX | (0 if wait else _fcntl.LOCK_NB))
+    elif _msvcrt is not None:
+        while True:
+            os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+            try:
+                _msvcrt.locking(descriptor, _msvcrt.LK_NBLCK, 1)
+            except PermissionError as error:
+                if not wait:
+                    raise BlockingIOError(*error.args) from None
+                time.sleep(_RETRY_SECONDS)
+            else:
+                return
+
+
+def open_folder(folder: Path) -> int:
+    """Open a folder to lock it. Raises FileNotFoundError if it does not exist."""
+    if _fcntl is not None:
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    folder.stat()
+    return os.open(_lock_file(folder), os.O_RDWR | os.O_CREAT)
+
+
+def close_folder(folder: Path, descriptor: int) -> None:
+    """Close and unlock a folder, which may no longer exist."""
+    os.close(descriptor)
+    if _fcntl is None:
+        with suppress(OSError):  # Windows keeps a file that another process has opened
+            _lock_file(folder).unlink()
+
+
+def _lock_file(folder: Path) -> Path:
+    return folder.parent / f".{folder.name}.lock"
