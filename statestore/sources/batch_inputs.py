@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from deltalake.exceptions import DeltaError
 
-from statestore.delta.backend import error_text
 from statestore.delta.log_entry import missing_part
-from statestore.errors import CorruptionError
-from statestore.sources.table_files import find_table, open_delta_table, parquet_bytes
+from statestore.sources.table_files import (
+    find_table,
+    open_delta_table,
+    parquet_bytes,
+    reading_delta,
+)
 from statestore.storage import Storage
 
 __all__ = ["InputFiles", "input_files"]
@@ -59,13 +61,8 @@ def input_files(url: str, storage_options: Mapping[str, Any] | None = None) -> I
 def _delta_files(storage: Storage) -> InputFiles:
     """Return the files of a table's newest version."""
     table = open_delta_table(storage)
-    try:
+    with reading_delta(storage):
         actions = pa.table(table.get_add_actions(flatten=False))
         missing = missing_part(table.metadata().description)
-    except DeltaError as error:
-        raise CorruptionError(
-            f"cannot read the Delta log of {storage.url}: {error_text(error, storage)}; "
-            "read the table with Spark, or name another input"
-        ) from error
     files = zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
     return InputFiles(tuple(size for _, size in sorted(files)), missing)

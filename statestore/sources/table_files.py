@@ -7,8 +7,10 @@ because its log says which files it has.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +21,39 @@ from statestore.delta.backend import error_text, refuse_escaped
 from statestore.delta.broken_answers import retry_broken_answers
 from statestore.delta.process_check import refuse_forked
 from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError, StorageError
+from statestore.format.names import STORE_FILE
 from statestore.storage import Storage, open_storage
 
-__all__ = ["TableFiles", "find_table", "open_delta_table", "parquet_bytes"]
+__all__ = [
+    "TableFiles",
+    "find_table",
+    "open_delta_table",
+    "parquet_bytes",
+    "reading_delta",
+    "unsupported_error",
+]
 
 _MAGIC = (b"PAR1", b"PARE")  # PARE: with an encrypted footer
+_LOG = re.compile(
+    r"(^|/)((_delta_log|_spark_metadata|\.hoodie)/|statestore\.json$|metadata/[^/]+\.metadata\.json$)"
+)
+"""Parts of a Delta table, an output of Spark's streams, a Hudi table, a store, an Iceberg table."""
+_UNSUPPORTED = re.compile("[Uu]nsupported|not supported|catalogManaged")
+"""delta-rs has no class of its own for most features that it does not support."""
 _SHORTEST = 12  # the magic twice, and the length of the footer
 
 
 @dataclass(frozen=True)
 class TableFiles:
-    """The folder of a table, and the names of its data files in order; empty for a Delta table."""
+    """The folder of a table, and the names of its data files in order; empty for a Delta table.
+
+    ``log`` is the file or folder of another table's log, which says which of the files are data.
+    """
 
     storage: Storage
     names: tuple[str, ...]
     is_delta: bool = False
+    log: str | None = None
 
 
 def find_table(url: str, storage_options: Mapping[str, Any] | None = None) -> TableFiles:
@@ -58,8 +78,9 @@ def find_table(url: str, storage_options: Mapping[str, Any] | None = None) -> Ta
     path = storage.native_path("")
     if path is not None and not Path(path).exists():
         raise _missing_error(url)
+    above = None if path is None else _log_above(Path(path))
     if path is not None and not Path(path).is_dir():
-        return _single_file(Path(path).as_posix(), storage_options)
+        return replace(_single_file(Path(path).as_posix(), storage_options), log=above)
     if storage.list("_delta_log"):
         return TableFiles(storage, (), is_delta=True)
     names = storage.list("")
@@ -68,7 +89,19 @@ def find_table(url: str, storage_options: Mapping[str, Any] | None = None) -> Ta
     data = tuple(name for name in names if _is_data(name))
     if not data:
         raise InvalidArgumentError(f"{url} contains no data files: name a folder of Parquet files")
-    return TableFiles(storage, data)
+    inside = next((name for name in names if _LOG.search(name)), None)
+    return TableFiles(storage, data, log=above if inside is None else f"{storage.url}/{inside}")
+
+
+def _log_above(path: Path) -> str | None:
+    """Return the log of a table that a local path is a part of."""
+    for folder in path.absolute().parents:
+        for name in ("_delta_log", "_spark_metadata", ".hoodie", "metadata/*.metadata.json"):
+            if log := next(folder.glob(name), None):
+                return str(log)
+        if (folder / STORE_FILE).exists():
+            return str(folder / STORE_FILE)
+    return None
 
 
 def _missing_error(url: str) -> NotFoundError:
@@ -118,33 +151,51 @@ def open_delta_table(storage: Storage) -> DeltaTable:
     """Return the newest version of a Delta table.
 
     Raises:
-        InvalidArgumentError: its log has no commit, delta-rs does not support it, or delta-rs would
-            unescape its path.
-        CorruptionError: delta-rs cannot read its log.
-        StorageError: a request failed.
+        InvalidArgumentError: delta-rs would unescape its path; also as :func:`reading_delta`.
+        CorruptionError or StorageError: as :func:`reading_delta`.
     """
     refuse_escaped(storage.url, "choose a path of the table without these characters")
     refuse_forked(storage.url)
-    try:
+    with reading_delta(storage):
         return retry_broken_answers(
             lambda: DeltaTable(storage.url, storage_options=storage.delta_options())
         )
+
+
+@contextmanager
+def reading_delta(storage: Storage) -> Iterator[None]:
+    """Convert the errors of delta-rs while it reads a table.
+
+    Raises:
+        InvalidArgumentError: the log has no commit, or delta-rs does not support a feature of the
+            table, which the message names.
+        CorruptionError: delta-rs cannot read the log.
+        StorageError: a request failed.
+    """
+    try:
+        yield
     except TableNotFoundError as error:
         raise InvalidArgumentError(
             f"{storage.url}/_delta_log contains no commit, so this is not a Delta table; "
             "pass the folder of one"
         ) from error
-    except DeltaProtocolError as error:
-        raise InvalidArgumentError(
-            f"{storage.url} uses a feature of Delta that is not supported here: "
-            f"{error_text(error, storage)}; read the table with Spark"
-        ) from error
     except DeltaError as error:
+        text = error_text(error, storage).replace("catalog-managed", "catalogManaged")
+        if isinstance(error, DeltaProtocolError) or _UNSUPPORTED.search(text):
+            raise unsupported_error(storage, text) from error
         raise CorruptionError(
-            f"cannot read the Delta log of {storage.url}: {error_text(error, storage)}; "
+            f"cannot read the Delta log of {storage.url}: {text}; "
             "read the table with Spark, or name another input"
         ) from error
     except OSError as error:
         raise StorageError(
             f"cannot read the Delta log of {storage.url}: {error_text(error, storage)}"
         ) from error
+
+
+def unsupported_error(storage: Storage, feature: str) -> InvalidArgumentError:
+    """Return the error for a Delta table with a feature that cannot be read here."""
+    return InvalidArgumentError(
+        f"{storage.url} uses a feature of Delta that is not supported here: {feature}; read the "
+        "table with Spark, and pass a DataFrame or a copy of the table"
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import date
+import base64
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyarrow.parquet import encryption
 
 from statestore.errors import (
     CorruptionError,
@@ -276,3 +278,78 @@ def test_what_cannot_be_read_is_a_typed_error(case: str, tmp_path: Path) -> None
     place, options, error = broken(tmp_path)[case]
     with pytest.raises(error):
         read(open_table(place, **options))
+
+
+TIMES = [datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999), None]
+
+
+def write_int96(path: Path, times: pa.Array) -> str:
+    count = len(times)
+    lists = pa.ListArray.from_arrays(list(range(count + 1)), times)
+    maps = pa.MapArray.from_arrays(list(range(count + 1)), ["k"] * count, lists.values)
+    structs = pa.StructArray.from_arrays([times], ["t"])
+    rows = pa.table({"t": times, "l": lists, "m": maps, "s": structs, "n": range(count)})
+    pq.write_table(rows, path, use_deprecated_int96_timestamps=True)
+    return str(path)
+
+
+def test_times_of_int96_are_read_in_every_year(tmp_path: Path) -> None:
+    """As nanoseconds, 9999-12-31 would become a day in 1816."""
+    times = pa.array(TIMES, pa.timestamp("us"))
+    rows = read(open_table(write_int96(tmp_path / "1.parquet", times))).to_pylist()
+    assert rows == [
+        {"t": time, "l": [time], "m": [("k", time)], "s": {"t": time}, "n": number}
+        for number, time in enumerate(TIMES)
+    ]
+
+
+def test_times_of_int96_with_nanoseconds_are_refused(tmp_path: Path) -> None:
+    times = pa.array([1_000, None, 1_001], pa.timestamp("ns"))
+    place = write_int96(tmp_path / "1.parquet", times)
+    with pytest.raises(InvalidArgumentError, match=r"1\.parquet has times \(INT96\)"):
+        read(open_table(place))
+
+
+class OpenKeys(encryption.KmsClient):  # type: ignore[misc]
+    """Keeps a key as it is."""
+
+    def __init__(self, _config: encryption.KmsConnectionConfig) -> None:
+        super().__init__()
+
+    def wrap_key(self, key: bytes, _name: str) -> bytes:
+        return base64.b64encode(key)
+
+
+@pytest.mark.parametrize("plain_footer", [True, False])
+def test_encrypted_files_are_refused(plain_footer: bool, tmp_path: Path) -> None:
+    """Also if only one column is encrypted."""
+    wanted = encryption.EncryptionConfiguration(
+        footer_key="a", column_keys={"b": ["v"]}, plaintext_footer=plain_footer
+    )
+    factory = encryption.CryptoFactory(OpenKeys)
+    properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), wanted)
+    place = tmp_path / "1.parquet"
+    with pq.ParquetWriter(place, ROWS.schema, encryption_properties=properties) as writer:
+        writer.write_table(ROWS)
+    with pytest.raises(InvalidArgumentError, match=r"1\.parquet is encrypted"):
+        read(open_table(str(place)))
+
+
+LOGS = [
+    *("_delta_log/0.json", "_spark_metadata/0", ".hoodie/hoodie.properties"),
+    *("metadata/00000-x.metadata.json", "statestore.json"),
+]
+
+
+@pytest.mark.parametrize("log", LOGS)
+def test_files_of_a_table_with_a_log_are_refused(log: str, tmp_path: Path) -> None:
+    """The log says which of them are current."""
+    table = tmp_path / "all" / "table"
+    file = write(table / "day=1" / "1.parquet")
+    (table / log).parent.mkdir(exist_ok=True)
+    (table / log).touch()
+    for place in (str(table.parent), str(table / "day=1"), file):
+        with pytest.raises(InvalidArgumentError, match=log.partition("/")[0]):
+            open_table(place)
+    with pytest.raises(InvalidArgumentError, match=log.partition("/")[0]):
+        open_table(str(table), file_format="parquet")
