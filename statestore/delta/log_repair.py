@@ -98,7 +98,7 @@ class DeltaLog:
         name = self.name(self.first - 1, "checkpoint.parquet")
         try:
             with self.storage.open_read(name) as file, pq.ParquetFile(file) as parquet:
-                for batch in parquet.iter_batches(columns=list(_COLUMNS)):
+                for batch in parquet.iter_batches(columns=list(_COLUMNS), use_threads=False):
                     table.apply([_as_entry_action(action) for action in batch.to_pylist()])
         except (pa.ArrowException, FileNotFoundError) as error:
             raise CorruptionError(f"cannot read {self.storage.url}/{name}: {error}") from error

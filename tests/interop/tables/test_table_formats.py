@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import io
+import threading
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.csv as csv
@@ -23,6 +25,7 @@ from statestore.errors import (
     StateStoreError,
 )
 from statestore.interop.tables import SourceTable, open_query, open_table
+from statestore.storage import LocalStorage
 
 ROWS = pa.table({"k": ["a", "b", None], "v": [1, None, 2**60]})
 
@@ -353,3 +356,36 @@ def test_files_of_a_table_with_a_log_are_refused(log: str, tmp_path: Path) -> No
             open_table(place)
     with pytest.raises(InvalidArgumentError, match=log.partition("/")[0]):
         open_table(str(table), file_format="parquet")
+
+
+class CallersFile(io.FileIO):
+    """Records the threads that read it."""
+
+    threads: ClassVar[set[int]] = set()
+
+    def read(self, size: int | None = -1) -> bytes:
+        self.threads.add(threading.get_ident())
+        return super().read(size)
+
+    def readinto(self, buffer: Any) -> int:
+        self.threads.add(threading.get_ident())
+        return super().readinto(buffer)
+
+
+@pytest.mark.parametrize("form", ["parquet", "delta"])
+def test_only_the_callers_thread_reads_a_table(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread of Arrow that uses a file of Python aborts the process if Python ends meanwhile."""
+    rows = pa.table({"k": [f"{number:0100}" for number in range(50_000)]})
+    place = tmp_path / f"t.{form}"
+    if form == "delta":
+        write_deltalake(place, rows)
+    else:
+        pq.write_table(rows, place, row_group_size=10_000)
+    monkeypatch.setattr(
+        LocalStorage, "open_read", lambda storage, name: CallersFile(f"{storage.url}/{name}")
+    )
+    monkeypatch.setattr(CallersFile, "threads", set())
+    assert read(open_table(str(place))) == rows
+    assert CallersFile.threads == {threading.get_ident()}
