@@ -6,7 +6,6 @@ All dictionaries, lists and scalars are converted here: rows, elements, keys and
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -33,7 +32,6 @@ __all__ = [
     "display_rows",
     "display_values",
     "guess_column",
-    "parse_time",
     "row_place",
     "rows_to_dicts",
     "table_of_dicts",
@@ -312,46 +310,6 @@ def _times_as_text(value: Any, data_type: pa.DataType, of_duckdb: bool) -> Any:
     ):
         return "infinity" if value > 0 else "-infinity"
     return time_text(value, data_type)
-
-
-def parse_time(text: str, data_type: pa.DataType) -> int:
-    """Return what Arrow stores for a date or timestamp that :func:`display_values` shows as text.
-
-    Args:
-        text: The text of a date or timestamp, of DuckDB or not.
-        data_type: Its type.
-
-    Raises:
-        ValueError: No value of the type has this text.
-    """
-    if text.lstrip("-") == "infinity":
-        number: int = 2 ** (data_type.bit_width - 1) - 1
-        return -number if text.startswith("-") else number
-    found = _SHOWN_TIME.fullmatch(text)
-    if found is not None:
-        year, month, day = map(int, found.group(1, 2, 3))
-        number = _day_number(1 - year if found[4] else year, month, day)
-        if not pa.types.is_date(data_type):
-            hour, minute, second = (int(part or 0) for part in found.group(5, 6, 7))
-            seconds = ((number * 24 + hour) * 60 + minute) * 60 + second
-            number = seconds * 10**6 + int(f"{found[8] or 0:0<6}")
-        if _time_text(number, data_type) == text:
-            return number
-    raise ValueError(f"{text!r:.80} is not a value of type {arrow_type_text(data_type)}")
-
-
-_SHOWN_TIME = re.compile(
-    r"([0-9]{4,})-([0-9]{2})-([0-9]{2})( \(BC\))?"
-    r"(?: ([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,6}))?(?:\+00)?)?"
-)
-
-
-def _day_number(year: int, month: int, day: int) -> int:
-    """Return the number of days from 1970-01-01 to a date; the inverse of :func:`_date_text`."""
-    year -= month < 3
-    era, years = divmod(year, 400)
-    days = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
-    return era * 146_097 + years * 365 + years // 4 - years // 100 + days - 719_468
 
 
 def _undecodable_column(rows: pa.Table | pa.RecordBatch) -> str:

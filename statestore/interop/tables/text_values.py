@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from statestore.parsing import nearest_double, nearest_float, parse_number
 from statestore.rows.lossless_cast import UnfitError, exact_converter
-from statestore.rows.python_values import parse_time
+from statestore.rows.time_text import far_time
 
 __all__ = ["parse_texts"]
 
@@ -77,7 +77,7 @@ def _form_of(data_type: pa.DataType) -> tuple[str, Callable[[str], Any] | None]:
     if types.is_float32(data_type):
         return _FLOAT, _parse_float
     form = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}($|[T ][0-9].*$)"
-    return form, partial(parse_time, data_type=data_type)
+    return form, partial(_parse_far_time, data_type=data_type)
 
 
 def _parse_double(text: str) -> float:
@@ -94,6 +94,13 @@ def _parse_float(text: str) -> float:
     if repr(number) == text and unpack("<f", pack("<f", number)) == (number,):
         return number
     return nearest_float(_exact_number(text))
+
+
+def _parse_far_time(text: str, data_type: pa.DataType) -> int:
+    far = far_time(text, data_type)
+    if far is None:
+        raise ValueError("the text is no date or time")
+    return far.number
 
 
 def _exact_number(text: str) -> int | Decimal:
