@@ -238,7 +238,7 @@ def test_rows_marked_deleted_do_not_remove_their_file(tmp_path: Path) -> None:
 def test_a_table_that_delta_rs_does_not_support_is_left_to_spark(tmp_path: Path) -> None:
     delta(tmp_path, 10)
     commit(tmp_path, 1, feature("somethingNew"))
-    with pytest.raises(InvalidArgumentError, match="somethingNew.*read the table with Spark"):
+    with pytest.raises(InvalidArgumentError, match=r"somethingNew.*read the table with Spark"):
         sizes_of(str(tmp_path))
 
 
