@@ -372,7 +372,7 @@ class CallersFile(io.FileIO):
         return super().readinto(buffer)
 
 
-@pytest.mark.parametrize("form", ["parquet", "delta"])
+@pytest.mark.parametrize("form", ["parquet", "delta", "csv"])
 def test_only_the_callers_thread_reads_a_table(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,6 +381,8 @@ def test_only_the_callers_thread_reads_a_table(
     place = tmp_path / f"t.{form}"
     if form == "delta":
         write_deltalake(place, rows)
+    elif form == "csv":
+        csv.write_csv(rows, place)
     else:
         pq.write_table(rows, place, row_group_size=10_000)
     monkeypatch.setattr(
