@@ -39,7 +39,6 @@ from statestore.errors import (
     StoreNotFoundError,
 )
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, Writer
-from statestore.snapshot.begin import CommittedCheckpoint
 from statestore.snapshot.write_options import KeyedOptions
 
 if TYPE_CHECKING:
@@ -74,6 +73,9 @@ class Snapshot:
         options = settings.store.options
         store = StateStore.open(settings.store.url, spark=spark, listeners=listeners, **options)
         try:
+            earlier = self._find_own(store)
+            if earlier is not None:
+                return _report(store.url, earlier, already_committed=True)
             states = settings.states
             with bar_of(spark, len(states)) as bar, self._begin(store, settings) as checkpoint:
                 _carry_or_drop_others(checkpoint, settings)
@@ -91,28 +93,33 @@ class Snapshot:
         except CommitConflictError:
             self._was_second = True
             raise
-        return _report(store.url, checkpoint)
+        return _report(
+            store.url, checkpoint.manifest, already_committed=checkpoint.already_committed
+        )
 
-    def _begin(self, store: StateStore, settings: SnapshotSettings) -> CheckpointWriter:
-        """Return a writer for the number in the settings, the first attempt's, or the next one.
+    def _find_own(self, store: StateStore) -> Manifest | None:
+        """Return the checkpoint that an earlier attempt committed, or None.
 
         Raises CommitConflictError, once, when another writer has taken the first attempt's number.
         That attempt's checkpoint will then never be visible, and the next attempt takes a new
         number.
         """
-        wanted, job = settings.checkpoint_id, settings.job
         was_second, self._was_second = self._was_second, False
         earlier = self._find_committed(store)
-        if earlier is not None and earlier.writer in self._writers:
-            return CommittedCheckpoint(earlier)
-        if earlier is not None:
-            self._number = None
-            if not was_second:  # otherwise the previous attempt already raised the conflict
-                raise CommitConflictError(
-                    f"checkpoint {earlier.checkpoint_id} of {store.url}, which this job was "
-                    f"taking, was meanwhile committed by writer {earlier.writer.name}; nothing of "
-                    "this job is visible. Run the job again: it gets a new checkpoint id"
-                )
+        if earlier is None or earlier.writer in self._writers:
+            return earlier
+        self._number = None
+        if not was_second:  # otherwise the previous attempt already raised the conflict
+            raise CommitConflictError(
+                f"checkpoint {earlier.checkpoint_id} of {store.url}, which this job was "
+                f"taking, was meanwhile committed by writer {earlier.writer.name}; nothing of "
+                "this job is visible. Run the job again: it gets a new checkpoint id"
+            )
+        return None
+
+    def _begin(self, store: StateStore, settings: SnapshotSettings) -> CheckpointWriter:
+        """Return a writer for the number in the settings, the first attempt's, or the next one."""
+        wanted, job = settings.checkpoint_id, settings.job
         checkpoint = store.snapshot(
             parallelism=settings.parallelism,
             graph=graph_of(settings.graph),
@@ -193,12 +200,11 @@ def _put(
     return checkpoint.write_changes_against(state.operator, state.state, rows, **arguments)
 
 
-def _report(store: str, checkpoint: CheckpointWriter) -> Report:
-    manifest = checkpoint.manifest
+def _report(store: str, manifest: Manifest, *, already_committed: bool) -> Report:
     return {
         "store": store,
         "checkpoint": manifest.checkpoint_id,
-        "already_committed": checkpoint.already_committed,
+        "already_committed": already_committed,
         "parallelism": manifest.parallelism,
         "states": [_state(entry) for entry in manifest.entries],
         "rows": manifest.rows,
