@@ -35,6 +35,7 @@ __all__ = [
     "row_place",
     "rows_to_dicts",
     "table_of_dicts",
+    "times_as_integers",
 ]
 
 ROWS = "the rows"
@@ -245,7 +246,7 @@ def display_values(column: pa.Array | pa.ChunkedArray, *, of_duckdb: bool = Fals
         with suppress(OverflowError, ValueError):  # a date or timestamp that Python lacks
             values: list[Any] = column.to_pylist()
             return values
-    numbers = column.cast(_times_as_integers(column.type)).to_pylist()
+    numbers = column.cast(times_as_integers(column.type)).to_pylist()
     return [_times_as_text(value, column.type, of_duckdb) for value in numbers]
 
 
@@ -263,21 +264,21 @@ def _has_times_beyond_python(data_type: pa.DataType) -> bool:
     )
 
 
-def _times_as_integers(data_type: pa.DataType) -> pa.DataType:
+def times_as_integers(data_type: pa.DataType) -> pa.DataType:
     """Return a type in which times are replaced by the integers that Arrow stores for them."""
     types = pa.types
     if types.is_struct(data_type):
         return pa.struct(
-            [pa.field(field.name, _times_as_integers(field.type)) for field in data_type]
+            [pa.field(field.name, times_as_integers(field.type)) for field in data_type]
         )
     if types.is_map(data_type):
         return pa.map_(
-            _times_as_integers(data_type.key_type), _times_as_integers(data_type.item_type)
+            times_as_integers(data_type.key_type), times_as_integers(data_type.item_type)
         )
     if types.is_fixed_size_list(data_type):
-        return pa.list_(_times_as_integers(data_type.value_type), data_type.list_size)
+        return pa.list_(times_as_integers(data_type.value_type), data_type.list_size)
     if types.is_list(data_type):
-        return pa.list_(_times_as_integers(data_type.value_type))
+        return pa.list_(times_as_integers(data_type.value_type))
     if types.is_temporal(data_type):
         return pa.int32() if data_type.bit_width == 32 else pa.int64()
     return data_type

@@ -113,7 +113,7 @@ def test_max_parallelism_never_changes(store: StateStore) -> None:
         ({"k": [1]}, {"key": ["k", "k"]}, InvalidArgumentError, "'k' has two roles"),
         ({"k": [1], "K": [1]}, {}, InvalidArgumentError, "two columns are named 'k' and 'K'"),
         ({"k": [1], "key_group": [1]}, {}, InvalidArgumentError, "has key_group 1, but"),
-        ({"k": [1], "Key_Group": [1]}, {}, InvalidArgumentError, "'Key_Group' conflicts with"),
+        ({"k": [1], "Key_Group": [1]}, {}, InvalidArgumentError, "'Key_Group' is reserved"),
         ({"k": [1], "": [1]}, {}, InvalidArgumentError, "empty name"),
         ({"k": pa.array([1], pa.uint64())}, {}, UnsupportedTypeError, "'k'.*uint64.*signed"),
         ({"k": [1], "v": [None]}, {}, UnsupportedTypeError, "'v' has Arrow type null"),

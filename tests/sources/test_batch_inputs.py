@@ -246,7 +246,7 @@ def test_a_delta_table_that_delta_rs_would_read_elsewhere_is_refused(tmp_path: P
     delta(tmp_path / "a b", 1_000)
     delta(tmp_path / "other", 10)
     (tmp_path / "other").rename(tmp_path / "a%20b")
-    with pytest.raises(InvalidArgumentError, match="a%20b: delta-rs decodes"):
+    with pytest.raises(InvalidArgumentError, match="a%20b': delta-rs would use another path"):
         sizes_of(str(tmp_path / "a%20b"))
 
 

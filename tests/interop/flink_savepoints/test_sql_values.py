@@ -95,6 +95,11 @@ def scalars(column: LogicalType, data_type: pa.DataType) -> st.SearchStrategy[An
     return whole_numbers(60 if types.is_timestamp(data_type) else data_type.bit_width)
 
 
+def repr_of_key(entry: tuple[Any, Any]) -> str:
+    """Return a text that differs for different keys of a map."""
+    return repr(entry[0])
+
+
 def values_of(column: LogicalType) -> st.SearchStrategy[Any]:
     """Return the values of a column except null."""
     data_type = sql_type(column)
@@ -108,10 +113,12 @@ def values_of(column: LogicalType) -> st.SearchStrategy[Any]:
     if column.root == "ARRAY":
         return st.lists(st.none() | values_of(column.children[0]), max_size=4)
     if column.root == "MULTISET":
-        return st.lists(st.tuples(values_of(column.children[0]), whole_numbers(32)), max_size=3)
+        counted = st.tuples(values_of(column.children[0]), whole_numbers(32))
+        return st.lists(counted, max_size=3, unique_by=repr_of_key)
     if column.root == "MAP":
         key, value = column.children
-        return st.lists(st.tuples(values_of(key), st.none() | values_of(value)), max_size=3)
+        entries = st.tuples(values_of(key), st.none() | values_of(value))
+        return st.lists(entries, max_size=3, unique_by=repr_of_key)
     return scalars(column, data_type)
 
 

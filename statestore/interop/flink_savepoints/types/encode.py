@@ -21,7 +21,7 @@ from statestore.interop.flink_savepoints.types.byte_cursor import Rows, scatter
 from statestore.interop.flink_savepoints.types.byte_slices import BYTES, join_parts
 from statestore.interop.flink_savepoints.types.families.base import FlinkType
 from statestore.rows.matching import matching_positions
-from statestore.rows.python_values import display_values
+from statestore.rows.python_values import display_values, times_as_integers
 
 __all__ = [
     "EMPTY",
@@ -88,7 +88,9 @@ def refuse_repeated(containers: pa.Array, values: pa.Array, what: str) -> None:
     if (counts < 2).all():
         return
     owners = np.repeat(np.arange(len(containers)), counts)
-    rows = pa.table([owners, values], ["owner", "value"])
+    # Times of Flink can be beyond those of a stored column.
+    comparable = values.cast(times_as_integers(values.type))
+    rows = pa.table([owners, comparable], ["owner", "value"])
     places, first_places = matching_positions(rows, rows)
     for place in np.flatnonzero(first_places != places)[:1].tolist():
         (value,) = display_values(values.slice(place, 1))
