@@ -76,7 +76,7 @@ test: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(ICEBERG) $(KAFKA) $(FLINK) $(
 
 fetch: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(ICEBERG) $(KAFKA) $(FLINK) $(QUICK) ## fetch everything that make test needs
 
-durations: ## run all tests and record in tests/durations.json how long each file takes
+durations: ## run all tests and record in tests/durations.json how long each test takes
 	@$(MAKE) --no-print-directory test ARGS="--record-durations $(ARGS)"
 
 test-spark: build/spark-$(SPARK)/.ready ## test each feature that uses Spark with SPARK=4.3.0, by default the oldest; ARGS names other tests

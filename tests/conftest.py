@@ -9,10 +9,8 @@ Spark starts only if a test requests ``spark``.
 from __future__ import annotations
 
 import gc
-import json
 import os
 from collections import defaultdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,11 +20,20 @@ from xdist.scheduler import LoadFileScheduling
 from statestore.spark.session import spark_session
 from tests.servers.quick_spark import quick_spark
 from tests.support.at_once import ThreadAtOnce
+from tests.support.durations import (
+    DURATIONS,
+    DurationRecorder,
+    file_of,
+    recorded_durations,
+    report_collected,
+    seconds_of,
+)
 from tests.support.examples import LONG
 from tests.support.forms import FORMS, Checkpoints, history
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
     from xdist.remote import Producer
@@ -109,53 +116,19 @@ def taken(tmp_path: Path, request: pytest.FixtureRequest) -> Checkpoints:
     return history(tmp_path / "store", *request.param)
 
 
-# The seconds of each test file, as measured by `make durations`.
-DURATIONS = Path(__file__).with_name("durations.json")
-SECONDS_OF_AN_UNMEASURED_FILE = 10.0
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that `make durations` uses."""
     parser.addoption(
         "--record-durations",
         action="store_true",
-        help=f"write the seconds that each test file takes to {DURATIONS.name}",
+        help=f"write the seconds that each test takes to {DURATIONS.name}",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Record durations in the process that receives all reports, which is not an xdist worker."""
     if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(DurationRecorder(config.rootpath))
-
-
-class DurationRecorder:
-    """Adds up the seconds of each file's tests and writes them at the end of the session.
-
-    Files that the session did not run keep the seconds of the session before.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._seconds: dict[str, float] = {}
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add the duration of a test's setup, call or teardown to its file."""
-        file = report.nodeid.partition("::")[0]
-        self._seconds[file] = self._seconds.get(file, 0.0) + report.duration
-
-    def pytest_sessionfinish(self) -> None:
-        """Write whole seconds, without the test files that no longer exist."""
-        measured = {file: round(seconds) for file, seconds in self._seconds.items()}
-        seconds = recorded_durations() | measured
-        kept = {file: seconds[file] for file in sorted(seconds) if (self._root / file).exists()}
-        DURATIONS.write_text(json.dumps(kept, indent=1) + "\n")
-
-
-def recorded_durations() -> dict[str, float]:
-    """Return the seconds that each file took, by its path from the root of the project."""
-    durations: dict[str, float] = json.loads(DURATIONS.read_text())
-    return durations
+        config.pluginmanager.register(DurationRecorder(config.rootpath), DurationRecorder.NAME)
 
 
 SERVICES = "tests/services/"
@@ -164,7 +137,7 @@ SERVICES = "tests/services/"
 
 def work_unit(nodeid: str) -> str:
     """Return the file of a test, or the folder that one worker runs."""
-    return SERVICES if nodeid.startswith(SERVICES) else nodeid.partition("::")[0]
+    return SERVICES if nodeid.startswith(SERVICES) else file_of(nodeid)
 
 
 class WorkUnitScheduling(LoadFileScheduling):  # type: ignore[misc]
@@ -179,25 +152,30 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
     return WorkUnitScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest deselects tests by their markers
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the work units by their recorded duration, and mark the tests that use Spark's session
-    or Hypothesis.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
+    """Mark the tests that use Spark's session or Hypothesis, before pytest deselects tests by their
+    markers; then order the work units by the recorded duration of the selected tests.
 
     The longest unit comes first. A worker that starts a long one last would run it alone.
     """
-    durations = recorded_durations()
-    seconds: defaultdict[str, float] = defaultdict(float)
-    for file in {item.nodeid.partition("::")[0] for item in items}:
-        seconds[work_unit(file)] += durations.get(file, SECONDS_OF_AN_UNMEASURED_FILE)
-    # stable: tests of a unit stay in its order
-    items.sort(key=lambda item: seconds[work_unit(item.nodeid)], reverse=True)
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("examples")
     mark_long_cases(items)
+    if config.getoption("--record-durations"):
+        report_collected(config, [item.nodeid for item in items])
+    yield
+    durations = recorded_durations()
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for item in items:
+        seconds[work_unit(item.nodeid)] += seconds_of(item.nodeid, durations)
+    # stable: tests of a unit stay in its order
+    items.sort(key=lambda item: seconds[work_unit(item.nodeid)], reverse=True)
 
 
 def mark_long_cases(items: Sequence[pytest.Item]) -> None:

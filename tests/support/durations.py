@@ -1,0 +1,114 @@
+"""The seconds that each test took when ``make durations`` ran last."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import pytest
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
+__all__ = [
+    "DURATIONS",
+    "DurationRecorder",
+    "file_of",
+    "merge_durations",
+    "recorded_durations",
+    "report_collected",
+    "seconds_of",
+]
+
+DURATIONS = Path(__file__).parents[1] / "durations.json"
+SECONDS_OF_AN_UNMEASURED_TEST = 0.2
+
+Durations = dict[str, dict[str, float]]
+"""Seconds by the file of a test and by the rest of its id."""
+
+
+class DurationRecorder:
+    """Adds up the seconds of each test and writes them at the end of the session.
+
+    Tests that the session did not select keep their seconds. Tests that are gone lose them:
+    ``collected`` has the ids of all tests in the files that the session read.
+    """
+
+    NAME: ClassVar[str] = "duration-recorder"
+
+    def __init__(self, root: Path) -> None:
+        self.collected: set[str] = set()
+        self._root = root
+        self._seconds: dict[str, float] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add the duration of a test's setup, call or teardown."""
+        self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: WorkerController) -> None:
+        """Learn which tests an xdist worker collected."""
+        self.collected.update(node.workeroutput.get(self.NAME, ()))
+
+    def pytest_sessionfinish(self) -> None:
+        """Write the seconds of all files that exist."""
+        durations = merge_durations(recorded_durations(), self._seconds, self.collected)
+        kept = {file: tests for file, tests in durations.items() if (self._root / file).exists()}
+        DURATIONS.write_text(json.dumps(kept, indent=0, sort_keys=True) + "\n")
+
+
+def report_collected(config: pytest.Config, nodeids: Sequence[str]) -> None:
+    """Tell the recorder which tests were collected, also from an xdist worker."""
+    recorder = config.pluginmanager.get_plugin(DurationRecorder.NAME)
+    if isinstance(recorder, DurationRecorder):
+        recorder.collected.update(nodeids)
+    else:
+        config.workeroutput[DurationRecorder.NAME] = list(nodeids)  # type: ignore[attr-defined]
+
+
+def merge_durations(
+    recorded: Durations, measured: Mapping[str, float], collected: Collection[str]
+) -> Durations:
+    """Return the recorded durations with the measured ones, without tests that are gone.
+
+    Args:
+        recorded: the durations until now.
+        measured: seconds by test id.
+        collected: the ids of all tests in the files that were collected.
+
+    Returns:
+        The durations, rounded to hundredths of a second. A test is gone if its file was collected,
+        and the test was not.
+    """
+    files = {file_of(nodeid) for nodeid in collected}
+    durations = {
+        file: {
+            test: seconds
+            for test, seconds in tests.items()
+            if file not in files or f"{file}::{test}" in collected
+        }
+        for file, tests in recorded.items()
+    }
+    for nodeid, seconds in measured.items():
+        file, _, test = nodeid.partition("::")
+        durations.setdefault(file, {})[test] = round(seconds, 2)
+    return durations
+
+
+def recorded_durations() -> Durations:
+    """Return the durations of the last ``make durations``."""
+    durations: Durations = json.loads(DURATIONS.read_text())
+    return durations
+
+
+def seconds_of(nodeid: str, durations: Durations) -> float:
+    """Return the seconds that a test took, or a guess for a test that was not measured."""
+    file, _, test = nodeid.partition("::")
+    return durations.get(file, {}).get(test, SECONDS_OF_AN_UNMEASURED_TEST)
+
+
+def file_of(nodeid: str) -> str:
+    """Return the path of a test's file from the root of the project."""
+    return nodeid.partition("::")[0]
