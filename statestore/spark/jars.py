@@ -1,9 +1,9 @@
 """The download of jars by Spark's own resolver: its repository, its cache, and its errors.
 
-By default the resolver also searches ``~/.m2``. Maven may have left the description of a package
+By default the resolver first searches ``~/.m2``. Maven may have left the description of a package
 there without its jar; the resolver then fails although the repository has both. It also stores jars
-in ``~/.ivy2*``, which it shares with all other Spark installations of the user. The packages of
-this project therefore come only from the repository, and are stored in a folder of this Python
+in ``~/.ivy2*``, which it shares with all other Spark installations of the user. Here it searches
+``~/.m2`` only for packages that the repository lacks, and stores jars in a folder of this Python
 environment.
 
 Java ignores ``HTTPS_PROXY`` and ``NO_PROXY``, which pip uses. A JVM that fetches packages is given
@@ -66,16 +66,20 @@ _NO_ANSWER = re.compile(r"^\s*Server access error at url (.+)$", re.MULTILINE)
 # Java's own default, which nonProxyHosts replaces.
 _NEVER_PROXIED = ("localhost", "127.*", "[::1]")
 _SETTINGS = """<ivysettings>
-  <settings defaultResolver="central"/>
+  <settings defaultResolver="repository-first"/>
   <resolvers>
-    <ibiblio name="central" m2compatible="true" usepoms="true" root={root}/>
+    <chain name="repository-first" returnFirst="true">
+      <ibiblio name="central" m2compatible="true" usepoms="true" root={root}/>
+      <ibiblio name="local-m2" m2compatible="true" usepoms="true"
+        root="file:${{user.home}}/.m2/repository/"/>
+    </chain>
   </resolvers>
 </ivysettings>
 """
 
 
 def resolver_settings(folder: Path | None = None) -> dict[str, str]:
-    """Return the settings with which Spark resolves packages only from the repository.
+    """Return the settings with which Spark resolves packages from the repository first.
 
     Args:
         folder: The cache of jars; by default a folder of this Python environment, or of the user's

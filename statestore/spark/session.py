@@ -83,7 +83,7 @@ def spark_session(
             ``spark-defaults.conf``.
         extra_conf: settings that override ``spark-defaults.conf``. Your own packages in
             ``spark.jars.packages`` are fetched in addition to Delta's, and Python finds the Python
-            code in them. Spark then resolves all packages in its own way, also from ``~/.m2``.
+            code in them. A package that the repository lacks comes from ``~/.m2``.
         s3: lets Spark itself read and write ``s3a://``, for example with
             ``spark.read.format("delta")`` for a table in a bucket. A store does not need it. Its
             jars (690 MB) are fetched the first time.
@@ -124,10 +124,11 @@ def spark_session(
         builder = builder.config(name, value)
     java_environment(master)
     own = dict(builder._options).get(PACKAGES)
-    # Users who set package sources, or add their own packages, may need ~/.m2.
-    resolver = {PACKAGES, IVY, IVY_SETTINGS, EXCLUDES, "spark.jars.repositories"}
-    if own and not resolver & set(extra_conf or {}):
-        for name, value in {**resolver_settings(), EXCLUDES: JARS_OF_SPARK}.items():
+    if own and not {IVY, IVY_SETTINGS} & set(extra_conf or {}):
+        resolver = resolver_settings()
+        if not {PACKAGES, EXCLUDES} & set(extra_conf or {}):
+            resolver[EXCLUDES] = JARS_OF_SPARK
+        for name, value in resolver.items():
             builder = builder.config(name, value)
     session = _start_session(builder)
     # Packages that others asked for may contain Python code.

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from statestore import StateStore
+from statestore.spark.jars import resolver_settings
 from statestore.spark.session import java_home
 from tests.syntax import ROOT
 
@@ -66,13 +67,19 @@ def test_spark_submit(tmp_path: Path) -> None:
     delta = f"io.delta:delta-spark_4.2_2.13:{version('delta-spark')}"
     done = spark_submit(
         *("--packages", delta),
+        *(
+            part
+            for name, value in resolver_settings().items()
+            for part in ("--conf", f"{name}={value}")
+        ),
         *("--properties-file", str(ROOT / "conf" / "spark-defaults.conf")),
         *(str(ROOT / "jobs" / "snapshot.py"), "--conf-file", settings(tmp_path, "delta")),
         *("--output", "json"),
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["rows"] == 2
+    printed = done.stdout[done.stdout.index("{") :]  # the resolver names its settings before
+    assert json.loads(printed)["rows"] == 2
     store = StateStore.open(str(tmp_path / "store"))
     (entry,) = store.manifest().keyed
     assert (entry.table.format, entry.table.version is not None) == ("delta", True)

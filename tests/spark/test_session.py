@@ -247,7 +247,8 @@ from pathlib import Path
 from statestore.spark import jars
 from statestore.spark.session import spark_session
 jars._cache_folder = lambda: Path(sys.argv[1])
-spark = spark_session(master="local[1]")
+own = {"spark.jars.packages": "own:thing:1"} if sys.argv[3:] else None
+spark = spark_session(master="local[1]", extra_conf=own)
 print(spark.sparkContext.parallelize([0], 1).map(lambda _: sys.executable).collect())
 print(spark.sparkContext._jsc.sc().listJars().mkString(" "))
 print(spark._jvm.java.io.File(sys.argv[2]).length())
@@ -255,24 +256,31 @@ spark.stop()
 """
 
 
+def add_package(repository: Path, group: str, name: str, revision: str, *, has_jar: bool) -> None:
+    """Put the description of a package into a repository, and an empty jar."""
+    folder = repository.joinpath(*group.split("."), name, revision)
+    folder.mkdir(parents=True)
+    (folder / f"{name}-{revision}.pom").write_text(
+        f"<project><modelVersion>4.0.0</modelVersion><groupId>{group}</groupId>"
+        f"<artifactId>{name}</artifactId><version>{revision}</version></project>"
+    )
+    if has_jar:
+        with zipfile.ZipFile(folder / f"{name}-{revision}.jar", "w") as jar:
+            jar.writestr("empty", "")
+
+
 @pytest.mark.long
 @pytest.mark.spark
-def test_a_configured_machine_does_not_matter(tmp_path: Path) -> None:
-    """Variables of another Spark, an offline mirror, a package that Maven does not have, and a
-    locale without UTF-8.
+@pytest.mark.parametrize("own", [[], ["own"]], ids=["ours", "with a package of the user"])
+def test_a_configured_machine_does_not_matter(own: list[str], tmp_path: Path) -> None:
+    """Variables of another Spark, an offline mirror, a package whose jar Maven does not have, and a
+    locale without UTF-8. A package that only Maven has is found.
     """
-    name = "delta-spark_4.2_2.13"
-    package = Path("io", "delta", name, version("delta-spark"))
-    pom = (
-        "<project><modelVersion>4.0.0</modelVersion><groupId>io.delta</groupId>"
-        f"<artifactId>{name}</artifactId><version>{package.name}</version></project>"
-    )
-    mirror, maven = tmp_path / "the mirror" / package, tmp_path / ".m2" / "repository" / package
-    for folder in (mirror, maven):
-        folder.mkdir(parents=True)
-        (folder / f"{name}-{package.name}.pom").write_text(pom)
-    with zipfile.ZipFile(mirror / f"{name}-{package.name}.jar", "w") as jar:
-        jar.writestr("empty", "")
+    delta = ("io.delta", "delta-spark_4.2_2.13", version("delta-spark"))
+    maven = tmp_path / ".m2" / "repository"
+    add_package(tmp_path / "the mirror", *delta, has_jar=True)
+    add_package(maven, *delta, has_jar=False)
+    add_package(maven, "own", "thing", "1", has_jar=True)
     shell = {
         "SPARK_HOME": "/nonexistent",
         "PYSPARK_PYTHON": "/nonexistent/python",
@@ -283,12 +291,13 @@ def test_a_configured_machine_does_not_matter(tmp_path: Path) -> None:
     }
     text = tmp_path / "état 日本"
     text.write_text("1234")
-    done = run(USED_MACHINE, str(tmp_path / "50 % of jars"), str(text), environ=shell)
+    done = run(USED_MACHINE, str(tmp_path / "50 % of jars"), str(text), *own, environ=shell)
     assert done.returncode == 0, done.stderr
     workers, jars, length = done.stdout.splitlines()
     assert length == "4"
     assert workers == f"[{sys.executable!r}]"
-    assert f"io.delta_{name}-{package.name}.jar" in jars
+    assert "/{}_{}-{}.jar".format(*delta) in jars
+    assert ("/own_thing-1.jar" in jars) == bool(own)
 
 
 @pytest.mark.spark
