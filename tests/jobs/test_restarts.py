@@ -108,7 +108,7 @@ def test_fixed_delay() -> None:
     assert (len(fake.started_ms), len(fake.said)) == (3, 2)
 
 
-def test_failure_rate() -> None:
+def test_failure_rate_gives_up_when_failures_exceed_the_rate() -> None:
     strategy = FailureRate(max_failures=2, interval="1s", delay="400ms")
     slow = Fake(strategy, failures=20, work_ms=200)  # failures at 200, 800, 1400, …
     assert slow.run() == (21, 21)

@@ -470,7 +470,9 @@ def test_several_columns_form_one_subject(shop: StateStore) -> None:
     assert done.problem is None
 
 
-def test_invalid_subjects(shop: StateStore) -> None:
+def test_a_subject_that_no_state_can_have_is_refused_and_nothing_is_written(
+    shop: StateStore,
+) -> None:
     with pytest.raises(StateNotFoundError, match="no keyed state has 'client'"):
         shop.maintenance.forget({"client": 312})
     with pytest.raises(InvalidArgumentError, match="at least one column"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -100,6 +101,17 @@ def test_large_reads_are_done_by_tasks(
 def test_many_bytes_are_read_by_several_threads(
     stored: RestoredKeyedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    threads: list[int] = []
+
+    class RecordedPool(ThreadPoolExecutor):
+        def __init__(self, most: int) -> None:
+            threads.append(most)
+            super().__init__(most)
+
+    monkeypatch.setattr(read, "ThreadPoolExecutor", RecordedPool)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    few = stored.lookup_in_spark(KEYS, ["n"], cache_bytes=CACHE_BYTES + 2).collect()
     monkeypatch.setattr(read, "_BYTES_OF_ONE_THREAD", 0)
-    found = stored.lookup_in_spark(KEYS, ["n"], cache_bytes=CACHE_BYTES + 2).collect()
-    assert sorted(row.n for row in found) == [-1, 3]
+    many = stored.lookup_in_spark(KEYS, ["n"], cache_bytes=CACHE_BYTES + 3).collect()
+    assert threads == [1, 3]
+    assert sorted(row.n for row in few) == sorted(row.n for row in many) == [-1, 3]

@@ -26,14 +26,14 @@ from statestore.errors import (
 from statestore.format.ttl import TimeToLive
 from statestore.interop.flink_savepoints import export_savepoint
 from statestore.interop.flink_savepoints.exporting import export_keyed
-from statestore.interop.flink_savepoints.exporting.export_keyed import ExportedKeyedStates
 from statestore.interop.flink_savepoints.exporting.export_rows import encode_rows
 from statestore.interop.flink_savepoints.options import ExportSelection
 from statestore.interop.flink_savepoints.read import group_bytes
 from statestore.interop.flink_savepoints.read.savepoint import SavepointRows, open_savepoint
 from statestore.interop.flink_savepoints.write import entries
 from statestore.interop.flink_savepoints.write.canonical_writer import SavepointWriter
-from statestore.keys.groups import KeyGroupAssignment
+from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
+from statestore.restore.restored import RestoredKeyedState
 from statestore.snapshot.write_options import Changes
 from statestore.store import StateStore
 from tests.interop.flink_savepoints.golden_store import TUPLED, write_golden_store
@@ -475,7 +475,13 @@ def test_an_export_that_fails_verification_is_deleted(
 def test_rows_that_differ_from_the_stored_ones_are_not_written(
     golden: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ExportedKeyedStates, "_read_rows", lambda *_: iter(()))
+    real = RestoredKeyedState.key_groups
+
+    def lose_rows(state: RestoredKeyedState, key_groups: KeyGroupRange) -> pa.RecordBatchReader:
+        reader = real(state, key_groups)
+        return pa.RecordBatchReader.from_batches(reader.schema, ())
+
+    monkeypatch.setattr(RestoredKeyedState, "key_groups", lose_rows)
     with pytest.raises(CorruptionError, match="0 rows were read"):
         export_savepoint(golden, str(tmp_path / "to"), target=TUPLED)
     assert not any((tmp_path / "to").iterdir())

@@ -102,8 +102,17 @@ def test_one_changed_store_of_a_side_is_refused(
     assert not (tmp_path / "target").exists()
 
 
-def test_both_stores_of_a_side_can_be_changed(store: StateStore, tmp_path: Path) -> None:
+def test_both_stores_of_a_side_can_be_changed(
+    spark: SparkSession, store: StateStore, tmp_path: Path
+) -> None:
     store.maintenance.purge(UID, tuple(key_of(rows_of(store, COUNTS)[0]).values()))
     lower_count(store)
     drop_last(store)
-    export_checkpoint(store, str(tmp_path / "target"), partitions=3)
+    target = str(tmp_path / "target")
+    export_checkpoint(store, target, partitions=3)
+    exported = StateStore.open(str(tmp_path / "exported"), spark=spark)
+    import_checkpoint(spark, target, exported)
+    for state in (ROWS, COUNTS):
+        assert sorted(map(repr, rows_of(exported, state))) == sorted(
+            map(repr, rows_of(store, state))
+        )

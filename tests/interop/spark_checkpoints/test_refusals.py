@@ -329,7 +329,7 @@ def test_an_unknown_provider(kept: Kept, tmp_path: Path, provider: str) -> None:
     assert not (tmp_path / "target").exists()
 
 
-def test_a_missing_checkpoint(kept: Kept, tmp_path: Path) -> None:
+def test_an_export_of_a_missing_checkpoint_writes_nothing(kept: Kept, tmp_path: Path) -> None:
     with pytest.raises(CheckpointNotFoundError, match="7"):
         exports(kept, tmp_path / "target", checkpoint=7)
     assert not (tmp_path / "target").exists()
