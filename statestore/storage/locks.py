@@ -55,10 +55,14 @@ def lock(descriptor: int, *, wait: bool = False) -> None:
                 return
 
 
-def open_folder(folder: Path) -> int:
-    """Open a folder to lock it. Raises FileNotFoundError if it does not exist."""
+def open_folder(folder: Path, *, follow_links: bool = True) -> int:
+    """Open a folder to lock it. Raises FileNotFoundError if it does not exist.
+
+    Without ``follow_links``, a POSIX system refuses a symbolic link with another OSError.
+    """
     if _fcntl is not None:
-        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        no_links = 0 if follow_links else os.O_NOFOLLOW
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | no_links)
     folder.stat()
     return os.open(_lock_file(folder), os.O_RDWR | os.O_CREAT)
 

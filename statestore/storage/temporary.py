@@ -46,7 +46,7 @@ def _locked_folder(prefix: str) -> tuple[Path, int]:
     while True:
         path = Path(tempfile.mkdtemp(prefix=prefix))
         with suppress(FileNotFoundError):
-            descriptor = open_folder(path)
+            descriptor = open_folder(path, follow_links=False)
             with suppress(OSError):  # without locks no process deletes it
                 lock(descriptor, wait=True)
             # Before the lock was acquired, another process could delete the folder as abandoned.
@@ -58,7 +58,7 @@ def _locked_folder(prefix: str) -> tuple[Path, int]:
 def _delete_abandoned(parent: Path, prefix: str) -> None:
     for path in parent.glob(f"{prefix}*"):
         with suppress(OSError):  # it is in use, belongs to another user, or is gone
-            descriptor = open_folder(path)
+            descriptor = open_folder(path, follow_links=False)
             try:
                 lock(descriptor)
                 shutil.rmtree(path)
