@@ -365,7 +365,7 @@ def test_the_checkpoint_has_the_offsets_of_both_clusters(
     code, _, err = translate()
     assert code == 2
     assert "is already translated from cluster 'A' to 'B'; translate checkpoint 1" in err
-    code, out, _ = translate("1", "--group", group, "--output", "json")
+    code, out, _ = translate("1", "--from-older", "--group", group, "--output", "json")
     assert (code, json.loads(out)["new_checkpoint_id"]) == (0, 3)
     assert [each["offset"] for each in json.loads(out)["before"]] == [151, 151]
 

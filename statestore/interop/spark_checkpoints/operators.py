@@ -22,6 +22,7 @@ from statestore.interop.spark_checkpoints.query_settings import (
 
 __all__ = [
     "JOIN",
+    "JOIN_STORES",
     "NOT_REWRITTEN",
     "PREFIXED",
     "OperatorKind",
@@ -48,6 +49,7 @@ class OperatorKind:
 
 JOIN = "symmetricHashJoin"
 _JOIN_ENTRIES = {f"{side}-keyWithIndexToValue": "index" for side in ("left", "right")}
+JOIN_STORES = (*_JOIN_ENTRIES, "left-keyToNumValues", "right-keyToNumValues")
 _KINDS = {
     "stateStoreSave": OperatorKind("aggregation", {}),
     "sessionWindowStateStoreSaveExec": OperatorKind(

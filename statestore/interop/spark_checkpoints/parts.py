@@ -21,7 +21,7 @@ from statestore.format.state import StateKind, TimeDomain
 from statestore.interop.spark_checkpoints.columns import StoreColumns
 from statestore.interop.spark_checkpoints.families import GROUPING_KEY, FamilyColumns
 from statestore.interop.spark_checkpoints.operator_reader import Operator
-from statestore.interop.spark_checkpoints.operators import JOIN, find_operator_kind
+from statestore.interop.spark_checkpoints.operators import JOIN, JOIN_STORES, find_operator_kind
 from statestore.spark.error_cause import SPARK_ERRORS, describe_cause, is_damage
 from statestore.spark.structs import first_free
 
@@ -100,7 +100,18 @@ class StatePart:
 
 
 def list_parts(operator: Operator) -> tuple[StatePart, ...]:
-    """Return the parts of a supported operator; a store comes before its variables."""
+    """Return the parts of a supported operator; a store comes before its variables.
+
+    Raises:
+        DamagedFileError: if its description names a store that such an operator does not have.
+    """
+    names = {"default", *(JOIN_STORES if operator.name == JOIN else ())}
+    for info in operator.stores:
+        if info.name not in names:
+            raise DamagedFileError(
+                f"operator {operator.number} ({operator.name}) has no store {info.name!r}, which "
+                f"state/{operator.number}/…/metadata names: replace that folder with an intact copy"
+            )
     stores = tuple(
         StatePart(
             operator=operator.number,

@@ -417,8 +417,12 @@ def _match_stored_columns(
 def _refuse_other_hints(
     stored: ImportedState, recipe: str | None, tables: Mapping[str, Any], declared: str
 ) -> None:
-    """Refuse column names, a type or a recipe that a stored state does not have."""
-    known = {**stored.names, _TYPE: stored.python or "", "key hash": stored.key_hash or ""}
+    """Refuse column names, a type or a recipe that a stored state does not have.
+
+    A state with a recipe can get another one, because a job can change the hash of its class.
+    """
+    key_hash = "" if stored.key_hash is None else recipe or stored.key_hash
+    known = {**stored.names, _TYPE: stored.python or "", "key hash": key_hash}
     hints = {
         part: names
         for part, names in _configured_names(tables, stored.name)
