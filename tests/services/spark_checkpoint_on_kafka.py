@@ -124,7 +124,7 @@ def _totals(spark: SparkSession, topics: list[str], options: dict[str, str]) -> 
     records = reduce(DataFrame.union, sources)
     events = records.select(
         F.substring_index(F.col("value").cast("string"), ":", 1).alias("user"),
-        F.substring_index(F.col("value").cast("string"), ":", -1).cast("long").alias("amount"),
+        F.substring_index(F.col("value").cast("string"), ":", -1).try_cast("long").alias("amount"),
     )
     return events.groupBy("user").agg(F.count("*").alias("n"), F.sum("amount").alias("total"))
 
