@@ -50,7 +50,7 @@ PIP_FAILED = { echo "pip could not install the packages, for the reason above; c
 	"name a mirror in PIP_INDEX_URL or a proxy in HTTPS_PROXY, and repeat the command" >&2; exit 16; }
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo examples notebooks test fetch durations test-long test-ceph test-flink test-wheel test-spark test-versions test-newest compatibility quick kills kills-streaming endurance lint check races flips damages power histories fuzz simulate digests pythons protocol bench docs site vendor dist lock clean
+.PHONY: help demo cluster-demo examples notebooks test fetch durations test-wheel test-spark test-versions test-newest compatibility quick nightly kills kills-streaming endurance lint check races flips damages power histories fuzz simulate digests pythons protocol bench docs site vendor dist lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -107,19 +107,14 @@ quick: $(READY) ## run the tests that need no JVM, no server and no long histori
 	@$(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist worksteal \
 		-m "not spark and not slow and not flink and not long" --hypothesis-profile quick $(ARGS)
 
-test-long: $(READY) $(DELTA) $(S3) $(S3PROXY) $(GO_PROGRAMS) $(GRAFANA) $(PROMETHEUS) $(AZURITE) $(HDFS) $(ICEBERG) $(DUCKDB_ICEBERG) build/spark-$(firstword $(SPARKS))/.ready $(KAFKA) $(FLINK) $(QUICK) $(PYTHONS) ## run the tests that take too long for each run; of Flink's, only the drawn jobs
-	@$(WITH_JAVA) $(PY) -m pytest --hypothesis-profile long \
-		-m "(long or examples) and (not flink or draws) and not versions and not ceph" $(ARGS)
-	@$(PY) -m tests.simulate.pythons
-
-test-ceph: $(READY) $(CEPH) ## run the tests of S3 servers on Ceph, whose programs only Debian and Ubuntu have as packages
-	@$(PY) -m pytest -m ceph $(ARGS)
-
-test-flink: $(READY) $(FLINK) $(KAFKA) $(PYFLINK) ## run the tests that need real Flink, all of them
-	@$(WITH_JAVA) PYFLINK_PYTHON=$(abspath $(PYFLINK))/bin/python $(PY) -m pytest -m flink $(ARGS)
-
 test-wheel: $(READY) $(DELTA) ## test the wheel alone and beside other versions of PySpark; ARGS="-k name" selects some
 	@$(WITH_JAVA) $(PY) -m pytest tests/wheel/test_wheel.py $(ARGS)
+
+nightly: $(READY) ## run what make test leaves out, in shards; HOURS=8 is the limit, JOBS=2 runs two at once, SHARD=name one
+	@$(WITH_JAVA) PYFLINK_PYTHON=$(abspath $(PYFLINK))/bin/python $(PY) -m doit \
+		run --dir . --file tests/nightly/dodo.py --process $(or $(JOBS),0) \
+		$(if $(SHARD),--always-execute "shard:$(SHARD)") || [ $$? = 1 ]
+	@$(PY) -m tests.nightly.page
 
 kills: $(READY) $(DELTA) ## kill a job COUNT times (200) and look what is left
 	@$(WITH_JAVA) $(PY) -m tests.faults.kills --count $(or $(COUNT),200)
@@ -259,7 +254,7 @@ $(ICEBERG): $(READY) tests/servers/iceberg_rest.py
 
 # DuckDB's packages with its extensions exist for an older DuckDB than the product has.
 $(DUCKDB_ICEBERG): $(READY)
-	@echo "for make test-long: an environment with DuckDB's extension for Iceberg (150 MB)"
+	@echo "for make nightly: an environment with DuckDB's extension for Iceberg (150 MB)"
 	@"$$(bash -c "$$FIND_PYTHON")" -m venv $@.new
 	@$@.new/bin/python -m pip install --quiet --disable-pip-version-check duckdb==1.5.5 \
 		duckdb-extension-avro==1.5.5 duckdb-extension-iceberg==1.5.5 || $(PIP_FAILED)
@@ -270,29 +265,29 @@ $(S3PROXY): $(READY) tests/servers/s3_zoo.py
 	@echo "for the tests: fetching the jars of S3Proxy (100 MB)"
 	@$(WITH_JAVA) $(PY) -m tests.servers.s3_zoo && touch $@
 
-# More S3 servers, for make test-long: they are built with the machine's Go.
+# More S3 servers, for make nightly: they are built with the machine's Go.
 $(GO_PROGRAMS): $(READY) tests/servers/go_programs.py
-	@echo "for make test-long: building S3 servers with Go (some minutes, and 3 GB in Go's caches, the first time)"
+	@echo "for make nightly: building S3 servers with Go (some minutes, and 3 GB in Go's caches, the first time)"
 	@$(PY) -m tests.servers.go_programs && touch $@
 
-# The types of Grafana's dashboards, for make test-long: packages of npm, as Azurite.
+# The types of Grafana's dashboards, for make nightly: packages of npm, as Azurite.
 $(GRAFANA): $(READY) tests/servers/grafana_schema.py
-	@echo "for make test-long: fetching the types of Grafana's dashboards (26 MB)"
+	@echo "for make nightly: fetching the types of Grafana's dashboards (26 MB)"
 	@$(PY) -m tests.servers.grafana_schema && touch $@
 
-# Prometheus, for make test-long: a package of Debian and Ubuntu, which is unpacked.
+# Prometheus, for make nightly: a package of Debian and Ubuntu, which is unpacked.
 $(PROMETHEUS): $(READY) tests/servers/prometheus.py
-	@echo "for make test-long: fetching Prometheus (19 MB)"
+	@echo "for make nightly: fetching Prometheus (19 MB)"
 	@$(PY) -m tests.servers.prometheus && touch $@
 
 # An environment for each other Python of this machine.
 $(PYTHONS): $(READY) tests/simulate/pythons.py
-	@echo "for make test-long: environments with other Pythons (400 MB each)"
+	@echo "for make nightly: environments with other Pythons (400 MB each)"
 	@mkdir -p $(@D) && $(PY) -m tests.simulate.pythons --fetch && touch $@
 
-# Ceph, for make test-ceph: packages of Debian and Ubuntu, which are unpacked and not installed.
+# Ceph, for make nightly: packages of Debian and Ubuntu, which are unpacked and not installed.
 $(CEPH): $(READY) tests/servers/ceph.py
-	@echo "for make test-ceph: fetching Ceph (70 MB)"
+	@echo "for make nightly: fetching Ceph (70 MB)"
 	@$(PY) -m tests.servers.ceph && touch $@
 
 # Kafka's broker, MirrorMaker, and Spark's connector, for the tests and the demo of a cluster.
@@ -303,7 +298,7 @@ $(KAFKA): $(READY) tests/servers/jars.py
 # Flink, for the tests that let it write and read savepoints.
 # PyFlink needs older packages than the product has: it gets an environment of its own.
 $(PYFLINK): $(READY)
-	@echo "for make test-flink: an environment with PyFlink (some minutes the first time)"
+	@echo "for make nightly: an environment with PyFlink (some minutes the first time)"
 	@"$$(bash -c "$$FIND_PYTHON")" -m venv $@.new
 	@$@.new/bin/python -m pip install --quiet --disable-pip-version-check apache-flink==2.3.0 || $(PIP_FAILED)
 	@rm -rf $@ && mv $@.new $@

@@ -2,7 +2,7 @@
 Hypothesis's profile.
 
 With ``CI=1`` Hypothesis tries the same examples on every run, so that a failure is reproducible.
-Otherwise it tries new examples, of which ``make quick`` tries few and ``make test-long`` many.
+Otherwise it tries new examples, of which ``make quick`` tries few and ``make nightly`` many.
 Spark starts only if a test requests ``spark``.
 """
 
@@ -18,15 +18,16 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 from statestore.spark.session import spark_session
+from tests.nightly.groups import GROUPS, LEFT_OUT, LEFT_OUT_TESTS, group_of
 from tests.servers.quick_spark import quick_spark
 from tests.support.at_once import ThreadAtOnce
 from tests.support.durations import (
     DURATIONS,
+    SECONDS_OF_AN_UNMEASURED_TEST,
     DurationRecorder,
     file_of,
     recorded_durations,
     report_collected,
-    seconds_of,
 )
 from tests.support.examples import LONG
 from tests.support.forms import FORMS, Checkpoints, history
@@ -123,6 +124,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help=f"write the seconds that each test takes to {DURATIONS.name}",
     )
+    parser.addoption(
+        "--nightly",
+        choices=[*GROUPS],
+        help="run only a group of the tests that make test leaves out",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -169,13 +175,29 @@ def pytest_collection_modifyitems(
     mark_long_cases(items)
     if config.getoption("--record-durations"):
         report_collected(config, [item.nodeid for item in items])
+    config.stash[LEFT_OUT_TESTS] = {
+        item.nodeid: group_of(file_of(item.nodeid), marks_of(item))
+        for item in items
+        if not LEFT_OUT.isdisjoint(marks_of(item))
+    }
+    if group := config.getoption("--nightly"):
+        groups = config.stash[LEFT_OUT_TESTS]
+        others = [item for item in items if groups.get(item.nodeid) != group]
+        items[:] = [item for item in items if groups.get(item.nodeid) == group]
+        config.hook.pytest_deselected(items=others)
     yield
     durations = recorded_durations()
     seconds: defaultdict[str, float] = defaultdict(float)
     for item in items:
-        seconds[work_unit(item.nodeid)] += seconds_of(item.nodeid, durations)
+        known = durations.get(item.nodeid, SECONDS_OF_AN_UNMEASURED_TEST)
+        seconds[work_unit(item.nodeid)] += known
     # stable: tests of a unit stay in its order
     items.sort(key=lambda item: seconds[work_unit(item.nodeid)], reverse=True)
+
+
+def marks_of(item: pytest.Item) -> set[str]:
+    """Return the names of a test's marks."""
+    return {mark.name for mark in item.iter_markers()}
 
 
 def mark_long_cases(items: Sequence[pytest.Item]) -> None:

@@ -41,7 +41,7 @@ PARALLELISM = 2
 with_every_call = pytest.mark.parametrize(
     "every_call", [pytest.param(False, id="steps"), pytest.param(True, marks=pytest.mark.long)]
 )
-"""Run a test at each step of a command. ``make test-long`` runs it at each storage call."""
+"""Run a test at each step of a command. ``make nightly`` runs it at each storage call."""
 
 
 def steps(calls: tuple[Call, ...], every_call: bool = False) -> tuple[Call, ...]:

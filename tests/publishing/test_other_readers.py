@@ -1,6 +1,6 @@
 """DuckDB's extension and Spark with Iceberg's runtime read what is published.
 
-Each is a process in an environment of its own, which ``make test-long`` creates: neither exists for
+Each is a process in an environment of its own, which ``make nightly`` creates: neither exists for
 the version in the tests' environment.
 """
 

@@ -1,32 +1,37 @@
-"""The seconds that each test took when ``make durations`` ran last."""
+"""The seconds that each test took when ``make durations`` or ``make nightly`` ran last.
+
+The file has the form of pytest-split, which splits the tests of the nightly into shards.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
+
+from tests.nightly import results
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 __all__ = [
     "DURATIONS",
+    "SECONDS_OF_AN_UNMEASURED_TEST",
     "DurationRecorder",
     "file_of",
     "merge_durations",
     "recorded_durations",
     "report_collected",
-    "seconds_of",
 ]
 
 DURATIONS = Path(__file__).parents[1] / "durations.json"
 SECONDS_OF_AN_UNMEASURED_TEST = 0.2
 
-Durations = dict[str, dict[str, float]]
-"""Seconds by the file of a test and by the rest of its id."""
+Durations = dict[str, float]
+"""Seconds by the id of a test."""
 
 
 class DurationRecorder:
@@ -41,7 +46,7 @@ class DurationRecorder:
     def __init__(self, root: Path) -> None:
         self.collected: set[str] = set()
         self._root = root
-        self._seconds: dict[str, float] = {}
+        self._seconds: Durations = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add the duration of a test's setup, call or teardown."""
@@ -54,8 +59,13 @@ class DurationRecorder:
 
     def pytest_sessionfinish(self) -> None:
         """Write the seconds of all files that exist."""
-        durations = merge_durations(recorded_durations(), self._seconds, self.collected)
-        kept = {file: tests for file, tests in durations.items() if (self._root / file).exists()}
+        recorded = recorded_durations() | results.seconds_of_tests(results.read())
+        durations = merge_durations(recorded, self._seconds, self.collected)
+        kept = {
+            nodeid: seconds
+            for nodeid, seconds in durations.items()
+            if (self._root / file_of(nodeid)).exists()
+        }
         DURATIONS.write_text(json.dumps(kept, indent=0, sort_keys=True) + "\n")
 
 
@@ -69,13 +79,13 @@ def report_collected(config: pytest.Config, nodeids: Sequence[str]) -> None:
 
 
 def merge_durations(
-    recorded: Durations, measured: Mapping[str, float], collected: Collection[str]
+    recorded: Durations, measured: Durations, collected: Collection[str]
 ) -> Durations:
     """Return the recorded durations with the measured ones, without tests that are gone.
 
     Args:
         recorded: the durations until now.
-        measured: seconds by test id.
+        measured: the durations of the session.
         collected: the ids of all tests in the files that were collected.
 
     Returns:
@@ -83,30 +93,18 @@ def merge_durations(
         and the test was not.
     """
     files = {file_of(nodeid) for nodeid in collected}
-    durations = {
-        file: {
-            test: seconds
-            for test, seconds in tests.items()
-            if file not in files or f"{file}::{test}" in collected
-        }
-        for file, tests in recorded.items()
+    known = {
+        nodeid: seconds
+        for nodeid, seconds in recorded.items()
+        if file_of(nodeid) not in files or nodeid in collected
     }
-    for nodeid, seconds in measured.items():
-        file, _, test = nodeid.partition("::")
-        durations.setdefault(file, {})[test] = round(seconds, 2)
-    return durations
+    return known | {nodeid: round(seconds, 2) for nodeid, seconds in measured.items()}
 
 
 def recorded_durations() -> Durations:
     """Return the durations of the last ``make durations``."""
     durations: Durations = json.loads(DURATIONS.read_text())
     return durations
-
-
-def seconds_of(nodeid: str, durations: Durations) -> float:
-    """Return the seconds that a test took, or a guess for a test that was not measured."""
-    file, _, test = nodeid.partition("::")
-    return durations.get(file, {}).get(test, SECONDS_OF_AN_UNMEASURED_TEST)
 
 
 def file_of(nodeid: str) -> str:

@@ -11,7 +11,7 @@ from hypothesis import settings
 __all__ = ["LONG", "examples"]
 
 LONG = "long"
-"""The profile of ``make test-long``."""
+"""The profile of ``make nightly``."""
 
 SHARE = 4
 FEWEST = 5
@@ -20,7 +20,7 @@ Test = TypeVar("Test", bound=Callable[..., Any])
 
 
 def examples(count: int) -> Callable[[Test], Test]:
-    """Return a decorator for this many examples in ``make test-long``, and a quarter otherwise."""
+    """Return a decorator for this many examples in ``make nightly``, and a quarter otherwise."""
     is_long = settings.get_current_profile_name() == LONG
     tried = count if is_long else max(count // SHARE, min(FEWEST, count))
 

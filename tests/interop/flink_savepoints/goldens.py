@@ -54,7 +54,7 @@ _FEW = (
 
 def few(goldens: Iterable[Golden], names: Iterable[str] = _FEW) -> list[Any]:
     """Return goldens as test parameters. Those with the given names run always, and the others only
-    in ``make test-flink``.
+    in ``make nightly``.
     """
     alone, in_each_run = (pytest.mark.flink, pytest.mark.long), set(names)
     return [

@@ -30,7 +30,7 @@ from tests.servers.flink_server import FlinkServer, flink_server
 pytestmark = pytest.mark.flink
 FEW, EACH = 3, 7
 MANY = EACH * len(VALUE_NAMES)
-"""The draws of a version in ``make test-long``."""
+"""The draws of a version in ``make nightly``."""
 # The fixtures of the test are the same for all its examples.
 SHARED = settings(
     deadline=None, print_blob=True, suppress_health_check=[*HealthCheck], database=None
@@ -85,7 +85,6 @@ def test_flink_restores_drawn_state(newest: Draws, move: Move) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.draws
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("forced", VALUE_NAMES)
 @given(data=st.data())
@@ -95,7 +94,6 @@ def test_flink_restores_many_drawn_states(newest: Draws, forced: str, data: st.D
 
 
 @pytest.mark.long
-@pytest.mark.draws
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("forced", VALUE_NAMES)
 @given(data=st.data())

@@ -24,7 +24,7 @@ from tests.interop.spark_checkpoints.queries import settings as session_settings
 
 FEW, EACH = 3, 12
 MANY = EACH * len(FAMILIES)
-"""The draws in ``make test-long``."""
+"""The draws in ``make nightly``."""
 # The session is the same for all examples.
 SHARED = settings(
     deadline=None, print_blob=True, suppress_health_check=[*HealthCheck], database=None

@@ -33,7 +33,7 @@ OVER_A_BAD_NETWORK = (
 )
 
 # The faults are injected above the storage, which other tests check on each service. The kills are
-# real, so test-long has them on each service, which handles an upload that is never completed.
+# real, so the nightly has them on each service, which handles an upload that is never completed.
 on_s3_in_each_run = pytest.mark.parametrize(
     "server",
     ["s3", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)],
