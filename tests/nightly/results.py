@@ -12,16 +12,6 @@ from typing import Literal
 
 import msgspec
 
-    "FOLDER",
-    "RESULTS",
-    "Result",
-    "append",
-    "newest",
-    "read",
-    "seconds_of_tests",
-    "tree_hash",
-]
-
 FOLDER = Path("build/nightly")
 RESULTS = FOLDER / "results.jsonl"
 
