@@ -119,8 +119,8 @@ def test_the_description_is_one_sentence(verb: str) -> None:
 
 def examples() -> list[str]:
     # The examples of the verbs for Spark's and Flink's checkpoints need such checkpoints: see
-    # test_spark.py, test_flink.py and test_flink_show.py. Those for Kafka need two clusters: see
-    # tests/services/test_kafka_translate.py. The examples of `ui` run in tests/ui/test_app.py.
+    # test_spark.py, test_flink.py and test_flink_show.py in verbs/. Those for Kafka need two
+    # clusters: see tests/services/test_kafka_mirror.py. Those of `ui` run in tests/ui/test_app.py.
     elsewhere = ("spark", "flink", "kafka", "ui")
     shown = [verb for name, verb in COMMANDS.items() if not name.startswith(elsewhere)]
     return [e for c in (cli, *shown) if isinstance(c, Root | Verb) for e in c.examples]

@@ -27,7 +27,7 @@ from statestore.interop.spark_checkpoints import (
 )
 from statestore.spark.session_settings import session_settings
 from tests.interop.flink_savepoints.goldens import Golden
-from tests.interop.flink_savepoints.test_real_plans import runs
+from tests.interop.flink_savepoints.plans.test_real_plans import runs
 from tests.interop.moved_processor import SCHEMA, MovedProcessor
 from tests.interop.spark_checkpoints.queries import PROVIDERS, Query, events, run
 from tests.servers.flink import VERSIONS, Flink

@@ -62,7 +62,7 @@ from statestore.jobgraph.operators import operator_id
 from statestore.keys.hashing import key_group_of
 from tests.interop.flink_savepoints.entries import key_group_bytes
 from tests.interop.flink_savepoints.goldens import Golden
-from tests.interop.flink_savepoints.test_rocksdb import table
+from tests.interop.flink_savepoints.read.test_rocksdb import table
 
 FOLDERS = ("2.3_heap_canonical", "2.3_heap_native", "2.3_heap_snappy", "2.3_rocksdb_native")
 

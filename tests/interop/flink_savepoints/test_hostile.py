@@ -79,8 +79,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
 from statestore.storage import open_storage
 from tests.interop.flink_savepoints.goldens import Golden
 from tests.interop.flink_savepoints.limits import in_time
-from tests.interop.flink_savepoints.test_damage import keyed, written
-from tests.interop.flink_savepoints.test_rocksdb import (
+from tests.interop.flink_savepoints.read.test_rocksdb import (
     COMPRESSIONS,
     RANGE_DELETE,
     VALUE,
@@ -88,6 +87,7 @@ from tests.interop.flink_savepoints.test_rocksdb import (
     live,
     table,
 )
+from tests.interop.flink_savepoints.test_damage import keyed, written
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ from statestore.interop.flink_savepoints.options import SavepointAccess
 from statestore.interop.flink_savepoints.read.savepoint import open_savepoint
 from tests.interop.flink_savepoints import made
 from tests.interop.flink_savepoints.goldens import Golden
+from tests.interop.flink_savepoints.read.test_goldens import operator_of, rows_of
 from tests.interop.flink_savepoints.shown import as_text
-from tests.interop.flink_savepoints.test_goldens import operator_of, rows_of
 from tests.servers.flink import Flink, flink_with_kafka
 from tests.servers.kafka import kafka_broker
 from tests.services.kafka_topics import Topics

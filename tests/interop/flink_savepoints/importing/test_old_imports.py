@@ -18,13 +18,13 @@ from statestore.interop.flink_savepoints import (
 from statestore.interop.flink_savepoints.importing.import_record import SavepointRecord
 from statestore.interop.flink_savepoints.options import ExportSelection
 from tests.golden.make_flink_import import OPERATORS, SQL_PROGRAMS
+from tests.interop.flink_savepoints.exporting.test_export_imported import elements, entries
 from tests.interop.flink_savepoints.goldens import Golden
-from tests.interop.flink_savepoints.test_export_imported import elements, entries
 from tests.servers.published import FLINK_SQL
 
 NOT_IMPORTED = ("events", "kinds", "sessions", "lists")
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = Path(__file__).parents[3] / "golden"
 STORES = sorted(GOLDEN.glob("flink_import_v*"))
 
 

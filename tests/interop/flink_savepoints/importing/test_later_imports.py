@@ -32,7 +32,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
 )
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.hashing import key_group_of
-from tests.interop.flink_savepoints.test_places import named
+from tests.interop.flink_savepoints.read.test_places import named
 from tests.interop.flink_savepoints.written import written_savepoint
 from tests.support.options import grouped
 

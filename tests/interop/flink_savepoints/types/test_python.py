@@ -31,12 +31,12 @@ from statestore.interop.flink_savepoints.types.named_columns import EntryForm
 from statestore.jobgraph.operators import operator_id
 from statestore.snapshot.write_options import KeyedOptions
 from statestore.store import StateStore
-from tests.interop.flink_savepoints.test_export_imported import entries
+from tests.interop.flink_savepoints.exporting.test_export_imported import entries
 from tests.servers.pyflink import run_pyflink
 
 pytestmark = pytest.mark.slow
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "pyflink"
+GOLDEN = Path(__file__).parents[3] / "golden" / "pyflink"
 OPERATORS = ("by_string", "by_long", "by_tuple", "by_row", "by_decimal", "by_bytes")
 PREFIX = "python-state-"
 VALUES = {

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 
 Run = Callable[..., Result]
 
-PYFLINK = Path(__file__).parents[1] / "golden" / "pyflink"
+PYFLINK = Path(__file__).parents[2] / "golden" / "pyflink"
 COLUMNS = """
 [by_tuple]
 key = ["user", "item"]

@@ -49,8 +49,8 @@ from statestore.interop.flink_savepoints.plans.plan_file import parse_flink_plan
 from statestore.interop.flink_savepoints.plans.plan_record import read_plan_record
 from statestore.parquet.writer import ParquetOptions
 from statestore.store import StateStore
+from tests.interop.flink_savepoints.exporting.test_export_imported import entries
 from tests.interop.flink_savepoints.goldens import FOLDER
-from tests.interop.flink_savepoints.test_export_imported import entries
 from tests.servers.published import FLINK_SQL
 
 GOLDEN = FOLDER / "2.3_plan.json"

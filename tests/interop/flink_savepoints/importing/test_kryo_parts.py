@@ -21,7 +21,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
 from statestore.interop.flink_savepoints.types.named_columns import EntryForm
 from statestore.jobgraph.operators import operator_id
 from tests.interop.flink_savepoints.goldens import Golden
-from tests.interop.flink_savepoints.test_kryo_values import LONG, NO_CLASSES, entries
+from tests.interop.flink_savepoints.importing.test_kryo_values import LONG, NO_CLASSES, entries
 from tests.interop.flink_savepoints.written import written_savepoint
 
 KRYO = KryoType("java.lang.Object", NO_CLASSES)

@@ -32,8 +32,8 @@ from statestore.interop.flink_savepoints.types.flink_types import (
 )
 from statestore.interop.flink_savepoints.types.named_columns import EntryForm
 from statestore.store import StateStore
+from tests.interop.flink_savepoints.exporting.test_export_imported import entries
 from tests.interop.flink_savepoints.goldens import FOLDER
-from tests.interop.flink_savepoints.test_export_imported import entries
 
 NUMBERS = range(200)
 LONG, STRING = Scalar("Long"), Scalar("String")

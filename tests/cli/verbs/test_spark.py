@@ -384,7 +384,7 @@ def processes_with(variable: str) -> list[str]:
 @pytest.mark.parametrize("seconds", [0.0, 1.0, 3.0])
 def test_ctrl_c_ends_a_command_that_runs_spark(tmp_path: Path, seconds: float) -> None:
     """Neither Spark's own handler nor Py4J adds a traceback, and no JVM stays, even a new one."""
-    location = Path(__file__).parent.parent / "golden" / "spark_real_time" / "aggregation"
+    location = Path(__file__).parents[2] / "golden" / "spark_real_time" / "aggregation"
     command = (sys.executable, "-m", "statestore", "spark", "import", str(location))
     mark = f"STATESTORE_TEST={tmp_path}"
     with subprocess.Popen(

@@ -16,7 +16,7 @@ from statestore.interop.flink_savepoints.types.flink_types import Scalar
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.hashing import key_group_of
 from tests.interop.flink_savepoints.goldens import Golden
-from tests.interop.flink_savepoints.test_import import CANONICAL, imported
+from tests.interop.flink_savepoints.importing.test_import import CANONICAL, imported
 from tests.interop.flink_savepoints.written import GROUPS, written_savepoint
 
 pytestmark = pytest.mark.slow

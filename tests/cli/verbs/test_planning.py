@@ -26,7 +26,7 @@ from statestore.cli.verbs.plan import (
 from statestore.restore.compare_plans import Prices
 
 Run = Callable[..., Result]
-PRICES = Path(__file__).parent.parent.parent / "conf" / "prices.toml"
+PRICES = Path(__file__).parents[3] / "conf" / "prices.toml"
 
 
 def document(done: Result) -> dict:  # type: ignore[type-arg]

@@ -36,8 +36,8 @@ from statestore.interop.flink_savepoints.types.named_columns import EntryForm
 from statestore.jobgraph.operators import operator_id
 from statestore.restore.restored import RestoredCheckpoint
 from tests.interop.flink_savepoints.goldens import GOLDENS, Golden, few
+from tests.interop.flink_savepoints.read.test_goldens import shown_rows
 from tests.interop.flink_savepoints.shown import as_text, shown
-from tests.interop.flink_savepoints.test_goldens import shown_rows
 from tests.support.options import grouped
 
 pytestmark = pytest.mark.slow

@@ -287,7 +287,7 @@ def test_show_prints_the_phases_and_the_json_has_the_figures(run: Run, tmp_path:
 
 
 def test_a_checkpoint_without_metrics_shows_none(run: Run, tmp_path: Path) -> None:
-    golden = Path(__file__).parent.parent / "golden" / "store_v1"
+    golden = Path(__file__).parents[2] / "golden" / "store_v1"
     document = json.loads(run("show", "--store", golden, "--output", "json").stdout)
     assert document["metrics"] is None
     assert "phases" not in run("show", "--store", golden).stdout

@@ -21,7 +21,7 @@ Run = Callable[..., Result]
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class Terminal:

@@ -48,7 +48,7 @@ from statestore.interop.flink_savepoints.read.savepoint_files import Places, ope
 from statestore.jobgraph.operators import operator_id
 from statestore.storage import open_storage
 from tests.interop.flink_savepoints.goldens import Golden
-from tests.interop.flink_savepoints.test_refusals import IN_FLIGHT, one_operator
+from tests.interop.flink_savepoints.importing.test_refusals import IN_FLIGHT, one_operator
 from tests.servers.published import FLINK_1_15
 
 pytestmark = pytest.mark.slow

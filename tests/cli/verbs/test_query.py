@@ -270,7 +270,7 @@ def test_a_process_prints_only_the_error(fraud: Path, damaged: Path) -> None:
     for folder, code in ((fraud, 0), (damaged, 13)):
         words = ["query", "SELECT sum(n) AS s FROM per_country", "--store", str(folder)]
         command = [sys.executable, "-m", "statestore", *words]
-        root = Path(__file__).parents[2]
+        root = Path(__file__).parents[3]
         done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
         assert done.returncode == code, done.stderr
         assert done.stderr.count("\n") == (1 if code else 0)
