@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -71,31 +74,51 @@ def take(store: StateStore, number: int) -> None:
         checkpoint.write_split("source", "splits", OFFSETS)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> StateStore:
-    """Three checkpoints, the first of which is a savepoint."""
-    made = StateStore.open(str(tmp_path / "store"), table_format="parquet", layout="auto")
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a store with three checkpoints, the first of which is a savepoint."""
+    folder = tmp_path_factory.mktemp("built") / "store"
+    store = StateStore.open(str(folder), table_format="parquet", layout="auto")
     for number in range(1, 4):
-        take(made, number)
-    made.maintenance.savepoint("before", checkpoint=1)
-    return made
+        take(store, number)
+    store.maintenance.savepoint("before", checkpoint=1)
+    return folder
+
+
+@contextmanager
+def unchanged(folder: Path) -> Iterator[StateStore]:
+    """Open a store that many tests read; fail if the block changes a file."""
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    yield StateStore.open(str(folder))
+    assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+@pytest.fixture
+def store(built: Path) -> Iterator[StateStore]:
+    """The store that all tests share; they only read it."""
+    with unchanged(built) as store:
+        yield store
+
+
+@pytest.fixture
+def own_store(built: Path, tmp_path: Path) -> StateStore:
+    """A copy of the store, which one test changes."""
+    folder = shutil.copytree(built, tmp_path / "store")
+    return StateStore.open(str(folder), table_format="parquet", layout="auto")
 
 
 Pages = Callable[..., str]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def pages() -> Iterator[Pages]:
-    """Serve stores; return the address of each."""
+    """Serve stores; return the address of each. Calls with the same arguments share a server."""
     running: list[tuple[uvicorn.Server, threading.Thread]] = []
 
-    def serve(
-        store: StateStore,
-        token: str | None = None,
-        host: str = "127.0.0.1",
-        limits: QueryLimits = LIMITS,
-    ) -> str:
-        app = application(store, hosts=(host,), token=token, limits=limits)
+    @cache
+    def serve(url: str, token: str | None, limits: QueryLimits) -> str:
+        store = StateStore.open(url)
+        app = application(store, hosts=("127.0.0.1",), token=token, limits=limits)
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
         own = socket.create_server(("127.0.0.1", 0))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [own]})
@@ -103,9 +126,10 @@ def pages() -> Iterator[Pages]:
         running.append((server, thread))
         return f"http://127.0.0.1:{own.getsockname()[1]}"
 
-    yield serve
-    for server, thread in running:
+    yield lambda store, token=None, limits=LIMITS: serve(store.url, token, limits)
+    for server, _ in running:
         server.should_exit = True
+    for _, thread in running:
         thread.join()
 
 
@@ -120,7 +144,7 @@ def browser() -> Iterator[webdriver.Chrome]:
 def page(browser: webdriver.Chrome, pages: Pages) -> Iterator[webdriver.Chrome]:
     """A browser whose console must be empty at the end.
 
-    It leaves the page before the server of ``pages`` stops, because the page polls that server.
+    It leaves the page, which would poll its server further.
     """
     logged(browser)
     yield browser

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import http.client
-import json
 import re
-import shlex
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
 import pytest
 
 from statestore import StateStore
-from statestore.cli.command import Verb
-from statestore.cli.verbs.ui import serve_store
 from statestore.errors import InvalidArgumentError, StoreNotFoundError
 from statestore.format.left_out import LeftOutState
 from statestore.ui.app import POLICY, is_local, serve
@@ -24,12 +17,10 @@ from statestore.ui.checkpoint_window import SHOWN
 from statestore.ui.pages import SCRIPTS, STYLES, word_field
 from statestore.ui.timeline import timeline
 from tests.syntax import ROOT
-from tests.ui.conftest import LIMITS, SCRIPT, Pages, take
+from tests.ui.conftest import LIMITS, SCRIPT, Pages
 from tests.ui.test_sql import ask
 
-assert isinstance(serve_store, Verb)
-EXAMPLES = serve_store.examples
-pytestmark = pytest.mark.slow  # each test starts a server
+pytestmark = pytest.mark.slow  # they need a server
 
 
 def get(
@@ -148,49 +139,52 @@ def test_a_key_can_be_any_text(pages: Pages, store: StateStore) -> None:
     assert get(pages(store), f"/checkpoint/1/key?key={LONG}")[0] == 200
 
 
-def test_a_damaged_checkpoint_is_shown_as_damaged(pages: Pages, store: StateStore) -> None:
-    (manifest,) = Path(store.url).rglob("*2.json")
+def test_a_damaged_checkpoint_is_shown_as_damaged(pages: Pages, own_store: StateStore) -> None:
+    (manifest,) = Path(own_store.url).rglob("*2.json")
     manifest.write_text("{}")
-    status, body, _ = get(pages(store))
+    status, body, _ = get(pages(own_store))
     assert status == 200
     assert 'class="bad"' in body
-    assert get(pages(store), "/checkpoint/2")[0] == 500
+    assert get(pages(own_store), "/checkpoint/2")[0] == 500
 
 
-def test_dropped_state_is_shown(pages: Pages, store: StateStore) -> None:
+def test_dropped_state_is_shown(pages: Pages, own_store: StateStore) -> None:
     record = LeftOutState(
         operator="kinds", state=None, reason="it <cannot> be read", command="flink import"
     )
-    with store.snapshot(parallelism=2) as checkpoint:
+    with own_store.snapshot(parallelism=2) as checkpoint:
         checkpoint.record_left_out([record])
         checkpoint.carry_rest()
-    assert "lacks 1 part of its source" in get(pages(store))[1]
-    shown = get(pages(store), f"/checkpoint/{checkpoint.id}")[1]
+    address = pages(own_store)
+    assert "lacks 1 part of its source" in get(address)[1]
+    shown = get(address, f"/checkpoint/{checkpoint.id}")[1]
     assert '<dd id="left-out">kinds (it &lt;cannot&gt; be read)</dd>' in shown
-    assert 'id="left-out"' not in get(pages(store), "/checkpoint/1")[1]
+    assert 'id="left-out"' not in get(address, "/checkpoint/1")[1]
 
 
-def test_pages_show_the_missing_parts_of_a_checkpoint(pages: Pages, store: StateStore) -> None:
-    state = store.manifest().keyed[0].state
+def test_pages_show_the_missing_parts_of_a_checkpoint(pages: Pages, own_store: StateStore) -> None:
+    state = own_store.manifest().keyed[0].state
     lost = LeftOutState(
         operator=state.uid, state=state.name, reason="damaged", command="salvage", first=0, last=1
     )
-    with store.snapshot(parallelism=2) as checkpoint:
+    with own_store.snapshot(parallelism=2) as checkpoint:
         checkpoint.record_left_out([lost])
         checkpoint.carry_rest()
     new = f"/checkpoint/{checkpoint.id}"
     asked = urlencode({"operator": state.uid, "state": state.name})
+    address = pages(own_store)
     for path in (
         f"{new}/key?key=nobody",
         f"{new}/rescale",
         f"{new}/state?{asked}",
         f"/compare?a=1&b={checkpoint.id}",
     ):
-        assert get(pages(store), path)[1].count('<p class="left-out">') == 1, path
-        assert f"Left out: {lost.label} (damaged)" in get(pages(store), path)[1]
+        body = get(address, path)[1]
+        assert body.count('<p class="left-out">') == 1, path
+        assert f"Left out: {lost.label} (damaged)" in body
         old = path.replace(new, "/checkpoint/1").replace(f"b={checkpoint.id}", "b=1")
-        assert 'class="left-out"' not in get(pages(store), old)[1], old
-    assert f"Left out: {lost.label} (damaged)" in ask(pages(store), "SELECT 1 AS n")[1]
+        assert 'class="left-out"' not in get(address, old)[1], old
+    assert f"Left out: {lost.label} (damaged)" in ask(address, "SELECT 1 AS n")[1]
 
 
 def test_values_of_the_store_are_escaped(pages: Pages, store: StateStore) -> None:
@@ -199,40 +193,14 @@ def test_values_of_the_store_are_escaped(pages: Pages, store: StateStore) -> Non
         assert SCRIPT not in get(address, path)[1]
 
 
-def test_a_page_reads_only_the_manifests_that_it_shows(store: StateStore) -> None:
-    for number in range(4, SHOWN + 3):
-        take(store, number)
-    first = timeline(store)
+def test_a_page_reads_only_the_manifests_that_it_shows(own_store: StateStore) -> None:
+    for _ in range(4, SHOWN + 3):
+        with own_store.snapshot(parallelism=3) as checkpoint:
+            checkpoint.carry_rest()
+    first = timeline(own_store)
     assert [fact.checkpoint_id for fact in first.facts["lines"]] == [*range(SHOWN + 2, 2, -1)]
-    older = timeline(store, before=first.facts["older"])
+    older = timeline(own_store, before=first.facts["older"])
     assert [fact.checkpoint_id for fact in older.facts["lines"]] == [2, 1]
-
-
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_the_command_serves_until_it_is_stopped(store: StateStore, example: str) -> None:
-    _, *words = shlex.split(example)
-    # If an option is repeated, the last one counts: this store, and any free port.
-    command = [sys.executable, "-m", "statestore", *words, "--store", store.url, "--port", "0"]
-    with subprocess.Popen(
-        command,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    ) as process:
-        assert process.stderr is not None
-        line = process.stderr.readline()
-        found = re.fullmatch(
-            rf"{re.escape(store.url)}: http://[0-9.]+:(\d+)/(\?token=secret)?\n", line
-        )
-        assert found, line
-        assert bool(found[2]) == ("--token" in words)
-        address, cookie = f"http://127.0.0.1:{found[1]}", {}
-        if found[2]:
-            kept = get(address, f"/newest{found[2]}")[2]["set-cookie"]
-            cookie = {"Cookie": kept.partition(";")[0]}
-        assert json.loads(get(address, "/newest", **cookie)[1]) == {"id": "3"}
-        process.send_signal(signal.SIGINT)
-        assert process.wait(120) == 0
 
 
 def test_other_machines_need_a_token(store: StateStore) -> None:
@@ -292,12 +260,12 @@ def test_a_port_in_use_is_an_error(pages: Pages, store: StateStore) -> None:
 
 
 def test_pages_show_a_checkpoint_that_only_a_savepoint_keeps(
-    pages: Pages, store: StateStore
+    pages: Pages, own_store: StateStore
 ) -> None:
     """Its links have its number, and lead to its pages."""
-    store.parts.catalog().expire(1, b"tombstone")
-    assert store.checkpoints() == (2, 3)
-    address = pages(store)
+    own_store.parts.catalog().expire(1, b"tombstone")
+    assert own_store.checkpoints() == (2, 3)
+    address = pages(own_store)
     state = urlencode({"operator": "totals", "state": "total"})
     key = urlencode({"key": "u1"})
     for which in ("before", "1"):

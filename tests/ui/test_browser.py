@@ -84,9 +84,9 @@ def test_the_page_lists_the_checkpoints_of_the_store(
 
 
 def test_a_new_checkpoint_appears_without_a_reload(
-    page: webdriver.Chrome, pages: Pages, store: StateStore
+    page: webdriver.Chrome, pages: Pages, own_store: StateStore
 ) -> None:
-    page.get(pages(store))
+    page.get(pages(own_store))
     assert len(cells(page, "#checkpoints")) == 3
     # The page learns the newest checkpoint with its first request, which precedes the second.
     asked = "return performance.getEntriesByType('resource').map(one => one.name)"
@@ -94,7 +94,7 @@ def test_a_new_checkpoint_appears_without_a_reload(
         page,
         lambda _: sum(one.endswith("/newest") for one in page.execute_script(asked)) > 1,
     )
-    take(store, 4)
+    take(own_store, 4)
     until(page, lambda _: len(cells(page, "#checkpoints")) == 4)
     assert text(page, "#live") == "Checkpoint 4 is new."
 

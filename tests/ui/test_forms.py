@@ -180,7 +180,7 @@ def test_the_search_box_finds_a_name(
     page: webdriver.Chrome, pages: Pages, store: StateStore, wanted: str, name: str, path: str
 ) -> None:
     address = pages(store)
-    page.get(address)
+    page.get(address + "/compare")
     page.find_element(By.NAME, "q").send_keys(wanted)
     until(page, lambda _: page.find_elements(By.CSS_SELECTOR, "#suggestions li a"))
     page.find_element(By.LINK_TEXT, name).click()

@@ -5,21 +5,25 @@ from __future__ import annotations
 import http.client
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from urllib.parse import urlencode, urlsplit
 
 import pytest
 
 from statestore import StateStore
+from statestore.cli.command import Verb
+from statestore.cli.verbs.ui import serve_store
 from statestore.ui.app import QueryLimits, host_names
-from tests.ui.conftest import Pages
+from tests.ui.conftest import LIMITS, Pages
 
-pytestmark = pytest.mark.slow  # each test starts a server
+pytestmark = pytest.mark.slow  # they need a server
 ENDLESS = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b"
 PATH = "/checkpoint/latest/sql"
 Answer = tuple[int, str, http.client.HTTPMessage]
@@ -127,7 +131,7 @@ def test_without_the_token_nothing_runs(pages: Pages, store: StateStore, token: 
 
 def test_each_server_has_its_own_token(pages: Pages, store: StateStore) -> None:
     old = token_of(pages(store))
-    new = pages(store)
+    new = pages(store, limits=replace(LIMITS, concurrent=1))
     assert ask(new, "SELECT 1", old)[0] == 403
     assert len(old) >= 32
 
@@ -249,10 +253,17 @@ main(sys.argv[1:])
 """
 
 
-@pytest.mark.parametrize("work", ["nothing", "queries", "a page"])
-def test_ctrl_c_stops_the_server_immediately(store: StateStore, work: str) -> None:
+assert isinstance(serve_store, Verb)
+
+
+@pytest.mark.parametrize(
+    ("example", "work"), [*zip(serve_store.examples, ("queries", "a page", "nothing"), strict=True)]
+)
+def test_ctrl_c_stops_the_command_immediately(store: StateStore, example: str, work: str) -> None:
     """It ends without an error, even while queries run or a page's storage hangs."""
-    command = [sys.executable, "-c", SLOW_PAGE, "ui", "--store", store.url, "--port", "0"]
+    _, *words = shlex.split(example)
+    # If an option is repeated, the last one counts: this store, and any free port.
+    command = [sys.executable, "-c", SLOW_PAGE, *words, "--store", store.url, "--port", "0"]
     with (
         subprocess.Popen(
             command,
@@ -263,8 +274,17 @@ def test_ctrl_c_stops_the_server_immediately(store: StateStore, work: str) -> No
         ThreadPoolExecutor(1) as pool,
     ):
         assert process.stderr is not None
-        address = process.stderr.readline().rpartition(" ")[2].strip().rstrip("/")
-        assert send(address, "GET", "/newest")[0] == 200
+        line = process.stderr.readline()
+        found = re.fullmatch(
+            rf"{re.escape(store.url)}: http://[0-9.]+:(\d+)/(\?token=secret)?\n", line
+        )
+        assert found, line
+        assert bool(found[2]) == ("--token" in words)
+        address, cookie = f"http://127.0.0.1:{found[1]}", {}
+        if found[2]:
+            kept = send(address, "GET", f"/newest{found[2]}")[2]["set-cookie"]
+            cookie = {"Cookie": kept.partition(";")[0]}
+        assert send(address, "GET", "/newest", headers=cookie)[1] == '{"id":"3"}'
         clients = []
         if work == "queries":
             clients = [begin(address, ENDLESS) for _ in range(2)]

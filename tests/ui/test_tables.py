@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -13,7 +15,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 
 from statestore import StateStore
-from tests.ui.conftest import SCRIPT, Pages, cells, until
+from tests.ui.conftest import SCRIPT, Pages, cells, unchanged, until
 
 pytestmark = pytest.mark.slow
 
@@ -34,15 +36,18 @@ def sort(page: webdriver.Chrome, css: str, title: str) -> None:
     pytest.fail(f"the table has no column {title}")
 
 
-@pytest.fixture
-def grown(store: StateStore) -> StateStore:
+@pytest.fixture(scope="module")
+def grown(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateStore]:
     """The store with a fourth checkpoint, which is incremental, and a compacted fifth one."""
+    folder = shutil.copytree(built, tmp_path_factory.mktemp("grown") / "store")
+    store = StateStore.open(str(folder), table_format="parquet", layout="auto")
     with store.snapshot(parallelism=3) as checkpoint:
         changes = pa.table({"user": ["u1", "u2"], "total": [5, 6]})
         checkpoint.write_changes("totals", "total", changes)
         checkpoint.carry_rest()
     store.maintenance.compact(everything=True)
-    return store
+    with unchanged(folder) as store:
+        yield store
 
 
 def test_a_table_sorts_numbers_by_value(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +17,7 @@ from statestore.cli.drawing import count, signed, size
 from statestore.format.names import manifest_path
 from tests.support.browser import logged
 from tests.support.retimed import retime
-from tests.ui.conftest import SCRIPT, Pages, cells, text, until
+from tests.ui.conftest import SCRIPT, Pages, cells, text, unchanged, until
 
 pytestmark = pytest.mark.slow
 
@@ -23,10 +25,11 @@ RATE = 100e6
 COUNT = 8
 
 
-@pytest.fixture
-def grown(tmp_path: Path) -> StateStore:
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateStore]:
     """A checkpoint every 6 hours: a state that grows, one that stays, and offsets."""
-    store = StateStore.open(str(tmp_path / "grown"), table_format="parquet")
+    folder = tmp_path_factory.mktemp("grown") / "store"
+    store = StateStore.open(str(folder), table_format="parquet")
     for number in range(1, COUNT + 1):
         rows = pa.table({"k": [f"k{n}" for n in range(500 * number)], "v": range(500 * number)})
         with store.snapshot(parallelism=2) as checkpoint:
@@ -36,8 +39,9 @@ def grown(tmp_path: Path) -> StateStore:
             else:
                 checkpoint.carry("orders", SCRIPT)
             checkpoint.write_union("source", "offsets", [[{"o": number}], []])
-    retime(tmp_path / "grown")
-    return StateStore.open(str(tmp_path / "grown"))
+    retime(folder)
+    with unchanged(folder) as store:
+        yield store
 
 
 def spoken(page: webdriver.Chrome, chart: str) -> list[str]:
@@ -168,7 +172,8 @@ def test_an_invalid_field_is_explained_next_to_the_form(
 def test_an_unreadable_checkpoint_is_named(
     page: webdriver.Chrome, pages: Pages, grown: StateStore, tmp_path: Path
 ) -> None:
-    (tmp_path / "grown" / manifest_path(3)).write_bytes(b"{}")
-    page.get(f"{pages(grown)}/trends")
+    copy = shutil.copytree(grown.url, tmp_path / "store")
+    (copy / manifest_path(3)).write_bytes(b"{}")
+    page.get(f"{pages(StateStore.open(str(copy)))}/trends")
     assert text(page, "p.bad").startswith("Checkpoint 3 cannot be read: ")
     assert {row[2] for row in cells(page, "#growth")} == {str(COUNT - 1)}
