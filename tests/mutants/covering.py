@@ -1,0 +1,76 @@
+"""The tests that cover a change, by a recording of coverage with contexts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path, PurePath
+from typing import Any
+
+from coverage import CoverageData
+
+from tests.mutants.changes import Change, function_lines
+
+__all__ = ["Recording"]
+
+
+class Recording:
+    """Which tests ran which line.
+
+    Args:
+        path: the data file of ``coverage``, recorded with one context for each test, as
+            ``pytest --cov --cov-context=test`` does, in the tree that is changed.
+        sources: the modules by their path from the root of the project.
+        durations: seconds by test.
+
+    Raises:
+        FileNotFoundError: If there is no recording.
+    """
+
+    def __init__(
+        self, path: Path, sources: Mapping[str, str], durations: Mapping[str, float]
+    ) -> None:
+        if not path.exists():
+            raise FileNotFoundError(f"no recording {path}; record one with pytest --cov-context")
+        self._data: Any = CoverageData(str(path))
+        self._data.read()
+        self._sources = sources
+        self._durations = durations
+        self._lines = lru_cache(maxsize=8)(self._read)
+
+    def tests(self, change: Change) -> list[str]:
+        """Return the tests that cover a change, in the order in which to try them.
+
+        Tests of the file that mirrors the module come first, and then the quickest ones.
+        """
+        uses = () if change.name is None else self._uses(change.name)
+        found = {test for file, lines in uses for test in self._of(file, lines)}
+        found = found or self._of(change.file, change.lines)
+        mirror = f"test_{PurePath(change.file).stem}"
+        return sorted(found, key=lambda test: (mirror not in test, self.seconds(test), test))
+
+    def seconds(self, test: str) -> float:
+        """Return the recorded or assumed seconds of a test."""
+        return self._durations.get(test, 0.2)
+
+    def _of(self, file: str, lines: tuple[range, ...]) -> set[str]:
+        by_line = self._lines(file)
+        return {test for one in lines for line in one for test in by_line.get(line, ())}
+
+    def _uses(self, name: str) -> Iterator[tuple[str, tuple[range, ...]]]:
+        """Yield the lines of functions that use a constant, by module."""
+        word = re.compile(rf"\b{name}\b")
+        for file, text in self._sources.items():
+            if word.search(text) is not None:
+                lines = text.splitlines()
+                inside = {line for one in function_lines(text) for line in one}
+                uses = [line for line in inside if word.search(lines[line - 1])]
+                yield file, tuple(range(line, line + 1) for line in uses)
+
+    def _read(self, file: str) -> dict[int, set[str]]:
+        """Return the tests by line. A context is a test and its phase: ``…::test_a|run``."""
+        return {
+            line: {context.rpartition("|")[0] for context in contexts if context}
+            for line, contexts in self._data.contexts_by_lineno(file).items()
+        }
