@@ -21,6 +21,7 @@ from statestore.spark.session import spark_session
 from tests.nightly.groups import GROUPS, LEFT_OUT, LEFT_OUT_TESTS, group_of
 from tests.servers.quick_spark import quick_spark
 from tests.support.at_once import ThreadAtOnce
+from tests.support.changes import changed_folders
 from tests.support.durations import (
     DURATIONS,
     SECONDS_OF_AN_UNMEASURED_TEST,
@@ -173,6 +174,7 @@ def pytest_collection_modifyitems(
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("examples")
     mark_long_cases(items)
+    mark_unchanged_programs(config, items)
     if config.getoption("--record-durations"):
         report_collected(config, [item.nodeid for item in items])
     config.stash[LEFT_OUT_TESTS] = {
@@ -220,3 +222,13 @@ def mark_long_cases(items: Sequence[pytest.Item]) -> None:
         for case_id in marker.args:
             if case_id in by_id:
                 by_id[case_id].add_marker("long")
+
+
+def mark_unchanged_programs(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """Mark tests of search programs as ``long``, unless the folder of the program changed."""
+    of_programs = [item for item in items if item.get_closest_marker("search_program")]
+    changed = changed_folders(config.rootpath) if of_programs else None
+    if changed is not None:
+        for item in of_programs:
+            if str(item.path.parent.relative_to(config.rootpath)) not in changed:
+                item.add_marker("long")

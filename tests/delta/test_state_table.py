@@ -218,6 +218,7 @@ class TestDeltaTable(StateTableSuite):
         found = spark_rows(spark.read.format("delta").load(f"{store.url}/{TABLE}"))
         assert found == rows_of(users.where("total >= 1000"))
 
+    @pytest.mark.long
     def test_any_thread_of_a_new_driver_publishes(
         self, store: StateStore, users: Any, spark: SparkSession
     ) -> None:

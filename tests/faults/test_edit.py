@@ -34,6 +34,7 @@ def edit(store: StateStore, how: str) -> None:
     store.maintenance.edit("users", "totals", **CHANGES[how])
 
 
+@pytest.mark.long_cases("FaultKind.ANSWER_LOST-keys-steps")
 @with_every_call
 @pytest.mark.parametrize(("kind", "how"), CASES)
 def test_an_edit_that_failed_at_any_call_can_be_run_again(

@@ -169,6 +169,7 @@ def test_a_snapshot_killed_at_any_call(
         settle(folder, range(1, number + (call.number > commit)))
 
 
+@pytest.mark.long
 @with_every_call
 def test_an_export_killed_at_any_call_is_run_again(
     base: Path, fast_path: Path, every_call: bool
@@ -188,6 +189,7 @@ def test_an_export_killed_at_any_call_is_run_again(
         assert restore_to(over(reader), to) == right
 
 
+@pytest.mark.long_cases("2")
 @pytest.mark.parametrize("at", [1, 2])
 def test_an_export_killed_while_its_folders_move_up_is_run_again(
     base: Path, fast_path: Path, at: int
@@ -199,6 +201,7 @@ def test_an_export_killed_while_its_folders_move_up_is_run_again(
     assert restore_to(over(LocalStorage(str(base))), fast_path / "to") == right
 
 
+@pytest.mark.long
 @with_every_call
 def test_an_expire_killed_at_any_call_is_run_again(
     base: Path, fast_path: Path, every_call: bool

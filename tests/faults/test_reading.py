@@ -110,15 +110,10 @@ COMMANDS = [
 ]
 
 
-def in_each_run(command: Command, kind: FaultKind) -> bool:
-    """Return True for each command with one fault, and for the command that writes with two."""
-    return kind is FaultKind.ERROR or (kind, command) == (FaultKind.ANSWER_LOST, restore_to)
-
-
 @pytest.mark.parametrize(
     ("command", "kind"),
     [
-        pytest.param(command, kind, marks=[] if in_each_run(command, kind) else pytest.mark.long)
+        pytest.param(command, kind, marks=[] if kind is FaultKind.ERROR else pytest.mark.long)
         for command in COMMANDS
         for kind in (FaultKind.ERROR, FaultKind.DISCONNECTED, FaultKind.ANSWER_LOST)
     ],

@@ -20,7 +20,6 @@ pytestmark = pytest.mark.slow
 DAMAGED = 2
 IN_EACH_RUN = {
     (FaultKind.ERROR, Layout.RANGED),
-    (FaultKind.ANSWER_LOST, Layout.PARTITIONED),
     (FaultKind.ANSWER_WRONG, Layout.RANGED),
     (FaultKind.TRUNCATED, Layout.PARTITIONED),
 }

@@ -21,7 +21,7 @@ from statestore.store import StateStore
 from tests.fuzz.draws import draw_history
 from tests.fuzz.run import Runner, failures, shortest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.search_program]
 
 Patch = pytest.MonkeyPatch
 FRAMELESS = ("table", "subtasks")

@@ -43,6 +43,7 @@ def test_spark_agrees_with_a_dictionary(spark: SparkSession, share: int) -> None
     assert runner.reads.keys() == runner.readers.keys()
 
 
+@pytest.mark.long
 def test_a_delta_table_is_read_by_its_path(spark: SparkSession, tmp_path: Path) -> None:
     """The readers of Delta tables compare at least one version: a history with one full snapshot
     has it.

@@ -113,6 +113,7 @@ def test_operator_state_as_its_new_subtasks_get_it(
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sink_format", ["delta", "csv"])
 def test_any_sink_of_spark(
     sink_format: str, run_job: RunJob, spark: SparkSession, tmp_path: Path

@@ -63,6 +63,7 @@ def spark_submit(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.long
 def test_a_job_runs_by_spark_submit_with_packages(tmp_path: Path) -> None:
     delta = f"io.delta:delta-spark_4.2_2.13:{version('delta-spark')}"
     done = spark_submit(

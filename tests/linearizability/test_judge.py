@@ -17,7 +17,7 @@ from tests.linearizability.history import (
 )
 from tests.linearizability.judge import violations
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.search_program]
 
 TWO = [commit(0, 0, 1, 1, "a", "done"), commit(0, 2, 3, 2, "b", "done")]
 HELD = hold(0, 0, 1, "name", 1, "done")

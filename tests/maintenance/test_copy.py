@@ -366,6 +366,7 @@ def whole_one(target: StateStore, number: int | None) -> None:
 STOPPING = [FaultKind.ERROR, FaultKind.ANSWER_LOST, FaultKind.ANSWER_WRONG, FaultKind.TRUNCATED]
 
 
+@pytest.mark.long_cases("target-FaultKind.ANSWER_LOST-steps")
 @pytest.mark.slow
 @with_every_call
 @pytest.mark.parametrize("kind", STOPPING)

@@ -325,6 +325,7 @@ def test_damaged_documents_are_refused(
     assert files_in(folder) == before
 
 
+@pytest.mark.long_cases("FaultKind.ANSWER_LOST")
 @pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.ANSWER_LOST])
 def test_a_collection_that_failed_at_any_call_can_be_run_again(
     folder: Path, tmp_path: Path, kind: FaultKind

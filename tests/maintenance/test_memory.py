@@ -130,12 +130,13 @@ print(json.dumps(peaks))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("names", "key_groups"),
     [
         (ONE_OF_A_KIND, 1),
-        pytest.param((*OPERATIONS,), 1, marks=pytest.mark.long),
-        pytest.param(OF_SEVERAL_FILES, 8, marks=pytest.mark.long),
+        ((*OPERATIONS,), 1),
+        (OF_SEVERAL_FILES, 8),
     ],
 )
 def test_no_operation_holds_a_key_group(

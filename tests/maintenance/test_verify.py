@@ -333,6 +333,7 @@ def test_a_verified_restore_names_the_file(store: StateStore, name: str) -> None
     assert verified.keyed("job", name).to_arrow(1).num_rows
 
 
+@pytest.mark.long
 def test_a_verified_dataframe_names_the_file(store: StateStore, spark: SparkSession) -> None:
     """I7: the Spark task that reads the file checks it, and the error reaches the driver."""
     file, *_ = files_of(store, "value")

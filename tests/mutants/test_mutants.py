@@ -14,6 +14,8 @@ from tests.mutants.covering import Recording
 from tests.mutants.project import ProjectCopy
 from tests.mutants.run import EQUIVALENT, ROOT, Mutants, draw_changes, sources_of
 
+pytestmark = pytest.mark.search_program
+
 MODULE = '''"""Sums."""
 
 LARGE = 10

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
@@ -33,6 +34,7 @@ DOIT_CONFIG = {
 DEADLINE = time.monotonic() + 3600 * float(os.environ.get("HOURS") or 8)
 NEVER = datetime.min.replace(tzinfo=UTC)
 SHORTEST_LISTED_SECONDS = 0.5
+SECONDS_TO_STOP = 30
 ONE_MAKE = Lock()
 """Two shards may need the same target."""
 
@@ -111,11 +113,19 @@ def run_command(command: list[str], log: Path, minutes: int) -> str:
         try:
             code = child.wait(60 * minutes)
         except subprocess.TimeoutExpired:
+            stop(child)
             return f"took longer than {minutes} minutes; see {log}"
         finally:
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)
     return f"exit {code}: {last_line(log.read_text(errors='replace'))}; see {log}" if code else ""
+
+
+def stop(child: subprocess.Popen[bytes]) -> None:
+    """Interrupt a command, so that pytest still writes the seconds of the tests that ran."""
+    child.send_signal(signal.SIGINT)
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(SECONDS_TO_STOP)
 
 
 def last_line(text: str) -> str:

@@ -38,6 +38,7 @@ def tried(subject: str, folder: Path, plan: Plan, loses: str = "") -> Result:
     return replay(record(SUBJECTS[subject], (subject,), folder, loses), plan)
 
 
+@pytest.mark.long_cases("outputs", "export")
 @pytest.mark.parametrize("subject", SMALL)
 def test_each_prefix_of_the_calls_keeps_all_promises(subject: str, tmp_path: Path) -> None:
     """The processes die after any of the calls, and the disk loses nothing."""
@@ -53,6 +54,7 @@ def test_the_power_may_fail_after_any_call(subject: str, tmp_path: Path) -> None
     assert result.cuts == result.calls > 80
 
 
+@pytest.mark.long
 def test_a_held_checkpoint_survives_a_power_failure(tmp_path: Path) -> None:
     result = tried("collect", tmp_path, Plan(draws=1, share=0.05, go_on=0.1))
     assert result.problems == []
@@ -76,6 +78,7 @@ def test_the_recorder_sees_the_jvm_and_its_workers(tmp_path: Path) -> None:
     assert len(written) >= 3, "the driver, the JVM and a Python worker write"
 
 
+@pytest.mark.search_program
 @pytest.mark.parametrize("loses", ["files", "folders"])
 def test_a_missing_fsync_is_detected(loses: str, tmp_path: Path) -> None:
     """The recorder omits the fsync of files, or of folders, from the log."""
@@ -83,6 +86,7 @@ def test_a_missing_fsync_is_detected(loses: str, tmp_path: Path) -> None:
     assert any("is lost" in one or "missing" in one or "damaged" in one for one in problems)
 
 
+@pytest.mark.search_program
 @pytest.mark.parametrize("loses", ["files", "folders"])
 def test_a_missing_fsync_of_an_output_is_detected(loses: str, tmp_path: Path) -> None:
     problems = tried("outputs", tmp_path, Plan(draws=1, go_on=0), loses).problems

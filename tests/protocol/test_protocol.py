@@ -24,6 +24,7 @@ SLOWLY_FOUND = {
 }
 
 
+@pytest.mark.search_program
 @pytest.mark.parametrize(
     "fault",
     [
@@ -60,12 +61,14 @@ def _stores(first: State, *, tidy: bool) -> set[State]:
     return seen
 
 
+@pytest.mark.search_program
 @pytest.mark.parametrize("first", [one for one in SMALL if len(one.actors) < 4])
 def test_merging_equivalent_states_reaches_every_store(first: State) -> None:
     """Every store is reached, with and without merging the states that continue alike."""
     assert _stores(first, tidy=True) == _stores(first, tidy=False)
 
 
+@pytest.mark.search_program
 def test_the_command_prints_the_steps_to_a_violation(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--small", "--fault", "no second look"]) == 1
     assert "is held, and has lost" in capsys.readouterr().out

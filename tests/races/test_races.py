@@ -72,6 +72,7 @@ def test_races_over_a_bad_network(server: str) -> None:
     assert set(result.outcomes) >= OFTEN
 
 
+@pytest.mark.search_program
 def test_the_command_prints_counts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--races", "3", "--seed", "5"]) == 0
     assert "3 races of" in capsys.readouterr().out

@@ -280,10 +280,11 @@ def snapshots(store: StateStore, layout: str) -> Iterator[Any]:
     yield files_of(store)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("memory_bytes", "layout"),
-    [pytest.param(6000, "partitioned", marks=pytest.mark.long), (9000, "ranged")],
+    [(6000, "partitioned"), (9000, "ranged")],
 )
 def test_any_budget_gives_the_same_files(
     tmp_path: Path, temporary: Path, memory_bytes: int, layout: str
@@ -384,7 +385,8 @@ def test_a_full_disk_is_a_storage_error(tmp_path: Path) -> None:
     assert rows_of(store, 0, 1).num_rows == 200
 
 
-@pytest.mark.parametrize("layout", ["ranged", pytest.param("partitioned", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("layout", ["ranged", "partitioned"])
 def test_spark_tasks_sort_on_disk(tmp_path: Path, spark: SparkSession, layout: str) -> None:
     """A full snapshot, changes and a comparison give the same rows and digests as in memory."""
     changed = ROWS.filter(pc.not_equal(ROWS.column("n"), 77))

@@ -89,6 +89,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Place(request.getfixturevalue("url"), s3.options)
 
 
+@pytest.mark.long
 def test_every_layout_and_every_change_of_columns(place: Place) -> None:
     """I7: the newest version, and each earlier version by its number."""
     steps: list[tuple[pa.Table, dict[str, Any]]] = [

@@ -90,6 +90,7 @@ def has_checkpoints(mirrored: Mirrored) -> bool:
     return topic in cluster.topic_names() and len(list(cluster.records(topic))) >= len(COMMITTED)
 
 
+@pytest.mark.long
 def test_every_offset_of_a_plain_topic(mirrored: Mirrored) -> None:
     for partition in range(2):
         counts = check_every_offset(mirrored, PLAIN, partition)

@@ -55,9 +55,10 @@ def rows(place: str, s3: S3Server | None, moved: dict[str, str] | None = None) -
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "scheme",  # the other tests have URLs with s3
-    ["s3a", *(pytest.param(scheme, marks=pytest.mark.long) for scheme in ("s3", "s3p"))],
+    ["s3a", "s3", "s3p"],
 )
 def test_show(s3: S3Server, url: str, local: Path, scheme: str) -> None:
     place = f"{scheme}{put(s3, url, local).removeprefix('s3')}/_metadata"

@@ -89,6 +89,7 @@ def test_the_calls_are_as_recorded_on_another_machine(
     assert [*known.calls] == [*MIXES]
 
 
+@pytest.mark.search_program
 def test_an_order_that_the_file_system_decides_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def sync_as_listed(paths: list[Path]) -> None:
         sync_paths([path for path in paths[0].parent.iterdir() if path.is_file()])
@@ -98,6 +99,7 @@ def test_an_order_that_the_file_system_decides_is_found(monkeypatch: pytest.Monk
     assert len({_disturbed_rekeys(seed) for seed in range(3)}) > 1
 
 
+@pytest.mark.long_cases("pages-9")
 @pytest.mark.parametrize(("subject", "least"), [("stores", 75), ("pages", 9)])
 def test_generated_files_have_the_same_bytes_in_every_process(
     subject: str, least: int, tmp_path: Path

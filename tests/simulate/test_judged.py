@@ -216,6 +216,7 @@ def put_of(plan: Plan, job: str) -> int:
     return 1 + next(place for place, text in enumerate(calls) if "put a/checkpoints/" in text)
 
 
+@pytest.mark.search_program
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_of_the_store_is_found(
     name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
@@ -231,6 +232,7 @@ def test_a_fault_of_the_store_is_found(
     assert violated(simulate(plan)) == models
 
 
+@pytest.mark.search_program
 def test_the_command_prints_the_shortest_plan_and_its_operations(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -75,6 +75,7 @@ def log_of(url: Path, uid: str = "users") -> list[Path]:
     return sorted(path for path in log.rglob("*") if path.is_file())
 
 
+@pytest.mark.long
 def test_a_purge_starts_a_new_log(url: Path, spark: SparkSession) -> None:
     store = StateStore.open(str(url))
     assert any("Delta log" in one.what for one in store.maintenance.find_key("users", KEY).found)
@@ -112,6 +113,7 @@ def test_an_edit_is_a_new_version_of_the_table(url: Path, spark: SparkSession) -
     assert store.maintenance.verify("all", deep=True).is_intact
 
 
+@pytest.mark.long
 def test_a_copy_has_the_format_of_its_target(
     url: Path, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -159,7 +159,7 @@ def allowed(name: str, scheme: str) -> bool:
     ("ansi", "zone"),
     [
         ("true", "UTC"),
-        ("false", "America/New_York"),
+        pytest.param("false", "America/New_York", marks=pytest.mark.long),
         pytest.param("true", "America/New_York", marks=pytest.mark.long),
         pytest.param("false", "UTC", marks=pytest.mark.long),
     ],
@@ -187,6 +187,7 @@ def test_spark_and_arrow_agree(spark: SparkSession, table: pa.Table, zone: str, 
         assert found[label].to_pylist() == groups.tolist(), label
 
 
+@pytest.mark.long_cases("pyflink")
 @pytest.mark.parametrize("scheme", HASH_SCHEMES)
 def test_several_columns_and_nulls(spark: SparkSession, table: pa.Table, scheme: str) -> None:
     """I1: wide keys agree; a null key has a null group in java and pyflink, but not in SQL."""

@@ -29,13 +29,14 @@ def found_in(store: StateStore, checkpoint_id: int, name: str) -> dict[int, int]
     return {row["k"]: row["n"] for row in rows.to_arrow(0).to_pylist()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("shares", "table_format"),
     [
         pytest.param(True, "delta", id="one object, delta"),
-        pytest.param(False, "parquet", id="an object each, parquet", marks=pytest.mark.long),
-        pytest.param(True, "parquet", id="one object, parquet", marks=pytest.mark.long),
-        pytest.param(False, "delta", id="an object each, delta", marks=pytest.mark.long),
+        pytest.param(False, "parquet", id="an object each, parquet"),
+        pytest.param(True, "parquet", id="one object, parquet"),
+        pytest.param(False, "delta", id="an object each, delta"),
     ],
 )
 def test_threads_commit_or_conflict(

@@ -64,6 +64,7 @@ def test_by_key_with_a_list_of_rows(world: World) -> None:
     assert found == {"a": [22, 30, 32], "b": [23, 31, 33]}
 
 
+@pytest.mark.long
 def test_by_key_with_lists_for_keys_and_entries(world: World) -> None:
     """A map state by list, with lists as keys; entries that are not returned are deleted."""
 

@@ -15,12 +15,13 @@ SEED = 66
 """A seed whose first kill is in the second micro-batch, after a commit."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("form", "kills", "ahead"),
     [
         (PROCESSOR, 1, 3),
-        pytest.param(PROCESSOR, 2, AHEAD, marks=pytest.mark.long),
-        pytest.param(UPDATE, 2, AHEAD, marks=pytest.mark.long),
+        pytest.param(PROCESSOR, 2, AHEAD),
+        pytest.param(UPDATE, 2, AHEAD),
     ],
 )
 def test_a_killed_query_counts_every_event_once(

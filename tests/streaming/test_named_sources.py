@@ -184,7 +184,8 @@ class Counts(StatefulProcessor):
         """Do nothing."""
 
 
-@pytest.mark.parametrize("version", [2, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("version", [2, 1])
 def test_a_processor_with_timers_over_named_sources(world: World, evolution: None) -> None:
     """The source of ticks has a name too, but no entry in the ends of the sources."""
     sources = Sources(world)

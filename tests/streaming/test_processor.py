@@ -29,7 +29,7 @@ IN_EACH_RUN = ("sessions", "alarms", "once", "funnel", "clocked", "lives", "kind
 """Each kind of state, with and without a TTL, each kind of timer, and values of each type."""
 
 
-@pytest.mark.long_cases("funnel", "alarms", "clocked", "once", "sessions")
+@pytest.mark.long_cases("lives", "funnel", "alarms", "clocked", "once", "sessions")
 @pytest.mark.parametrize(
     "name",
     [

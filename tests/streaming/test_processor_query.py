@@ -209,6 +209,7 @@ def test_values_of_other_types_are_refused(world: World, own: dict[str, str], me
     assert world.store.checkpoints() == ()
 
 
+@pytest.mark.long
 def test_nan_is_one_key_and_so_is_zero(world: World) -> None:
     """Events find the key's rows, whichever bits they have."""
     query = made(world, key="x")
@@ -293,6 +294,7 @@ def test_an_outdated_timer_index_is_rebuilt(world: World) -> None:
     assert [(row["user"], row["minute"]) for row in rows(world, INDEX)] == [("z", 116)]
 
 
+@pytest.mark.long
 def test_few_of_many_timers_are_due(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the minutes that have passed are read."""
     query = made(world, "ProcessingTime", wait=60_000)

@@ -82,6 +82,7 @@ def test_a_repeated_micro_batch_writes_nothing(world: World) -> None:
     assert world.state() == world.expected
 
 
+@pytest.mark.long
 def test_an_outdated_location_skips_no_events(world: World) -> None:
     """Spark's checkpoint location is an older copy, or a power loss removed its newest files.
 
@@ -165,11 +166,12 @@ def test_few_events_need_no_python_worker(world: World, monkeypatch: pytest.Monk
     assert world.state() == {"a": (1, 1), "b": (2, 2), "c": (1, 1)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "provider",
     [
         "RocksDBStateStoreProvider",
-        pytest.param("HDFSBackedStateStoreProvider", marks=pytest.mark.long),
+        "HDFSBackedStateStoreProvider",
     ],
 )
 def test_many_events_after_a_spark_state_occur_once(world: World, provider: str) -> None:

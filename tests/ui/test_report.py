@@ -116,6 +116,7 @@ def totals(users: int, factor: int) -> pa.Table:
     return pa.table({"user": names, "total": [factor * number for number in range(users)]})
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_report_of_a_large_store_has_at_most_300_kb(large: StateStore, tmp_path: Path) -> None:
     to = tmp_path / "report.html"

@@ -54,6 +54,7 @@ def peer() -> Any:
         yield peer
 
 
+@pytest.mark.search_program
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_model_finds_each_difference(change: str, tmp_path: Path, peer: Peer) -> None:
     history = History(tmp_path, Random(change), {"table_format": "parquet"})

@@ -322,6 +322,7 @@ STATE = ("--operator", "totals-by-user", "--state", "totals")
 NEW_STATE = ("--operator", "totals-by-user", "--state", "new", "--key", "k")
 
 
+@pytest.mark.long_cases("bootstrap", "edit")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",

@@ -199,6 +199,7 @@ def test_an_export_refuses_to_lose_rows(salvaged: StateStore, run: Run) -> None:
     assert all(f"  left out  {one}" in progress.stdout for one in salvaged.manifest().left_out)
 
 
+@pytest.mark.long
 def test_a_query_continues_without_rows_that_are_named(
     salvaged: StateStore, here: Path, orders: Path, run: Run, spark: SparkSession
 ) -> None:
@@ -243,6 +244,7 @@ def test_an_invalid_location_is_refused_before_spark_starts(
         assert "is not a checkpoint location of a query" in done.stderr
 
 
+@pytest.mark.long
 def test_repartition_reports_the_new_location(here: Path, run: Run) -> None:
     words = ("spark", "repartition", "checkpoints/orders", "new", "--shuffle-partitions", "3")
     planned = document(run(*words, "--dry-run", "--output", "json"))

@@ -145,6 +145,7 @@ def test_ctrl_c_exits_without_a_traceback(
     assert (process.returncode, out, err) == (0, "", "")
 
 
+@pytest.mark.long_cases("as it writes-text", "while it waits-json", "while it waits-text")
 @pytest.mark.parametrize("output", ["text", "json"])
 @pytest.mark.parametrize("is_written", [False, True], ids=["while it waits", "as it writes"])
 def test_piped_to_head_it_exits_quietly(

@@ -154,13 +154,13 @@ def peak_kilobytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-@pytest.mark.long_cases("2.3_rocksdb_native-zeros after its bytes")
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("keeps", "size"),
     [
         pytest.param(True, 1 << 30, id="zeros after its bytes"),
-        pytest.param(True, 5 << 30, id="more zeros after its bytes", marks=pytest.mark.long),
-        pytest.param(False, 5 << 30, id="zeros", marks=pytest.mark.long),
+        pytest.param(True, 5 << 30, id="more zeros after its bytes"),
+        pytest.param(False, 5 << 30, id="zeros"),
     ],
 )
 @pytest.mark.slow

@@ -78,6 +78,7 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Draws]:
         yield drawn
 
 
+@pytest.mark.long
 @given(move=moves())
 @settings(SHARED, max_examples=FEW)
 def test_flink_restores_drawn_state(newest: Draws, move: Move) -> None:

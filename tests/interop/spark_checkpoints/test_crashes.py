@@ -217,6 +217,7 @@ def test_an_export_that_dies_at_a_step(
         kept.export(target, "hdfs")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("untouched")
 def test_a_task_that_cannot_write(
     kept: Kept, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -416,9 +417,8 @@ def test_a_micro_batch_that_was_planned_runs_again(kept: Kept, tmp_path: Path, n
     assert kept.run(tmp_path / "target", provider, name) == expected
 
 
-@pytest.mark.parametrize(
-    "batch", [1, *(pytest.param(batch, marks=pytest.mark.long) for batch in (0, 2))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("batch", [1, *(batch for batch in (0, 2))])
 def test_an_older_micro_batch_continues_with_all_later_files(
     kept: Kept, tmp_path: Path, batch: int
 ) -> None:
@@ -520,6 +520,7 @@ def test_rows_that_are_lost_leave_a_target_unusable(
     refuses_to_start(kept, tmp_path / "target")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("untouched")
 @pytest.mark.parametrize("provider", ["hdfs", "rocksdb"])
 def test_values_that_are_lost_leave_a_target_unusable(

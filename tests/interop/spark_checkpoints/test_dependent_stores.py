@@ -102,6 +102,7 @@ def test_one_changed_store_of_a_side_is_refused(
     assert not (tmp_path / "target").exists()
 
 
+@pytest.mark.long
 def test_both_stores_of_a_side_can_be_changed(
     spark: SparkSession, store: StateStore, tmp_path: Path
 ) -> None:

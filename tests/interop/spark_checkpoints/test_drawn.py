@@ -53,6 +53,7 @@ def drawn(spark: SparkSession) -> Iterator[Draws]:
         assert not FEATURES - draws.features.keys(), draws.features
 
 
+@pytest.mark.long
 @given(move=moves())
 @settings(SHARED, max_examples=FEW)
 def test_a_drawn_query_continues(drawn: Draws, move: Move) -> None:

@@ -34,6 +34,7 @@ def in_bytes(rows: DataFrame) -> DataFrame:
     return rows.groupBy(F.array("small").alias("key")).count()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("query", "conf"),
     [
@@ -41,10 +42,9 @@ def in_bytes(rows: DataFrame) -> DataFrame:
             QUERIES["join"],
             {"spark.sql.streaming.join.stateFormatVersion": "3"},
             id="join in column families",
-            marks=pytest.mark.long,
         ),
         pytest.param(Query("bytes", "update", in_bytes), {}, id="keys as bytes"),
-        pytest.param(QUERIES["tws_listed"], {}, id="variables", marks=pytest.mark.long),
+        pytest.param(QUERIES["tws_listed"], {}, id="variables"),
     ],
 )
 def test_a_query_without_state_continues(

@@ -141,6 +141,7 @@ def test_an_aggregation_continues_here_and_returns(moves: Moves) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_planned_micro_batch_runs_here(moves: Moves) -> None:
     events(moves.folder / "events", 2, 3)
     emitted = moves.run("spark")

@@ -147,7 +147,8 @@ def named(spark: SparkSession, tmp_path: Path) -> Named:
     return found
 
 
-@pytest.mark.parametrize("provider", ["hdfs", pytest.param("rocksdb", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("provider", ["hdfs", "rocksdb"])
 def test_a_query_with_named_sources_moves(named: Named, provider: Any) -> None:
     """Afterwards the sources can have another order, and there can be another one."""
     record = named.take("before")
@@ -185,6 +186,7 @@ def test_the_new_location_has_the_number_of_partitions(named: Named) -> None:
     assert [store.partitions for store in operator.stores] == [5]
 
 
+@pytest.mark.long
 def test_a_planned_micro_batch_runs_again(named: Named) -> None:
     named.add("returns", "uz")
     emitted = named.run("before")
@@ -195,6 +197,7 @@ def test_a_planned_micro_batch_runs_again(named: Named) -> None:
     assert named.run("after", partitions=2) == emitted
 
 
+@pytest.mark.long
 def test_numbered_sources_keep_their_order(spark: SparkSession, tmp_path: Path) -> None:
     """Spark writes their lines in another order than their numbers."""
     numbered = Named(spark, tmp_path, is_named=False)

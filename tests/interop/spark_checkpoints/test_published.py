@@ -239,14 +239,10 @@ REWRITTEN = [(SESSIONS, "rocksdb"), (OLD_JOIN, "rocksdb")]
 FIRST_WITH_STATE_IDS, FIRST_WITH_REWRITER, FIRST_WITH_NAMED_OFFSETS = (4, 1), (4, 2), (4, 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("published", "provider"),
-    [
-        pytest.param(
-            *way, id=f"{way[0].folder}-{way[1]}", marks=pytest.mark.long if number > 1 else ()
-        )
-        for number, way in enumerate(WAYS)
-    ],
+    [pytest.param(*way, id=f"{way[0].folder}-{way[1]}") for way in WAYS],
 )
 def test_a_published_query_continues(
     spark: SparkSession, tmp_path: Path, published: Published, provider: Any

@@ -68,6 +68,7 @@ def misplaced(spark: SparkSession, location: Path) -> int:
     return rows.where(F.col("partition_id") != owner).count()
 
 
+@pytest.mark.long
 def test_a_query_with_rows_in_other_partitions_continues(
     spark: SparkSession, tmp_path: Path, started: Path
 ) -> None:

@@ -399,6 +399,7 @@ def test_another_query_and_earlier_micro_batches(kept: Kept, tmp_path: Path) -> 
     assert kept.new_store(store).checkpoints() == (1,)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("query", [OTHER_KEY, OTHER_PLAN], ids=["key", "plan"])
 def test_a_query_that_changed_between_two_imports(kept: Kept, tmp_path: Path, query: Query) -> None:
     store, location = tmp_path / "store", tmp_path / "location"

@@ -154,6 +154,7 @@ def test_the_files_are_those_of_an_import_and_export(
     assert [one[name] for name in logs] == [other[name] for name in logs]
 
 
+@pytest.mark.long
 def test_a_planned_micro_batch_runs_again(spark: SparkSession, tmp_path: Path) -> None:
     moved = Moved(spark, tmp_path, "agg")
     moved.run("before", HDFS, 2)
@@ -184,6 +185,7 @@ def test_a_dry_run_counts_the_rows_and_writes_nothing(
     assert titles == ["0/2 reading default of stateStoreSave-0", "1/2 default of operator 0"]
 
 
+@pytest.mark.long
 def test_rows_in_other_partitions_than_their_keys_imply(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -108,7 +108,14 @@ def test_a_micro_batch_is_recognized_by_its_rows_and_logs(
     assert other.restore().keyed(state.uid, state.state).to_arrow().num_rows == len(rows) - 1
 
 
-@pytest.mark.long_cases("agg_many-one move", "join-one move", "session-one move")
+@pytest.mark.long_cases(
+    "dedupwm-one move",
+    "fmgws_t-one move",
+    "limit-one move",
+    "agg_many-one move",
+    "join-one move",
+    "session-one move",
+)
 @pytest.mark.parametrize(
     "partitions",
     [
@@ -164,14 +171,12 @@ CHECKSUMS = {
 JOIN_IN_FAMILIES = {"spark.sql.streaming.join.stateFormatVersion": "3"}
 
 
-@pytest.mark.long_cases("checksums in hdfs")
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "before", "after", "conf"),
     [
         pytest.param("agg", ROCKS, HDFS, CHECKSUMS, id="checksums in hdfs"),
-        pytest.param(
-            "agg", HDFS, ROCKS, CHECKSUMS, id="checksums in rocksdb", marks=pytest.mark.long
-        ),
+        pytest.param("agg", HDFS, ROCKS, CHECKSUMS, id="checksums in rocksdb"),
         pytest.param("join", ROCKS, ROCKS, JOIN_IN_FAMILIES, id="join in column families"),
     ],
 )

@@ -49,10 +49,11 @@ def start(
     return emitted
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("form", "provider", "steps"),
     [
-        pytest.param("parquet", "hdfs", (4, 5, 6), marks=pytest.mark.long),
+        ("parquet", "hdfs", (4, 5, 6)),
         ("delta", "rocksdb", (4,)),
     ],
 )

@@ -197,6 +197,7 @@ def move(world: Named, target: SparkTarget) -> None:
     repartition_location(world.spark, before, after, partitions=2, target=target)
 
 
+@pytest.mark.long
 def test_a_numbered_query_continues_without_one_source_and_with_another(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -293,6 +293,7 @@ def test_column_families_are_generated_like_sparks(taken: Taken) -> None:
     assert len(made) == 10
 
 
+@pytest.mark.long
 def test_spark_continues_with_changed_variables(spark: SparkSession, tmp_path: Path) -> None:
     """Values, elements, times and timers were changed, and a key was purged."""
     moves = Moves(spark, tmp_path, "tws_listed")

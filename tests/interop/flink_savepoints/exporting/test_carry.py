@@ -272,6 +272,7 @@ def test_a_changed_or_missing_savepoint_is_refused(tmp_path: Path) -> None:
         export_savepoint(store, str(tmp_path / "to"))
 
 
+@pytest.mark.long_cases("1.15")
 @pytest.mark.parametrize("storage", [None, "filesystem"], ids=["1.15", "later"])
 def test_a_changelog_is_copied_with_its_files(storage: str | None, tmp_path: Path) -> None:
     """A synthetic subtask has materialized state, and changes in a file and in the metadata."""

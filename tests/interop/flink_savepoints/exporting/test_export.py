@@ -499,13 +499,14 @@ def entries_in(place: str) -> Counter[tuple[str, bytes, bytes]]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("most", "size"),
     [
         (128, 500),
-        pytest.param(300, 10_000, marks=pytest.mark.long),
-        pytest.param(128, 10_000, marks=pytest.mark.long),
-        pytest.param(300, 500, marks=pytest.mark.long),
+        (300, 10_000),
+        (128, 10_000),
+        (300, 500),
     ],
 )
 def test_the_size_of_pieces_does_not_matter(

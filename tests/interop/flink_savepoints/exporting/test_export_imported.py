@@ -68,6 +68,7 @@ def there_and_back(golden: Golden, folder: Path, **options: Any) -> tuple[Path, 
     )
 
 
+@pytest.mark.long_cases("1.20_heap_snappy")
 @pytest.mark.parametrize("golden", few(WHOLE, ("1.20_heap_snappy", "2.3_sql", "2.3_kafka")))
 def test_every_byte_survives_a_round_trip(golden: Golden, tmp_path: Path) -> None:
     source, done = there_and_back(golden, tmp_path)
@@ -150,6 +151,7 @@ def lists_in(place: str, name: str) -> Counter[str]:
     )
 
 
+@pytest.mark.long
 def test_a_list_that_lost_elements_is_exported(tmp_path: Path) -> None:
     """A savepoint has no positions, so the gaps that an edit leaves are closed."""
     there_and_back(Golden("2.3_heap_canonical"), tmp_path)
@@ -164,6 +166,7 @@ def test_a_list_that_lost_elements_is_exported(tmp_path: Path) -> None:
     assert lists_in(done.savepoint, "list_long") == Counter(str(one) for one in left if one)
 
 
+@pytest.mark.long
 def test_a_list_whose_first_elements_expired_is_exported(tmp_path: Path) -> None:
     golden = Golden("2.3_heap_canonical")
     source = golden.unpack(tmp_path / "from")

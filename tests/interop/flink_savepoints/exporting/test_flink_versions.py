@@ -82,6 +82,7 @@ def test_all_states_that_cannot_be_written_are_named_at_once(tmp_path: Path) -> 
     assert all("Scala" in note or "no type of Java" in note for note in error.value.__notes__)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_class_of_the_job_is_refused_before_the_savepoint_exists(tmp_path: Path) -> None:
     """The job's class ``Opaque`` has a Kryo serializer; without its state, the rest is written."""

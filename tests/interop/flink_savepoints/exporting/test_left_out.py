@@ -97,6 +97,7 @@ def test_selected_other_operators_are_exported(partial: StateStore, tmp_path: Pa
     assert not done.is_complete
 
 
+@pytest.mark.long
 def test_derived_checkpoints_copies_and_forks_keep_the_record(
     partial: StateStore, tmp_path: Path
 ) -> None:
@@ -173,6 +174,7 @@ def test_the_state_of_a_jobs_hook_is_recorded(tmp_path: Path) -> None:
     assert [(one.operator, one.state) for one in done.left_out] == [("hook", "master-state")]
 
 
+@pytest.mark.long
 def test_imported_state_that_was_dropped_later_is_recorded(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"))
     import_savepoint(str(Golden("2.3_heap_canonical").unpack(tmp_path / "from")), store)

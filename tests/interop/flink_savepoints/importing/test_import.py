@@ -87,6 +87,7 @@ def words(rows: SavepointRows) -> list[dict[str, Any]]:
     return [one | {"timer": event} if "timer" in one else one | {"state": name} for one in found]
 
 
+@pytest.mark.long_cases("1.20_rescaled")
 @pytest.mark.parametrize("golden", few(JOBS, IN_EACH_RUN))
 def test_every_row_of_keyed_state_is_in_the_store(golden: Golden, tmp_path: Path) -> None:
     store, done = imported(golden, tmp_path)

@@ -65,6 +65,7 @@ def test_any_number_of_threads_makes_the_same_checkpoint(
     assert repr(rows_of(store, done)) == repr(rows)  # NaN does not equal itself
 
 
+@pytest.mark.long
 def test_an_incremental_import_is_the_same_too(tmp_path: Path) -> None:
     found = []
     for threads in (1, 3):

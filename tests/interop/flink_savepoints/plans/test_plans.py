@@ -345,6 +345,7 @@ def test_a_value_that_does_not_fit_is_named_and_nothing_is_written(
     assert not Path(store.url).exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_stream_that_does_not_fit_in_memory_is_checked_row_by_row(
     plan: FlinkPlan, tmp_path: Path

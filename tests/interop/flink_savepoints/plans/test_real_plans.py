@@ -366,6 +366,7 @@ def compare(
                 assert result(changes) == result(whole[name]), name
 
 
+@pytest.mark.long
 def test_a_plan_continues_from_tables(tmp_path: Path) -> None:
     """One operator of each kind: a group aggregate, a deduplication, a top-N and a join."""
     queries = {name: EVERY[name] for name in ("totals", "lasts", "best", "left_join")}

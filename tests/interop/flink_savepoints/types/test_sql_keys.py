@@ -142,10 +142,9 @@ def test_a_key_is_read_back_as_it_is_stored(stored: pa.DataType, sql: str, value
     assert column.from_flink(column.to_flink(array)).equals(array)
 
 
+@pytest.mark.long
 @pytest.mark.flink
-@pytest.mark.parametrize(
-    "version", [VERSIONS[0], pytest.param(VERSIONS[1], marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("version", [VERSIONS[0], VERSIONS[1]])
 def test_flink_finds_each_key(version: str, tmp_path: Path) -> None:
     done = export_savepoint(
         store_of(tmp_path), str(tmp_path / "to"), parallelism=3, max_parallelism=720

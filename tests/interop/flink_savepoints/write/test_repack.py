@@ -56,6 +56,7 @@ def entries(place: str | Path, prefix_of: dict[str, int]) -> dict[str, Counter[E
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("golden", few(READ, ("1.20_rescaled",)))
 def test_all_rows_are_in_the_key_groups_of_their_keys(golden: Golden, tmp_path: Path) -> None:
     done = repacked(golden, tmp_path, 720, parallelism=5)
@@ -121,6 +122,7 @@ def test_a_non_parallel_operator_keeps_its_key_group(tmp_path: Path) -> None:
     assert (alone.operator, alone.parallelism) == ("GroupAggregate[29]", 1)
 
 
+@pytest.mark.long
 def test_operator_state_and_the_coordinator_are_kept(tmp_path: Path) -> None:
     golden = Golden("2.3_rocksdb_canonical")
     done = repacked(golden, tmp_path, 720)

@@ -249,15 +249,9 @@ class World:
         )
 
 
-# Other tests in each run begin aggregations: with Kafka, with Delta, and by the command.
-LONG = ("aggregation", "deduplication", "function of groups")
-
-
-@pytest.mark.long_cases("join", "windows", "within the watermark")
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in CASES],
-)
+# Other tests in each run begin queries: with Kafka, with Delta, and by the command.
+@pytest.mark.long
+@pytest.mark.parametrize("name", CASES)
 def test_a_query_starts_with_tables(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """Its output is that of a query that read the whole history."""
     case = CASES[name]

@@ -170,6 +170,7 @@ def test_a_dry_run_reports_rows_by_partition(
     assert (len(store.rows), sum(store.rows)) == (3, 50)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", ["offsets/0", "commits/0"])
 def test_a_start_that_dies_leaves_no_location_that_starts(
     spark: SparkSession,
