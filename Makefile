@@ -50,7 +50,7 @@ PIP_FAILED = { echo "pip could not install the packages, for the reason above; c
 	"name a mirror in PIP_INDEX_URL or a proxy in HTTPS_PROXY, and repeat the command" >&2; exit 16; }
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo examples notebooks test fetch durations test-wheel test-spark test-versions test-newest compatibility quick nightly kills kills-streaming endurance lint check races flips damages power histories fuzz simulate digests pythons protocol bench docs site vendor dist lock clean
+.PHONY: help demo cluster-demo examples notebooks test fetch durations test-wheel test-spark test-versions test-newest compatibility quick nightly kills kills-streaming endurance lint check races damages power histories fuzz simulate digests pythons protocol bench docs site vendor dist lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -136,13 +136,10 @@ RACES := 1000
 races: $(READY) ## let processes race for stores; RACES=1000, ARGS="--s3" on the tests' S3 server, "--s3 minio" on another
 	$(PY) -m tests.races.run --races $(RACES) $(ARGS)
 
-flips: $(READY) ## damage footers of data files COUNT times (10000), each before one reader; then any byte
-	$(PY) -m tests.flips.run --count $(or $(COUNT),10000) $(ARGS)
+damages: $(READY) ## damage files of stores and of Flink's savepoints COUNT times (10000), each before one reader
+	$(PY) -m tests.damages.run --count $(or $(COUNT),10000) $(ARGS)
 	STATESTORE_FLIPS=$(or $(COUNT),10000) $(PY) -m pytest -s --timeout 0 -k flip \
 		tests/maintenance/test_verify.py tests/maintenance/test_salvage.py
-
-damages: $(READY) ## damage files of Flink's savepoints COUNT times (10000), each before one reader
-	$(PY) -m tests.damages.run --count $(or $(COUNT),10000) $(ARGS)
 
 power: $(READY) ## fail the power after each call that programs make to the file system, DRAWS contents each (10)
 	@$(PY) -m tests.power.run --draws $(or $(DRAWS),10) $(ARGS)

@@ -1,6 +1,6 @@
 """A verification names every damaged file, whatever the damage.
 
-``make flips`` tries more flips than the 300 of every run, and others with ``STATESTORE_SEED``.
+``make damages`` tries more flips than the 300 of every run, and others with ``STATESTORE_SEED``.
 """
 
 from __future__ import annotations

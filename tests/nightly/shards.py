@@ -64,7 +64,6 @@ def _searches() -> Iterator[Shard]:
         ("simulate", ("--judge", "--steps", "4000"), ()),
         ("histories", ("--steps", "4000"), ()),
         ("fuzz", ("--histories", "1500"), DELTA),
-        ("flips", ("--count", "4000"), ()),
         ("damages", ("--count", "4000"), ()),
         ("power", ("--draws", "3"), ("gcc",)),
     ):

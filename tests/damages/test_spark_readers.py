@@ -13,8 +13,8 @@ from statestore import StateStore
 from statestore.errors import CorruptionError
 from statestore.format.state import Layout
 from statestore.rows.digests import rows_digest
-from tests.flips.stores import fill
-from tests.flips.worker import damage, data_files
+from tests.damages.footers import damage_footer, data_files
+from tests.damages.stores import fill
 
 pytestmark = pytest.mark.slow
 
@@ -58,12 +58,12 @@ def test_a_damaged_footer_causes_no_other_rows(
     for _ in range(count):
         file = draw.choice(files)
         raw = file.read_bytes()
-        what, damaged = damage(draw, raw)
+        what, damaged = damage_footer(draw, raw)
         file.write_bytes(damaged)
         try:
             found = digests(spark, store.url, source=source)
         except (PySparkException, CorruptionError) as error:
-            assert file.name in str(error), what  # noqa: PT017 - not every flip is met
+            assert file.name in str(error), what  # noqa: PT017 - not every damage is met
             named += 1
         else:
             assert found == expected, what

@@ -12,7 +12,7 @@ from statestore.errors import CorruptionError
 from statestore.rows.digests import rows_digest
 from statestore.streaming.progress import Progress
 from statestore.testing.counting import CountingStorage
-from tests.flips.stores import KEYS
+from tests.damages.stores import KEYS
 
 __all__ = ["READERS"]
 
