@@ -167,9 +167,10 @@ protocol: $(READY) ## the protocol as a model, in every order of its requests
 bench: $(READY) $(DELTA) $(FLINK) ## run the benchmarks; ARGS="--help" lists their options
 	@$(WITH_JAVA) $(PY) -m bench.run $(ARGS)
 
-docs: $(READY) ## write docs/RESCALING.md and docs/JSON.md anew
+docs: $(READY) ## write docs/RESCALING.md, docs/JSON.md and the tests in docs/INVARIANTS.md anew
 	@$(PY) -m tests.rescaling.page > $(VENV)/page && mv $(VENV)/page docs/RESCALING.md
 	@$(PY) -m docs.json_page
+	@$(PY) -m tests.support.module_tests
 
 site: $(READY) ## build the documentation into build/site; a broken link stops it
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs --quiet build --strict && echo "build/site/index.html"
