@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path, PurePath
@@ -42,13 +43,22 @@ class Recording:
     def tests(self, change: Change) -> list[str]:
         """Return the tests that cover a change, in the order in which to try them.
 
-        Tests of the file that mirrors the module come first, and then the quickest ones.
+        Tests of the file that mirrors the module come first, then those of the folder, then the
+        others. Of each, the quickest comes first, and more cases of one function come last.
         """
         uses = () if change.name is None else self._uses(change.name)
         found = {test for file, lines in uses for test in self._of(file, lines)}
         found = found or self._of(change.file, change.lines)
-        mirror = f"test_{PurePath(change.file).stem}"
-        return sorted(found, key=lambda test: (mirror not in test, self.seconds(test), test))
+        path = PurePath(change.file)
+        places = (f"test_{path.stem}", f"tests/{path.parent.name}/", "")
+        functions: Counter[str] = Counter()
+        order: dict[str, tuple[int, int, float]] = {}
+        for test in sorted(found, key=lambda test: (self.seconds(test), test)):
+            function = test.partition("[")[0]
+            place = next(number for number, place in enumerate(places) if place in function)
+            order[test] = place, functions[function], self.seconds(test)
+            functions[function] += 1
+        return sorted(order, key=order.__getitem__)
 
     def seconds(self, test: str) -> float:
         """Return the recorded or assumed seconds of a test."""

@@ -64,8 +64,9 @@ class ProjectCopy:
     ) -> None:
         assert self._worker.stdin is not None
         assert self._worker.stdout is not None
-        self._worker.stdin.close()
+        self._worker.terminate()
         self._worker.wait()
+        self._worker.stdin.close()
         self._worker.stdout.close()
 
     @contextmanager

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -261,6 +262,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="append a line of JSON for each change")
     parser.add_argument("--coverage", type=Path, default=COVERAGE, help="recording with contexts")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the copy is removed
     sources = sources_of(ROOT, PACKAGES)
     recording = Recording(given.coverage, sources, durations())
     with (

@@ -92,6 +92,7 @@ def _fork(root: Path, tests: list[str], pipe: tuple[int, int]) -> int:
         return pid
     code = 1
     try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.setpgid(0, 0)
         os.close(pipe[0])
         with Path(os.devnull).open() as nothing, Path(f"{root}.log").open("wb") as log:
@@ -148,7 +149,8 @@ def _result(pipe: int, seconds: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer each request."""
+    """Answer each request. A fork ends with this process."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     root = Path(sys.argv[1])
     for package in _PACKAGES:
         with contextlib.suppress(ModuleNotFoundError):
