@@ -128,7 +128,7 @@ class Mutants:
     def __init__(self, project: ProjectCopy, recording: Recording) -> None:
         self._project = project
         self._recording = recording
-        self._right: set[tuple[str, ...]] = set()
+        self._right: set[str] = set()
         self._broken: set[str] = set()
 
     def attempt(self, change: Change) -> Mutant:
@@ -142,7 +142,9 @@ class Mutants:
                     found = self._project.run(tests, self._limit(tests))
                 if found.outcome == "passed":
                     done += tests[: found.ran]
+                    self._right.update(tests)
                     break
+                self._right.update(tests[: max(found.ran - 1, 0)])
                 if self._is_right(found, tests):
                     ran = len(done) + found.ran
                     return _mutant(change, "killed", found.test, ran, covering, (), began)
@@ -168,14 +170,13 @@ class Mutants:
 
     def _is_right(self, found: Outcome, tests: Sequence[str]) -> bool:
         """Say whether the tests that noticed a change pass without it; otherwise drop them."""
-        noticed = tuple(test for test in tests if test == found.test) or tuple(tests)
-        if noticed not in self._right:
+        noticed = [test for test in tests if test == found.test] or tests
+        if not self._right.issuperset(noticed):
             without = self._project.run(noticed, self._limit(noticed))
             if without.outcome != "passed":
-                broken = {test for test in noticed if test == without.test}
-                self._broken.update(broken or noticed)
+                self._broken.update([test for test in noticed if test == without.test] or noticed)
                 return False
-            self._right.add(noticed)
+            self._right.update(noticed)
         return True
 
 
