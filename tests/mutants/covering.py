@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path, PurePath
@@ -43,21 +43,26 @@ class Recording:
     def tests(self, change: Change) -> list[str]:
         """Return the tests that cover a change, in the order in which to try them.
 
-        Tests of the file that mirrors the module come first, then those of the folder, then the
-        others. Of each, the quickest comes first, and more cases of one function come last.
+        Tests that run different lines of the module come first, because they try different cases,
+        and of those that run the same lines the quickest. Among them the tests of the module and of
+        its folder come first.
         """
         uses = () if change.name is None else self._uses(change.name)
         found = {test for file, lines in uses for test in self._of(file, lines)}
         found = found or self._of(change.file, change.lines)
+        runs: defaultdict[str, list[int]] = defaultdict(list)
+        for line, tests in self._lines(change.file).items():
+            for test in tests & found:
+                runs[test].append(line)
         path = PurePath(change.file)
         places = (f"test_{path.stem}", f"tests/{path.parent.name}/", "")
-        functions: Counter[str] = Counter()
+        alike: Counter[tuple[int, ...]] = Counter()
         order: dict[str, tuple[int, int, float]] = {}
         for test in sorted(found, key=lambda test: (self.seconds(test), test)):
-            function = test.partition("[")[0]
-            place = next(number for number, place in enumerate(places) if place in function)
-            order[test] = place, functions[function], self.seconds(test)
-            functions[function] += 1
+            lines = tuple(sorted(runs[test]))
+            place = next(number for number, place in enumerate(places) if place in test)
+            order[test] = alike[lines], place, self.seconds(test)
+            alike[lines] += 1
         return sorted(order, key=order.__getitem__)
 
     def seconds(self, test: str) -> float:

@@ -147,6 +147,7 @@ def test_each_operator_and_constant_has_its_changes(before: str, after: list[str
         "a: Literal[1]",
         "def f(a: 'int | None') -> 'int': ...",
         "_log.warning('key', 1)",
+        "@dataclass(frozen=True, slots=True)\nclass A: ...",
         "if TYPE_CHECKING:\n    x = 1",
     ],
 )
