@@ -91,7 +91,10 @@ class Mutant:
 
 
 def draw_changes(
-    recording: Recording, sources: Mapping[str, str], seed: int, known: set[tuple[str, str, str]]
+    recording: Recording,
+    sources: Mapping[str, str],
+    seed: int,
+    known: set[tuple[str, str, str | None]],
 ) -> Iterator[Change]:
     """Yield changes with covering tests, each once, except the known ones.
 
@@ -99,15 +102,15 @@ def draw_changes(
         recording: the covering tests.
         sources: the modules by path.
         seed: selects the module of each change, and the change.
-        known: equivalent changes: path, line before, line after.
+        known: equivalent changes: path, line before, and line after, or None for all changes.
     """
     random = Random(seed)
     changes = cache(lambda file: changes_of(file, sources[file]))
     left = sorted(sources)
-    tried = {*known}
+    tried: set[tuple[str, str, str | None]] = {*known}
     while left:
         file = random.choice(left)
-        new = [one for one in changes(file) if (one.file, one.before, one.after) not in tried]
+        new = [one for one in changes(file) if tried.isdisjoint(_names(one))]
         if not new:
             left.remove(file)
             continue
@@ -211,10 +214,15 @@ def sources_of(root: Path, packages: Sequence[str]) -> dict[str, str]:
     return {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in paths}
 
 
-def equivalent_changes() -> set[tuple[str, str, str]]:
-    """Return the changes that have no effect: path, line before, line after."""
+def _names(change: Change) -> set[tuple[str, str, str | None]]:
+    """Return the entries of ``equivalent.toml`` that cover a change."""
+    return {(change.file, change.before, after) for after in (change.after, None)}
+
+
+def equivalent_changes() -> set[tuple[str, str, str | None]]:
+    """Return the changes that have no effect: path, line before, and line after or None."""
     entries = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8")).get("equivalent", [])
-    return {(entry["file"], entry["before"], entry["after"]) for entry in entries}
+    return {(entry["file"], entry["before"], entry.get("after")) for entry in entries}
 
 
 def durations() -> dict[str, float]:
