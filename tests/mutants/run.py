@@ -32,6 +32,7 @@ from tests.mutants.changes import Change, changes_of
 from tests.mutants.covering import Recording
 from tests.mutants.project import Outcome, ProjectCopy
 from tests.support.durations import recorded_durations
+from tests.support.module_tests import RECORDING
 
 __all__ = [
     "EQUIVALENT",
@@ -48,7 +49,6 @@ __all__ = [
 
 ROOT = Path(__file__).parents[2]
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
-COVERAGE = ROOT / "build" / "nightly" / "coverage"
 PACKAGES = ("statestore", "jobs")
 FIRST_SECONDS = 6.0
 """The recorded seconds of the tests that run first: most changes fail one of them."""
@@ -225,15 +225,6 @@ def equivalent_changes() -> set[tuple[str, str, str | None]]:
     return {(entry["file"], entry["before"], entry.get("after")) for entry in entries}
 
 
-def durations() -> dict[str, float]:
-    """Return the recorded seconds by test."""
-    return {
-        f"{file}::{test}": seconds
-        for file, tests in recorded_durations().items()
-        for test, seconds in tests.items()
-    }
-
-
 def changes_at(line: str, sources: Mapping[str, str]) -> list[Change]:
     """Return all changes of a line, which is given as ``statestore/catalog/fence.py:218``."""
     file, _, number = line.rpartition(":")
@@ -272,11 +263,11 @@ def main() -> int:
     parser.add_argument("--only", action="append", help="a folder, such as statestore/catalog")
     parser.add_argument("--line", action="append", help="try all changes of a line: FILE:NUMBER")
     parser.add_argument("--json", type=Path, help="append a line of JSON for each change")
-    parser.add_argument("--coverage", type=Path, default=COVERAGE, help="recording with contexts")
+    parser.add_argument("--coverage", type=Path, default=RECORDING, help="recording with contexts")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the copy is removed
     sources = sources_of(ROOT, PACKAGES)
-    recording = Recording(given.coverage, sources, durations())
+    recording = Recording(given.coverage, sources, recorded_durations())
     with (
         tempfile.TemporaryDirectory(prefix="statestore-mutants-") as folder,
         ProjectCopy(ROOT, Path(folder)) as project,

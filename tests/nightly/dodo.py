@@ -7,6 +7,7 @@ After ``HOURS`` hours no shard is started. A stopped run continues where it was 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -94,7 +95,10 @@ def missing(shard: Shard) -> str:
     absent = [program for program in programs if shutil.which(program) is None]
     if absent:
         return f"this machine has no {' and no '.join(absent)}"
-    targets = [need for need in shard.needs if "/" in need]
+    files = [need for need in shard.needs if need.startswith(str(FOLDER))]
+    if lacking := [file for file in files if not Path(file).exists()]:
+        return f"no shard has written {lacking[0]} yet"
+    targets = [need for need in shard.needs if "/" in need and need not in files]
     with ONE_MAKE:
         done = subprocess.run(
             ["make", "--no-print-directory", ".venv/.ready", *targets],
@@ -136,7 +140,17 @@ def last_line(text: str) -> str:
 def slow_tests(xml: str) -> dict[str, float]:
     """Return the seconds of tests that took half a second or longer, from a report of pytest."""
     times = {
-        f"{case.get('file')}::{case.get('name')}": round(float(case.get("time", 0)), 1)
+        nodeid(case.get("classname", ""), case.get("name", "")): round(
+            float(case.get("time", 0)), 1
+        )
         for case in ET.fromstring(xml).iter("testcase")
     }
     return {test: seconds for test, seconds in times.items() if seconds >= SHORTEST_LISTED_SECONDS}
+
+
+def nodeid(classname: str, name: str) -> str:
+    """Return the id of a test, whose module and classes a report of pytest joins by dots."""
+    *folders, rest = re.split(r"\.(?=test_|[A-Z])", classname)
+    modules = [part for part in (*folders, rest) if not part[:1].isupper()]
+    classes = [part for part in (*folders, rest) if part[:1].isupper()]
+    return "::".join((f"{'/'.join(modules).replace('.', '/')}.py", *classes, name))

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from bench.run import SECTIONS
 from tests.nightly.groups import DELTA, FLINK, GROUPS, SERVERS, SPARKS
 from tests.support.durations import DURATIONS
+from tests.support.module_tests import RECORDING
+from tests.syntax import ROOT
 
 __all__ = ["EMPTY_FOLDER", "SEED", "SHARDS", "Shard"]
 
@@ -18,6 +20,7 @@ EMPTY_FOLDER = "{folder}"
 """In a command, the place of a folder for results, which is emptied before."""
 MINUTES = 15
 SECTIONS_PER_SHARD = 3
+QUICK = ("-m", "not spark and not slow and not flink and not long", "--hypothesis-profile", "quick")
 _PYTHON = (sys.executable, "-m")
 
 
@@ -25,8 +28,9 @@ _PYTHON = (sys.executable, "-m")
 class Shard:
     """A command of the nightly.
 
-    ``needs`` has targets of make, which are paths, and programs of the machine. A shard is not run
-    if a target cannot be made or a program is missing. ``minutes`` is its limit.
+    ``needs`` has targets of make and files of other shards, which are paths, and programs of the
+    machine. A shard is not run if one of them is missing and cannot be made. ``minutes`` is its
+    limit.
     """
 
     name: str
@@ -43,6 +47,12 @@ def _shards() -> Iterator[Shard]:
         for part in range(1, count + 1) if count > 1 else ():
             split = ("--splits", f"{count}", "--group", f"{part}", "--durations-path")
             yield Shard(f"{group} {part}", (*command, *split, str(DURATIONS)), needs)
+    # The lines that each test runs: for the mutants, and for the list of each module's tests.
+    quick = (*_PYTHON, "pytest", *QUICK, "--numprocesses", "2")
+    cover = ("--cov", "--cov-report", "", "--cov-context", "test")
+    yield Shard("coverage", ("env", f"COVERAGE_FILE={RECORDING}", *quick, *cover))
+    mutants = ("tests.mutants.run", "--seconds", "600", "--count", "100", "--seed", SEED)
+    yield Shard("mutants", (*_PYTHON, *mutants), (str(RECORDING.relative_to(ROOT)),))
     for version in SPARKS:
         yield Shard(f"Spark {version}", ("make", "test-spark", f"SPARK={version}"))
     yield Shard("newest packages", ("make", "test-newest"))

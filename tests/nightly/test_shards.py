@@ -98,7 +98,11 @@ def test_a_shard_is_a_problem_if_it_failed_or_is_older_than_seven_days() -> None
 
 def test_slow_tests_come_from_the_report_of_pytest() -> None:
     report = """<testsuites><testsuite>
-      <testcase file="tests/a.py" name="test_slow[x]" time="61.26"/>
-      <testcase file="tests/a.py" name="test_quick" time="0.2"/>
+      <testcase classname="tests.b.test_a" name="test_slow[x.Y]" time="61.26"/>
+      <testcase classname="tests.b.test_a.TestS3" name="test_slow" time="1.5"/>
+      <testcase classname="tests.b.test_a" name="test_quick" time="0.2"/>
     </testsuite></testsuites>"""
-    assert slow_tests(report) == {"tests/a.py::test_slow[x]": 61.3}
+    assert slow_tests(report) == {
+        "tests/b/test_a.py::test_slow[x.Y]": 61.3,
+        "tests/b/test_a.py::TestS3::test_slow": 1.5,
+    }
