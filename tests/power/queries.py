@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -103,7 +104,7 @@ def restart_problems(
     store = StateStore.open(str(image / name), table_format="parquet")
     try:
         start(session(), image, query_of(store, 2, image, facts["form"]))
-    except (PySparkException, InvalidArgumentError) as error:
+    except (PySparkException, Py4JJavaError, InvalidArgumentError) as error:
         if is_whole:
             return [f"the query does not start again: {str(error)[:2000]}"]
         after = _files_in(image / name, facts["files"])
