@@ -50,7 +50,7 @@ PIP_FAILED = { echo "pip could not install the packages, for the reason above; c
 	"name a mirror in PIP_INDEX_URL or a proxy in HTTPS_PROXY, and repeat the command" >&2; exit 16; }
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo examples notebooks test fetch durations test-wheel test-spark test-versions test-newest compatibility quick nightly kills kills-streaming endurance lint check races damages power histories fuzz simulate digests pythons protocol bench docs site vendor dist lock clean
+.PHONY: help demo cluster-demo examples notebooks test fetch durations test-wheel test-spark test-versions test-newest compatibility quick nightly kills kills-streaming endurance lint check races damages power fuzz simulate digests pythons protocol bench docs site vendor dist lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -144,14 +144,11 @@ damages: $(READY) ## damage files of stores and of Flink's savepoints COUNT time
 power: $(READY) ## fail the power after each call that programs make to the file system, DRAWS contents each (10)
 	@$(PY) -m tests.power.run --draws $(or $(DRAWS),10) $(ARGS)
 
-STEPS := 10000
-histories: $(READY) ## random histories of keeping and deleting; STEPS=10000
-	$(PY) -m tests.histories.run --steps $(STEPS) $(ARGS)
-
 HISTORIES := 10000
 fuzz: $(READY) $(DELTA) ## random states and changes, every reader compared; HISTORIES=10000
 	@$(WITH_JAVA) $(PY) -m tests.fuzz.run --histories $(HISTORIES) $(ARGS)
 
+STEPS := 10000
 simulate: $(READY) ## schedules of many actors over one simulated store; STEPS=10000
 	$(PY) -m tests.simulate.run --judge --steps $(STEPS) $(ARGS)
 

@@ -25,7 +25,7 @@ from statestore.format.listed import list_of
 from statestore.format.names import manifest_path, savepoint_path, tombstone_path
 from statestore.storage import Listed, LocalStorage, Storage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
-from tests.faults.cases import copy_of, make_store, over, take, whole
+from tests.faults.cases import copy_of, elements, make_store, over, take, whole
 from tests.support.forms import (
     Checkpoints,
     change,
@@ -130,6 +130,19 @@ def test_new_and_recently_expired_files_stay(folder: Path) -> None:
     assert (done.removed.files, done.manifests) == (0, ())
     assert done.young.files == 2 * done.live.files
     assert store_in(folder, later_s=DAY).maintenance.gc().removed.files == done.young.files
+
+
+def test_a_snapshot_that_outlasts_the_minimum_age_commits_nothing(folder: Path) -> None:
+    """I9: a collection has deleted its files, and it reports that before its manifest is put."""
+    writer = store_in(folder).snapshot(parallelism=2)
+    writer.__enter__()
+    writer.write_split("source", "splits", elements(4)["splits"])
+    writer.carry_rest()
+    assert store_in(folder).maintenance.gc(minimum_age="0").removed.files == 1
+    with pytest.raises(MissingFileError):
+        writer.__exit__(None, None, None)
+    assert store_in(folder).checkpoints() == (1, 2, 3)
+    whole(store_in(folder), 3)
 
 
 def test_files_of_a_crashed_writer_are_deleted_and_a_delta_log_stays(folder: Path) -> None:

@@ -81,7 +81,7 @@ _OF_FOLDER = {
     "streaming": "streaming",
     "wheel": "wheel",
     **dict.fromkeys(
-        ("races", "simulate", "histories", "fuzz", "damages", "protocol", "endurance"),
+        ("races", "simulate", "fuzz", "damages", "protocol", "endurance"),
         "programs",
     ),
 }

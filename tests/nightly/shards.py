@@ -72,7 +72,6 @@ def _searches() -> Iterator[Shard]:
         ("races", ("--races", "1000", "--seconds", "600"), (".venv/.go-programs",)),
         ("races on S3", ("--races", "1000", "--seconds", "600", "--s3"), (".venv/.s3",)),
         ("simulate", ("--judge", "--steps", "4000"), ()),
-        ("histories", ("--steps", "4000"), ()),
         ("fuzz", ("--histories", "1500"), DELTA),
         ("damages", ("--count", "4000"), ()),
         ("power", ("--draws", "3"), ("gcc",)),

@@ -25,9 +25,10 @@ from statestore.errors import (
     StorageError,
 )
 from statestore.jobgraph import JobGraph
+from statestore.snapshot.write_options import Changes
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.store import StateStore
-from tests.simulate.documents import COUNT, KEY, Checkpoint, Rows
+from tests.simulate.documents import COUNT, KEY, OFFSETS, TOTALS, Checkpoint, Others, Rows
 from tests.simulate.history import Commit
 from tests.simulate.scheduler import EPOCH_MS, HOUR_MS, Task
 from tests.simulate.world import World
@@ -35,6 +36,7 @@ from tests.simulate.world import World
 __all__ = ["NAME", "UID", "Actor", "Run", "label_of", "put", "row", "take"]
 
 UID, NAME = "u", "s"
+READING = ("gc", "savepoint", "unsave", "reader", "watch", "compaction", "export", "person")
 
 
 @dataclass(frozen=True, order=True)
@@ -95,9 +97,11 @@ def take(
     batch: tuple[str, int] | None = None,
     rest: bool = False,
     label: str = UID,
+    several: bool = False,
 ) -> str | None:
     """Take a checkpoint that adds rows to the newest checkpoint's rows; return the writer's token.
 
+    With ``several`` it also has a keyed state whose rows change and go, and list state.
     With ``rest`` it carries all other states of the newest, such as a query's progress. If
     ``label`` differs from the uid, the state belongs to an operator without uid that has this name.
     Returns None if the store reports that it has the ``batch`` already; the rows are then in the
@@ -108,13 +112,15 @@ def take(
     log = run.world.log
     called = log.now()
     try:
-        made = store.snapshot(parallelism=1, graph=graph, checkpoint_id=checkpoint_id, batch=batch)
+        made = store.snapshot(
+            parallelism=2 if several else 1, graph=graph, checkpoint_id=checkpoint_id, batch=batch
+        )
         if made.already_committed:
             log.has_read(where, called, made.id, made.manifest.writer.token)
             run.world.checker.counted(where, list(keys))
             return None
         newest = run.world.checker.latest(where)
-        return put(run, made, where, keys, newest, how=how, rest=rest, label=label)
+        return put(run, made, where, keys, newest, how=how, rest=rest, label=label, several=several)
     finally:
         run.world.writing -= 1
 
@@ -129,10 +135,22 @@ def put(
     how: str,
     rest: bool,
     label: str = UID,
+    several: bool = False,
 ) -> str | None:
     """Write a checkpoint that was begun while ``newest`` was the newest; as :func:`take`."""
     with run.world.log.committing(where) as told:
-        return _put(run, made, where, keys, newest, told, how=how, rest=rest, label=label)
+        return _put(
+            run,
+            made,
+            where,
+            keys,
+            newest,
+            told,
+            how=how,
+            rest=rest,
+            label=label,
+            several=several,
+        )
 
 
 def _put(
@@ -146,6 +164,7 @@ def _put(
     how: str,
     rest: bool,
     label: str,
+    several: bool,
 ) -> str | None:
     seen, token = run.world.checker.seen(where), None
     rows: Rows = {**((newest and newest.rows) or {}), **{key: row(key) for key in keys}}
@@ -169,6 +188,10 @@ def _put(
                     checkpoint.write_changes(
                         label, NAME, [row(key) for key in keys], base=newest.number, key=KEY
                     )
+            others = newest.others if newest is not None and rest else {}
+            if several:
+                others = _write_others(checkpoint, label, number, newest, how)
+            seen.meant_others[token] = others
             if rest and newest is not None:
                 checkpoint.carry_rest()
     except LateCommitError:
@@ -184,6 +207,31 @@ def _put(
     for key in keys:
         run.world.checker.committed(where, number, token, key)
     return token
+
+
+def _write_others(
+    checkpoint: CheckpointWriter, label: str, number: int, newest: Checkpoint | None, how: str
+) -> Others:
+    """Write a keyed state whose rows all change, of which every other checkpoint lacks one, and
+    list state; return their contents.
+    """
+    rows = {key: {KEY: key, COUNT: 10 * number} for key in ("u0", "u1", "u2")[: 2 + number % 2]}
+    offsets = [number, number + 1]
+    before = newest.others.get(TOTALS) if newest is not None else None
+    if newest is None or before is None:
+        checkpoint.write_keyed(label, TOTALS, [*rows.values()], key=KEY, max_parallelism=2)
+    elif how == "full":
+        checkpoint.write_keyed(label, TOTALS, [*rows.values()], key=KEY)
+    elif how == "against":
+        checkpoint.write_changes_against(
+            label, TOTALS, [*rows.values()], base=newest.number, key=KEY
+        )
+    else:
+        deletes = [{KEY: key} for key in sorted(before.keys() - rows.keys())]
+        changes = Changes([*rows.values()], deletes or None)
+        checkpoint.write_changes(label, TOTALS, changes, base=newest.number, key=KEY)
+    checkpoint.write_split("source", OFFSETS, [[{"offset": offset}] for offset in offsets])
+    return {TOTALS: rows, OFFSETS: offsets}
 
 
 @dataclass
@@ -237,6 +285,11 @@ class Run:
         faults = any(one.met & {"fail", "lost", "stale"} for one in self.world.scheduler.tasks)
         if faults or any(seen.lost for seen in self.world.checker.stores.values()):
             return
+        others = {one.doing.partition(" ")[0] for one in self.world.scheduler.tasks} - {""}
+        is_alone = actor.verb == "job" and others <= {"job", *READING}
+        jobs = sum(one.doing.startswith("job ") for one in self.world.scheduler.tasks)
+        if isinstance(error, CommitConflictError) and is_alone and jobs == 1:
+            self.world.checker.wrong("refused", f"no other writer has claimed the store: {error}")
         expected = (CommitConflictError, CheckpointNotFoundError, InvalidArgumentError)
         if isinstance(error, (*expected, StateNotFoundError)):
             return

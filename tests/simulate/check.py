@@ -29,9 +29,11 @@ from tests.simulate.documents import (
     COUNT,
     KEY,
     Checkpoint,
+    Others,
     Rows,
     checkpoint_of,
     document_of,
+    others_of,
     rows_of,
 )
 from tests.simulate.history import OperationLog
@@ -68,6 +70,7 @@ class Seen:
     # by name: number, end of the lease
     holds: dict[str, tuple[int, int]] = field(default_factory=dict)
     meant: dict[str, Rows] = field(default_factory=dict)  # by the writer's token
+    meant_others: dict[str, Others] = field(default_factory=dict)
     reported: set[str] = field(default_factory=set)  # the keys
     # holds that an actor was notified of, with the time
     held: dict[str, int] = field(default_factory=dict)
@@ -253,7 +256,7 @@ class Checker:
                 if number not in seen.known or seen.known[number].token != found.token:
                     seen.known[number] = found
                 self._sha256 |= {name: sha256 for name, (_, sha256) in found.files.items()}
-                found.rows = seen.known[number].rows
+                found.rows, found.others = seen.known[number].rows, seen.known[number].others
         elif HOLD.fullmatch(rest):
             document = _json(data)
             if document is None:
@@ -356,7 +359,7 @@ class Checker:
                 self.wrong("damaged", f"checkpoint {number} of {store}: other bytes in {name}")
             data[name] = content
         if found.rows is None:
-            found.rows = rows_of(found, data)
+            found.rows, found.others = rows_of(found, data), others_of(found, data)
 
     def _lost_lawfully(self, store: str, name: str) -> bool:
         return name in self.seen(store).lost
@@ -372,6 +375,10 @@ class Checker:
         for key in sorted(meant.keys() ^ rows.keys()) if meant is not None else ():
             what = "has not" if meant and key in meant else "has"
             self.wrong("rows", f"checkpoint {found.number} of {store} {what} {key}, not as meant")
+        others = seen.meant_others.get(found.token, self._derived_others(store, found))
+        if others is not None and found.others != others:
+            text = f"checkpoint {found.number} of {store} has {found.others}, not {others}"
+            self.wrong("other states", text)
         twice = sorted(key for key, row in rows.items() if row[COUNT] != 1)
         if twice:
             self.wrong("twice", f"checkpoint {found.number} of {store} counts {twice[0]} again")
@@ -398,6 +405,14 @@ class Checker:
         if command in ("compact", "rekey"):
             return parent.rows
         return {key: row for key, row in parent.rows.items() if not key.startswith("purged")}
+
+    def _derived_others(self, store: str, found: Checkpoint) -> Others | None:
+        """Return the other states that a derived checkpoint must have."""
+        command = found.origin.get("command")
+        if command not in ("compact", "rekey", "purge", "forget", "edit"):
+            return None
+        parent = self.seen(store).known.get(int(found.origin["checkpoint"]))
+        return None if parent is None or parent.rows is None else parent.others
 
     def _buried(self, store: str) -> None:
         seen, newest = self.seen(store), self.latest(store)

@@ -13,10 +13,17 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-__all__ = ["Checkpoint", "Rows", "checkpoint_of", "document_of", "rows_of"]
+__all__ = [
+    *("OFFSETS", "TOTALS", "Checkpoint", "Others", "Rows", "checkpoint_of", "document_of"),
+    *("others_of", "rows_of"),
+]
 
 Rows = dict[str, dict[str, Any]]
-"""The rows by key of the only keyed state, and the elements of operator states by name."""
+"""The rows by key of a keyed state."""
+
+Others = dict[str, Any]
+"""The contents of the states that only some jobs write, by name: rows by key, or elements."""
+TOTALS, OFFSETS = "totals", "offsets"
 
 SEAL = re.compile(rb'(.*),"sha256":"([0-9a-f]{64})"\}\n', re.DOTALL)
 KEY, COUNT, MARK = "k", "n", "__deleted__"
@@ -37,6 +44,7 @@ class Checkpoint:
     batches: dict[str, dict[str, int]]
     label: str | None
     rows: Rows | None = field(default=None)
+    others: Others = field(default_factory=dict)
 
 
 def document_of(data: bytes) -> dict[str, Any] | None:
@@ -97,15 +105,36 @@ def _bring_in(
 
 
 def rows_of(checkpoint: Checkpoint, data: dict[str, bytes]) -> Rows:
-    """Return the rows of a checkpoint with complete files: the base with its layers, in order."""
+    """Return the rows of a checkpoint's main state, whose files are complete."""
     found: Rows = {}
     for operator in checkpoint.operators:
         for state in operator["keyed"]:
-            folder = state["table"]["path"]
-            for _, rows in _tables(folder, state["files"], data, checkpoint):
-                found |= {row[KEY]: {KEY: row[KEY], COUNT: row[COUNT]} for row in rows}
-            for layer in state.get("changes") or ():
-                _put_over(found, layer, data, checkpoint)
+            if state["name"] != TOTALS:
+                found |= _keyed_rows(state, data, checkpoint)
+    return found
+
+
+def others_of(checkpoint: Checkpoint, data: dict[str, bytes]) -> Others:
+    """Return the contents of a checkpoint's other states, whose files are complete."""
+    found: Others = {}
+    for operator in checkpoint.operators:
+        for state in operator["keyed"]:
+            if state["name"] == TOTALS:
+                found[TOTALS] = _keyed_rows(state, data, checkpoint)
+        for state in operator["operator"]:
+            if state["name"] == OFFSETS:
+                tables = _tables(state["table"]["path"], state["files"], data, checkpoint)
+                found[OFFSETS] = [row["offset"] for _, rows in tables for row in rows]
+    return found
+
+
+def _keyed_rows(state: dict[str, Any], data: dict[str, bytes], checkpoint: Checkpoint) -> Rows:
+    """Return the rows of a keyed state: the base with its layers, in order."""
+    found: Rows = {}
+    for _, rows in _tables(state["table"]["path"], state["files"], data, checkpoint):
+        found |= {row[KEY]: {KEY: row[KEY], COUNT: row[COUNT]} for row in rows}
+    for layer in state.get("changes") or ():
+        _put_over(found, layer, data, checkpoint)
     return found
 
 

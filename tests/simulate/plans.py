@@ -146,6 +146,27 @@ def _keepers(random: Random) -> list[Actor]:
     ]
 
 
+def _several(random: Random) -> list[Actor]:
+    """Jobs write several states, while other actors keep, expire, derive and collect."""
+    old: dict[str, Any] = {"hours": random.randint(1, 48)} if random.random() < 0.5 else {}
+    others = [
+        _actor(random, "savepoint", 1, back=random.randint(0, 2)),
+        _actor(random, "savepoint", 2, back=random.randint(0, 2), name="other"),
+        _actor(random, "unsave", 1),
+        _actor(random, "reader", 1, back=random.randint(0, 2)),
+        _actor(random, "compact", 1),
+        _actor(random, "edit", 1),
+        _actor(random, "gc", 2),
+    ]
+    return [
+        _job(random, 1, several=True),
+        _job(random, 2, several=True),
+        _actor(random, "expire", 1, retain=random.randint(1, 3), **old),
+        _actor(random, "gc", 1),
+        *_some(random, others, 0),
+    ]
+
+
 def _holders(random: Random) -> list[Actor]:
     """A checkpoint expires while an actor begins to hold it."""
     return [
@@ -389,6 +410,7 @@ MIXES = {
     "busy": Mix(_busy, (2,), events=("wait",), often=4),
     "great ids": Mix(_great_ids, (1,)),
     "keepers": Mix(_keepers, (3,)),
+    "several states": Mix(_several, (1, 2), events=(*KINDS, "fail")),
     "holders": Mix(_holders, (3,), events=("wait",), often=4),
     "stale": Mix(_keepers, (3,), ("s3",), ("wait", "stale", "stale"), 4),
     "blotted": Mix(_blotted, (3,), events=("wait",), often=4),

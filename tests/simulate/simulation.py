@@ -9,13 +9,14 @@ from functools import partial
 from random import Random
 
 from statestore.errors import StateStoreError
+from statestore.format.names import STORE_FILE, WRITERS
 from tests.linearizability.history import History
 from tests.simulate.actors import UID, Actor, Run, label_of, take
-from tests.simulate.check import DATA
+from tests.simulate.check import CHECKPOINT, DATA, savepoint_of
 from tests.simulate.documents import KEY
 from tests.simulate.released import ACTORS, released_run, replaced_modules
 from tests.simulate.scheduler import HOUR_MS, Event, Task
-from tests.simulate.verbs import VERBS
+from tests.simulate.verbs import VERBS, restore
 from tests.simulate.world import Image, World
 from tests.versions.side_by_side import second_package
 
@@ -233,6 +234,8 @@ def _quiet(run: Run) -> None:
         for look in (_nothing_dead, _searched):
             if not scheduler.stopped:
                 _alone(run, lambda look=look, store=store: look(run, store), "quiet")  # type: ignore[misc]
+        if any(seen.known[number].others for number in seen.visible) and not scheduler.stopped:
+            _alone(run, lambda store=store: _restored(run, store), "quiet")  # type: ignore[misc]
 
 
 def _look_at_the_end(run: Run, plan: Plan) -> None:
@@ -282,18 +285,34 @@ def _nothing_dead(run: Run, store: str) -> None:
         return
     seen = checker.seen(store)
     held = {number for number, until_ms in seen.holds.values() if until_ms > world.scheduler.now_ms}
-    live = {name for n in seen.visible | held if n in seen.known for name in seen.known[n].files}
+    kept = seen.visible | held
+    live = {name for n in kept if n in seen.known for name in seen.known[n].files}
     with world.scheduler.quietly():
         names = [n.partition("/")[2] for n in checker._raw().names() if n.startswith(f"{store}/")]
     for name in sorted(names):
         data = name.startswith(DATA) and name not in live
-        if data or "/." in f"/{name}":
+        document = CHECKPOINT.fullmatch(name)
+        manifest = document and document[2] == "json" and int(document[1]) not in kept
+        others = (*DATA, STORE_FILE, WRITERS, "checkpoints/", "savepoints/", "pins/")
+        if data or manifest or "/." in f"/{name}" or not name.startswith(others):
             checker.wrong(
                 "dead stays", f"{name} of {store} is of no checkpoint, and stays for ever"
             )
     for upload in world.bucket.uploads.values():
         if upload.key.startswith(f"{store}/"):
             checker.wrong("parts stay", f"parts of {upload.key} were never ended, and stay")
+
+
+def _restored(run: Run, store: str) -> None:
+    """Restore each kept checkpoint that has several states, also by the names of its savepoints."""
+    seen = run.world.checker.seen(store)
+    if seen.lost:
+        return
+    for number in sorted(seen.visible):
+        restore(run, run.world.store(store), number, seen.known[number])
+    for path, (number, _) in sorted(seen.holds.items()):
+        if name := savepoint_of(path):
+            restore(run, run.world.store(store), name, seen.known[number])
 
 
 def _searched(run: Run, store: str) -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from statestore.catalog.catalog import Catalog
@@ -19,6 +20,7 @@ from statestore.catalog.holds import Holds
 from statestore.format.batches import Batch
 from statestore.format.claim_documents import Claim
 from statestore.format.manifest import Manifest
+from statestore.layers import merge
 from statestore.maintenance import gc, rekey, search
 from statestore.maintenance.copy_files import FileCopy
 from statestore.maintenance.subject import ColumnSubject, KeySubject
@@ -85,6 +87,25 @@ def broken_mark(patch: pytest.MonkeyPatch) -> None:
 def broken_ages(patch: pytest.MonkeyPatch) -> None:
     """Young files of active writers are collected."""
     patch.setattr(gc, "is_old", lambda *_: True)
+
+
+def broken_sweep(patch: pytest.MonkeyPatch) -> None:
+    """Manifests of expired checkpoints stay."""
+    of = gc._ExpiredFiles.of
+    patch.setattr(gc._ExpiredFiles, "of", lambda *given: replace(of(*given), without_files=()))
+
+
+def broken_changes(patch: pytest.MonkeyPatch) -> None:
+    """A change of a key that the base has is ignored."""
+    real = merge._apply_changes
+
+    def keep_base(rows: pa.Table, *given: Any) -> pa.Table:
+        base, merged = {row["k"]: row for row in rows.to_pylist()}, real(rows, *given)
+        return pa.Table.from_pylist(
+            [base.get(row["k"], row) for row in merged.to_pylist()], merged.schema
+        )
+
+    patch.setattr(merge, "_apply_changes", keep_base)
 
 
 def broken_look(patch: pytest.MonkeyPatch) -> None:
@@ -196,6 +217,8 @@ def broken_names(patch: pytest.MonkeyPatch) -> None:
         (broken_fence, "jobs", 1),
         (broken_mark, "keepers", 1),
         pytest.param(broken_ages, "busy", 50, marks=pytest.mark.long),
+        (broken_sweep, "several states", 5),
+        (broken_changes, "several states", 1),
         (broken_look, "holders", 1),
         (broken_sync, "power", 1),
         (broken_put, "power", 1),

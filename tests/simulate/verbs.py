@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 from statestore.api.context import StoreContext
@@ -21,12 +22,17 @@ from statestore.maintenance import fork as command
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.store import StateStore
 from tests.simulate.actors import NAME, UID, Actor, Run, label_of, put, row, take
-from tests.simulate.documents import KEY, Checkpoint, Rows
+from tests.simulate.check import Seen
+from tests.simulate.documents import COUNT, KEY, OFFSETS, TOTALS, Checkpoint, Rows
 from tests.simulate.live import query
 
-__all__ = ["VERBS"]
+__all__ = ["VERBS", "restore"]
 
 ATTEMPTS = 3  # errors of a job that was replaced or does not know whether it has committed
+# what holds or removes checkpoints, so that an expiry next to it is not determined
+HOLDING = (
+    *("expire", "purge", "forget", "savepoint", "unsave", "reader", "copy", "query", "restored"),
+)
 
 
 def job(run: Run, actor: Actor) -> None:
@@ -48,6 +54,7 @@ def job(run: Run, actor: Actor) -> None:
                     how=how,
                     checkpoint_id=ids or None,
                     label=label,
+                    several=actor.option("several", False),
                 )
                 break
             except (CommitConflictError, StorageError):
@@ -118,10 +125,28 @@ def upgrade(run: Run, actor: Actor) -> None:
 
 
 def expire(run: Run, actor: Actor) -> None:
-    """Expire all checkpoints except the newest."""
-    called = run.world.log.now()
-    done = run.world.store(actor.store).maintenance.expire(retain=actor.option("retain", 1))
+    """Expire all checkpoints except the newest, or those of them that are old enough."""
+    retain, hours = actor.option("retain", 1), actor.option("hours", None)
+    age = None if hours is None else timedelta(hours=hours)
+    seen, called = run.world.checker.seen(actor.store), run.world.log.now()
+    held = {number for number, _ in seen.holds.values()}
+    due = _due(run, seen, seen.visible, retain, age) - held
+    done = run.world.store(actor.store).maintenance.expire(retain=retain, older_than=age)
     run.world.log.expired(actor.store, called, done.expired)
+    if not seen.lost and not _others(run, actor, *HOLDING):
+        expired = set(done.expired)
+        could = _due(run, seen, seen.visible | expired, retain, age)
+        if not due <= expired <= could:
+            rule = f"at least {sorted(due)}, and only {sorted(could)}"
+            text = f"{sorted(expired)} of {actor.store} expired, not {rule}"
+            run.world.checker.wrong("rule", text)
+
+
+def _due(run: Run, seen: Seen, visible: set[int], retain: int, age: timedelta | None) -> set[int]:
+    """Return the checkpoints that an expiry may remove now."""
+    surplus = sorted(visible)[:-retain]
+    newest_ms = run.world.scheduler.host_ms() - (age or timedelta()) // timedelta(milliseconds=1)
+    return {n for n in surplus if age is None or seen.known[n].created_at_ms <= newest_ms}
 
 
 def savepoint(run: Run, actor: Actor) -> None:
@@ -140,7 +165,10 @@ def savepoint(run: Run, actor: Actor) -> None:
 
     try:
         found = run.world.store(actor.store).maintenance.savepoint(name, _which(run, actor))
-    except (CheckpointNotFoundError, InvalidArgumentError):
+    except (CheckpointNotFoundError, InvalidArgumentError) as error:
+        is_free = isinstance(error, InvalidArgumentError) and not there and run.makers[path] == 1
+        if is_free and not _others(run, actor, "expire", "query", "purge", "forget"):
+            checker.wrong("refused", f"no other {path} of {actor.store} was there: {error}")
         if is_left():
             checker.wrong("left hold", f"{path} was refused, and is there")
         raise
@@ -156,9 +184,18 @@ def savepoint(run: Run, actor: Actor) -> None:
 
 def unsave(run: Run, actor: Actor) -> None:
     """Delete a savepoint."""
-    name = actor.option("name", "keep")
-    run.world.checker.seen(actor.store).held.pop(savepoint_path(name), None)
-    run.world.store(actor.store).maintenance.delete_savepoint(name)
+    name, checker = actor.option("name", "keep"), run.world.checker
+    path, seen = savepoint_path(name), checker.seen(actor.store)
+    seen.held.pop(path, None)
+    there = path in seen.holds
+    try:
+        run.world.store(actor.store).maintenance.delete_savepoint(name)
+    except CheckpointNotFoundError as error:
+        if there and not _others(run, actor, "unsave", "purge", "forget"):
+            checker.wrong("refused", f"{path} of {actor.store} was there: {error}")
+        raise
+    if path in seen.holds and not _others(run, actor, "savepoint", "purge", "forget"):
+        checker.wrong("hold stays", f"{path} of {actor.store} was reported as deleted")
 
 
 def reader(run: Run, actor: Actor) -> None:
@@ -170,15 +207,31 @@ def reader(run: Run, actor: Actor) -> None:
     run.world.scheduler.wait(60 * actor.option("pause", 30))
     known = checker.seen(actor.store).known[pinned.checkpoint_id]
     if pinned.checkpoint_id in store.checkpoints():
-        restored = store.restore(checkpoint=pinned.checkpoint_id, parallelism=1)
-        rows = restored.keyed(label_of(known), NAME).to_arrow(0).to_pylist()
-        found = {one["k"] for one in rows}
-        if found != set(known.rows or {}):
-            checker.wrong(
-                "reader", f"checkpoint {pinned.checkpoint_id} was read with {sorted(found)}"
-            )
+        restore(run, store, pinned.checkpoint_id, known)
     checker.seen(actor.store).held.pop(path, None)
     store.maintenance.unpin(pinned.token)
+    if path in checker.seen(actor.store).holds:
+        checker.wrong("hold stays", f"{path} of {actor.store} was reported as deleted")
+
+
+def restore(run: Run, store: StateStore, checkpoint: int | str, known: Checkpoint) -> None:
+    """Restore all states of a checkpoint, and compare their contents (I7)."""
+    for parallelism in (1, 2) if known.others else (1,):
+        restored = store.restore(checkpoint=checkpoint, parallelism=parallelism)
+        subtasks = range(parallelism)
+        for name, rows in {NAME: known.rows or {}, TOTALS: known.others.get(TOTALS)}.items():
+            if rows is None:
+                continue
+            state = restored.keyed(label_of(known), name)
+            found = [one for subtask in subtasks for one in state.to_arrow(subtask).to_pylist()]
+            read = {one[KEY]: {KEY: one[KEY], COUNT: one[COUNT]} for one in found}
+            if len(found) != len(rows) or read != rows:
+                run.world.checker.wrong("reader", f"{name} of checkpoint {checkpoint}: {found}")
+        if OFFSETS in known.others:
+            offsets = restored.operator_state("source", OFFSETS)
+            elements = [one["offset"] for subtask in subtasks for one in offsets.subtask(subtask)]
+            if sorted(elements) != known.others[OFFSETS]:
+                run.world.checker.wrong("reader", f"checkpoint {checkpoint} has {elements}")
 
 
 def watch(run: Run, actor: Actor) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -228,6 +228,7 @@ class World:
                 # The simulator's files are small, but they are copied in several pieces.
                 patch.object(copy_files, "_CHUNK_BYTES", 150),
                 patch.object(os, "getpid", lambda: PROCESS),  # claims contain it
+                patch.object(cached_property, "__get__", _without_lock),
             ):
                 yield
         finally:
@@ -316,6 +317,17 @@ class AtOnce:
 
     def __exit__(self, *error: object) -> None:
         return None
+
+
+def _without_lock(self: cached_property[Any], instance: Any, owner: Any = None) -> Any:
+    """Compute a cached property as Python 3.12 does. Python 3.11 has one lock for all instances, so
+    an actor that stalls in it would block the others.
+    """
+    if instance is None:
+        return self
+    if self.attrname not in instance.__dict__:
+        instance.__dict__[self.attrname] = self.func(instance)
+    return instance.__dict__[self.attrname]
 
 
 def _like(module: Any, **others: Any) -> SimpleNamespace:
