@@ -21,7 +21,6 @@ OWN, OTHER = "tests/catalog/test_fence.py", "tests/catalog/test_catalog.py"
 STORY, GOLDEN, LAYERS = "tests/test_docs.py", "tests/test_golden.py", "tests/test_layers.py"
 MATRIX = "tests/versions/test_matrix.py"
 WHOLE = range(1, 101)
-ABSENT = Path("absent")
 
 
 def record(path: Path, lines: dict[str, dict[str, range]]) -> Path:
@@ -50,7 +49,7 @@ def listing(*files: str) -> str:
 
 def test_the_page_has_each_module_and_only_tests_that_exist() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert page(text, ABSENT) == text, "run `make docs`"
+    assert page(text) == text, "run `make docs`"
 
 
 def test_most_modules_have_tests() -> None:
@@ -100,8 +99,14 @@ def test_a_file_with_half_of_the_best_is_listed_and_stays_with_fewer(
 
 def test_modules_and_files_that_are_gone_are_removed_and_new_modules_added() -> None:
     text = listing(STORY, "tests/test_gone.py").replace("fence.py", "gone.py")
-    assert sorted(listed_tests(page(text, ABSENT))) == sorted(modules_with_functions())
-    assert listed_tests(page(listing(STORY, "tests/test_gone.py"), ABSENT))[FENCE] == [STORY]
+    assert sorted(listed_tests(page(text))) == sorted(modules_with_functions())
+    assert listed_tests(page(listing(STORY, "tests/test_gone.py")))[FENCE] == [STORY]
+
+
+def test_recordings_add_up(tmp_path: Path) -> None:
+    first = record(tmp_path / "1", {f"{OWN}::test_a|run": {FENCE: range(1, 3)}})
+    second = record(tmp_path / "2", {f"{OWN}::test_b|run": {FENCE: range(2, 4)}})
+    assert recorded_lines(first, second) == {FENCE: {OWN: {1, 2, 3}}}
 
 
 def test_a_listed_file_that_was_not_recorded_stays(tmp_path: Path) -> None:
@@ -110,8 +115,8 @@ def test_a_listed_file_that_was_not_recorded_stays(tmp_path: Path) -> None:
 
 def test_the_rest_of_the_page_stays() -> None:
     text = f"# Title\n\n## Before\n\n{HEADING}\nprevious\n\n## After\n\ntext\n"
-    written = page(text, ABSENT)
+    written = page(text)
     assert written.startswith(f"# Title\n\n## Before\n\n{HEADING}\n")
     assert written.endswith(" |\n\n## After\n\ntext\n")
     assert "previous" not in written
-    assert page(written, ABSENT) == written
+    assert page(written) == written

@@ -4,6 +4,12 @@ A recording of coverage, with a context for each test, says which test files run
 and fixtures do not count. A line counts less the more files run it: a file that runs a whole module
 by the way is not its test. Without a recording, only modules and files that are gone are removed,
 and new modules are added.
+
+`make nightly` records the quick tests. Arguments name other recordings, for example of tests with
+Spark, which stay listed as long as nothing records their files again:
+
+    COVERAGE_FILE=build/spark pytest -m "spark and not long" --cov --cov-context=test
+    python -m tests.support.module_tests build/nightly/coverage build/spark
 """
 
 from __future__ import annotations
@@ -11,6 +17,7 @@ from __future__ import annotations
 import ast
 import re
 import sqlite3
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -21,7 +28,7 @@ from coverage.numbits import numbits_to_nums, numbits_union
 
 from tests.syntax import ROOT, modules
 
-__all__ = ["PAGE", "listed_tests", "modules_with_functions", "page", "recorded_lines"]
+__all__ = ["PAGE", "RECORDING", "listed_tests", "modules_with_functions", "page", "recorded_lines"]
 
 PAGE = ROOT / "docs" / "INVARIANTS.md"
 RECORDING = ROOT / "build" / "nightly" / "coverage"
@@ -48,16 +55,16 @@ Lines = dict[str, dict[str, frozenset[int]]]
 """The lines of each module that each test file runs."""
 
 
-def page(text: str, recording: Path = RECORDING) -> str:
+def page(text: str, *recordings: Path) -> str:
     """Return the page with its tables written anew.
 
     Args:
         text: the page. A file that it lists and that was not recorded stays.
-        recording: a data file of coverage, which may be absent.
+        recordings: data files of coverage.
     """
     before, _, rest = text.partition(HEADING)
     after = _NEXT_HEADING.search(rest)
-    lines = recorded_lines(recording) if recording.exists() else {}
+    lines = recorded_lines(*recordings)
     recorded = {file for files in lines.values() for file in files}
     listed = listed_tests(text)
     tests = {
@@ -82,22 +89,27 @@ def modules_with_functions() -> list[str]:
     ]
 
 
-def recorded_lines(recording: Path) -> Lines:
+def recorded_lines(*recordings: Path) -> Lines:
     """Return the lines of modules that test files run while their tests do."""
     numbits: defaultdict[str, dict[str, bytes]] = defaultdict(dict)
-    with closing(sqlite3.connect(f"file:{recording}?mode=ro", uri=True)) as connection:
-        for module, context, bits in connection.execute(
-            "SELECT path, context, numbits FROM line_bits"
-            " JOIN file ON file.id = file_id JOIN context ON context.id = context_id"
-        ):
-            test, _, phase = context.rpartition("|")
-            if phase == "run":
-                file = test.partition("::")[0]
-                numbits[module][file] = numbits_union(numbits[module].get(file, b""), bits)
+    for module, context, bits in (row for path in recordings for row in _rows(path)):
+        test, _, phase = context.rpartition("|")
+        if phase == "run":
+            file = test.partition("::")[0]
+            numbits[module][file] = numbits_union(numbits[module].get(file, b""), bits)
     return {
         module: {file: frozenset(numbits_to_nums(bits)) for file, bits in files.items()}
         for module, files in numbits.items()
     }
+
+
+def _rows(recording: Path) -> Iterator[tuple[str, str, bytes]]:
+    """Yield module, context and lines from the tables of a data file, which coverage documents."""
+    with closing(sqlite3.connect(f"file:{recording}?mode=ro", uri=True)) as connection:
+        yield from connection.execute(
+            "SELECT path, context, numbits FROM line_bits"
+            " JOIN file ON file.id = file_id JOIN context ON context.id = context_id"
+        )
 
 
 def listed_tests(text: str) -> Tests:
@@ -157,4 +169,5 @@ def _shown(file: PurePath, folder: PurePath) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    recordings = [*map(Path, sys.argv[1:])] or [RECORDING] * RECORDING.exists()
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), *recordings), encoding="utf-8")
