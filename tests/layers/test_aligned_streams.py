@@ -200,3 +200,31 @@ def test_a_piece_does_not_grow_with_a_key_group() -> None:
     pieces = [piece.rows for piece in align_streams(streams, STATE.identity)]
     assert max(part.nbytes for parts in pieces for part in parts if part is not None) < 30_000
     assert sum(part.num_rows for parts in pieces for part in parts if part is not None) == 200_000
+
+
+def test_a_stream_is_not_read_ahead_of_its_pieces() -> None:
+    """One table is taken, one row of the next bounds it, and one table is read ahead."""
+    read = []
+
+    def tables() -> Iterator[pa.Table]:
+        for group in range(9):
+            read.append(group)
+            yield pa.table({KEY_GROUP: pa.array([group], pa.int32()), "k": [0.5]})
+
+    (rows,) = next(align_streams([tables()], ["k"])).rows
+    assert rows is not None
+    assert len(rows) == 1
+    assert read == [0, 1, 2]
+
+
+def test_rows_before_a_bound_are_taken_from_all_tables_of_a_stream() -> None:
+    """Otherwise an identity would be in two pieces."""
+
+    def stream(*tables: list[float]) -> Iterator[pa.Table]:
+        for keys in tables:
+            groups = pa.array([0] * len(keys), pa.int32())
+            yield pa.table({KEY_GROUP: groups, "k": keys})
+
+    streams = [stream([0.0], [1.0, 2.0, 3.0], [9.0]), stream([0.0, 1.0, 2.0, 2.5], [9.0])]
+    piece = next(align_streams(streams, ["k"]))
+    assert [part and part["k"].to_pylist() for part in piece.rows] == [[0.0, 1.0, 2.0]] * 2
