@@ -293,10 +293,13 @@ def test_a_missing_checkpoint_lists_the_existing_ones(
     catalog: Catalog, checkpoint: int | str
 ) -> None:
     """The message lists the last ten."""
-    commit(catalog, *range(1, 13))
+    commit(catalog, *range(1, 11))
+    with pytest.raises(CheckpointNotFoundError, match="the checkpoints 1, 2, 3, 4, 5, 6, 7, 8, 9"):
+        catalog.load(checkpoint)
+    commit(catalog, 11)
     with pytest.raises(
         CheckpointNotFoundError,
-        match="the store has the checkpoints … 3, 4, 5, 6, 7, 8, 9, 10, 11, 12",
+        match="the store has the checkpoints … 2, 3, 4, 5, 6, 7, 8, 9, 10, 11",
     ):
         catalog.load(checkpoint)
 
@@ -307,6 +310,20 @@ def test_an_empty_store_has_no_checkpoint(catalog: Catalog) -> None:
         catalog.load(1)
     with pytest.raises(CheckpointNotFoundError, match="has no checkpoint yet"):
         catalog.load("latest")
+
+
+def test_the_last_committed_manifest_is_not_parsed_again(catalog: Catalog) -> None:
+    """Unless the document in the store is another one."""
+    first, second = manifest(1), manifest(2)
+    catalog.commit(first)
+    assert catalog.load(1) is first
+    catalog.commit(second)
+    assert catalog.load(2) is second
+    assert catalog.load(1) == first
+    catalog.storage.delete(manifest_path(2))
+    other = Catalog(LocalStorage(catalog.storage.url), catalog.store_id)
+    other.commit(replace(second, parallelism=7))
+    assert catalog.load(2).parallelism == 7
 
 
 def test_a_manifest_under_another_number_is_refused(catalog: Catalog) -> None:

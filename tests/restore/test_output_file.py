@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.restore.output_file import check_output_file, output_file
+from statestore.restore.result_files import write_result
 
 
 def test_a_file_appears_when_it_is_complete(tmp_path: Path) -> None:
@@ -53,6 +55,15 @@ def test_an_impossible_place_is_refused(tmp_path: Path, name: str, reason: str) 
         output_file(tmp_path / name, replace=False),
     ):
         pass
+
+
+def test_the_result_of_a_query_replaces_no_file(tmp_path: Path) -> None:
+    """It can appear after the command has checked the place."""
+    rows = pa.RecordBatchReader.from_batches(pa.schema([("a", pa.int64())]), [])
+    (tmp_path / "rows.csv").write_bytes(b"former")
+    with pytest.raises(InvalidArgumentError, match="exists; remove it, or choose another name"):
+        write_result(rows, "csv", tmp_path / "rows.csv", 0)
+    assert (tmp_path / "rows.csv").read_bytes() == b"former"
 
 
 def test_a_file_that_cannot_be_written_is_a_storage_error() -> None:

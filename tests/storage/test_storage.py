@@ -60,6 +60,24 @@ def test_a_file_system_without_put_if_absent_is_refused(url: str) -> None:
         open_storage(url)
 
 
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("s3://b/x", "S3Storage"),
+        ("s3a://b/x", "S3Storage"),
+        ("az://c/x", "AzureStorage"),
+        ("abfs://c@a.dfs.core.windows.net/x", "AzureStorage"),
+        ("abfss://c@a.dfs.core.windows.net/x", "AzureStorage"),
+        ("gs://b/x", "GoogleStorage"),
+        ("gcs://b/x", "GoogleStorage"),
+        ("hdfs://host/x", "HdfsStorage"),
+    ],
+)
+def test_each_protocol_has_its_storage(url: str, name: str) -> None:
+    options = {"account_name": "a"} if url.startswith("az:") else {}
+    assert type(open_storage(url, options)).__name__ == name
+
+
 def test_a_url_and_a_path_are_equivalent(tmp_path: Path) -> None:
     """With and without protocol, with a slash at the end, and relative."""
     urls = [str(tmp_path), f"file://{tmp_path}", f"{tmp_path}/", os.path.relpath(tmp_path)]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -85,6 +87,32 @@ def test_a_folder_that_is_deleted_before_it_is_locked_is_created_again(
     monkeypatch.setattr(fcntl, "flock", lock)
     with temporary_folder("sort") as folder:
         assert [folder] == [*parent.iterdir()] != deleted
+
+
+def test_a_folder_that_another_process_is_deleting_is_not_used(
+    parent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process has locked the new folder first, and deletes it soon."""
+    real = fcntl.flock
+    deletions: list[Timer] = []
+
+    def delete(path: Path, descriptor: int) -> None:
+        shutil.rmtree(path)
+        os.close(descriptor)
+
+    def lock(folder: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", real)
+        [path] = parent.iterdir()
+        other = os.open(path, os.O_RDONLY)
+        real(other, fcntl.LOCK_EX)
+        deletions.append(Timer(0.1, delete, (path, other)))
+        deletions[0].start()
+        real(folder, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock)
+    with temporary_folder("sort") as folder:
+        deletions[0].join()
+        assert [folder] == [*parent.iterdir()]
 
 
 def test_without_locks_no_folder_is_considered_abandoned(
