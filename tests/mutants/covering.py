@@ -43,9 +43,10 @@ class Recording:
     def tests(self, change: Change) -> list[str]:
         """Return the tests that cover a change, in the order in which to try them.
 
-        Tests that run different lines of the module come first, because they try different cases,
-        and of those that run the same lines the quickest. Among them the tests of the module and of
-        its folder come first.
+        First come the tests of the file that mirrors the module. Of the others, tests that run
+        different lines of the module come first, because they try different cases. Of those that
+        run the same lines, the quickest comes first, and among all of them the tests of the same
+        folder.
         """
         uses = () if change.name is None else self._uses(change.name)
         found = {test for file, lines in uses for test in self._of(file, lines)}
@@ -57,11 +58,11 @@ class Recording:
         path = PurePath(change.file)
         places = (f"test_{path.stem}", f"tests/{path.parent.name}/", "")
         alike: Counter[tuple[int, ...]] = Counter()
-        order: dict[str, tuple[int, int, float]] = {}
+        order: dict[str, tuple[bool, int, int, float]] = {}
         for test in sorted(found, key=lambda test: (self.seconds(test), test)):
             lines = tuple(sorted(runs[test]))
             place = next(number for number, place in enumerate(places) if place in test)
-            order[test] = alike[lines], place, self.seconds(test)
+            order[test] = place > 0, alike[lines], place, self.seconds(test)
             alike[lines] += 1
         return sorted(order, key=order.__getitem__)
 
