@@ -43,7 +43,7 @@ def write_prepared(
 
 
 def declare(
-    collected: PendingCheckpoint, request: KeyedRequest, schema: Any, *, co_located: bool = False
+    collected: PendingCheckpoint, request: KeyedRequest, schema: Any, *, co_located: bool
 ) -> KeyedWriter:
     """Return a writer for a keyed state that its subtasks write, in any process."""
     attempt = collected.attempt
