@@ -89,7 +89,7 @@ def changes_of(file: str, text: str) -> list[Change]:
     """Return the changes of a module in the order of its lines.
 
     Not changed are docstrings, annotations, log calls, ``__all__``, names of type variables,
-    ``TYPE_CHECKING``, ``frozen`` and ``slots`` of classes, and texts with a blank, which are
+    ``TYPE_CHECKING``, flags of classes such as ``frozen``, and texts with a blank, which are
     sentences.
     """
     found = [change for change in _Module(file, text).changes() if _compiles(change.text)]
@@ -269,7 +269,7 @@ def _is_left_out(parent: ast.AST, name: str, child: ast.AST) -> bool:
             return called in _LOG_METHODS and "log" in of.lower()
         case ast.Subscript(value=ast.Name(id="Literal" | "Callable")):
             return True
-        case ast.keyword(arg="frozen" | "slots"):
+        case ast.keyword(arg="frozen" | "slots" | "kw_only"):
             return True
         case ast.FunctionDef(decorator_list=decorators):
             return any(isinstance(one, ast.Name) and one.id == "overload" for one in decorators)
