@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import subprocess
+import sys
 from multiprocessing.queues import Queue
 from pathlib import Path
 
@@ -62,6 +64,21 @@ def test_a_forked_child_of_a_delta_writer_claims_nothing(tmp_path: Path, command
     with store.snapshot(parallelism=2) as checkpoint:  # the parent still has its claim
         checkpoint.write_keyed("uid", "state", ROWS, key="k", max_parallelism=4)
     assert checkpoint.id == 2
+
+
+FORKED_BEFORE_USE = """
+import os
+from statestore.delta.process_check import refuse_forked
+child = os.fork()
+if child == 0:
+    refuse_forked("here")
+    os._exit(0)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_child_that_was_forked_before_delta_was_used_is_not_refused() -> None:
+    subprocess.run([sys.executable, "-c", FORKED_BEFORE_USE], check=True)
 
 
 @pytest.mark.slow
