@@ -171,6 +171,8 @@ def test_damage_is_drawn_and_named(damaged: StateStore) -> None:
     report = damaged.maintenance.verify("all")
     assert "#d64545" in report._repr_html_()
     assert report.broken[0].file[:60] in words(report)
+    whole, bad, *_ = widths(report._repr_html_())
+    assert bad == pytest.approx(whole / (report.files - 1), abs=0.1)
 
 
 def test_a_comparison_marks_what_would_be_taken(store: StateStore) -> None:

@@ -364,3 +364,11 @@ def test_invalid_arguments(tmp_path: Path, options: dict[str, Any], message: str
 def test_an_unknown_state_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StateNotFoundError, match="no kept checkpoint has this state"):
         filled(tmp_path, 2).inspect.trend("u", "nothing")
+
+
+def test_the_age_of_a_state_without_files_may_be_longer(tmp_path: Path) -> None:
+    store = StateStore.open(str(tmp_path), table_format="parquet")
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.write_keyed("u", "s", table(1).slice(1), key="k", max_parallelism=GROUPS)
+    newest = store.inspect.trend().states[0].newest
+    assert (newest.age_ms, newest.is_least_age) == (0, True)
