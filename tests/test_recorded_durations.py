@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.support.durations import merge_durations
+from pathlib import Path
+
+import pytest
+
+from tests.support.durations import DurationRecorder, merge_durations
 
 
 def test_measured_tests_are_replaced_and_tests_that_are_gone_are_dropped() -> None:
@@ -13,3 +17,11 @@ def test_measured_tests_are_replaced_and_tests_that_are_gone_are_dropped() -> No
         "a.py::test_new[x::y]": 0.13,
         "b.py::test_other": 3.0,
     }
+
+
+def test_the_seconds_of_a_test_include_those_of_its_subtests() -> None:
+    recorder = DurationRecorder(Path())
+    for kind in (pytest.SubtestReport, pytest.TestReport):
+        report = kind("a.py::test", ("a.py", 1, "test"), {}, "passed", None, "call", duration=2.0)
+        recorder.pytest_runtest_logreport(report)
+    assert recorder._seconds == {"a.py::test": 2.0}

@@ -224,28 +224,30 @@ class StorageSuite:
         assert list(storage.list("a=1")) == sorted(names)
         assert all(storage.read(name) == name.encode() for name in names)
 
-    @pytest.mark.parametrize("name", ASTRAY, ids=ascii)
-    def test_a_name_that_leads_elsewhere_is_refused(self, storage: Storage, name: str) -> None:
+    def test_a_name_that_leads_elsewhere_is_refused(self, storage: Storage) -> None:
         """This holds for all methods, and nothing is read, created or deleted."""
         storage.put_if_absent("a/b", b"x")
-        calls: tuple[Callable[[str], object], ...] = (
-            storage.read,
-            storage.size,
-            storage.delete,
-            storage.open_read,
-            storage.open_write,
-            storage.list,
-            storage.listed,
-            storage.spark_url,
-            lambda name: storage.read_range(name, 0, 1),
-            lambda name: storage.renew(name, "a/c"),
-            lambda name: storage.renew("a/b", name),
-            lambda name: storage.put_if_absent(name, b"y"),
-        )
+        calls: dict[str, Callable[[str], object]] = {
+            "read": storage.read,
+            "size": storage.size,
+            "delete": storage.delete,
+            "open_read": storage.open_read,
+            "open_write": storage.open_write,
+            "list": storage.list,
+            "listed": storage.listed,
+            "spark_url": storage.spark_url,
+            "read_range": lambda name: storage.read_range(name, 0, 1),
+            "renew from": lambda name: storage.renew(name, "a/c"),
+            "renew to": lambda name: storage.renew("a/b", name),
+            "put_if_absent": lambda name: storage.put_if_absent(name, b"y"),
+        }
         before = storage.listed("")
-        for call in calls:
-            with pytest.raises(InvalidArgumentError):
-                call(name)
+        outcomes = {
+            (method, name): _outcome(call, name)
+            for method, call in calls.items()
+            for name in ASTRAY
+        }
+        assert outcomes == dict.fromkeys(outcomes, InvalidArgumentError)
         assert storage.listed("") == before
         assert storage.read("a/b") == b"x"
 
@@ -276,6 +278,15 @@ class StorageSuite:
         assert [problem for _, problems in outcomes for problem in problems] == []
         won = sorted(name for names, _ in outcomes for name in names)
         assert won == [_name(race) for race in range(self.races)]
+
+
+def _outcome(call: Callable[[str], object], name: str) -> type[Exception] | None:
+    """Return the type of the error that a call raises, or None."""
+    try:
+        call(name)
+    except Exception as error:  # noqa: BLE001 - the caller compares it
+        return type(error)
+    return None
 
 
 def _nothing_at(storage: Storage, name: str) -> None:

@@ -49,7 +49,9 @@ class DurationRecorder:
         self._seconds: Durations = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add the duration of a test's setup, call or teardown."""
+        """Add the duration of a test's setup, call or teardown, which includes its subtests."""
+        if isinstance(report, pytest.SubtestReport):
+            return
         self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
 
     @pytest.hookimpl(optionalhook=True)
