@@ -18,6 +18,8 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 from statestore.spark.session import spark_session
+from statestore.storage import LocalStorage
+from statestore.store import StateStore
 from tests.nightly.groups import GROUPS, LEFT_OUT, LEFT_OUT_TESTS, group_of
 from tests.servers.quick_spark import quick_spark
 from tests.support.at_once import ThreadAtOnce
@@ -32,6 +34,7 @@ from tests.support.durations import (
 )
 from tests.support.examples import LONG
 from tests.support.forms import FORMS, Checkpoints, history
+from tests.support.stores import opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -110,6 +113,24 @@ def uncompiled(spark: SparkSession) -> Iterator[None]:
     spark.conf.set(name, "NO_CODEGEN")
     yield
     spark.conf.set(name, before)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """The location of a store that does not exist yet."""
+    return str(tmp_path / "store")
+
+
+@pytest.fixture
+def store(url: str) -> StateStore:
+    """An empty store of plain Parquet files."""
+    return opened(url)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> LocalStorage:
+    """A storage in the test's folder."""
+    return LocalStorage(str(tmp_path))
 
 
 @pytest.fixture(params=[(form, "ranged") for form in FORMS], ids=FORMS)

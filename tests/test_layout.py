@@ -15,6 +15,7 @@ from statestore.format.documents import document_bytes
 from statestore.format.state import Layout
 from statestore.snapshot.state_request import ROWS_WORTH_A_FILE
 from tests.support.held import count_held
+from tests.support.stores import opened
 
 KEY_GROUPS = 128
 OTHER = r"with layout='auto' .* opened with layout='ranged'; omit layout"
@@ -22,10 +23,6 @@ OTHER = r"with layout='auto' .* opened with layout='ranged'; omit layout"
 
 def rows(number: int = 1000) -> pa.Table:
     return pa.table({"k": range(number), "n": range(number)})
-
-
-def opened(path: Path, **options: Any) -> StateStore:
-    return StateStore.open(str(path), table_format="parquet", **options)
 
 
 def take(store: StateStore, given: pa.Table | None = None, **options: Any) -> Layout:

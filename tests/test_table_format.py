@@ -18,6 +18,7 @@ from statestore.format.documents import document_bytes
 from statestore.settings import from_table
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
+from tests.support.stores import file_bytes
 
 GOLDEN = sorted(
     file.parent for file in (Path(__file__).parent / "golden").glob("*_v*/**/statestore.json")
@@ -51,10 +52,6 @@ def forget(path: Path) -> None:
     file.write_bytes(document_bytes(document))
 
 
-def everything(path: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
-
-
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])
 def test_a_store_is_opened_again_without_argument(tmp_path: Path, table_format: str) -> None:
     store = made(tmp_path / "s", table_format)
@@ -72,13 +69,13 @@ def test_a_store_that_is_not_there_is_delta_unless_it_is_said(tmp_path: Path) ->
 
 def test_another_format_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     made(tmp_path / "s", "parquet")
-    before = everything(tmp_path / "s")
+    before = file_bytes(tmp_path / "s")
     other = StateStore.open(str(tmp_path / "s"), table_format="delta")
     with pytest.raises(InvalidArgumentError, match=OTHER):
         take(other)
     with pytest.raises(InvalidArgumentError, match=OTHER):
         _ = other.table_format
-    assert everything(tmp_path / "s") == before
+    assert file_bytes(tmp_path / "s") == before
     assert other.restore().keyed("u", "s").get("a") == [{"k": "a", "n": 1}]  # reading takes either
 
 
@@ -99,7 +96,7 @@ def test_of_two_creators_one_wins_and_the_other_hears_it(tmp_path: Path) -> None
     late = Late(str(tmp_path / "s"))
     with pytest.raises(InvalidArgumentError, match=r"'delta' .* table_format='parquet'"):
         take(StateStore.from_storage(late, table_format="parquet"))
-    assert sorted(everything(tmp_path / "s")) == ["statestore.json"]
+    assert sorted(file_bytes(tmp_path / "s")) == ["statestore.json"]
 
 
 def _create(path: str, table_format: str) -> str:
@@ -174,12 +171,12 @@ def test_a_copy_of_an_older_store_is_of_its_tables_format(tmp_path: Path) -> Non
 def test_a_copy_into_a_store_opened_with_another_format_is_refused(tmp_path: Path) -> None:
     store = made(tmp_path / "s", "parquet")
     made(tmp_path / "there", "parquet")
-    before = everything(tmp_path / "there")
+    before = file_bytes(tmp_path / "there")
     with pytest.raises(InvalidArgumentError, match=OTHER):
         store.maintenance.copy(
             "latest", StateStore.open(str(tmp_path / "there"), table_format="delta")
         )
-    assert everything(tmp_path / "there") == before
+    assert file_bytes(tmp_path / "there") == before
 
 
 def test_the_snapshot_job_hears_of_another_format_before_spark_is_started(

@@ -14,7 +14,8 @@ import pytest
 from statestore import StateStore
 from statestore.errors import FormatVersionError
 from statestore.format.documents import document_bytes
-from tests.support.writers import claims, opened, take
+from tests.support.stores import opened
+from tests.support.writers import claims, take
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,8 @@ import pytest
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.interop.flink_savepoints import export_savepoint
-from tests.support.writers import claims, opened, take
+from tests.support.stores import opened
+from tests.support.writers import claims, take
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from statestore import Changes, StateStore
 from statestore.errors import CommitConflictError, StoreNotFoundError
 from statestore.snapshot.acknowledgement import Acknowledgement
 from statestore.snapshot.writer import CheckpointWriter
+from tests.support.stores import file_bytes, keys_in, uncompacted
 
 
 def take(store: StateStore, batch: int, checkpoint_id: int | None = None) -> bool:
@@ -26,19 +27,10 @@ def take(store: StateStore, batch: int, checkpoint_id: int | None = None) -> boo
         return checkpoint.already_committed
 
 
-def opened(folder: Path) -> StateStore:
-    return StateStore.open(str(folder), table_format="parquet", compaction=None)
-
-
-def keys(store: StateStore) -> set[int]:
-    rows: list[int] = store.restore().keyed("o", "s").to_arrow()["k"].to_pylist()
-    return set(rows)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The folder of a store, and next to it a backup of its first three batches."""
-    store = opened(tmp_path / "store")
+    store = uncompacted(tmp_path / "store")
     for batch in (1, 2, 3):
         take(store, batch)
     shutil.copytree(tmp_path / "store", tmp_path / "backup")
@@ -68,22 +60,22 @@ WRITES: dict[str, Callable[[StateStore], object]] = {
 @pytest.mark.parametrize("name", WRITES)
 def test_an_idle_writer_does_not_write_to_a_backup(folder: Path, name: str) -> None:
     """Nothing changes in the store. A store that is opened again continues with the backup."""
-    store = opened(folder)
+    store = uncompacted(folder)
     for batch in (4, 5, 6):
         take(store, batch)
     put_back(folder)
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    before = file_bytes(folder)
     for _ in range(2):
         with pytest.raises(CommitConflictError, match=r"checkpoint 6 .* newest one is 3"):
             WRITES[name](store)
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-    again = opened(folder)
+    assert file_bytes(folder) == before
+    again = uncompacted(folder)
     take(again, 4)
-    assert keys(again) == {1, 2, 3, 4}
+    assert keys_in(again, "o") == {1, 2, 3, 4}
 
 
 def test_no_store_is_created_while_a_backup_is_put_back(folder: Path) -> None:
-    store = opened(folder)
+    store = uncompacted(folder)
     take(store, 4)
     shutil.rmtree(folder)
     with pytest.raises(StoreNotFoundError):
@@ -93,15 +85,15 @@ def test_no_store_is_created_while_a_backup_is_put_back(folder: Path) -> None:
 
 def test_a_checkpoint_of_a_command_is_known_too(folder: Path, tmp_path: Path) -> None:
     """Also a copy that another object brought into the open store."""
-    store = opened(folder)
+    store = uncompacted(folder)
     store.maintenance.edit("o", "s", put=[{"k": 9}])
     put_back(folder)
     with pytest.raises(CommitConflictError, match="checkpoint 4 "):
         take(store, 4)
-    other = opened(tmp_path / "other")
+    other = uncompacted(tmp_path / "other")
     take(other, 1)
     shutil.copytree(tmp_path / "other", tmp_path / "old")
-    opened(folder).maintenance.copy("latest", other)
+    uncompacted(folder).maintenance.copy("latest", other)
     put_back(tmp_path / "other", "old")
     with pytest.raises(CommitConflictError, match="checkpoint 2 "):
         take(other, 2)
@@ -109,19 +101,19 @@ def test_a_checkpoint_of_a_command_is_known_too(folder: Path, tmp_path: Path) ->
 
 def test_a_restored_checkpoint_is_known_too(folder: Path) -> None:
     """A job may build on the rows that it has restored, before its first commit."""
-    take(opened(folder), 4)
-    job = opened(folder)
-    assert keys(job) == {1, 2, 3, 4}
+    take(uncompacted(folder), 4)
+    job = uncompacted(folder)
+    assert keys_in(job, "o") == {1, 2, 3, 4}
     put_back(folder)
     with pytest.raises(CommitConflictError, match="checkpoint 4 "):
         take(job, 5)
-    assert keys(job) == {1, 2, 3}  # reading is allowed
+    assert keys_in(job, "o") == {1, 2, 3}  # reading is allowed
 
 
 @pytest.mark.parametrize("is_declared", [False, True])
 def test_a_backup_under_a_snapshot_is_noticed_at_its_end(folder: Path, is_declared: bool) -> None:
     """Also by the coordinator of subtasks."""
-    store = opened(folder)
+    store = uncompacted(folder)
     take(store, 4)
     shutil.copytree(folder, folder.with_name("later"))
     take(store, 5)
@@ -142,14 +134,14 @@ def test_a_backup_under_a_snapshot_is_noticed_at_its_end(folder: Path, is_declar
         store.snapshot(parallelism=1, batch=("job", 6)) as checkpoint,
     ):
         write(checkpoint)
-    assert keys(opened(folder)) == {1, 2, 3, 4}
+    assert keys_in(uncompacted(folder), "o") == {1, 2, 3, 4}
 
 
 def test_another_store_in_the_same_place_is_noticed(folder: Path, tmp_path: Path) -> None:
     """Even if it has more checkpoints, and the same batches of the same job."""
-    store = opened(folder)
+    store = uncompacted(folder)
     take(store, 4)
-    other = opened(tmp_path / "backup2")
+    other = uncompacted(tmp_path / "backup2")
     for batch in (1, 2, 3, 4, 5):
         take(other, batch)
     put_back(folder, "backup2")
@@ -165,12 +157,12 @@ def test_a_background_compaction_does_not_hide_a_backup(folder: Path) -> None:
     put_back(folder)
     with pytest.raises(CommitConflictError, match="checkpoint 11 "):
         take(store, 12)
-    assert keys(opened(folder)) == {1, 2, 3}
+    assert keys_in(uncompacted(folder), "o") == {1, 2, 3}
 
 
 def test_threads_of_a_writer_do_not_alarm_each_other(folder: Path) -> None:
     """A listing may begin before another thread's commit and end after it."""
-    store, unexpected = opened(folder), list[BaseException]()
+    store, unexpected = uncompacted(folder), list[BaseException]()
 
     def write(thread: int) -> None:
         for number in range(8):

@@ -30,11 +30,6 @@ SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 MOST = 20
 
 
-@pytest.fixture
-def storage(tmp_path: Path) -> LocalStorage:
-    return LocalStorage(str(tmp_path))
-
-
 def groups_of(most: int) -> dict[int, pa.Table]:
     """Return rows of every key group."""
     keys: dict[int, list[int]] = defaultdict(list)

@@ -17,6 +17,7 @@ from statestore.storage import LocalStorage, Storage
 from statestore.store import StateStore
 from statestore.testing.faults import Call, Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import copy_of, data_files, steps, with_every_call
+from tests.support.stores import values_in
 
 pytestmark = pytest.mark.slow
 
@@ -65,9 +66,7 @@ def whole(folder: Path, what: str) -> tuple[int, ...]:
     store = over(LocalStorage(str(folder)), what)
     wanted = STATES | ({3: STATES[2]} if what == "compact" else {})
     for number in store.checkpoints():
-        keyed = store.restore(checkpoint=number, parallelism=1, verify=True).keyed("u", "s")
-        found = keyed.to_arrow(0).to_pylist()
-        assert {row["k"]: row["v"] for row in found} == wanted[min(number, 3)]
+        assert values_in(store, checkpoint=number, verify=True) == wanted[min(number, 3)]
     assert store.maintenance.verify("all", deep=True).is_intact
     return store.checkpoints()
 

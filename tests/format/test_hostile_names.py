@@ -21,6 +21,7 @@ from statestore.format.manifest_json import manifest_from_json
 from statestore.jobgraph.graph import JobGraph
 from statestore.storage.local_cache import CacheOptions
 from statestore.testing.suites import ASTRAY
+from tests.support.stores import file_bytes
 
 TOKEN = "0123456789abcdef"
 FOLDERS = (
@@ -202,7 +203,7 @@ def test_no_command_uses_the_target_of_a_hostile_name(tmp_path: Path) -> None:
         next(states_of(manifest))["files"]["path"][0] = hostile
         name.unlink()
         name.write_bytes(document_bytes(manifest))
-        before = contents(tmp_path)
+        before = file_bytes(tmp_path)
         commands: tuple[Callable[[], object], ...] = (
             lambda: cached.restore(parallelism=1).keyed("u", "part").to_arrow(0),
             lambda: store.maintenance.copy("latest", str(tmp_path / "copy")),
@@ -217,9 +218,5 @@ def test_no_command_uses_the_target_of_a_hostile_name(tmp_path: Path) -> None:
         for command in commands:
             with pytest.raises(CorruptionError):
                 command()
-        after = contents(tmp_path)
+        after = file_bytes(tmp_path)
         assert {path: after.get(path) for path in before} == before
-
-
-def contents(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -32,6 +32,7 @@ from statestore.keys.ranges import RangeAssignment
 from statestore.snapshot.acknowledgement import Acknowledgement, AttemptId
 from statestore.storage import LocalStorage
 from tests.support.key_values import manifests
+from tests.support.stores import file_bytes
 
 LONE = "\ud800"
 texts = st.text(st.characters(exclude_categories=()), max_size=4) | st.sampled_from(["", LONE])
@@ -131,10 +132,6 @@ def test_a_written_manifest_and_acknowledgement_can_be_read(
             assert Acknowledgement.from_json(raw) == answer
 
 
-def contents(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def rows(store: StateStore) -> list[Any]:
     taken: list[Any] = store.restore().keyed("o", "s").to_arrow()["k"].to_pylist()
     return taken
@@ -171,7 +168,7 @@ def test_a_committed_checkpoint_can_be_restored_and_collected(
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(taken, folder)
     store = StateStore.open(str(folder))
-    before = contents(folder)
+    before = file_bytes(folder)
     try:
         arguments: Mapping[str, Any] = {
             "graph": graph_of(edge),
@@ -179,7 +176,7 @@ def test_a_committed_checkpoint_can_be_restored_and_collected(
             "ranges": None if label is None else {label: RangeAssignment((128,))},
         }
         with store.snapshot(parallelism=1, **arguments) as checkpoint:
-            before = contents(folder)
+            before = file_bytes(folder)
             if origin is not None:
                 checkpoint.record_origin(origin)
             if command is not None:
@@ -187,7 +184,7 @@ def test_a_committed_checkpoint_can_be_restored_and_collected(
             checkpoint.record_left_out(records)
             checkpoint.write_keyed("o", "s", [{"k": 2}], key="k")
     except StateStoreError:
-        assert contents(folder) == before
+        assert file_bytes(folder) == before
         assert rows(StateStore.open(str(folder))) == [1]
         return
     again = StateStore.open(str(folder))

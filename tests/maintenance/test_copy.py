@@ -42,6 +42,7 @@ from tests.support.forms import (
     rows_of,
     state_of,
 )
+from tests.support.stores import opened
 
 pytestmark = pytest.mark.slow
 
@@ -62,10 +63,6 @@ def source(tmp_path: Path) -> StateStore:
     take(store, 1)
     take(store, 2)
     return store
-
-
-def opened(path: Path) -> StateStore:
-    return StateStore.open(str(path), table_format="parquet")
 
 
 def named(manifest: Manifest) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,14 @@ from tests.support.forms import (
     state_of,
     table,
 )
+from tests.support.stores import values_in
 
 pytestmark = pytest.mark.slow
 
 ROWS = {f"u{i}": i for i in range(40)}
 LAYOUTS = ("partitioned", "ranged")
+
+content = partial(values_in, state="n")
 
 
 def make(path: Path, layout: str) -> StateStore:
@@ -63,11 +67,6 @@ def store(request: Any, tmp_path: Path) -> StateStore:
     return make(tmp_path / "store", request.param)
 
 
-def content(store: StateStore, checkpoint: int | str = "latest", name: str = "n") -> dict[str, Any]:
-    keyed = store.restore(checkpoint=checkpoint, parallelism=1).keyed("u", name)
-    return {row["k"]: row["v"] for row in keyed.to_arrow(0).to_pylist()}
-
-
 def is_whole(store: StateStore) -> bool:
     report = store.maintenance.verify("all", deep=True)
     return report.is_intact and not report.strays
@@ -80,8 +79,8 @@ def test_keys_are_deleted_and_rows_put_in_a_new_checkpoint(store: StateStore) ->
     )
     assert (done.checkpoint_id, done.new_checkpoint_id) == (1, 2)
     assert content(store) == {k: v for k, v in ROWS.items() if k != "u1"} | {"u2": 7, "new": None}
-    assert content(store, 1) == ROWS
-    assert content(store, name="other") == ROWS
+    assert content(store, checkpoint=1) == ROWS
+    assert content(store, state="other") == ROWS
     assert (done.rows_before, done.rows_after, done.deleted, done.put) == (40, 40, 1, 2)
     assert is_whole(store)
     after = store.manifest().keyed_entry("u", "n")
@@ -180,7 +179,7 @@ def test_all_rows_can_be_replaced(store: StateStore) -> None:
     ):
         store.maintenance.edit("u", "n", rows=rows)
         assert content(store) == {"a": 1, "b": 2}
-        assert content(store, name="other") == ROWS
+        assert content(store, state="other") == ROWS
     assert is_whole(store)
 
 

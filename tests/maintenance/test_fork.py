@@ -22,6 +22,7 @@ from statestore.snapshot.write_options import Changes
 from statestore.storage import LocalStorage, MeteredStorage
 from statestore.storage.hard_links import can_link, link
 from tests.support.damage import fill
+from tests.support.stores import values_in
 
 pytestmark = pytest.mark.slow
 
@@ -46,13 +47,6 @@ def change(store: StateStore, rows: Rows, upserts: Rows, deletes: list[str]) -> 
             "u", "s", Changes(frame, [{"k": k} for k in deletes] or None), key="k"
         )
     return {k: v for k, v in rows.items() if k not in deletes} | upserts
-
-
-def held(store: StateStore, checkpoint: int | str = "latest") -> Rows:
-    state = store.restore(parallelism=1, checkpoint=checkpoint).keyed("u", "s")
-    found = state.to_arrow(0).to_pylist()
-    assert len(found) == len({row["k"] for row in found})
-    return {row["k"]: row["v"] for row in found}
 
 
 def names(store: StateStore, checkpoint: int | str = "latest") -> set[str]:
@@ -96,7 +90,7 @@ def test_every_file_has_two_names(source: StateStore, tmp_path: Path, rows: Rows
     assert all(Path(fork.url, name).stat().st_nlink == 2 for name in names(fork))
     assert (done.new_checkpoint_id, done.copied_files, done.copied_bytes) == (1, 0, 0)
     assert heard[-1] == (done.size_bytes, done.size_bytes)
-    assert held(fork) == held(source) == rows
+    assert values_in(fork) == values_in(source) == rows
     assert fork.maintenance.verify("all", deep=True).is_intact
     assert fork.manifest().store_id != source.manifest().store_id
     origin = fork.manifest().origin or {}
@@ -156,11 +150,11 @@ def test_neither_store_damages_the_other(tmp_path: Path, seed: int) -> None:
             collect(store)
         side[1] = mine
         other, wanted = sides[1 - place]
-        assert held(other) == wanted, (what, step)
+        assert values_in(other) == wanted, (what, step)
     for each, wanted in sides:
         collect(each)
         assert each.maintenance.verify("all", deep=True).is_intact
-        assert held(each) == wanted
+        assert values_in(each) == wanted
 
 
 @pytest.mark.parametrize("ends", ["source", "fork"])
@@ -171,7 +165,7 @@ def test_deleting_one_store_leaves_the_other_intact(
     put({"source": source, "fork": opened(tmp_path / "fork")}[ends], {"k": 1})
     collect(opened(tmp_path / ends))
     left = opened(tmp_path / ("fork" if ends == "source" else "source"))
-    assert held(left) == rows
+    assert values_in(left) == rows
     assert left.maintenance.verify("latest", deep=True).is_intact
     assert all(Path(left.url, name).stat().st_nlink == 1 for name in names(left))
 
@@ -187,7 +181,7 @@ def test_a_purged_key_stays_in_the_other_store(source: StateStore, tmp_path: Pat
 
 def test_an_older_checkpoint_and_a_savepoint(source: StateStore, tmp_path: Path) -> None:
     source.maintenance.fork(str(tmp_path / "older"), 1)
-    assert held(opened(tmp_path / "older")) == {f"k{i}": i for i in range(60)}
+    assert values_in(opened(tmp_path / "older")) == {f"k{i}": i for i in range(60)}
     source.maintenance.savepoint("before", 1)
     put(source, {"k": 1})
     collect(source)
@@ -195,7 +189,7 @@ def test_an_older_checkpoint_and_a_savepoint(source: StateStore, tmp_path: Path)
     fork = opened(tmp_path / "fork")
     assert (done.savepoint, done.copied_files) == ("before", 0)
     assert [savepoint.name for savepoint in fork.maintenance.savepoints()] == ["before"]
-    assert held(fork, "before") == {f"k{i}": i for i in range(60)}
+    assert values_in(fork, checkpoint="before") == {f"k{i}": i for i in range(60)}
 
 
 def test_a_copy_recognizes_forked_files(source: StateStore, tmp_path: Path) -> None:
@@ -242,7 +236,7 @@ def test_a_missing_file_of_the_source_is_named(
     Path(source.url, name).write_bytes(kept)
     done = source.maintenance.fork(str(tmp_path / "fork"))  # the second run continues
     assert (done.new_checkpoint_id, done.copied_files) == (1, 0)
-    assert held(opened(tmp_path / "fork")) == rows
+    assert values_in(opened(tmp_path / "fork")) == rows
 
 
 def test_a_truncated_file_is_refused(source: StateStore, tmp_path: Path) -> None:
@@ -268,7 +262,7 @@ def test_another_file_system_gets_copies(
     done = source.maintenance.fork(str(tmp_path / "fork"))
     assert (done.copied_files, done.copied_bytes) == (done.files, done.size_bytes)
     fork = opened(tmp_path / "fork")
-    assert held(fork) == rows
+    assert values_in(fork) == rows
     assert all(Path(fork.url, name).stat().st_nlink == 1 for name in names(fork))
     assert fork.maintenance.verify("all", deep=True).is_intact
 
@@ -286,7 +280,7 @@ def test_only_folders_of_one_file_system_share(
     assert planned.copied_files == planned.files > 0
     done = remote.maintenance.fork(str(tmp_path / "fork"))
     assert (done.copied_files, done.copied_bytes) == (planned.copied_files, planned.copied_bytes)
-    assert held(opened(tmp_path / "fork")) == rows
+    assert values_in(opened(tmp_path / "fork")) == rows
 
 
 def test_a_link_never_replaces_a_file(tmp_path: Path) -> None:
@@ -321,4 +315,4 @@ def test_a_file_of_another_owner_is_copied(
     monkeypatch.setattr(os, "utime", refused)
     done = source.maintenance.fork(str(tmp_path / "fork"))
     assert done.copied_files == done.files
-    assert held(opened(tmp_path / "fork")) == rows
+    assert values_in(opened(tmp_path / "fork")) == rows

@@ -18,7 +18,8 @@ from statestore.maintenance.gc_claims import replaced_claims
 from statestore.storage import Listed, LocalStorage
 from statestore.testing.faults import calls_of
 from tests.faults.cases import over
-from tests.support.writers import opened, take
+from tests.support.stores import opened
+from tests.support.writers import take
 
 DAY_MS = 24 * 3_600_000
 NEVER = 10**9

@@ -16,6 +16,7 @@ from statestore.sources.kafka import KafkaCluster
 from statestore.sources.mirror import Mirror
 from statestore.sources.mirror_names import MirrorFlow
 from tests.support.damage import files_of
+from tests.support.stores import keys_in, uncompacted
 
 CLUSTER = KafkaCluster("localhost:1")
 MIRROR = Mirror(flow=MirrorFlow(source="a", target="b"), source=CLUSTER, target=CLUSTER)
@@ -41,28 +42,19 @@ def take(store: StateStore, batch: int) -> None:
             checkpoint.carry_rest()
 
 
-def keys(store: StateStore) -> set[int]:
-    rows: list[int] = store.restore().keyed("o", "s").to_arrow()["k"].to_pylist()
-    return set(rows)
-
-
 def damage(store: StateStore) -> None:
     """Cut the file of the base, which all checkpoints have."""
     file = files_of(store, "s")[0]
     file.write_bytes(file.read_bytes()[:-9])
 
 
-def opened(folder: Path) -> StateStore:
-    return StateStore.open(str(folder), table_format="parquet", compaction=None)
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> StateStore:
     """A store with the batches 1 to 3 in the checkpoints 1 to 3."""
-    made = opened(tmp_path / "store")
+    made = uncompacted(tmp_path / "store")
     for batch in (1, 2, 3):
         take(made, batch)
-    return opened(tmp_path / "store")
+    return uncompacted(tmp_path / "store")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -71,11 +63,11 @@ def test_an_older_checkpoint_is_refused(store: StateStore, name: str) -> None:
     take(store, 4)
     for at in (2, "1"):
         with pytest.raises(InvalidArgumentError, match="from_older") as refused:
-            COMMANDS[name](opened(Path(store.url)).maintenance, at)
+            COMMANDS[name](uncompacted(Path(store.url)).maintenance, at)
         assert f"{4 - int(at)} newer checkpoints, up to checkpoint 4" in str(refused.value)
         assert "batch 4 of job 'job'" in str(refused.value)
     take(store, 5)
-    assert keys(store) == {1, 2, 3, 4, 5}
+    assert keys_in(store, "o") == {1, 2, 3, 4, 5}
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "salvage"])
@@ -93,7 +85,7 @@ def test_an_older_checkpoint_can_be_named_on_purpose(store: StateStore, name: st
     assert (done.checkpoint_id, done.new_checkpoint_id) == (2, 4)
     take(store, 3)
     assert store.manifest().checkpoint_id == 5
-    assert 3 in keys(store)
+    assert 3 in keys_in(store, "o")
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "salvage"])
@@ -103,9 +95,9 @@ def test_the_newest_checkpoint_needs_no_permission(store: StateStore, name: str)
     for number, at in enumerate(((), (3,), ("third",))):
         copy = Path(store.url).with_name(f"copy{number}")
         shutil.copytree(store.url, copy)
-        assert COMMANDS[name](opened(copy).maintenance, *at).new_checkpoint_id == 4
-        take(opened(copy), 4)
-        assert keys(opened(copy)) >= {1, 2, 3, 4}
+        assert COMMANDS[name](uncompacted(copy).maintenance, *at).new_checkpoint_id == 4
+        take(uncompacted(copy), 4)
+        assert keys_in(uncompacted(copy), "o") >= {1, 2, 3, 4}
 
 
 def test_a_savepoint_of_an_expired_checkpoint_is_older(store: StateStore) -> None:
@@ -125,7 +117,7 @@ def test_a_purge_of_an_older_checkpoint_undoes_nothing(store: StateStore) -> Non
     """The newer checkpoints are made again after it."""
     store.maintenance.purge("o", 1, checkpoint=2)
     take(store, 4)
-    assert keys(store) == {1, 2, 3, 4}
+    assert keys_in(store, "o") == {1, 2, 3, 4}
     with pytest.raises(CommitConflictError, match="batch 4"):
         take(store, 3)
 

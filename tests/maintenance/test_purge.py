@@ -31,6 +31,7 @@ from statestore.format.names import manifest_path
 from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import copy_of, with_every_call
+from tests.support.stores import opened
 
 pytestmark = pytest.mark.slow
 
@@ -60,10 +61,6 @@ def take(store: StateStore, number: int, *, held: bool, layout: str = "ranged") 
         checkpoint.write_map("users", "routes", routes, key="user", map_key="to", layout=layout)
         checkpoint.write_keyed("other", "totals", rows.slice(0, 20), key="user", layout=layout)
         checkpoint.write_split("source", "offsets", [[{"offset": number}], []])
-
-
-def opened(path: Path | str) -> StateStore:
-    return StateStore.open(str(path), table_format="parquet")
 
 
 @pytest.fixture(params=["partitioned", pytest.param("ranged", marks=pytest.mark.long)])

@@ -30,6 +30,7 @@ from statestore.maintenance import rekey_folder, rekey_rows
 from statestore.maintenance.edit import carry_others
 from statestore.parquet.writer import ParquetOptions
 from statestore.rows.sorting import sorted_pieces
+from tests.support.stores import rows_in
 
 pytestmark = pytest.mark.slow
 
@@ -62,12 +63,6 @@ def data(store: StateStore) -> set[str]:
 
 def plain(rows: Rows) -> list[str]:
     return sorted(repr((row["k"], row["v"])) for row in rows)
-
-
-def rows_of(store: StateStore) -> Rows:
-    state = store.restore(parallelism=1).keyed("u", "s")
-    rows: Rows = state.to_arrow(0).to_pylist()
-    return rows
 
 
 class Ended(BaseException):
@@ -115,7 +110,7 @@ def test_an_interrupted_run_continues(
     assert len(seen) > 4
     assert list(work.iterdir()) == []
     assert store.checkpoints() == (1, done.new_checkpoint_id)
-    assert plain(rows_of(store)) == plain(rows)
+    assert plain(rows_in(store)) == plain(rows)
     store.maintenance.gc(minimum_age="0")  # deletes the names of interrupted runs
     report = store.maintenance.verify("all", deep=True)
     assert (report.is_intact, report.strays) == (True, ())
@@ -146,7 +141,7 @@ def test_adopted_files_have_names_of_the_committing_run(
         if path.name in left:
             path.unlink()
     assert store.maintenance.verify("latest", deep=True).is_intact
-    assert plain(rows_of(store)) == plain(rows)
+    assert plain(rows_in(store)) == plain(rows)
 
 
 def test_a_second_run_learns_who_holds_the_folder(
@@ -191,7 +186,7 @@ def test_two_runs_without_a_lock_lose_nothing(
         store.maintenance.rekey("u", max_parallelism=5, work=work)
     assert store.checkpoints() == (1, 2)
     assert store.maintenance.verify("latest", deep=True).is_intact
-    assert plain(rows_of(store)) == plain(rows)
+    assert plain(rows_in(store)) == plain(rows)
 
 
 KILLED = """
@@ -214,7 +209,7 @@ def test_the_folder_of_a_killed_run_is_available(store: StateStore, tmp_path: Pa
     again = StateStore.open(store.url, table_format="parquet", compaction=None)
     again.maintenance.rekey("u", max_parallelism=5, work=work)
     assert list(work.iterdir()) == []
-    assert plain(rows_of(store)) == plain([{"k": 1, "v": 1}])
+    assert plain(rows_in(store)) == plain([{"k": 1, "v": 1}])
 
 
 def test_a_deleted_lock_file_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +287,7 @@ def test_files_that_were_collected_meanwhile_are_rewritten(
     store.maintenance.gc(minimum_age="0")
     ending(100)
     store.maintenance.rekey("u", max_parallelism=40, work=tmp_path / "work")
-    assert plain(rows_of(store)) == plain(rows)
+    assert plain(rows_in(store)) == plain(rows)
     assert store.maintenance.verify("latest", deep=True).is_intact
 
 
@@ -354,5 +349,5 @@ def test_a_replaced_writer_commits_nothing(
     monkeypatch.setattr(command, "write_range", meanwhile)
     with pytest.raises(CommitConflictError):
         store.maintenance.rekey("u", max_parallelism=5)
-    assert [row["k"] for row in rows_of(store)] == [2]
+    assert [row["k"] for row in rows_in(store)] == [2]
     assert store.maintenance.verify("all").strays == ()

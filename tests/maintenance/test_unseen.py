@@ -15,6 +15,7 @@ from statestore.catalog.fence import Fence
 from statestore.errors import CommitConflictError
 from statestore.format.manifest import Manifest
 from statestore.maintenance.derive import Deriver
+from tests.support.stores import opened
 
 pytestmark = pytest.mark.slow
 
@@ -29,10 +30,6 @@ COMMANDS: dict[str, Command] = {
     "salvage": lambda store: store.maintenance.salvage("latest"),
     "purge": lambda store: store.maintenance.purge("users", "ann"),
 }
-
-
-def opened(path: Path) -> StateStore:
-    return StateStore.open(str(path), table_format="parquet")
 
 
 def written(store: StateStore, *users: str) -> Any:

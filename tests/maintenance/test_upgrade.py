@@ -26,7 +26,8 @@ from statestore.format.documents import document_bytes
 from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import copy_of, over
-from tests.support.writers import claims, opened, take
+from tests.support.stores import opened
+from tests.support.writers import claims, take
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,6 @@ errors.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -29,11 +28,6 @@ from statestore.rows.key_group_runs import RUN_BYTES
 from statestore.storage import LocalStorage
 
 NAN = float("nan")
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> LocalStorage:
-    return LocalStorage(str(tmp_path))
 
 
 def target(storage: LocalStorage, rows: pa.Table, **roles: Any) -> KeyedTarget:

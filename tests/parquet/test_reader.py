@@ -33,11 +33,6 @@ SCHEMA = pa.schema(
 )
 
 
-@pytest.fixture
-def storage(tmp_path: Path) -> LocalStorage:
-    return LocalStorage(str(tmp_path))
-
-
 def write(storage: LocalStorage, rows: pa.Table = ROWS, **options: Any) -> OperatorStateHandle:
     writer = FileWriter(storage, "t/f.parquet", SCHEMA, ParquetOptions(**options))
     for batch in rows.cast(SCHEMA).to_batches(max_chunksize=13):

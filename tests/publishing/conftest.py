@@ -8,17 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 
-from statestore import StateStore
 from tests.servers.iceberg_rest import IcebergRest, iceberg_rest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> StateStore:
-    """A new store."""
-    return StateStore.open(str(tmp_path / "store"), table_format="parquet")
 
 
 @pytest.fixture(scope="session")

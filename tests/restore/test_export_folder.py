@@ -17,6 +17,7 @@ from statestore.restore import export as command
 from statestore.restore.output_folder import publish_folder
 from statestore.restore.row_files import write_rows
 from statestore.storage import LocalStorage
+from tests.support.stores import file_bytes
 
 
 class Ended(BaseException):
@@ -31,11 +32,6 @@ def store(tmp_path: Path) -> StateStore:
             rows = [{"k": i, "n": i} for i in range(9)]
             checkpoint.write_keyed(uid, "s", rows, key="k", max_parallelism=2)
     return store
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 @pytest.fixture
@@ -75,7 +71,7 @@ def test_the_output_of_a_killed_run_is_replaced(
         (to / "u" / "s" / "subtask=00000" / "part-0.parquet").unlink()
     assert (to / ".incomplete").exists()
     store.restore().export(to)
-    assert tree(to) == tree(tmp_path / "right")
+    assert file_bytes(to) == file_bytes(tmp_path / "right")
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "u/mine.txt", "v/mine.txt", "u/s/x/y", "empty/"])
@@ -86,12 +82,12 @@ def test_a_folder_with_other_files_is_left_unchanged(
     killed(store, to, 1)
     (to / name).parent.mkdir(parents=True, exist_ok=True)
     (to / name).mkdir() if name.endswith("/") else (to / name).write_text("mine")
-    before = tree(to)
+    before = file_bytes(to)
     with pytest.raises(
         InvalidArgumentError, match=r"is not empty: .* not from an interrupted restore"
     ):
         store.restore().export(to)
-    assert tree(to) == before
+    assert file_bytes(to) == before
     assert (to / name).exists()
 
 
@@ -100,10 +96,10 @@ def test_a_modified_file_is_not_replaced(store: StateStore, tmp_path: Path, kill
     killed(store, to, 1)
     path = to / "u" / "s" / "subtask=00000" / "part-0.parquet"
     path.write_bytes(path.read_bytes() + b"?")
-    before = tree(to)
+    before = file_bytes(to)
     with pytest.raises(InvalidArgumentError, match="part-0"):
         store.restore().export(to)
-    assert tree(to) == before
+    assert file_bytes(to) == before
 
 
 @pytest.mark.parametrize("name", ["film.mp4", ".statestore", "u/s/part-0.parquet"])
@@ -134,7 +130,7 @@ def test_files_created_during_the_export_are_kept(
     monkeypatch.setattr(command, "write_rows", meanwhile)
     with pytest.raises(StorageError, match="another process created it"):
         store.restore().export(tmp_path / "to")
-    assert tree(tmp_path / "to") == {name: b"mine"}
+    assert file_bytes(tmp_path / "to") == {name: b"mine"}
 
 
 def test_an_error_of_the_file_system_is_typed(tmp_path: Path) -> None:
@@ -158,6 +154,6 @@ def test_an_export_works_on_a_disk_without_hard_links(
 
     monkeypatch.setattr(os, "link", refused)
     store.restore().export(tmp_path / "to", format=form)
-    assert tree(tmp_path / "to") == tree(tmp_path / "right")
+    assert file_bytes(tmp_path / "to") == file_bytes(tmp_path / "right")
     with pytest.raises(StorageError, match="does not support hard links"):
         Catalog.open(LocalStorage(str(tmp_path / "new")), create=True)

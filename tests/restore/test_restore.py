@@ -48,11 +48,6 @@ UID, NAME = "an-operator", "a state"
 ROWS = pa.table({"k": ["a", "b", "c"], "v": [1, 2, 3]})
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> StateStore:
-    return StateStore.open(str(tmp_path / "store"), table_format="parquet")
-
-
 def take(
     store: StateStore, rows: pa.Table = ROWS, parallelism: int = 2, layout: str = "auto"
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -20,7 +19,6 @@ from statestore.errors import InvalidArgumentError
 from statestore.rows.input_rows import StreamedRows, streamed
 from statestore.rows.valid_values import refuse_invalid_values
 from tests.support.examples import examples
-from tests.support.writers import opened
 
 BAD = pa.array([b"ok", b"caf\xe9"], pa.binary()).view(pa.string())
 DIGITS = pa.array([Decimal("1.50"), Decimal("1000001.50")]).cast(pa.decimal128(5, 2), safe=False)
@@ -60,11 +58,6 @@ NESTED = {
     ),
 }
 """Columns of which the second value is invalid."""
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> StateStore:
-    return opened(str(tmp_path / "store"))
 
 
 @pytest.mark.parametrize("values", NESTED.values(), ids=NESTED)

@@ -11,12 +11,8 @@ import pytest
 from statestore import Acknowledgement, StateStore
 from statestore.errors import CommitConflictError, InvalidArgumentError, MalformedManifestError
 from tests.snapshot.test_subtask_writer import ROWS, WANTED, declare, restored, rows_of
-from tests.support.writers import opened, stored_files
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> StateStore:
-    return opened(str(tmp_path / "store"))
+from tests.support.stores import opened
+from tests.support.writers import stored_files
 
 
 def test_a_missing_acknowledgement_stops_the_commit(store: StateStore) -> None:

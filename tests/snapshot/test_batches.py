@@ -19,12 +19,8 @@ from statestore.errors import CommitConflictError, InvalidArgumentError, Malform
 from statestore.format.batches import BatchRecord
 from statestore.format.manifest_json import manifest_to_json
 from statestore.format.names import manifest_path
-from tests.support.writers import claims, opened, stored_files
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return str(tmp_path / "store")
+from tests.support.stores import keys_in, opened
+from tests.support.writers import claims, stored_files
 
 
 def keep(store: StateStore, key: str, **options: Any) -> CheckpointWriter:
@@ -33,12 +29,6 @@ def keep(store: StateStore, key: str, **options: Any) -> CheckpointWriter:
         checkpoint.write_changes("u", "s", pa.table({"k": [key], "v": [1]}), key="k")
         checkpoint.carry_rest()
     return checkpoint
-
-
-def keys(store: StateStore) -> set[str]:
-    return {
-        row["k"] for row in store.restore(parallelism=1).keyed("u", "s").to_arrow(0).to_pylist()
-    }
 
 
 def test_a_batch_that_is_run_again_writes_nothing(url: str) -> None:
@@ -50,7 +40,7 @@ def test_a_batch_that_is_run_again_writes_nothing(url: str) -> None:
     assert again.manifest == first.manifest
     assert (stored_files(url), claims(url)) == before
     assert not keep(opened(url), "b", batch=("job", 1)).already_committed
-    assert keys(opened(url)) == {"a", "b"}
+    assert keys_in(opened(url)) == {"a", "b"}
 
 
 COMMANDS: dict[str, Callable[[StateStore], Any]] = {
@@ -71,8 +61,8 @@ def test_a_command_between_two_batches_loses_no_batch(url: str, command: str) ->
     COMMANDS[command](opened(url))
     assert keep(opened(url), "lost", batch=("job", 7)).already_committed
     assert not keep(opened(url), "b", batch=("job", 8)).already_committed
-    assert {"a", "b"} <= keys(opened(url))
-    assert "lost" not in keys(opened(url))
+    assert {"a", "b"} <= keys_in(opened(url))
+    assert "lost" not in keys_in(opened(url))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -87,7 +77,7 @@ def test_an_id_that_a_command_has_used_is_refused(url: str, command: str) -> Non
     ):
         keep(opened(url), "b", checkpoint_id=taken)
     assert not keep(opened(url), "b", checkpoint_id=taken + 1).already_committed
-    assert "b" in keys(opened(url))
+    assert "b" in keys_in(opened(url))
 
 
 def test_the_batch_of_an_expired_checkpoint_counts_as_committed(url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,11 @@ from statestore.errors import (
     SchemaMismatchError,
 )
 from statestore.jobgraph.graph import JobGraph, Node
+from tests.support.stores import values_in
 
 ROWS = pa.table({"user_id": ["a", "b", "c"], "total": [1, 2, 3]})
 
-
-@pytest.fixture
-def store(tmp_path: Path) -> StateStore:
-    return StateStore.open(str(tmp_path / "store"), table_format="parquet")
-
-
-def stored(store: StateStore, state: str = "totals") -> dict[str, int]:
-    rows = store.restore(parallelism=1).keyed("u", state).to_arrow(0).to_pylist()
-    return {row["user_id"]: row["total"] for row in rows}
+stored = partial(values_in, state="totals", key="user_id", value="total")
 
 
 def batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -55,7 +49,11 @@ def test_any_rows_become_a_state(rows: Any, store: StateStore) -> None:
     made = store.bootstrap("u", "totals", rows, key="user_id")
     assert (made.new_checkpoint_id, made.rows, made.max_parallelism) == (1, 3, 128)
     assert made.replaced_rows is None
-    assert stored(store) == {"a": 1, "b": 2, "c": 3}
+    assert stored(store) == {
+        "a": 1,
+        "b": 2,
+        "c": 3,
+    }
     assert store.maintenance.verify("all", deep=True).is_intact
 
 

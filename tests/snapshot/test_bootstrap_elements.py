@@ -19,11 +19,6 @@ from statestore.errors import (
 RULES = pa.table({"rule": ["a", "b", "c"], "limit": [1, 2, 3]})
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> StateStore:
-    return StateStore.open(str(tmp_path / "store"), table_format="parquet")
-
-
 def elements(store: StateStore, state: str, parallelism: int = 1) -> list[list[dict[str, Any]]]:
     restored = store.restore(parallelism=parallelism)
     return [restored.operator_state("u", state).subtask(number) for number in range(parallelism)]

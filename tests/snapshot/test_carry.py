@@ -26,13 +26,10 @@ from statestore.jobgraph.operators import operator_id
 from statestore.maintenance.expire import tombstone
 from statestore.storage import LocalStorage
 from tests.support.examples import examples
+from tests.support.stores import opened
 
 GROUPS = 4
 STATES = [(uid, name) for uid in ("a", "b") for name in ("k1", "k2", "split", "union", "same")]
-
-
-def opened(folder: Any) -> StateStore:
-    return StateStore.open(str(folder), table_format="parquet")
 
 
 @pytest.fixture

@@ -34,13 +34,8 @@ from statestore.format.documents import document_bytes
 from statestore.format.names import generation_of, writer_path
 from statestore.snapshot.commit import Commit
 from statestore.storage import LocalStorage
-from tests.support.writers import ROWS, claims, opened, stored_files, take
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return str(tmp_path / "store")
-
+from tests.support.stores import opened
+from tests.support.writers import ROWS, claims, stored_files, take
 
 # --- the claim ------------------------------------------------------------------------------------
 

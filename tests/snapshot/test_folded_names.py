@@ -11,7 +11,8 @@ from statestore import StateStore
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError
 from statestore.snapshot import taken_names
 from statestore.storage import LocalStorage
-from tests.support.writers import ROWS, opened, stored_files
+from tests.support.stores import opened
+from tests.support.writers import ROWS, stored_files
 
 OPTIONS: dict[str, Any] = {"key": "k", "max_parallelism": 4}
 

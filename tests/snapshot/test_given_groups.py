@@ -17,6 +17,7 @@ from statestore.errors import InvalidArgumentError, StateStoreError
 from statestore.format.state import KeyedState
 from statestore.snapshot.write_options import Changes, KeyedOptions
 from tests.support.examples import examples
+from tests.support.stores import opened
 
 GROUPS = 16
 CALLS = ("keyed", "changes", "deletes", "against", "subtasks")
@@ -27,10 +28,6 @@ FORMS: dict[str, Any] = {
     "pandas": lambda table: table.to_pandas(),
     "reader": lambda table: table.to_reader(),
 }
-
-
-def opened(folder: Any) -> StateStore:
-    return StateStore.open(str(folder), table_format="parquet")
 
 
 def rows_of(store: StateStore, parallelism: int = 3) -> pa.Table:

@@ -22,6 +22,7 @@ from statestore.errors import InvalidArgumentError, SchemaMismatchError, StateSt
 from statestore.rows.column_types import arrow_schema
 from tests.support.examples import examples
 from tests.support.options import changes_in, keyed_arguments
+from tests.support.stores import rows_in
 from tests.support.strategies import KEY_KINDS
 
 FAR = 2**58
@@ -50,12 +51,6 @@ def change(store: StateStore, **changes: Any) -> None:
         )
 
 
-def rows_of(store: StateStore) -> list[dict[str, Any]]:
-    keyed = store.restore(parallelism=1).keyed("u", "n")
-    found: list[dict[str, Any]] = keyed.to_arrow(0).drop_columns("key_group").to_pylist()
-    return found
-
-
 # --- Deletes of whole keys and of single entries --------------------------------------------------
 
 entries = st.tuples(st.sampled_from("abc"), st.sampled_from([None, 1, 2]), st.sampled_from("xyz"))
@@ -80,8 +75,8 @@ def test_deletes_can_mix_keys_namespaces_and_entries(
     left = {
         entry for entry in there if not any(entry[:width] == other[:width] for other, width in gone)
     }
-    assert {tuple(row.values()) for row in rows_of(store)} == left
-    assert len(rows_of(store)) == len(left)
+    assert {tuple(row.values()) for row in rows_in(store, state="n")} == left
+    assert len(rows_in(store, state="n")) == len(left)
 
 
 def test_a_delete_of_a_partial_entry_is_refused_with_its_row(store: StateStore) -> None:
@@ -135,7 +130,7 @@ def test_lookups_and_deletes_interpret_a_key_alike(
         if answer(partial(change, store, deletes=deletes)) == "refused":
             assert found == "refused"
         else:
-            assert len(rows_of(store)) == 1 - found
+            assert len(rows_in(store, state="n")) == 1 - found
             change(store, upserts=pa.table({"k": pa.array([value], kind.type), "v": [1]}))
 
 
@@ -164,7 +159,7 @@ def test_no_key_is_deleted_by_a_different_value(
     ):
         with pytest.raises(InvalidArgumentError, match="'k'"):
             ask()
-    assert len(rows_of(store)) == 1
+    assert len(rows_in(store, state="n")) == 1
 
 
 # --- Lossless conversion of dictionaries ----------------------------------------------------------
@@ -250,7 +245,7 @@ def test_a_result_of_sql_is_stored_exactly(store: StateStore, sql: str, column: 
     store.maintenance.edit(
         "u", "n", sql="SELECT k, d, b, f, sum(n) + 1 AS n FROM state GROUP BY ALL"
     )
-    assert rows_of(store)[0]["n"] == 2
+    assert rows_in(store, state="n")[0]["n"] == 2
 
 
 # --- Data frames ----------------------------------------------------------------------------------
@@ -271,7 +266,7 @@ def test_nan_and_missing_values_of_pandas_are_distinguished(store: StateStore) -
         }
     )
     put(store, frame)
-    first, second = sorted(rows_of(store), key=lambda row: str(row["k"]))
+    first, second = sorted(rows_in(store, state="n"), key=lambda row: str(row["k"]))
     assert repr(first) == repr(
         {
             "k": "a", "f": 1.5, "f32": nan, "nullable": 1.5, "n": 1, "text": "x",
@@ -315,8 +310,8 @@ def test_a_frame_that_is_not_a_table_is_refused(
 def test_a_slice_of_a_pandas_frame_has_row_numbers(store: StateStore) -> None:
     frame = pd.DataFrame({"k": ["a", "b", "c"]})
     put(store, frame.iloc[1:])
-    assert sorted(row["k"] for row in rows_of(store)) == ["b", "c"]
-    assert list(rows_of(store)[0]) == ["k"]
+    assert sorted(row["k"] for row in rows_in(store, state="n")) == ["b", "c"]
+    assert list(rows_in(store, state="n")[0]) == ["k"]
 
 
 def test_polars_categories_are_stored_as_text(store: StateStore) -> None:
@@ -328,7 +323,7 @@ def test_polars_categories_are_stored_as_text(store: StateStore) -> None:
     assert state.get("a") == [{"k": "a", "v": "x"}]
     assert state.lookup(frame.select("k")).num_rows == 2
     change(store, deletes=frame.select("k").head(1))
-    assert [row["k"] for row in rows_of(store)] == ["b"]
+    assert [row["k"] for row in rows_in(store, state="n")] == ["b"]
 
 
 def test_elements_in_a_frame_keep_their_types(store: StateStore) -> None:
@@ -405,14 +400,14 @@ def test_dictionaries_get_the_stored_types_if_these_fit(store: StateStore) -> No
     put(store, rows)
     given = [{"k": 7, "n": Decimal("0.5"), "d": 2, "none": None}]
     put(store, given)
-    assert rows_of(store) == given
+    assert rows_in(store, state="n") == given
     assert arrow_schema(store.manifest().keyed_entry("u", "n").state.schema) == rows.schema
 
 
 def test_dictionaries_that_do_not_fit_the_stored_types_get_wider_ones(store: StateStore) -> None:
     put(store, pa.table({"k": ["a"], "n": pa.array([1], pa.int32()), "old": [1]}))
     put(store, [{"k": "a", "n": 2**40, "new": 3}], renamed={"old": "new"})
-    assert rows_of(store) == [{"k": "a", "n": 2**40, "new": 3}]
+    assert rows_in(store, state="n") == [{"k": "a", "n": 2**40, "new": 3}]
     with pytest.raises(SchemaMismatchError, match=r"row 0 .* has 1 in the column 'k' of type st"):
         put(store, [{"k": 1, "n": 1, "new": 1}])
 

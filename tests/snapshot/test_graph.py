@@ -48,11 +48,6 @@ def job(text: str = JOB, **changes: Any) -> JobGraph:
     return JobGraph.from_toml(text)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> StateStore:
-    return StateStore.open(str(tmp_path / "store"), table_format="parquet")
-
-
 def take(store: StateStore, graph: JobGraph) -> None:
     with store.snapshot(graph=graph) as checkpoint:
         checkpoint.write_keyed("totals", "sums", ROWS, key="user")

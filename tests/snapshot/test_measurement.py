@@ -25,7 +25,8 @@ from statestore.snapshot.write_options import Changes
 from statestore.storage import LocalStorage
 from tests.servers.slow import SlowStorage
 from tests.support.forms import Checkpoints, users
-from tests.support.writers import ROWS, opened, take
+from tests.support.stores import opened
+from tests.support.writers import ROWS, take
 
 FOREGROUND = ("begin", "write", "wait", "check", "publish", "put")
 KEYS = pa.table({"k": [f"k{i}" for i in range(100)], "v": list(range(100))})

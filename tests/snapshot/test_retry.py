@@ -16,12 +16,8 @@ from statestore.errors import CommitConflictError, InvalidArgumentError, StateNo
 from statestore.format.names import manifest_path, tombstone_path
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import LocalStorage
-from tests.support.writers import ROWS, claims, opened, stored_files, take
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return str(tmp_path / "store")
+from tests.support.stores import opened
+from tests.support.writers import ROWS, claims, stored_files, take
 
 
 def test_a_retry_of_a_visible_id_writes_nothing(url: str) -> None:

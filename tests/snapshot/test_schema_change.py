@@ -22,11 +22,6 @@ def layout(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> StateStore:
-    return StateStore.open(str(tmp_path / "store"), table_format="parquet")
-
-
 def take(store: StateStore, columns: dict[str, Any], **options: Any) -> Any:
     rows = pa.table({"k": ["a", "b"]} | columns)
     with store.snapshot(parallelism=2) as checkpoint:

@@ -25,11 +25,6 @@ from statestore.store import StateStore
 ROWS = pa.table({"k": ["a", "b", "c"], "v": [1, 2, 3]})
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> StateStore:
-    return StateStore.open(str(tmp_path / "store"), table_format="parquet")
-
-
 def files(store: StateStore) -> list[str]:
     return sorted(p.name for p in Path(store.url, "operators").rglob("*") if p.is_file())
 

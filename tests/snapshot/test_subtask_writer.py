@@ -29,17 +29,13 @@ from statestore.errors import (
 )
 from statestore.parquet.writer import ParquetOptions
 from statestore.snapshot.write_options import KeyedOptions
-from tests.support.writers import opened, stored_files
+from tests.support.stores import opened
+from tests.support.writers import stored_files
 
 MAX_PARALLELISM = 16
 SCHEMA = pa.schema([("n", pa.int64()), ("user", pa.string()), ("text", pa.string())])
 ROWS = [{"n": i, "user": f"user-{i}", "text": "x" * i} for i in range(100)]
 PARALLELISM = 3
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> StateStore:
-    return opened(str(tmp_path / "store"))
 
 
 def declare(checkpoint: CheckpointWriter) -> KeyedWriter:

@@ -11,13 +11,9 @@ from statestore import CheckpointWriter, StateStore
 from statestore.format.claim_documents import Claim, claim_from_json
 from statestore.storage import LocalStorage
 
-__all__ = ["ROWS", "claims", "opened", "stored_files", "take"]
+__all__ = ["ROWS", "claims", "stored_files", "take"]
 
 ROWS = pa.table({"k": ["a", "b"], "v": [1, 2]})
-
-
-def opened(url: str) -> StateStore:
-    return StateStore.open(url, table_format="parquet")
 
 
 def take(store: StateStore, checkpoint_id: int | None = None, rows: Any = ROWS) -> CheckpointWriter:

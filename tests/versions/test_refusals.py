@@ -16,6 +16,7 @@ import pytest
 
 from statestore import StateStore
 from statestore.format.documents import document_bytes
+from tests.support.stores import file_bytes
 from tests.versions.content import NOW_MS
 from tests.versions.history import COMMANDS, SNAPSHOT, History
 from tests.versions.peer import Peer, RefusedError
@@ -87,7 +88,7 @@ def test_a_format_of_the_future_is_refused_by_name(
     content = json.loads(path.read_bytes())
     del content["sha256"]
     path.write_bytes(document_bytes(content | {"format_version": UNKNOWN}))
-    before = files_of(history)
+    before = file_bytes(history.url)
     for action, arguments in actions(history).items():
         if action not in NEEDED_BY[document]:
             continue
@@ -95,7 +96,7 @@ def test_a_format_of_the_future_is_refused_by_name(
             peer(action, url=history.url, **arguments)
         assert "FormatVersionError" in refused.value.names, action
         assert path.name in refused.value.message, action
-        after = files_of(history)
+        after = file_bytes(history.url)
         claims = {FOURTH_CLAIM} if claims_first(peer) and (action, document) in CLAIMING else set()
         assert set(after) - set(before) == claims, action
         assert before.items() <= after.items(), action
@@ -131,11 +132,3 @@ def test_a_snapshot_fences_a_job_with_a_newer_format_only_if_it_claims_first(
 def claims_first(peer: Peer) -> bool:
     """Return whether a version claims the store before it reads the newest manifest."""
     return peer.name == "0.1.0"
-
-
-def files_of(history: History) -> dict[str, bytes]:
-    """Return the content of each file of the store."""
-    root = Path(history.url)
-    return {
-        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
-    }

@@ -23,6 +23,7 @@ from statestore.cli.verbs.watch import followed
 from statestore.errors import StorageError
 from statestore.format.manifest import Manifest
 from statestore.storage import LocalStorage
+from tests.support.stores import uncompacted
 
 pytestmark = pytest.mark.slow
 
@@ -31,11 +32,6 @@ Run = Callable[..., Result]
 ROWS = pa.table({"k": [f"k{i}" for i in range(50)], "v": list(range(50))})
 WATCH = [sys.executable, "-m", "statestore", "watch", "--interval", "50ms"]
 SOON_S = 60
-
-
-def opened(path: Path) -> StateStore:
-    """Open a store that keeps changes as layers, so that ``watch`` has layers to report."""
-    return StateStore.open(str(path), table_format="parquet", compaction=None)
 
 
 def take(store: StateStore, checkpoint_id: int | None = None) -> int:
@@ -81,7 +77,7 @@ def test_a_missing_store_is_awaited_and_each_checkpoint_is_a_json_line(
 ) -> None:
     process = watching("--count", "3", "--output", "json")
     assert first_line(process, "stderr") == f"waiting for a store at {tmp_path / 'live'}\n"
-    store = opened(tmp_path / "live")
+    store = uncompacted(tmp_path / "live")
     assert [take(store) for _ in range(3)] == [1, 2, 3]
     out, _ = process.communicate(timeout=SOON_S)
     assert process.returncode == 0
@@ -102,7 +98,7 @@ def test_a_missing_store_is_awaited_and_each_checkpoint_is_a_json_line(
 
 
 def test_the_newest_checkpoint_is_shown_first_and_is_not_counted(run: Run, tmp_path: Path) -> None:
-    store = opened(tmp_path / "live")
+    store = uncompacted(tmp_path / "live")
     take(store)
     take(store)
     writer = threading.Thread(target=lambda: take(store))
@@ -118,7 +114,7 @@ def test_the_newest_checkpoint_is_shown_first_and_is_not_counted(run: Run, tmp_p
 def test_text_lines_are_short_and_name_the_changed_share_and_holds(
     tmp_path: Path, watching: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    store = opened(tmp_path / "live")
+    store = uncompacted(tmp_path / "live")
     take(store)
     process = watching("--count", "1")
     first = first_line(process, "stdout")
@@ -157,7 +153,7 @@ def test_piped_to_head_it_exits_quietly(
     """The exit code is 128 + 13, as for other tools that SIGPIPE ends, even if no checkpoint
     follows.
     """
-    store = opened(tmp_path / "live")
+    store = uncompacted(tmp_path / "live")
     take(store)
     # The 1 h interval proves that it notices a closed pipe while it waits. If it did not, the test
     # would time out.
@@ -182,7 +178,7 @@ def test_piped_to_head_it_exits_quietly(
 def test_on_a_terminal_a_screen_is_drawn(
     tmp_path: Path, watching: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    store = opened(tmp_path / "live")
+    store = uncompacted(tmp_path / "live")
     take(store)
     ours, theirs = pty.openpty()
     process = watching("--count", "1", stdout=theirs, stderr=theirs)
@@ -210,7 +206,7 @@ def _read(terminal: int) -> bytes:
 
 
 def test_a_damaged_manifest_is_reported_and_watching_continues(tmp_path: Path) -> None:
-    store = opened(tmp_path / "live")
+    store = uncompacted(tmp_path / "live")
     take(store)
     found = followed(store, interval_s=0, stop_after=2, say=pytest.fail)
     assert next(found).manifest is not None
@@ -219,7 +215,7 @@ def test_a_damaged_manifest_is_reported_and_watching_continues(tmp_path: Path) -
     assert (damaged.checkpoint_id, damaged.manifest) == (2, None)
     assert damaged.error is not None
     (tmp_path / "live" / "checkpoints" / "0000000002.json").unlink()
-    take(opened(tmp_path / "live"), 3)  # a store that has not seen the removed checkpoint
+    take(uncompacted(tmp_path / "live"), 3)  # a store that has not seen the removed checkpoint
     assert next(found).manifest is not None
     assert list(found) == []
 
@@ -236,7 +232,7 @@ class UnreliableStorage(LocalStorage):
 
 
 def test_an_unavailable_store_is_reported_once_and_found_again(tmp_path: Path) -> None:
-    writer = opened(tmp_path / "live")
+    writer = uncompacted(tmp_path / "live")
     take(writer)
     storage, said = UnreliableStorage(str(tmp_path / "live")), []
 
@@ -258,7 +254,7 @@ def test_an_unavailable_store_is_reported_once_and_found_again(tmp_path: Path) -
 def test_watching_reads_only_listings_and_new_manifests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = opened(tmp_path / "live")
+    store = uncompacted(tmp_path / "live")
     for _ in range(3):
         take(store)
     loaded: list[object] = []
@@ -276,7 +272,7 @@ def test_watching_reads_only_listings_and_new_manifests(
 
 
 def test_show_prints_the_phases_and_the_json_has_the_figures(run: Run, tmp_path: Path) -> None:
-    store = opened(tmp_path / "live")
+    store = uncompacted(tmp_path / "live")
     take(store)
     take(store)
     text = run("show", "--store", tmp_path / "live").stdout

@@ -50,6 +50,7 @@ from tests.interop.spark_checkpoints.queries import (
     planned_only,
     run,
 )
+from tests.support.stores import file_bytes
 from tests.syntax import ROOT
 
 # A file source compacts all earlier logs into every second log, and deletes them immediately.
@@ -119,18 +120,9 @@ def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Kept:
 @pytest.fixture
 def untouched(kept: Kept) -> Iterator[None]:
     """Check that a test leaves existing files byte for byte unchanged, and adds none."""
-    before = content(kept.location), content(kept.folder / "store")
+    before = file_bytes(kept.location), file_bytes(kept.folder / "store")
     yield
-    assert (content(kept.location), content(kept.folder / "store")) == before
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    """Return the bytes of all files of a folder."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+    assert (file_bytes(kept.location), file_bytes(kept.folder / "store")) == before
 
 
 def refuses_to_start(kept: Kept, target: Path, name: str = "agg") -> None:
@@ -210,7 +202,7 @@ def test_an_export_that_dies_at_a_step(
         kept.export(target, "hdfs")
     monkeypatch.undo()
     if (step, kind) == ("marker", FaultKind.ERROR):
-        assert content(target) == {}
+        assert file_bytes(target) == {}
         return
     refuses_to_start(kept, target)
     with pytest.raises(CommitConflictError, match="delete the folder"):
@@ -343,7 +335,7 @@ def test_exports_that_are_killed(kept: Kept, tmp_path: Path, scratch: str) -> No
                 elif target in said or (target / "commits").exists():
                     assert kept.run(target, "hdfs") == {}
                 else:
-                    assert content(target) == {}
+                    assert file_bytes(target) == {}
     finally:
         for _, job in jobs:
             if job.poll() is None:

@@ -34,6 +34,7 @@ from statestore.interop.spark_checkpoints.import_state import import_checkpoint
 from statestore.interop.spark_checkpoints.location import UNFINISHED
 from statestore.interop.spark_checkpoints.spark_target import SparkTarget
 from tests.interop.spark_checkpoints.queries import BOTH, QUERIES, Query, events, run
+from tests.support.stores import file_bytes
 
 AGGREGATION = "spark.sql.streaming.aggregation.stateFormatVersion"
 JOIN = "spark.sql.streaming.join.stateFormatVersion"
@@ -351,20 +352,20 @@ def test_a_store_with_states_of_its_own(kept: Kept, tmp_path: Path) -> None:
 
 def test_a_target_that_has_a_query(kept: Kept, tmp_path: Path) -> None:
     location = kept.copy(tmp_path / "location")
-    before = content(location)
+    before = file_bytes(location)
     for target in (location, location / "state", location / "state" / "0" / "0"):
         with pytest.raises(InvalidArgumentError, match="not empty"):
             exports(kept, target)
-    assert content(location) == before
+    assert file_bytes(location) == before
 
 
 @pytest.mark.parametrize("inside", ["state/0/7", "state/new", "new"])
 def test_a_target_within_a_location_or_a_store(kept: Kept, inside: str) -> None:
     for folder in (kept.hdfs, kept.store):
-        before = content(folder)
+        before = file_bytes(folder)
         with pytest.raises(InvalidArgumentError, match="is inside"):
             exports(kept, folder / inside)
-        assert content(folder) == before
+        assert file_bytes(folder) == before
 
 
 def test_a_target_that_another_export_writes(kept: Kept, tmp_path: Path) -> None:
@@ -372,15 +373,6 @@ def test_a_target_that_another_export_writes(kept: Kept, tmp_path: Path) -> None
     (tmp_path / "offsets" / "4").write_bytes(UNFINISHED)
     with pytest.raises(CommitConflictError, match="another export"):
         exports(kept, tmp_path)
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    """Return the bytes of all files of a folder."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 def test_an_export_that_did_not_finish_is_not_imported(kept: Kept, tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ from tests.interop.spark_checkpoints.test_round_trip import (
     ROCKS,
     WAYS,
 )
+from tests.support.stores import file_bytes
 
 Provider = Literal["hdfs", "rocksdb"]
 
@@ -144,11 +145,7 @@ def test_the_files_are_those_of_an_import_and_export(
     assert [one.rows for one in direct.stores] == [one.rows for one in exported.stores]
     assert (direct.query_id, direct.batch) == (exported.query_id, exported.batch)
 
-    def files(folder: Path) -> dict[str, bytes]:
-        paths = (path for path in folder.rglob("*") if path.is_file())
-        return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
-
-    one, other = files(tmp_path / "exported"), files(tmp_path / "direct")
+    one, other = file_bytes(tmp_path / "exported"), file_bytes(tmp_path / "direct")
     assert one.keys() == other.keys()
     logs = [name for name in one if not name.endswith(".snapshot")]
     assert [one[name] for name in logs] == [other[name] for name in logs]

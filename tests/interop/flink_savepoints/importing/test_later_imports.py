@@ -114,11 +114,6 @@ def imported(place: Path, store: StateStore, **options: Any) -> ImportedSavepoin
     return import_savepoint(str(place), store, **arguments)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> StateStore:
-    return StateStore.open(str(tmp_path / "store"), table_format="parquet")
-
-
 def counts(store: StateStore, state: str = "count") -> list[Any]:
     rows = store.restore().keyed("big", state).to_arrow().to_pylist()
     return [row["value"] for row in sorted(rows, key=lambda row: row["key"])]

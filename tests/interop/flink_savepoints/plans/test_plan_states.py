@@ -58,11 +58,6 @@ def make_plan(
     return read_flink_plan(str(folder / "plan.json"))
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> StateStore:
-    return StateStore.open(str(tmp_path / "store"), table_format="parquet")
-
-
 TYPES = {
     "k": ("BIGINT NOT NULL", pa.int64(), 7),
     "tiny": ("TINYINT", pa.int8(), -3),

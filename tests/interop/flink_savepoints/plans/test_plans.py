@@ -247,11 +247,6 @@ def plan(tmp_path: Path) -> FlinkPlan:
     return read_flink_plan(str(tmp_path / "plan.json"))
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> StateStore:
-    return StateStore.open(str(tmp_path / "store"), table_format="parquet")
-
-
 def totals(**columns: Any) -> pa.Table:
     return pa.table({"user_id": ["ann", None], "purchases": [2, 1], "total": [3, None]} | columns)
 
