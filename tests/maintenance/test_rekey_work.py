@@ -30,6 +30,7 @@ from statestore.maintenance import rekey_folder, rekey_rows
 from statestore.maintenance.edit import carry_others
 from statestore.parquet.writer import ParquetOptions
 from statestore.rows.sorting import sorted_pieces
+from tests.maintenance.test_rekey import data
 from tests.support.stores import rows_in
 
 pytestmark = pytest.mark.slow
@@ -55,10 +56,6 @@ def put(store: StateStore, rows: Rows) -> None:
         checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=8)
     [entry] = store.manifest().keyed
     assert len(rows) < 200 or entry.size_bytes > 1024
-
-
-def data(store: StateStore) -> set[str]:
-    return {path.name for path in Path(store.url).rglob("*.parquet")}
 
 
 def plain(rows: Rows) -> list[str]:

@@ -21,14 +21,11 @@ from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import copy_of
 from tests.support.options import keyed_arguments
+from tests.support.stores import opened
 
 pytestmark = pytest.mark.slow
 
 MAIL = "ann.lee@example.org"
-
-
-def opened(path: Path, **options: Any) -> StateStore:
-    return StateStore.open(str(path / "store"), **{"table_format": "parquet"} | options)
 
 
 def graph(*names: str) -> JobGraph:
@@ -58,7 +55,7 @@ def rows_of(
 @pytest.mark.parametrize("form", ["full", "carried"])
 def test_a_renamed_operator_is_purged_under_both_labels(tmp_path: Path, form: str) -> None:
     """Its operator id and the identity of its state are unchanged."""
-    store = opened(tmp_path)
+    store = opened(tmp_path / "store")
     rows = pa.table({"k": [4711, 12], "v": [1, 2]})
     with store.snapshot(graph=graph("x")) as checkpoint:
         checkpoint.write_keyed("x", "s", rows, key="k")
@@ -79,7 +76,7 @@ def test_a_renamed_operator_is_purged_under_both_labels(tmp_path: Path, form: st
 
 
 def test_a_state_in_the_folder_of_a_former_label_is_searched(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+    store = opened(tmp_path / "store")
     with store.snapshot(graph=graph("x")) as checkpoint:
         checkpoint.write_keyed("x", "s", pa.table({"k": [4711, 12], "v": [1, 2]}), key="k")
     with store.snapshot(graph=graph("y")) as checkpoint:
@@ -91,7 +88,7 @@ def test_a_state_in_the_folder_of_a_former_label_is_searched(tmp_path: Path) -> 
 
 
 def test_a_new_operator_of_an_old_label_keeps_its_rows(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+    store = opened(tmp_path / "store")
     rows = pa.table({"k": [4711, 12], "v": [1, 2]})
     with store.snapshot(graph=graph("x")) as checkpoint:
         checkpoint.write_keyed("x", "s", rows, key="k")
@@ -105,7 +102,7 @@ def test_a_new_operator_of_an_old_label_keeps_its_rows(tmp_path: Path) -> None:
 
 
 def rekeyed(path: Path, **options: Any) -> StateStore:
-    store = opened(path, **options)
+    store = opened(path / "store", **options)
     rows = pa.table({"customer": [4711, 12, 5], "account": [1, 2, 3], "v": [1, 2, 3]})
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("o", "s", rows, key="customer", layout="ranged")
@@ -162,7 +159,7 @@ KEYS = [
 @pytest.mark.parametrize("keys", KEYS, ids=lambda keys: f"{keys.type} {keys[0]}")
 def test_a_key_in_the_bounds_of_expired_entries_is_removed(tmp_path: Path, keys: pa.Array) -> None:
     """The log gets a checkpoint and loses older entries, and readers find the same rows."""
-    store = opened(tmp_path, table_format="delta")
+    store = opened(tmp_path / "store", table_format="delta")
     gone, stays = keys.to_pylist()
     for kept in (keys, keys.slice(1), keys.slice(1)):
         keep(store, pa.table({"k": kept, "v": [1] * len(kept)}))
@@ -205,7 +202,7 @@ def test_versions_of_kept_checkpoints_stay_if_possible(
     tmp_path: Path, gone_in: tuple[int, ...], left: list[int]
 ) -> None:
     """If the key is between kept versions, only the newest version can stay."""
-    store = opened(tmp_path, table_format="delta")
+    store = opened(tmp_path / "store", table_format="delta")
     for number in range(4):
         keys = [MAIL, "bob"] if number in gone_in else ["bob"]
         keep(store, pa.table({"k": keys, "v": [number] * len(keys)}))
@@ -225,7 +222,7 @@ def test_versions_of_kept_checkpoints_stay_if_possible(
 @pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.ANSWER_LOST])
 def test_a_purge_of_a_log_can_be_run_again(tmp_path: Path, kind: FaultKind) -> None:
     """I10: at every moment readers find the newest version."""
-    store = opened(tmp_path, table_format="delta")
+    store = opened(tmp_path / "store", table_format="delta")
     for keys in ([MAIL, "bob"], ["bob"], ["bob"]):
         keep(store, pa.table({"k": keys, "v": [1] * len(keys)}))
     store.maintenance.expire(retain=1)
@@ -253,7 +250,7 @@ def test_a_purge_of_a_log_can_be_run_again(tmp_path: Path, kind: FaultKind) -> N
 
 
 def test_the_log_of_a_state_without_a_checkpoint_is_deleted(tmp_path: Path) -> None:
-    store = opened(tmp_path, table_format="delta")
+    store = opened(tmp_path / "store", table_format="delta")
     keep(store, pa.table({"k": [MAIL, "bob"], "v": [1, 2]}))
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("o", "other", pa.table({"k": ["bob"]}), key="k")
@@ -267,7 +264,7 @@ def test_the_log_of_a_state_without_a_checkpoint_is_deleted(tmp_path: Path) -> N
 
 def test_a_number_in_bounds_of_other_columns_is_not_a_match(tmp_path: Path) -> None:
     """127 is the greatest key group, a namespace, and part of the bounds of live files."""
-    store = opened(tmp_path, table_format="delta", layout="ranged")
+    store = opened(tmp_path / "store", table_format="delta", layout="ranged")
     rows = {"k": [*range(100, 400)], "window": [127] * 300, "v": [1] * 300}
     keep(store, pa.table(rows), namespace="window")
     assert max(handle.key_groups.last for handle in store.manifest().keyed[0].handles) == 127
@@ -279,7 +276,7 @@ def test_a_number_in_bounds_of_other_columns_is_not_a_match(tmp_path: Path) -> N
 
 def test_bounds_match_only_for_all_columns_of_the_key(tmp_path: Path) -> None:
     """The expired file has the bounds (1, 1) and (2, 8), so it may have contained (1, 8)."""
-    store = opened(tmp_path, table_format="delta")
+    store = opened(tmp_path / "store", table_format="delta")
     key = ["a", "b"]
     keep(store, pa.table({"a": [1, 2], "b": [1, 8]}), key=key, max_parallelism=1)
     keep(store, pa.table({"a": [1, 2], "b": [3, 8]}), key=key, max_parallelism=1)
@@ -295,14 +292,14 @@ def test_bounds_match_only_for_all_columns_of_the_key(tmp_path: Path) -> None:
 
 
 def test_a_folder_under_a_link_is_refused_or_searched(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+    store = opened(tmp_path / "store")
     keep(store, pa.table({"k": ["ann", "bob"], "v": [1, 2]}))
     operator = Path(store.url, "operators/o")
     shutil.move(operator, tmp_path / "big")
     operator.symlink_to(tmp_path / "big")
     with pytest.raises(StorageError, match="operators/o is a symbolic link"):
         store.maintenance.find_key("o", "ann")
-    store = opened(tmp_path, storage_options={"follow_links": True})
+    store = opened(tmp_path / "store", storage_options={"follow_links": True})
     assert [one.rows for one in store.maintenance.find_key("o", "ann").found] == [1]
     store.maintenance.purge("o", "ann")
     store.maintenance.gc(minimum_age="0")
@@ -311,7 +308,7 @@ def test_a_folder_under_a_link_is_refused_or_searched(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["notes.txt", "operators/o/keyed/s/.x.parquet", "files/a.json"])
 def test_an_undecodable_file_is_not_counted_as_searched(tmp_path: Path, name: str) -> None:
-    store = opened(tmp_path)
+    store = opened(tmp_path / "store")
     keep(store, pa.table({"k": ["ann", "bob"], "v": [1, 2]}))
     assert store.maintenance.find_key("o", "nobody").is_gone
     Path(store.url, name).parent.mkdir(exist_ok=True)
@@ -338,7 +335,7 @@ def test_rows_of_orphan_files_are_searched(tmp_path: Path) -> None:
 
 
 def test_text_in_documents_is_found_and_names_are_not(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+    store = opened(tmp_path / "store")
     keep(store, pa.table({"k": [MAIL, "s", "orders"], "v": [1, 2, 3]}), uid="orders")
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("orders", "s", pa.table({"k": ["bob"], "v": [1]}), key="k")
@@ -353,7 +350,7 @@ def test_text_in_documents_is_found_and_names_are_not(tmp_path: Path) -> None:
 
 
 def test_a_predicate_of_another_writer_is_found(tmp_path: Path) -> None:
-    store = opened(tmp_path, table_format="delta")
+    store = opened(tmp_path / "store", table_format="delta")
     keep(store, pa.table({"k": [7, 8], "v": [1, 2]}))
     DeltaTable(Path(store.url, "operators/o/keyed/s")).delete("k = 7")
     keep(store, pa.table({"k": [8], "v": [2]}))
@@ -373,7 +370,7 @@ def shop(request: Any, tmp_path: Path) -> StateStore:
     """A store with three checkpoints, in which customer 312 is a key, a map key, part of a key, a
     text, and a value.
     """
-    store = opened(tmp_path, table_format=request.param)
+    store = opened(tmp_path / "store", table_format=request.param)
     for number in range(3):
         customers = [312, 313] if number else [313]
         count = len(customers)

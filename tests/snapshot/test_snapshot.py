@@ -21,18 +21,7 @@ from statestore.errors import (
 )
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
-
-ROWS = pa.table({"k": ["a", "b", "c"], "v": [1, 2, 3]})
-
-
-def files(store: StateStore) -> list[str]:
-    return sorted(p.name for p in Path(store.url, "operators").rglob("*") if p.is_file())
-
-
-def take(store: StateStore, rows: Any = ROWS, parallelism: int = 2, **options: Any) -> Any:
-    with store.snapshot(parallelism=parallelism) as checkpoint:
-        return checkpoint.write_keyed("u", "n", rows, **({"key": "k"} | options))
-
+from tests.snapshot.test_state_request import ROWS, files, take
 
 # --- One commit -----------------------------------------------------------------------------------
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from statestore.interop.flink_savepoints.metadata.java_binary import i16, i32
+from statestore.interop.flink_savepoints.read.savepoint import open_savepoint
 from statestore.interop.flink_savepoints.read.snappy import frame_pieces
 
 _END_OF_STATE = 0x80
@@ -20,3 +23,15 @@ def key_group_bytes(
             parts += [i32(len(key)), bytes([first]), key[1:], i32(len(value)), value]
     whole = b"".join(parts) + b"\xff\xff"
     return b"".join(frame_pieces([whole])) if is_compressed else whole
+
+
+def entries_in(folder: Path) -> set[tuple[int, bytes, bytes]]:
+    """Return the key group, key and value of each entry of a savepoint in a folder."""
+    return {
+        (part.key_group, key, value)
+        for operator in open_savepoint(str(folder)).operators
+        for part in operator.entries()
+        for key, value in zip(
+            part.keys.arrow().to_pylist(), part.values.arrow().to_pylist(), strict=True
+        )
+    }

@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 from statestore import StateStore
 from statestore.errors import SchemaMismatchError, UnsupportedTypeError
 from statestore.interop.flink_savepoints import (
-    FlinkSavepoint,
     ImportedSavepoint,
     export_savepoint,
     import_savepoint,
-    open_savepoint,
 )
 from statestore.interop.flink_savepoints.options import SavepointHints
 from statestore.interop.flink_savepoints.types.byte_slices import Spans
@@ -26,6 +24,7 @@ from statestore.interop.flink_savepoints.types.flink_types import KryoKeyType, K
 from statestore.interop.flink_savepoints.types.named_columns import FLINK_KEY_GROUP, EntryForm
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.hashing import key_group_of
+from tests.interop.flink_savepoints.entries import entries_in
 from tests.interop.flink_savepoints.written import written_savepoint
 
 OBJECT = "java.lang.Object"
@@ -125,17 +124,6 @@ def test_bytes_that_kryo_does_not_write_are_not_guessed(
         decode_values(keys_of(simple, 2), Spans.from_values([data], "f"))
 
 
-def entries(savepoint: FlinkSavepoint) -> set[tuple[int, bytes, bytes]]:
-    return {
-        (part.key_group, key, value)
-        for operator in savepoint.operators
-        for part in operator.entries()
-        for key, value in zip(
-            part.keys.arrow().to_pylist(), part.values.arrow().to_pylist(), strict=True
-        )
-    }
-
-
 def imported(place: Path, store: StateStore, *, strict: bool = False) -> ImportedSavepoint:
     hints = SavepointHints(uids={operator_id("big"): "big"})
     return import_savepoint(str(place), store, hints=hints, strict=strict)
@@ -172,11 +160,11 @@ def test_keys_of_one_class_have_a_column_and_flinks_key_groups(
     rows = store.restore(parallelism=1).keyed("big", "count").to_arrow(0)
     found = dict(zip(rows.column("value").to_pylist(), rows.column("key").to_pylist(), strict=True))
     assert found == dict(enumerate(keys))
-    before = entries(open_savepoint(str(place)))
+    before = entries_in(place)
     export_savepoint(store, str(tmp_path / "to"))
-    assert entries(open_savepoint(str(tmp_path / "to"))) == before
+    assert entries_in(tmp_path / "to") == before
     export_savepoint(store, str(tmp_path / "more"), max_parallelism=128 * 3)
-    more = entries(open_savepoint(str(tmp_path / "more")))
+    more = entries_in(tmp_path / "more")
     assert {(key[2:], value) for _, key, value in more} == {
         (key[1:], value) for _, key, value in before
     }
@@ -205,7 +193,7 @@ def test_other_keys_stay_bytes_with_their_key_group(
     columns = (rows.column(name).to_pylist() for name in ("key_bytes", FLINK_KEY_GROUP))
     assert set(zip(*columns, strict=True)) == set(zip(keys, groups, strict=True))
     export_savepoint(store, str(tmp_path / "to"))
-    assert entries(open_savepoint(str(tmp_path / "to"))) == entries(open_savepoint(str(place)))
+    assert entries_in(tmp_path / "to") == entries_in(place)
 
 
 def test_a_later_savepoint_has_keys_of_the_same_class(tmp_path: Path) -> None:

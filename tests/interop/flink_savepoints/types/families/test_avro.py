@@ -19,10 +19,8 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.interop.flink_savepoints import (
-    FlinkSavepoint,
     export_savepoint,
     import_savepoint,
-    open_savepoint,
 )
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32, utf
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import read_snapshot
@@ -42,6 +40,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
 from statestore.interop.flink_savepoints.types.named_columns import EntryForm
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.arrow import key_groups_of_hashes
+from tests.interop.flink_savepoints.entries import entries_in
 from tests.interop.flink_savepoints.limits import in_time
 from tests.interop.flink_savepoints.written import written_savepoint
 
@@ -270,17 +269,6 @@ def test_names_that_repeat_types_do_not_make_many_columns() -> None:
         AvroType("a.Top", json.dumps(inner)).arrow_type()
 
 
-def entries(savepoint: FlinkSavepoint) -> set[tuple[int, bytes, bytes]]:
-    return {
-        (part.key_group, key, value)
-        for operator in savepoint.operators
-        for part in operator.entries()
-        for key, value in zip(
-            part.keys.arrow().to_pylist(), part.values.arrow().to_pylist(), strict=True
-        )
-    }
-
-
 def test_each_field_is_a_column_and_is_exported_unchanged(tmp_path: Path) -> None:
     values = decode_values(ALL, Spans.from_values([*map(bytes.fromhex, RECORDS)], "f"))
     place = written_savepoint(tmp_path / "s", LONG, pa.array([0, 1, 2]), values, value_type=ALL)
@@ -293,7 +281,7 @@ def test_each_field_is_a_column_and_is_exported_unchanged(tmp_path: Path) -> Non
         {name: record[name] for name in NAMES} for record in RECORDS.values()
     ]
     export_savepoint(store, str(tmp_path / "to"))
-    assert entries(open_savepoint(str(tmp_path / "to"))) == entries(open_savepoint(str(place)))
+    assert entries_in(tmp_path / "to") == entries_in(place)
 
 
 def test_values_without_a_layout_are_bytes(tmp_path: Path) -> None:
@@ -311,7 +299,7 @@ def test_values_without_a_layout_are_bytes(tmp_path: Path) -> None:
     assert state.why is not None
     assert "it refers to 'Top', which is not defined before" in state.why
     export_savepoint(store, str(tmp_path / "to"))
-    assert entries(open_savepoint(str(tmp_path / "to"))) == entries(open_savepoint(str(place)))
+    assert entries_in(tmp_path / "to") == entries_in(place)
 
 
 def test_keys_of_avro_have_columns_and_a_recipe(tmp_path: Path) -> None:
@@ -326,5 +314,5 @@ def test_keys_of_avro_have_columns_and_a_recipe(tmp_path: Path) -> None:
     (state,) = import_savepoint(str(place), store, hints=hints).record.states
     assert (state.form, state.names["key"]) == (EntryForm.KEY_COLUMNS, ("key_id", "key_at"))
     export_savepoint(store, str(tmp_path / "to"), max_parallelism=300)
-    found = {group for group, _, _ in entries(open_savepoint(str(tmp_path / "to")))}
+    found = {group for group, _, _ in entries_in(tmp_path / "to")}
     assert found == set(key_groups_of_hashes(codes, 300).tolist())
