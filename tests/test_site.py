@@ -131,7 +131,9 @@ def words(text: str) -> str:
 def test_no_line_of_a_command_is_cut_off(site: Path, browser: webdriver.Chrome) -> None:
     """Each block is as wide as its longest line, and no table is wider than the page."""
     browser.set_window_size(1400, 1000)
-    for path in sorted((site / "reference").glob("commands*/*.html")):
+    paths = sorted((site / "reference").glob("commands*/*.html"))
+    assert paths
+    for path in paths:
         browser.get(path.as_uri())
         assert browser.find_elements(By.CSS_SELECTOR, "pre code")
         wide = """return [...document.querySelectorAll("pre, pre code, .md-typeset__table")]
@@ -324,7 +326,9 @@ def test_a_class_can_be_found_by_its_name(site: Path, browser: webdriver.Chrome)
 
 def test_docstrings_are_without_the_roles_of_sphinx(site: Path) -> None:
     role = re.compile(r":(?:class|func|meth|attr|mod|data):")
-    for path in (site / "reference").rglob("*.html"):
+    paths = [*(site / "reference").rglob("*.html")]
+    assert paths
+    for path in paths:
         assert role.findall(visible(path.read_text())) == [], path.name
 
 

@@ -177,15 +177,17 @@ def test_a_manifest_cut_at_any_byte_is_malformed() -> None:
             manifest_from_json(raw[:length], name="m.json")
 
 
-@pytest.mark.parametrize("path", [p for p in places(document()) if isinstance(p[-1], str)], ids=str)
+@pytest.mark.parametrize(
+    "path",
+    [p for p in places(document()) if isinstance(p[-1], str) and p[-2:] != ("schema", "type")],
+    ids=str,
+)
 def test_a_missing_member_is_named_with_its_place(path: tuple[Any, ...]) -> None:
     """This covers every member of every object."""
     changed = change(path, delete=True)
     of_phase = path[-2:-1] == ("phases",)
     if path[-1] in OPTIONAL or of_phase or "metadata" in path or path[-1] == "nullable":
         assert read(changed).checkpoint_id == 42
-        return
-    if path[-2:] == ("schema", "type"):
         return
     with pytest.raises(MalformedManifestError, match=r"^m\.json at \$"):
         read(changed)

@@ -90,9 +90,10 @@ def test_every_option_of_the_restart_strategies_is_documented_at_its_default(nam
 
 @pytest.mark.parametrize("name", FILES)
 def test_commented_settings_are_toml(name: str) -> None:
-    for line in path(name).read_text().splitlines():
-        if match := re.match(r"# ([a-z_.-]+ = .*)", line):
-            assert tomllib.loads(match[1])
+    settings = re.findall(r"^# ([a-z_.-]+ = .*)", path(name).read_text(), re.MULTILINE)
+    assert settings
+    for setting in settings:
+        assert tomllib.loads(setting)
 
 
 @pytest.mark.parametrize(("name", "kind"), FILES.items())

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from statestore.errors import (
@@ -140,8 +140,7 @@ def test_columns_and_values_agree_in_java(drawn: tuple[list[Any], list[list[Any]
 def test_columns_and_values_agree_in_sql(drawn: tuple[list[Any], list[list[Any]]]) -> None:
     """I1: both engines agree on any SQL rows, with NULLs."""
     types, values = drawn
-    if pa.time64("us") in types:  # stored in milliseconds, so only the vectors cover it
-        return
+    assume(pa.time64("us") not in types)  # stored in milliseconds, so only the vectors cover it
     arrays = [sliced(column, kind) for column, kind in zip(values, types, strict=True)]
     names = [SQL_NAMES.get(kind) or check_key_type(kind, "flink-sql") for kind in types]
     expected = [

@@ -87,7 +87,9 @@ def test_answers_equal_flinks() -> None:
 def test_refusals_equal_flinks() -> None:
     """Everything that Flink refuses is refused for the same reason, in the same order of checks."""
     bounds = ("invalid_argument", "parallelism_out_of_bounds")
-    for case in questions(failing=True):
+    known = questions(failing=True)
+    assert known
+    for case in known:
         kind = InvalidArgumentError if case["error"] in bounds else ParallelismError
         with pytest.raises(kind, match=MESSAGES[case["error"]]):
             answer(case["in"])

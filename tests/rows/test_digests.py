@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from statestore.format.digest import combine, hash_value
@@ -61,8 +61,7 @@ def test_the_order_of_rows_and_columns_does_not_matter(rows: pa.Table, random: A
 @given(tables(), st.data())
 def test_it_changes_when_any_one_value_changes(rows: pa.Table, data: Any) -> None:
     """I7: to another value, or to or from null."""
-    if rows.num_rows == 0:
-        return
+    assume(rows.num_rows > 0)
     column = data.draw(st.integers(0, rows.num_columns - 1))
     at, other = (data.draw(st.integers(0, rows.num_rows - 1)) for _ in range(2))
     values = rows.column(column).to_pylist()

@@ -310,7 +310,9 @@ def test_changes_use_the_ttl_column_of_their_base(
     """They neither set the times of the base nor drop its rows."""
     full(store, ROWS, ttl=first)
     if (first, asked) in ((TTL, TTL), (None, "off")):
-        change(store, now=0, ttl=asked, upserts=ROWS)
+        change(store, now=0, ttl=asked, upserts=[ROWS[0] | {"v": 9}])
+        assert at(store, 0) == [ROWS[0] | {"v": 9}, *ROWS[1:]]
+        assert keys(at(store, LONG_MAX)) == ([] if first else ["a", "b", "c"])
         return
     with pytest.raises(SchemaMismatchError, match=r"TTL.*full snapshot"):
         change(store, now=0, ttl=asked, upserts=ROWS)

@@ -111,7 +111,9 @@ def test_no_checkpoint_contains_truncated_files(
 ) -> None:
     """I5: this holds for data files and for the manifest, even if the response was a success."""
     struck = [call for call in calls if Fault(call.number, kind).strikes(call)]
-    for call in (call for call in struck if call.operation != "sync"):
+    damaged = [call for call in struck if call.operation != "sync"]
+    assert damaged
+    for call in damaged:
         with pytest.raises(StateStoreError):
             take(over(FaultyStorage(storage, Fault(call.number, kind))), 3)
         check(storage, 2)
