@@ -75,7 +75,7 @@ def _check(parsed: pa.RecordBatch, keys: dict[str, pa.Array]) -> None:
     "text",
     ["10000-02-30", "0000-01-01", "010000-01-01", "5881580-07-12", "infinite", "10000-01-01T00:00"],
 )
-def test_no_date(text: str) -> None:
+def test_text_that_is_no_date_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="is not a key of"):
         parse_key(text, _state({"k": pa.array([], pa.date32())}))
 
@@ -90,7 +90,7 @@ def test_no_date(text: str) -> None:
         "294247-01-10 04:00:54.775808",
     ],
 )
-def test_no_local_time(text: str) -> None:
+def test_text_that_is_no_local_time_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="is not a key of"):
         parse_key(text, _state({"k": pa.array([], pa.timestamp("us"))}))
 

@@ -215,7 +215,7 @@ class TestSettings:
             (f"zstd_level = {'1' * 5000}", "digits"),
         ],
     )
-    def test_a_file_with_a_number_that_is_not_exact(
+    def test_a_file_with_an_inexact_number_is_refused(
         self, tmp_path: Path, text: str, reason: str
     ) -> None:
         file = tmp_path / "conf.toml"
@@ -239,7 +239,7 @@ class TestSettings:
         with pytest.raises(SettingsError, match=r"--set seconds: .*larger than the largest double"):
             load_settings(_Wait, str(file), ["seconds=1e400"])  # type: ignore[type-var]
 
-    def test_a_job_graph(self) -> None:
+    def test_a_job_graph_refuses_a_number_beyond_double(self) -> None:
         with pytest.raises(SettingsError, match=r"the job graph: .*larger than the largest double"):
             JobGraph.from_toml("[job]\nparallelism = 1e400")
 

@@ -48,7 +48,7 @@ def users(spark: SparkSession) -> DataFrame:
 
 
 @pytest.mark.long
-def test_a_table_without_a_log(parquet: StateStore, users: DataFrame) -> None:
+def test_a_parquet_table_has_no_log(parquet: StateStore, users: DataFrame) -> None:
     """The format needs no jar and writes nothing but data files."""
     take(parquet, users)
     assert parquet.manifest().keyed[0].table.version is None

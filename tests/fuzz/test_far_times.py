@@ -60,7 +60,7 @@ IN_PYTHON: dict[str, Ask] = {
 
 
 @pytest.mark.parametrize("far", FAR)
-def test_values_far_away(far: str, tmp_path: Path) -> None:
+def test_values_far_away_are_refused_as_python_values_only(far: str, tmp_path: Path) -> None:
     rows = pa.table({"k": pa.array([1, 2], pa.int64()), "v": FAR[far]})
     store = made(tmp_path, rows)
     for ask in IN_PYTHON.values():
@@ -71,7 +71,7 @@ def test_values_far_away(far: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("far", [name for name in FAR if name != "in a list"])
-def test_keys_far_away(far: str, tmp_path: Path) -> None:
+def test_keys_far_away_are_found(far: str, tmp_path: Path) -> None:
     rows = pa.table({"k": FAR[far], "v": pa.array([1, 2], pa.int64())})
     store = made(tmp_path, rows)
     near = rows.column("k")[1].as_py()

@@ -118,7 +118,7 @@ def test_an_error_is_one_sentence_and_its_exit_code(
         (["--conf-file", "f", "--fast"], "unrecognized arguments: --fast"),
     ],
 )
-def test_a_wrong_command_line(
+def test_a_wrong_command_line_is_refused_in_one_line(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(job(dict), arguments) == 2

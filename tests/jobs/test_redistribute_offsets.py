@@ -133,7 +133,9 @@ def test_a_file_inside_a_store_is_refused_before_any_is_written(
         ("store.url=ftp://host/x", 2, "a store cannot use ftp://"),
     ],
 )
-def test_errors(run_job: RunJob, change: str, code: int, message: str) -> None:
+def test_an_error_is_one_line_with_its_code(
+    run_job: RunJob, change: str, code: int, message: str
+) -> None:
     done = run_job(main, SETTINGS, "--set", change)
     assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
     assert message in done.err

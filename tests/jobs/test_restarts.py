@@ -95,7 +95,7 @@ def test_a_successful_job_has_one_attempt() -> None:
     assert (fake.loaded_ms, fake.said, fake.now) == ([0], [], 100)
 
 
-def test_fixed_delay() -> None:
+def test_fixed_delay_gives_up_after_its_attempts() -> None:
     fake = Fake(FixedDelay(attempts=2, delay="5s"), failures=2)
     assert fake.run() == (3, 3)
     assert fake.started_ms == fake.loaded_ms == [0, 5_100, 10_200]

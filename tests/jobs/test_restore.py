@@ -115,7 +115,7 @@ def test_operator_state_as_its_new_subtasks_get_it(
 
 @pytest.mark.long
 @pytest.mark.parametrize("sink_format", ["delta", "csv"])
-def test_any_sink_of_spark(
+def test_any_sink_of_spark_gets_the_rows(
     sink_format: str, run_job: RunJob, spark: SparkSession, tmp_path: Path
 ) -> None:
     arguments = [f"keyed[0].sink.{text}" for text in (f"format={sink_format}", "per_subtask=false")]
@@ -129,7 +129,7 @@ def test_any_sink_of_spark(
     assert {row.user_id: row.total for row in rows.collect()} == {u: u * 10 for u in USERS}
 
 
-def test_a_table(run_job: RunJob, spark: SparkSession) -> None:
+def test_an_existing_table_is_not_overwritten(run_job: RunJob, spark: SparkSession) -> None:
     sink = '[keyed.sink]\nformat = "delta"\ntable = "restored_totals"\n'
     settings = SETTINGS + KEYED[: KEYED.index("[keyed.sink]")] + sink
     assert run_job(main, settings).code == 0

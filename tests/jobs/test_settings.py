@@ -241,7 +241,7 @@ def test_a_graph_replaces_the_parallelism() -> None:
     assert restore('graph = "job.toml"', "allow_non_restored_state = true").parallelism is None
 
 
-def test_targets_of_a_restore() -> None:
+def test_settings_become_the_target_of_a_restore() -> None:
     assert restore().target(None) == RestoreTarget()
     auto = restore('parallelism = "auto"', 'bytes_per_task = "256MiB"')
     assert auto.target(None) == RestoreTarget(parallelism="auto", bytes_per_task=2**28)
@@ -284,7 +284,7 @@ def test_a_restart_needs_a_sink_that_can_be_written_again(mode: str, tmp_path: P
         load_settings(RestoreSettings, str(file), ["restart-strategy.type=fixed-delay"])
 
 
-def test_the_local_cache() -> None:
+def test_the_local_cache_has_a_default_size() -> None:
     store = snapshot(SNAPSHOT.replace('url = "s"', 'url = "s"\nlocal_cache = "c"')).store
     assert store.options == {
         "storage_options": {},

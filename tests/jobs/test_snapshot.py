@@ -96,7 +96,7 @@ SCHEMA = 'schema = "user_id BIGINT, total BIGINT"\n'
         ("json", SCHEMA),
     ],
 )
-def test_every_source_format(
+def test_every_source_format_is_read(
     name: str, more: str, rows_in: Path, run_job: RunJob, tmp_path: Path
 ) -> None:
     source = f'[keyed.source]\nformat = "{name}"\npath = "{rows_in}/rows.{name}"\n{more}'

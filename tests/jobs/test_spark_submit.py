@@ -99,7 +99,7 @@ def test_spark_submit_keeps_the_exit_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_python_m(tmp_path: Path) -> None:
+def test_a_job_runs_as_a_module(tmp_path: Path) -> None:
     arguments = ("--conf-file", settings(tmp_path, "parquet"), "--output", "json")
     done = run(sys.executable, "-m", "jobs.snapshot", *arguments, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")

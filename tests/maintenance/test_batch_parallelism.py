@@ -242,7 +242,7 @@ def test_inputs_are_a_list(urls: Any, message: str) -> None:
         choose_batch_parallelism(urls)
 
 
-def test_an_unknown_algorithm(folder: Path) -> None:
+def test_an_unknown_algorithm_is_refused(folder: Path) -> None:
     wrong: Any = "9.9"
     with pytest.raises(InvalidArgumentError, match=r"algorithm must be of type '2\.3' \| '1\.16'"):
         choose_batch_parallelism([str(folder)], algorithm=wrong)

@@ -97,7 +97,7 @@ def test_a_copy_is_the_checkpoint_under_the_next_id(source: StateStore, tmp_path
     assert target.checkpoints() == (1, 2, 3)
 
 
-def test_a_copy_of_every_kind_of_state(tmp_path: Path) -> None:
+def test_every_kind_of_state_is_copied(tmp_path: Path) -> None:
     source = fill(tmp_path / "source")
     done = source.maintenance.copy("latest", str(tmp_path / "target"))
     target = opened(tmp_path / "target")

@@ -163,7 +163,7 @@ def test_the_number_to_retain_is_checked(folder: Path, retain: int) -> None:
     assert store_in(folder).checkpoints() == (1, 2, 3, 4)
 
 
-def test_a_missing_store(tmp_path: Path) -> None:
+def test_a_missing_store_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFoundError):
         store_in(tmp_path / "nowhere").maintenance.expire(retain=1)
 

@@ -179,7 +179,7 @@ def test_a_purged_key_stays_in_the_other_store(source: StateStore, tmp_path: Pat
     assert fork.restore().keyed("u", "s").get("k5") == [{"k": "k5", "v": 5}]
 
 
-def test_an_older_checkpoint_and_a_savepoint(source: StateStore, tmp_path: Path) -> None:
+def test_an_older_checkpoint_and_a_savepoint_are_forked(source: StateStore, tmp_path: Path) -> None:
     source.maintenance.fork(str(tmp_path / "older"), 1)
     assert values_in(opened(tmp_path / "older")) == {f"k{i}": i for i in range(60)}
     source.maintenance.savepoint("before", 1)

@@ -74,7 +74,7 @@ def test_a_key_group_with_more_text_than_an_array_holds(store: StateStore) -> No
         assert values_of(store) == wanted
 
 
-def test_the_largest_row(store: StateStore) -> None:
+def test_the_largest_row_is_merged_and_compacted(store: StateStore) -> None:
     """It is written in a snapshot, another one in changes, and both are merged and compacted."""
     size = ROW_BYTES - 1000
 

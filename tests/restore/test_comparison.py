@@ -159,7 +159,7 @@ def test_a_rate_must_be_positive_and_finite(rate: float) -> None:
         compare_plans(found, plans(found, 1), rate=rate)
 
 
-def test_nothing_to_compare() -> None:
+def test_a_comparison_needs_a_parallelism() -> None:
     with pytest.raises(InvalidArgumentError, match="4,8,16"):
         compare_plans(manifest(keyed(EVEN)), {})
 
@@ -180,7 +180,7 @@ def test_invalid_prices_are_named(table: dict[str, Any], message: str) -> None:
         Prices.of(table)
 
 
-def test_prices_from_a_table() -> None:
+def test_prices_are_read_from_a_table() -> None:
     assert Prices.of({"currency": "EUR", "per_gb_read": 2}) == Prices("EUR", per_gb_read=2)
 
 

@@ -48,7 +48,7 @@ def test_rows_are_joined_run_by_run(store: StateStore, monkeypatch: pytest.Monke
     assert set(rows.column(CHANGE).to_pylist()) == set(CHANGES)
 
 
-def test_sides_without_a_common_key_group(tmp_path: Path) -> None:
+def test_sides_without_a_common_key_group_are_joined(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path), table_format="parquet", compaction=None)
     low = [i for i in range(60) if key_group_of(i, max_parallelism=MOST) < 8]
     high = [i for i in range(60) if i not in low]

@@ -98,7 +98,7 @@ def test_a_recreated_topic(topics: Topics) -> None:
     assert offsets(topics, name, unknown, **retire) == [2]
 
 
-def test_a_gap(topics: Topics) -> None:
+def test_a_gap_is_refused_or_skipped(topics: Topics) -> None:
     name = topics.make(2, 10)
     stored = topics.elements(name, [3, 7])
     topics.cut(name, 0, 7)
@@ -109,7 +109,7 @@ def test_a_gap(topics: Topics) -> None:
     assert offsets(topics, name, stored[1:], gap="fail") == [7, 7]
 
 
-def test_a_rewind(topics: Topics) -> None:
+def test_a_rewind_is_refused_or_reset(topics: Topics) -> None:
     """As after an unclean leader election: records that were read are lost."""
     name = topics.make(1, 10)
     topics.cut(name, 0, 4)

@@ -243,7 +243,9 @@ def test_copies_of_an_open_transaction_are_not_skipped(mirrored: Mirrored) -> No
         ({"separator": "_"}, "no topic 'mm2-offset-syncs_B_internal'"),
     ],
 )
-def test_a_wrong_flow(mirrored: Mirrored, settings: dict[str, str], message: str) -> None:
+def test_a_wrong_flow_is_refused(
+    mirrored: Mirrored, settings: dict[str, str], message: str
+) -> None:
     flow = MirrorFlow(**{"source": "A", "target": "B", **settings})  # type: ignore[arg-type]
     with pytest.raises(NotFoundError, match=message):
         mirrored.mirror(flow=flow).translate([])
@@ -258,7 +260,7 @@ def test_a_record_that_is_not_mirror_makers(mirrored: Mirrored) -> None:
         mirrored.mirror(flow=flow).translate([])
 
 
-def test_a_missing_topic_at_the_target(mirrored: Mirrored) -> None:
+def test_a_missing_topic_at_the_target_is_refused(mirrored: Mirrored) -> None:
     stored = [SourceOffset("mirrored-none", 0, 5)]
     refused = mirrored.mirror().translate(stored)
     with pytest.raises(IncompatibleStateError, match="does not exist on the target cluster"):

@@ -122,7 +122,7 @@ def reconciled(
         ),
     ],
 )
-def test_one_partition(
+def test_a_policy_decides_on_one_partition(
     found: Translation,
     settings: dict[str, Any],
     case: Case,

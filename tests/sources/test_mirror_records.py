@@ -29,13 +29,15 @@ CHECKPOINT = checkpoint_record("g", "A.orders", 3, 17, 9, metadata="m", at_ms=5)
 
 
 @given(NAMES, PARTITIONS, OFFSETS, OFFSETS, OFFSETS)
-def test_an_offset_sync(topic: str, partition: int, source: int, target: int, at: int) -> None:
+def test_an_offset_sync_is_decoded(
+    topic: str, partition: int, source: int, target: int, at: int
+) -> None:
     record = sync_record(topic, partition, source, target, at_ms=at)
     assert read_offset_sync(record) == OffsetSync(topic, partition, source, target, at)
 
 
 @given(NAMES, NAMES, PARTITIONS, OFFSETS, OFFSETS, NAMES)
-def test_a_checkpoint(
+def test_a_checkpoint_is_decoded(
     group: str, topic: str, partition: int, source: int, target: int, metadata: str
 ) -> None:
     record = checkpoint_record(group, topic, partition, source, target, metadata=metadata, at_ms=7)

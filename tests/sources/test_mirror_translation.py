@@ -228,7 +228,7 @@ def test_checkpoints_of_groups_before_the_first_sync(
     assert outcome(offset, facts([(100, 90)], checkpoints)) == expected
 
 
-def test_the_sync_next_to_the_offset() -> None:
+def test_the_sync_next_to_the_offset_is_known() -> None:
     """Records are compared from there."""
     known = facts([(10, 100), (20, 110)], [("g", 5, 95, 9)])
     nearest = {4: (10, 100), 6: (10, 100), 10: (10, 100), 15: (10, 100), 25: (20, 110)}
@@ -241,7 +241,7 @@ def test_the_sync_next_to_the_offset() -> None:
     assert proven.reason == "the records next to the offset sync at 10 are equal"
 
 
-def test_checkpoints_without_any_sync() -> None:
+def test_checkpoints_suffice_without_any_sync() -> None:
     assert outcome(50, facts([], [("g", 30, 20, 1)])) == ("earlier", 20, 50)
 
 
@@ -272,7 +272,7 @@ def test_partitions_and_topics_are_apart() -> None:
     assert outcome(5, every.of("u", "A.u", 0)) == ("exact", 7, 0)
 
 
-def test_by_timestamp() -> None:
+def test_an_offset_is_found_by_timestamp() -> None:
     unknown = translated(5, facts([(9, 9)]))
     assert unknown.reason == "no offset sync is at or before it: the first one is at 9"
     found = unknown.by_timestamp(1_000, (40, 2_500), 60)

@@ -61,7 +61,7 @@ def in_one_frame(spark: SparkSession, sets: list[Vectors]) -> tuple[DataFrame, l
 
 @pytest.mark.long_cases("20", "40", "60", "80", "100", "140", "160", "180")
 @pytest.mark.parametrize("start", range(0, len(VECTORS), PER_QUERY))
-def test_vectors(spark: SparkSession, start: int) -> None:
+def test_every_vector_has_its_hash(spark: SparkSession, start: int) -> None:
     """I1: every vector with a type of Spark, also with dots, spaces and backticks in names."""
     sets = VECTORS[start : start + PER_QUERY]
     df, names = in_one_frame(spark, sets)
@@ -253,7 +253,7 @@ def test_a_timestamp_finer_than_its_sql_type_fails(spark: SparkSession) -> None:
         fine.select(column).collect()
 
 
-def test_subtasks(spark: SparkSession) -> None:
+def test_the_column_has_the_subtask_of_the_assignment(spark: SparkSession) -> None:
     """I2: the column returns the owner in KeyGroupAssignment."""
     for maximum, parallelism in ((128, 7), (32768, 32767), (1, 1), (10, 4)):
         assignment = KeyGroupAssignment(max_parallelism=maximum, parallelism=parallelism)

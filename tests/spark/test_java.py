@@ -128,7 +128,7 @@ def test_a_user_without_a_home_has_no_java_there(monkeypatch: pytest.MonkeyPatch
     assert "no Java was found" in reason(find_java({}, ("~/.jdks/*",)))
 
 
-def test_no_java_at_all() -> None:
+def test_without_java_the_error_says_how_to_install_it() -> None:
     answer = find_java({}, NOWHERE)
     assert reason(answer) == "Spark 4.2 requires Java 17 or newer, but no Java was found"
     assert "; install Java 17 or 21 with: " in str(answer)

@@ -25,7 +25,7 @@ def get(run: Run, store: Path, uid: str, key: str, *arguments: str) -> Result:
     return run("get", *arguments, *options)
 
 
-def test_a_string_key(run: Run, fraud: Path) -> None:
+def test_a_string_key_needs_no_quotes(run: Run, fraud: Path) -> None:
     done = get(run, fraud, "totals-by-user", "u17")
     assert (done.exit_code, done.stderr) == (0, "")
     assert [line.split() for line in done.stdout.splitlines()] == [
@@ -232,7 +232,7 @@ def test_operator_state_has_no_keys(run: Run, fraud: Path) -> None:
     assert "is operator state" in done.stderr
 
 
-def test_values_in_json() -> None:
+def test_values_that_json_lacks_become_text() -> None:
     assert json_value({"m": [("k", b"\x01")], "d": Decimal("1E+2"), "i": float("-inf")}) == {
         "m": [["k", "01"]],
         "d": "100",

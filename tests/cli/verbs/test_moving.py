@@ -127,7 +127,9 @@ def test_a_subject_of_several_columns(run: Run, damaged: Path) -> None:
         (["--key", "client=1"], "no keyed state has 'client'"),
     ],
 )
-def test_an_invalid_subject(run: Run, fraud: Path, options: list[str], said: str) -> None:
+def test_an_invalid_subject_is_refused(
+    run: Run, fraud: Path, options: list[str], said: str
+) -> None:
     done = run("forget", *options, "--store", fraud)
     assert (done.exit_code != 0, done.stdout) == (True, "")
     assert said in done.stderr

@@ -183,7 +183,7 @@ BROKEN: dict[str, tuple[str, Callable[[str], str], type[StateStoreError], list[s
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_an_invalid_location(kept: Kept, tmp_path: Path, case: str) -> None:
+def test_an_invalid_location_is_refused(kept: Kept, tmp_path: Path, case: str) -> None:
     file, change, error, parts = BROKEN[case]
     location = kept.copy(tmp_path / "location")
     edit(location / file, change)
@@ -232,7 +232,7 @@ LOST: dict[str, tuple[str, str, type[StateStoreError], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", LOST)
-def test_a_location_without_a_file(kept: Kept, tmp_path: Path, case: str) -> None:
+def test_a_location_without_a_file_is_refused(kept: Kept, tmp_path: Path, case: str) -> None:
     provider, pattern, error, parts = LOST[case]
     location = kept.copy(tmp_path / "location", provider)
     lose(pattern)(location)
@@ -248,7 +248,9 @@ def test_a_location_without_a_file(kept: Kept, tmp_path: Path, case: str) -> Non
         ("zip", True),
     ],
 )
-def test_a_state_file_of_any_size(kept: Kept, tmp_path: Path, case: str, keeps: bool) -> None:
+def test_a_large_state_file_is_refused_and_not_read(
+    kept: Kept, tmp_path: Path, case: str, keeps: bool
+) -> None:
     """The file of 5 GB is sparse and is not read. It is refused as fast as any other file."""
     provider, pattern, error, parts = LOST[case]
     location = kept.copy(tmp_path / "location", provider)
@@ -270,7 +272,7 @@ def test_a_folder_that_is_not_a_location(kept: Kept, tmp_path: Path) -> None:
     refuses(kept, tmp_path, tmp_path / "none", InvalidArgumentError, ["checkpointLocation"])
 
 
-def test_a_join_of_another_format(kept: Kept, tmp_path: Path) -> None:
+def test_a_join_of_another_format_is_refused(kept: Kept, tmp_path: Path) -> None:
     location = kept.copy(tmp_path / "location")
     edit(location / METADATA, named("stateStoreSave", "symmetricHashJoin"))
     edit(location / "offsets/2", conf(JOIN, "5"))
@@ -283,7 +285,7 @@ def test_a_join_with_a_store_that_is_not_known(kept: Kept, tmp_path: Path) -> No
     refuses(kept, tmp_path, location, DamagedFileError, ["operator 0", "sessionStartTime"])
 
 
-def test_a_session_of_spark_connect(kept: Kept, tmp_path: Path) -> None:
+def test_a_session_of_spark_connect_is_refused(kept: Kept, tmp_path: Path) -> None:
     sources = SimpleNamespace(register=lambda source: None)
     members = {"__module__": "pyspark.sql.connect.session", "dataSource": sources}
     made = type("SparkSession", (), members)()
@@ -324,7 +326,7 @@ def test_invalid_numbers_of_partitions(kept: Kept, tmp_path: Path, partitions: i
 
 
 @pytest.mark.parametrize("provider", ["leveldb", "", "RocksDB"])
-def test_an_unknown_provider(kept: Kept, tmp_path: Path, provider: str) -> None:
+def test_an_unknown_provider_is_refused(kept: Kept, tmp_path: Path, provider: str) -> None:
     with pytest.raises(InvalidArgumentError, match="hdfs or rocksdb"):
         exports(kept, tmp_path / "target", provider=provider)
     assert not (tmp_path / "target").exists()
@@ -360,7 +362,7 @@ def test_a_target_that_has_a_query(kept: Kept, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("inside", ["state/0/7", "state/new", "new"])
-def test_a_target_within_a_location_or_a_store(kept: Kept, inside: str) -> None:
+def test_a_target_within_a_location_or_a_store_is_refused(kept: Kept, inside: str) -> None:
     for folder in (kept.hdfs, kept.store):
         before = file_bytes(folder)
         with pytest.raises(InvalidArgumentError, match="is inside"):

@@ -281,7 +281,7 @@ def split_bytes(partition: int, at: int) -> dict[str, bytes]:
         ("0000000100000000{length}00000001{place}", False),
     ],
 )
-def test_versions_of_a_coordinator(form: str, is_known: bool) -> None:
+def test_only_known_versions_of_a_coordinator_are_read(form: str, is_known: bool) -> None:
     """Partitions that are not assigned, or were removed before, cannot be written as assigned."""
     place, offsets = "00066f726465727300000004", "fffffffffffffffe8000000000000000"
     head, body = form.format(length="{}", place=place, offsets=offsets).split("{}")
