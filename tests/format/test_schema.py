@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from statestore.errors import InvalidArgumentError, StateStoreError, UnsupportedTypeError
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.format.schema import (
     DataType,
     Field,
@@ -140,10 +140,3 @@ def test_maps_have_no_order() -> None:
     assert all(map(is_ordered, ("long", STRUCT, ARRAY, with_array)))
     of_maps = {"type": "array", "elementType": with_map, "containsNull": True}
     assert not any(map(is_ordered, (MAP, with_map, of_maps)))
-
-
-@pytest.mark.parametrize("document", [{}, {"fields": 1}, {"fields": [{}]}, {"fields": ["x"]}])
-def test_an_invalid_schema_is_refused(document: dict[str, Any]) -> None:
-    """The manifest's error gives the position."""
-    with pytest.raises((KeyError, TypeError, StateStoreError)):
-        schema_from_json(document)

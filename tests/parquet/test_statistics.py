@@ -63,6 +63,7 @@ def test_text_is_within_its_bounds(values: list[str]) -> None:
 
 
 @given(st.lists(st.datetimes(), min_size=1, max_size=6), st.sampled_from(["", "Z"]))
+@example([EPOCH, dt.datetime.max], "Z")
 def test_times_are_within_their_bounds(values: list[dt.datetime], zone: str) -> None:
     data_type = "timestamp" if zone else "timestamp_ntz"
     known = statistics([(value - EPOCH) // MICROSECOND for value in values], data_type)
