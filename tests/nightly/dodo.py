@@ -39,8 +39,10 @@ SECONDS_TO_STOP = 30
 ONE_MAKE = Lock()
 """Two shards may need the same target."""
 
-# Without this, a terminated run would leave the processes of its shard.
-signal.signal(signal.SIGTERM, signal.default_int_handler)
+# Without this, a terminated run would leave the processes of its shard. A shell starts programs in
+# the background with interrupts ignored, which the programs of the shards would inherit.
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, signal.default_int_handler)
 
 
 def task_shard() -> Iterator[Mapping[str, Any]]:
