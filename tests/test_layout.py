@@ -71,17 +71,15 @@ def test_without_one_it_is_auto_and_nothing_is_remembered(tmp_path: Path) -> Non
     ],
 )
 def test_key_groups_that_are_large_enough_have_a_file_each(
-    tmp_path: Path, number: int, layout: Layout
+    store: StateStore, number: int, layout: Layout
 ) -> None:
-    store = opened(tmp_path)
     assert take(store, rows(number)) is layout
     (entry,) = store.manifest().keyed
     assert (len(entry.handles) == KEY_GROUPS) is (layout is Layout.PARTITIONED)
 
 
 @pytest.mark.slow
-def test_changes_keep_the_layout_until_the_state_is_written_in_full(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_changes_keep_the_layout_until_the_state_is_written_in_full(store: StateStore) -> None:
     take(store, layout="partitioned")
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_changes("u", "s", rows(1000))
@@ -131,9 +129,8 @@ def test_a_repair_finds_it_in_what_is_left(tmp_path: Path) -> None:
 
 
 def test_a_new_state_reads_no_older_checkpoints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: StateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = opened(tmp_path)
     for _ in range(6):
         take(store)
     held = count_held(monkeypatch)

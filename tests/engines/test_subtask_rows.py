@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -109,13 +108,12 @@ def test_hash_scheme_and_key_types_count() -> None:
 
 
 @pytest.mark.parametrize("form", ["arrow", "pandas", "polars"])
-def test_subtasks_write_what_they_get(tmp_path: Path, form: str) -> None:
+def test_subtasks_write_what_they_get(store: StateStore, form: str) -> None:
     """A subtask refuses rows of another one, so the parts are those that a writer expects."""
     rows = ROWS.slice(0, 170)
     parts = split_by_subtask(
         FORMS[form](rows), "user", parallelism=3, max_parallelism=128, hash_scheme="flink-sql"
     )
-    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     with store.snapshot(parallelism=3) as checkpoint:
         writer = checkpoint.declare_keyed(
             *("u", "s", rows.schema),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -43,10 +42,9 @@ LARGE = 2**53 + 751
     ],
 )
 def test_a_large_float_is_refused_and_a_small_one_is_stored(
-    tmp_path: Path, name: str, sql_type: str, value: Any
+    store: StateStore, name: str, sql_type: str, value: Any
 ) -> None:
     rows = [{"k": "a", **SMALL}, {"k": "b", **SMALL, name: value}]
-    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("u", "n", pa.Table.from_pylist(rows, SCHEMA), key="k")
     sql = f"SELECT * REPLACE ({name}::{sql_type} AS {name}) FROM state"

@@ -53,9 +53,8 @@ def rows_of(
 
 
 @pytest.mark.parametrize("form", ["full", "carried"])
-def test_a_renamed_operator_is_purged_under_both_labels(tmp_path: Path, form: str) -> None:
+def test_a_renamed_operator_is_purged_under_both_labels(store: StateStore, form: str) -> None:
     """Its operator id and the identity of its state are unchanged."""
-    store = opened(tmp_path / "store")
     rows = pa.table({"k": [4711, 12], "v": [1, 2]})
     with store.snapshot(graph=graph("x")) as checkpoint:
         checkpoint.write_keyed("x", "s", rows, key="k")
@@ -75,8 +74,7 @@ def test_a_renamed_operator_is_purged_under_both_labels(tmp_path: Path, form: st
     assert rows_of(store, "first", "x") == [{"k": 12, "v": 2}]
 
 
-def test_a_state_in_the_folder_of_a_former_label_is_searched(tmp_path: Path) -> None:
-    store = opened(tmp_path / "store")
+def test_a_state_in_the_folder_of_a_former_label_is_searched(store: StateStore) -> None:
     with store.snapshot(graph=graph("x")) as checkpoint:
         checkpoint.write_keyed("x", "s", pa.table({"k": [4711, 12], "v": [1, 2]}), key="k")
     with store.snapshot(graph=graph("y")) as checkpoint:
@@ -87,8 +85,7 @@ def test_a_state_in_the_folder_of_a_former_label_is_searched(tmp_path: Path) -> 
     assert search.problem is not None
 
 
-def test_a_new_operator_of_an_old_label_keeps_its_rows(tmp_path: Path) -> None:
-    store = opened(tmp_path / "store")
+def test_a_new_operator_of_an_old_label_keeps_its_rows(store: StateStore) -> None:
     rows = pa.table({"k": [4711, 12], "v": [1, 2]})
     with store.snapshot(graph=graph("x")) as checkpoint:
         checkpoint.write_keyed("x", "s", rows, key="k")
@@ -307,8 +304,7 @@ def test_a_folder_under_a_link_is_refused_or_searched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "operators/o/keyed/s/.x.parquet", "files/a.json"])
-def test_an_undecodable_file_is_not_counted_as_searched(tmp_path: Path, name: str) -> None:
-    store = opened(tmp_path / "store")
+def test_an_undecodable_file_is_not_counted_as_searched(store: StateStore, name: str) -> None:
     keep(store, pa.table({"k": ["ann", "bob"], "v": [1, 2]}))
     assert store.maintenance.find_key("o", "nobody").is_gone
     Path(store.url, name).parent.mkdir(exist_ok=True)
@@ -334,8 +330,7 @@ def test_rows_of_orphan_files_are_searched(tmp_path: Path) -> None:
     assert [(Path(one.file).name[:10], one.rows) for one in found] == [("0000000099", 1)]
 
 
-def test_text_in_documents_is_found_and_names_are_not(tmp_path: Path) -> None:
-    store = opened(tmp_path / "store")
+def test_text_in_documents_is_found_and_names_are_not(store: StateStore) -> None:
     keep(store, pa.table({"k": [MAIL, "s", "orders"], "v": [1, 2, 3]}), uid="orders")
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("orders", "s", pa.table({"k": ["bob"], "v": [1]}), key="k")

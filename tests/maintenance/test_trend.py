@@ -224,8 +224,7 @@ def test_without_a_rate_the_restore_time_has_a_reason(tmp_path: Path) -> None:
     assert trend.reaches is None
 
 
-def test_a_state_has_points_only_where_it_exists(tmp_path: Path) -> None:
-    store = StateStore.open(str(tmp_path), table_format="parquet")
+def test_a_state_has_points_only_where_it_exists(store: StateStore) -> None:
     for number in range(1, 7):
         with store.snapshot(parallelism=1) as checkpoint:
             checkpoint.write_keyed("u", "old" if number < 4 else "new", table(9), key="k")
@@ -238,8 +237,7 @@ def test_a_state_has_points_only_where_it_exists(tmp_path: Path) -> None:
     assert [point.checkpoint_id for point in only.checkpoints] == [1, 2, 3]
 
 
-def test_a_checkpoint_that_cannot_be_restored_so_has_no_largest_subtask(tmp_path: Path) -> None:
-    store = StateStore.open(str(tmp_path), table_format="parquet")
+def test_a_checkpoint_that_cannot_be_restored_so_has_no_largest_subtask(store: StateStore) -> None:
     for parallelism in (2, 4):
         with store.snapshot(parallelism=parallelism) as checkpoint:
             name = f"for {parallelism}"

@@ -179,8 +179,7 @@ def test_a_verifying_restore_also_verifies_lazy_reads(counted: Counted) -> None:
         state.lazy(0).get("k5")
 
 
-def test_expired_rows_are_not_found(tmp_path: Path) -> None:
-    store = StateStore.open(str(tmp_path), table_format="parquet")
+def test_expired_rows_are_not_found(store: StateStore) -> None:
     rows = [{"k": "a", "at": 0}, {"k": "b", "at": 100}]
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed(

@@ -351,9 +351,8 @@ def test_a_restore_from_a_missing_store_is_refused(store: StateStore) -> None:
     assert not Path(store.url).exists()
 
 
-def test_restored_states_can_be_pickled(tmp_path: Path) -> None:
+def test_restored_states_can_be_pickled(store: StateStore) -> None:
     """For example for another process, also after small layers of changes were read."""
-    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("u", "s", pa.table({"k": ["a", "b"], "v": [1, 2]}), key="k")
     with store.snapshot(parallelism=1) as checkpoint:

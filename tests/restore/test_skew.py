@@ -134,8 +134,7 @@ def test_without_keys_no_file_is_opened_and_values_have_no_hot_keys(tmp_path: Pa
     assert [hot.state for hot in store.inspect.skew("u").operators[0].hot] == ["m"]
 
 
-def test_several_key_columns_and_an_empty_state(tmp_path: Path) -> None:
-    store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
+def test_several_key_columns_and_an_empty_state(store: StateStore) -> None:
     rows = [{"a": i % 3, "b": f"{i % 2}", "n": i} for i in range(25)]
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_list("u", "two", rows, key=["a", "b"], position="n", max_parallelism=4)

@@ -88,11 +88,10 @@ def test_rows_with_equal_hashes_are_distinguished(
 
 @pytest.mark.parametrize("alike", [False, True])
 def test_equal_elements_are_compared_as_a_multiset(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alike: bool
+    store: StateStore, monkeypatch: pytest.MonkeyPatch, alike: bool
 ) -> None:
     if alike:
         monkeypatch.setattr(equality, "row_hashes", one_hash)
-    store = StateStore.open(str(tmp_path), table_format="parquet")
     for elements in ([["a", "a", "b"], ["c"]], [["c", "b", "a"], ["d"]]):
         with store.snapshot(parallelism=2) as checkpoint:
             lists = [[{"e": one} for one in part] for part in elements]

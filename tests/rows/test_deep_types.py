@@ -150,9 +150,10 @@ def deep_value(levels: int, form: str) -> Any:
 
 @pytest.mark.parametrize("form", ["list", "struct"])
 @pytest.mark.parametrize("levels", [1200, 5000])
-def test_a_value_that_python_cannot_walk_is_refused(tmp_path: Path, form: str, levels: int) -> None:
+def test_a_value_that_python_cannot_walk_is_refused(
+    store: StateStore, form: str, levels: int
+) -> None:
     """Each call that takes a value raises a StateStoreError, and nothing is committed."""
-    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("u", "n", [{"k": 1, "v": "x"}], key="k")
     state, deep = store.restore().keyed("u", "n"), deep_value(levels, form)

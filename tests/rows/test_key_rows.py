@@ -176,10 +176,9 @@ def test_only_files_of_the_keys_key_groups_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", CACHES.values(), ids=CACHES)
-def test_keys_of_several_columns_and_types(tmp_path: Path, limit: int | None) -> None:
+def test_keys_of_several_columns_and_types(store: StateStore, limit: int | None) -> None:
     """This includes columns with few values, and types that can be found only by hash."""
     rows = [{"tenant": "ab"[i % 2], "number": i % 10, "at": float(i // 10)} for i in range(60)]
-    store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
     key = ["tenant", "number", "at"]
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_keyed("u", "s", rows, key=key, max_parallelism=GROUPS)
@@ -199,11 +198,10 @@ def test_keys_of_several_columns_and_types(tmp_path: Path, limit: int | None) ->
 
 
 def test_only_the_requested_pairs_of_two_key_columns_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: StateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every value of each column is requested, but only a few of their pairs."""
     rows = pa.table({"a": np.repeat(range(30), 30), "b": np.tile(range(30), 30)})
-    store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("u", "s", rows, key=["a", "b"], max_parallelism=1)
     (entry,) = store.manifest().keyed

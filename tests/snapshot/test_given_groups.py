@@ -100,8 +100,7 @@ def test_restored_rows_can_be_written_again(
         assert {row["k"]: row["v"] for row in rows_of(store).to_pylist()} == expected
 
 
-def test_some_of_the_changes_can_have_a_key_group(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_some_of_the_changes_can_have_a_key_group(store: StateStore) -> None:
     put(store, "keyed", pa.table({"k": ["a", "b"], "v": [1, 2]}), FORMS["table"])
     kept = rows_of(store)
     with store.snapshot(parallelism=2) as checkpoint:
@@ -136,8 +135,7 @@ def test_key_groups_are_not_checked_with_regroup(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "column", [pa.array(["x"]), pa.array([1.0]), pa.array([True]), pa.array([b"x"])]
 )
-def test_a_user_column_with_that_name_is_refused(tmp_path: Path, column: Any) -> None:
-    store = opened(tmp_path)
+def test_a_user_column_with_that_name_is_refused(store: StateStore, column: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="is reserved for") as caught:
         put(store, "keyed", pa.table({"k": ["a"], "key_group": column}), FORMS["table"])
     assert "rename" not in str(caught.value)
@@ -162,9 +160,10 @@ def test_no_message_suggests_renaming_the_column(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["__deleted__", "__DELETED__", "Key_Group"])
-def test_a_reserved_name_is_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
+def test_a_reserved_name_is_refused_before_anything_is_written(
+    store: StateStore, name: str
+) -> None:
     """Otherwise a job would fail at its first changes, after its state was written."""
-    store = opened(tmp_path)
     rows = pa.table({"k": [1], name: [1]})
     with (
         pytest.raises(InvalidArgumentError, match=f"'{name}' is reserved for the store"),

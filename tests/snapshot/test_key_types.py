@@ -37,9 +37,8 @@ def groups_of(store: StateStore, key_type: Any, **options: Any) -> None:
 
 @pytest.mark.parametrize("zone", [None, UTC])
 @pytest.mark.parametrize("digits", [0, 1, 3, 6, 9])
-def test_a_timestamp_has_the_given_precision(tmp_path: Path, digits: int, zone: Any) -> None:
+def test_a_timestamp_has_the_given_precision(store: StateStore, digits: int, zone: Any) -> None:
     """The key groups are Flink's for that precision, and the state can be changed later."""
-    store = opened(tmp_path / "store")
     moments = [m.replace(tzinfo=zone, microsecond=0) for m in MOMENTS]
     name = f"{'TIMESTAMP' if zone is None else 'TIMESTAMP_LTZ'}({digits})"
     rows = pa.table({"k": moments, "v": range(28)})
@@ -67,8 +66,7 @@ def test_a_timestamp_has_the_given_precision(tmp_path: Path, digits: int, zone: 
 
 
 @pytest.mark.parametrize("asked", ["int", "Integer", ["INTEGER"], {"k": "java.lang.Integer"}])
-def test_a_type_has_one_stored_name(tmp_path: Path, asked: Any) -> None:
-    store = opened(tmp_path / "store")
+def test_a_type_has_one_stored_name(store: StateStore, asked: Any) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         rows = pa.table({"k": range(-20, 20), "v": range(40)})
         checkpoint.write_keyed(
@@ -78,9 +76,8 @@ def test_a_type_has_one_stored_name(tmp_path: Path, asked: Any) -> None:
     groups_of(store, "int")
 
 
-def test_a_type_that_does_not_fit_the_key_is_refused(tmp_path: Path) -> None:
+def test_a_type_that_does_not_fit_the_key_is_refused(store: StateStore) -> None:
     """Before any write, with the reason."""
-    store = opened(tmp_path / "store")
     rows = pa.table({"k": ["a"], "v": [1]})
     for asked, error, match in (
         ("Integer", UnsupportedTypeError, "hashed as String"),
@@ -93,8 +90,7 @@ def test_a_type_that_does_not_fit_the_key_is_refused(tmp_path: Path) -> None:
     assert list(store.checkpoints()) == []
 
 
-def test_a_value_that_the_type_cannot_hold_is_refused(tmp_path: Path) -> None:
-    store = opened(tmp_path / "store")
+def test_a_value_that_the_type_cannot_hold_is_refused(store: StateStore) -> None:
     rows = pa.table({"k": [datetime(2026, 1, 1, 0, 0, 0, 1)], "v": [1]})
     with (
         pytest.raises(InvalidArgumentError, match="precision 3"),
@@ -109,9 +105,8 @@ IDS = [UUID(int=number * 3**75) for number in range(40)]
 
 
 @pytest.mark.parametrize("form", ["uuid", "fixed", "bytes", "text"])
-def test_a_uuid_can_be_a_key(tmp_path: Path, form: str) -> None:
+def test_a_uuid_can_be_a_key(store: StateStore, form: str) -> None:
     """As Arrow's own type, as 16 bytes or as text; it can be looked up and written again."""
-    store = opened(tmp_path / "store")
     raw = pa.array([one.bytes for one in IDS], pa.binary(16))
     column = {
         "uuid": raw.cast(pa.uuid()),
@@ -136,9 +131,8 @@ def test_a_uuid_can_be_a_key(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["bytes", "text"])
-def test_uuids_in_dictionaries_can_be_keys(tmp_path: Path, form: str) -> None:
+def test_uuids_in_dictionaries_can_be_keys(store: StateStore, form: str) -> None:
     """If the key has that type: in every call, equal to a column."""
-    store = opened(tmp_path / "store")
 
     def held(numbers: Any) -> list[Any]:
         return [IDS[at].bytes if form == "bytes" else str(IDS[at]) for at in numbers]
@@ -192,9 +186,8 @@ def test_an_error_about_a_value_of_a_key_type_names_the_state(tmp_path: Path) ->
         )
 
 
-def test_a_uuid_in_another_column_is_refused(tmp_path: Path) -> None:
+def test_a_uuid_in_another_column_is_refused(store: StateStore) -> None:
     """It would be returned as bytes or text."""
-    store = opened(tmp_path / "store")
     with (
         pytest.raises(InvalidArgumentError, match=r"a key, pass KeyedOptions\(key_types='UUID'\)"),
         store.snapshot(parallelism=1) as checkpoint,
@@ -226,10 +219,9 @@ def test_a_uuid_in_another_column_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_column_can_contain_a_key_of_another_type(
-    tmp_path: Path, key_type: str, values: list[Any], scheme: str
+    store: StateStore, key_type: str, values: list[Any], scheme: str
 ) -> None:
     """The state has Flink's key groups and stores the type."""
-    store = opened(tmp_path / "store")
     kind = pa.struct([("a", pa.int32()), ("b", pa.string())]) if "Row" in key_type else None
     with store.snapshot(parallelism=2) as checkpoint:
         rows = pa.table({"k": pa.array(values, kind), "v": range(len(values))})

@@ -115,8 +115,7 @@ def test_histories_distinguish_them(
             _check(store, rows)
 
 
-def test_one_of_them_twice_is_a_duplicate(tmp_path: Path) -> None:
-    store = StateStore.open(str(tmp_path), table_format="parquet")
+def test_one_of_them_twice_is_a_duplicate(store: StateStore) -> None:
     for twice in (None, {"x": None, "y": None}):
         rows = _table({number: ((1, None, twice), number) for number in range(2)})
         with pytest.raises(DuplicateKeyError), store.snapshot(parallelism=1) as checkpoint:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -170,8 +169,7 @@ def test_a_history_written_from_streams_equals_one_written_from_tables(
 
 
 @pytest.mark.parametrize("form", ["reader", "batches", "dictionaries"])
-def test_a_stream_that_was_already_read_is_refused(tmp_path: Path, form: str) -> None:
-    store = StateStore.open(str(tmp_path), table_format="parquet")
+def test_a_stream_that_was_already_read_is_refused(store: StateStore, form: str) -> None:
     rows = FORMS[form](_table({1: ("a", 0), 2: ("b", 0)}))
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("u", "s", rows, key="k")
@@ -182,8 +180,7 @@ def test_a_stream_that_was_already_read_is_refused(tmp_path: Path, form: str) ->
         checkpoint.write_keyed("u", "s", rows, key="k")
 
 
-def test_restored_rows_are_accepted_unchanged(tmp_path: Path) -> None:
-    store = StateStore.open(str(tmp_path), table_format="parquet")
+def test_restored_rows_are_accepted_unchanged(store: StateStore) -> None:
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("u", "s", _table({1: ("a", 0)}), key="k", max_parallelism=GROUPS)
     rows = store.restore().keyed("u", "s").to_batches(0)
@@ -194,8 +191,7 @@ def test_restored_rows_are_accepted_unchanged(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_values_for_a_filter_from_an_iterator_apply_to_every_batch(tmp_path: Path) -> None:
-    store = StateStore.open(str(tmp_path), table_format="parquet")
+def test_values_for_a_filter_from_an_iterator_apply_to_every_batch(store: StateStore) -> None:
     elements = [{"p": number % 3} for number in range(200_000)]
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_union("u", "e", [elements])

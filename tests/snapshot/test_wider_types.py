@@ -194,8 +194,7 @@ def test_elements_are_compared_by_value(
         assert (found.added, found.removed, found.changed) == (0, 0, wanted)
 
 
-def test_minus_zero_is_a_change_for_every_reader(tmp_path: Any) -> None:
-    store = StateStore.open(str(tmp_path), table_format="parquet")
+def test_minus_zero_is_a_change_for_every_reader(store: StateStore) -> None:
     for value in (0.0, -0.0, float("nan"), float("nan")):
         with store.snapshot(parallelism=1) as checkpoint:
             checkpoint.write_keyed("u", "s", pa.table({"k": [1], "v": [value]}), key="k")

@@ -136,11 +136,10 @@ METHODS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_method_of_a_kind_uses_the_stored_columns(tmp_path: Path, name: str) -> None:
+def test_the_method_of_a_kind_uses_the_stored_columns(store: StateStore, name: str) -> None:
     """Nothing is repeated: neither key and namespace nor position, map key, domain and time."""
     method, columns, declared = METHODS[name]
     rows = pa.table({"user": ["ann", "bob"], "window": [0, 60], **columns})
-    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     with store.snapshot(parallelism=2) as checkpoint:
         write = getattr(checkpoint, method)
         write("u", "s", rows, key="user", namespace="window", max_parallelism=16, **declared)
@@ -171,8 +170,7 @@ def test_another_position_than_the_stored_one_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("method", ["write_list", "write_map", "write_timers", "write_reducing"])
-def test_a_new_state_of_any_kind_needs_a_key(tmp_path: Path, method: str) -> None:
-    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+def test_a_new_state_of_any_kind_needs_a_key(store: StateStore, method: str) -> None:
     message = "no state 's' of operator 'u': pass key="
     with (
         pytest.raises(InvalidArgumentError, match=message),

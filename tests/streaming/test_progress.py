@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -28,8 +27,7 @@ def test_kafkas_end_offsets_are_stored_by_partition(world: World) -> None:
     assert json.loads(starting_offsets(restored)) == json.loads(kafka)
 
 
-def test_lost_offsets_are_an_error(tmp_path: Path) -> None:
-    store = StateStore.open(str(tmp_path), table_format="parquet")
+def test_lost_offsets_are_an_error(store: StateStore) -> None:
     with store.snapshot(parallelism=1) as checkpoint:
         lost = pa.table({"topic": ["t"], "partition": [0], "offset": [7]}).slice(1)
         checkpoint.write_union("source", "offsets", lost)
@@ -37,9 +35,8 @@ def test_lost_offsets_are_an_error(tmp_path: Path) -> None:
         starting_offsets(store.restore())
 
 
-def test_starting_offsets_are_those_of_kafka(tmp_path: Path) -> None:
+def test_starting_offsets_are_those_of_kafka(store: StateStore) -> None:
     """They can be in several subtasks; what Kafka does not have is refused."""
-    store = StateStore.open(str(tmp_path), table_format="parquet")
     first, second = ({"topic": "t", "partition": number, "offset": 7} for number in range(2))
     for lists in (
         [[first], [second]],

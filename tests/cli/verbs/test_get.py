@@ -163,10 +163,9 @@ def test_keys_of_every_type(
     ],
 )
 def test_a_time_has_a_zone_exactly_if_its_type_has_one(
-    tmp_path: Path, kind: pa.DataType, text: str, reason: str
+    store: StateStore, kind: pa.DataType, text: str, reason: str
 ) -> None:
     """This holds for keys, rows and single values, in JSON and without."""
-    store = StateStore.open(str(tmp_path / "typed"), table_format="parquet")
     rows = pa.table({"k": pa.array([0], kind), "n": [1]})
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("u", "s", rows, key="k")
@@ -200,9 +199,10 @@ def test_a_time_has_a_zone_exactly_if_its_type_has_one(
         ("a=b", "a=b"),
     ],
 )
-def test_a_value_has_the_same_form_as_a_key(tmp_path: Path, text: str, value: str | None) -> None:
+def test_a_value_has_the_same_form_as_a_key(
+    store: StateStore, text: str, value: str | None
+) -> None:
     """Only null differs, because a key cannot be null."""
-    store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("u", "s", [{"k": "a", "v": "b"}], key="k")
     state = store.manifest().keyed_entry("u", "s").state
@@ -210,8 +210,7 @@ def test_a_value_has_the_same_form_as_a_key(tmp_path: Path, text: str, value: st
     assert parse_key(text, state) == ("null" if value is None else value,)
 
 
-def test_a_value_that_does_not_fit_gets_no_advice_about_the_form(tmp_path: Path) -> None:
-    store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
+def test_a_value_that_does_not_fit_gets_no_advice_about_the_form(store: StateStore) -> None:
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("u", "s", [{"k": "a", "n": 1}], key=["k", "n"])
     state = store.manifest().keyed_entry("u", "s").state

@@ -273,9 +273,8 @@ def test_an_error_is_one_sentence(
     assert message in done.stderr
 
 
-def test_purge_names_the_columns_if_the_key_had_others(tmp_path: Path, run: Run) -> None:
+def test_purge_names_the_columns_if_the_key_had_others(store: StateStore, run: Run) -> None:
     """After a rekey the key may contain a column that is no longer a key column."""
-    store = StateStore.open(str(tmp_path / "rekeyed"), table_format="parquet")
     rows = pa.table({"customer": [4711, 12], "account": [1, 2], "v": [1, 2]})
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("o", "s", rows, key="customer")

@@ -129,8 +129,7 @@ def test_compare_on_hosts(run: Run, fraud: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_next_comparison_uses_the_measured_restore_rate(run: Run, tmp_path: Path) -> None:
-    store = StateStore.open(str(tmp_path / "large"), table_format="parquet")
+def test_the_next_comparison_uses_the_measured_restore_rate(run: Run, store: StateStore) -> None:
     blobs = [{"k": number, "blob": random.randbytes(10**6)} for number in range(66)]
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_keyed("u", "blobs", blobs, key="k", max_parallelism=8)

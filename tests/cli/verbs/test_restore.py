@@ -76,11 +76,10 @@ def test_restore_as_json_lines(run: Run, fraud: Path) -> None:
     assert found == {-5: 1.5, 0: "NaN", 7: 3.0}
 
 
-def test_a_name_that_is_not_a_file_name_is_escaped(run: Run, tmp_path: Path) -> None:
-    store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
+def test_a_name_that_is_not_a_file_name_is_escaped(run: Run, store: StateStore) -> None:
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("../up", "a/b", pa.table({"k": ["x"]}), key="k")
-    assert run("restore", "--to", "out", "--store", "s").exit_code == 0
+    assert run("restore", "--to", "out", "--store", store.url).exit_code == 0
     (file,) = Path("out").rglob("*.parquet")
     assert file.relative_to("out").parts[:2] == ("~2E.~2Fup", "a~2Fb")
 
