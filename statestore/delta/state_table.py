@@ -59,7 +59,7 @@ class ParquetTable:
 class TablesAsStored:
     """Publishes each table in its existing format."""
 
-    format = "parquet"
+    format = ParquetTable.format
 
     def __init__(self, storage: Storage, manifest: Manifest) -> None:
         """Take the storage, which is not used yet, and the checkpoint whose tables are published.
