@@ -107,15 +107,15 @@ def draw_changes(
     random = Random(seed)
     changes = cache(lambda file: changes_of(file, sources[file]))
     left = sorted(sources)
-    tried: set[tuple[str, str, str | None]] = {*known}
+    tried: set[Change] = set()
     while left:
         file = random.choice(left)
-        new = [one for one in changes(file) if tried.isdisjoint(_names(one))]
+        new = [one for one in changes(file) if one not in tried and known.isdisjoint(_names(one))]
         if not new:
             left.remove(file)
             continue
         change = random.choice(new)
-        tried.add((change.file, change.before, change.after))
+        tried.add(change)
         if recording.tests(change):
             yield change
 

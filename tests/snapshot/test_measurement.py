@@ -21,6 +21,8 @@ from statestore import (
 from statestore.errors import CommitConflictError, InvalidArgumentError, StorageError
 from statestore.format.compaction_policy import CompactionRule
 from statestore.format.metrics import Amount, CheckpointMetrics, StateMetrics
+from statestore.listeners import Listeners
+from statestore.snapshot.measurement import Measuring
 from statestore.snapshot.write_options import Changes
 from statestore.storage import LocalStorage
 from tests.servers.slow import SlowStorage
@@ -79,6 +81,15 @@ def figures(store: StateStore) -> CheckpointMetrics:
     metrics = store.manifest().metrics
     assert metrics is not None
     return metrics
+
+
+def test_only_the_first_failure_of_a_checkpoint_is_reported(ears: Ears) -> None:
+    listeners = Listeners("here")
+    listeners.add(ears)
+    measuring = Measuring(listeners)
+    for text in ("first", "second"):
+        measuring.failed(1, StorageError(text))
+    assert [str(event.error) for event in ears.failed] == ["first"]
 
 
 def state_of(metrics: CheckpointMetrics, name: str) -> StateMetrics:
