@@ -217,6 +217,18 @@ def test_the_rows_of_both_sides_are_counted_with_changes(tmp_path: Path) -> None
     assert (same.rows_a, same.file_rows_a) == (None, 100 + same.changed_rows_a)
 
 
+def test_rows_that_only_changes_have_are_counted(tmp_path: Path) -> None:
+    """Their key groups have no rows in the base, whose row count is not theirs."""
+    storage = CountingStorage(str(tmp_path / "store"))
+    store = StateStore.from_storage(storage, table_format="parquet", compaction=None)
+    take(store, {"u001": 1})
+    with store.snapshot(parallelism=1) as checkpoint:
+        rows = [{"user": user, "n": n} for user, n in users(2, 60).items()]
+        checkpoint.write_changes("users", "totals", rows)
+    state = one(store.inspect.diff(1, 2))
+    assert (counts(state), state.key_groups_differing) == ((58, 0, 0), GROUPS)
+
+
 shares = st.lists(st.integers(0, 30), max_size=12)
 
 

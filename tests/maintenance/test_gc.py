@@ -206,6 +206,7 @@ def test_a_pin_keeps_its_checkpoint_until_the_lease_ends(folder: Path) -> None:
         assert store.maintenance.gc(minimum_age="0").removed.files > 0
         whole(store, pinned.checkpoint_id)
     assert store.maintenance.pins() == ()
+    store.maintenance.unpin(store.maintenance.pin(1, lease="1ms").token)
     token = store.maintenance.pin(1, lease="1m", holder="me").token
     with pytest.raises(CheckpointNotFoundError, match=f"existing pins: '{token}'"):
         store.maintenance.unpin("x")
