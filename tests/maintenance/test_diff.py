@@ -225,8 +225,21 @@ def test_rows_that_only_changes_have_are_counted(tmp_path: Path) -> None:
     with store.snapshot(parallelism=1) as checkpoint:
         rows = [{"user": user, "n": n} for user, n in users(2, 60).items()]
         checkpoint.write_changes("users", "totals", rows)
-    state = one(store.inspect.diff(1, 2))
+    difference = store.inspect.diff(1, 2)
+    state = one(difference)
     assert (counts(state), state.key_groups_differing) == ((58, 0, 0), GROUPS)
+    (row,) = difference.to_arrow().to_pylist()
+    assert row == {
+        "operator": "users",
+        "state": "totals",
+        "sort": "keyed",
+        "rows_a": 1,
+        "rows_b": 59,
+        "only_in": None,
+        "added": 58,
+        "removed": 0,
+        "changed": 0,
+    }
 
 
 shares = st.lists(st.integers(0, 30), max_size=12)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from statestore import StateStore
+from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Fence
 from statestore.cli.main import main
 from statestore.errors import (
@@ -72,6 +73,15 @@ def test_an_upgrade_adds_claims_alone_and_is_inherited(store: StateStore) -> Non
     assert not again.is_changed
     assert len(claims(store.url)) == 5
     assert opened(store.url).checkpoints() == (1, 2, 3)
+
+
+def test_a_store_without_writers_is_upgraded_from_the_first_version(tmp_path: Path) -> None:
+    Catalog.open(LocalStorage(str(tmp_path)), create=True)
+    empty = opened(str(tmp_path))
+    for dry_run in (True, False):
+        done = empty.maintenance.upgrade(dry_run=dry_run)
+        assert (done.previous_version, done.writer_version) == (1, 2)
+    assert version_of(empty.url) == 2
 
 
 def test_a_store_without_an_upgrade_stays_in_the_first_version(store: StateStore) -> None:
