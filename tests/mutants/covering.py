@@ -12,6 +12,7 @@ from typing import Any
 from coverage import CoverageData
 
 from tests.mutants.changes import Change, function_lines
+from tests.support.durations import SECONDS_OF_AN_UNMEASURED_TEST, recorded_durations
 
 __all__ = ["Recording"]
 
@@ -23,21 +24,18 @@ class Recording:
         path: the data file of ``coverage``, recorded with one context for each test, as
             ``pytest --cov --cov-context=test`` does, in the tree that is changed.
         sources: the modules by their path from the root of the project.
-        durations: seconds by test.
 
     Raises:
         FileNotFoundError: If there is no recording.
     """
 
-    def __init__(
-        self, path: Path, sources: Mapping[str, str], durations: Mapping[str, float]
-    ) -> None:
+    def __init__(self, path: Path, sources: Mapping[str, str]) -> None:
         if not path.exists():
             raise FileNotFoundError(f"no recording {path}; record one with pytest --cov-context")
         self._data: Any = CoverageData(str(path))
         self._data.read()
         self._sources = sources
-        self._durations = durations
+        self._durations = recorded_durations()
         self._lines = lru_cache(maxsize=8)(self._read)
 
     def tests(self, change: Change) -> list[str]:
@@ -68,7 +66,7 @@ class Recording:
 
     def seconds(self, test: str) -> float:
         """Return the recorded or assumed seconds of a test."""
-        return self._durations.get(test, 0.2)
+        return self._durations.get(test, SECONDS_OF_AN_UNMEASURED_TEST)
 
     def _of(self, file: str, lines: tuple[range, ...]) -> set[str]:
         by_line = self._lines(file)

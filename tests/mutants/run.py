@@ -31,7 +31,6 @@ from random import Random
 from tests.mutants.changes import Change, changes_of
 from tests.mutants.covering import Recording
 from tests.mutants.project import Outcome, ProjectCopy
-from tests.support.durations import recorded_durations
 from tests.support.module_tests import RECORDING
 
 __all__ = [
@@ -267,7 +266,7 @@ def main() -> int:
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the copy is removed
     sources = sources_of(ROOT, PACKAGES)
-    recording = Recording(given.coverage, sources, recorded_durations())
+    recording = Recording(given.coverage, sources)
     with (
         tempfile.TemporaryDirectory(prefix="statestore-mutants-") as folder,
         ProjectCopy(ROOT, Path(folder)) as project,

@@ -68,7 +68,7 @@ def toy(tmp_path: Path) -> Path:
 
 
 def recording_of(root: Path) -> Recording:
-    return Recording(root / "recording", sources_of(root, ["toy"]), {"test_sums.py::test_count": 0})
+    return Recording(root / "recording", sources_of(root, ["toy"]))
 
 
 @pytest.mark.slow
