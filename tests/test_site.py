@@ -288,6 +288,7 @@ def test_defaults_are_values_and_not_names_of_the_code(site: Path) -> None:
     assert "options: KeyedOptions = KeyedOptions()" in keyed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("query", "guide"),
     [

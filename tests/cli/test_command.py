@@ -371,6 +371,7 @@ def test_a_pipe_gets_plain_whole_lines(filled: Path) -> None:
     assert f"checkpoint 2 of {filled}\n" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_encoding_without_our_characters_gets_ascii(tmp_path: Path) -> None:
     path = tmp_path / "größe"

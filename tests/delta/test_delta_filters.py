@@ -80,13 +80,14 @@ def test_every_type_by_every_operator(tmp_path: Path, layout: str, every_value: 
     assert wrong(grouped, readers(table_of(store)), asked) == []
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize(
     ("layout", "every_operator"),
     [
         ("partitioned", False),
-        pytest.param("partitioned", True, marks=pytest.mark.long),
-        pytest.param("ranged", True, marks=pytest.mark.long),
+        ("partitioned", True),
+        ("ranged", True),
     ],
 )
 def test_every_type_by_every_operator_in_spark(

@@ -230,6 +230,7 @@ def test_an_expire_killed_at_any_call_is_run_again(
         assert store.checkpoints() == (3, 4)
 
 
+@pytest.mark.long
 @with_every_call
 def test_a_collection_killed_at_any_call_is_run_again(
     base: Path, fast_path: Path, every_call: bool

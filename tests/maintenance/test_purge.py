@@ -425,6 +425,7 @@ class ConcurrentStorage(LocalStorage):
         super().delete(name)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_expiry_at_any_moment_of_a_purge_loses_no_savepoint(tmp_path: Path) -> None:
     """I9: the replacement is held before the hold of the old one is released. If the replacement

@@ -347,6 +347,7 @@ def test_a_verified_dataframe_names_the_file(store: StateStore, spark: SparkSess
     assert file.name in str(caught.value)
 
 
+@pytest.mark.long_cases("false")
 @pytest.mark.parametrize("word", ["true", "false", "maybe"])
 def test_the_data_source_verifies_on_request(
     store: StateStore, spark: SparkSession, word: str

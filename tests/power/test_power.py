@@ -38,7 +38,7 @@ def tried(subject: str, folder: Path, plan: Plan, loses: str = "") -> Result:
     return replay(record(SUBJECTS[subject], (subject,), folder, loses), plan)
 
 
-@pytest.mark.long_cases("outputs", "export")
+@pytest.mark.long_cases("edit", "outputs", "export")
 @pytest.mark.parametrize("subject", SMALL)
 def test_each_prefix_of_the_calls_keeps_all_promises(subject: str, tmp_path: Path) -> None:
     """The processes die after any of the calls, and the disk loses nothing."""

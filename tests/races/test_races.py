@@ -49,6 +49,7 @@ def test_races_on_disk(count: int, least: set[str]) -> None:
     assert least <= set(result.outcomes) <= {*OUTCOMES, "late"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("server", "count"),
     [(SEAWEEDFS, 2), *RACED],

@@ -110,6 +110,7 @@ def stored(world: World, by: str = "page") -> pa.Table:
     return rows.sort_by(by)
 
 
+@pytest.mark.long
 def test_values_that_a_function_returns_unchanged_stay_the_same(world: World) -> None:
     """Bit for bit, for every type that a state can have, in any session time zone."""
 
@@ -149,6 +150,7 @@ def fails(key: Any, events: Any, state: Any) -> Any:
     raise ValueError("no such page")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -161,14 +163,12 @@ def fails(key: Any, events: Any, state: Any) -> Any:
             lambda key, events, state: state.assign(n=1.5),
             r"1\.5 in the column 'n'.*long",
             id="a fraction",
-            marks=pytest.mark.long,
         ),
         (lambda key, events, state: state.assign(m=1), r"columns \(user, page, n, m\)"),
         pytest.param(
             lambda key, events, state: state.drop(columns="n"),
             r"columns \(user, page\)",
             id="a column less",
-            marks=pytest.mark.long,
         ),
         (lambda key, events, state: None, "DataFrame, not NoneType"),
     ],

@@ -49,13 +49,13 @@ def completed(words: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, check=False, timeout=_FOR_EVER)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "program",
     [
         pytest.param(
             "answer = store.query('SELECT * FROM totals'); answer.read_next_batch()",
             id="first rows",
-            marks=pytest.mark.long,
         ),
         pytest.param(
             "store.query('SELECT a.n FROM totals a, totals b, totals c').read_next_batch()",
@@ -64,12 +64,10 @@ def completed(words: list[str]) -> subprocess.CompletedProcess[str]:
         pytest.param(
             "answer = store.query('SELECT * FROM totals LIMIT 2')",
             id="nothing",
-            marks=pytest.mark.long,
         ),
         pytest.param(
             "with store.query('SELECT * FROM totals') as answer: answer.read_next_batch()",
             id="left",
-            marks=pytest.mark.long,
         ),
         pytest.param(
             "state = store.restore().keyed('u', 'totals'); state.to_batches(0).read_next_batch()",

@@ -67,6 +67,7 @@ def test_an_invalid_moved_option_is_refused(here: Path, run: Run) -> None:
     assert "--moved 'x' must have the form OLD=NEW" in done.stderr
 
 
+@pytest.mark.long
 def test_a_file_outside_the_savepoint_is_read_only_with_permission(here: Path, run: Run) -> None:
     folder = Golden("2.3_rocksdb_canonical").unpack(here / "rocksdb")
     file = max((one for one in folder.iterdir() if "_" not in one.name), key=lambda one: one.name)

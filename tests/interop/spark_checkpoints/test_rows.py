@@ -76,7 +76,7 @@ def rebuilt(frame: DataFrame) -> DataFrame:
     return frame.sparkSession.createDataFrame(rows, frame.schema, verifySchema=False)
 
 
-@pytest.mark.long_cases("join")
+@pytest.mark.long_cases("nested", "join")
 @pytest.mark.parametrize(
     "kind",
     [pytest.param(kind, marks=() if kind in IN_EACH_RUN else pytest.mark.long) for kind in KINDS],

@@ -233,6 +233,7 @@ def test_a_later_micro_batch_is_written_as_changes(taken: Taken) -> None:
     assert second.written.size_bytes < first.written.size_bytes
 
 
+@pytest.mark.long
 def test_variables_are_states_with_columns(taken: Taken) -> None:
     """A key without events keeps its expiration time."""
     old, new = ({row["k"]: row for row in taken.rows("n", at)} for at in (1, 2))

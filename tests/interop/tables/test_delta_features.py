@@ -397,6 +397,7 @@ def test_partition_values_of_every_type(tmp_path: Path) -> None:
     assert read(str(tmp_path)) == rows.to_pylist()
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_tables_that_spark_writes(spark: SparkSession, tmp_path: Path) -> None:
     """Spark and this package read the same rows of tables with several features."""

@@ -92,6 +92,7 @@ def test_every_byte_survives_a_round_trip(golden: Golden, tmp_path: Path) -> Non
                 assert state.options == known[state.name].options
 
 
+@pytest.mark.long
 def test_at_another_number_of_key_groups(tmp_path: Path) -> None:
     """Entries that are stored as bytes move as well, because their keys are texts."""
     golden = Golden("2.3_rocksdb_canonical")

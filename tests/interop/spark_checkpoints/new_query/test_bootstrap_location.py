@@ -271,7 +271,7 @@ def test_a_query_starts_with_tables(spark: SparkSession, tmp_path: Path, name: s
     assert any(new)
 
 
-@pytest.mark.long_cases("the same")
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("second", "error", "message"),
     [
