@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
@@ -37,12 +39,18 @@ CALLS: dict[str, tuple[Callable[[Storage], Any], Any]] = {
 # Faults in the response body; the other calls have a short body or none.
 WITH_A_BODY = ("read", "read by ranges", "list")
 # Each fault once and each call once.
-IN_EACH_RUN = {
+IN_EACH_RUN = [
     ("read", Fault.RESET),
     ("read by ranges", Fault.CUT),
     ("read by ranges", Fault.STILL),
     ("list", Fault.SILENT),
-}
+]
+FURTHER = [
+    (name, fault)
+    for name in WITH_A_BODY
+    for fault in (Fault.RESET, Fault.CUT, Fault.STILL, Fault.SILENT)
+    if (name, fault) not in IN_EACH_RUN
+]
 
 
 def _write(storage: Storage, data: bytes) -> tuple[str, ...]:
@@ -79,93 +87,102 @@ def proxy(server: Server) -> Iterator[FlakyProxy]:
         yield proxy
 
 
-@pytest.fixture
-def options(server: Server, proxy: FlakyProxy, request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The storage options for the proxy."""
-    found = server.through(proxy.endpoint)
-    if request.node.callspec.params.get("fault") in SILENT:
-        return found | IMPATIENT[server.url("").partition(":")[0]]
-    return found
+Flaky = Callable[..., Storage]
 
 
 @pytest.fixture
-def flaky(options: dict[str, Any], storage: Storage, url: str) -> Storage:
-    """The storage through the proxy, with the file ``a``."""
-    storage.put_if_absent("a", PAYLOAD)
-    return open_storage(url, options)
+def flaky(server: Server, url: str, proxy: FlakyProxy) -> Flaky:
+    """Return a new storage through the proxy, with the file ``a``; its timeout suits a fault."""
+    numbers = count()
+
+    def new(fault: Fault = Fault.BUSY) -> Storage:
+        options = server.through(proxy.endpoint)
+        if fault in SILENT:
+            options |= IMPATIENT[url.partition(":")[0]]
+        place = f"{url}/{next(numbers)}"
+        open_storage(place, server.options).put_if_absent("a", PAYLOAD)
+        return open_storage(place, options)
+
+    return new
 
 
 @on_each_server
-@pytest.mark.parametrize("name", CALLS)
 def test_a_request_to_a_busy_server_is_retried(
-    flaky: Storage, proxy: FlakyProxy, name: str
+    flaky: Flaky, proxy: FlakyProxy, subtests: pytest.Subtests
 ) -> None:
-    call, expected = CALLS[name]
-    times = 3 if name == "put_if_absent" else 1
-    proxy.fail(Fault.BUSY, times=times)
-    assert call(flaky) == expected
-    assert len(set(proxy.seen[: times + 1])) == 1, "one request, sent again"
+    for name, (call, expected) in CALLS.items():
+        with subtests.test(name):
+            storage, times = flaky(), 3 if name == "put_if_absent" else 1
+            proxy.fail(Fault.BUSY, times=times)
+            assert call(storage) == expected
+            assert len(set(proxy.seen[: times + 1])) == 1, "one request, sent again"
 
 
 @on_each_server
-@pytest.mark.parametrize("name", CALLS)
 def test_a_request_with_a_lost_response_is_retried(
-    flaky: Storage, proxy: FlakyProxy, name: str
+    flaky: Flaky, proxy: FlakyProxy, subtests: pytest.Subtests
 ) -> None:
     """I4: even if the server executed it; a retried put recognizes its own object."""
-    call, expected = CALLS[name]
-    proxy.fail(Fault.LOST, times=1)
-    assert call(flaky) == expected
-    assert len(set(proxy.seen[:2])) == 1
+    for name, (call, expected) in CALLS.items():
+        with subtests.test(name):
+            storage = flaky()
+            proxy.fail(Fault.LOST, times=1)
+            assert call(storage) == expected
+            assert len(set(proxy.seen[:2])) == 1
 
 
 @on_each_server
 @pytest.mark.parametrize(
-    ("name", "fault"),
-    [
-        pytest.param(name, fault, marks=[] if (name, fault) in IN_EACH_RUN else pytest.mark.long)
-        for name in WITH_A_BODY
-        for fault in (Fault.RESET, Fault.CUT, Fault.STILL, Fault.SILENT)
-    ],
+    "cases",
+    [IN_EACH_RUN, pytest.param(FURTHER, marks=pytest.mark.long)],
+    ids=["in each run", "further"],
 )
 def test_a_truncated_response_is_requested_again(
-    flaky: Storage, proxy: FlakyProxy, name: str, fault: Fault
+    flaky: Flaky, proxy: FlakyProxy, cases: list[tuple[str, Fault]], subtests: pytest.Subtests
 ) -> None:
-    call, expected = CALLS[name]
-    proxy.fail(fault, times=1, methods=("GET",))
-    assert call(flaky) == expected
+    for name, fault in cases:
+        with subtests.test(name, fault=fault.name):
+            call, expected = CALLS[name]
+            storage = flaky(fault)
+            proxy.fail(fault, times=1, methods=("GET",))
+            assert call(storage) == expected
 
 
 @on_each_server
 def test_an_object_of_another_writer_is_not_mistaken_for_its_own(
-    flaky: Storage, proxy: FlakyProxy
+    flaky: Flaky, proxy: FlakyProxy
 ) -> None:
     """I4: the response is lost, and the object belongs to another writer."""
+    storage = flaky()
     proxy.fail(Fault.LOST, times=1)
-    assert not flaky.put_if_absent("a", PAYLOAD)
+    assert not storage.put_if_absent("a", PAYLOAD)
 
 
 @on_each_server
-@pytest.mark.parametrize("name", ["read", "put_if_absent", "write in parts"])
 def test_a_permanently_busy_server_is_named(
-    flaky: Storage, server: Server, url: str, proxy: FlakyProxy, name: str
+    flaky: Flaky, server: Server, proxy: FlakyProxy, subtests: pytest.Subtests
 ) -> None:
-    proxy.fail(Fault.BUSY)
-    message = failure(lambda: CALLS[name][0](flaky), StorageError, server.secret_key)
-    assert url in message
-    assert f"(tried {ATTEMPTS} times in " in message
-    assert message.endswith("the server is overloaded; try again later")
+    for name in ("read", "put_if_absent", "write in parts"):
+        with subtests.test(name):
+            storage = flaky()
+            proxy.fail(Fault.BUSY)
+            call = partial(CALLS[name][0], storage)
+            message = failure(call, StorageError, server.secret_key)
+            assert storage.url in message
+            assert f"(tried {ATTEMPTS} times in " in message
+            assert message.endswith("the server is overloaded; try again later")
 
 
 @on_each_server
 @pytest.mark.long
 @pytest.mark.usefixtures("real_waits")
 def test_a_permanently_busy_server_is_named_within_seconds(
-    flaky: Storage, server: Server, proxy: FlakyProxy
+    flaky: Flaky, server: Server, proxy: FlakyProxy
 ) -> None:
+    storage = flaky()
     proxy.fail(Fault.BUSY)
     start = time.monotonic()
-    failure(lambda: flaky.read("a"), StorageError, server.secret_key)
+    failure(lambda: storage.read("a"), StorageError, server.secret_key)
     assert time.monotonic() - start < SOON_S
 
 
@@ -176,53 +193,53 @@ BROKEN = {
     Fault.RESET: "read by ranges",
     Fault.LOST: "list",
 }
-# Each fault once. With Azure the number of attempts depends on whether a response begins.
-BROKEN_IN_EACH_RUN = {
-    *(("s3", fault) for fault in BROKEN),
-    *(("azure", fault) for fault in (Fault.CUT, Fault.LOST)),
-    *(("gcs", fault) for fault in (Fault.STILL, Fault.LOST)),
-}
 
 
 @pytest.mark.parametrize(
-    ("server", "fault", "name"),
+    ("server", "faults"),
     [
-        pytest.param(
-            server,
-            fault,
-            name,
-            marks=() if (server, fault) in BROKEN_IN_EACH_RUN else pytest.mark.long,
-        )
-        for server in SERVERS
-        for fault, name in BROKEN.items()
+        # Each fault once. With Azure the number of attempts depends on whether a response begins.
+        ("s3", tuple(BROKEN)),
+        ("azure", (Fault.CUT, Fault.LOST)),
+        ("gcs", (Fault.STILL, Fault.LOST)),
+        pytest.param("azure", (Fault.SILENT, Fault.STILL, Fault.RESET), marks=pytest.mark.long),
+        pytest.param("gcs", (Fault.SILENT, Fault.CUT, Fault.RESET), marks=pytest.mark.long),
     ],
     indirect=["server"],
 )
 def test_a_permanently_broken_connection_is_named(
-    flaky: Storage, server: Server, url: str, proxy: FlakyProxy, fault: Fault, name: str
+    flaky: Flaky,
+    server: Server,
+    proxy: FlakyProxy,
+    faults: tuple[Fault, ...],
+    subtests: pytest.Subtests,
 ) -> None:
     """The number of attempts is exact: two layers that both retry would multiply it."""
-    proxy.fail(fault, methods=("GET", "PUT"))
-    start = time.monotonic()
-    message = failure(lambda: CALLS[name][0](flaky), StorageError, server.secret_key)
-    assert time.monotonic() - start < SOON_S
-    said = re.search(r"\(tried (?:up to )?(\d) times in ", message)
-    assert said is not None
-    # Azure's SDK requests a truncated body three times, and no other layer retries it. On a
-    # kept-alive connection without a response, aiohttp itself opens another connection, once.
-    least = 3 if url.startswith("az") and fault not in (Fault.SILENT, Fault.LOST) else ATTEMPTS
-    assert int(said[1]) == least
-    most = 2 * ATTEMPTS if fault in (Fault.LOST, Fault.SILENT) else least
-    assert least <= len([method for method, _ in proxy.seen if method != "HEAD"]) <= most
-    assert url in message
-    assert "check that the server is running" in message
+    for fault in faults:
+        with subtests.test(fault.name):
+            storage = flaky(fault)
+            proxy.fail(fault, methods=("GET", "PUT"))
+            start = time.monotonic()
+            call = partial(CALLS[BROKEN[fault]][0], storage)
+            message = failure(call, StorageError, server.secret_key)
+            assert time.monotonic() - start < SOON_S
+            said = re.search(r"\(tried (?:up to )?(\d) times in ", message)
+            assert said is not None
+            # Azure's SDK requests a truncated body three times, and no other layer retries it. On a
+            # kept-alive connection without a response, aiohttp itself opens another one, once.
+            is_truncated = fault not in (Fault.SILENT, Fault.LOST)
+            least = 3 if storage.url.startswith("az") and is_truncated else ATTEMPTS
+            assert int(said[1]) == least
+            most = least if is_truncated else 2 * ATTEMPTS
+            assert least <= len([method for method, _ in proxy.seen if method != "HEAD"]) <= most
+            assert storage.url in message
+            assert "check that the server is running" in message
 
 
 @on_each_server
-def test_a_snapshot_survives_transient_faults(
-    url: str, options: dict[str, Any], proxy: FlakyProxy
-) -> None:
+def test_a_snapshot_survives_transient_faults(url: str, server: Server, proxy: FlakyProxy) -> None:
     """I7: the first request of each step of a snapshot and a restore fails."""
+    options = server.through(proxy.endpoint)
     store = StateStore.open(url, table_format="parquet", storage_options=options)
     rows = pa.table({"user": [f"user-{n}" for n in range(20)], "total": list(range(20))})
     for fault in (Fault.BUSY, Fault.LOST):

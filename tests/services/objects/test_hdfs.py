@@ -1,4 +1,4 @@
-"""Tests specific to HDFS: failures of two servers, refused requests, variables, and URLs."""
+"""Tests specific to HDFS: failures of two servers, refused requests, and variables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +17,7 @@ import pytest
 import requests
 
 from statestore import StateStore
-from statestore.errors import InvalidArgumentError, StorageError
+from statestore.errors import StorageError
 from statestore.storage import HdfsStorage, Storage, open_storage
 from statestore.storage.requests import ATTEMPTS
 from tests.servers.flaky_proxy import Fault, FlakyProxy, flaky_proxy
@@ -53,35 +55,69 @@ def hdfs_url(hdfs: HdfsServer, request: pytest.FixtureRequest) -> str:
     return hdfs.url("".join(letter for letter in request.node.name if letter.isalnum()))
 
 
+@pytest.fixture(scope="module")
+def namenode(hdfs: HdfsServer) -> Iterator[FlakyProxy]:
+    with flaky_proxy(hdfs.endpoint) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def datanode(hdfs: HdfsServer) -> Iterator[FlakyProxy]:
+    with flaky_proxy(hdfs.datanode) as proxy:
+        yield proxy
+
+
+@pytest.fixture(autouse=True)
+def no_faults(namenode: FlakyProxy, datanode: FlakyProxy) -> None:
+    """End the faults of earlier tests."""
+    for proxy in (namenode, datanode):
+        proxy.calm()
+        proxy.choose = None
+
+
+@pytest.fixture
+def flaky(hdfs: HdfsServer, hdfs_url: str, namenode: FlakyProxy) -> Storage:
+    """The folder of the test through the proxy of the namenode."""
+    return open_storage(hdfs_url, hdfs.through(namenode.endpoint))
+
+
 # Every call takes the same retries. A lost response matters to the calls that write.
-IN_EACH_RUN = {
+IN_EACH_RUN = [
     ("read", Fault.BUSY),
     ("put_if_absent", Fault.LOST),
     ("write in parts", Fault.LOST),
     ("delete", Fault.LOST),
-}
+]
+FURTHER = [
+    (name, fault)
+    for name in CALLS
+    for fault in (Fault.BUSY, Fault.LOST)
+    if (name, fault) not in IN_EACH_RUN
+]
 
 
 @pytest.mark.parametrize(
-    ("name", "fault"),
-    [
-        pytest.param(name, fault, marks=() if (name, fault) in IN_EACH_RUN else pytest.mark.long)
-        for name in CALLS
-        for fault in (Fault.BUSY, Fault.LOST)
-    ],
+    "cases",
+    [IN_EACH_RUN, pytest.param(FURTHER, marks=pytest.mark.long)],
+    ids=["in each run", "further"],
 )
 def test_a_request_to_the_namenode_is_retried(
-    hdfs: HdfsServer, hdfs_url: str, name: str, fault: Fault
+    hdfs: HdfsServer,
+    hdfs_url: str,
+    namenode: FlakyProxy,
+    cases: list[tuple[str, Fault]],
+    subtests: pytest.Subtests,
 ) -> None:
     """I4: the response to each request is lost; a put recognizes the file that it renamed."""
-    call, expected = CALLS[name]
-    for kind in ("CREATE", "RENAME", "APPEND", "GETFILESTATUS", "OPEN", "LISTSTATUS", "DELETE"):
-        url = f"{hdfs_url}/{kind}"
-        open_storage(url, hdfs.options).put_if_absent("a", b"x" * 1000)
-        with flaky_proxy(hdfs.endpoint) as proxy:
-            flaky = open_storage(url, hdfs.through(proxy.endpoint))
-            _fail_once(proxy, fault, f"op={kind}")
-            assert call(flaky) == expected, kind
+    kinds = ("CREATE", "RENAME", "APPEND", "GETFILESTATUS", "OPEN", "LISTSTATUS", "DELETE")
+    for number, ((name, fault), kind) in enumerate(product(cases, kinds)):
+        with subtests.test(name, fault=fault.name, kind=kind):
+            call, expected = CALLS[name]
+            url = f"{hdfs_url}/{number}"
+            open_storage(url, hdfs.options).put_if_absent("a", b"x" * 1000)
+            flaky = open_storage(url, hdfs.through(namenode.endpoint))
+            _fail_once(namenode, fault, f"op={kind}")
+            assert call(flaky) == expected
 
 
 def _fail_once(proxy: FlakyProxy, fault: Fault, operation: str, after: int = 0) -> None:
@@ -90,27 +126,26 @@ def _fail_once(proxy: FlakyProxy, fault: Fault, operation: str, after: int = 0) 
     proxy.choose = lambda method, path, headers: left.pop(0) if left and operation in path else None
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_a_permanently_busy_namenode_is_named(hdfs: HdfsServer, hdfs_url: str, name: str) -> None:
+def test_a_permanently_busy_namenode_is_named(
+    flaky: Storage, namenode: FlakyProxy, subtests: pytest.Subtests
+) -> None:
     """The number of attempts is exact: two layers that both retry would multiply it."""
-    with flaky_proxy(hdfs.endpoint) as proxy:
-        flaky = open_storage(hdfs_url, hdfs.through(proxy.endpoint))
-        proxy.fail(Fault.BUSY)
-        message = failure(lambda: CALLS[name][0](flaky), StorageError)
-        assert len(proxy.seen) == ATTEMPTS
-    assert f"(tried {ATTEMPTS} times in " in message
-    assert message.endswith("the server is overloaded; try again later")
+    for name, (call, _) in CALLS.items():
+        with subtests.test(name):
+            namenode.fail(Fault.BUSY)
+            message = failure(partial(call, flaky), StorageError)
+            assert len(namenode.seen) == ATTEMPTS
+            assert f"(tried {ATTEMPTS} times in " in message
+            assert message.endswith("the server is overloaded; try again later")
 
 
 def test_a_file_of_another_writer_is_not_mistaken_for_its_own(
-    hdfs: HdfsServer, hdfs_url: str
+    hdfs: HdfsServer, hdfs_url: str, flaky: Storage, namenode: FlakyProxy
 ) -> None:
     storage = open_storage(hdfs_url, hdfs.options)
     storage.put_if_absent("a", b"same")
-    with flaky_proxy(hdfs.endpoint) as proxy:
-        flaky = open_storage(hdfs_url, hdfs.through(proxy.endpoint))
-        _fail_once(proxy, Fault.LOST, "op=RENAME")
-        assert not flaky.put_if_absent("a", b"same")
+    _fail_once(namenode, Fault.LOST, "op=RENAME")
+    assert not flaky.put_if_absent("a", b"same")
     assert [item.name for item in storage.listed("")] == ["a"]
 
 
@@ -136,30 +171,30 @@ def test_a_put_fails_if_its_hidden_file_was_deleted(
     assert storage.read("a") == b"y"
 
 
-@pytest.mark.parametrize("name", ["put_if_absent", "write in parts", "read"])
-def test_a_lost_response_of_a_datanode(hdfs: HdfsServer, hdfs_url: str, name: str) -> None:
+def test_a_lost_response_of_a_datanode(
+    hdfs: HdfsServer, hdfs_url: str, datanode: FlakyProxy, subtests: pytest.Subtests
+) -> None:
     """The file is recognized, or written again under another name; nothing is appended twice."""
-    call, expected = CALLS[name]
-    for number in range(3):
-        url = f"{hdfs_url}/{number}"
-        open_storage(url, hdfs.options).put_if_absent("a", b"x" * 1000)
-        with flaky_proxy(hdfs.datanode) as proxy:
-            through = {"data_proxy": {hdfs.datanode: proxy.endpoint}}
+    through = {"data_proxy": {hdfs.datanode: datanode.endpoint}}
+    for name, number in product(("put_if_absent", "write in parts", "read"), range(3)):
+        with subtests.test(name, number=number):
+            call, expected = CALLS[name]
+            url = f"{hdfs_url}/{name.replace(' ', '-')}-{number}"
+            open_storage(url, hdfs.options).put_if_absent("a", b"x" * 1000)
             flaky = open_storage(url, hdfs.options | through)
-            _fail_once(proxy, Fault.LOST, "op=", after=number)
+            _fail_once(datanode, Fault.LOST, "op=", after=number)
             assert call(flaky) == expected
 
 
 def test_a_part_that_may_still_arrive_is_not_appended_again(
-    hdfs: HdfsServer, hdfs_url: str
+    hdfs: HdfsServer, hdfs_url: str, datanode: FlakyProxy
 ) -> None:
     storage = open_storage(hdfs_url, hdfs.options)
-    with flaky_proxy(hdfs.datanode) as proxy:
-        through = {"data_proxy": {hdfs.datanode: proxy.endpoint}}
-        flaky = open_storage(hdfs_url, hdfs.options | through)
-        _fail_once(proxy, Fault.BUSY, "op=APPEND")
-        message = failure(lambda: _write(flaky), StorageError)
-        assert len([path for _, path in proxy.seen if "op=APPEND" in path]) == 1
+    through = {"data_proxy": {hdfs.datanode: datanode.endpoint}}
+    flaky = open_storage(hdfs_url, hdfs.options | through)
+    _fail_once(datanode, Fault.BUSY, "op=APPEND")
+    message = failure(lambda: _write(flaky), StorageError)
+    assert len([path for _, path in datanode.seen if "op=APPEND" in path]) == 1
     assert f"cannot write {hdfs_url}/b" in message
     assert storage.list("") == ()
 
@@ -188,26 +223,26 @@ def test_an_exceeded_quota_is_named(hdfs: HdfsServer, hdfs_url: str) -> None:
     assert storage.list("") == ("a",)
 
 
-@pytest.mark.parametrize(
-    ("name", "said", "advice"),
-    [
-        ("SafeModeException", "Name node is in safe mode.", "is in safe mode and accepts no"),
-        ("StandbyException", "Operation category WRITE is not supported", "not the active one"),
-        ("InvalidToken", "token is expired", "check the storage options token and kerberos"),
-    ],
-)
+REFUSALS = [
+    ("SafeModeException", "Name node is in safe mode.", "is in safe mode and accepts no"),
+    ("StandbyException", "Operation category WRITE is not supported", "not the active one"),
+    ("InvalidToken", "token is expired", "check the storage options token and kerberos"),
+]
+
+
 def test_a_refusal_of_the_namenode_is_named(
-    hdfs: HdfsServer, hdfs_url: str, name: str, said: str, advice: str
+    flaky: Storage, namenode: FlakyProxy, subtests: pytest.Subtests
 ) -> None:
     """The proxy sends the errors that Hadoop documents."""
-    answer = {"RemoteException": {"exception": name, "javaClassName": name, "message": said}}
-    with flaky_proxy(hdfs.endpoint) as proxy:
-        storage = open_storage(hdfs_url, hdfs.through(proxy.endpoint))
-        headers = {"Content-Type": "application/json"}
-        proxy.refuse(403, headers, json.dumps(answer).encode(), ("PUT",))
-        message = failure(lambda: storage.put_if_absent("a", b"x"), StorageError)
-    assert said.rstrip(".") in message
-    assert advice in message
+    headers = {"Content-Type": "application/json"}
+    for name, said, advice in REFUSALS:
+        with subtests.test(name):
+            error = {"exception": name, "javaClassName": name, "message": said}
+            body = json.dumps({"RemoteException": error}).encode()
+            namenode.refuse(403, headers, body, ("PUT",))
+            message = failure(partial(flaky.put_if_absent, "a", b"x"), StorageError)
+            assert said.rstrip(".") in message
+            assert advice in message
 
 
 def test_a_command_uses_environment_variables(hdfs: HdfsServer, hdfs_url: str) -> None:
@@ -226,16 +261,3 @@ def test_a_command_uses_environment_variables(hdfs: HdfsServer, hdfs_url: str) -
     assert done.returncode == 0, done.stderr
     (listed,) = json.loads(done.stdout)["checkpoints"]
     assert listed["rows"] == 3
-
-
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [
-        ("hdfs://", "requires a bucket"),
-        ("hdfs://namenode:8020", "requires a namenode and a folder"),
-        ("hdfs://user:secret@namenode/a", "credentials must not be"),
-    ],
-)
-def test_an_invalid_url_or_option_is_refused(url: str, message: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=message):
-        open_storage(url)
