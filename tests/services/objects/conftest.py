@@ -15,6 +15,7 @@ from tests.servers.bad_network import bad_network
 from tests.servers.flaky_proxy import Fault
 from tests.servers.gcs import GcsServer
 from tests.servers.hdfs import HdfsServer
+from tests.servers.s3 import S3Server
 from tests.servers.s3_access import S3Access
 
 BAD_NETWORK = "-bad-network"
@@ -37,6 +38,16 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 @pytest.fixture
+def storages(
+    s3: S3Server, azure: AzureServer, gcs: GcsServer, hdfs: HdfsServer
+) -> list[ObjectStorage]:
+    """A storage on each server, at a prefix that no other test uses."""
+    prefix = uuid.uuid4().hex
+    servers: tuple[Server, ...] = (s3, azure, gcs, hdfs)
+    return [storage_at(server, server.url(prefix)) for server in servers]
+
+
+@pytest.fixture
 def url(server: Server) -> str:
     """A prefix that no other test uses."""
     return server.url(uuid.uuid4().hex)
@@ -45,6 +56,10 @@ def url(server: Server) -> str:
 @pytest.fixture
 def storage(server: Server, url: str) -> ObjectStorage:
     """The storage at that prefix."""
+    return storage_at(server, url)
+
+
+def storage_at(server: Server, url: str) -> ObjectStorage:
     found = open_storage(url, server.options)
     assert isinstance(found, ObjectStorage)
     return found
