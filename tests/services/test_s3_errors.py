@@ -1,4 +1,4 @@
-"""Failures of a bucket are StorageErrors that name the URL and a remedy, but no secret."""
+"""Errors of options and connections that only S3 has; objects/test_errors.py has the others."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from statestore import StateStore
-from statestore.errors import InvalidArgumentError, StorageError, StoreNotFoundError
+from statestore.errors import StorageError
 from statestore.storage import S3Storage
-from tests.servers.process import free_ports
 from tests.servers.s3 import S3Server
 from tests.services.secrecy import failure, shown
 
@@ -29,48 +27,6 @@ Options = dict[str, Any]
 
 # one attempt instead of ten over many seconds
 IMPATIENT = {"retries": {"total_max_attempts": 1}, "proxies": {}}
-
-CALLS: dict[str, Callable[[S3Storage], Any]] = {
-    "read": lambda storage: storage.read("a"),
-    "size": lambda storage: storage.size("a"),
-    "open_read": lambda storage: storage.open_read("a"),
-    "put_if_absent": lambda storage: storage.put_if_absent("a", b"x"),
-    "open_write": lambda storage: storage.open_write("a").close(),
-    "list": lambda storage: storage.list(""),
-    "is_empty": lambda storage: storage.is_empty(),
-    "delete": lambda storage: storage.delete("a"),
-}
-
-
-@pytest.fixture(params=CALLS)
-def call(request: pytest.FixtureRequest) -> Callable[[S3Storage], Any]:
-    return CALLS[request.param]
-
-
-def test_a_missing_bucket(s3: S3Server, call: Callable[[S3Storage], Any]) -> None:
-    storage = S3Storage("s3://no-such-bucket/store", s3.options)
-    message = failure(lambda: call(storage), StorageError, s3.secret_key)
-    assert "s3://no-such-bucket/store" in message
-    assert "the bucket does not exist; create it, or check the URL" in message
-
-
-WRONG: dict[str, tuple[Options, str]] = {
-    "secret": ({"secret": "tops3cret-wrong"}, "rejects these credentials"),
-    "key": ({"key": "somebody", "secret": "tops3cret-wrong"}, "rejects these credentials"),
-    "anonymous": ({"anon": True}, "rejects these credentials"),
-    "half": ({"secret": None}, "storage options key and secret"),
-}
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_wrong_credentials(
-    s3: S3Server, url: str, call: Callable[[S3Storage], Any], wrong: str
-) -> None:
-    options, advice = WRONG[wrong]
-    storage = S3Storage(url, s3.options | options)
-    message = failure(lambda: call(storage), StorageError, s3.secret_key, "tops3cret-wrong")
-    assert url in message
-    assert advice in message
 
 
 def test_no_credentials_at_all(
@@ -106,39 +62,6 @@ def test_an_invalid_bucket_name(s3: S3Server) -> None:
     message = failure(S3Storage("s3://No Bucket!/x", s3.options).is_empty, StorageError)
     assert "\n" not in message
     assert 'Invalid bucket name "No Bucket!"' in message
-
-
-@pytest.mark.parametrize(
-    ("url", "options"),
-    [
-        ("s3://key:tops3cret@bucket/store", {}),
-        ("s3://bucket/store", {"endpoint_url": "http://key:tops3cret@127.0.0.1"}),
-        ("s3://b/x", {"client_kwargs": {"endpoint_url": "http://key:tops3cret@127.0.0.1"}}),
-    ],
-)
-def test_credentials_in_a_url_are_refused_and_not_repeated(url: str, options: Options) -> None:
-    message = failure(
-        lambda: StateStore.open(url, storage_options=options), InvalidArgumentError, "tops3cret"
-    )
-    assert "credentials must not be in a URL" in message
-
-
-def test_a_bucket_without_a_store(s3: S3Server, url: str) -> None:
-    S3Storage(url, s3.options).put_if_absent("something/else", b"x")
-    store = StateStore.open(url, storage_options=s3.options)
-    message = failure(store.checkpoints, StoreNotFoundError, s3.secret_key)
-    assert f"no store at {url} (no statestore.json)" in message
-
-
-def test_a_server_that_does_not_listen(
-    s3: S3Server, url: str, call: Callable[[S3Storage], Any]
-) -> None:
-    endpoint = f"http://127.0.0.1:{free_ports(1)[0]}"
-    options = s3.options | {"endpoint_url": endpoint, "config_kwargs": IMPATIENT}
-    message = failure(lambda: call(S3Storage(url, options)), StorageError, s3.secret_key)
-    assert url in message
-    assert endpoint in message
-    assert "check that the server is running, and check the storage option endpoint_url" in message
 
 
 SERVES = """

@@ -134,17 +134,25 @@ def test_a_snapshot_publishes_a_table_although_an_answer_breaks_off(
     assert entry.table.version == len(chosen) + 1  # no entry is in the log twice
 
 
-@pytest.mark.parametrize("code", ["ConditionalRequestConflict", "ExistingObjectIsDirectory"])
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        ("ConditionalRequestConflict", "another put of the same object is in progress"),
+        ("ExistingObjectIsDirectory", "ExistingObjectIsDirectory"),
+    ],
+)
 def test_a_put_that_another_request_disturbs_is_sent_again(
-    flaky: S3Storage, proxy: FlakyProxy, code: str
+    flaky: S3Storage, proxy: FlakyProxy, code: str, advice: str
 ) -> None:
-    """The second code is the answer of a server while it deletes an empty folder."""
+    """Amazon's S3 sends the first code while it cannot decide which put was first. Another server
+    sends the second one while it deletes an empty folder.
+    """
     body = f"<Error><Code>{code}</Code><Message>Try again.</Message></Error>".encode()
     headers = {"Content-Type": "application/xml"}
     proxy.refuse(409, headers, body, ("PUT",), times=4)
     assert flaky.put_if_absent("new", b"x")
     proxy.refuse(409, headers, body, ("PUT",))
-    with pytest.raises(StorageError, match=code):
+    with pytest.raises(StorageError, match=f"cannot write {flaky.url}/other: .*{advice}"):
         flaky.put_if_absent("other", b"x")
     assert len(proxy.seen) == 5
     proxy.refuse(409, headers, body, ("PUT",), times=1)

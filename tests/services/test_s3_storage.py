@@ -6,11 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
 from fsspec.asyn import sync
-from s3fs.errors import translate_boto_error
 
-from statestore.errors import InvalidArgumentError, StorageError
+from statestore.errors import StorageError
 from statestore.storage import S3Storage
 from tests.servers.s3 import S3Server
 
@@ -39,15 +37,6 @@ def requests(storage: S3Storage, monkeypatch: pytest.MonkeyPatch) -> list[tuple[
 
 def _wait(filesystem: Any, call: Callable[..., Any], *given: Any, **arguments: Any) -> Any:
     return sync(filesystem.loop, call, filesystem, *given, **arguments)
-
-
-def test_a_store_can_be_at_the_root_of_the_bucket(s3: S3Server) -> None:
-    s3.make_bucket("whole-bucket")
-    storage = S3Storage("s3a://whole-bucket/", s3.options)
-    assert storage.is_empty()
-    assert storage.put_if_absent("a/b", b"x")
-    assert (storage.list(""), storage.list("a"), storage.read("a/b")) == (("a/b",), ("a/b",), b"x")
-    assert (storage.url, storage.spark_url("a")) == ("s3://whole-bucket", "s3a://whole-bucket/a")
 
 
 def test_a_large_file_is_written_in_parts_and_read_by_ranges(
@@ -172,61 +161,3 @@ def test_folder_markers_and_hidden_files_are_ignored(storage: S3Storage, s3: S3S
     assert storage.is_empty()
     with pytest.raises(FileNotFoundError):
         storage.size("a")
-
-
-def test_a_put_whose_response_was_lost_has_succeeded(
-    storage: S3Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """I4: botocore sends it again, and the first request makes the second one fail."""
-    call = storage._fs.call_s3
-
-    def twice(method: str, **arguments: Any) -> Any:
-        if method == "put_object":
-            call(method, **arguments)
-        return call(method, **arguments)
-
-    monkeypatch.setattr(storage._fs, "call_s3", twice)
-    assert storage.put_if_absent("a", b"mine")
-    assert not storage.put_if_absent("a", b"mine"), "the same bytes, and yet another put"
-
-
-@pytest.mark.parametrize(("conflicts", "wins"), [(2, True), (5, False)])
-def test_a_put_that_collided_is_sent_again(
-    storage: S3Storage, monkeypatch: pytest.MonkeyPatch, conflicts: int, wins: bool
-) -> None:
-    """Amazon's S3 responds with 409 while it cannot decide which request was first."""
-    answer = {"Error": {"Code": "ConditionalRequestConflict", "Message": "conflict"}}
-    left, call = [None] * conflicts, storage._fs.call_s3
-
-    def busy(method: str, **arguments: Any) -> Any:
-        if left and method == "put_object":
-            left.pop()
-            raise translate_boto_error(ClientError(answer, "PutObject"))
-        return call(method, **arguments)
-
-    monkeypatch.setattr(storage._fs, "call_s3", busy)
-    if wins:
-        assert storage.put_if_absent("a", b"x")
-        assert storage.read("a") == b"x"
-        return
-    with pytest.raises(
-        StorageError,
-        match=f"cannot write {storage.url}/a: .*; another put of the same object is in progress",
-    ):
-        storage.put_if_absent("a", b"x")
-
-
-@pytest.mark.parametrize(
-    ("url", "options", "message"),
-    [
-        ("s3://", {}, "requires a bucket"),
-        ("s3:///", {}, "requires a bucket"),
-        ("s3://b/x", {"key": "a", "username": "b"}, "invalid storage options: .*not both"),
-        ("s3://b/x", {"max_concurrency": 0}, "invalid storage options: max_concurrency"),
-    ],
-)
-def test_an_invalid_url_or_option_is_refused(
-    url: str, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InvalidArgumentError, match=message):
-        S3Storage(url, options)

@@ -71,7 +71,8 @@ def test_no_secret_is_stored_or_shown(
     restored = store.restore()
     texts = [
         *(storage.read(name) for name in storage.list("")),
-        *(repr(some).encode() for some in (store, vars(store), storage, restored, server)),
+        *(repr(some).encode() for some in (store, vars(store), storage, server, store.manifest())),
+        *(repr(some).encode() for some in (restored, vars(restored))),
     ]
     assert not any(server.secret_key.encode() in text for text in texts)
     assert repr(storage) == f"{type(storage).__name__}('{storage.url}')"
