@@ -73,7 +73,8 @@ def _searches() -> Iterator[Shard]:
         ("races on S3", ("--races", "1000", "--seconds", "600", "--s3"), (".venv/.s3",)),
         ("simulate", ("--judge", "--steps", "4000"), ()),
         ("fuzz", ("--histories", "1500"), DELTA),
-        ("damages", ("--count", "4000"), ()),
+        ("damages to footers", ("--count", "4000", "--subject", "footers"), ()),
+        ("damages to savepoints", ("--count", "4000", "--subject", "savepoints"), ()),
         ("power", ("--draws", "3"), ("gcc",)),
     ):
         program = f"tests.{name.partition(' ')[0]}.run"
