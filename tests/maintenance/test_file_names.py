@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from statestore.maintenance.file_names import StoredFileIndex, new_name
 from statestore.storage import LocalStorage
-from tests.support.writers import opened
+from tests.support.stores import opened
 
 
 def test_leftovers_have_the_folder_the_hash_and_the_length_of_a_file(tmp_path: Path) -> None:
