@@ -205,6 +205,7 @@ class TestDeltaTable(StateTableSuite):
         take(store, users)
         assert spark_rows(spark.read.format("delta").load(f"{store.url}/{TABLE}")) == rows_of(users)
 
+    @pytest.mark.long
     def test_a_lost_race_leaves_the_table_readable(
         self, store: StateStore, users: Any, spark: SparkSession
     ) -> None:

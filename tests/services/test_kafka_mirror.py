@@ -98,6 +98,7 @@ def test_every_offset_of_a_plain_topic(mirrored: Mirrored) -> None:
         assert counts.total() == 152
 
 
+@pytest.mark.long
 def test_every_offset_of_a_compacted_topic(mirrored: Mirrored) -> None:
     counts = check_every_offset(mirrored, COMPACTED)
     assert counts["exact"] >= 2

@@ -100,12 +100,13 @@ def test_a_delta_table_is_read_although_an_answer_breaks_off(
         assert len(proxy.seen) > requests
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "step"),
     [
         (Fault.CUT, 6),
-        pytest.param(Fault.CUT, 1, marks=pytest.mark.long),
-        pytest.param(Fault.RESET, 1, marks=pytest.mark.long),
+        pytest.param(Fault.CUT, 1),
+        pytest.param(Fault.RESET, 1),
     ],
 )
 def test_a_snapshot_publishes_a_table_although_an_answer_breaks_off(

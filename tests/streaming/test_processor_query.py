@@ -362,6 +362,7 @@ def test_new_and_wider_columns_and_ttls_are_applied(world: World) -> None:
     assert [row["total"] for row in rows(world)] == [1, 3]
 
 
+@pytest.mark.long
 def test_a_ttl_is_turned_on_changed_and_off(world: World) -> None:
     """Rows that are stored when the TTL is turned on live from that time."""
     made(world, "ProcessingTime").process(world.frame("a", "b"), at(0, 1000))

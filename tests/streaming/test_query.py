@@ -231,6 +231,7 @@ def test_few_events_of_one_partition_are_computed_once(world: World) -> None:
     assert world.state()["a"] == (3, 3)
 
 
+@pytest.mark.long
 def test_many_events_are_processed_by_tasks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks read and write large micro-batches, with the same result."""
     for module, name in ((read, "_FEW_KEYS_BYTES"), (read, "_FEW_READ_BYTES")):

@@ -28,7 +28,7 @@ VIEWS = {
 }
 
 
-@pytest.mark.long_cases("rescale", "key", "checkpoint", "trends", "sql")
+@pytest.mark.long_cases("compare", "timeline", "rescale", "key", "checkpoint", "trends", "sql")
 @pytest.mark.parametrize("view", VIEWS)
 def test_each_view_in_light_and_dark_and_on_a_phone(
     page: webdriver.Chrome, pages: Pages, store: StateStore, view: str

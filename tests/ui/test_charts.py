@@ -42,6 +42,7 @@ def labels(page: webdriver.Chrome, name: str) -> list[str]:
     return [str(mark.get_attribute("aria-label")) for mark in marks]
 
 
+@pytest.mark.long_cases("False-time", "True-checkpoints")
 @pytest.mark.parametrize("axis", ["checkpoints", "time"])
 @pytest.mark.parametrize("is_compacted", [False, True])
 def test_the_height_of_a_bar_is_the_duration(

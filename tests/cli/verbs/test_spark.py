@@ -265,6 +265,7 @@ def test_repartition_reports_the_new_location(here: Path, run: Run) -> None:
     assert "new is not empty" in again.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sources", "positions"),
     [

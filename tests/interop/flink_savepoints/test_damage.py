@@ -173,6 +173,7 @@ def file_names(operator: OperatorHandles) -> list[str]:
     return [stream.path for stream in streams if isinstance(stream, RelativeHandle)]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_absolute_paths_are_read_from_their_new_location(tmp_path: Path) -> None:
     golden = Golden("2.3_rocksdb_incremental")
@@ -395,6 +396,7 @@ def test_an_unknown_file_system_hides_only_its_operator(tmp_path: Path) -> None:
     assert "viewfs://" in operator.problem
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_file_system_that_does_not_respond_is_named(tmp_path: Path) -> None:
     """The error also explains how to use files that were copied from there."""

@@ -391,7 +391,8 @@ def test_a_query_has_more_partitions_than_the_store_has_key_groups(
     kept.export(tmp_path / "target", store=tmp_path / "store", partitions=3)
 
 
-@pytest.mark.parametrize("name", ["agg", pytest.param("join", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["agg", "join"])
 def test_a_micro_batch_that_was_planned_runs_again(kept: Kept, tmp_path: Path, name: str) -> None:
     if name == "join":
         kept = Kept(kept.spark, tmp_path, {})

@@ -194,6 +194,7 @@ class Remote(LocalStorage):
         return super().open_read(name)
 
 
+@pytest.mark.long
 def test_a_remote_data_file_is_read_once_and_by_a_task(
     spark: SparkSession, locations: dict[str, Path], tmp_path: Path
 ) -> None:

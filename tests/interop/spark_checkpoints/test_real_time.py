@@ -38,9 +38,8 @@ def rows(store: StateStore, uid: str) -> list[tuple[object, ...]]:
     return sorted(tuple(row.values()) for row in table.to_pylist())
 
 
-@pytest.mark.parametrize(
-    "name", ["aggregation", pytest.param("deduplication", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["aggregation", "deduplication"])
 def test_a_query_in_real_time_mode_moves(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """Spark's reader verifies the export. The rewriter does not know the aggregation by name."""
     location, uid = tmp_path / "before", UIDS[name]

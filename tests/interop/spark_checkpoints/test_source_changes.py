@@ -230,6 +230,7 @@ def test_a_named_query_continues_with_renamed_sources(spark: SparkSession, tmp_p
     }
 
 
+@pytest.mark.long
 def test_a_query_without_names_gets_them(spark: SparkSession, tmp_path: Path) -> None:
     """Version 1 of the offset log becomes version 2."""
     world = Named(spark, tmp_path, is_named=False)

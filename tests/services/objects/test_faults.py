@@ -200,8 +200,8 @@ BROKEN = {
     [
         # Each fault once. With Azure the number of attempts depends on whether a response begins.
         ("s3", tuple(BROKEN)),
-        ("azure", (Fault.CUT, Fault.LOST)),
-        ("gcs", (Fault.STILL, Fault.LOST)),
+        pytest.param("azure", (Fault.CUT, Fault.LOST), marks=pytest.mark.long),
+        pytest.param("gcs", (Fault.STILL, Fault.LOST), marks=pytest.mark.long),
         pytest.param("azure", (Fault.SILENT, Fault.STILL, Fault.RESET), marks=pytest.mark.long),
         pytest.param("gcs", (Fault.SILENT, Fault.CUT, Fault.RESET), marks=pytest.mark.long),
     ],
@@ -236,6 +236,7 @@ def test_a_permanently_broken_connection_is_named(
             assert "check that the server is running" in message
 
 
+@pytest.mark.long_cases("azure", "gcs")
 @on_each_server
 def test_a_snapshot_survives_transient_faults(url: str, server: Server, proxy: FlakyProxy) -> None:
     """I7: the first request of each step of a snapshot and a restore fails."""

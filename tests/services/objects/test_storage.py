@@ -145,6 +145,7 @@ def test_all_pages_of_a_long_listing_are_read(
     assert storage.list("a") == names
 
 
+@pytest.mark.long_cases("azure", "hdfs")
 def test_threads_share_a_connection(storage: ObjectStorage) -> None:
     """Eight threads put each name at the same time: it is put once."""
     names = [f"a/{number // 8}" for number in range(96)]
@@ -210,6 +211,7 @@ def _run(code: str, storages: list[ObjectStorage], *options: str) -> tuple[str, 
     return done.stdout.decode().strip(), done.stderr.decode(), time.monotonic() - start
 
 
+@pytest.mark.long
 def test_a_forked_process_opens_its_own_connection(storages: list[ObjectStorage]) -> None:
     """The parent's connection stays usable, even when the child ends."""
     # Python 3.12 warns about a fork while fsspec's thread is running.

@@ -259,6 +259,7 @@ def test_an_imported_store_supports_all_operations(tmp_path: Path) -> None:
     assert windows.namespace == ("window_start", "window_end")
 
 
+@pytest.mark.long
 def test_a_key_is_purged(tmp_path: Path) -> None:
     store, _ = imported(CANONICAL, tmp_path)
     (row, *_) = store.restore().keyed("by_long", "last").to_arrow(0).to_pylist()
@@ -446,6 +447,7 @@ def test_progress_is_reported(tmp_path: Path) -> None:
     assert {what for share, _, what in told if share < 1} == {"last of by_long"}
 
 
+@pytest.mark.long
 def test_the_record_contains_the_headers(tmp_path: Path) -> None:
     """It repeats them exactly, so that a savepoint can be written from the record."""
     store, done = imported(CANONICAL, tmp_path)

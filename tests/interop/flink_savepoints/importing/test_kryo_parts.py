@@ -179,6 +179,7 @@ def test_states_of_an_operator_may_differ_in_what_is_known_of_their_keys(tmp_pat
     assert entries(str(tmp_path / "same")) == entries(str(place))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_fields_of_a_real_job_have_columns(tmp_path: Path) -> None:
     """The POJO has a ``List<String>`` and a ``Map<String, Integer>``, in values and in lists."""

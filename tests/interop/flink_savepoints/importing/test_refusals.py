@@ -311,6 +311,7 @@ def test_timers_that_a_native_savepoint_may_have_lost_are_reported(tmp_path: Pat
     assert [one.partition(": ")[0] for one in said["warnings"]] == [operator_id("by_long")]
 
 
+@pytest.mark.long
 def test_windows_without_timers_are_reported_and_checkpoints_lose_none(tmp_path: Path) -> None:
     for name, is_lost in (("2.3_rocksdb_native", True), ("2.3_rocksdb_incremental", False)):
         golden = Golden(name)

@@ -161,6 +161,7 @@ def test_rows_of_any_types_survive(data: st.DataObject) -> None:
     survives(RowDataType(row.children, (Scalar("Long"),) * len(row.children)), values)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @settings(max_examples=200)
 @given(data=st.data())

@@ -157,6 +157,7 @@ def test_a_folder_with_files_is_left_unchanged(tmp_path: Path) -> None:
     assert (tmp_path / "to" / "_metadata").read_bytes() == b"mine"
 
 
+@pytest.mark.long
 def test_a_failed_repack_is_not_a_savepoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
