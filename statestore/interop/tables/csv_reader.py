@@ -86,7 +86,8 @@ def _whole_rows(file: IO[bytes], place: str) -> Iterator[_Rows]:
         rows = _Rows(data, line, place)
         if rows.stop:
             yield rows
-        elif size > _MOST_ROW_BYTES or (size and not block):
+        is_too_long = not rows.stop and size > _MOST_ROW_BYTES
+        if is_too_long or (not block and rows.stop < size):
             rows.refuse_rest()
         line += rows.lines
         pending = [data[rows.stop :]]

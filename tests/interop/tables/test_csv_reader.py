@@ -7,7 +7,7 @@ import io
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
@@ -44,7 +44,8 @@ def files(draw: st.DrawFn) -> tuple[bytes, list[tuple[str | None, ...]]]:
             else:
                 fields.append(item)
         text += ",".join(fields) + draw(st.sampled_from(["\n", "\r\n"]))
-    if draw(st.booleans()) and not text.endswith("\n\n"):
+    ends_with_empty_line = len(names) == 1 and rows and rows[-1] == (None,)
+    if draw(st.booleans()) and not ends_with_empty_line:
         text = text.removesuffix("\n").removesuffix("\r")
     return text.encode(), [tuple(names), *rows]
 
@@ -54,12 +55,11 @@ def test_each_value_comes_back_wherever_a_block_ends(
     file: tuple[bytes, list[tuple[str | None, ...]]], block: int
 ) -> None:
     data, rows = file
-    if len(rows[0]) == 1 and rows[-1] == (None,):
-        data += b"\n" * (not data.endswith(b"\n"))
     assert read(data, block) == rows
 
 
 @given(st.text(alphabet='a",\r\n', max_size=20), st.integers(1, 5))
+@example('aaa,""\n"', 1)
 def test_any_bytes_are_rows_or_refused(text: str, block: int) -> None:
     """Python's reader accepts more, but never reads other values."""
     try:
