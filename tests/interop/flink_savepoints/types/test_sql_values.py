@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Context, Decimal
 from typing import Any
 
@@ -96,8 +97,8 @@ def scalars(column: LogicalType, data_type: pa.DataType) -> st.SearchStrategy[An
 
 
 def repr_of_key(entry: tuple[Any, Any]) -> str:
-    """Return a text that differs for different keys of a map."""
-    return repr(entry[0])
+    """Return a text that differs for different keys of a map, in any order of a row's fields."""
+    return json.dumps(entry[0], sort_keys=True, default=repr)
 
 
 def values_of(column: LogicalType) -> st.SearchStrategy[Any]:
