@@ -1,9 +1,8 @@
 """Every change of one operator or constant that a module allows.
 
-Python's own syntax tree finds them. Of the libraries, cosmic-ray replaces an operator by every
-other one, which mostly is a type error, and has none for ``in`` and texts; mutmut changes only
-bodies of undecorated functions, through modules that it moves between minor versions; mutatest is
-no longer maintained.
+Python's own syntax tree finds them. The library cosmic-ray replaces an operator by every other
+one, which mostly is a type error, and it has no change for ``in`` and for texts. The library mutmut
+runs tests through internal modules of its own.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ for number in (signal.SIGTERM, signal.SIGINT):
 
 
 def task_shard() -> Iterator[Mapping[str, Any]]:
-    """Yield the shards; those that never ran are first."""
+    """Yield the shards that never ran, then the others by their last run."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     tree, last = results.tree_hash(), results.newest(results.read())
     started = {name: result.started for name, result in last.items()}
