@@ -41,7 +41,7 @@ GROUPS: Mapping[str, tuple[int, tuple[str, ...]]] = {
     "core": (3, SERVERS),
     "delta": (1, DELTA),
     "faults": (2, (*DELTA, "gcc")),
-    "interop": (3, (*FLINK, _OLDEST_SPARK)),
+    "interop": (5, (*FLINK, _OLDEST_SPARK)),
     "spark_checkpoints": (6, (*SERVERS, _OLDEST_SPARK)),
     "maintenance": (2, DELTA),
     "restore": (1, DELTA),
