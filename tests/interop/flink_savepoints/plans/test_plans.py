@@ -77,15 +77,6 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
     return found
 
 
-def states_of(
-    published: Published,
-) -> Iterator[tuple[PlanOperator, PlanState, FlinkOperator]]:
-    for plan, operators in published:
-        for operator in plan.operators:
-            for state in operator.states:
-                yield operator, state, operators[operator.operator_id]
-
-
 @pytest.mark.slow
 def test_states_of_published_plans_are_those_of_their_savepoints(published: Published) -> None:
     """Each supported operator: its uid, all its states, their types, and its key groups."""

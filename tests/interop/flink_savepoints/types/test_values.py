@@ -43,7 +43,6 @@ NAMED = {
     f"{version} {case['name']}": case for version, cases in serializers().items() for case in cases
 }
 CASES = [pytest.param(case, id=name) for name, case in NAMED.items()]
-NESTED = ("ARRAY", "MAP", "ROW")
 
 
 def kind_of(case: dict[str, Any]) -> FlinkType:

@@ -17,7 +17,6 @@ EXCEPTION = (
     b"\1\0java.lang.RuntimeExceptio\xee\1"  # a new name, whose last byte is marked; a new object
     b"\xac\xed\0\5sr\0\x1ajava.lang.RuntimeException\x9e_\6G\n4\x83\xe5\2\0\0xp"
 )
-EURO = b"\xe2\x82\xac"
 VALUES = {
     "null": b"\0",
     "int": b"\2\xff\xff\xff\xff\x0f",
