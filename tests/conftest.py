@@ -159,13 +159,19 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(DurationRecorder(config.rootpath), DurationRecorder.NAME)
 
 
-SERVICES = "tests/services/"
-"""One worker runs all tests of this folder, so that each of their servers starts once."""
+FOLDERS_OF_ONE_WORKER = {
+    "servers": ("services",),
+    "Spark": ("spark", "streaming", "interop/spark_checkpoints", "jobs", "demo"),
+}
+"""One worker runs all tests of these folders, so that each server and Spark's JVM starts once."""
 
 
 def work_unit(nodeid: str) -> str:
-    """Return the file of a test, or the folder that one worker runs."""
-    return SERVICES if nodeid.startswith(SERVICES) else file_of(nodeid)
+    """Return the file of a test, or the name of the folders that one worker runs."""
+    for name, folders in FOLDERS_OF_ONE_WORKER.items():
+        if nodeid.startswith(tuple(f"tests/{folder}/" for folder in folders)):
+            return name
+    return file_of(nodeid)
 
 
 class WorkUnitScheduling(LoadFileScheduling):  # type: ignore[misc]

@@ -67,6 +67,7 @@ def page(site: Path, name: str) -> str:
     return unescape(text)
 
 
+@pytest.mark.long
 def test_every_page_is_there(site: Path) -> None:
     written = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
     assert [path for path in written if not (site / path.with_suffix(".html")).exists()] == []
@@ -129,6 +130,7 @@ def words(text: str) -> str:
     return plain(text) + " " + " ".join(re.findall(r"statestore [a-z -]+ ", text))
 
 
+@pytest.mark.long
 def test_no_line_of_a_command_is_cut_off(site: Path, browser: webdriver.Chrome) -> None:
     """Each block is as wide as its longest line, and no table is wider than the page."""
     browser.set_window_size(1400, 1000)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
         pytest.param("footers", 150, marks=pytest.mark.long),
         ("unsealed", 6),
         pytest.param("unsealed", 40, marks=pytest.mark.long),
-        ("savepoints", 2),
+        pytest.param("savepoints", 2, marks=pytest.mark.long),
         pytest.param("savepoints", 100, marks=pytest.mark.long),
     ],
 )

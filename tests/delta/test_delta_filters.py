@@ -207,7 +207,17 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.long_cases("checkpointed-10", "copied-10", "forked-10", "rekeyed-10", "salvaged-10")
+@pytest.mark.long_cases(
+    "compacted-10",
+    "purged-10",
+    "repaired-10",
+    "acknowledged-10",
+    "checkpointed-10",
+    "copied-10",
+    "forked-10",
+    "rekeyed-10",
+    "salvaged-10",
+)
 @pytest.mark.parametrize("share", [10, pytest.param(3, marks=pytest.mark.long)])
 @pytest.mark.parametrize("command", COMMANDS, ids=[command.__name__ for command in COMMANDS])
 def test_after_every_command_that_writes_a_log(

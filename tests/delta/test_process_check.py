@@ -81,6 +81,7 @@ def test_a_child_that_was_forked_before_delta_was_used_is_not_refused() -> None:
     subprocess.run([sys.executable, "-c", FORKED_BEFORE_USE], check=True)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_spawned_child_writes(tmp_path: Path) -> None:
     place = str(tmp_path / "store")

@@ -171,6 +171,7 @@ class TestDeltaTable(StateTableSuite):
             "statestore checkpoint 2",
         ]
 
+    @pytest.mark.long
     def test_vacuum_with_default_settings_damages_no_kept_checkpoint(
         self, store: StateStore, users: Any, spark: SparkSession
     ) -> None:

@@ -119,6 +119,7 @@ def test_flights_without_a_tail_number_are_counted(
     assert done.unkeyed == {partition: without[partition] for partition in log.ends}
 
 
+@pytest.mark.long
 def test_a_restored_job_has_a_spark_partition_per_subtask(
     spark: SparkSession, log: FlightLog, done: Job, tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ def in_order(events: Path) -> Path:
     return events
 
 
+@pytest.mark.long_cases("1", "60")
 @pytest.mark.slow
 @pytest.mark.parametrize("files", [1, 30, 60])
 def test_the_expected_state_is_that_of_the_events_one_by_one(events: Path, files: int) -> None:

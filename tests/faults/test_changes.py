@@ -75,7 +75,7 @@ def is_commit(call: Call) -> bool:
     return (call.operation, call.name) == ("put_if_absent", manifest_path(3))
 
 
-@pytest.mark.long_cases("FaultKind.ERROR-folded-steps")
+@pytest.mark.long_cases("FaultKind.ERROR-compact-steps", "FaultKind.ERROR-folded-steps")
 @with_every_call
 @pytest.mark.parametrize(("kind", "what"), CASES)
 def test_no_failed_call_leaves_a_partially_visible_checkpoint(

@@ -189,7 +189,7 @@ def test_an_export_killed_at_any_call_is_run_again(
         assert restore_to(over(reader), to) == right
 
 
-@pytest.mark.long_cases("2")
+@pytest.mark.long
 @pytest.mark.parametrize("at", [1, 2])
 def test_an_export_killed_while_its_folders_move_up_is_run_again(
     base: Path, fast_path: Path, at: int
@@ -257,6 +257,7 @@ def test_a_collection_killed_at_any_call_is_run_again(
         assert data_files(folder) == data_files(counted)
 
 
+@pytest.mark.long_cases("fsync-1-False", "fsync-2-False", "unlink-1-True")
 @pytest.mark.parametrize(
     ("system_call", "at", "appeared"),
     [

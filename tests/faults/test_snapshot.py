@@ -70,7 +70,7 @@ def test_the_manifest_is_put_once_and_last(calls: tuple[Call, ...]) -> None:
     assert {name for call in syncs for name in call.name.split(", ")} == files
 
 
-@pytest.mark.long_cases("FaultKind.DISCONNECTED-True-steps")
+@pytest.mark.long_cases("FaultKind.ANSWER_LOST-False-steps", "FaultKind.DISCONNECTED-True-steps")
 @with_every_call
 @pytest.mark.parametrize(("kind", "lasting"), STOPPING)
 def test_no_failed_call_leaves_a_partially_visible_checkpoint(

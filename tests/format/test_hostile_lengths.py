@@ -179,7 +179,7 @@ def nested(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
 CASES = (one_number, agreeing, packed, many_operators, nested)
 
 
-@pytest.mark.long_cases("every third of one_number", "many_operators", "packed")
+@pytest.mark.long_cases("nested", "every third of one_number", "many_operators", "packed")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("cases", "step"),

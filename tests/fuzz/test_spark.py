@@ -32,7 +32,8 @@ def drawn(seed: int) -> History:
     return History(history.shape, steps)
 
 
-@pytest.mark.parametrize("share", [1, pytest.param(6, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("share", [1, 6])
 def test_spark_agrees_with_a_dictionary(spark: SparkSession, share: int) -> None:
     beside = {name: ALL[name] for name in ("subtasks", "elements")}
     runner = Runner(spark, {**SPARK, **DELTA, **beside})

@@ -129,6 +129,7 @@ def test_any_sink_of_spark_gets_the_rows(
     assert {row.user_id: row.total for row in rows.collect()} == {u: u * 10 for u in USERS}
 
 
+@pytest.mark.long
 def test_an_existing_table_is_not_overwritten(run_job: RunJob, spark: SparkSession) -> None:
     sink = '[keyed.sink]\nformat = "delta"\ntable = "restored_totals"\n'
     settings = SETTINGS + KEYED[: KEYED.index("[keyed.sink]")] + sink

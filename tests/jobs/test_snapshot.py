@@ -51,6 +51,7 @@ def restored(tmp_path: Path, name: str, parallelism: int = 7) -> list[dict[str, 
     return list(subtasks(state, parallelism))
 
 
+@pytest.mark.long
 def test_a_job_that_runs_again_with_its_id_writes_nothing(
     rows_in: Path, run_job: RunJob, tmp_path: Path
 ) -> None:
@@ -232,6 +233,7 @@ def test_all_kinds_become_visible_together(run_job: RunJob, tmp_path: Path) -> N
     assert checkpoint.operator_state("rules", "rules").subtask(1) == [{"rule": "block"}]
 
 
+@pytest.mark.long
 def test_as_text_and_as_delta_table(
     spark: SparkSession, rows_in: Path, run_job: RunJob, tmp_path: Path
 ) -> None:

@@ -362,7 +362,13 @@ def whole_one(target: StateStore, number: int | None) -> None:
 STOPPING = [FaultKind.ERROR, FaultKind.ANSWER_LOST, FaultKind.ANSWER_WRONG, FaultKind.TRUNCATED]
 
 
-@pytest.mark.long_cases("target-FaultKind.ANSWER_LOST-steps")
+@pytest.mark.long_cases(
+    "source-FaultKind.ANSWER_LOST-steps",
+    "target-FaultKind.ERROR-steps",
+    "source-FaultKind.ANSWER_WRONG-steps",
+    "target-FaultKind.TRUNCATED-steps",
+    "target-FaultKind.ANSWER_LOST-steps",
+)
 @pytest.mark.slow
 @with_every_call
 @pytest.mark.parametrize("kind", STOPPING)

@@ -489,7 +489,7 @@ STOPPING = [
 ]
 
 
-@pytest.mark.long_cases("FaultKind.ERROR-steps")
+@pytest.mark.long
 @pytest.mark.slow
 @with_every_call
 @pytest.mark.parametrize("kind", STOPPING)

@@ -197,6 +197,7 @@ store.maintenance.rekey("u", max_parallelism=5, work=Path(sys.argv[2]))
 """
 
 
+@pytest.mark.long
 def test_the_folder_of_a_killed_run_is_available(store: StateStore, tmp_path: Path) -> None:
     put(store, [{"k": 1, "v": 1}])
     work = tmp_path / "work"

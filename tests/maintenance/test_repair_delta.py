@@ -81,6 +81,7 @@ def test_an_entry_that_is_not_known_exactly_is_left(store: StateStore) -> None:
     refuses(store)
 
 
+@pytest.mark.long
 def test_an_entry_that_changed_the_columns_is_written_again(
     spark: SparkSession, store: StateStore
 ) -> None:

@@ -80,6 +80,7 @@ def name_in(store: StateStore, file: Path) -> str:
 # --- intact checkpoints ---------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @examples(40)
 @given(st.data(), keyed_cases(), st.integers(1, 3))
 def test_written_files_are_intact(data: st.DataObject, case: KeyedCase, old: int) -> None:

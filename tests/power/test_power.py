@@ -47,7 +47,8 @@ def test_each_prefix_of_the_calls_keeps_all_promises(subject: str, tmp_path: Pat
     assert result.cuts == result.calls > 80
 
 
-@pytest.mark.parametrize("subject", ["snapshot", pytest.param("outputs", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("subject", ["snapshot", "outputs"])
 def test_the_power_may_fail_after_any_call(subject: str, tmp_path: Path) -> None:
     result = tried(subject, tmp_path, Plan(draws=1, go_on=0.05))
     assert result.problems == []

@@ -202,6 +202,7 @@ def test_a_table_of_another_state_or_store_is_refused(
         unpublish(other, sql)
 
 
+@pytest.mark.long
 def test_unpublishing_removes_the_table_and_releases_its_checkpoints(
     store: StateStore, catalog: Catalog, tmp_path: Path
 ) -> None:

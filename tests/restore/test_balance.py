@@ -198,6 +198,7 @@ def random_ranges(draw: st.DrawFn) -> RangeAssignment:
     return RangeAssignment((*sorted(inner), GROUPS))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @examples(100)
 @given(random_ranges())

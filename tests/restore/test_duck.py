@@ -93,6 +93,7 @@ def test_duckdb_reads_the_values_that_it_receives(batch: pa.RecordBatch) -> None
     assert found.num_rows == batch.num_rows
 
 
+@pytest.mark.long
 @examples(8)
 @given(st.data(), st.sampled_from(Layout))
 def test_a_query_and_an_edit_have_the_rows_of_a_restore(

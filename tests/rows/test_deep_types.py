@@ -125,6 +125,7 @@ def test_a_deeper_type_is_refused_before_anything_is_written(
     assert not list(Path(store.url).rglob("*.parquet"))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(kinds=st.lists(st.sampled_from(["list", "map", "struct"]), max_size=40))

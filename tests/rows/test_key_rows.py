@@ -26,7 +26,11 @@ from statestore.storage import LocalStorage
 from tests.support.damage import change_unread_byte
 
 GROUPS = 16
-CACHES = {"none": None, "tiny": 20_000, "large": 2**24}
+CACHES = [
+    pytest.param(None, id="none"),
+    pytest.param(20_000, id="tiny"),
+    pytest.param(2**24, id="large", marks=pytest.mark.long),
+]
 
 Rows = dict[tuple[str, int], int]
 
@@ -108,7 +112,7 @@ def map_store(path: Path, seed: int, layout: str) -> tuple[StateStore, Rows]:
 @pytest.mark.slow
 @pytest.mark.parametrize("collide", [False, True])
 @pytest.mark.parametrize("layout", ["partitioned", "ranged"])
-@pytest.mark.parametrize("limit", CACHES.values(), ids=CACHES)
+@pytest.mark.parametrize("limit", CACHES)
 @pytest.mark.parametrize("seed", [3, pytest.param(4, marks=pytest.mark.long)])
 def test_lookups_equal_a_dictionary(
     tmp_path: Path,
@@ -175,7 +179,7 @@ def test_only_files_of_the_keys_key_groups_are_read(tmp_path: Path) -> None:
     assert looked_up(store, ["k7"], RowCache(2**20), parallelism=3) == [{"k": "k7", "v": 7}]
 
 
-@pytest.mark.parametrize("limit", CACHES.values(), ids=CACHES)
+@pytest.mark.parametrize("limit", CACHES)
 def test_keys_of_several_columns_and_types(store: StateStore, limit: int | None) -> None:
     """This includes columns with few values, and types that can be found only by hash."""
     rows = [{"tenant": "ab"[i % 2], "number": i % 10, "at": float(i // 10)} for i in range(60)]

@@ -101,6 +101,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @examples(60)
 @given(
@@ -125,6 +126,7 @@ def test_any_budget_gives_the_same_rows(
     assert outcome(pieces) == wanted
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_runs_are_merged_in_several_passes(temporary: Path) -> None:
     """There are more runs than one merge reads. The folder is deleted afterwards."""
@@ -298,6 +300,7 @@ def test_any_budget_gives_the_same_files(
     assert sorted(temporary.iterdir()) == sorted(folders)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("memory_bytes", [4000, IN_MEMORY])
 def test_an_upsert_and_delete_of_one_row_are_refused_across_pieces(
@@ -329,6 +332,7 @@ def test_null_keys_of_a_stream_are_counted(tmp_path: Path, memory_bytes: int) ->
         checkpoint.write_keyed("u", "s", stream(ROWS.set_column(0, "k", keys)), **KEY)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("memory_bytes", [4000, IN_MEMORY])
 def test_subtasks_write_streams(tmp_path: Path, memory_bytes: int) -> None:

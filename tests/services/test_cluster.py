@@ -180,7 +180,8 @@ def expected_rows(ledger: Ledger) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("by_job", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("by_job", [False, True])
 def test_a_snapshot_survives_an_executor_and_is_restored_at_another_parallelism(
     place: Place, ledger: Ledger, cluster: SparkCluster, s3: S3Server, tmp_path: Path, by_job: bool
 ) -> None:

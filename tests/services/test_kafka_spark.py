@@ -14,6 +14,7 @@ from tests.services.spark_process import run_module
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 
+@pytest.mark.long
 def test_spark_reads_on_from_the_jobs_file(topics: Topics, tmp_path: Path) -> None:
     """A partition that continues, an idle one, one with a gap, and a new one."""
     topic = topics.make(3, 10)

@@ -40,6 +40,7 @@ def test_from_disk_to_a_bucket_and_back(
     assert source.maintenance.copy("before", bucket).found
 
 
+@pytest.mark.long
 def test_a_copy_to_a_bucket_resumes_after_a_failure(
     tmp_path: Path, s3: S3Server, storage: S3Storage, bucket: StateStore
 ) -> None:

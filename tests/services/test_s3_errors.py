@@ -84,6 +84,7 @@ def mortal(tmp_path: Path) -> Iterator[tuple[Options, subprocess.Popen[str]]]:
         process.kill()
 
 
+@pytest.mark.long
 def test_the_server_stops_while_it_is_used(
     mortal: tuple[Options, subprocess.Popen[str]], tmp_path: Path
 ) -> None:

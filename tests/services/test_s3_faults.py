@@ -65,12 +65,13 @@ def take(store: StateStore, number: int) -> None:
         checkpoint.write_broadcast("u", "s", [{"n": number}])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "snapshots"),
     [
         (Fault.RESET, 2),
-        pytest.param(Fault.RESET, 12, marks=pytest.mark.long),
-        pytest.param(Fault.CUT, 12, marks=pytest.mark.long),
+        (Fault.RESET, 12),
+        (Fault.CUT, 12),
     ],
 )
 def test_a_delta_table_is_read_although_an_answer_breaks_off(

@@ -66,6 +66,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Dig
     return found
 
 
+@pytest.mark.long
 def test_calls_and_files_are_the_same_in_every_process(
     printed: dict[str, dict[str, Digests]],
 ) -> None:
@@ -99,7 +100,7 @@ def test_an_order_that_the_file_system_decides_is_found(monkeypatch: pytest.Monk
     assert len({_disturbed_rekeys(seed) for seed in range(3)}) > 1
 
 
-@pytest.mark.long_cases("pages-9")
+@pytest.mark.long
 @pytest.mark.parametrize(("subject", "least"), [("stores", 75), ("pages", 9)])
 def test_generated_files_have_the_same_bytes_in_every_process(
     subject: str, least: int, tmp_path: Path

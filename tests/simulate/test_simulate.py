@@ -58,15 +58,7 @@ def test_a_seed_always_gives_the_same_run() -> None:
         assert (again.trace, again.wrong) == (runs[0].trace, runs[0].wrong)
 
 
-@pytest.mark.long_cases(
-    "a rekey reports a checkpoint whose files a collection took",
-    "a search cannot read expired manifests whose file lists were collected",
-    "a purge beside an expiry loses a savepoint",
-    "a forget that stalls at its put commits above its successor",
-    "a purge reports what another one has not finished",
-    "a copy reports a checkpoint whose files a collection took",
-    "two purges at once end in a traceback",
-)
+@pytest.mark.long
 @pytest.mark.parametrize("known", KNOWN, ids=lambda one: one.name)
 def test_a_known_defect_does_not_occur(known: Known) -> None:
     found = shown_by(known)

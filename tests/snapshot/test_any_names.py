@@ -28,6 +28,7 @@ NAMES = st.one_of(
 )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @examples(25)
 @given(uid=NAMES, name=NAMES, column=NAMES, saved=NAMES)

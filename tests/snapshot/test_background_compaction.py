@@ -246,6 +246,7 @@ def test_a_compaction_that_a_checkpoint_waits_for_pauses_no_longer(
     assert content(store) == ROWS | {f"u{number}": 200 for number in range(10)}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("real_threads")
 def test_a_checkpoint_waits_no_longer_than_its_changes_took_to_write(
     tmp_path: Path, go_on: threading.Event

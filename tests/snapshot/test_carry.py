@@ -334,6 +334,7 @@ def test_a_snapshot_that_is_never_entered_warns(store: StateStore) -> None:
     assert store.checkpoints() == (1,)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_a_snapshot_that_was_given_up_or_used_does_not_warn(store: StateStore) -> None:

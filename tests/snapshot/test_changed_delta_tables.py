@@ -95,6 +95,7 @@ def test_a_purge_starts_a_new_log(url: Path, spark: SparkSession) -> None:
     assert store.maintenance.verify("all", deep=True).is_intact
 
 
+@pytest.mark.long
 def test_an_edit_is_a_new_version_of_the_table(url: Path, spark: SparkSession) -> None:
     store = StateStore.open(str(url), spark=spark)
     store.maintenance.edit("users", "totals", delete=[KEY], put=[{"user": "new", "n": 1}])

@@ -73,6 +73,7 @@ def _options() -> dict[str, Any]:
     return {"key": "k", "namespace": "n", "map_key": "e", "max_parallelism": GROUPS}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @examples(15)
 @given(_rows, st.lists(st.tuples(_rows, st.lists(_identities, max_size=5)), max_size=3), st.data())

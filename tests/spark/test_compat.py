@@ -67,6 +67,7 @@ def _one_row(_: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
     yield RecordBatch.from_pydict({"n": [1]})
 
 
+@pytest.mark.long_cases("before")
 @pytest.mark.parametrize("is_known", [False, True], ids=["when it runs", "before"])
 def test_a_frame_without_rows_keeps_its_partitions(spark: SparkSession, is_known: bool) -> None:
     """Each partition has a task, whether or not Spark knows before it runs that no row exists."""

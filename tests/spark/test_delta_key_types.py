@@ -30,9 +30,10 @@ TYPES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "layout",
-    [Layout.RANGED.value, pytest.param(Layout.PARTITIONED.value, marks=pytest.mark.long)],
+    [Layout.RANGED.value, Layout.PARTITIONED.value],
 )
 def test_every_type_can_identify_rows(spark: SparkSession, tmp_path: Path, layout: str) -> None:
     """Delta has no bounds for booleans and bytes, so no table property names such a column."""

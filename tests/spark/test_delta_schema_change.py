@@ -98,6 +98,7 @@ def test_a_refused_change_leaves_table_and_checkpoints(spark: SparkSession, tmp_
     assert [path.name for path in log.glob("*.json")] == [f"{0:020}.json"]
 
 
+@pytest.mark.long
 def test_an_uncommitted_checkpoint_leaves_no_columns_behind(
     spark: SparkSession, tmp_path: Path
 ) -> None:

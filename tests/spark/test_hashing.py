@@ -59,7 +59,7 @@ def in_one_frame(spark: SparkSession, sets: list[Vectors]) -> tuple[DataFrame, l
     return frame(spark, pa.table(arrays, flat)), names
 
 
-@pytest.mark.long_cases("20", "40", "60", "80", "100", "140", "160", "180")
+@pytest.mark.long_cases("0", "20", "40", "60", "80", "100", "140", "160", "180")
 @pytest.mark.parametrize("start", range(0, len(VECTORS), PER_QUERY))
 def test_every_vector_has_its_hash(spark: SparkSession, start: int) -> None:
     """I1: every vector with a type of Spark, also with dots, spaces and backticks in names."""
@@ -187,7 +187,7 @@ def test_spark_and_arrow_agree(spark: SparkSession, table: pa.Table, zone: str, 
         assert found[label].to_pylist() == groups.tolist(), label
 
 
-@pytest.mark.long_cases("pyflink")
+@pytest.mark.long_cases("java", "pyflink")
 @pytest.mark.parametrize("scheme", HASH_SCHEMES)
 def test_several_columns_and_nulls(spark: SparkSession, table: pa.Table, scheme: str) -> None:
     """I1: wide keys agree; a null key has a null group in java and pyflink, but not in SQL."""
@@ -216,6 +216,7 @@ def test_several_columns_and_nulls(spark: SparkSession, table: pa.Table, scheme:
         assert found[label].drop_null().to_pylist() == groups.tolist(), label
 
 
+@pytest.mark.long
 def test_many_sql_columns(spark: SparkSession) -> None:
     """The null bits of more than 56 columns fill a second word."""
     numbers = range(130)
@@ -242,6 +243,7 @@ def test_a_struct_with_nulls_inside_is_a_tuple(spark: SparkSession) -> None:
     assert found == key_hashes([table["k"]]).tolist()
 
 
+@pytest.mark.long
 def test_a_timestamp_finer_than_its_sql_type_fails(spark: SparkSession) -> None:
     """A key is never rounded; null and exact values are accepted."""
     fine = spark.createDataFrame([(datetime(2020, 1, 1, 0, 0, 0, 1),), (None,)], "t timestamp_ntz")

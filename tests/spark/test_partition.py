@@ -168,6 +168,7 @@ def _plain(key: Any) -> Any:
     return value
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("interpreted")
 def test_pointwise_edges_are_wired_as_in_flink(spark: SparkSession) -> None:
     """Rescale distributes each source partition over its own consumers, for every wiring."""
@@ -287,6 +288,7 @@ EVERY: list[Partitioner] = [
 ]
 
 
+@pytest.mark.long_cases("GLOBAL", "SHUFFLE", "REBALANCE", "RESCALE", "BROADCAST")
 @pytest.mark.parametrize("partitioner", EVERY, ids=str)
 def test_columns_and_schema_are_unchanged(spark: SparkSession, partitioner: Partitioner) -> None:
     """Types, nullability, comments, and names that a temporary column could use."""
@@ -362,6 +364,7 @@ def test_null_keys_are_refused_and_counted(spark: SparkSession) -> None:
     assert _contents(sql)[at].count(None) == 2
 
 
+@pytest.mark.long
 def test_null_fields_of_a_row_are_part_of_the_key(spark: SparkSession) -> None:
     """As in Flink and in a stored state; a null Row is not a key, nor is a Tuple with a null."""
     values = [(1, "a"), (None, "b"), (None, None)]
@@ -378,6 +381,7 @@ def test_null_fields_of_a_row_are_part_of_the_key(spark: SparkSession) -> None:
         partition(df, KeyGroup(key="s"), parallelism=2)
 
 
+@pytest.mark.long
 def test_null_keys_that_appear_later_fail_the_query(spark: SparkSession) -> None:
     """The rows can differ between the count and the query."""
     jvm: Any = spark._jvm

@@ -223,6 +223,7 @@ except MissingDependencyError as error:
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_jar_that_cannot_be_fetched_is_one_sentence(tmp_path: Path) -> None:
     repository = f"{tmp_path}/none/[artifact]-[revision].[ext]"

@@ -74,8 +74,10 @@ def test_a_file_system_without_put_if_absent_is_refused(url: str) -> None:
     ],
 )
 def test_each_protocol_has_its_storage(url: str, name: str) -> None:
-    options = {"account_name": "a"} if url.startswith("az:") else {}
-    assert type(open_storage(url, options)).__name__ == name
+    # Without a token, the library asks a server for one that only Google's machines have.
+    options = {"az": {"account_name": "a"}, "gs": {"token": "anon"}, "gcs": {"token": "anon"}}
+    scheme = url.partition(":")[0]
+    assert type(open_storage(url, options.get(scheme, {}))).__name__ == name
 
 
 def test_a_url_and_a_path_are_equivalent(tmp_path: Path) -> None:

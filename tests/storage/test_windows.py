@@ -97,7 +97,7 @@ def start(code: str, folder: Path) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.long_cases("no locks")
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("system", [LIKE_WINDOWS, WITHOUT_LOCKS], ids=["Windows", "no locks"])
 def test_a_store_is_written_restored_listed_and_changed(system: str, tmp_path: Path) -> None:

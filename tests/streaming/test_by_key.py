@@ -38,6 +38,7 @@ def test_by_key_gets_a_keys_events_and_rows(world: World) -> None:
     assert world.state() == {"a": (1, 1), "c": (1, 1)}
 
 
+@pytest.mark.long
 def test_by_key_with_a_list_of_rows(world: World) -> None:
     """A list state with the last three ids of a user: older ids are deleted."""
 

@@ -80,7 +80,8 @@ def by_frames(events: Any, initial: Any) -> DataFrame:
     return frame
 
 
-@pytest.mark.parametrize("transform", [by_rows, pytest.param(by_frames, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("transform", [by_rows, by_frames])
 def test_it_is_available_with_the_first_events(
     spark: SparkSession, tmp_path: Path, transform: Callable[[Any, Any], DataFrame]
 ) -> None:

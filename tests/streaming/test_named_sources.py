@@ -99,6 +99,7 @@ def test_named_sources_count_each_event_once(world: World, evolution: None) -> N
     assert len(progress(world).files or ()) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", [2])
 def test_named_sources_can_be_added_removed_and_reordered(world: World, evolution: None) -> None:
     sources = Sources(world)

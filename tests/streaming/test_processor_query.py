@@ -227,6 +227,7 @@ def test_nan_is_one_key_and_so_is_zero(world: World) -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_processor_can_emit_nothing(world: World) -> None:
     """Its output is empty, but has its columns."""
     given: list[tuple[int, list[str]]] = []
@@ -273,6 +274,7 @@ def test_timers_fire_without_events_through_ticks(world: World) -> None:
     assert rows(world) == rows(world, "timers") == []
 
 
+@pytest.mark.long
 def test_an_outdated_timer_index_is_rebuilt(world: World) -> None:
     """Timers that another program writes into the store fire too."""
     query = made(world, "ProcessingTime", wait=100_000)
@@ -345,6 +347,7 @@ def test_nothing_is_read_for_timers_that_are_not_due(world: World) -> None:
     assert len(of_minutes) < minutes.num_rows / 10
 
 
+@pytest.mark.long
 def test_new_and_wider_columns_and_ttls_are_applied(world: World) -> None:
     """At the next start, in a separate checkpoint, which carries the progress."""
     made(world, schema="total int").process(world.frame("a", "b"), at(0))
@@ -408,6 +411,7 @@ def totals_of(*names: str) -> Any:
     return update
 
 
+@pytest.mark.long
 def test_a_query_with_several_states(world: World) -> None:
     """They share the key; states that an update does not return are unchanged."""
 

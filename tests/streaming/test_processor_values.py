@@ -70,6 +70,7 @@ class Frames(Base):
             yield frame
 
 
+@pytest.mark.long
 def test_frames_keep_the_values_of_events(world: World) -> None:
     """For every type and time zone, also times that Python and pandas cannot represent."""
     rows, given = every_type(), list[pa.Table]()
@@ -205,6 +206,7 @@ def test_an_error_names_operator_key_column_and_value(
     assert world.store.checkpoints() == ()
 
 
+@pytest.mark.long
 def test_events_that_python_cannot_represent_are_refused(world: World) -> None:
     """The error has the key, the column and the value; as frames they are accepted."""
     at = ints([0, 2**58], pa.timestamp("us", "UTC"))

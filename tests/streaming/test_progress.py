@@ -181,6 +181,7 @@ def test_a_concurrent_snapshot_cannot_lose_the_progress(world: World) -> None:
     assert world.state() == {"a": (3, 3)}
 
 
+@pytest.mark.long
 def test_the_ttl_uses_the_time_of_the_micro_batch(world: World) -> None:
     """The machine's clock is not used, so that a repeated micro-batch has the same result."""
     ttl = TimeToLive("1s", "used")

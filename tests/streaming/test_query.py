@@ -143,6 +143,7 @@ def test_a_micro_batch_is_committed_once(world: World) -> None:
     assert world.store.checkpoints() == (1,)
 
 
+@pytest.mark.long
 def test_a_micro_batch_needs_few_jobs(world: World) -> None:
     """The number of jobs includes the update's shuffles, and does not grow over time."""
     query, context = world.query(parallelism=4), world.spark.sparkContext
@@ -208,6 +209,7 @@ def test_after_many_events_small_batches_are_probed_occasionally() -> None:
     assert probe.next()
 
 
+@pytest.mark.long
 def test_few_events_of_one_partition_are_computed_once(world: World) -> None:
     """They reach the update in one partition, like the rows of their keys."""
     seen: list[tuple[int, int]] = []
@@ -276,6 +278,7 @@ def test_a_micro_batch_can_have_no_events_and_no_changes(world: World) -> None:
     assert world.store.checkpoints() == (1, 2, 3, 4)
 
 
+@pytest.mark.long
 def test_an_update_can_delete_rows(world: World) -> None:
     """In the first micro-batch, where there is nothing to delete, and later."""
 
@@ -362,6 +365,7 @@ def test_a_replaced_driver_cannot_commit(world: World) -> None:
     assert world.state() == {"a": (3, 3)}
 
 
+@pytest.mark.long
 def test_a_new_query_must_declare_that_it_succeeds_another(world: World) -> None:
     """Its numbers start at zero, its state is kept, and the previous query cannot continue."""
     old = world.query()
@@ -414,6 +418,7 @@ def test_other_states_are_unchanged(world: World) -> None:
     assert not world.store.maintenance.verify(deep=True).broken
 
 
+@pytest.mark.long_cases("None")
 @pytest.mark.parametrize("state", [None, "per-user"])
 def test_a_query_does_not_start_without_its_operators_state(
     world: World, state: str | None
@@ -445,6 +450,7 @@ def test_lost_states_of_other_operators_do_not_stop_a_query(world: World) -> Non
     assert [one.label for one in world.store.manifest().left_out] == ["other", "totals/another"]
 
 
+@pytest.mark.long
 def test_a_schema_change_does_not_hide_lost_rows(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -535,6 +541,7 @@ def test_a_checkpoint_that_converts_a_state_is_reported_and_retained(world: Worl
     assert world.store.checkpoints() == (2, 3)
 
 
+@pytest.mark.long
 def test_a_query_retains_about_this_many_checkpoints(world: World) -> None:
     query = world.query(retention=RetentionPolicy(3, every=4), cache_bytes=0)
     for number in range(5):

@@ -28,7 +28,7 @@ VIEWS = {
 }
 
 
-@pytest.mark.long_cases("compare", "timeline", "rescale", "key", "checkpoint", "trends", "sql")
+@pytest.mark.long
 @pytest.mark.parametrize("view", VIEWS)
 def test_each_view_in_light_and_dark_and_on_a_phone(
     page: webdriver.Chrome, pages: Pages, store: StateStore, view: str
@@ -126,6 +126,7 @@ def test_a_checkpoint_its_graph_and_its_states(
     assert hot[0][2] == "40"
 
 
+@pytest.mark.long
 def test_the_slider_computes_a_new_plan(
     page: webdriver.Chrome, pages: Pages, store: StateStore
 ) -> None:
@@ -153,6 +154,7 @@ def test_the_slider_computes_a_new_plan(
     assert any("subtask 0 to subtask 1" in str(band.get_attribute("aria-label")) for band in bands)
 
 
+@pytest.mark.long
 def test_a_key_and_its_history(page: webdriver.Chrome, pages: Pages, store: StateStore) -> None:
     page.get(pages(store) + "/checkpoint/3/key")
     box = page.find_element(By.NAME, "key")

@@ -75,6 +75,7 @@ def test_compare_says_that_it_works(
     until(page, lambda _: page.find_elements(By.ID, "verdict"))
 
 
+@pytest.mark.long
 def test_a_statement_runs_on_ctrl_enter_and_its_link_fills_the_form(
     page: webdriver.Chrome, pages: Pages, store: StateStore
 ) -> None:
@@ -119,6 +120,7 @@ def test_an_answer_downloads(
     assert page.find_element(By.CSS_SELECTOR, "#sql button").get_attribute("aria-busy") is None
 
 
+@pytest.mark.long
 def test_rescale_goes_up_to_the_max_parallelism(
     page: webdriver.Chrome, pages: Pages, store: StateStore
 ) -> None:
@@ -167,6 +169,7 @@ def test_a_form_stays_after_an_error(
     assert [line["level"] for line in page.get_log("browser")] == ["SEVERE"]  # type: ignore[no-untyped-call]
 
 
+@pytest.mark.long_cases("2-2-/checkpoint/2", "befo-before-/checkpoint/before")
 @pytest.mark.parametrize(
     ("wanted", "name", "path"),
     [

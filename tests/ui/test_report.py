@@ -132,10 +132,9 @@ def test_a_report_of_a_large_store_has_at_most_300_kb(large: StateStore, tmp_pat
     ]
 
 
+@pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("states", "columns"), [(25, 100), pytest.param(2, 5_000, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize(("states", "columns"), [(25, 100), (2, 5_000)])
 def test_what_does_not_fit_is_named(tmp_path: Path, states: int, columns: int) -> None:
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet", layout="auto")
     wide = {f"a column with a {'rather ' * 10}long name, number {n}": [n] for n in range(columns)}
@@ -288,8 +287,9 @@ def test_a_report_works_from_a_file(
     assert run("return window.owned") is None
 
 
+@pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["small", pytest.param("large", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["small", "large"])
 def test_a_report_is_readable_on_a_phone_and_in_the_dark(
     page: webdriver.Chrome, store: StateStore, large: StateStore, tmp_path: Path, name: str
 ) -> None:

@@ -256,6 +256,10 @@ main(sys.argv[1:])
 assert isinstance(serve_store, Verb)
 
 
+@pytest.mark.long_cases(
+    "statestore ui --port 0 --store s3://bucket/fraud-a page",
+    "statestore ui --host 0.0.0.0 --token secret --store ./fraud-nothing",
+)
 @pytest.mark.parametrize(
     ("example", "work"), [*zip(serve_store.examples, ("queries", "a page", "nothing"), strict=True)]
 )

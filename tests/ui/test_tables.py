@@ -50,6 +50,7 @@ def grown(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sta
         yield store
 
 
+@pytest.mark.long
 def test_a_table_sorts_numbers_by_value(
     page: webdriver.Chrome, pages: Pages, grown: StateStore
 ) -> None:
@@ -69,6 +70,7 @@ def test_a_table_sorts_numbers_by_value(
     assert shown() == sorted(sizes.values(), reverse=True)
 
 
+@pytest.mark.long
 def test_a_table_filters_and_the_address_keeps_the_filter(
     page: webdriver.Chrome, pages: Pages, grown: StateStore
 ) -> None:
@@ -167,6 +169,7 @@ def test_numbers_are_right_aligned_and_have_units(
     assert [row[n].split()[-1] for n in (2, 6, 8)] == ["ms", "kB", "B"]
 
 
+@pytest.mark.long_cases("/checkpoint/3")
 @pytest.mark.parametrize("path", ["/", "/checkpoint/3", "/checkpoint/3/rescale?parallelism=5"])
 def test_on_a_phone_a_wide_table_scrolls_visibly_and_the_menu_fits(
     page: webdriver.Chrome, pages: Pages, store: StateStore, path: str

@@ -117,6 +117,7 @@ def test_the_dashed_line_continues_the_growth(
     assert last == pytest.approx(times[-1] + 0.3 * (times[-1] - times[0]), abs=3_600_000)
 
 
+@pytest.mark.long
 def test_the_form_forecasts_a_size_and_a_restore_time(
     page: webdriver.Chrome, pages: Pages, grown: StateStore
 ) -> None:

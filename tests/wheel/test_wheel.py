@@ -91,6 +91,7 @@ def test_the_metadata_are_complete(wheel: Path) -> None:
     }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_sdist_has_docs_jobs_settings_and_tests(tree: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir"]

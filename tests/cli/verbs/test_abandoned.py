@@ -82,7 +82,8 @@ def test_a_program_that_keeps_a_result_exits(url: str, program: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("streams", [pytest.param(1, marks=pytest.mark.long), 4])
+@pytest.mark.long
+@pytest.mark.parametrize("streams", [1, 4])
 def test_a_dropped_result_stops_reading(url: str, streams: int) -> None:
     """It also holds no file open."""
     storage = CountingStorage(url, streams)

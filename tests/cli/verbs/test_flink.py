@@ -43,6 +43,7 @@ def test_examples_work(here: Path, run: Run) -> None:
         assert "kinds" in done.stdout
 
 
+@pytest.mark.long
 def test_as_json(here: Path, run: Run) -> None:
     options = ("--max-parallelism", "720", "--parallelism", "3", "--output", "json")
     done = run("flink", "repack", "savepoint", "to", *options)

@@ -111,6 +111,7 @@ def test_pyflink_types_are_declared(run: Run) -> None:
     assert kept in " ".join(done.stdout.split())
 
 
+@pytest.mark.long
 def test_times_are_read(here: Path, run: Run) -> None:
     times = ("--ttl", "ttl_value=36500d", "--ttl", "kinds/ttl_map=90min")
     done = run("flink", "import", "savepoint", "--store", "o", "--operator", "kinds", *times)

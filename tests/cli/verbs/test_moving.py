@@ -70,6 +70,7 @@ def test_a_purge_names_replaced_checkpoints_and_the_check_names_remaining_ones(
     assert nothing.stdout.startswith("no kept checkpoint of")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_subject_is_forgotten_in_all_operators(run: Run, damaged: Path) -> None:
     words = ("forget", "--key", "country=DE", "--store", damaged)
@@ -163,6 +164,7 @@ def test_a_key_of_several_columns(run: Run, damaged: Path) -> None:
     assert (done["rows_before"], done["rows_after"], done["deleted"]) == (2, 1, 1)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_edit_reports_the_changes(run: Run, damaged: Path) -> None:
     row = '{"user_id": "u3", "total": 0}'

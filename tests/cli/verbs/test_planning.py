@@ -128,6 +128,7 @@ def test_compare_on_hosts(run: Run, fraud: Path) -> None:
     assert "while comparing parallelism 4" in few.stderr
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_next_comparison_uses_the_measured_restore_rate(run: Run, store: StateStore) -> None:
     blobs = [{"k": number, "blob": random.randbytes(10**6)} for number in range(66)]

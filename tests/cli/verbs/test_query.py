@@ -376,6 +376,7 @@ def test_values_of_every_type_are_printed(run: Run, fraud: Path) -> None:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_ctrl_c_ends_a_query_at_any_moment() -> None:
     """Threads switch often, so the signals arrive at many places of the waiting thread."""

@@ -96,6 +96,7 @@ def test_examples_work(here: Path, run: Run) -> None:
         assert done.stdout
 
 
+@pytest.mark.long
 def test_show_describes_the_location(here: Path, run: Run) -> None:
     shown = document(run("spark", "show", "checkpoints/orders", "--output", "json"))
     assert (shown["batch"], shown["kept"]) == (1, [0, 1])
@@ -305,6 +306,7 @@ NEW = ("spark", "bootstrap", "job.py:build", "./new", "--output-mode", "update")
 STATE = "stateStoreSave-0/default"
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_new_query_is_planned_and_starts_with_a_csv_file(run: Run) -> None:
     write_job()

@@ -114,6 +114,7 @@ def test_the_shell_answers_completes_and_remembers(terminal: Callable[[], Termin
     assert again.close() == 0
 
 
+@pytest.mark.long
 def test_rows_fit_a_terminal_that_becomes_narrower(terminal: Callable[[], Terminal]) -> None:
     shell = terminal()
     statement = "SELECT repeat('ab ', 25) AS wide, 'cd' || 'ef' AS narrow;\r"

@@ -131,6 +131,7 @@ def test_text_lines_are_short_and_name_the_changed_share_and_holds(
     assert second.endswith("; 1 layer")
 
 
+@pytest.mark.long
 def test_ctrl_c_exits_without_a_traceback(
     tmp_path: Path, watching: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -141,7 +142,7 @@ def test_ctrl_c_exits_without_a_traceback(
     assert (process.returncode, out, err) == (0, "", "")
 
 
-@pytest.mark.long_cases("as it writes-text", "while it waits-json", "while it waits-text")
+@pytest.mark.long
 @pytest.mark.parametrize("output", ["text", "json"])
 @pytest.mark.parametrize("is_written", [False, True], ids=["while it waits", "as it writes"])
 def test_piped_to_head_it_exits_quietly(

@@ -131,6 +131,7 @@ def test_a_missing_file_hides_only_its_operator(tmp_path: Path) -> None:
         list(hidden.entries())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_missing_file_of_any_kind_has_one_outcome(tmp_path: Path) -> None:
     """Headers, RocksDB files and operator state are looked for before anything is written."""

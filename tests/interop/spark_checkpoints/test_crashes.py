@@ -227,8 +227,9 @@ def test_a_task_that_cannot_write(
     refuses_to_start(kept, target)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("untouched")
-@pytest.mark.parametrize("provider", ["rocksdb", pytest.param("hdfs", marks=pytest.mark.long)])
+@pytest.mark.parametrize("provider", ["rocksdb", "hdfs"])
 def test_invalid_rows_leave_no_usable_target(
     kept: Kept, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, provider: Provider
 ) -> None:
@@ -354,6 +355,7 @@ def wait_for(path: Path) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.long
 def test_an_import_that_dies(kept: Kept, tmp_path: Path) -> None:
     """No checkpoint is visible, and the next import makes one that can be exported."""
     watched = calls_of(
@@ -423,6 +425,7 @@ def test_an_older_micro_batch_continues_with_all_later_files(
     assert kept.run(tmp_path / "target", "rocksdb") == expected
 
 
+@pytest.mark.long
 def test_a_corrected_and_a_purged_key(kept: Kept, tmp_path: Path) -> None:
     """The first key continues from its new value, the purged key starts empty, and all others are
     unchanged.

@@ -91,6 +91,7 @@ def drop_rows(store: StateStore) -> None:
     store.maintenance.edit(UID, ROWS, delete=[key_of(longest(store))])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", [drop_first, drop_last, lower_count, drop_count, drop_rows])
 def test_one_changed_store_of_a_side_is_refused(
     store: StateStore, tmp_path: Path, change: Callable[[StateStore], None]

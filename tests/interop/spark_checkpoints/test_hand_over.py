@@ -230,6 +230,7 @@ def wrong_later(moves: Moves) -> dict[str, Callable[[], None]]:
     }
 
 
+@pytest.mark.long
 def test_an_invalid_handover_is_refused(moves: Moves) -> None:
     for said, call in wrong(moves).items():
         with pytest.raises(InvalidArgumentError, match=said):
@@ -251,6 +252,7 @@ def test_an_invalid_handover_is_refused(moves: Moves) -> None:
     assert not (moves.folder / "new").exists()
 
 
+@pytest.mark.long
 def test_a_location_that_is_being_written(moves: Moves) -> None:
     marker = moves.folder / "new" / "offsets" / "3"
     marker.parent.mkdir(parents=True)

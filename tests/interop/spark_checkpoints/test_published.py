@@ -292,6 +292,7 @@ def test_a_plan_of_version_2_needs_spark_4_2(spark: SparkSession, tmp_path: Path
     assert imported.contents.rows == NEW_DEDUPLICATION.rows
 
 
+@pytest.mark.long
 def test_spark_4_describes_a_location_of_spark_2(spark: SparkSession, tmp_path: Path) -> None:
     """The error gives this advice, and it works."""
     published = COUNTS

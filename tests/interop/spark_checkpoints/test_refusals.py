@@ -407,6 +407,7 @@ def test_a_query_that_changed_between_two_imports(kept: Kept, tmp_path: Path, qu
     assert kept.new_store(store).checkpoints() == (1,)
 
 
+@pytest.mark.long
 def test_state_that_is_kept_as_bytes_and_was_edited(kept: Kept, tmp_path: Path) -> None:
     kept.run(ARRAY_KEY, tmp_path / "location")
     store = kept.new_store(tmp_path / "store")

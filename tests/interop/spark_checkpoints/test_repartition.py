@@ -163,6 +163,7 @@ def test_a_planned_micro_batch_runs_again(spark: SparkSession, tmp_path: Path) -
     assert output == moved.run("plain", HDFS, 2)
 
 
+@pytest.mark.long
 def test_a_dry_run_counts_the_rows_and_writes_nothing(
     spark: SparkSession, tmp_path: Path, before: Path
 ) -> None:
@@ -224,7 +225,7 @@ def test_rows_in_a_wrong_partition_leave_the_location_unusable(
     assert CheckpointLocation(LocalStorage(str(tmp_path / "new"))).is_unfinished
 
 
-@pytest.mark.long_cases("offsets/1")
+@pytest.mark.long
 @pytest.mark.parametrize("step", ["commits/1", "offsets/1"])
 def test_a_repartition_that_dies_is_refused_by_spark_and_by_the_next_one(
     spark: SparkSession, tmp_path: Path, before: Path, monkeypatch: pytest.MonkeyPatch, step: str

@@ -117,6 +117,7 @@ def refused(spark: SparkSession, sessions: tuple[Path, DataFrame], tmp_path: Pat
     return Refused(spark, sessions[0], tmp_path / "new")
 
 
+@pytest.mark.long
 def test_each_store_needs_its_rows(refused: Refused, sessions: tuple[Path, DataFrame]) -> None:
     with pytest.raises(
         InvalidArgumentError, match=r"were passed for none, .* operator 0, store 'd"

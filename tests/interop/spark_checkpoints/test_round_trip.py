@@ -82,6 +82,7 @@ class World:
         )
 
 
+@pytest.mark.long
 def test_a_micro_batch_is_recognized_by_its_rows_and_logs(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -199,6 +200,7 @@ def test_a_query_with_another_format_continues(
     assert any(moved.values())
 
 
+@pytest.mark.long
 def test_a_join_in_format_4_is_imported_and_not_exported(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -82,6 +82,7 @@ def rows_of(spark: SparkSession, sink: Path, form: str) -> list[str]:
     return texts(spark.read.format(form).load(str(sink)))
 
 
+@pytest.mark.long
 def test_a_sink_that_skips_a_planned_micro_batch(spark: SparkSession, tmp_path: Path) -> None:
     """It also skips the state, and Spark reports that in the next micro-batch, so no row is doubled
     or lost. After the old location has finished the micro-batch, a new export continues.

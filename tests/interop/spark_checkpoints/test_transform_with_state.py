@@ -256,6 +256,7 @@ def test_variables_are_states_with_columns(taken: Taken) -> None:
     assert {row["k"] for row in taken.rows("timers")} == set(new)
 
 
+@pytest.mark.long
 def test_positions_do_not_depend_on_the_order_of_rows(taken: Taken, tmp_path: Path) -> None:
     moves, (raw, *_) = taken.moves, taken.second.record.stores
     store = StateStore.open(str(tmp_path / "store"), spark=moves.spark, layout="auto")
@@ -271,6 +272,7 @@ def test_edited_bytes_are_not_exported(taken: Taken) -> None:
     assert f"state 'default' of operator '{UID}' is kept as Spark's bytes" in said
 
 
+@pytest.mark.long
 def test_column_families_are_generated_like_sparks(taken: Taken) -> None:
     """Each column family is equal byte for byte, with its times, counts and timers."""
     restored = taken.moves.store.restore(checkpoint=taken.second.checkpoint_id)
@@ -446,6 +448,7 @@ def test_another_provider_is_refused(taken: Taken, tmp_path: Path) -> None:
     assert not (tmp_path / "there").exists()
 
 
+@pytest.mark.long
 def test_the_location_is_shown(taken: Taken) -> None:
     (operator,) = show_location(taken.moves.spark, str(taken.moves.folder / "spark")).operators
     (store,) = operator.stores

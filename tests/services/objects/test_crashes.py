@@ -20,7 +20,7 @@ from statestore.storage.objects import ObjectStorage
 from statestore.testing.faults import Call, Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import over, take, whole
 from tests.faults.test_processes import dies, that_differ
-from tests.faults.test_reading import COMMANDS, Command, restore_to, verify
+from tests.faults.test_reading import COMMANDS, Command, restore_to
 from tests.faults.test_snapshot import commit_in
 from tests.services.objects.conftest import BAD_NETWORK
 
@@ -126,8 +126,9 @@ def take_and_die(url: str, options: dict[str, Any], at: int, newest: int) -> Non
     take(over(FaultyStorage(storage, Fault(at, FaultKind.KILLED))), newest + 1)
 
 
+@pytest.mark.long
 @also_over_a_bad_network
-@pytest.mark.parametrize("each_file", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize("each_file", [False, True])
 def test_a_kill_at_any_call_leaves_complete_checkpoints(
     storage: ObjectStorage, server: Any, calls: tuple[Call, ...], each_file: bool
 ) -> None:
@@ -149,10 +150,7 @@ def test_a_kill_at_any_call_leaves_complete_checkpoints(
 @on_s3_in_each_run
 @pytest.mark.parametrize(
     "command",
-    [
-        pytest.param(each, marks=[] if each in (restore_to, verify) else pytest.mark.long)
-        for each in COMMANDS
-    ],
+    [pytest.param(each, marks=[] if each is restore_to else pytest.mark.long) for each in COMMANDS],
     ids=lambda command: command.__name__,
 )
 def test_a_failed_command_can_be_run_again(

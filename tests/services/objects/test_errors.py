@@ -148,6 +148,7 @@ def test_a_dead_proxy_is_named(server: Server, url: str) -> None:
 
 
 # The options of the S3 server exempt s3fs from proxies, but not delta-rs.
+@pytest.mark.long
 @pytest.mark.parametrize("server", ["s3", "gcs"], indirect=True)
 @pytest.mark.usefixtures("dead_proxy")
 def test_a_dead_proxy_of_delta_rs_is_named(server: Server, url: str) -> None:

@@ -195,15 +195,16 @@ BROKEN = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("server", "faults"),
     [
         # Each fault once. With Azure the number of attempts depends on whether a response begins.
         ("s3", tuple(BROKEN)),
-        pytest.param("azure", (Fault.CUT, Fault.LOST), marks=pytest.mark.long),
-        pytest.param("gcs", (Fault.STILL, Fault.LOST), marks=pytest.mark.long),
-        pytest.param("azure", (Fault.SILENT, Fault.STILL, Fault.RESET), marks=pytest.mark.long),
-        pytest.param("gcs", (Fault.SILENT, Fault.CUT, Fault.RESET), marks=pytest.mark.long),
+        ("azure", (Fault.CUT, Fault.LOST)),
+        ("gcs", (Fault.STILL, Fault.LOST)),
+        ("azure", (Fault.SILENT, Fault.STILL, Fault.RESET)),
+        ("gcs", (Fault.SILENT, Fault.CUT, Fault.RESET)),
     ],
     indirect=["server"],
 )

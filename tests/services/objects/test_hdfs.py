@@ -245,6 +245,7 @@ def test_a_refusal_of_the_namenode_is_named(
             assert advice in message
 
 
+@pytest.mark.long
 def test_a_command_uses_environment_variables(hdfs: HdfsServer, hdfs_url: str) -> None:
     """Its argument is a URL without storage options."""
     store = StateStore.open(hdfs_url, table_format="parquet", storage_options=hdfs.options)

@@ -156,6 +156,7 @@ def test_threads_share_a_connection(storage: ObjectStorage) -> None:
     assert read == [name.encode() for name in names]
 
 
+@pytest.mark.long
 def test_it_works_in_another_process(storages: list[ObjectStorage]) -> None:
     """It is pickled with its credentials, without its connection."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:

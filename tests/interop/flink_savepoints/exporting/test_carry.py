@@ -144,6 +144,7 @@ def test_an_operator_is_copied_with_its_entry(
     assert ids == {operator.id for operator in metadata_of(source).operators}
 
 
+@pytest.mark.long
 def test_a_carried_operator_survives_the_next_import(store: StateStore, tmp_path: Path) -> None:
     place = export_savepoint(
         store, str(tmp_path / "to"), selection=ExportSelection(carry=["kinds"])
@@ -156,6 +157,7 @@ def test_a_carried_operator_survives_the_next_import(store: StateStore, tmp_path
     assert contents(first, tmp_path / "to", {}) == contents(second, tmp_path / "twice", {})
 
 
+@pytest.mark.long
 def test_the_files_of_an_incremental_checkpoint_are_copied(tmp_path: Path) -> None:
     """Absolute paths become relative ones, so that the copy does not depend on the source."""
     golden = Golden("2.3_rocksdb_incremental")
@@ -189,6 +191,7 @@ def test_the_files_of_an_incremental_checkpoint_are_copied(tmp_path: Path) -> No
     assert sum(len(entry.keys) for entry in copied.entries()) > 0
 
 
+@pytest.mark.long
 def test_raw_state_and_shared_files_are_copied_once(tmp_path: Path) -> None:
     """A synthetic operator has all four places of state, two of which name parts of one file."""
     source = unpacked(tmp_path)
@@ -245,6 +248,7 @@ def test_operators_that_are_not_missing_are_refused(store: StateStore, tmp_path:
         export_savepoint(store, str(tmp_path / "to"), selection=ExportSelection(carry=["by_long"]))
 
 
+@pytest.mark.long
 def test_a_changed_or_missing_savepoint_is_refused(tmp_path: Path) -> None:
     """Each failure leaves an empty folder, and never an incomplete savepoint."""
     source = unpacked(tmp_path)
@@ -319,6 +323,7 @@ def test_a_changelog_is_copied_with_its_files(storage: str | None, tmp_path: Pat
         )
 
 
+@pytest.mark.long
 def test_a_changelog_outside_of_the_savepoint_is_refused(tmp_path: Path) -> None:
     source = unpacked(tmp_path)
     elsewhere = FileHandle(str(tmp_path / "elsewhere"), 3)

@@ -105,6 +105,7 @@ def test_at_another_number_of_key_groups(tmp_path: Path) -> None:
             assert again.metadata.max_parallelism == 720
 
 
+@pytest.mark.long
 def test_selected_operators(tmp_path: Path) -> None:
     """The import records the savepoint's other operators, and the export does not require them."""
     _, done = there_and_back(Golden("2.3_heap_canonical"), tmp_path, operators=["kinds"])

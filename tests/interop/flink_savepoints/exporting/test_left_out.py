@@ -128,6 +128,7 @@ def test_state_that_is_written_is_no_longer_missing(partial: StateStore) -> None
     assert partial.manifest().left_out == ()
 
 
+@pytest.mark.long
 def test_operators_that_were_not_selected_are_recorded(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"))
     place = str(Golden("2.3_heap_canonical").unpack(tmp_path / "from"))
@@ -138,6 +139,7 @@ def test_operators_that_were_not_selected_are_recorded(tmp_path: Path) -> None:
         export_savepoint(store, str(tmp_path / "to"))
 
 
+@pytest.mark.long
 def test_a_complete_import_records_nothing(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"))
     done = import_savepoint(str(Golden("2.3_heap_canonical").unpack(tmp_path / "from")), store)

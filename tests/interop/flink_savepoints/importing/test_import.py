@@ -267,6 +267,7 @@ def test_a_key_is_purged(tmp_path: Path) -> None:
     assert store.restore().keyed("by_long", "last").get(row["key"]) == []
 
 
+@pytest.mark.long
 def test_names_and_ttls_can_be_declared(tmp_path: Path) -> None:
     columns = {
         "by_tuple": {"key": ["user", "item"], "states": {"last": {"value": "amount"}}},
@@ -372,6 +373,7 @@ def test_a_savepoint_is_recognized_and_a_later_one_is_imported_as_changes(
         imported(CANONICAL, tmp_path, store, operators=operators)
 
 
+@pytest.mark.long
 def test_an_aggregate_over_all_rows_keeps_one_subtask(tmp_path: Path) -> None:
     """Flink's planner gives it a max parallelism of 1. All other operators accept a new one."""
     store, done = imported(Golden("2.3_sql"), tmp_path)

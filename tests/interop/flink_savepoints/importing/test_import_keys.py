@@ -323,8 +323,9 @@ def test_other_types_are_refused(tmp_path: Path) -> None:
     assert store.checkpoints() == (1,)
 
 
+@pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [20, 100])
 def test_any_flipped_byte_gives_a_typed_error_or_a_complete_checkpoint(
     tmp_path: Path, count: int
 ) -> None:

@@ -331,6 +331,7 @@ def test_windows_without_timers_are_reported_and_checkpoints_lose_none(tmp_path:
         )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_later_import_keeps_the_stores_state(tmp_path: Path) -> None:
     def place(number: int) -> str:

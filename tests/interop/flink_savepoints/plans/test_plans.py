@@ -77,6 +77,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_states_of_published_plans_are_those_of_their_savepoints(published: Published) -> None:
     """Each supported operator: its uid, all its states, their types, and its key groups."""
@@ -510,6 +511,7 @@ def test_a_plan_whose_nodes_are_not_distinct_is_refused(other: int) -> None:
         parse_flink_plan(json.dumps(document).encode(), "plan.json")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_every_damaged_member_of_a_plan_is_an_error_with_a_type(plan: FlinkPlan) -> None:
     """Each value in the plan is replaced, one after another, and each member is removed."""

@@ -54,6 +54,7 @@ def opened(golden: Golden, folder: Path) -> FlinkSavepoint:
     )
 
 
+@pytest.mark.long_cases("1.20_heap_snappy", "2.3_heap_canonical", "2.3_kafka")
 @pytest.mark.parametrize("golden", few(JOBS))
 def test_every_row_of_keyed_state_is_read(golden: Golden, tmp_path: Path) -> None:
     savepoint = opened(golden, tmp_path)
@@ -137,6 +138,7 @@ def shown_values(rows: SavepointRows) -> list[Any]:
     return shown(value, kind)
 
 
+@pytest.mark.long_cases("1.20_heap_snappy", "2.3_heap_canonical", "2.3_kafka")
 @pytest.mark.parametrize("golden", few(JOBS))
 def test_every_element_of_operator_state_is_read(golden: Golden, tmp_path: Path) -> None:
     savepoint = opened(golden, tmp_path)
@@ -177,6 +179,7 @@ def test_metadata_is_written_as_version_3_and_read_again(golden: Golden, tmp_pat
     ]
 
 
+@pytest.mark.long_cases("1.20_sql_native", "2.3_sql")
 @pytest.mark.parametrize("golden", QUERIES, ids=lambda one: one.name)
 def test_state_of_sql_is_read(golden: Golden, tmp_path: Path) -> None:
     savepoint = opened(golden, tmp_path)

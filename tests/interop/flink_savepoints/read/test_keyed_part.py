@@ -123,6 +123,7 @@ def test_a_range_reads_no_other_key_groups(
     assert all(bytes_of)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_range_reads_no_files_of_other_subtasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -76,6 +76,7 @@ def test_fields_have_the_types_that_flink_2_derives(store: StateStore, tmp_path:
         assert "marks Kryo<java.util.Map>" in types[name]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_field_of_another_type_is_refused(store: StateStore, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedTypeError, match=r"'person' .* String, which is not a Long"):

@@ -63,6 +63,7 @@ def rows(store: StateStore, operator: str, state: str) -> list[dict[str, Any]]:
     return list(found.drop_columns(["key_group"]).to_pylist())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_no_operator_is_hidden(savepoint: str, store: StateStore) -> None:
     assert [

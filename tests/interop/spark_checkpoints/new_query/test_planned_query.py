@@ -155,6 +155,7 @@ def test_tables_must_be_given_for_all_states(
         bootstrap_location(plan, str(tmp_path / "new"), {UID: None}, watermark=datetime.now(UTC))
 
 
+@pytest.mark.long
 def test_a_dry_run_reports_rows_by_partition(
     spark: SparkSession, source: Path, tmp_path: Path
 ) -> None:
