@@ -21,12 +21,9 @@ from pyspark.sql import functions as F
 
 from bench.measure import Figure, counted, in_turn, times
 from statestore import StateStore
-from statestore.interop.flink_savepoints import (
-    bootstrap_flink_state,
-    export_savepoint,
-    read_flink_plan,
-)
-from statestore.interop.spark_checkpoints import bootstrap_location, plan_query
+from statestore.interop.flink import export_savepoint
+from statestore.interop.flink_plans import bootstrap_flink_state, read_flink_plan
+from statestore.interop.spark import bootstrap_location, plan_query
 from statestore.spark.session import spark_session
 from tests.servers.flink import VERSIONS, Flink
 

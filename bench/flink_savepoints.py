@@ -25,8 +25,8 @@ from pathlib import Path
 from bench.measure import Figure, Runs, counted, in_turn, times
 from statestore import StateStore
 from statestore.errors import StorageError
-from statestore.interop.flink_savepoints import export_savepoint, import_savepoint
-from statestore.interop.flink_savepoints.read.savepoint import open_savepoint
+from statestore.interop.flink import export_savepoint, import_savepoint
+from statestore.interop.flink.read.savepoint import open_savepoint
 from tests.servers.flink import VERSIONS, Flink
 
 __all__ = ["figures"]

@@ -108,7 +108,7 @@ _STEP = """
 import json, sys, time
 import pyarrow as pa
 from bench.memory import batches, open_store, peak_megabytes
-from statestore.interop.flink_savepoints import export_savepoint, import_savepoint, repack_savepoint
+from statestore.interop.flink import export_savepoint, import_savepoint, repack_savepoint
 folder, rows, key_groups = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 store = open_store(folder)
 start = time.perf_counter()

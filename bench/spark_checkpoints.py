@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from bench.measure import Figure, counted, in_turn, times
 from statestore import StateStore
-from statestore.interop.spark_checkpoints import (
+from statestore.interop.spark import (
     export_checkpoint,
     import_checkpoint,
     repartition_location,

@@ -37,8 +37,9 @@ PYTHON = {
     "engines": (
         "Python, Spark and Flink",
         (
-            "statestore.interop.spark_checkpoints",
-            "statestore.interop.flink_savepoints",
+            "statestore.interop.spark",
+            "statestore.interop.flink",
+            "statestore.interop.flink_plans",
             "statestore.interop.tables",
             "statestore.jobgraph",
         ),

@@ -161,7 +161,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 FOLDERS_OF_ONE_WORKER = {
     "servers": ("services",),
-    "Spark": ("spark", "streaming", "interop/spark_checkpoints", "jobs", "demo"),
+    "Spark": ("spark", "streaming", "interop/spark", "jobs", "demo"),
 }
 """One worker runs all tests of these folders, so that each server and Spark's JVM starts once."""
 

@@ -24,7 +24,7 @@ from docs.python_pages import PYTHON
 from statestore import CheckpointWriter, RestoredCheckpoint, StateStore
 from statestore.cli.main import cli
 from statestore.demo import job, micro_batches, run, story
-from tests.interop.flink_savepoints.goldens import FOLDER, Golden
+from tests.interop.flink.goldens import FOLDER, Golden
 from tests.servers.kafka import kafka_broker
 from tests.support.iceberg_config import configure
 from tests.syntax import ROOT

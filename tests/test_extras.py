@@ -81,8 +81,8 @@ NEEDED: dict[str, dict[tuple[str, ...], tuple[str, ...]]] = {
         SPARK: (
             "import statestore.streaming",
             "from statestore.streaming.stateful_query import StatefulQuery",
-            "import statestore.interop.spark_checkpoints",
-            "import statestore.interop.spark_checkpoints.location",
+            "import statestore.interop.spark",
+            "import statestore.interop.spark.location",
             "import statestore.testing.table_suite",
             "import jobs.snapshot",
             "import jobs.restore",

@@ -16,8 +16,9 @@ from statestore.restore.restored import RestoredKeyedState, RestoredOperatorStat
 MOST_ARGUMENTS = 11
 MODULES = (
     "statestore",
-    "statestore.interop.flink_savepoints",
-    "statestore.interop.spark_checkpoints",
+    "statestore.interop.flink",
+    "statestore.interop.flink_plans",
+    "statestore.interop.spark",
     "statestore.jobgraph",
     "statestore.streaming",
 )
@@ -67,7 +68,7 @@ def arguments(call: Callable[..., Any]) -> list[inspect.Parameter]:
 
 def test_an_operator_and_a_state_are_called_so() -> None:
     """A uid is the text that identifies an operator of a job graph."""
-    of_graphs = ("statestore.jobgraph.", "statestore.interop.flink_savepoints.ExportedOperator")
+    of_graphs = ("statestore.jobgraph.", "statestore.interop.flink.ExportedOperator")
     named = {
         name: {argument.name for argument in arguments(call)}
         for name, call in CALLS.items()

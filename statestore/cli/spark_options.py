@@ -11,7 +11,7 @@ import click
 from statestore.cli.arguments import distinct
 
 if TYPE_CHECKING:
-    from statestore.interop.spark_checkpoints.spark_target import SparkTarget
+    from statestore.interop.spark.spark_target import SparkTarget
 
 __all__ = ["OPERATOR_NAMES", "location_module", "shape_options", "spark_target"]
 
@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def location_module(name: str) -> Any:
     """Import a module that needs Spark."""
-    return importlib.import_module(f"statestore.interop.spark_checkpoints.{name}")
+    return importlib.import_module(f"statestore.interop.spark.{name}")
 
 
 def shape_options(function: F) -> F:

@@ -1,5 +1,5 @@
 """Import and export the state of other systems, in their own formats.
 
-Each system has its own package, which does not import the others. Flink's rules that are not about
-its files belong in ``jobgraph``. Live queries belong in ``streaming``.
+Each system has its own packages, which do not import those of another system. Flink's rules that
+are not about its files belong in ``jobgraph``. Live queries belong in ``streaming``.
 """

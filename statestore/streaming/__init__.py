@@ -1,7 +1,7 @@
 """Structured Streaming with its state in a store: :class:`StatefulQuery`.
 
 :func:`initial_state` does the opposite: it passes state from a store to Spark's own operators.
-The checkpoints of Spark's own queries belong in :mod:`statestore.interop.spark_checkpoints`.
+The checkpoints of Spark's own queries belong in :mod:`statestore.interop.spark`.
 """
 
 from statestore.extras import needs_extra

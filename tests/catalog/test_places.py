@@ -12,7 +12,7 @@ import pytest
 
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError, StorageError
-from statestore.interop.flink_savepoints import export_savepoint
+from statestore.interop.flink import export_savepoint
 from tests.support.stores import opened
 from tests.support.writers import claims, take
 

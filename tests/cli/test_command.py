@@ -30,7 +30,7 @@ from statestore.errors import StateStoreError
 from statestore.format.hold_documents import Pin, pin_to_json
 from statestore.format.names import pin_path
 from tests.cli.conftest import JOB
-from tests.interop.flink_savepoints.goldens import FOLDER
+from tests.interop.flink.goldens import FOLDER
 from tests.support.iceberg_config import configure
 
 pytestmark = pytest.mark.slow

@@ -15,16 +15,16 @@ import pyarrow as pa
 
 from statestore import StateStore
 from statestore.errors import IncompatibleStateError, StateStoreError, UnsupportedTypeError
-from statestore.interop.flink_savepoints import import_savepoint, repack_savepoint, show_savepoint
-from statestore.interop.flink_savepoints.metadata.handles import (
+from statestore.interop.flink import import_savepoint, repack_savepoint, show_savepoint
+from statestore.interop.flink.metadata.handles import (
     IncrementalHandle,
     KeyGroupsHandle,
     OperatorHandles,
 )
-from statestore.interop.flink_savepoints.options import SavepointAccess
-from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator, open_savepoint
+from statestore.interop.flink.options import SavepointAccess
+from statestore.interop.flink.read.savepoint import FlinkOperator, open_savepoint
 from tests.damages.damage import Attempt, damage
-from tests.interop.flink_savepoints.goldens import GOLDENS, Golden
+from tests.interop.flink.goldens import GOLDENS, Golden
 
 __all__ = ["Savepoints"]
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 from statestore import StateStore
-from statestore.interop.flink_savepoints import import_savepoint
-from tests.interop.flink_savepoints.goldens import Golden
+from statestore.interop.flink import import_savepoint
+from tests.interop.flink.goldens import Golden
 from tests.servers.published import FLINK_SQL
 
 # The import records the savepoint's path, so the folder is fixed.

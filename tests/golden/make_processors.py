@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from statestore.spark.session import spark_session
-from tests.interop.spark_checkpoints.queries import events, settings
+from tests.interop.spark.queries import events, settings
 from tests.streaming.processors import PROCESSORS
 from tests.streaming.spark_runs import (
     RECORDED_FILES,

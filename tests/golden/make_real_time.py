@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from statestore.spark.session import spark_session
-from tests.interop.spark_checkpoints.real_time import BATCHES, BEFORE, REAL_TIME, run_real_time
+from tests.interop.spark.real_time import BATCHES, BEFORE, REAL_TIME, run_real_time
 
 
 def main() -> None:

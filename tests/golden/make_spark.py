@@ -14,9 +14,9 @@ from pathlib import Path
 from unittest.mock import patch
 
 from statestore import StateStore
-from statestore.interop.spark_checkpoints import import_checkpoint
+from statestore.interop.spark import import_checkpoint
 from statestore.spark.session import spark_session
-from tests.interop.spark_checkpoints.queries import QUERIES, events, run, state_rows
+from tests.interop.spark.queries import QUERIES, events, run, state_rows
 
 # The import records the paths of source files, so the folder is fixed.
 FOLDER = Path("/tmp/golden")

@@ -14,22 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from statestore import StateStore
-from statestore.interop.flink_savepoints import (
-    bootstrap_flink_state,
-    export_savepoint,
-    import_savepoint,
-    read_flink_plan,
-)
-from statestore.interop.spark_checkpoints import (
-    bootstrap_location,
-    import_checkpoint,
-    plan_query,
-)
+from statestore.interop.flink import export_savepoint, import_savepoint
+from statestore.interop.flink_plans import bootstrap_flink_state, read_flink_plan
+from statestore.interop.spark import bootstrap_location, import_checkpoint, plan_query
 from statestore.spark.session_settings import session_settings
-from tests.interop.flink_savepoints.goldens import Golden
-from tests.interop.flink_savepoints.plans.test_real_plans import runs
+from tests.interop.flink.goldens import Golden
+from tests.interop.flink_plans.test_real_plans import runs
 from tests.interop.moved_processor import SCHEMA, MovedProcessor
-from tests.interop.spark_checkpoints.queries import PROVIDERS, Query, events, run
+from tests.interop.spark.queries import PROVIDERS, Query, events, run
 from tests.servers.flink import VERSIONS, Flink
 
 pytestmark = pytest.mark.spark

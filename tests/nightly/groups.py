@@ -107,5 +107,5 @@ def group_of(file: str, markers: Collection[str]) -> str | None:
         return _OF_FLINK_FILE.get(path.stem, "real Flink: other")
     folder = path.parts[1]
     if folder == "interop":
-        return "spark_checkpoints" if "spark_checkpoints" in path.parts else "interop"
+        return "spark_checkpoints" if path.parts[2] == "spark" else "interop"
     return _OF_FOLDER.get(folder, "core")

@@ -13,7 +13,7 @@ from deltalake.exceptions import DeltaError
 from statestore import StateStore
 from statestore.errors import StateStoreError
 from statestore.format.names import WRITERS, generation_of, is_leftover
-from statestore.interop.spark_checkpoints.location import UNFINISHED
+from statestore.interop.spark.location import UNFINISHED
 from tests.power.content import Promises, StorePromises, content_of
 from tests.power.disk import Image, Tree, hash_of
 from tests.power.queries import OUTPUT, output_problems, restart_problems

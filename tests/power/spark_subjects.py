@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from statestore import CompactionRule, StateStore
 from statestore.format.manifest import Manifest
-from statestore.interop.spark_checkpoints import (
+from statestore.interop.spark import (
     SparkTarget,
     export_checkpoint,
     export_progress,

@@ -28,7 +28,7 @@ from statestore import (
     key_group_of,
 )
 from statestore.format.names import KEY_GROUP
-from statestore.interop.flink_savepoints.exporting.export_state import export_savepoint
+from statestore.interop.flink.exporting.export_state import export_savepoint
 from statestore.maintenance.gc import CollectedGarbage
 from tests.power.content import (
     Content,

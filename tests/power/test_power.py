@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 from statestore import StateStore
-from statestore.interop.spark_checkpoints.location import UNFINISHED
+from statestore.interop.spark.location import UNFINISHED
 from tests.power import spark_subjects, subjects
 from tests.power.check import Checker
 from tests.power.content import Promises

@@ -28,7 +28,7 @@ from tests.servers.process import SHORT_LIVED_JVM
 __all__ = ["JVM", "VERSIONS", "Flink", "flink_with_kafka"]
 
 VERSIONS = ("2.3.0", "1.20.3")
-SOURCES = Path(__file__).parents[1] / "interop" / "flink_savepoints" / "java"
+SOURCES = Path(__file__).parents[1] / "interop" / "flink" / "java"
 JOB_SECONDS = 240
 _OPENED = (
     *("java.util", "java.util.concurrent", "java.util.concurrent.atomic"),

@@ -20,7 +20,7 @@ from statestore.spark.session import java_home
 
 __all__ = ["python_of_pyflink", "run_pyflink"]
 
-JOB = Path(__file__).parents[1] / "interop" / "flink_savepoints" / "python" / "job.py"
+JOB = Path(__file__).parents[1] / "interop" / "flink" / "python" / "job.py"
 JOB_SECONDS = 300
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from statestore import StateStore
 from statestore.errors import StorageError
-from statestore.interop.spark_checkpoints import (
+from statestore.interop.spark import (
     SparkTarget,
     bootstrap_location,
     export_checkpoint,

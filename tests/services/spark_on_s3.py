@@ -12,18 +12,18 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from statestore import StateStore
-from statestore.interop.spark_checkpoints import (
+from statestore.interop.spark import (
     export_checkpoint,
     export_progress,
     import_checkpoint,
     show_location,
 )
-from statestore.interop.spark_checkpoints.spark_target import SparkTarget
-from statestore.interop.spark_checkpoints.state_files import Provider
+from statestore.interop.spark.spark_target import SparkTarget
+from statestore.interop.spark.state_files import Provider
 from statestore.spark.session import spark_session
 from statestore.streaming import MicroBatch, StatefulQuery
 from statestore.testing.table_suite import arrow_rows, rows_of, spark_rows
-from tests.interop.spark_checkpoints.queries import QUERIES, SCHEMA, events, run, stream
+from tests.interop.spark.queries import QUERIES, SCHEMA, events, run, stream
 
 TABLE = "operators/totals/keyed/total"
 OFFSETS = [[{"topic": "t", "partition": n, "offset": 100 + n}] for n in range(3)]

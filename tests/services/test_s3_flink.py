@@ -12,16 +12,16 @@ from click.testing import CliRunner
 from statestore import StateStore
 from statestore.cli.main import cli
 from statestore.errors import DamagedFileError
-from statestore.interop.flink_savepoints import (
+from statestore.interop.flink import (
     export_savepoint,
     import_savepoint,
     open_savepoint,
     repack_savepoint,
     show_savepoint,
 )
-from statestore.interop.flink_savepoints.options import ExportSelection, SavepointAccess
+from statestore.interop.flink.options import ExportSelection, SavepointAccess
 from statestore.storage import S3Storage
-from tests.interop.flink_savepoints.goldens import Golden
+from tests.interop.flink.goldens import Golden
 from tests.servers.cluster_demo import s3_environment
 from tests.servers.s3 import S3Server
 

@@ -61,7 +61,7 @@ def without(emitted: dict[str, list[Any]], more: int) -> dict[str, list[Any]]:
     }
 
 
-# In each run, tests/streaming kills a query, tests/interop/spark_checkpoints continues queries at
+# In each run, tests/streaming kills a query, tests/interop/spark continues queries at
 # other parallelisms and corrected, and test_kafka_query.py continues one at the offsets of a topic.
 @pytest.mark.long
 @pytest.mark.parametrize("again", [False, True])

@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 
 from statestore import StateStore
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, NullKeyError
-from statestore.interop.flink_savepoints import bootstrap_flink_state, read_flink_plan
-from tests.interop.flink_savepoints.goldens import FOLDER
+from statestore.interop.flink_plans import bootstrap_flink_state, read_flink_plan
+from tests.interop.flink.goldens import FOLDER
 
 
 def test_a_dataframe_becomes_a_state(spark: SparkSession, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 from statestore import StateStore, partition, spark_session
 from statestore.errors import MissingDependencyError
-from statestore.interop.spark_checkpoints import (
+from statestore.interop.spark import (
     bootstrap_location,
     export_checkpoint,
     import_checkpoint,
@@ -34,7 +34,7 @@ from statestore.jobgraph.partitioners import KeyGroup
 from statestore.snapshot.write_options import Changes
 from statestore.spark.compat import INSTALLED, NEWEST_WITH_DELTA
 from statestore.streaming import MicroBatch, ProcessorOptions, StatefulQuery, by_key
-from tests.interop.spark_checkpoints.queries import (
+from tests.interop.spark.queries import (
     NO_DATA_BATCHES,
     QUERIES,
     SCHEMA,

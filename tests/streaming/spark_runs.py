@@ -16,11 +16,11 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from statestore import StateStore
-from statestore.interop.spark_checkpoints import import_checkpoint
+from statestore.interop.spark import import_checkpoint
 from statestore.storage import open_storage
 from statestore.streaming import MicroBatch, ProcessorOptions, StatefulQuery
 from statestore.streaming.planned import planned
-from tests.interop.spark_checkpoints.queries import (
+from tests.interop.spark.queries import (
     DELAY,
     NO_DATA_BATCHES,
     SCHEMA,

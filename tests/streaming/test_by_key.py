@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from statestore.errors import ProcessorError
 from statestore.streaming import MicroBatch, QueryState, StatefulQuery, by_key
-from tests.interop.spark_checkpoints.queries import settings
+from tests.interop.spark.queries import settings
 from tests.streaming.every_type import every_type, ints
 from tests.streaming.world import EVENTS, World
 from tests.support.bits import bits

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from statestore.streaming import MicroBatch
 from statestore.streaming.timer_index import INDEX
-from tests.interop.spark_checkpoints.queries import events, settings
+from tests.interop.spark.queries import events, settings
 from tests.streaming.processors import PROCESSORS
 from tests.streaming.spark_runs import (
     RECORDED_FILES,

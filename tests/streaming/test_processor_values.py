@@ -19,7 +19,7 @@ from statestore.errors import ProcessorError
 from statestore.spark.state_writer import frame_of
 from statestore.streaming import MicroBatch, ProcessorOptions, StatefulQuery
 from statestore.streaming.processor import Processing
-from tests.interop.spark_checkpoints.queries import settings
+from tests.interop.spark.queries import settings
 from tests.streaming.every_type import IN_PYTHON, every_type, ints
 from tests.streaming.processors import Base
 from tests.streaming.world import World

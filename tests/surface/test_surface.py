@@ -16,6 +16,7 @@ from tests.versions.releases import RELEASES
 
 HERE = Path(__file__).parent
 CODE = re.compile(r"`([^`]+)`")
+RENAMED = re.compile(r"`([^`]+)` is now `([^`]+)`")
 HEADING = re.compile(r"^## (\S+)$", re.MULTILINE)
 
 
@@ -26,6 +27,18 @@ def sections() -> dict[str, list[str]]:
         version: [line for line in text.splitlines() if line.startswith("* ")]
         for version, text in zip(parts[::2], parts[1::2], strict=True)
     }
+
+
+def with_new_names(before: Surface, lines: list[str]) -> Surface:
+    """Rename the packages and items of which a line says that one `is now` another."""
+    new_names: dict[str, str] = dict(found for line in lines for found in RENAMED.findall(line))
+
+    def new_name(item: str) -> str:
+        prefixes = [old for old in new_names if item == old or item.startswith(f"{old}.")]
+        old = max(prefixes, key=len, default="")
+        return new_names.get(old, "") + item.removeprefix(old)
+
+    return {new_name(item): parts for item, parts in before.items()}
 
 
 def missing_lines(before: Surface, after: Surface, lines: list[str]) -> Iterator[str]:
@@ -49,7 +62,7 @@ def test_each_change_since_the_last_release_has_a_line() -> None:
     versions = [*sections()]
     newer = versions[: versions.index(last)]
     lines = [line for version in newer for line in sections()[version]]
-    missing = [*missing_lines(recorded, surface(), lines)]
+    missing = [*missing_lines(with_new_names(recorded, lines), surface(), lines)]
     assert missing == [], "CHANGELOG.md must name each of these in one line, in `code`"
 
 
@@ -90,6 +103,14 @@ def test_a_difference_without_a_line_is_found(
     if expected is None:
         expected = ["f: a was 'int' and is 'str'"]
     assert [*missing_lines(BEFORE, after, [line])] == expected
+
+
+def test_a_renamed_package_renames_its_items() -> None:
+    """The longest name counts, and a name that only begins alike is another one."""
+    lines = ["* `a.b` is now `c`, except `a.b.x` is now `d.x`.", "* `a.b` changed."]
+    names = ("a.b", "a.b.f", "a.b.x", "a.b.x.y", "a.bc", "z")
+    before = {name: {"p": "int"} for name in names}
+    assert [*with_new_names(before, lines)] == ["c", "c.f", "d.x", "d.x.y", "a.bc", "z"]
 
 
 def test_a_surface_has_items_of_every_kind() -> None:

@@ -33,7 +33,7 @@ from statestore.snapshot.bootstrap_elements import ElementsPlan
 from statestore.snapshot.write_options import KeyedOptions
 
 if TYPE_CHECKING:
-    from statestore.interop.flink_savepoints.plans.bootstrap_plan import FlinkBootstrap
+    from statestore.interop.flink_plans.bootstrap_plan import FlinkBootstrap
 
 __all__ = ["bootstrap_state"]
 
@@ -291,9 +291,7 @@ def _plan_flink(
     plan = read_plan(place, uids)
     layout = plan.find_state(operator, name)
     table = convert_text(table, layout.text_types(table.untyped))
-    module: Any = importlib.import_module(
-        "statestore.interop.flink_savepoints.plans.bootstrap_plan"
-    )
+    module: Any = importlib.import_module("statestore.interop.flink_plans.bootstrap_plan")
     planned: FlinkBootstrap = module.plan_flink_bootstrap(
         invocation.store(),
         plan,

@@ -18,7 +18,7 @@ from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.parsing import parse_toml
 
 if TYPE_CHECKING:
-    from statestore.interop.flink_savepoints.exporting.export_state import ExportedSavepoint
+    from statestore.interop.flink.exporting.export_state import ExportedSavepoint
 
 __all__ = ["export_state"]
 
@@ -137,9 +137,7 @@ def export_state(
     dry_run: bool,
 ) -> Output[ExportedSavepoint]:
     """Export a checkpoint as a savepoint that Flink can restore."""
-    module: Any = importlib.import_module(
-        "statestore.interop.flink_savepoints.exporting.export_state"
-    )
+    module: Any = importlib.import_module("statestore.interop.flink.exporting.export_state")
     with progress_bar("exporting") as progress:
         exported = module.export_savepoint(
             invocation.store(),

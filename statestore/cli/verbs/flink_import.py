@@ -28,7 +28,7 @@ from statestore.jobgraph.operators import operator_id
 from statestore.parsing import parse_toml
 
 if TYPE_CHECKING:
-    from statestore.interop.flink_savepoints.importing.import_state import ImportedSavepoint
+    from statestore.interop.flink.importing.import_state import ImportedSavepoint
 
 __all__ = ["import_state"]
 
@@ -130,9 +130,7 @@ def import_state(
     drop: tuple[str, ...],
 ) -> Output[FlinkImportSummary]:
     """Import the state of a savepoint as a checkpoint."""
-    module: Any = importlib.import_module(
-        "statestore.interop.flink_savepoints.importing.import_state"
-    )
+    module: Any = importlib.import_module("statestore.interop.flink.importing.import_state")
     store = invocation.store()
     with progress_bar("importing") as progress:
         imported = module.import_savepoint(

@@ -14,8 +14,8 @@ from statestore.cli.output import Output, Page, cell, table_of
 from statestore.durations import duration_text
 
 if TYPE_CHECKING:
-    from statestore.interop.flink_savepoints.plans.layouts import PlanState
-    from statestore.interop.flink_savepoints.plans.plan_file import FlinkPlan, PlanOperator
+    from statestore.interop.flink_plans.layouts import PlanState
+    from statestore.interop.flink_plans.plan_file import FlinkPlan, PlanOperator
 
 __all__ = ["show_plan", "uid_format"]
 
@@ -111,7 +111,7 @@ def show_plan(invocation: Invocation, plan: str, uid_format: str | None) -> Outp
 
 def read_plan(place: str, uid_format: str | None) -> FlinkPlan:
     """Read the plan that an option or an argument names."""
-    module: Any = importlib.import_module("statestore.interop.flink_savepoints.plans.plan_file")
+    module: Any = importlib.import_module("statestore.interop.flink_plans.plan_file")
     plan: FlinkPlan = module.read_flink_plan(place, uid_format=uid_format or module.UID_FORMAT)
     return plan
 

@@ -34,11 +34,11 @@ from statestore.extras import needs_extra
 from statestore.storage import open_storage
 
 if TYPE_CHECKING:
-    from statestore.interop.spark_checkpoints.export_state import ExportedLocation
-    from statestore.interop.spark_checkpoints.hand_over import ExportedProgress
-    from statestore.interop.spark_checkpoints.import_state import ImportedCheckpoint
-    from statestore.interop.spark_checkpoints.location_writer import ExportedStore
-    from statestore.interop.spark_checkpoints.show_location import (
+    from statestore.interop.spark.export_state import ExportedLocation
+    from statestore.interop.spark.hand_over import ExportedProgress
+    from statestore.interop.spark.import_state import ImportedCheckpoint
+    from statestore.interop.spark.location_writer import ExportedStore
+    from statestore.interop.spark.show_location import (
         ShownLocation,
         ShownStore,
     )

@@ -23,12 +23,12 @@ from statestore.interop.tables.duckdb_query import open_query
 from statestore.interop.tables.table_formats import open_table
 
 if TYPE_CHECKING:
-    from statestore.interop.spark_checkpoints.new_query.bootstrap_location import (
+    from statestore.interop.spark.new_query.bootstrap_location import (
         BootstrappedLocation,
     )
-    from statestore.interop.spark_checkpoints.new_query.planned_query import PlannedQuery
-    from statestore.interop.spark_checkpoints.new_query.source_positions import SourcePosition
-    from statestore.interop.spark_checkpoints.new_query.wanted_states import WantedColumn
+    from statestore.interop.spark.new_query.planned_query import PlannedQuery
+    from statestore.interop.spark.new_query.source_positions import SourcePosition
+    from statestore.interop.spark.new_query.wanted_states import WantedColumn
 
 __all__ = ["bootstrap_location"]
 

@@ -18,7 +18,7 @@ from statestore.cli.spark_options import (
 from statestore.cli.verbs.spark import check_location, exported_table, open_session, write_sources
 
 if TYPE_CHECKING:
-    from statestore.interop.spark_checkpoints.repartition import RepartitionedLocation
+    from statestore.interop.spark.repartition import RepartitionedLocation
 
 __all__ = ["repartition_state"]
 

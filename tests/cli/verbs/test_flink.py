@@ -15,7 +15,7 @@ from click.testing import Result
 from statestore.cli.command import Verb
 from statestore.cli.main import cli
 from statestore.cli.verbs import flink as verbs
-from tests.interop.flink_savepoints.goldens import Golden
+from tests.interop.flink.goldens import Golden
 
 pytestmark = pytest.mark.slow
 

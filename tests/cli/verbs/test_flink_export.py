@@ -16,9 +16,9 @@ from statestore import StateStore
 from statestore.cli.command import Verb
 from statestore.cli.main import cli
 from statestore.cli.verbs import flink as verbs
-from statestore.interop.flink_savepoints import open_savepoint
-from tests.interop.flink_savepoints.golden_store import write_golden_store
-from tests.interop.flink_savepoints.goldens import Golden
+from statestore.interop.flink import open_savepoint
+from tests.interop.flink.golden_store import write_golden_store
+from tests.interop.flink.goldens import Golden
 
 pytestmark = pytest.mark.slow
 

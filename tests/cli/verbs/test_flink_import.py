@@ -22,13 +22,13 @@ from statestore import StateStore
 from statestore.cli.command import Verb
 from statestore.cli.main import cli
 from statestore.cli.verbs import flink as verbs
-from statestore.interop.flink_savepoints import open_savepoint
-from statestore.interop.flink_savepoints.types.flink_types import PojoField, PojoType, Scalar
-from statestore.interop.flink_savepoints.types.java_hashes import java_hash_codes
+from statestore.interop.flink import open_savepoint
+from statestore.interop.flink.types.flink_types import PojoField, PojoType, Scalar
+from statestore.interop.flink.types.java_hashes import java_hash_codes
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.arrow import key_groups_of_hashes
-from tests.interop.flink_savepoints.goldens import Golden
-from tests.interop.flink_savepoints.written import written_savepoint
+from tests.interop.flink.goldens import Golden
+from tests.interop.flink.written import written_savepoint
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import Result
 
 from statestore import StateStore
-from tests.interop.flink_savepoints.goldens import FOLDER
+from tests.interop.flink.goldens import FOLDER
 
 Run = Callable[..., Result]
 

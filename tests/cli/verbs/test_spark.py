@@ -28,8 +28,8 @@ from statestore.cli.command import Verb
 from statestore.cli.main import cli
 from statestore.cli.verbs import spark as verbs
 from statestore.errors import StateNotFoundError
-from tests.interop.spark_checkpoints.queries import QUERIES, events
-from tests.interop.spark_checkpoints.queries import run as run_query
+from tests.interop.spark.queries import QUERIES, events
+from tests.interop.spark.queries import run as run_query
 
 Run = Callable[..., Result]
 UID = "stateStoreSave-0"

@@ -1,0 +1,77 @@
+"""Read and write savepoints and checkpoints of Flink jobs without a JVM.
+
+- ``open_savepoint`` opens a savepoint, and ``show_savepoint`` lists its contents.
+- ``import_savepoint`` imports its state into a store.
+- ``export_savepoint`` writes a checkpoint of a store as a savepoint.
+- ``repack_savepoint`` rewrites a savepoint with another number of key groups.
+
+Only ``savepoint`` and the modules that use it open files. The other modules are pure functions
+over bytes. Flink's rules for a job belong in ``statestore.jobgraph``.
+"""
+
+from statestore.interop.flink.exporting.export_state import (
+    ExportedFlinkState,
+    ExportedOperator,
+    ExportedSavepoint,
+    export_savepoint,
+)
+from statestore.interop.flink.exporting.export_types import LeftOut
+from statestore.interop.flink.importing.import_record import (
+    ImportedOperator,
+    ImportedState,
+    SavepointRecord,
+)
+from statestore.interop.flink.importing.import_state import ImportedSavepoint, import_savepoint
+from statestore.interop.flink.importing.refusals import Refused
+from statestore.interop.flink.options import (
+    ExportSelection,
+    FlinkTarget,
+    SavepointAccess,
+    SavepointHints,
+)
+from statestore.interop.flink.read.savepoint import (
+    FlinkOperator,
+    FlinkSavepoint,
+    SavepointRows,
+    StateEntries,
+    open_savepoint,
+)
+from statestore.interop.flink.read.show_savepoint import (
+    ShownKeyedState,
+    ShownOperator,
+    ShownOperatorState,
+    ShownSavepoint,
+    show_savepoint,
+)
+from statestore.interop.flink.write.repack import RepackedOperator, RepackResult, repack_savepoint
+
+__all__ = [
+    "ExportSelection",
+    "ExportedFlinkState",
+    "ExportedOperator",
+    "ExportedSavepoint",
+    "FlinkOperator",
+    "FlinkSavepoint",
+    "FlinkTarget",
+    "ImportedOperator",
+    "ImportedSavepoint",
+    "ImportedState",
+    "LeftOut",
+    "Refused",
+    "RepackResult",
+    "RepackedOperator",
+    "SavepointAccess",
+    "SavepointHints",
+    "SavepointRecord",
+    "SavepointRows",
+    "ShownKeyedState",
+    "ShownOperator",
+    "ShownOperatorState",
+    "ShownSavepoint",
+    "StateEntries",
+    "export_savepoint",
+    "import_savepoint",
+    "open_savepoint",
+    "repack_savepoint",
+    "show_savepoint",
+]

@@ -1,0 +1,279 @@
+"""Plan states that were not imported.
+
+The user declares their types in Flink. Types that are not declared follow from the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from statestore.errors import UnsupportedTypeError
+from statestore.format.schema import Schema
+from statestore.format.state import KeyedState, OperatorState, StateKind, TimeDomain
+from statestore.interop.flink.exporting.column_parts import build_part, column_in_errors
+from statestore.interop.flink.exporting.export_types import (
+    NO_VALUE,
+    ExportPart,
+    KeyedExport,
+    OperatorStatePlan,
+)
+from statestore.interop.flink.exporting.job_types import JobTypes
+from statestore.interop.flink.exporting.kafka_source import KAFKA_SOURCE, list_misfits, split_column
+from statestore.interop.flink.exporting.key_plan import plan_key
+from statestore.interop.flink.metadata.handles import Mode
+from statestore.interop.flink.read.keyed_states import KeyedStateInfo as FlinkState
+from statestore.interop.flink.read.operator_state import SOURCE_READER_STATE
+from statestore.interop.flink.types.arrow_types import WINDOW
+from statestore.interop.flink.types.declared_types import DeclaredType
+from statestore.interop.flink.types.flink_types import (
+    FlinkType,
+    ListType,
+    MapType,
+    PythonType,
+    Scalar,
+    TimerType,
+    TtlType,
+)
+from statestore.interop.flink.types.python_types import python_name, to_python_type
+from statestore.interop.flink.types.store_types import (
+    FlinkColumn,
+    as_millis,
+    from_millis,
+    value_column,
+)
+from statestore.jobgraph.redistribution import RedistributionMode
+from statestore.rows.column_types import arrow_schema
+
+__all__ = ["MODES", "plan_keyed", "plan_operator_state"]
+
+_NO_NAMESPACE = Scalar("VoidNamespace")
+_TIMERS = "_timer_state/"
+_OFFSETS = {"topic", "partition", "offset"}
+
+MODES: Mapping[RedistributionMode, Mode] = {
+    RedistributionMode.SPLIT: "split",
+    RedistributionMode.UNION: "union",
+    RedistributionMode.BROADCAST: "broadcast",
+}
+"""The modes of operator state in Flink."""
+
+
+def plan_keyed(state: KeyedState, types: JobTypes) -> KeyedExport:
+    """Return the plan of a keyed state.
+
+    Args:
+        state: the state.
+        types: the declared types; receives the columns that do not fit.
+
+    Returns:
+        The plan. It can be used if all columns fit.
+
+    Raises:
+        UnsupportedTypeError: for a type that Flink does not support, with the state and column.
+    """
+    key, recipe = plan_key(state, types)
+    map_type, value_type = _split_declared(state, types)
+    namespace, value = _plan_namespace(state), _plan_value(state, value_type, types)
+    map_key, name = ExportPart((), NO_VALUE), state.name
+    if state.kind is StateKind.MAP:
+        map_key = _plan_part(state, state.entry, map_type, types)
+    if state.kind is StateKind.TIMERS:
+        name = _timer_name(state, namespace.flink_type)
+    elif state.hash_scheme == "pyflink":
+        if state.namespace:
+            raise UnsupportedTypeError(
+                f"{state} has the namespace {', '.join(state.namespace)}: PyFlink windows "
+                "cannot be written from the columns of a store; leave the state out"
+            )
+        name = python_name(state.name)
+        map_key = _to_python_part(state, map_key) if state.kind is StateKind.MAP else map_key
+        value = _to_python_part(state, value)
+    flink_value = _build_value_type(
+        state, key.flink_type, namespace.flink_type, map_key.flink_type, value.flink_type
+    )
+    flink = FlinkState(
+        name, state.kind.value, key.flink_type, namespace.flink_type, flink_value, recipe
+    )
+    return KeyedExport(state, flink, key, namespace, map_key, value)
+
+
+def _to_python_part(state: KeyedState, part: ExportPart) -> ExportPart:
+    """Return columns as the bytes that PyFlink's coders write."""
+    with column_in_errors(state, ", ".join(part.names)):
+        return replace(part, flink_type=PythonType(to_python_type(part.flink_type)))
+
+
+def _build_value_type(
+    state: KeyedState, key: FlinkType, namespace: FlinkType, map_key: FlinkType, value: FlinkType
+) -> FlinkType:
+    """Return the type of a state's values in the header of a savepoint."""
+    element = value if state.ttl is None else TtlType(value)
+    match state.kind:
+        case StateKind.LIST:
+            return ListType(element)
+        case StateKind.MAP:
+            return MapType(map_key, element)
+        case StateKind.TIMERS:
+            return TimerType(key, namespace)
+        case _:
+            return element
+
+
+def _find_columns(
+    state: KeyedState | OperatorState, names: Sequence[str], schema: Schema
+) -> list[FlinkColumn]:
+    """Return the Flink types of value columns."""
+    types = arrow_schema(schema)
+    columns = []
+    for name in names:
+        with column_in_errors(state, name):
+            columns.append(value_column(types.field(name).type))
+    return columns
+
+
+def _split_declared(
+    state: KeyedState, types: JobTypes
+) -> tuple[DeclaredType | None, DeclaredType | None]:
+    """Return the declared types of a state's map keys and values, None if one is not declared."""
+    declared = types.states.get((state.uid, state.name))
+    if declared is None:
+        return None, None
+    fitter = types.make_fitter(state)
+    wanted = {StateKind.LIST: "List", StateKind.MAP: "Map"}.get(state.kind)
+    if declared.name == KAFKA_SOURCE:
+        fitter.add_difference(f"{KAFKA_SOURCE} is operator state, and has no keys")
+    elif state.kind is StateKind.TIMERS or state.hash_scheme == "pyflink":
+        what = "timers have" if state.kind is StateKind.TIMERS else "PyFlink's own types are"
+        fitter.add_difference(f"no type can be declared, because {what} those of the job")
+    elif wanted is None:
+        return None, declared
+    elif declared.name != wanted:
+        shape = "List<…>" if wanted == "List" else "Map<…, …>"
+        fitter.add_difference(f"the state is a {state.kind.value}, so its type is {shape}")
+    elif declared.parts:
+        *key, value = declared.parts
+        return (key[0] if key else None), value
+    return None, None
+
+
+def _plan_part(
+    state: KeyedState | OperatorState,
+    names: Sequence[str],
+    declared: DeclaredType | None,
+    types: JobTypes,
+) -> ExportPart:
+    """Return columns as a value of a declared type, or of the type that follows from them."""
+    if declared is None:
+        return build_part(names, _find_columns(state, names, state.schema))
+    fitter, stored = types.make_fitter(state), arrow_schema(state.schema)
+    if not names:
+        fitter.add_difference(f"it has no column for a value of {declared}")
+        return ExportPart((), NO_VALUE)
+    column = fitter.fit_columns(declared, names, [stored.field(name).type for name in names])
+    return ExportPart(tuple(names), column.flink_type, column)
+
+
+def _plan_value(state: KeyedState, declared: DeclaredType | None, types: JobTypes) -> ExportPart:
+    clock = None if state.ttl is None else state.ttl.column
+    names = [name for name in state.values if name != clock]
+    if state.kind is StateKind.TIMERS and state.values:
+        raise UnsupportedTypeError(
+            f"{state} are timers with the value column {state.values[0]!r}, but a Flink timer has "
+            "only a time, a key and a namespace; remove the column, or leave the state out"
+        )
+    return _plan_part(state, names, declared, types)
+
+
+def _plan_namespace(state: KeyedState) -> ExportPart:
+    """Return the type of the namespace: no namespace, a window of two times, or a value."""
+    names, types = state.namespace, arrow_schema(state.schema)
+    column_types = [types.field(name).type for name in names]
+    if not names:
+        return ExportPart((), _NO_NAMESPACE)
+    if len(names) == 2 and all(map(_is_time, column_types)):
+        window = _build_window(names, column_types)
+        return ExportPart(names, window.flink_type, window)
+    if len(names) == 1 and column_types[0] == WINDOW:
+        window = _build_window(("start", "end"), [pa.int64(), pa.int64()])
+        return ExportPart(names, window.flink_type, window)
+    return build_part(names, _find_columns(state, names, state.schema), as_tuple=True)
+
+
+def _is_time(column_type: pa.DataType) -> bool:
+    return bool(pa.types.is_int64(column_type) or pa.types.is_timestamp(column_type))
+
+
+def _build_window(names: Sequence[str], column_types: Sequence[pa.DataType]) -> FlinkColumn:
+    """Return two columns of times as a ``TimeWindow``, which uses milliseconds."""
+    stored = pa.struct([pa.field(*field) for field in zip(names, column_types, strict=True)])
+
+    def to_flink(array: pa.Array) -> pa.Array:
+        return pa.StructArray.from_arrays(
+            [as_millis(side) for side in array.flatten()], fields=list(WINDOW)
+        )
+
+    def from_flink(array: pa.Array) -> pa.Array:
+        sides = zip(array.flatten(), column_types, strict=True)
+        return pa.StructArray.from_arrays(
+            [from_millis(side, column_type) for side, column_type in sides], fields=list(stored)
+        )
+
+    return FlinkColumn(stored, Scalar("TimeWindow"), to_flink, from_flink)
+
+
+def _timer_name(state: KeyedState, namespace: FlinkType) -> str:
+    """Return Flink's name for a timer queue, of functions or of windows."""
+    domain = "event" if state.time_domain is TimeDomain.EVENT else "processing"
+    if state.name.startswith(_TIMERS):
+        if not state.name.startswith(f"{_TIMERS}{domain}_"):
+            raise UnsupportedTypeError(
+                f"{state} are timers of {domain} time, but Flink would read timers of another time "
+                f"from this name: name the state {_TIMERS}{domain}_SERVICE"
+            )
+        return state.name
+    service = "window-timers" if namespace.serializer_length == 16 else "user-timers"
+    return f"{_TIMERS}{domain}_{service}"
+
+
+def plan_operator_state(state: OperatorState, types: JobTypes) -> OperatorStatePlan:
+    """Return the plan of an operator state; arguments and errors as in :func:`plan_keyed`."""
+    declared = types.states.get((state.uid, state.name))
+    names = state.schema.names
+    if declared is not None and declared.name == KAFKA_SOURCE:
+        return _plan_offsets(state, types)
+    if declared is None and set(names) >= _OFFSETS:
+        raise UnsupportedTypeError(
+            f"{state} has Kafka offsets. If a KafkaSource of the job continues at them, pass "
+            f"--type {state.uid}/{state.name}={KAFKA_SOURCE}; if they are data of the job, pass "
+            "their type, such as List<Row>. Or leave the state out"
+        )
+    mode = MODES[RedistributionMode(state.mode)]
+    shape = "Map" if mode == "broadcast" else "List"
+    if declared is not None and declared.name != shape:
+        types.make_fitter(state).add_difference(
+            f"the state is a {mode} state, so its type is {shape}<…>, not {declared}"
+        )
+        declared = None
+    parts = None if declared is None or not declared.parts else declared.parts
+    if mode != "broadcast":
+        element = None if parts is None else parts[0]
+        return OperatorStatePlan(state, mode, _plan_part(state, names, element, types), None)
+    key_type, value_type = (None, None) if parts is None else parts
+    key = _plan_part(state, names[:1], key_type, types)
+    return OperatorStatePlan(state, mode, _plan_part(state, names[1:], value_type, types), key)
+
+
+def _plan_offsets(state: OperatorState, types: JobTypes) -> OperatorStatePlan:
+    """Return the plan of offsets that become the state of a Kafka source."""
+    fitter = types.make_fitter(state)
+    misfits = [fitter.add_difference(misfit) for misfit in list_misfits(state)]
+    if state.mode is RedistributionMode.BROADCAST:
+        misfits.append(fitter.add_difference("the splits of a source are no broadcast state"))
+    stored = arrow_schema(state.schema)
+    columns = {name: stored.field(name).type for name in stored.names}
+    column = misfits[0] if misfits else split_column(columns, str(state))
+    part = ExportPart(tuple(columns), column.flink_type, column)
+    return OperatorStatePlan(state, "split", part, None, source_name=SOURCE_READER_STATE)

@@ -1,0 +1,292 @@
+"""The parts of a checkpoint that an export writes: operators, their states, and the columns.
+
+The Flink types of a state that was never in Flink follow from its columns. A state that was
+imported from a savepoint has the types in its import record, with exact copies of the serializers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from statestore.format.left_out import LeftOutState
+from statestore.format.state import KeyedState, OperatorState
+from statestore.interop.flink.importing.import_record import (
+    ImportedOperator,
+    ImportedState,
+    SavepointRecord,
+)
+from statestore.interop.flink.metadata.handles import Mode
+from statestore.interop.flink.metadata.serializer_snapshots import SerializerSnapshot, make_snapshot
+from statestore.interop.flink.read.canonical import KeyedHeader, StateInfo
+from statestore.interop.flink.read.keyed_states import KeyedStateInfo as FlinkState
+from statestore.interop.flink.types.flink_types import FlinkType, ListType, Scalar
+from statestore.interop.flink.types.named_columns import EntryForm, PartColumns, StateColumns
+from statestore.interop.flink.types.python_types import to_bytes_type
+from statestore.interop.flink.types.store_types import FlinkColumn
+from statestore.interop.flink_plans.layouts import PlanState
+from statestore.keys.groups import KeyGroupAssignment
+from statestore.rows.column_types import arrow_schema
+
+__all__ = [
+    "NO_VALUE",
+    "ExportPart",
+    "ExportPlan",
+    "ImportedPart",
+    "KeyedExport",
+    "LeftOut",
+    "OperatorExport",
+    "OperatorStatePlan",
+]
+
+NO_VALUE = Scalar("Void")
+"""The type of values without columns."""
+
+_DISTRIBUTIONS = {"split": "SPLIT_DISTRIBUTE", "union": "UNION", "broadcast": "BROADCAST"}
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A state that is not in the savepoint, and the reason; an empty ``state`` is a whole operator.
+
+    ``is_written_elsewhere`` is true if its rows are part of another state of the savepoint, so that
+    nothing is missing.
+    """
+
+    operator: str
+    state: str
+    reason: str
+    is_written_elsewhere: bool = False
+
+
+@dataclass(frozen=True)
+class ExportPart:
+    """Columns of a state that are one value in Flink; without columns it is the ``Void`` value."""
+
+    names: tuple[str, ...]
+    flink_type: FlinkType
+    column: FlinkColumn | None = None
+
+    def to_flink(self, rows: pa.Table) -> pa.Array:
+        """Convert the columns to values of Flink."""
+        if self.column is None:
+            return pa.nulls(len(rows))
+        columns = [_single_chunk(rows.column(name)) for name in self.names]
+        if len(columns) == 1:
+            return self.column.to_flink(columns[0])
+        fields = list(self.column.stored)
+        return self.column.to_flink(pa.StructArray.from_arrays(columns, fields=fields))
+
+    def from_flink(self, values: pa.Array) -> dict[str, pa.Array]:
+        """Convert values of Flink to columns, by name."""
+        if self.column is None:
+            return {}
+        converted = self.column.from_flink(values)
+        columns = [converted] if len(self.names) == 1 else converted.flatten()
+        return dict(zip(self.names, columns, strict=True))
+
+
+@dataclass(frozen=True)
+class ImportedPart(ExportPart):
+    """Columns that an import made from a Flink value; for bytes, ``flink_type`` is not used."""
+
+    imported: PartColumns | None = None
+
+    @staticmethod
+    def from_columns(columns: PartColumns) -> ImportedPart:
+        """Return a part for columns that already have names."""
+        return ImportedPart(columns.names, columns.flink_type or NO_VALUE, None, columns)
+
+    def to_flink(self, rows: pa.Table) -> pa.Array:
+        """Convert the columns to values of Flink."""
+        assert self.imported is not None, "the state was made of columns"
+        arrays = [_single_chunk(rows.column(name)) for name in self.names]
+        return self.imported.array(pa.RecordBatch.from_arrays(arrays, list(self.names)))
+
+    def from_flink(self, values: pa.Array) -> dict[str, pa.Array]:
+        """Convert values of Flink to columns, by name."""
+        assert self.imported is not None, "the state was made of columns"
+        return dict(zip(self.names, self.imported.columns(values), strict=True))
+
+
+def _single_chunk(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return column.combine_chunks() if column.num_chunks else pa.array([], column.type)
+
+
+@dataclass(frozen=True)
+class KeyedExport:
+    """The export plan of a keyed state: its Flink state, and the columns of each part.
+
+    For a state that was imported from a savepoint, ``imported`` is its record and ``columns`` is
+    the mapping of its rows. ``is_migrated`` is True if its values are converted for Flink 2, and
+    ``is_rekeyed`` if its keys get another hash there. ``read_value`` is the type that decodes the
+    bytes of values, if it differs from the type in ``flink``. ``stored_value`` are the stored
+    columns that these bytes are made from, if the store does not have the bytes themselves.
+
+    ``planned`` is the state in a compiled plan of Flink SQL, if its types are those of a plan.
+    """
+
+    state: KeyedState
+    flink: FlinkState
+    key: ExportPart
+    namespace: ExportPart
+    map_key: ExportPart
+    value: ExportPart
+
+    columns: StateColumns | None = None
+    imported: ImportedState | None = None
+    is_migrated: bool = False
+    read_value: FlinkType | None = None
+    stored_value: ExportPart | None = None
+    is_rekeyed: bool = False
+    planned: PlanState | None = None
+
+    @property
+    def info(self) -> StateInfo:
+        """The description of the state in the header of a savepoint."""
+        if self.imported is not None:
+            return self.imported.info
+        value_type, form = self.flink.value, self.flink.kind
+        if form != "timers" and self.state.hash_scheme == "pyflink":
+            form = "map" if form == "map" else "list"
+            value_type = to_bytes_type(value_type)
+            value_type = (
+                ListType(value_type)
+                if form == "list" and not isinstance(value_type, ListType)
+                else value_type
+            )
+        value = {"VALUE_SERIALIZER": make_snapshot(value_type)}
+        if form == "timers":
+            return StateInfo(self.flink.name, "timers", {}, value)
+        options = {"KEYED_STATE_TYPE": form.upper()}
+        serializers = value | {"NAMESPACE_SERIALIZER": make_snapshot(self.flink.namespace)}
+        return StateInfo(self.flink.name, "keyed", options, serializers)
+
+    @property
+    def key_snapshot(self) -> SerializerSnapshot:
+        """The serializer of its keys."""
+        return make_snapshot(self.flink.key) if self.imported is None else self.imported.key
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether its entries are bytes."""
+        return self.columns is not None and self.columns.form is EntryForm.BYTES
+
+    @property
+    def has_flink_groups(self) -> bool:
+        """Whether each row has Flink's key group in a column, because its key stays bytes."""
+        return self.columns is not None and self.columns.form.has_flink_groups
+
+    @property
+    def has_class_keys(self) -> bool:
+        """Whether the state was not imported, and its keys are a class of the job with a recipe.
+
+        Flink then has other key groups than the store.
+        """
+        return self.columns is None and self.flink.recipe is not None
+
+    @property
+    def stored(self) -> pa.Schema:
+        """The columns of its rows."""
+        return arrow_schema(self.state.schema)
+
+
+@dataclass(frozen=True)
+class OperatorStatePlan:
+    """The export plan of an operator state; ``key`` is set for a broadcast map only.
+
+    ``source_name`` is the name in Flink of a state that has the splits of a source. ``is_migrated``
+    is True if its values are converted for Flink 2. ``read_value`` is the type of the values in
+    Flink 1, if it differs from the type in ``flink``.
+    """
+
+    state: OperatorState
+    mode: Mode
+    value: ExportPart
+    key: ExportPart | None
+    imported: ImportedState | None = None
+    is_migrated: bool = False
+    source_name: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The state's name in Flink."""
+        own = self.state.name if self.imported is None else self.imported.name
+        return self.source_name or own
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether its elements are the bytes that Flink wrote."""
+        return self.imported is not None and self.imported.form is EntryForm.BYTES
+
+    @property
+    def info(self) -> StateInfo:
+        """The description of the state in the header of a savepoint."""
+        if self.imported is not None:
+            return self.imported.info
+        options = {"OPERATOR_STATE_DISTRIBUTION_MODE": _DISTRIBUTIONS[self.mode]}
+        serializers = {"VALUE_SERIALIZER": make_snapshot(self.value.flink_type)}
+        if self.key is None:
+            return StateInfo(self.name, "operator", options, serializers)
+        serializers["KEY_SERIALIZER"] = make_snapshot(self.key.flink_type)
+        return StateInfo(self.name, "broadcast", options, serializers)
+
+    @property
+    def type_name(self) -> str:
+        """The name of the element type in Flink."""
+        if self.key is None:
+            return self.value.flink_type.java_name
+        return f"{self.key.flink_type.java_name} to {self.value.flink_type.java_name}"
+
+
+@dataclass(frozen=True)
+class OperatorExport:
+    """The export plan of an operator: its id, its key-group assignment, and its states.
+
+    ``offsets`` is the name of the state that an import added for the splits of a Kafka source.
+    """
+
+    uid: str
+    id: str
+    share: KeyGroupAssignment
+    keyed: tuple[KeyedExport, ...]
+    operator: tuple[OperatorStatePlan, ...]
+    imported: ImportedOperator | None = None
+    offsets: str | None = None
+
+    @property
+    def header(self) -> KeyedHeader:
+        """The header of its streams of keyed state."""
+        return KeyedHeader(
+            False, self.keyed[0].key_snapshot, tuple(plan.info for plan in self.keyed)
+        )
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """The parts of a checkpoint that are written to a savepoint, and the parts that are left out.
+
+    ``carried`` are operators that are not in the checkpoint. They are copied from the imported
+    savepoint.
+    """
+
+    operators: tuple[OperatorExport, ...]
+    left_out: tuple[LeftOut, ...]
+    record: SavepointRecord | None = None
+    carried: tuple[LeftOutState, ...] = ()
+
+    @property
+    def others(self) -> tuple[ImportedOperator, ...]:
+        """Operators of the imported savepoint that have no state with rows."""
+        known = {operator.uid for operator in self.operators} | {
+            state.operator for state in self.left_out
+        }
+        every = () if self.record is None else self.record.operators
+        return tuple(
+            operator
+            for operator in every
+            if operator.is_imported and operator.operator not in known
+        )

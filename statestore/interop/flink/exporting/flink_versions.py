@@ -1,0 +1,309 @@
+"""Convert state of Flink 1 for Flink 2, which would silently read some of it differently.
+
+The difference is Kryo: Flink 1 has version 2 and Flink 2 has version 5, with the same serializer
+snapshots. Flink 2 has no serializers of Flink's Scala API, which ``scala_classes`` replaces. All
+other serializers that this package writes are the same in both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from statestore.errors import (
+    IncompatibleStateError,
+    InvalidArgumentError,
+    UnsupportedTypeError,
+)
+from statestore.format.left_out import LeftOutState
+from statestore.interop.flink.exporting.export_types import (
+    ExportPart,
+    ImportedPart,
+    KeyedExport,
+    OperatorStatePlan,
+)
+from statestore.interop.flink.importing.import_record import ImportedState, SavepointRecord
+from statestore.interop.flink.metadata.handles import find_flink_major
+from statestore.interop.flink.options import FlinkTarget
+from statestore.interop.flink.types.byte_slices import BYTES, Spans
+from statestore.interop.flink.types.decode import decode_list, decode_map_values, decode_values
+from statestore.interop.flink.types.encode import encode_list
+from statestore.interop.flink.types.families.base import nested_types
+from statestore.interop.flink.types.flink_types import (
+    FlinkType,
+    KryoType,
+    ListType,
+    MapType,
+    NullableType,
+)
+from statestore.interop.flink.types.kryo_collections import (
+    Collections,
+    read_collections,
+    write_collections,
+)
+from statestore.interop.flink.types.kryo_migration import migrate_kryo, write_for_kryo_5
+from statestore.interop.flink.types.named_columns import EntryForm
+
+__all__ = [
+    "is_converted",
+    "migrate_elements",
+    "migrate_keyed",
+    "migrate_operator",
+    "migrate_rows",
+    "must_migrate",
+    "parse_flink_major",
+]
+
+_VERSION = re.compile(r"([12])(\.\d+)*")
+_REMOVED = {
+    b"org.apache.flink.api.scala.typeutils.": (
+        "a serializer of Flink's Scala API",
+        "Restore the savepoint with a job of Flink 1 that copies this state to a POJO or Row",
+    ),
+    b"org.apache.flink.cep.nfa.sharedbuffer.SharedBufferNode$SharedBufferNodeSerializer$": (
+        "the serializer of CEP's buffer of Flink 1.13 or before",
+        "Restore the savepoint with a job of Flink 1.20, and take a new one",
+    ),
+}
+"""Serializers that Flink 2 does not have, by the beginning of a class name, and what to do."""
+
+
+def must_migrate(record: SavepointRecord | None, target: FlinkTarget) -> bool:
+    """Return whether state of Flink 1 must be converted for Flink 2.
+
+    Args:
+        record: the savepoint from which the state was imported; None if there is none.
+        target: the job that restores the savepoint.
+
+    Raises:
+        InvalidArgumentError: for a text that is no version of Flink 1 or 2, for state of Flink 2
+            and a job of Flink 1, and if nothing says which Flink wrote the savepoint.
+    """
+    written_by = _parse_major(target.written_by, "written_by")
+    wanted = parse_flink_major(target.version)
+    if wanted is None or record is None:
+        return False
+    if written_by is None:
+        written_by = find_flink_major(record.metadata_version)
+    if written_by is None:
+        raise InvalidArgumentError(
+            f"nothing says whether Flink 1 or 2 wrote the state of {record.place}, whose "
+            f"metadata have version {record.metadata_version}: pass --written-by with the "
+            "version of Flink, or FlinkTarget(written_by=…) in Python"
+        )
+    if written_by > wanted:
+        raise InvalidArgumentError(
+            f"Flink {written_by} wrote the state of {record.place}, and it cannot be written for "
+            f"Flink {wanted}: choose version 2 as the target"
+        )
+    return written_by < wanted
+
+
+def parse_flink_major(version: str | None) -> int | None:
+    """Return 1 or 2 for the target's version of Flink; None if it is not given.
+
+    Raises InvalidArgumentError for another text.
+    """
+    return _parse_major(version, "the version of the target")
+
+
+def _parse_major(version: str | None, what: str) -> int | None:
+    if version is None:
+        return None
+    match = _VERSION.fullmatch(version)
+    if match is None:
+        raise InvalidArgumentError(
+            f"{what} is {version!r}, which is not a version of Flink 1 or 2, such as 2.3"
+        )
+    return int(match[1])
+
+
+def is_converted(
+    record: SavepointRecord | None, target: FlinkTarget, carried: Sequence[LeftOutState]
+) -> bool:
+    """Return whether states are converted for Flink 2, and so change their serializers.
+
+    Raises IncompatibleStateError for an operator that would keep its serializers.
+    """
+    if not must_migrate(record, target):
+        return False
+    if carried:
+        raise IncompatibleStateError(
+            f"operator {carried[0].operator!r} cannot be carried to Flink 2: its state is copied "
+            "with the serializers of Flink 1. Leave it out (--leave-out)"
+        )
+    return True
+
+
+def migrate_keyed(plan: KeyedExport, collections: Collections) -> KeyedExport:
+    """Return the plan of a keyed state of Flink 1 for Flink 2.
+
+    Fields of POJOs in ``collections`` get the serializers that Flink 2 has for their types. Raises
+    UnsupportedTypeError for a type that Flink 2 does not have, or whose bytes are unknown.
+    """
+    if plan.imported is None:
+        return plan
+    _refuse_removed(plan)
+    plan = _migrate_collections(plan, plan.imported, collections)
+    plan = replace(
+        plan,
+        flink=write_for_kryo_5(plan.flink),
+        key=replace(plan.key, flink_type=write_for_kryo_5(plan.key.flink_type)),
+    )
+    key = plan.flink.key
+    kept = "keys" if _has_kryo(key) else "namespaces" if _has_kryo(plan.flink.namespace) else ""
+    is_bytes = plan.is_bytes and _has_kryo(plan.flink.value)
+    if kept or is_bytes:
+        raise UnsupportedTypeError(
+            f"{plan.state} cannot be written for Flink 2: its {kept or 'values'} are bytes that "
+            f"Kryo 2 wrote, and Flink 2 has Kryo 5. Leave it out with --leave-out {plan.state.uid}"
+        )
+    return replace(plan, is_migrated=plan.is_migrated or _has_kryo(plan.flink.value))
+
+
+def _migrate_collections(
+    plan: KeyedExport, known: ImportedState, collections: Collections
+) -> KeyedExport:
+    before = plan.flink.value
+    after: FlinkType = write_collections(before, collections)
+    columns = plan.columns
+    if after == before or plan.is_bytes or columns is None or columns.value is None:
+        return plan
+    changed = replace(
+        plan,
+        flink=replace(plan.flink, value=after),
+        imported=replace(known, value_serializer=after.snapshot()),
+        is_migrated=True,
+    )
+    if columns.form.has_value_bytes:
+        return replace(changed, read_value=read_collections(before, collections))
+    part = plan.value.flink_type
+    value = columns.value.with_type(write_collections(part, collections))
+    return replace(
+        changed,
+        value=ImportedPart.from_columns(value),
+        columns=replace(columns, state=changed.flink, value=value),
+        read_value=read_collections(part, collections),
+        stored_value=plan.value,
+    )
+
+
+def migrate_operator(plan: OperatorStatePlan) -> OperatorStatePlan:
+    """Return the plan of an operator state of Flink 1 for Flink 2.
+
+    Raises UnsupportedTypeError for a type that Flink 2 does not have.
+    """
+    if plan.imported is None:
+        return plan
+    _refuse_removed(plan)
+    serializers = plan.imported.info.serializers.values()
+    return replace(plan, is_migrated=any(_has_kryo(s.flink_type) for s in serializers))
+
+
+def _refuse_removed(plan: KeyedExport | OperatorStatePlan) -> None:
+    """Refuse a state with a serializer that Flink 2 no longer has."""
+    known = plan.imported
+    assert known is not None, "only imported state has serializers"
+    raw = (known.key_serializer, known.namespace_serializer, known.value_serializer)
+    for removed, (what, advice) in _REMOVED.items():
+        if any(removed in snapshot for snapshot in raw if snapshot is not None):
+            raise UnsupportedTypeError(
+                f"{plan.state} cannot be written for Flink 2: it has {what}, which Flink 2 does "
+                f"not have. {advice}, or leave it out with --leave-out "
+                f"{plan.state.uid}/{plan.state.name}"
+            )
+
+
+def _has_kryo(flink_type: FlinkType) -> bool:
+    return any(isinstance(nested, KryoType) for nested in nested_types(flink_type))
+
+
+def migrate_rows(rows: pa.Table, plan: KeyedExport) -> pa.Table:
+    """Return rows of a keyed state with the values of Kryo 2 in the form of Kryo 5.
+
+    Raises UnsupportedTypeError for a value that cannot be converted.
+    """
+    columns = plan.columns
+    assert columns is not None, "the state was imported"
+    title = f"a value of {plan.state}"
+    if _has_kryo(plan.map_key.flink_type):
+        keys = plan.map_key.to_flink(rows)
+        rows = _set_columns(rows, _migrate_values(keys, plan.map_key, title))
+    if plan.stored_value is not None or _has_kryo(plan.value.flink_type):
+        values = _read_values(rows, plan, title)
+        rows = _set_columns(rows, _migrate_values(values, plan.value, title))
+    if columns.form.has_value_bytes:
+        (name,) = plan.value.names
+        raw = Spans.from_array(_column(rows, name), title)
+        rows = _set_columns(rows, {name: _migrate_entries(raw, plan)})
+    return rows
+
+
+def _read_values(rows: pa.Table, plan: KeyedExport, title: str) -> pa.Array:
+    """Return values from their columns, with the collections that Kryo 2 wrote into POJOs."""
+    stored = plan.stored_value
+    if stored is None or plan.read_value is None:
+        return plan.value.to_flink(rows)
+    raw = Spans.from_array(stored.flink_type.write(stored.to_flink(rows)), title)
+    return decode_values(migrate_kryo(plan.read_value), raw)
+
+
+def _migrate_entries(raw: Spans, plan: KeyedExport) -> pa.Array:
+    """Migrate undecoded values of a keyed state's entries."""
+    value = migrate_kryo(plan.flink.value)
+    before = value if plan.read_value is None else migrate_kryo(plan.read_value)
+    if plan.flink.kind == "list" and isinstance(before, ListType) and isinstance(value, ListType):
+        return encode_list(decode_list(before.element, raw), value.element)
+    if plan.flink.kind == "map" and isinstance(before, MapType) and isinstance(value, MapType):
+        return NullableType(value.value).write(decode_map_values(before.value, raw))
+    return value.write(decode_values(before, raw))
+
+
+def migrate_elements(rows: pa.Table, plan: OperatorStatePlan) -> pa.Table:
+    """Return elements of an operator state with the values of Kryo 2 in the form of Kryo 5.
+
+    Raises UnsupportedTypeError for a value that cannot be converted.
+    """
+    known = plan.imported
+    assert known is not None, "the state was imported"
+    if known.form is not EntryForm.BYTES:
+        for part in (plan.value, plan.key):
+            if part is not None and _has_kryo(part.flink_type):
+                values, title = part.to_flink(rows), f"a value of {plan.state}"
+                rows = _set_columns(rows, _migrate_values(values, part, title))
+        return rows
+    serializers = known.info.serializers
+    if plan.mode == "broadcast":
+        raise UnsupportedTypeError(
+            f"{plan.state} cannot be written for Flink 2: its entries are bytes that Kryo 2 wrote. "
+            f"Leave it out with --leave-out {plan.state.uid}/{plan.state.name}"
+        )
+    element = migrate_kryo(serializers["VALUE_SERIALIZER"].flink_type)
+    (name,) = plan.value.names
+    raw = Spans.from_array(_column(rows, name), f"an element of {plan.state}")
+    return _set_columns(rows, {name: element.write(decode_values(element, raw))})
+
+
+def _migrate_values(values: pa.Array, part: ExportPart, title: str) -> dict[str, pa.Array]:
+    """Encode the values of a part for Flink 2, and return them in columns, with bytes of Kryo 5."""
+    spans = Spans.from_array(migrate_kryo(part.flink_type).write(values), title)
+    return part.from_flink(decode_values(write_for_kryo_5(part.flink_type), spans))
+
+
+def _column(rows: pa.Table, name: str) -> pa.Array:
+    """Return a column of bytes."""
+    return rows.column(name).combine_chunks().cast(BYTES)
+
+
+def _set_columns(rows: pa.Table, columns: dict[str, pa.Array]) -> pa.Table:
+    """Return rows with other columns in place of those with the same names."""
+    for name, column in columns.items():
+        index = rows.schema.get_field_index(name)
+        field = rows.schema.field(index)
+        if pa.types.is_large_binary(column.type):  # bytes of Flink
+            column = column.cast(field.type)
+        rows = rows.set_column(index, field.with_type(column.type), column)
+    return rows

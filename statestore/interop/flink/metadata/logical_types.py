@@ -1,0 +1,257 @@
+"""Types of Flink SQL: ``LogicalType`` and its subclasses, as Java serialized them.
+
+For the types that a key can have, this module also writes the objects, with exactly the bytes that
+Java writes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from statestore.interop.flink.metadata.java_binary import Reader, i32, i64, utf
+from statestore.interop.flink.metadata.java_objects import JavaObject, read_java_object
+from statestore.keys.sql import parse_sql_type
+
+__all__ = ["LogicalType", "key_logical_type", "read_logical_type"]
+
+_PLAIN = {
+    "BOOLEAN": "BOOLEAN", "TINYINT": "TINYINT", "SMALLINT": "SMALLINT", "INTEGER": "INT",
+    "BIGINT": "BIGINT", "FLOAT": "FLOAT", "DOUBLE": "DOUBLE", "DATE": "DATE", "NULL": "NULL",
+    "INTERVAL_YEAR_MONTH": "INTERVAL YEAR TO MONTH", "INTERVAL_DAY_TIME": "INTERVAL DAY TO SECOND",
+    "DISTINCT_TYPE": "DISTINCT", "RAW": "RAW", "SYMBOL": "SYMBOL", "VARIANT": "VARIANT",
+    "BITMAP": "BITMAP",
+}  # fmt: skip
+_LENGTHS = {
+    "CHAR": "CHAR", "VARCHAR": "VARCHAR", "BINARY": "BINARY", "VARBINARY": "VARBINARY",
+}  # fmt: skip
+_PRECISIONS = {
+    "TIME_WITHOUT_TIME_ZONE": "TIME", "TIMESTAMP_WITHOUT_TIME_ZONE": "TIMESTAMP",
+    "TIMESTAMP_WITH_TIME_ZONE": "TIMESTAMP WITH TIME ZONE",
+    "TIMESTAMP_WITH_LOCAL_TIME_ZONE": "TIMESTAMP_LTZ",
+}  # fmt: skip
+_CHILDREN = {
+    "ARRAY": ("elementType",), "MULTISET": ("elementType",), "MAP": ("keyType", "valueType"),
+}  # fmt: skip
+_LONGEST = (1 << 31) - 1
+_NANOS = 9  # fractional digits of a second
+_MOST_DIGITS = 38  # of a DECIMAL
+_FREE_TYPES = 256  # types within a type that are always allowed, whatever the size of the object
+_BYTES_OF_TYPE = 8  # a lower limit: Java needs more bytes for each type that is used once
+_CHARACTERS_OF_TYPE = 256  # a long SQL name, which repeats nested types, counts as several types
+_MOST_WRAPPERS = 10
+_MOST_SUPERTYPES = 100
+
+# For each type that a key can have: its root, its class, and its numeric parameters.
+_KEYS = {
+    "BOOLEAN": ("BOOLEAN", "BooleanType"), "TINYINT": ("TINYINT", "TinyIntType"),
+    "SMALLINT": ("SMALLINT", "SmallIntType"), "INT": ("INTEGER", "IntType"),
+    "BIGINT": ("BIGINT", "BigIntType"), "FLOAT": ("FLOAT", "FloatType"),
+    "DOUBLE": ("DOUBLE", "DoubleType"), "DATE": ("DATE", "DateType"),
+    "CHAR": ("CHAR", "CharType", "length"), "VARCHAR": ("VARCHAR", "VarCharType", "length"),
+    "STRING": ("VARCHAR", "VarCharType", "length"), "BINARY": ("BINARY", "BinaryType", "length"),
+    "VARBINARY": ("VARBINARY", "VarBinaryType", "length"),
+    "BYTES": ("VARBINARY", "VarBinaryType", "length"),
+    "DECIMAL": ("DECIMAL", "DecimalType", "precision", "scale"),
+    "TIME": ("TIME_WITHOUT_TIME_ZONE", "TimeType", "precision"),
+    "TIMESTAMP": ("TIMESTAMP_WITHOUT_TIME_ZONE", "TimestampType", "precision"),
+    "TIMESTAMP_LTZ": (
+        "TIMESTAMP_WITH_LOCAL_TIME_ZONE", "LocalZonedTimestampType", "precision"
+    ),
+}  # fmt: skip
+_LOGICAL = "org.apache.flink.table.types.logical."
+_STREAM = b"\xac\xed\0\5"
+_OBJECT, _CLASS, _STRING, _END, _NULL, _ENUM = b"s", b"r", b"t", b"x", b"p", b"~"
+_ENUM_FLAGS = b"\x12\0\0"
+_JAVA_ENUM = b"q\0~\0\6"
+"""A reference to the class ``java.lang.Enum``, the seventh object of a type with a kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalType:
+    """A type of Flink SQL, in SQL syntax; ``java`` is its serialized Java object.
+
+    ``names`` are the names of a structured type's attributes, whose types are its ``children``.
+    """
+
+    text: str
+    java: bytes
+    root: str
+    precision: int = 0
+    scale: int = 0
+    children: tuple[LogicalType, ...] = ()
+    names: tuple[str, ...] = ()
+
+
+def key_logical_type(name: str, *, is_nullable: bool = True) -> LogicalType:
+    """Return a type that a key column can have, by its SQL name.
+
+    Raises UnsupportedTypeError for a type that a key cannot have.
+    """
+    sql = parse_sql_type(name)
+    root, class_name, *numbers = _KEYS[sql.name]
+    has_kind = sql.name in ("TIMESTAMP", "TIMESTAMP_LTZ")
+    fields = b"".join(b"I" + utf(number) for number in numbers)
+    kind_bytes = b""
+    if has_kind:
+        fields += b"L" + utf("kind") + _STRING + utf(_class_signature("TimestampKind"))
+        kind_bytes = _ENUM + _encode_class("TimestampKind", _ENUM_FLAGS) + _END + _JAVA_ENUM
+        kind_bytes += _STRING + utf("REGULAR")
+    superclass_fields = b"Z" + utf("isNullable") + b"L" + utf("typeRoot")
+    superclass_fields += _STRING + utf(_class_signature("LogicalTypeRoot"))
+    java = b"".join(
+        [
+            _STREAM,
+            _OBJECT,
+            _encode_class(class_name, b"\2" + (len(numbers) + has_kind).to_bytes(2, "big"), 1),
+            fields + _END,
+            _encode_class("LogicalType", b"\2\0\2", 1),
+            superclass_fields + _END + _NULL,
+            bytes([is_nullable]) + _ENUM,
+            _encode_class("LogicalTypeRoot", _ENUM_FLAGS) + _END,
+            _CLASS + utf("java.lang.Enum") + i64(0) + _ENUM_FLAGS + _END + _NULL,
+            _STRING + utf(root),
+            *(i32(size) for size in (sql.precision, sql.scale)[: len(numbers)]),
+            kind_bytes,
+        ]
+    )
+    return read_logical_type(Reader(java, f"the type {name}"))
+
+
+def _encode_class(name: str, flags: bytes, version: int = 0) -> bytes:
+    return _CLASS + utf(_LOGICAL + name) + i64(version) + flags
+
+
+def _class_signature(name: str) -> str:
+    return f"L{_LOGICAL.replace('.', '/')}{name};"
+
+
+def read_logical_type(reader: Reader) -> LogicalType:
+    """Return the type whose serialized object begins here, and advance past it.
+
+    Raises DamagedFileError if the bytes are not such an object.
+    """
+    begin = reader.position
+    java_object = read_java_object(reader)
+    java = bytes(reader.data[begin : reader.position])
+    return _TypeReader(reader, begin, _FREE_TYPES + len(java) // _BYTES_OF_TYPE).read(
+        java_object, java
+    )
+
+
+@dataclass(slots=True)
+class _TypeReader:
+    """The types within the type at ``begin``; at most ``remaining`` more are accepted.
+
+    A Java object can be referred to many times, and can refer to itself. So a few bytes could
+    expand to any number of types. The limit makes the number of types proportional to the bytes.
+    """
+
+    reader: Reader
+    begin: int
+    remaining: int
+
+    def read(self, java_object: object, java: bytes = b"") -> LogicalType:
+        with self.reader.nested("Flink SQL types"):
+            logical_type = _parse_type(self, java_object, java)
+        self.remaining -= 1 + len(logical_type.text) // _CHARACTERS_OF_TYPE
+        if self.remaining < 0:
+            raise self.reader.error(
+                "a type contains more types than its bytes allow", position=self.begin
+            )
+        return logical_type
+
+
+def _parse_type(types: _TypeReader, java_object: object, java: bytes) -> LogicalType:
+    reader, begin = types.reader, types.begin
+    root = java_object.fields.get("typeRoot") if isinstance(java_object, JavaObject) else None
+    if (
+        not isinstance(java_object, JavaObject)
+        or not isinstance(root, JavaObject)
+        or not root.constant
+    ):
+        raise reader.error("no Flink SQL type begins here", position=begin)
+    name = root.constant
+
+    def number(field: str, least: int, most: int) -> int:
+        value = java_object.fields.get(field)
+        if not isinstance(value, int) or not least <= value <= most:
+            raise reader.error(
+                f"the type {name} has an invalid {field}: {value!r:.40}", position=begin
+            )
+        return value
+
+    precision = scale = 0
+    children: tuple[LogicalType, ...] = ()
+    names: tuple[str, ...] = ()
+    if name in _LENGTHS:
+        precision = number("length", 0, _LONGEST)
+        text = "STRING" if (name, precision) == ("VARCHAR", _LONGEST) else None
+        text = text or ("BYTES" if (name, precision) == ("VARBINARY", _LONGEST) else None)
+        text = text or f"{_LENGTHS[name]}({precision})"
+    elif name in _PRECISIONS:
+        precision = number("precision", 0, _NANOS)
+        text = f"{_PRECISIONS[name]}({precision})"
+    elif name == "DECIMAL":
+        precision = number("precision", 1, _MOST_DIGITS)
+        scale = number("scale", 0, precision)
+        text = f"DECIMAL({precision}, {scale})"
+    elif name in _CHILDREN:
+        inner = [java_object.fields.get(field) for field in _CHILDREN[name]]
+        children = tuple(map(types.read, inner))
+        text = f"{name}<{', '.join(child.text for child in children)}>"
+    elif name == "ROW":
+        field_names, children = _read_fields(types, java_object, "fields")
+        text = f"ROW<{_join_fields(field_names, children)}>"
+    elif name == "STRUCTURED_TYPE":
+        names, children = _read_attributes(types, java_object)
+        text = f"STRUCTURED<{_join_fields(names, children)}>"
+    else:
+        text = _PLAIN.get(name, name)
+    if java_object.fields.get("isNullable") is False:
+        text += " NOT NULL"
+    return LogicalType(text, java, name, precision, scale, children, names)
+
+
+def _join_fields(names: tuple[str, ...], children: tuple[LogicalType, ...]) -> str:
+    pairs = zip(names, children, strict=True)
+    return ", ".join(f"{name} {child.text}" for name, child in pairs)
+
+
+def _read_attributes(
+    types: _TypeReader, structured: JavaObject
+) -> tuple[tuple[str, ...], tuple[LogicalType, ...]]:
+    """Return the names and types of a ``StructuredType``: those of its supertypes come first."""
+    names: tuple[str, ...] = ()
+    children: tuple[LogicalType, ...] = ()
+    ancestor: object = structured
+    for _ in range(_MOST_SUPERTYPES):
+        if not isinstance(ancestor, JavaObject):
+            return names, children
+        own_names, own_children = _read_fields(types, ancestor, "attributes")
+        names, children = own_names + names, own_children + children
+        ancestor = ancestor.fields.get("superType")
+    raise types.reader.error("a structured type is its own supertype", position=types.begin)
+
+
+def _read_fields(
+    types: _TypeReader, row: JavaObject, field: str
+) -> tuple[tuple[str, ...], tuple[LogicalType, ...]]:
+    """Return the names and types in a list of fields, which is inside of Java's wrappers."""
+    field_list: object = row.fields.get(field)
+    for _ in range(_MOST_WRAPPERS):
+        if not isinstance(field_list, JavaObject) or "list" not in field_list.fields:
+            break
+        field_list = field_list.fields["list"]
+    else:
+        raise types.reader.error("the field list of a row contains itself", position=types.begin)
+    elements: list[object] = []
+    if isinstance(field_list, JavaObject):
+        array = field_list.fields.get("a")
+        elements = array if isinstance(array, list) else field_list.custom_data
+    fields = [
+        element.fields
+        for element in elements
+        if isinstance(element, JavaObject) and "type" in element.fields
+    ]
+    names = tuple(str(element.get("name")) for element in fields)
+    return names, tuple(types.read(element["type"]) for element in fields)

@@ -1,0 +1,268 @@
+"""Keyed state in the canonical format of savepoints, which is the same for all state backends.
+
+A stream begins with a header (``KeyedBackendSerializationProxy``) with the type of the key and the
+list of states (``StateMetaInfoSnapshotReadersWriters``). Then come the key groups, each at its
+offset (``FullSnapshotAsyncWriter``, ``FullSnapshotRestoreOperation``)::
+
+    i16 state, then its entries: i32 + key, i32 + value
+    bit 7 of a key's first byte marks the last entry of a state: after it follows an i16,
+    which is the next state, or 0xffff at the end
+
+With Snappy each key group is compressed as a separate stream. A key group is read in blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from statestore.interop.flink.metadata.java_binary import Reader, i8, i32, utf
+from statestore.interop.flink.metadata.old_versions import unsupported_version
+from statestore.interop.flink.metadata.serializer_snapshots import (
+    NO_ENDS,
+    BodyEnds,
+    SerializerSnapshot,
+    read_snapshot,
+)
+from statestore.interop.flink.read.entry_places import END_OF_STATE, EntryPlaces, entry_places
+from statestore.interop.flink.read.group_bytes import Window
+from statestore.interop.flink.types.byte_cursor import Cursor
+from statestore.interop.flink.types.byte_slices import Spans
+
+__all__ = [
+    "Entries",
+    "KeyedHeader",
+    "StateInfo",
+    "StateKind",
+    "canonical_states",
+    "header_bytes",
+    "merge_headers",
+    "prefix_bytes",
+    "read_entries",
+    "read_header",
+    "read_header_start",
+    "read_state_info",
+    "read_state_infos",
+    "state_info_bytes",
+]
+
+_VERSION = 6  # from Flink 1.7 on
+_WRITTEN_BY = {3: "1.3", 4: "1.4 and 1.5", 5: "1.6"}
+_END_OF_GROUP = 0xFFFF
+_ONE_BYTE_GROUPS = 128
+
+StateKind = Literal["keyed", "operator", "broadcast", "timers", "asynchronous"]
+_KINDS: tuple[StateKind, ...] = ("keyed", "operator", "broadcast", "timers", "asynchronous")
+
+
+@dataclass(frozen=True, slots=True)
+class StateInfo:
+    """A state as the header describes it: its name, kind, options and serializers.
+
+    ``options`` has ``KEYED_STATE_TYPE`` (VALUE, LIST, MAP, REDUCING, AGGREGATING) for keyed state,
+    or ``OPERATOR_STATE_DISTRIBUTION_MODE``. ``serializers`` has the keys ``VALUE_SERIALIZER``,
+    ``NAMESPACE_SERIALIZER`` and ``KEY_SERIALIZER``.
+    """
+
+    name: str
+    kind: StateKind
+    options: Mapping[str, str]
+    serializers: Mapping[str, SerializerSnapshot]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedHeader:
+    """The header of a stream of keyed state; ``length`` is its size in bytes."""
+
+    is_compressed: bool
+    key: SerializerSnapshot
+    states: tuple[StateInfo, ...]
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entries:
+    """Entries of one state in one key group: keys, which begin with the key group, and values.
+
+    ``state`` is the state's index in the header.
+    """
+
+    state: int
+    key_group: int
+    keys: Spans
+    values: Spans
+
+
+def read_header(data: bytes | memoryview, name: str) -> KeyedHeader:
+    """Parse the header at the beginning of a stream of keyed state.
+
+    Raises:
+        FormatVersionError: for an unsupported version of the header.
+        UnsupportedTypeError: for an unsupported serializer.
+        DamagedFileError: if the bytes do not follow Flink's format.
+    """
+    reader = Reader(data, name)
+    is_compressed, key = read_header_start(reader)
+    states = read_state_infos(reader)
+    return KeyedHeader(is_compressed, key, states, reader.position)
+
+
+def read_header_start(reader: Reader, ends: BodyEnds = NO_ENDS) -> tuple[bool, SerializerSnapshot]:
+    """Parse a header up to its states; return whether key groups are compressed, and the key type.
+
+    ``ends`` are the positions where snapshots of unknown classes end. Raises the errors of
+    :func:`read_header`.
+    """
+    version = reader.i32()
+    if version != _VERSION:
+        raise unsupported_version(reader.name, "keyed state", version, _WRITTEN_BY)
+    return reader.bool(), read_snapshot(reader, ends)
+
+
+def read_state_infos(reader: Reader) -> tuple[StateInfo, ...]:
+    """Parse the states of a header: their 16-bit count, then each state."""
+    count = reader.u16()
+    if count * 14 > reader.remaining:
+        raise reader.error(f"{count} states do not fit in {reader.remaining} bytes")
+    begin = reader.position
+    states = tuple(read_state_info(reader) for _ in range(count))
+    if len({state.name for state in states}) < count:
+        raise reader.error("a state occurs twice", position=begin)
+    return states
+
+
+def read_state_info(reader: Reader, ends: BodyEnds = NO_ENDS) -> StateInfo:
+    """Parse the description of one state; snapshots of unknown classes end at ``ends``."""
+    name = reader.utf()
+    number = reader.i32()
+    if not 0 <= number < len(_KINDS):
+        raise reader.error(
+            f"the state {name!r} has the unknown kind {number}", position=reader.position - 4
+        )
+    options = {reader.utf(): reader.utf() for _ in range(reader.count(4, "options"))}
+    serializers = {
+        reader.utf(): read_snapshot(reader, ends) for _ in range(reader.count(12, "serializers"))
+    }
+    return StateInfo(name, _KINDS[number], options, serializers)
+
+
+def merge_headers(headers: Sequence[KeyedHeader]) -> KeyedHeader:
+    """Return a header with the states of all headers, each with its most complete description.
+
+    Descriptions differ, because a subtask knows only the subclasses that occurred in it.
+    """
+    states: dict[str, StateInfo] = {}
+    for header in headers:
+        for state in header.states:
+            known = states.get(state.name)
+            if known is None or _description_size(state) > _description_size(known):
+                states[state.name] = state
+    return replace(headers[0], states=tuple(states.values()))
+
+
+def _description_size(state: StateInfo) -> int:
+    return sum(len(serializer.raw) for serializer in state.serializers.values())
+
+
+def header_bytes(header: KeyedHeader) -> bytes:
+    """Encode a header, with the original bytes of each snapshot."""
+    states = b"".join(map(state_info_bytes, header.states))
+    key = i32(2) + header.key.raw
+    count = len(header.states).to_bytes(2, "big")
+    return i32(_VERSION) + i8(header.is_compressed) + key + count + states
+
+
+def state_info_bytes(state: StateInfo) -> bytes:
+    """Encode the description of a state in a header."""
+    parts = [utf(state.name), i32(_KINDS.index(state.kind)), i32(len(state.options))]
+    parts += [utf(name) + utf(value) for name, value in state.options.items()]
+    parts.append(i32(len(state.serializers)))
+    parts += [utf(name) + i32(2) + serializer.raw for name, serializer in state.serializers.items()]
+    return b"".join(parts)
+
+
+def prefix_bytes(max_parallelism: int) -> int:
+    """Return the number of bytes of a key that are its key group."""
+    return 1 if max_parallelism <= _ONE_BYTE_GROUPS else 2
+
+
+def canonical_states(window: Window, states: int, key_group: int) -> Iterator[int]:
+    """Yield the index of each state in a key group, up to the end of the key group.
+
+    ``states`` is the number of states in the header. The caller must advance the window past the
+    state's entries before the next iteration.
+    """
+    known: set[int] = set()
+    state = window.require(2).u16()
+    while state != _END_OF_GROUP:
+        reader = window.reader
+        if state >= states or state in known:
+            problem = " twice" if state in known else f", but the header lists {states}"
+            raise reader.error(
+                f"key group {key_group} has state {state}{problem}", position=reader.position - 2
+            )
+        known.add(state)
+        yield state
+        state = window.require(2).u16()
+    window.require(1).end(f"key group {key_group}")
+
+
+def read_entries(window: Window, state: int, key_group: int, prefix: int) -> Iterator[Entries]:
+    """Yield the entries of a state at the window's position, and advance past them.
+
+    Args:
+        window: a position in a key group.
+        state: the state's index in the header.
+        key_group: the key group, with which every key must begin.
+        prefix: how many bytes of a key are its key group.
+
+    Yields:
+        The next entries, about one block at a time, or a single larger entry.
+
+    Raises:
+        DamagedFileError: if the bytes do not follow Flink's format.
+    """
+    is_end = False
+    while not is_end:
+        reader = window.reader
+        places = entry_places(reader, key_group, prefix, is_whole=window.is_last)
+        is_end = places.is_end
+        if len(places.keys):
+            yield _take_entries(reader, places, state, key_group, prefix)
+        if not is_end:
+            window.load_more()
+
+
+def _take_entries(
+    reader: Reader, places: EntryPlaces, state: int, key_group: int, prefix: int
+) -> Entries:
+    """Return the entries at known positions, and advance the reader past them."""
+    begin, keys, stop = reader.position, places.keys, places.stop
+    data = np.frombuffer(reader.data[begin:stop], np.uint8).copy()
+    data[keys[-1] - begin] &= END_OF_STATE - 1  # remove the mark of the last key
+    starts, ends = keys - begin, places.values - begin - 4
+    base = reader.base + begin
+    key_spans = Spans(data, starts, ends, reader.name, base)
+    _check_prefix(key_spans, key_group, prefix)
+    reader.position = stop
+    stops = np.append(starts[1:] - 4, stop - begin)
+    return Entries(state, key_group, key_spans, Spans(data, ends + 4, stops, reader.name, base))
+
+
+def _check_prefix(keys: Spans, key_group: int, prefix: int) -> None:
+    cursor = Cursor(keys, keys.starts, keys.ends)
+    cursor.refuse(keys.ends - keys.starts < prefix, "a key is shorter than its key-group prefix")
+    groups = cursor.numbers(">u1" if prefix == 1 else ">u2")
+    wrong = np.flatnonzero(groups != key_group)
+    if len(wrong):
+        cursor.position = keys.starts
+        raise cursor.error(
+            (
+                f"a key has the prefix of key group {groups[wrong[0]]} but is stored in key group "
+                f"{key_group}"
+            ),
+            int(wrong[0]),
+        )

@@ -1,0 +1,255 @@
+"""The keyed state of one subtask, for every state backend: its entries, by key group.
+
+A key group contains the entries of all states, one state after another, without an index. So the
+first read of a key group records the position of each state. A later read of another state then
+reads only the bytes of that state. With RocksDB each state has its own files.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import TypeAlias
+
+from statestore.errors import DamagedFileError, UnsupportedTypeError
+from statestore.interop.flink.metadata.handles import (
+    FileHandle,
+    IncrementalHandle,
+    KeyGroupsHandle,
+    RelativeHandle,
+    SegmentHandle,
+    StreamHandle,
+)
+from statestore.interop.flink.metadata.java_binary import Reader
+from statestore.interop.flink.read.canonical import (
+    Entries,
+    KeyedHeader,
+    canonical_states,
+    read_entries,
+)
+from statestore.interop.flink.read.group_bytes import GroupBytes, Window
+from statestore.interop.flink.read.heap import COUNT_BYTES, heap_states, walk_entries
+from statestore.interop.flink.read.keyed_states import KeyedStateInfo
+from statestore.interop.flink.read.rocksdb import RocksTable, open_table
+from statestore.interop.flink.read.rocksdb_live import live_key_groups
+from statestore.interop.flink.read.savepoint_files import ByteSource, Places, open_source
+from statestore.interop.flink.types.byte_slices import Spans
+from statestore.keys.groups import KeyGroupRange
+
+__all__ = ["KeyedPart"]
+
+_NUMBER_BYTES = 4
+_TABLE = ".sst"
+_OTHER_FILES = ("CURRENT", "MANIFEST-", "OPTIONS-")  # other files in a RocksDB folder
+_DEFAULT_FAMILY = "default"
+
+_Places: TypeAlias = tuple[tuple[int, int, int], ...]
+"""A state's index in the header, and the start and end of its entries in a key group."""
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedPart:
+    """The keyed state of one subtask: its handle and its parsed header.
+
+    ``states`` are in the order of the header, with None for a dropped state. ``title`` is the
+    operator's name in messages. ``prefix`` is the number of bytes of a key that are its key group.
+    ``is_canonical`` is true if key groups have the canonical form, whatever their handle.
+    ``known`` caches the positions found in key groups. Several threads may read it, if each reads
+    different key groups.
+    """
+
+    subtask: int
+    handle: KeyGroupsHandle | IncrementalHandle
+    header: KeyedHeader
+    states: tuple[KeyedStateInfo | None, ...]
+    title: str
+    prefix: int
+    places: Places
+    is_canonical: bool
+    known: dict[int, tuple[GroupBytes, _Places]] = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The name in messages."""
+        return f"keyed state of {self.title}, subtask {self.subtask}"
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether entries are delimited by their lengths only, without checksums or types."""
+        return self.is_canonical and not self.header.is_compressed
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        """Its key groups."""
+        handle = self.handle
+        count = handle.count if isinstance(handle, IncrementalHandle) else len(handle.offsets)
+        return KeyGroupRange(handle.first, handle.first + count - 1)
+
+    def entries(
+        self, wanted: Collection[str], key_groups: KeyGroupRange | None = None
+    ) -> Iterator[Entries]:
+        """Yield the entries of the ``wanted`` states, by key group; by default of all key groups.
+
+        Other states are not read, except blocks of RocksDB that contain entries of both.
+
+        Raises:
+            DamagedFileError or MissingFileError: if a file is damaged or missing.
+            UnsupportedTypeError: for a value of the hashmap backend whose end cannot be determined,
+                or an unsupported RocksDB file.
+        """
+        numbers = {
+            number
+            for number, state in enumerate(self.states)
+            if state is not None and state.name in wanted
+        }
+        selected = self.key_groups.intersect(key_groups or self.key_groups)
+        if selected is None:
+            return iter(())
+        if isinstance(self.handle, KeyGroupsHandle):
+            return self._read_key_groups(self.handle, numbers, selected)
+        return self._read_rocksdb(numbers, selected)
+
+    def _read_key_groups(
+        self, handle: KeyGroupsHandle, wanted: set[int], key_groups: KeyGroupRange
+    ) -> Iterator[Entries]:
+        source = open_source(handle.stream, self.places, self.name)
+        after = dict(pairwise(sorted({*handle.offsets, source.size})))
+        for key_group in key_groups:
+            offset = handle.offsets[key_group - handle.first]
+            if offset == 0:  # an empty key group of a canonical savepoint
+                continue
+            stop = after.get(offset)
+            if offset < self.header.length or stop is None:
+                raise DamagedFileError(
+                    f"{source.name} is damaged: key group {key_group} begins at byte {offset} "
+                    f"of {source.size}, inside the header of {self.header.length} bytes or "
+                    "after the end"
+                )
+            known = self.known.get(key_group)
+            if known is None:
+                yield from self._walk_key_group(source, key_group, offset, stop, wanted)
+                continue
+            group, places = known
+            for number, begin, end in places:
+                if number in wanted:
+                    yield from self._read_state(group.window(begin, end), number, key_group)
+
+    def _walk_key_group(
+        self,
+        source: ByteSource,
+        key_group: int,
+        offset: int,
+        stop: int,
+        wanted: set[int],
+    ) -> Iterator[Entries]:
+        """Yield the entries of a key group that was not read before, and cache their positions."""
+        if not self.is_canonical:
+            number_end = min(offset + _NUMBER_BYTES, stop)
+            begin = Reader(source.read(offset, number_end), source.name, base=offset)
+            begin.expect(key_group, "a key-group number")
+            offset = number_end
+        chunks: list[tuple[int, int]] | None = [] if self.header.is_compressed else None
+        group = GroupBytes(source, key_group, offset, stop, chunks)
+        window = group.window()
+        if self.is_canonical:
+            numbers = canonical_states(window, len(self.states), key_group)
+        else:
+            numbers = heap_states(window.load_all(), len(self.states), key_group)
+        places = []
+        for number in numbers:
+            start = window.place
+            entries = self._read_state(window, number, key_group)
+            if number in wanted:
+                yield from entries
+            elif self.is_canonical:
+                deque(entries, maxlen=0)  # the end of the entries is known only after reading them
+            # With 32,768 key groups, most have no entries, and a later read skips their states.
+            if self.is_canonical or window.place - start > COUNT_BYTES:
+                places.append((number, start, window.place))
+        self.known[key_group] = (group, tuple(places))
+
+    def _read_state(self, window: Window, number: int, key_group: int) -> Iterator[Entries]:
+        """Yield the entries of a state, and advance past them."""
+        if self.is_canonical:
+            return read_entries(window, number, key_group, self.prefix)
+        state = self.states[number]
+        if state is None:
+            raise UnsupportedTypeError(
+                f"operator {self.title} has states to drop among states whose values do not "
+                "record their length; take a canonical savepoint"
+            )
+        return walk_entries(window.load_all(), state).canonical(number, key_group, self.prefix)
+
+    @cached_property
+    def tables(self) -> tuple[RocksTable, ...]:
+        """Its RocksDB files, with their indexes.
+
+        Raises:
+            DamagedFileError or MissingFileError: if a file is damaged or missing.
+            FormatVersionError or UnsupportedTypeError: for an unsupported RocksDB file.
+        """
+        if isinstance(self.handle, KeyGroupsHandle):
+            return ()
+        handles = (*self.handle.shared, *self.handle.private)
+        files = [(name, handle) for name, handle in handles if handle is not None]
+        if any(name.endswith(".blob") for name, _ in files):
+            raise UnsupportedTypeError(
+                f"operator {self.title} stores values in separate files, which are not "
+                "supported; take a canonical savepoint"
+            )
+        _refuse_duplicates(files, self.title)
+        tables = tuple(
+            open_table(open_source(handle, self.places, f"{name} of {self.title}"))
+            for name, handle in files
+            if _is_table(name, self.title)
+        )
+        _check_families(tables, self.header)
+        return tables
+
+    def _read_rocksdb(self, wanted: set[int], key_groups: KeyGroupRange) -> Iterator[Entries]:
+        for number in sorted(wanted):
+            state = self.header.states[number].name
+            tables = [table for table in self.tables if table.column_family == state]
+            for key_group, keys, values in live_key_groups(tables, self.prefix, key_groups):
+                name = f"{self.name} (RocksDB, {state}, key group {key_group})"
+                yield Entries(
+                    number, key_group, Spans.from_array(keys, name), Spans.from_array(values, name)
+                )
+
+
+def _refuse_duplicates(files: Sequence[tuple[str, StreamHandle]], operator: str) -> None:
+    """Refuse two RocksDB file names for the same bytes, because entries would be read twice."""
+    handles = [handle for name, handle in files if name.endswith(_TABLE)]
+    if len({_identity(handle) for handle in handles}) < len(handles):
+        raise DamagedFileError(
+            f"a subtask of operator {operator} references the same bytes as two RocksDB files"
+        )
+
+
+def _identity(handle: StreamHandle) -> object:
+    """Return a value that is equal for two handles of the same bytes."""
+    if isinstance(handle, FileHandle | RelativeHandle):
+        return handle.path
+    return (handle.path, handle.start) if isinstance(handle, SegmentHandle) else handle
+
+
+def _is_table(name: str, operator: str) -> bool:
+    """Return whether a RocksDB file has entries; DamagedFileError for an unexpected file name."""
+    if not name.endswith(_TABLE) and not name.startswith(_OTHER_FILES):
+        raise DamagedFileError(
+            f"operator {operator} has a file {name!r}, which is not a name of a RocksDB file"
+        )
+    return name.endswith(_TABLE)
+
+
+def _check_families(tables: Sequence[RocksTable], header: KeyedHeader) -> None:
+    known = {state.name for state in header.states} | {_DEFAULT_FAMILY}
+    for table in tables:
+        if table.column_family not in known:
+            raise DamagedFileError(
+                f"{table.source.name} has entries of the state {table.column_family!r}, which "
+                "the header of the keyed state does not list"
+            )

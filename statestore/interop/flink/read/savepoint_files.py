@@ -1,0 +1,351 @@
+"""Locate a savepoint's bytes: in ``_metadata`` itself, in a file of its folder, or elsewhere.
+
+A savepoint can refer to any file that its reader can access. For security, files are read only
+below the folder of ``_metadata`` and below folders that the user allows. If that folder is a
+checkpoint's, ``chk-N``, the job's folders ``shared`` and ``taskowned`` next to it are read too.
+Flink keeps files there that several checkpoints share. A symbolic link counts as its target.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+import re
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+from statestore.errors import (
+    DamagedFileError,
+    IncompatibleStateError,
+    InvalidArgumentError,
+    MissingFileError,
+    StorageError,
+)
+from statestore.interop.flink.metadata.handles import (
+    ChangelogHandle,
+    EmptyHandle,
+    FileChanges,
+    FileHandle,
+    IncrementalHandle,
+    InlineHandle,
+    KeyedHandle,
+    KeyGroupsHandle,
+    OperatorHandle,
+    OperatorHandles,
+    RelativeHandle,
+    SegmentHandle,
+    StreamHandle,
+    Subtask,
+)
+from statestore.storage import Storage, open_storage
+
+__all__ = [
+    "METADATA",
+    "ByteSource",
+    "Places",
+    "content_digest",
+    "open_location",
+    "open_source",
+    "read_metadata_file",
+]
+
+METADATA = "_metadata"
+_DIGEST_BYTES = 8 << 20
+_DIGEST_THREADS = 4
+_MOST_METADATA = 1 << 30
+_PRESTO, _S3 = "s3p://", "s3://"
+_SAME_SCHEMES = {"s3a": "s3", "s3n": "s3", "s3p": "s3", "gcs": "gs", "abfs": "abfss"}
+_CHECKPOINT = re.compile(r"chk-\d+")
+_CHECKPOINT_SIBLINGS = ("shared", "taskowned")
+_MOVED_HINT = "for files that were moved, pass the new path (--moved OLD=NEW, or moved=)"
+
+
+class ByteSource(Protocol):
+    """Bytes with random access."""
+
+    @property
+    def name(self) -> str:
+        """The name of the bytes in messages."""
+
+    @property
+    def size(self) -> int:
+        """The number of bytes."""
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return the bytes from ``start`` to ``stop``; DamagedFileError if they do not exist."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """The folder of ``_metadata``, a mapping of moved folders, and the readable locations.
+
+    ``moved`` maps the old path of a folder to its current location; the longest match applies.
+    Files are read below the new locations, and below the folders and files in ``allowed``.
+    """
+
+    storage: Storage
+    options: Mapping[str, Any] | None = None
+    moved: Mapping[str, str] | None = None
+    allowed: Collection[str] = ()
+
+    def url(self, path: str) -> str:
+        """Return the current location of a file that Flink refers to by an absolute path."""
+        plain = _strip_scheme(path)
+        for old, new in sorted((self.moved or {}).items(), key=lambda folders: -len(folders[0])):
+            before = _strip_scheme(old).rstrip("/")
+            if plain == before or plain.startswith(f"{before}/"):
+                return new.rstrip("/") + plain[len(before) :]
+        return plain if path.startswith(("file:", "/")) else path
+
+    def refuse_others(self, operator: OperatorHandles) -> None:
+        """Refuse an operator with state outside of the readable locations.
+
+        Raises:
+            InvalidArgumentError: if a file is outside, before any state is read.
+        """
+        urls = set()
+        for handle in (
+            stream for subtask in operator.subtasks for stream in _list_streams(subtask)
+        ):
+            if isinstance(handle, FileHandle | SegmentHandle):
+                urls.add(self.url(handle.path))
+            elif isinstance(handle, RelativeHandle):
+                urls.add(f"{self.storage.url}/{handle.path}")
+        for folder, files in groupby(sorted(urls), posixpath.dirname):
+            may_read = self._may_read(_canonical_location(folder))
+            for url in files:
+                # Only a few files are links, and to resolve the path of each file takes long.
+                if not may_read or (not _is_url(url) and os.path.islink(url)):  # noqa: PTH114
+                    self.refuse_outside(url)
+
+    def refuse_outside(self, url: str) -> None:
+        """Refuse a file outside of the readable locations.
+
+        Raises:
+            InvalidArgumentError: if the file is outside, before any access to it.
+        """
+        real = _canonical_location(url)
+        if not self._may_read(real):
+            is_link = not _is_url(url) and real != os.path.abspath(_strip_scheme(url))  # noqa: PTH100
+            link = f", a link to {real}" if is_link else ""
+            raise InvalidArgumentError(
+                f"{self.storage.url}/{METADATA} references {url}{link}, which is outside of "
+                "its folder and therefore not read. To allow it, name it or a folder above "
+                f"it (--allow URL, or allow=); {_MOVED_HINT}"
+            )
+
+    def _may_read(self, real: str) -> bool:
+        return any(real == root or real.startswith(f"{root}/") for root in self._readable)
+
+    @cached_property
+    def _readable(self) -> frozenset[str]:
+        savepoint_folder = _canonical_location(self.storage.url)
+        parent, _, name = savepoint_folder.rpartition("/")
+        siblings = _CHECKPOINT_SIBLINGS if _CHECKPOINT.fullmatch(name) else ()
+        user_folders = map(_canonical_location, (*(self.moved or {}).values(), *self.allowed))
+        roots = (savepoint_folder, *(f"{parent}/{folder}" for folder in siblings), *user_folders)
+        return frozenset(root.rstrip("/") for root in roots)
+
+
+def open_location(folder: str, options: Mapping[str, Any] | None) -> Storage:
+    """Return the storage of a folder; the Presto file system of Flink uses the scheme ``s3p``."""
+    if folder.startswith(_PRESTO):
+        folder = _S3 + folder.removeprefix(_PRESTO)
+    return open_storage(folder, options)
+
+
+def _list_streams(subtask: Subtask) -> Iterator[StreamHandle]:
+    """Yield all stream handles of a subtask."""
+    handles = (subtask.operator, subtask.raw_operator, subtask.keyed, subtask.raw_keyed)
+    for handle in (*handles, subtask.timers):
+        yield from _list_handle_streams(handle)
+
+
+def _list_handle_streams(handle: KeyedHandle | OperatorHandle) -> Iterator[StreamHandle]:
+    if isinstance(handle, IncrementalHandle):
+        yield handle.meta
+        yield from (file for _, file in (*handle.shared, *handle.private))
+    elif isinstance(handle, KeyGroupsHandle | OperatorHandle):
+        yield handle.stream
+    elif isinstance(handle, ChangelogHandle):
+        for part in (*handle.materialized, *handle.changes):
+            yield from _list_handle_streams(part)
+    elif isinstance(handle, FileChanges):
+        yield from (stream for _, stream in handle.streams)
+
+
+def content_digest(operator: OperatorHandles, places: Places) -> str:
+    """Return the SHA-256 of an operator's state: of the bytes of all its handles.
+
+    A savepoint can have the file names, the lengths and so the ``_metadata`` of another one.
+
+    Raises:
+        MissingFileError or DamagedFileError: if a file does not exist, or has another length.
+        InvalidArgumentError or IncompatibleStateError: as :func:`open_source`.
+    """
+    what = f"state of operator {operator.id}"
+    streams = dict.fromkeys(
+        stream
+        for subtask in operator.subtasks
+        for stream in _list_streams(subtask)
+        if stream is not None
+    )
+
+    def digest(stream: StreamHandle) -> bytes:
+        source, total = open_source(stream, places, what), hashlib.sha256()
+        for start in range(0, source.size, _DIGEST_BYTES):
+            total.update(source.read(start, min(start + _DIGEST_BYTES, source.size)))
+        return total.digest()
+
+    with ThreadPoolExecutor(_DIGEST_THREADS) as pool:
+        return hashlib.sha256(b"".join(pool.map(digest, streams))).hexdigest()
+
+
+def read_metadata_file(storage: Storage) -> bytes:
+    """Return the bytes of ``_metadata``.
+
+    Raises:
+        FileNotFoundError: if it does not exist.
+        DamagedFileError: if it is larger than the limit of 1 GiB.
+        StorageError: if it is not a regular file, or cannot be read.
+    """
+    size = storage.size(METADATA)
+    if size > _MOST_METADATA:
+        raise DamagedFileError(
+            f"{storage.url}/{METADATA} has {size} bytes, but the limit is {_MOST_METADATA}"
+        )
+    return storage.read(METADATA)
+
+
+def _is_url(path: str) -> bool:
+    return "://" in path and not path.startswith("file:")
+
+
+def _canonical_location(url: str) -> str:
+    """Return a canonical name of a location: a path without symbolic links, or a URL.
+
+    A URL with ``..`` returns an empty name, so that no file counts as below it.
+    """
+    if not _is_url(url):
+        return os.path.realpath(_strip_scheme(url))
+    scheme, _, rest = url.partition("://")
+    if ".." in rest.split("/"):
+        return ""
+    return f"{_SAME_SCHEMES.get(scheme, scheme)}://{posixpath.normpath(rest)}"
+
+
+def _strip_scheme(path: str) -> str:
+    if not path.startswith("file:"):
+        return path
+    return "/" + unquote(path.removeprefix("file:")).lstrip("/")
+
+
+@dataclass(frozen=True)
+class _InlineSource:
+    name: str
+    data: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    def read(self, start: int, stop: int) -> bytes:
+        _check_range(self.name, start, stop, self.size)
+        return self.data[start:stop]
+
+
+@dataclass(frozen=True)
+class _StoredSource:
+    name: str
+    size: int
+    storage: Storage
+    file: str
+    first: int = 0
+
+    def read(self, start: int, stop: int) -> bytes:
+        _check_range(self.name, start, stop, self.size)
+        try:
+            data = self.storage.read_range(self.file, self.first + start, self.first + stop)
+        except FileNotFoundError:
+            raise _missing_error(self.name) from None
+        if len(data) != stop - start:
+            raise DamagedFileError(
+                f"{self.name} is truncated: it ends before byte {self.first + stop}"
+            )
+        return data
+
+
+def _check_range(name: str, start: int, stop: int, size: int) -> None:
+    if not 0 <= start <= stop <= size:
+        raise DamagedFileError(
+            f"{name} is damaged: bytes {start} to {stop} of it are referenced, but it has {size}"
+        )
+
+
+def _missing_error(name: str) -> MissingFileError:
+    return MissingFileError(
+        f"the file {name}, which the savepoint references, does not exist; {_MOVED_HINT}"
+    )
+
+
+def open_source(handle: StreamHandle, places: Places, what: str) -> ByteSource:
+    """Return the bytes of a handle; ``what`` is the name in messages of bytes without a file.
+
+    Raises:
+        InvalidArgumentError: for a file that may not be read; see :class:`Places`.
+        MissingFileError: if its file does not exist.
+        DamagedFileError: if the file's length differs from the length in the handle.
+        IncompatibleStateError: for a handle that has no bytes.
+    """
+    if isinstance(handle, InlineHandle):
+        return _InlineSource(f"{places.storage.url}/_metadata ({what})", handle.data)
+    if isinstance(handle, EmptyHandle):
+        return _InlineSource(what, b"")
+    if isinstance(handle, RelativeHandle):
+        return _open_stored(places, places.storage, handle.path, handle)
+    if isinstance(handle, FileHandle | SegmentHandle):
+        url = places.url(handle.path)
+        places.refuse_outside(url)
+        folder, file = posixpath.split(url)
+        try:
+            return _open_stored(places, open_location(folder, places.options), file, handle)
+        except StorageError as error:
+            error.add_note(f"the savepoint references {folder} by an absolute path; {_MOVED_HINT}")
+            raise
+    raise IncompatibleStateError(
+        f"{what} has a handle that is not a byte stream, which is not supported"
+    )
+
+
+def _open_stored(
+    places: Places, storage: Storage, file: str, handle: FileHandle | RelativeHandle | SegmentHandle
+) -> ByteSource:
+    name = f"{storage.url}/{file}"
+    try:
+        path = storage.native_path(file)
+        file_size = storage.size(file)
+    except FileNotFoundError:
+        raise _missing_error(name) from None
+    except InvalidArgumentError as error:
+        raise DamagedFileError(f"{storage.url}/{METADATA} references a file: {error}") from error
+    if path is not None:
+        places.refuse_outside(path)
+    size, start = handle.size, 0
+    if isinstance(handle, SegmentHandle):
+        start, file_size = handle.start, min(size, file_size - handle.start)
+    if file_size != size:
+        raise DamagedFileError(
+            (
+                f"{name} has {max(file_size, 0)} bytes from byte {start} on, but the savepoint "
+                f"says {size}"
+            )
+            if start
+            else f"{name} has {file_size} bytes, but the savepoint says {size}"
+        )
+    return _StoredSource(name, size, storage, file, start)

@@ -1,0 +1,181 @@
+"""Encode columns as Flink's bytes: the exact inverse of ``decode`` in this package.
+
+A column is encoded part by part: its fields are encoded as columns, and then concatenated row by
+row. The encoded elements of lists are already adjacent, so that joining a list needs no copy.
+
+This module has the functions that several types share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.errors import InvalidArgumentError
+from statestore.interop.flink.types.byte_cursor import Rows, scatter
+from statestore.interop.flink.types.byte_slices import BYTES, join_parts
+from statestore.interop.flink.types.families.base import FlinkType
+from statestore.rows.matching import matching_positions
+from statestore.rows.python_values import display_values, times_as_integers
+
+__all__ = [
+    "EMPTY",
+    "choose_bytes",
+    "encode_list",
+    "find_valid",
+    "join_runs",
+    "list_lengths",
+    "make_number_writer",
+    "matrix_bytes",
+    "refuse_nulls",
+    "refuse_outside",
+    "refuse_repeated",
+    "write_counted",
+    "write_fields",
+    "write_numbers",
+    "write_sized",
+    "write_where",
+]
+
+EMPTY = pa.scalar(b"", BYTES)
+"""No bytes, such as for a null field that has a null bit."""
+
+
+def encode_list(array: pa.Array, element: FlinkType) -> pa.Array:
+    """Return the bytes of each list of a list state: its elements, separated by commas."""
+    refuse_nulls(array)
+    elements = join_parts(element.write(array.flatten()), pa.scalar(b",", BYTES))
+    return join_runs(elements, list_lengths(array), less=1)
+
+
+def find_valid(array: pa.Array) -> Rows:
+    """Return the mask of the rows that are not null."""
+    valid: Rows = array.is_valid().to_numpy(zero_copy_only=False)
+    return valid
+
+
+def refuse_nulls(array: pa.Array) -> None:
+    """Raise InvalidArgumentError if a column has a null that its type cannot represent."""
+    if array.null_count:
+        raise InvalidArgumentError("a value is null, which Flink's serializer cannot represent")
+
+
+def refuse_outside(numbers: npt.NDArray[Any], least: int, most: int, what: str) -> None:
+    """Raise InvalidArgumentError for a number that Flink could not read back; ``what`` names it."""
+    outside = (numbers < least) | (numbers > most)
+    if bool(outside.any()):
+        raise InvalidArgumentError(
+            f"{what} is {numbers[outside][0]}, but Flink permits {least} to {most}"
+        )
+
+
+def refuse_repeated(containers: pa.Array, values: pa.Array, what: str) -> None:
+    """Raise InvalidArgumentError for a map or set in which a value occurs twice.
+
+    Java compares values as the store does: NaN equals NaN, and 0.0 does not equal -0.0.
+
+    Args:
+        containers: maps or sets, none of which is null.
+        values: the keys or elements of all of them, in order.
+        what: how a message names them, such as ``a map has the key``.
+    """
+    counts = list_lengths(containers)
+    if (counts < 2).all():
+        return
+    owners = np.repeat(np.arange(len(containers)), counts)
+    # Times of Flink can be beyond those of a stored column.
+    comparable = values.cast(times_as_integers(values.type))
+    rows = pa.table([owners, comparable], ["owner", "value"])
+    places, first_places = matching_positions(rows, rows)
+    for place in np.flatnonzero(first_places != places)[:1].tolist():
+        (value,) = display_values(values.slice(place, 1))
+        (whole,) = display_values(containers.slice(int(owners[place]), 1))
+        raise InvalidArgumentError(
+            f"{what} {value!r:.80} twice, and Flink would keep only one of both: give it once in "
+            f"{whole!r:.200}"
+        )
+
+
+def choose_bytes(rows: Rows, yes: bytes, no: bytes) -> pa.Array:
+    """Return the bytes ``yes`` for the selected rows, and ``no`` for the others."""
+    return pc.if_else(pa.array(rows), pa.scalar(yes, BYTES), pa.scalar(no, BYTES))
+
+
+def write_where(array: pa.Array, rows: Rows, flink_type: FlinkType) -> pa.Array:
+    """Encode the values of the selected rows; the bytes of the others are empty."""
+    selected = flink_type.write(array.filter(pa.array(rows)))
+    return scatter(selected, rows).fill_null(EMPTY)
+
+
+def matrix_bytes(rows: npt.NDArray[np.uint8]) -> pa.Array:
+    """Return the rows of a matrix of bytes as an array."""
+    count, width = rows.shape
+    offsets = np.arange(count + 1, dtype=np.int64) * width
+    data = pa.py_buffer(np.ascontiguousarray(rows))
+    return pa.Array.from_buffers(BYTES, count, [None, pa.py_buffer(offsets), data])
+
+
+def write_numbers(array: pa.Array, dtype: str) -> pa.Array:
+    """Encode numbers as a big-endian NumPy type."""
+    refuse_nulls(array)
+    values = array.to_numpy(zero_copy_only=False).astype(dtype)
+    return matrix_bytes(values.view(np.uint8).reshape(len(array), values.dtype.itemsize))
+
+
+def make_number_writer(dtype: str) -> Callable[[pa.Array], pa.Array]:
+    """Return a function that writes numbers of a big-endian NumPy type."""
+
+    def write(array: pa.Array) -> pa.Array:
+        return write_numbers(array, dtype)
+
+    return write
+
+
+def write_sized(array: pa.Array) -> pa.Array:
+    """Encode bytes, or text in UTF-8, with a length prefix."""
+    refuse_nulls(array)
+    is_text = pa.types.is_string(array.type) or pa.types.is_large_string(array.type)
+    plain = array.cast(pa.large_string() if is_text else BYTES)
+    return join_parts(write_numbers(pc.binary_length(plain), ">i4"), plain.cast(BYTES))
+
+
+def write_fields(array: pa.Array, flink_types: Sequence[FlinkType]) -> pa.Array:
+    """Encode structs as the bytes of their fields; none of the structs may be null."""
+    refuse_nulls(array)
+    columns = zip(array.flatten(), flink_types, strict=True)
+    parts = [flink_type.write(column) for column, flink_type in columns]
+    return join_parts(*parts) if parts else pa.array([b""] * len(array), BYTES)
+
+
+def write_counted(array: pa.Array, elements: pa.Array) -> pa.Array:
+    """Encode lists or maps as their number of elements and the bytes of their ``elements``."""
+    counts = list_lengths(array)
+    return join_parts(write_numbers(pa.array(counts), ">i4"), join_runs(elements, counts))
+
+
+def list_lengths(array: pa.Array) -> npt.NDArray[np.int64]:
+    """Return the number of elements of each list or map."""
+    offsets = array.offsets.to_numpy(zero_copy_only=False)
+    lengths: npt.NDArray[np.int64] = np.diff(offsets.astype(np.int64))
+    return lengths
+
+
+def join_runs(elements: pa.Array, counts: npt.NDArray[np.int64], *, less: int = 0) -> pa.Array:
+    """Join the bytes of adjacent elements; cut the last ``less`` bytes of each result."""
+    _, offsets, data = elements.buffers()
+    edges = np.frombuffer(offsets, np.int64, len(elements) + 1, 8 * elements.offset)
+    upto = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    ends = edges[upto]
+    if not less:
+        buffers = [None, pa.py_buffer(np.ascontiguousarray(ends)), data]
+        return pa.Array.from_buffers(BYTES, len(counts), buffers)
+    whole = np.empty(2 * len(counts) + 1, np.int64)
+    whole[::2] = ends
+    whole[1::2] = ends[1:] - np.where(counts > 0, less, 0)
+    pieces = pa.Array.from_buffers(BYTES, 2 * len(counts), [None, pa.py_buffer(whole), data])
+    return pieces.take(pa.array(np.arange(0, 2 * len(counts), 2)))

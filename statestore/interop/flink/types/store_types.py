@@ -1,0 +1,474 @@
+"""Map columns of a store to types of Flink, and convert the values in both directions.
+
+The type follows from the column's type: a timestamp is an ``Instant``, or a ``LocalDateTime`` if
+it has no time zone. A decimal is a ``BigDecimal`` with the column's scale. A struct is a ``Row``. A
+key has the Java type with which its state is hashed. The conversion back returns exactly the stored
+column; an export uses it to verify the savepoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.errors import UnsupportedTypeError
+from statestore.interop.flink.metadata.logical_types import LogicalType, key_logical_type
+from statestore.interop.flink.types.arrow_types import INSTANT, row_fields
+from statestore.interop.flink.types.flink_types import (
+    DecimalDataType,
+    FlinkType,
+    ListType,
+    MapType,
+    RowDataType,
+    RowType,
+    Scalar,
+    TimestampDataType,
+    TupleType,
+)
+from statestore.keys.key_types import JavaType
+
+__all__ = [
+    "FlinkColumn",
+    "as_millis",
+    "cast_column",
+    "combine_columns",
+    "from_millis",
+    "identity_column",
+    "key_column",
+    "list_column",
+    "map_column",
+    "null_mask",
+    "python_key",
+    "row_column",
+    "sql_cast",
+    "sql_field",
+    "sql_key",
+    "tuple_column",
+    "value_column",
+]
+
+Conversion: TypeAlias = Callable[[pa.Array], pa.Array]
+
+_MICROS, _NANOS = 1_000_000, 1_000_000_000
+_PER_SECOND = {"s": 1, "ms": 1000, "us": _MICROS, "ns": _NANOS}
+_TUPLE = "org.apache.flink.api.java.tuple.Tuple"
+_MOST_FIELDS = 25
+_PLAIN = {
+    pa.bool_(): "Boolean", pa.int8(): "Byte", pa.int16(): "Short", pa.int32(): "Integer",
+    pa.int64(): "Long", pa.float32(): "Float", pa.float64(): "Double", pa.string(): "String",
+    pa.binary(): "byte[]", pa.date32(): "LocalDate",
+}  # fmt: skip
+_ARROW = {name: data_type for data_type, name in _PLAIN.items()}
+_NUMBERS = ("Byte", "Short", "Integer", "Long")
+_MILLIS = {"java.sql.Date": "SqlDate", "java.sql.Time": "SqlTime"}
+
+
+@dataclass(frozen=True)
+class FlinkColumn:
+    """A store column as a type of Flink, with the conversions ``to_flink`` and ``from_flink``."""
+
+    stored: pa.DataType
+    flink_type: FlinkType
+    to_flink: Conversion
+    from_flink: Conversion
+
+
+def value_column(stored: pa.DataType) -> FlinkColumn:
+    """Return the Flink type for the values of a stored column.
+
+    Raises UnsupportedTypeError if Flink has no serializer for it.
+    """
+    types = pa.types
+    if stored in _PLAIN:
+        return identity_column(stored, _PLAIN[stored])
+    if types.is_timestamp(stored):
+        name = "LocalDateTime" if stored.tz is None else "Instant"
+        return FlinkColumn(
+            stored, Scalar(name), _split_micros, lambda array: _join_micros(array, stored)
+        )
+    if types.is_decimal128(stored):
+        return _text_column(stored, "BigDecimal")
+    if types.is_struct(stored):
+        parts = [value_column(field.type) for field in stored]
+        return row_column(stored, parts)
+    if types.is_list(stored):
+        element = value_column(stored.value_type)
+        return list_column(stored, element)
+    if types.is_map(stored):
+        return map_column(stored, value_column(stored.key_type), value_column(stored.item_type))
+    raise UnsupportedTypeError(f"Flink has no serializer for values of type {stored}")
+
+
+def key_column(stored: pa.DataType, java: JavaType) -> FlinkColumn:
+    """Return the Flink type of a key column, which is the type that the key is hashed as.
+
+    Raises UnsupportedTypeError if Flink has no serializer for it.
+    """
+    name = java.name
+    if _ARROW.get(name) == stored:
+        return value_column(stored)
+    if name in _NUMBERS and pa.types.is_integer(stored):
+        return cast_column(stored, name, _ARROW[name])
+    if name == "Character":
+        return _character_column(stored)
+    if name == "BigInteger" and pa.types.is_decimal(stored):
+        whole = pa.decimal128(38, 0)
+        return FlinkColumn(
+            stored,
+            Scalar(name),
+            lambda array: array.cast(whole).cast(pa.string()),
+            lambda array: array.cast(whole).cast(stored),
+        )
+    if name == "BigInteger":
+        return _text_column(stored, name)
+    if name == "BigDecimal" and java.digits is not None:
+        digits = pa.decimal128(38, java.digits[1])
+        return FlinkColumn(
+            stored,
+            Scalar(name),
+            lambda array: array.cast(digits).cast(pa.string()),
+            lambda array: array.cast(digits).cast(stored),
+        )
+    if name == "LocalDate":
+        return FlinkColumn(
+            stored,
+            Scalar(name),
+            lambda array: array.cast(pa.int32()).cast(pa.date32()),
+            lambda array: array.cast(pa.int32()).cast(stored),
+        )
+    return _time_key(stored, java)
+
+
+def _time_key(stored: pa.DataType, java: JavaType) -> FlinkColumn:
+    name = java.name
+    is_timestamp = pa.types.is_timestamp(stored)
+    if is_timestamp and name in ("Instant", "LocalDateTime"):
+        return value_column(stored)
+    if is_timestamp and name == "java.sql.Timestamp":
+        return FlinkColumn(
+            stored, Scalar("SqlTimestamp"), _split_micros, lambda array: _join_micros(array, stored)
+        )
+    if name in ("Instant", "LocalDateTime", "java.sql.Timestamp"):
+        per = 1000 if name == "java.sql.Timestamp" else _NANOS
+        flink = "SqlTimestamp" if per == 1000 else name
+        return FlinkColumn(
+            stored,
+            Scalar(flink),
+            lambda array: _split_seconds(array.cast(pa.int64()), per),
+            lambda array: _join_seconds(array, per).cast(stored),
+        )
+    if name in _MILLIS:
+        return cast_column(stored, _MILLIS[name], pa.timestamp("ms", "UTC"))
+    if name == "LocalTime":
+        return cast_column(stored, name, pa.time64("ns"))
+    return _composite_key(stored, java)
+
+
+def _composite_key(stored: pa.DataType, java: JavaType) -> FlinkColumn:
+    parts = java.parts
+    if parts is not None and pa.types.is_struct(stored) and java.name in ("Tuple", "Row"):
+        inner = [key_column(field.type, part) for field, part in zip(stored, parts, strict=True)]
+        return row_column(stored, inner) if java.name == "Row" else tuple_column(stored, inner)
+    if parts is not None and pa.types.is_list(stored) and java.name == "List":
+        return list_column(stored, key_column(stored.value_type, parts[0]))
+    if java.name == "NamedRow":
+        raise UnsupportedTypeError(
+            f"a key that is hashed as {java} cannot be restored: Flink hashes a Row by its names "
+            "only until it has read the row back, and by position from then on. Hash it as Row"
+        )
+    raise UnsupportedTypeError(
+        f"a key that is hashed as {java} is written by Kryo with classes that only the job has"
+    )
+
+
+def python_key(key: FlinkColumn) -> FlinkColumn:
+    """Wrap a key in a ``Row``, as PyFlink does."""
+
+    def to_flink(array: pa.Array) -> pa.Array:
+        insert = pa.array(np.zeros(len(array), np.int8))
+        return pa.StructArray.from_arrays([insert, key.to_flink(array)], ["row_kind", "f0"])
+
+    return FlinkColumn(
+        key.stored,
+        RowType((key.flink_type,)),
+        to_flink,
+        lambda array: key.from_flink(array.field("f0")),
+    )
+
+
+def sql_key(names: Sequence[str], stored: Sequence[pa.DataType], sql: Sequence[str]) -> FlinkColumn:
+    """Return key columns as a row of Flink SQL (``RowDataSerializer``), of their hashed types.
+
+    In the store they are a struct, or a single column if there is only one.
+    """
+    columns = tuple(map(key_logical_type, sql))
+    row_type = RowDataType(columns, tuple(map(sql_field, columns)), is_key=True)
+    first, *fields = row_fields(columns)
+    struct = pa.struct([pa.field(*field) for field in zip(names, stored, strict=True)])
+
+    def to_flink(array: pa.Array) -> pa.Array:
+        arrays = array.flatten() if len(names) > 1 else [array]
+        converted = [
+            sql_cast(column, field.type) for column, field in zip(arrays, fields, strict=True)
+        ]
+        insert = pa.array(np.zeros(len(array), np.int8))
+        return pa.StructArray.from_arrays([insert, *converted], fields=[first, *fields])
+
+    def from_flink(array: pa.Array) -> pa.Array:
+        _, *arrays = array.flatten()
+        converted = [
+            sql_cast(column, target) for column, target in zip(arrays, stored, strict=True)
+        ]
+        if len(names) == 1:
+            return converted[0]
+        return pa.StructArray.from_arrays(converted, fields=list(struct))
+
+    return FlinkColumn(struct if len(names) > 1 else stored[0], row_type, to_flink, from_flink)
+
+
+_SQL_FIELDS = {
+    "BOOLEAN": "Boolean", "TINYINT": "Byte", "SMALLINT": "Short", "INTEGER": "Integer",
+    "BIGINT": "Long", "FLOAT": "Float", "DOUBLE": "Double", "DATE": "Integer",
+    "TIME_WITHOUT_TIME_ZONE": "Integer", "CHAR": "StringData", "VARCHAR": "StringData",
+    "BINARY": "byte[]", "VARBINARY": "byte[]",
+}  # fmt: skip
+
+
+def sql_field(column: LogicalType) -> FlinkType:
+    """Return the type of a row's field (``InternalSerializers``)."""
+    if column.root == "DECIMAL":
+        return DecimalDataType(column.precision, column.scale)
+    if column.root in _SQL_FIELDS:
+        return Scalar(_SQL_FIELDS[column.root])
+    return TimestampDataType(column.precision)
+
+
+def sql_cast(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Convert a key column to another type with the same meaning.
+
+    Between a time and a whole number, the number counts nanoseconds.
+    """
+    types, source = pa.types, array.type
+    if source == target:
+        return array
+    if INSTANT in (source, target):
+        return _to_instant(array) if target == INSTANT else _from_instant(array, target)
+    if types.is_date(source) or types.is_date(target):
+        return array.cast(pa.int32()).cast(target)
+    if types.is_timestamp(source) and types.is_timestamp(target):
+        same = array.cast(pa.int64()).cast(pa.timestamp(source.unit))
+        return same.cast(pa.timestamp(target.unit)).cast(pa.int64()).cast(target)
+    if types.is_temporal(source) and types.is_integer(target):
+        return array.cast(_nanos_type(source)).cast(pa.int64()).cast(target)
+    if types.is_temporal(target) and types.is_integer(source):
+        return array.cast(pa.int64()).cast(_nanos_type(target)).cast(target)
+    return array.cast(target)
+
+
+def _nanos_type(data_type: pa.DataType) -> pa.DataType:
+    return pa.time64("ns") if pa.types.is_time(data_type) else pa.timestamp("ns")
+
+
+def _to_instant(array: pa.Array) -> pa.Array:
+    if pa.types.is_timestamp(array.type):
+        return _split_seconds(array.cast(pa.int64()), _PER_SECOND[array.type.unit])
+    return _split_seconds(array.cast(pa.int64()), _NANOS)
+
+
+def _from_instant(array: pa.Array, stored: pa.DataType) -> pa.Array:
+    per = _PER_SECOND[stored.unit] if pa.types.is_timestamp(stored) else _NANOS
+    return _join_seconds(array, per).cast(stored)
+
+
+def combine_columns(
+    columns: Sequence[FlinkColumn], names: Sequence[str], *, as_tuple: bool = False
+) -> FlinkColumn:
+    """Combine several columns into one: a struct in the store, a ``Row`` or tuple in Flink.
+
+    Raises UnsupportedTypeError for a tuple with more fields than Flink supports.
+    """
+    fields = zip(names, columns, strict=True)
+    stored = pa.struct([pa.field(name, column.stored) for name, column in fields])
+    return tuple_column(stored, columns) if as_tuple else row_column(stored, columns)
+
+
+def as_millis(array: pa.Array) -> pa.Array:
+    """Return times as milliseconds since 1970, from timestamps or from milliseconds.
+
+    Raises UnsupportedTypeError for a time that is not a whole number of milliseconds.
+    """
+    if not pa.types.is_timestamp(array.type):
+        return array.cast(pa.int64())
+    try:
+        return array.cast(pa.timestamp("ms", array.type.tz)).cast(pa.int64())
+    except pa.ArrowInvalid as error:
+        raise UnsupportedTypeError(f"Flink stores milliseconds here, and {error}") from error
+
+
+def from_millis(array: pa.Array, stored: pa.DataType) -> pa.Array:
+    """Convert milliseconds to the type of a stored time column."""
+    if not pa.types.is_timestamp(stored):
+        return array.cast(stored)
+    return array.cast(pa.timestamp("ms", stored.tz)).cast(stored)
+
+
+def identity_column(stored: pa.DataType, name: str) -> FlinkColumn:
+    """Return a column whose values are those of Flink's type ``name``."""
+    return FlinkColumn(stored, Scalar(name), lambda array: array, lambda array: array.cast(stored))
+
+
+def cast_column(stored: pa.DataType, name: str, arrow: pa.DataType) -> FlinkColumn:
+    """Return the conversions for a whole number that Flink has as another type."""
+    width: pa.DataType = pa.int64() if pa.types.is_temporal(arrow) else arrow
+    return FlinkColumn(
+        stored,
+        Scalar(name),
+        lambda array: array.cast(width).cast(arrow),
+        lambda array: array.cast(width).cast(stored),
+    )
+
+
+def _text_column(stored: pa.DataType, name: str) -> FlinkColumn:
+    return FlinkColumn(
+        stored,
+        Scalar(name),
+        lambda array: array.cast(pa.string()),
+        lambda array: array.cast(stored),
+    )
+
+
+def _character_column(stored: pa.DataType) -> FlinkColumn:
+    if pa.types.is_integer(stored):
+        return FlinkColumn(
+            stored,
+            Scalar("Character"),
+            lambda array: array.cast(pa.uint16()),
+            lambda array: array.cast(stored),
+        )
+    return FlinkColumn(
+        stored,
+        Scalar("Character"),
+        lambda array: pa.array([ord(character) for character in array.to_pylist()], pa.uint16()),
+        lambda array: pa.array([chr(code) for code in array.to_pylist()], pa.string()),
+    )
+
+
+def null_mask(array: pa.Array) -> pa.Array | None:
+    """Return which values of a column are null; None if there are none."""
+    return array.is_null() if array.null_count else None
+
+
+def _split_seconds(whole: pa.Array, per: int) -> pa.Array:
+    """Split whole numbers, with ``per`` units per second, into seconds and nanoseconds."""
+    values = whole.fill_null(0).to_numpy(zero_copy_only=False)
+    second, rest = np.divmod(values, per)
+    nano = (rest * (_NANOS // per)).astype(np.int32)
+    fields = [INSTANT.field(0), INSTANT.field(1)]
+    parts = [pa.array(second), pa.array(nano)]
+    return pa.StructArray.from_arrays(parts, fields=fields, mask=null_mask(whole))
+
+
+def _join_seconds(array: pa.Array, per: int) -> pa.Array:
+    second, nano = array.flatten()
+    return pc.add(pc.multiply(second, per), pc.divide(nano.cast(pa.int64()), _NANOS // per))
+
+
+def _split_micros(array: pa.Array) -> pa.Array:
+    return _split_seconds(array.cast(pa.int64()), _MICROS)
+
+
+def _join_micros(array: pa.Array, stored: pa.DataType) -> pa.Array:
+    return _join_seconds(array, _MICROS).cast(stored)
+
+
+def tuple_column(stored: pa.DataType, parts: Sequence[FlinkColumn]) -> FlinkColumn:
+    """Return a struct as a tuple; UnsupportedTypeError for more fields than Flink supports."""
+    if not 1 <= len(parts) <= _MOST_FIELDS:
+        raise UnsupportedTypeError(f"Flink has no tuple of {len(parts)} fields")
+    tuple_type = TupleType(f"{_TUPLE}{len(parts)}", tuple(part.flink_type for part in parts))
+    return FlinkColumn(
+        stored,
+        tuple_type,
+        lambda array: _fields_to_flink(array, parts, ()),
+        lambda array: _fields_from_flink(array, parts, stored, 0),
+    )
+
+
+def row_column(stored: pa.DataType, parts: Sequence[FlinkColumn]) -> FlinkColumn:
+    """Return a struct as a ``Row``."""
+    row_type = RowType(tuple(part.flink_type for part in parts))
+
+    def to_flink(array: pa.Array) -> pa.Array:
+        insert = pa.array(np.zeros(len(array), np.int8))
+        return _fields_to_flink(array, parts, (("row_kind", insert),))
+
+    return FlinkColumn(
+        stored, row_type, to_flink, lambda array: _fields_from_flink(array, parts, stored, 1)
+    )
+
+
+def _fields_to_flink(
+    array: pa.Array, parts: Sequence[FlinkColumn], first: Sequence[tuple[str, pa.Array]]
+) -> pa.Array:
+    columns = [part.to_flink(column) for part, column in zip(parts, array.flatten(), strict=True)]
+    names = [*(name for name, _ in first), *(f"f{index}" for index in range(len(columns)))]
+    return pa.StructArray.from_arrays(
+        [*(column for _, column in first), *columns], names, mask=null_mask(array)
+    )
+
+
+def _fields_from_flink(
+    array: pa.Array, parts: Sequence[FlinkColumn], stored: pa.DataType, skipped: int
+) -> pa.Array:
+    columns = array.flatten()[skipped:]
+    converted = [part.from_flink(column) for part, column in zip(parts, columns, strict=True)]
+    return pa.StructArray.from_arrays(converted, fields=list(stored), mask=null_mask(array))
+
+
+def _list_offsets(array: pa.Array) -> pa.Array:
+    """Return the list offsets relative to the flattened elements, starting at 0."""
+    offsets = array.offsets.to_numpy(zero_copy_only=False)
+    lengths = np.diff(offsets)
+    if array.null_count:
+        lengths = np.where(array.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
+    return pa.array(np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]).astype(np.int32))
+
+
+def list_column(stored: pa.DataType, element: FlinkColumn) -> FlinkColumn:
+    """Return a list of ``element``."""
+
+    def to_flink(array: pa.Array) -> pa.Array:
+        values = element.to_flink(array.flatten())
+        return pa.ListArray.from_arrays(_list_offsets(array), values, mask=null_mask(array))
+
+    def from_flink(array: pa.Array) -> pa.Array:
+        values = element.from_flink(array.flatten())
+        return pa.ListArray.from_arrays(
+            _list_offsets(array), values, type=stored, mask=null_mask(array)
+        )
+
+    return FlinkColumn(stored, ListType(element.flink_type), to_flink, from_flink)
+
+
+def map_column(stored: pa.DataType, key: FlinkColumn, value: FlinkColumn) -> FlinkColumn:
+    """Return a map from ``key`` to ``value``."""
+
+    def convert(
+        array: pa.Array, convert_key: Conversion, convert_value: Conversion, map_type: Any
+    ) -> pa.Array:
+        array = pc.take(array, pa.array(np.arange(len(array)))) if array.offset else array
+        keys, items = convert_key(array.keys), convert_value(array.items)
+        mask = null_mask(array)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, map_type, mask=mask)
+
+    return FlinkColumn(
+        stored,
+        MapType(key.flink_type, value.flink_type),
+        lambda array: convert(array, key.to_flink, value.to_flink, None),
+        lambda array: convert(array, key.from_flink, value.from_flink, stored),
+    )

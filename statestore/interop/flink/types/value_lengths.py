@@ -1,0 +1,66 @@
+"""Skip values: values have no length prefix, so the end of each follows from its type.
+
+These are the functions that several types share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from statestore.interop.flink.metadata.java_binary import Reader
+
+__all__ = [
+    "Skip",
+    "make_counted_skip",
+    "make_fixed_skip",
+    "make_flagged_skip",
+    "make_sequence_skip",
+    "skip_sized",
+]
+
+Skip = Callable[[Reader], None]
+"""A function that advances a reader past one value."""
+
+
+def make_fixed_skip(width: int) -> Skip:
+    """Return a function for values of ``width`` bytes."""
+
+    def skip(reader: Reader) -> None:
+        reader.take(width)
+
+    return skip
+
+
+def skip_sized(reader: Reader) -> None:
+    """Skip bytes with a length prefix."""
+    reader.take(reader.i32())
+
+
+def make_sequence_skip(*skips: Skip) -> Skip:
+    """Return a function for parts that follow one another."""
+
+    def skip(reader: Reader) -> None:
+        for skip_part in skips:
+            skip_part(reader)
+
+    return skip
+
+
+def make_counted_skip(element: Skip) -> Skip:
+    """Return a function for a number of elements, and the elements."""
+
+    def skip(reader: Reader) -> None:
+        for _ in range(reader.count(1, "elements")):
+            element(reader)
+
+    return skip
+
+
+def make_flagged_skip(value: Skip, *, skips_if: bool) -> Skip:
+    """Return a function for a flag, after which a value follows if the flag is ``skips_if``."""
+
+    def skip(reader: Reader) -> None:
+        if reader.bool() is skips_if:
+            value(reader)
+
+    return skip

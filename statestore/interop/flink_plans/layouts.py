@@ -1,0 +1,275 @@
+"""The layout of a state that an operator of a compiled plan keeps: its columns, and its parts.
+
+A row of the table is an entry of the state, except in a top-N, where it is one row of a list. Each
+part of an entry is made of columns by name, so several parts can have the same column. For example,
+the row of a join has the column of the key, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+import pyarrow as pa
+
+from statestore.format.names import RESERVED_COLUMNS
+from statestore.format.schema import type_text
+from statestore.format.state import StateKind
+from statestore.interop.flink.metadata.logical_types import LogicalType, key_logical_type
+from statestore.interop.flink.types.named_columns import first_free
+from statestore.interop.flink_plans.plan_types import PlanField
+from statestore.rows.column_types import schema_of_arrow
+
+__all__ = [
+    "LAST_ACCESS",
+    "NO_KEY",
+    "POSITION",
+    "Counter",
+    "ListOfRows",
+    "Pair",
+    "PlanColumn",
+    "PlanState",
+    "Row",
+    "RowField",
+    "Seen",
+    "ValueLayout",
+    "counter_column",
+    "name_columns",
+]
+
+LAST_ACCESS, POSITION, NO_KEY = "last_access", "position", "no_key"
+"""Columns that a table may lack: the time for a TTL, and the place among rows with equal sort keys.
+
+``NO_KEY`` is never in a table: it stands for the key of an operator that has none.
+"""
+
+_RESERVED = (*RESERVED_COLUMNS, LAST_ACCESS, POSITION, NO_KEY)
+_NOT_NULL = " NOT NULL"
+_NO_TEXT_FORM = ("BINARY", "VARBINARY", "TIME_WITHOUT_TIME_ZONE")
+_STORED = {
+    "BOOLEAN": pa.bool_(), "TINYINT": pa.int8(), "SMALLINT": pa.int16(), "INTEGER": pa.int32(),
+    "BIGINT": pa.int64(), "FLOAT": pa.float32(), "DOUBLE": pa.float64(), "DATE": pa.date32(),
+    "TIME_WITHOUT_TIME_ZONE": pa.int64(), "CHAR": pa.string(), "VARCHAR": pa.string(),
+    "BINARY": pa.binary(), "VARBINARY": pa.binary(),
+    "TIMESTAMP_WITHOUT_TIME_ZONE": pa.timestamp("us"),
+    "TIMESTAMP_WITH_LOCAL_TIME_ZONE": pa.timestamp("us", "UTC"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RowField:
+    """A field of a row of Flink SQL, and its column; without a column it is always null."""
+
+    column: str | None
+    type: LogicalType
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of Flink SQL. ``is_projected`` if the planner's projection writes it, as for keys."""
+
+    fields: tuple[RowField, ...]
+    is_projected: bool = False
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A Java ``Integer``."""
+
+    column: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A Java ``Boolean`` that is always true."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A ``Tuple2``."""
+
+    first: Row | Counter
+    second: Row | Counter
+
+
+@dataclass(frozen=True)
+class ListOfRows:
+    """A list of rows that have the same sort key, in the order of their positions."""
+
+    row: Row
+
+
+ValueLayout: TypeAlias = Row | Counter | Seen | Pair | ListOfRows
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanColumn:
+    """A column of a state.
+
+    ``type`` is the type in SQL's notation. ``is_required`` is true if no value may be null.
+    ``least`` is the smallest number that is allowed. ``copy_of`` is the column of the table that
+    is stored under this name a second time, because the state's key has it twice.
+    """
+
+    name: str
+    type: str
+    logical: LogicalType
+    is_required: bool
+    least: int | None = None
+    copy_of: str | None = None
+
+    @property
+    def stored(self) -> pa.DataType:
+        """The type of the column in a store."""
+        if self.logical.root == "DECIMAL":
+            return pa.decimal128(self.logical.precision, self.logical.scale)
+        return _STORED[self.logical.root]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanState:
+    """A state of an operator in a plan.
+
+    ``kind`` is the kind of the state in Flink. ``key``, ``map_key`` and ``value`` are its parts.
+    ``ttl_ms`` is 0 without a TTL. ``most_rows`` is the number of rows that a top-N keeps per key.
+    ``is_single`` is true if the operator has one key group, because all rows go to one subtask.
+    """
+
+    operator: str
+    state: str
+    kind: Literal["value", "map"]
+    columns: tuple[PlanColumn, ...]
+    key: Row
+    map_key: Row | None
+    value: ValueLayout
+    ttl_ms: int = 0
+    most_rows: int | None = None
+    is_single: bool = False
+
+    @property
+    def has_lists(self) -> bool:
+        """Whether the values are lists, of which each row of the table is an element."""
+        return isinstance(self.value, ListOfRows)
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The key columns in the store."""
+        return _column_names(self.key) or (NO_KEY,)
+
+    @property
+    def map_key_columns(self) -> tuple[str, ...]:
+        """The columns that distinguish the map entries of one key."""
+        if self.map_key is None:
+            return ()
+        return tuple(
+            dict.fromkeys(
+                name for name in _column_names(self.map_key) if name not in self.key_columns
+            )
+        )
+
+    @property
+    def namespace(self) -> tuple[str, ...]:
+        """The namespace columns in the store: the sort key of lists."""
+        return self.map_key_columns if self.has_lists else ()
+
+    @property
+    def entry(self) -> tuple[str, ...]:
+        """The entry columns in the store."""
+        return (POSITION,) if self.has_lists else self.map_key_columns
+
+    @property
+    def stored_kind(self) -> StateKind:
+        """The kind of the state in the store: ``value`` for a map whose keys add no column."""
+        if self.has_lists:
+            return StateKind.LIST
+        return StateKind.MAP if self.entry else StateKind.VALUE
+
+    @property
+    def table_columns(self) -> tuple[PlanColumn, ...]:
+        """The columns that a table must have."""
+        return tuple(column for column in self.columns if column.copy_of is None)
+
+    @property
+    def optional_columns(self) -> tuple[str, ...]:
+        """The columns that a table may have in addition."""
+        times = (LAST_ACCESS,) if self.ttl_ms else ()
+        return (*times, POSITION) if self.has_lists else times
+
+    def text_types(self, names: Collection[str]) -> dict[str, str]:
+        """Return the types that columns of text get, in Delta's notation, for some names."""
+        fields = [
+            pa.field(column.name, column.stored)
+            for column in self.table_columns
+            if column.name in names and column.logical.root not in _NO_TEXT_FORM
+        ]
+        schema = schema_of_arrow(pa.schema(fields))
+        return {field.name: type_text(field.type) for field in schema.fields}
+
+    def role(self, column: PlanColumn) -> str:
+        """Return the role of a column: ``key``, ``namespace``, ``entry`` or ``value``."""
+        roles = {"key": self.key_columns, "namespace": self.namespace, "entry": self.entry}
+        return next((role for role, names in roles.items() if column.name in names), "value")
+
+    def __str__(self) -> str:
+        """Return the state's name in messages."""
+        return f"state {self.state!r} of operator {self.operator!r}"
+
+
+def _column_names(row: Row) -> tuple[str, ...]:
+    return tuple(field.column for field in row.fields if field.column is not None)
+
+
+def name_columns(
+    fields: Sequence[PlanField], taken: Iterable[str] = ()
+) -> tuple[tuple[RowField, ...], tuple[PlanColumn, ...]]:
+    """Return the fields of a row with their columns, which have the names of the plan.
+
+    A name that is taken or reserved, ignoring case, gets a number. All fields must have a type.
+    """
+    names = [*_RESERVED, *taken]
+    row_fields, columns = [], []
+    for field in fields:
+        assert field.type is not None, "an operator with such a field has a problem"
+        if field.is_proctime:
+            row_fields.append(RowField(None, field.type))
+            continue
+        name = first_free(field.name, names)
+        names.append(name)
+        row_fields.append(RowField(name, field.type))
+        is_required = field.text.endswith(_NOT_NULL)
+        text = field.type.text.removesuffix(_NOT_NULL) + (_NOT_NULL if is_required else "")
+        columns.append(
+            PlanColumn(name=name, type=text, logical=field.type, is_required=is_required)
+        )
+    return tuple(row_fields), tuple(columns)
+
+
+def counter_column(name: str, least: int, taken: Iterable[PlanColumn]) -> PlanColumn:
+    """Return a column for a count that has no name in the plan."""
+    free = first_free(name, [*_RESERVED, *(column.name for column in taken)])
+    integer = key_logical_type("INT", is_nullable=False)
+    return PlanColumn(name=free, type=integer.text, logical=integer, is_required=True, least=least)
+
+
+def with_key(
+    fields: Sequence[RowField], columns: Sequence[PlanColumn], types: Sequence[LogicalType]
+) -> tuple[Row, tuple[PlanColumn, ...]]:
+    """Return a key of some fields, and the state's columns with copies for fields that repeat.
+
+    Args:
+        fields: the fields of the row that are the key.
+        columns: the columns of the state.
+        types: the types of the key. In the right side of a join, they can differ from the fields'.
+    """
+    every = list(columns)
+    key_fields: list[RowField] = []
+    for field, key_type in zip(fields, types, strict=True):
+        name = field.column
+        assert name is not None, "a key has columns"
+        if name in [known.column for known in key_fields]:
+            original = next(column for column in columns if column.name == name)
+            name = first_free(name, [*_RESERVED, *(column.name for column in every)])
+            every.append(replace(original, name=name, copy_of=original.name))
+        key_fields.append(RowField(name, key_type))
+    return Row(tuple(key_fields), is_projected=True), tuple(every)

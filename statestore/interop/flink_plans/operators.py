@@ -1,0 +1,377 @@
+"""The states of each kind of operator in a compiled plan.
+
+They follow from the classes that Flink 1.19 to 2.3 creates for a node: ``StreamExecJoin``,
+``StreamExecGroupAggregate``, ``StreamExecGlobalGroupAggregate``, ``StreamExecDeduplicate``,
+``StreamExecChangelogNormalize``, and ``StreamExecRank`` with the limits that extend it. The layout
+of a state depends on the unique keys, time attributes and retractions in the plan. Operators of
+other kinds that keep state are refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from statestore.durations import milliseconds_of
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.interop.flink.metadata.logical_types import LogicalType
+from statestore.interop.flink_plans.accumulators import ROW_COUNT, accumulator_fields
+from statestore.interop.flink_plans.layouts import (
+    Counter,
+    ListOfRows,
+    Pair,
+    PlanColumn,
+    PlanState,
+    Row,
+    RowField,
+    Seen,
+    ValueLayout,
+    counter_column,
+    name_columns,
+    with_key,
+)
+from statestore.interop.flink_plans.plan_nodes import PlanNode, field_types
+from statestore.interop.flink_plans.plan_types import PlanField
+
+__all__ = ["has_known_states", "is_stateless", "operator_states"]
+
+_MATCH_COUNT = "match_count"
+_STATELESS = frozenset(
+    f"stream-exec-{name}"
+    for name in (
+        *("async-calc", "async-correlate", "calc", "correlate", "drop-update-before", "exchange"),
+        *("expand", "local-group-aggregate", "local-window-aggregate", "mini-batch-assigner"),
+        *("python-async-calc", "python-calc", "python-correlate", "table-source-scan", "union"),
+        *("values", "watermark-assigner"),
+    )
+)
+"""Kinds of operators without keyed state.
+
+Rows that wait for an asynchronous call are no state that a table could have. A source begins where
+its options say.
+"""
+
+_MATERIALIZE = "requireUpsertMaterialize"
+_WITHOUT_MATERIALIZE = ("stream-exec-sink", "stream-exec-lookup-join")
+_WINDOWS = "stream-exec-window-table-function"
+_ALIGNED = ("TumblingWindow", "HoppingWindow", "CumulativeWindow")
+"""Windows that follow from the time of a row alone, so that the function keeps no state."""
+
+_OUTER = {"LEFT": (True, False), "RIGHT": (False, True), "FULL": (True, True)}
+_OUTER |= {"INNER": (False, False), "SEMI": (True, False), "ANTI": (True, False)}
+"""Whether the left and the right side count the rows of the other side that match, by join type."""
+
+
+def is_stateless(node: PlanNode) -> bool:
+    """Return whether an operator keeps no state that a table could have."""
+    if node.name in _WITHOUT_MATERIALIZE:
+        return not node.flag(_MATERIALIZE)
+    if node.name == _WINDOWS:
+        window = node.member("windowing").member("window").value("type", str)
+        return window in _ALIGNED
+    return node.name in _STATELESS
+
+
+def has_known_states(node: PlanNode) -> bool:
+    """Return whether the states of this kind of operator are known."""
+    return node.name in _KINDS
+
+
+def operator_states(node: PlanNode, uid: str) -> tuple[PlanState, ...]:
+    """Return the states of an operator.
+
+    Args:
+        node: the operator in the plan.
+        uid: its uid.
+
+    Returns:
+        Its states.
+
+    Raises:
+        UnsupportedTypeError: if its layout is not known, with the reason.
+        CorruptionError: for a node with missing members.
+    """
+    derive = _KINDS.get(node.name)
+    if derive is None:
+        raise UnsupportedTypeError("the layout of its state is not known")
+    if node.version != "1":
+        raise UnsupportedTypeError(f"the layout of its version {node.version} is not known")
+    return derive(node, uid)
+
+
+def _join_states(node: PlanNode, uid: str) -> tuple[PlanState, ...]:
+    spec = node.member("joinSpec")
+    join_type = spec.value("joinType", str)
+    if join_type not in _OUTER:
+        raise UnsupportedTypeError(f"joins of the type {join_type} are not known")
+    left_keys = spec.numbers("leftKeys")
+    left_types = field_types(node.select(node.input(0), left_keys, "leftKeys"))
+    sides = (
+        ("left", left_keys, node.number_lists("leftUpsertKeys")),
+        ("right", spec.numbers("rightKeys"), node.number_lists("rightUpsertKeys")),
+    )
+    lifetimes = _lifetimes(node, 2)
+    return tuple(
+        _join_side(
+            node, uid, f"{side}-records", number, keys, unique, left_types, lifetimes[number]
+        )
+        for number, (side, keys, unique) in enumerate(sides)
+    )
+
+
+def _join_side(
+    node: PlanNode,
+    uid: str,
+    state: str,
+    number: int,
+    keys: Sequence[int],
+    unique_keys: Sequence[Sequence[int]],
+    key_types: Sequence[LogicalType],
+    ttl_ms: int,
+) -> PlanState:
+    """Return the state of one side of a join.
+
+    If the join key contains a unique key of the side, each key has one row. If the side has another
+    unique key, that is the key of a map of rows. Otherwise the row itself is the key of the map,
+    and the value says how often the row occurs. An outer side also counts the matching rows.
+    """
+    is_outer = _OUTER[node.member("joinSpec").value("joinType", str)][number]
+    fields, columns = _row_columns(node, node.input(number))
+    key_fields = node.select(fields, keys, "the join key")
+    if len(key_fields) != len(key_types):
+        raise node.error("has different numbers of join keys for its sides")
+    key, columns = _key(key_fields, columns, key_types)
+    row, map_key = Row(fields), None
+    extra: list[PlanColumn] = []
+    contained = [unique for unique in unique_keys if set(unique) <= set(keys)]
+    value: ValueLayout
+    if contained:
+        value = row
+    elif unique_keys:
+        smallest = min(unique_keys, key=len)
+        own = node.select(fields, smallest, "the unique key")
+        map_key, value = Row(own, is_projected=True), row
+    else:
+        map_key = row
+        extra.append(counter_column(ROW_COUNT, 1, columns))
+        value = Counter(extra[0].name)
+    if is_outer:
+        matches = counter_column(_MATCH_COUNT, 0, [*columns, *extra])
+        extra.append(matches)
+        value = Pair(value, Counter(matches.name))
+    return PlanState(
+        operator=uid,
+        state=state,
+        kind="value" if map_key is None else "map",
+        columns=(*columns, *extra),
+        key=key,
+        map_key=map_key,
+        value=value,
+        ttl_ms=ttl_ms,
+        is_single=node.is_single,
+    )
+
+
+def _aggregate_states(node: PlanNode, uid: str) -> tuple[PlanState, ...]:
+    """Return the state of a group aggregate: one row with the accumulators of its functions."""
+    return _group_states(node, uid, node.input())
+
+
+def _global_aggregate_states(node: PlanNode, uid: str) -> tuple[PlanState, ...]:
+    """Return the state of the second phase of a group aggregate, which merges accumulators."""
+    return _group_states(node, uid, node.row("localAggInputRowType"))
+
+
+def _group_states(
+    node: PlanNode, uid: str, arguments: Sequence[PlanField]
+) -> tuple[PlanState, ...]:
+    grouping = node.numbers("grouping")
+    groups = node.select(node.input(), grouping, "grouping")
+    results = [field.name for field in node.row("outputType")][len(groups) :]
+    accumulators = accumulator_fields(node, arguments, results)
+    key_fields, key_columns = _row_columns(node, groups)
+    value_fields, value_columns = name_columns(
+        accumulators, [column.name for column in key_columns]
+    )
+    key, columns = _key(key_fields, key_columns, field_types(groups))
+    return (
+        PlanState(
+            operator=uid,
+            state="accState",
+            kind="value",
+            columns=(*columns, *value_columns),
+            key=key,
+            map_key=None,
+            value=Row(value_fields),
+            ttl_ms=_lifetimes(node, 1)[0],
+            is_single=node.is_single,
+        ),
+    )
+
+
+def _deduplicate_states(node: PlanNode, uid: str) -> tuple[PlanState, ...]:
+    """Return the state of a deduplication: the kept row, or only a mark that the key was seen."""
+    is_last, is_rowtime = node.flag("keepLastRow"), node.flag("isRowtime")
+    if is_rowtime and not is_last and node.flag("outputInsertOnly"):
+        raise UnsupportedTypeError(
+            "it emits the first row by event time when the watermark has passed it: its rows wait "
+            "for timers"
+        )
+    return _last_row_states(node, uid, is_row_kept=is_last or is_rowtime)
+
+
+def _normalize_states(node: PlanNode, uid: str) -> tuple[PlanState, ...]:
+    """Return the state that makes a changelog of upserts: the last row of each key."""
+    return _last_row_states(node, uid, is_row_kept=True)
+
+
+def _last_row_states(node: PlanNode, uid: str, *, is_row_kept: bool) -> tuple[PlanState, ...]:
+    unique = node.numbers("uniqueKeys")
+    key_types = field_types(node.select(node.input(), unique, "uniqueKeys"))
+    if is_row_kept:
+        fields, columns = _row_columns(node, node.input())
+        key_fields = node.select(fields, unique, "uniqueKeys")
+    else:
+        key_fields, columns = _row_columns(node, node.select(node.input(), unique, "uniqueKeys"))
+    key, columns = _key(key_fields, columns, key_types)
+    return (
+        PlanState(
+            operator=uid,
+            state="deduplicate-state",
+            kind="value",
+            columns=columns,
+            key=key,
+            map_key=None,
+            value=Row(fields) if is_row_kept else Seen(),
+            ttl_ms=_lifetimes(node, 1)[0],
+            is_single=node.is_single,
+        ),
+    )
+
+
+def _rank_states(node: PlanNode, uid: str) -> tuple[PlanState, ...]:
+    """Return the state of a top-N: the best row, the best rows by sort key, or their number."""
+    most = _constant_rank_end(node)
+    strategy = node.member("rankStrategy").value("type", str)
+    is_first = node.member("rankRange").value("start", int) == most == 1
+    if strategy == "AppendFast" and _is_by_arrival(node):
+        return (_first_rows_state(node, uid, most),)
+    if strategy in ("AppendFast", "UpdateFast") and is_first:
+        return (_rank_state(node, uid, "Top1-Rank-State", None),)
+    if strategy == "AppendFast":
+        return (_rank_state(node, uid, "data-state-with-append", most),)
+    raise UnsupportedTypeError(
+        f"the layout of a top-N with the strategy {strategy} is not known, because its rows can "
+        "be changed or retracted"
+    )
+
+
+def _constant_rank_end(node: PlanNode) -> int:
+    rank_range = node.member("rankRange")
+    range_type = rank_range.value("type", str)
+    if range_type != "Constant":
+        raise UnsupportedTypeError(f"the number of its rows is {range_type.lower()}, not constant")
+    return rank_range.value("end", int)
+
+
+def _partition(node: PlanNode) -> tuple[int, ...]:
+    """Return the fields of the key; a limit has none."""
+    return node.member("partition").numbers("fields")
+
+
+def _sort_fields(node: PlanNode) -> tuple[PlanNode, ...]:
+    """Return the fields of the order; a limit without an order has none."""
+    return node.member("orderBy").members("fields")
+
+
+def _is_by_arrival(node: PlanNode) -> bool:
+    """Return whether the first rows by processing time are kept; then they are only counted."""
+    orders = _sort_fields(node)
+    fields = node.select(node.input(), [order.value("index", int) for order in orders], "orderBy")
+    return len(fields) == 1 and fields[0].is_proctime and orders[0].flag("isAscending")
+
+
+def _first_rows_state(node: PlanNode, uid: str, most: int) -> PlanState:
+    groups = node.select(node.input(), _partition(node), "partition")
+    fields, columns = _row_columns(node, groups)
+    key, columns = _key(fields, columns, field_types(groups))
+    count = counter_column(ROW_COUNT, 1, columns)
+    return PlanState(
+        operator=uid,
+        state="counterState",
+        kind="value",
+        columns=(*columns, count),
+        key=key,
+        map_key=None,
+        value=Counter(count.name),
+        ttl_ms=_lifetimes(node, 1)[0],
+        is_single=node.is_single,
+    )
+
+
+def _rank_state(node: PlanNode, uid: str, state: str, most: int | None) -> PlanState:
+    """Return the state of a top-1, or of a top-N: ``most`` rows in lists by sort key."""
+    partition = _partition(node)
+    fields, columns = _row_columns(node, node.input())
+    groups = node.select(fields, partition, "partition")
+    key, columns = _key(
+        groups, columns, field_types(node.select(node.input(), partition, "partition"))
+    )
+    sort_key = None
+    if most is not None:
+        indexes = [order.value("index", int) for order in _sort_fields(node)]
+        sort_key = Row(node.select(fields, indexes, "orderBy"), is_projected=True)
+    return PlanState(
+        operator=uid,
+        state=state,
+        kind="value" if sort_key is None else "map",
+        columns=columns,
+        key=key,
+        map_key=sort_key,
+        value=Row(fields) if sort_key is None else ListOfRows(Row(fields)),
+        ttl_ms=_lifetimes(node, 1)[0],
+        most_rows=most,
+        is_single=node.is_single,
+    )
+
+
+def _row_columns(
+    node: PlanNode, fields: Sequence[PlanField]
+) -> tuple[tuple[RowField, ...], tuple[PlanColumn, ...]]:
+    field_types(fields)
+    return name_columns(fields)
+
+
+def _key(
+    fields: Sequence[RowField], columns: Sequence[PlanColumn], types: Sequence[LogicalType]
+) -> tuple[Row, tuple[PlanColumn, ...]]:
+    if any(field.column is None for field in fields):
+        raise UnsupportedTypeError("a key is a PROCTIME attribute, which has no value")
+    return with_key(fields, columns, types)
+
+
+def _lifetimes(node: PlanNode, count: int) -> tuple[int, ...]:
+    """Return the TTLs of a node's inputs in milliseconds, in the order of the inputs."""
+    states = node.members("state")
+    by_index = {state.value("index", int): state.value("ttl", str) for state in states}
+    if sorted(by_index) != list(range(count)) or len(states) != count:
+        raise node.error(f"has {len(states)} entries of 'state' for {count} inputs")
+    return tuple(_milliseconds(by_index[index], node) for index in range(count))
+
+
+def _milliseconds(text: str, node: PlanNode) -> int:
+    try:
+        return milliseconds_of(text)
+    except InvalidArgumentError as error:
+        raise node.error(f"has a state with the TTL {text!r:.40}") from error
+
+
+_KINDS: Mapping[str, Callable[[PlanNode, str], tuple[PlanState, ...]]] = {
+    "stream-exec-changelog-normalize": _normalize_states,
+    "stream-exec-deduplicate": _deduplicate_states,
+    "stream-exec-global-group-aggregate": _global_aggregate_states,
+    "stream-exec-group-aggregate": _aggregate_states,
+    "stream-exec-join": _join_states,
+    "stream-exec-limit": _rank_states,
+    "stream-exec-rank": _rank_states,
+    "stream-exec-sort-limit": _rank_states,
+}

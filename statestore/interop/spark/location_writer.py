@@ -1,0 +1,337 @@
+"""Write a checkpoint location for Spark, prove it, and unblock it.
+
+The rows of each store come from a checkpoint of a store, or from another location. Spark's own
+reader reads them back, and their number, digest and partitions are compared, because Spark does not
+notice a row in a wrong partition.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from statestore.errors import CorruptionError, InvalidArgumentError, StorageError
+from statestore.format.rescale_proof import RowSet
+from statestore.interop.spark import query_settings
+from statestore.interop.spark.columns import KEY_BYTES, VALUE_BYTES
+from statestore.interop.spark.descriptions import rewrite_description, schema_folder
+from statestore.interop.spark.import_record import ImportedStore, QueryRecord
+from statestore.interop.spark.location import (
+    FORMAT_VERSION,
+    PROVIDER,
+    PROVIDERS,
+    CheckpointLocation,
+    provider_name,
+    state_folder,
+)
+from statestore.interop.spark.observed_state import Observe, ObservedState, observe_state
+from statestore.interop.spark.operator_reader import SHUFFLE_PARTITIONS
+from statestore.interop.spark.parts import StatePart, read_changes, read_stored_rows
+from statestore.interop.spark.rewriter import rewrite
+from statestore.interop.spark.state_files import CODEC, Provider, file_names, write_state
+from statestore.interop.spark.state_reader import prepared_session
+from statestore.interop.spark.stores import needs_rewriter
+from statestore.interop.spark.target import Target
+from statestore.spark.bucket_access import configure_storage_access
+from statestore.spark.compat import keep_empty_partitions
+from statestore.spark.error_cause import describe_cause
+from statestore.spark.session_settings import session_settings
+from statestore.storage import Storage
+
+__all__ = [
+    "ExportedStore",
+    "ProgressReporter",
+    "StoreRows",
+    "check_shape",
+    "choose_provider",
+    "plan_store",
+    "write_location",
+]
+
+_MAX_PARTITIONS = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedStore:
+    """One of Spark's stores: its rows by partition, and the bytes of their keys and values."""
+
+    operator: str
+    store: str
+    rows: tuple[int, ...]
+    size_bytes: tuple[int, ...]
+
+
+def check_shape(partitions: int, provider: str | None) -> None:
+    """Raise InvalidArgumentError for an invalid number of partitions, or an unknown provider."""
+    if type(partitions) is not int or not 1 <= partitions <= _MAX_PARTITIONS:
+        raise InvalidArgumentError(
+            f"a query must have 1 to {_MAX_PARTITIONS} shuffle partitions, not {partitions!r}"
+        )
+    if provider is not None and provider not in PROVIDERS:
+        raise InvalidArgumentError(f"a provider must be {' or '.join(PROVIDERS)}, not {provider!r}")
+
+
+def choose_provider(record: QueryRecord, wanted: Provider | None) -> Provider:
+    """Return the provider of the new location: the wanted one, or that of the query."""
+    return wanted or ("rocksdb" if provider_name(record.settings) == "rocksdb" else "hdfs")
+
+
+class StoreRows(Protocol):
+    """One of Spark's stores, with the rows that are written."""
+
+    @property
+    def imported(self) -> ImportedStore:
+        """The store."""
+
+    def rows(self, partitions: int) -> DataFrame:
+        """Return the store's rows as Spark's bytes, one Spark partition per state partition."""
+
+    @property
+    def observe(self) -> Observe:
+        """The function that reads the store back; its views are compared by digests of columns."""
+
+    @property
+    def proofs(self) -> Sequence[tuple[ImportedStore, RowSet]]:
+        """The parts that Spark must read back, with their rows."""
+
+
+def write_location(
+    spark: SparkSession,
+    target: Target,
+    record: QueryRecord,
+    states: Sequence[StoreRows],
+    shape: tuple[int, Provider],
+    reporter: ProgressReporter,
+) -> tuple[ExportedStore, ...]:
+    """Write and verify the location, and then unblock it for Spark; return its contents."""
+    partitions, provider = shape
+    logs, batch = dict(record.logs), record.batch
+    written, ids = CheckpointLocation(target.storage), None
+    names: tuple[str, ...] = ()
+    target.begin()
+    configure_storage_access(spark, target.storage)
+    for name, content in _build_files(logs, shape, written.spark_url).items():
+        target.put(name, content)
+    with keep_empty_partitions(spark):  # each partition has files, also without rows
+        frames = {
+            (store.imported.operator, store.imported.store): store.rows(partitions)
+            for store in states
+        }
+        if needs_rewriter(record, provider):
+            reporter("all stores, with Spark's rewriter")
+            with session_settings(spark, {FORMAT_VERSION: record.commit_version}):
+                ids = rewrite(spark, location=written.spark_url, batch=batch, frames=frames)
+        else:
+            names = file_names(batch + 1, provider)
+            _write_files(target.storage, record, frames, provider, reporter)
+    target.put(f"commits/{batch}", _build_commit(logs, batch, ids))
+    stores = _verify_stores(spark, _WrittenState(written, batch, partitions, names), states)
+    target.finish()
+    return stores
+
+
+class ProgressReporter:
+    """Reports the progress in stores."""
+
+    def __init__(self, callback: Callable[[float, float, str], None] | None, total: int) -> None:
+        self._callback, self._total, self._done = callback, total, 0
+
+    def __call__(self, title: str) -> None:
+        """Report that a store begins."""
+        if self._callback is not None:
+            self._callback(self._done, self._total, title)
+        self._done += 1
+
+
+def plan_store(store: StoreRows, partitions: int, reporter: ProgressReporter) -> ExportedStore:
+    """Return the rows that would be written for a store, and the bytes of their keys and values."""
+    imported = store.imported
+    reporter(f"{imported.store} of operator {imported.operator}")
+    rows = store.rows(partitions)
+    size = F.length(KEY_BYTES) + F.length(VALUE_BYTES)
+    partition_rows = (
+        rows.groupBy(F.spark_partition_id().alias("partition"))
+        .agg(F.count("*").alias("rows"), F.sum(size).alias("size"))
+        .collect()
+    )
+    numbers = range(imported.columns.partitions(partitions))
+    counted = {row.partition: (row.rows, row.size) for row in partition_rows}
+    return ExportedStore(
+        operator=imported.uid,
+        store=imported.store,
+        rows=tuple(counted.get(number, (0, 0))[0] for number in numbers),
+        size_bytes=tuple(counted.get(number, (0, 0))[1] for number in numbers),
+    )
+
+
+def _write_files(
+    storage: Storage,
+    record: QueryRecord,
+    frames: Mapping[tuple[int, str], DataFrame],
+    provider: Provider,
+    reporter: ProgressReporter,
+) -> None:
+    """Write the files of each operator's stores without Spark's rewriter."""
+    for (operator, name), frame in frames.items():
+        reporter(f"{name} of operator {operator}")
+        try:
+            write_state(
+                storage,
+                state_folder(operator, name),
+                record.batch + 1,
+                frame,
+                provider,
+                has_checksums=record.settings[query_settings.ROW_CHECKSUM] == "true",
+            )
+        except (PySparkException, Py4JJavaError) as error:
+            raise StorageError(
+                f"Spark cannot write store {name!r} of operator {operator} to {storage.url}: "
+                f"{describe_cause(error)}"
+            ) from error
+
+
+def _split_offsets(content: bytes) -> tuple[list[bytes], dict[str, Any]]:
+    lines = content.split(b"\n")
+    return lines, json.loads(lines[1])
+
+
+def _build_files(
+    logs: Mapping[str, bytes], shape: tuple[int, Provider], location: str
+) -> dict[str, bytes]:
+    """Return the files of the location, except state files and commits."""
+    partitions, provider = shape
+    files = {}
+    for name, content in logs.items():
+        if name.startswith("offsets/"):
+            lines, settings = _split_offsets(content)
+            conf = settings["conf"]
+            conf |= {SHUFFLE_PARTITIONS: str(partitions), PROVIDER: PROVIDERS[provider]}
+            # All rows are in the partitions of their keys now, whatever the query did before.
+            conf |= {query_settings.CODEC: CODEC, query_settings.STRICT: "true"}
+            lines[1] = json.dumps(settings, separators=(",", ":")).encode()
+            files[name] = b"\n".join(lines)
+        elif name.startswith("state/") and name.split("/")[2] == "_metadata":
+            folder = schema_folder(location, int(name.split("/")[1]))
+            files[name] = rewrite_description(content, folder, partitions)
+        elif not name.startswith("commits/"):
+            files[name] = content
+    return files
+
+
+def _build_commit(
+    logs: Mapping[str, bytes], batch: int, ids: Mapping[int, list[list[str]]] | None
+) -> bytes:
+    """Return the commit log entry of the micro-batch, with the state ids if there are any."""
+    _, *lines = logs[f"commits/{batch}"].split(b"\n")
+    document = json.loads(lines[0]) if lines and lines[0] else {}
+    document.pop("stateUniqueIds", None)
+    if ids is not None:
+        document["stateUniqueIds"] = {
+            str(operator): state_ids for operator, state_ids in ids.items()
+        }
+    return (b"v1\n" if ids is None else b"v2\n") + json.dumps(
+        document, separators=(",", ":")
+    ).encode()
+
+
+@dataclass(frozen=True)
+class _WrittenState:
+    """A micro-batch in a location whose state was written, and is verified.
+
+    ``names`` are the files of each partition; it is empty if Spark's rewriter wrote them.
+    """
+
+    location: CheckpointLocation
+    batch: int
+    partitions: int
+    names: tuple[str, ...]
+
+    @property
+    def has_changelogs(self) -> bool:
+        """Whether the rows of each store are in one changelog per partition."""
+        return any(name.endswith(".changelog") for name in self.names)
+
+    def error(self, part: StatePart, problem: str) -> CorruptionError:
+        """Return the error for a part that was not written correctly."""
+        return CorruptionError(
+            f"verification of state {part.state!r} of operator {part.uid} in {self.location.url} "
+            f"failed: {problem}; the exported location was left unusable"
+        )
+
+
+def _verify_stores(
+    spark: SparkSession, written: _WrittenState, stores: Sequence[StoreRows]
+) -> tuple[ExportedStore, ...]:
+    """Return rows and bytes by partition; CorruptionError if they differ from a state."""
+    exported = []
+    with prepared_session(spark, written.location, written.batch, ()):
+        for store in stores:
+            imported = store.imported
+            observed = _observe_part(spark, written, imported, store.observe)
+            for part, expected in store.proofs:
+                observed_part = (
+                    observed if part is imported else _observe_part(spark, written, part)
+                )
+                if observed_part.contents != expected:
+                    raise written.error(
+                        part,
+                        f"Spark read {observed_part.contents.rows} rows, expected "
+                        f"{expected.rows} (or values differ)",
+                    )
+            numbers = range(imported.columns.partitions(written.partitions))
+            counts = tuple(observed.rows.get(number, 0) for number in numbers)
+            sizes = _file_sizes(written, imported, len(numbers))
+            exported.append(
+                ExportedStore(
+                    operator=imported.uid, store=imported.store, rows=counts, size_bytes=sizes
+                )
+            )
+    return tuple(exported)
+
+
+def _observe_part(
+    spark: SparkSession,
+    written: _WrittenState,
+    part: ImportedStore,
+    observe: Observe = observe_state,
+) -> ObservedState:
+    """Return the rows that Spark reads back; CorruptionError for rows in wrong partitions.
+
+    From changelogs, Spark reads the rows without loading them into a database. Each changelog
+    applies to an empty database, so its rows are the state if none is missing and none is repeated,
+    which the digest shows. Spark also loads one partition that has rows.
+    """
+    url, batch = written.location.spark_url, written.batch
+    stored = read_stored_rows(spark, url, batch, part)
+    if written.has_changelogs:
+        observed = observe(read_changes(spark, url, batch, part), part.columns, written.partitions)
+        if observed.contents.rows and not stored.head(1):
+            raise written.error(part, "Spark loads no rows from changelogs that have rows")
+    else:
+        observed = observe(stored, part.columns, written.partitions)
+    if observed.misplaced:
+        raise written.error(
+            part,
+            f"{observed.misplaced} rows are in partitions where Spark does not look for them",
+        )
+    return observed
+
+
+def _file_sizes(written: _WrittenState, part: ImportedStore, partitions: int) -> tuple[int, ...]:
+    """Return the bytes of each partition; CorruptionError if one of its files is missing."""
+    sizes = []
+    folder = state_folder(part.operator, part.store)
+    for number in range(partitions):
+        files = written.location.file_sizes(folder.format(number))
+        for name in written.names:
+            if not files.get(name):
+                raise written.error(part, f"{folder.format(number)}/{name} is missing or empty")
+        sizes.append(sum(files.values()))
+    return tuple(sizes)

@@ -1,0 +1,236 @@
+"""Plan a query that has never run: the states that it needs, and where its sources begin."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.interop.spark.columns import StoreColumns
+from statestore.interop.spark.import_state import refuse_unsupported
+from statestore.interop.spark.location import PROVIDER, CheckpointLocation, provider_name
+from statestore.interop.spark.location_writer import check_shape
+from statestore.interop.spark.new_query.first_batch import plan_first_batch
+from statestore.interop.spark.new_query.join_sides import find_join_sides
+from statestore.interop.spark.new_query.source_positions import (
+    SourcePosition,
+    find_positions,
+    offset_log_entry,
+)
+from statestore.interop.spark.new_query.wanted_states import (
+    PlannedPart,
+    WantedState,
+    list_wanted_states,
+)
+from statestore.interop.spark.operator_reader import SHUFFLE_PARTITIONS, Operator
+from statestore.interop.spark.parts import list_parts, map_columns, read_stored_rows
+from statestore.interop.spark.query_settings import ENCODING
+from statestore.interop.spark.rewriter import check_spark
+from statestore.interop.spark.state_reader import prepared_session
+from statestore.spark.compat import refuse_connect
+from statestore.storage import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["PlannedQuery", "plan_again", "plan_query"]
+
+_WATERMARK_NODE = "EventTimeWatermark"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedQuery:
+    """A query that has never run, as Spark planned it.
+
+    Attributes:
+        output_mode: ``append``, ``update`` or ``complete``.
+        partitions: The session's number of shuffle partitions.
+        provider: ``hdfs`` or ``rocksdb``, from the session.
+        states: The states that the query begins with; a table can be given for each.
+        sources: Where each source begins, in the order of the plan.
+        fingerprint: A digest of the operators, the columns of their states, the sources and the
+            settings. A different plan has a different fingerprint.
+    """
+
+    output_mode: str
+    partitions: int
+    provider: str
+    states: tuple[WantedState, ...]
+    sources: tuple[SourcePosition, ...]
+    fingerprint: str
+    query: DataFrame = field(repr=False, compare=False)
+    parts: tuple[PlannedPart, ...] = field(repr=False, compare=False)
+    files: tuple[tuple[str, bytes], ...] = field(repr=False, compare=False)
+
+    @property
+    def has_watermark(self) -> bool:
+        """Whether the query defines a watermark, with ``withWatermark``."""
+        plans = [self.query._jdf.queryExecution().analyzed()]
+        while plans:
+            plan = plans.pop()
+            if plan.getClass().getSimpleName() == _WATERMARK_NODE:
+                return True
+            children = plan.children()
+            plans += [children.apply(index) for index in range(children.size())]
+        return False
+
+    def offsets(self, ends: Sequence[str], watermark_ms: int) -> bytes:
+        """Return the entry of micro-batch 0 in the offset log, with these ends of the sources."""
+        version, planned, *_ = dict(self.files)["offsets/0"].decode().split("\n")
+        metadata = json.loads(planned) | {"batchWatermarkMs": watermark_ms}
+        return offset_log_entry(version, metadata, self.sources, ends)
+
+    def commit(self, watermark_ms: int) -> bytes:
+        """Return the entry of micro-batch 0 in the commit log."""
+        version, _ = dict(self.files)["commits/0"].decode().split("\n")
+        return f"{version}\n{json.dumps({'nextBatchWatermarkMs': watermark_ms})}".encode()
+
+    def state(self, name: str) -> WantedState:
+        """Return a state by ``operator/state``; InvalidArgumentError if there is no such state."""
+        for state in self.states:
+            if state.name == name:
+                return state
+        known = ", ".join(state.name for state in self.states)
+        raise InvalidArgumentError(f"the query has no state {name!r}; it has {known}")
+
+
+def plan_query(
+    query: DataFrame, *, output_mode: str = "append", files_after: datetime | None = None
+) -> PlannedQuery:
+    """Let Spark plan the first micro-batch of a query, and return the states that it needs.
+
+    No row of a source is read and nothing is written, except for temporary files. The session's
+    settings apply: the state store provider, the formats of state, and the names of sources. Each
+    source begins where its options say (Kafka's ``startingOffsets`` or ``startingTimestamp``,
+    Delta's ``startingVersion`` or ``startingTimestamp``); a position such as ``latest`` is found
+    now.
+
+    Args:
+        query: The streaming DataFrame that will be started with ``writeStream``.
+        output_mode: The output mode that the query will have.
+        files_after: For file sources, the time, with a zone. Files that are not newer count as
+            read. By default all files are new.
+
+    Returns:
+        The plan. :func:`bootstrap_location` writes a location from it and from tables.
+
+    Raises:
+        InvalidArgumentError: If the DataFrame is not streaming, has no state, or Spark does not
+            accept it. Also for ``files_after`` without a zone or a file source.
+        UnsupportedTypeError: For an operator, a type or a source that is not supported.
+        MissingDependencyError: If the state needs Spark's rewriter, and this Spark has none.
+        StorageError: If a source does not tell its position, for example because no broker answers.
+    """
+    refuse_connect(query.sparkSession, "planning a query")
+    if not query.isStreaming:
+        raise InvalidArgumentError(
+            "the query must be a streaming DataFrame, made with spark.readStream"
+        )
+    with _scratch_folder() as folder:
+        positions = find_positions(query, folder, files_after)
+        return _plan(query, output_mode, positions, folder)
+
+
+def plan_again(planned: PlannedQuery) -> PlannedQuery:
+    """Plan a query again with the session's present settings and the same positions."""
+    with _scratch_folder() as folder:
+        for name, content in planned.files:
+            if name.startswith("sources/"):
+                path = folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+        return _plan(planned.query, planned.output_mode, planned.sources, folder)
+
+
+@contextmanager
+def _scratch_folder() -> Iterator[Path]:
+    with TemporaryDirectory(prefix="statestore-") as folder:
+        yield Path(folder)
+
+
+def _plan(
+    query: DataFrame, output_mode: str, positions: Sequence[SourcePosition], folder: Path
+) -> PlannedQuery:
+    spark = query.sparkSession
+    partitions = int(spark.conf.get(SHUFFLE_PARTITIONS) or 0)
+    check_shape(partitions, None)
+    executed = plan_first_batch(query, output_mode, positions, folder, partitions)
+    location = CheckpointLocation(open_storage(str(folder)))
+    plan = location.plan(0)
+    if not location.storage.list("state"):
+        raise InvalidArgumentError(
+            "the query has no stateful operator, so it begins without state: start it with a new "
+            "checkpoint location"
+        )
+    operators = location.operators(0)
+    refuse_unsupported(location, operators, plan)
+    if plan.settings[ENCODING] != "unsaferow" and any(op.has_families for op in operators):
+        raise UnsupportedTypeError(
+            f"the session's {ENCODING} is {plan.settings[ENCODING]}, in which the state of a "
+            f"transformWithState cannot be written: set it to unsaferow for the new query"
+        )
+    if any(operator.has_families for operator in operators):
+        check_spark(spark)
+    with prepared_session(spark, location, 0, operators) as url:
+        parts = tuple(
+            PlannedPart(part, map_columns(read_stored_rows(spark, url, 0, part), part))
+            for operator in operators
+            for part in list_parts(operator)
+        )
+    provider = provider_name(plan.settings)
+    if provider not in ("hdfs", "rocksdb"):
+        raise UnsupportedTypeError(f"the state store provider {provider} is not one of Spark's own")
+    return PlannedQuery(
+        output_mode=output_mode,
+        partitions=partitions,
+        provider=provider,
+        states=list_wanted_states(parts, find_join_sides(executed)),
+        sources=tuple(positions),
+        fingerprint=_fingerprint(operators, parts, positions, plan.settings),
+        query=query,
+        parts=parts,
+        files=(*location.files(0), *_source_logs(location)),
+    )
+
+
+def _source_logs(location: CheckpointLocation) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of all sources; ``files`` leaves out those after the end of the batch."""
+    for name in location.storage.list("sources"):
+        if not name.rpartition("/")[2].startswith("."):  # Hadoop's checksums
+            yield name, location.storage.read(name)
+
+
+def _fingerprint(
+    operators: Sequence[Operator],
+    parts: Sequence[PlannedPart],
+    positions: Sequence[SourcePosition],
+    settings: Mapping[str, str],
+) -> str:
+    """Return a digest of the properties that a location and its query must have in common."""
+    document = {
+        "operators": [[operator.number, operator.name] for operator in operators],
+        "parts": [
+            [
+                *(planned.part.operator, planned.part.store, planned.part.state),
+                *(planned.part.form, planned.part.has_ttl, planned.columns.key.json()),
+                planned.columns.value.json() if isinstance(planned.columns, StoreColumns) else "",
+            ]
+            for planned in parts
+        ],
+        "sources": [[position.folder, position.source] for position in positions],
+        "settings": {
+            name: value
+            for name, value in sorted(settings.items())
+            if name not in (SHUFFLE_PARTITIONS, PROVIDER)  # which a location chooses itself
+        },
+    }
+    return hashlib.sha256(json.dumps(document).encode()).hexdigest()[:16]

@@ -1,0 +1,264 @@
+"""The parts of an operator that become states: each of its stores, and each variable of a store.
+
+Most stores become one state. The store of a transformWithState has many column families: for the
+variables that the user's code declares, and for internal data of Spark. All of them together become
+one state of bytes, from which Spark's store can be rebuilt. In addition, each variable and the
+timers become a state: a view of the same rows with typed columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from statestore.errors import DamagedFileError
+from statestore.format.state import StateKind, TimeDomain
+from statestore.interop.spark.columns import StoreColumns
+from statestore.interop.spark.families import GROUPING_KEY, FamilyColumns
+from statestore.interop.spark.operator_reader import Operator
+from statestore.interop.spark.operators import JOIN, JOIN_STORES, find_operator_kind
+from statestore.spark.error_cause import SPARK_ERRORS, describe_cause, is_damage
+from statestore.spark.structs import first_free
+
+__all__ = [
+    "Columns",
+    "PartForm",
+    "StatePart",
+    "list_parts",
+    "map_columns",
+    "read_changes",
+    "read_stored_rows",
+]
+
+Columns = StoreColumns | FamilyColumns
+TTL = "ttlExpirationMs"
+_EVENT_TIMERS = "$event"
+_EVENT_TIME = "__event_time"
+"""The last key field of a join in state format 4. It has no influence on the partition of a row."""
+
+
+class PartForm(StrEnum):
+    """The kind of rows of a part."""
+
+    STORE = "store"
+    FAMILIES = "families"
+    VALUE = "value"
+    LIST = "list"
+    MAP = "map"
+    TIMERS = "timers"
+
+
+_FORMS = {
+    "ValueState": PartForm.VALUE,
+    "ListState": PartForm.LIST,
+    "MapState": PartForm.MAP,
+    "TimerState": PartForm.TIMERS,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatePart:
+    """The part of an operator that becomes ``state``: a store, or one ``variable`` in it."""
+
+    operator: int
+    operator_name: str
+    store: str
+    partitions: int
+    state: str
+    form: PartForm = PartForm.STORE
+    variable: str = ""
+    has_ttl: bool = False
+
+    @property
+    def uid(self) -> str:
+        """The uid of the operator in the store."""
+        return f"{self.operator_name}-{self.operator}"
+
+    @property
+    def is_view(self) -> bool:
+        """Whether its rows are also in another part, from which Spark's store is rebuilt."""
+        return bool(self.variable)
+
+    @property
+    def time_domain(self) -> TimeDomain | None:
+        """The time domain of timers; None for any other state."""
+        if self.form is not PartForm.TIMERS:
+            return None
+        is_event = self.variable.startswith(_EVENT_TIMERS)
+        return TimeDomain.EVENT if is_event else TimeDomain.PROCESSING
+
+    def kind(self, columns: Columns) -> StateKind:
+        """Return the kind of the state."""
+        if self.is_view:
+            return StateKind(self.form)
+        return StateKind.MAP if columns.entry_columns else StateKind.VALUE
+
+
+def list_parts(operator: Operator) -> tuple[StatePart, ...]:
+    """Return the parts of a supported operator; a store comes before its variables.
+
+    Raises:
+        DamagedFileError: if its description names a store that such an operator does not have.
+    """
+    names = {"default", *(JOIN_STORES if operator.name == JOIN else ())}
+    for info in operator.stores:
+        if info.name not in names:
+            raise DamagedFileError(
+                f"operator {operator.number} ({operator.name}) has no store {info.name!r}, which "
+                f"state/{operator.number}/…/metadata names: replace that folder with an intact copy"
+            )
+    stores = tuple(
+        StatePart(
+            operator=operator.number,
+            operator_name=operator.name,
+            store=info.name,
+            partitions=info.partitions,
+            state=info.name,
+        )
+        for info in operator.stores
+    )
+    if not operator.has_families:
+        return stores
+    (store,) = stores
+    return (replace(store, form=PartForm.FAMILIES), *_list_variable_parts(store, operator))
+
+
+def _list_variable_parts(store: StatePart, operator: Operator) -> Iterator[StatePart]:
+    taken = {store.state}
+    for variable in sorted(operator.variables, key=lambda variable: variable.name):
+        form = _FORMS[variable.kind]
+        name = first_free("timers" if form is PartForm.TIMERS else variable.name, taken)
+        taken.add(name)
+        yield replace(
+            store, state=name, form=form, variable=variable.name, has_ttl=variable.has_ttl
+        )
+
+
+def read_stored_rows(spark: SparkSession, url: str, batch: int, part: StatePart) -> DataFrame:
+    """Return the rows of a part from Spark's reader, with their ``partition_id``.
+
+    The rows have the structs ``key`` and ``value``. For a list, a map or timers, the last field of
+    the key distinguishes rows with the same grouping key. Rows of families have bytes, and a struct
+    ``partition_key``.
+
+    Raises:
+        DamagedFileError: if the description of the store is missing or damaged.
+    """
+    return _opened(_load_rows, spark, url, batch, part)
+
+
+def read_changes(spark: SparkSession, url: str, batch: int, part: StatePart) -> DataFrame:
+    """Return the rows that a micro-batch put into a whole store, with their ``partition_id``.
+
+    Spark reads them from the changelogs of RocksDB, and does not load them into a database, which
+    would take most of the time. There is a row for each record of a changelog, in the form of
+    :func:`read_stored_rows`; the value of a removed key is null.
+
+    Raises:
+        DamagedFileError: if the description of the store is missing or damaged.
+    """
+    return _opened(_load_changes, spark, url, batch, part)
+
+
+def _opened(
+    load: Callable[[SparkSession, str, int, StatePart], DataFrame],
+    spark: SparkSession,
+    url: str,
+    batch: int,
+    part: StatePart,
+) -> DataFrame:
+    try:
+        return load(spark, url, batch, part)
+    except SPARK_ERRORS as error:
+        if not is_damage(error):
+            raise  # prepared_session names the location
+        raise DamagedFileError(
+            f"Spark cannot open store {part.store!r} of operator {part.operator} "
+            f"({part.operator_name}) in {url} at micro-batch {batch}: its description in "
+            f"state/{part.operator}/…/_metadata is missing or damaged. Replace it with an intact "
+            f"copy (Spark reports {describe_cause(error)})"
+        ) from error
+
+
+def _load_changes(spark: SparkSession, url: str, batch: int, part: StatePart) -> DataFrame:
+    reader = _store_reader(spark, url, part)
+    only = {"changeStartBatchId": batch, "changeEndBatchId": batch}
+    return reader.options(readChangeFeed=True, **only).load()
+
+
+def _store_reader(spark: SparkSession, url: str, part: StatePart) -> DataFrameReader:
+    reader = spark.read.format("statestore").option("path", url)
+    return reader.options(operatorId=part.operator, storeName=part.store)
+
+
+def _load_rows(spark: SparkSession, url: str, batch: int, part: StatePart) -> DataFrame:
+    reader = _store_reader(spark, url, part).option("batchId", batch)
+    if part.form is PartForm.STORE:
+        return reader.load()
+    if part.form is PartForm.FAMILIES:
+        # The reader has one task per partition, and no other way to return the partition.
+        rows = reader.option("_readAllColumnFamilies", "true").load()
+        if part.operator_name == JOIN:
+            shuffled = F.col(GROUPING_KEY).dropFields(_EVENT_TIME)
+            rows = rows.withColumn(GROUPING_KEY, shuffled)
+        return rows.withColumn("partition_id", F.spark_partition_id())
+    if part.form is PartForm.TIMERS:
+        rows = reader.option("readRegisteredTimers", "true").load()
+        return _add_key_field(rows, F.col("expiration_timestamp_ms"), "expiration", F.struct())
+    # Flattened rows of a list do not have a position.
+    is_flat = str(part.form is not PartForm.LIST).lower()
+    rows = reader.options(stateVarName=part.variable, flattenCollectionTypes=is_flat).load()
+    if part.form is PartForm.VALUE:
+        return rows.select("key", _value_column("value", part).alias("value"), "partition_id")
+    if part.form is PartForm.MAP:
+        return _add_key_field(
+            rows, F.col("user_map_key"), "user_key", _value_column("user_map_value", part)
+        )
+    elements = rows.select("key", "partition_id", F.posexplode("list_value").alias("at", "element"))
+    return _add_key_field(elements, F.col("at"), "position", _value_column("element", part))
+
+
+def _add_key_field(rows: DataFrame, entry: Column, field_name: str, value: Column) -> DataFrame:
+    """Return rows whose key has an additional field with an unused name."""
+    shape = rows.schema["key"].dataType
+    assert isinstance(shape, T.StructType)
+    key = F.struct("key.*", entry.alias(first_free(field_name, shape.names)))
+    return rows.select(key.alias("key"), value.alias("value"), "partition_id")
+
+
+def _value_column(name: str, part: StatePart) -> Column:
+    """Return the value of a variable; with a TTL, the expiration time is its last field."""
+    return F.struct(f"{name}.value.*", f"{name}.{TTL}") if part.has_ttl else F.col(name)
+
+
+def map_columns(rows: DataFrame, part: StatePart) -> Columns:
+    """Return the mapping of a part's rows to columns of a state."""
+    if part.form is PartForm.FAMILIES:
+        return FamilyColumns(_struct_type(rows, GROUPING_KEY))
+    key, value = _struct_type(rows, "key"), _struct_type(rows, "value")
+    if part.form is PartForm.STORE:
+        operator_kind = find_operator_kind(part.operator_name)
+        entry = None if operator_kind is None else operator_kind.entry(part.store)
+        if entry is not None and entry not in key.names:
+            raise DamagedFileError(
+                f"the keys of store {part.store!r} of operator {part.operator} "
+                f"({part.operator_name}) have no {entry}; they have {', '.join(key.names)}: the "
+                "operator's metadata belong to another state"
+            )
+        return StoreColumns(key, value, entry)
+    if part.form is PartForm.VALUE:
+        return StoreColumns(key, value)
+    *grouping, last = key.fields  # never null, even if the reader's schema allows it
+    last = T.StructField(last.name, last.dataType, nullable=False)
+    return StoreColumns(T.StructType([*grouping, last]), value, last.name)
+
+
+def _struct_type(rows: DataFrame, name: str) -> T.StructType:
+    column_type = rows.schema[name].dataType
+    assert isinstance(column_type, T.StructType)
+    return column_type
