@@ -9,17 +9,6 @@ from typing import Any
 from statestore.arguments import checked_fields
 from statestore.durations import Duration
 
-__all__ = [
-    "ACCESS",
-    "ANY_JOB",
-    "EVERYTHING",
-    "HINTS",
-    "ExportSelection",
-    "FlinkTarget",
-    "SavepointAccess",
-    "SavepointHints",
-]
-
 
 @checked_fields
 @dataclass(frozen=True, kw_only=True)

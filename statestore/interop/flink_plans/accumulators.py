@@ -14,8 +14,6 @@ from statestore.interop.flink.metadata.logical_types import LogicalType, key_log
 from statestore.interop.flink_plans.plan_nodes import PlanNode, field_types
 from statestore.interop.flink_plans.plan_types import PlanField
 
-__all__ = ["ROW_COUNT", "accumulator_fields"]
-
 ROW_COUNT = "row_count"
 """The name of the count of rows that Flink adds if the input can retract rows."""
 

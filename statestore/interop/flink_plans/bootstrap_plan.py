@@ -51,8 +51,6 @@ from statestore.snapshot.write_options import KeyedOptions
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.store import StateStore
 
-__all__ = ["FlinkBootstrap", "bootstrap_flink_state", "plan_flink_bootstrap"]
-
 
 @dataclass(frozen=True)
 class FlinkBootstrap:

@@ -21,23 +21,6 @@ from statestore.interop.flink.types.named_columns import first_free
 from statestore.interop.flink_plans.plan_types import PlanField
 from statestore.rows.column_types import schema_of_arrow
 
-__all__ = [
-    "LAST_ACCESS",
-    "NO_KEY",
-    "POSITION",
-    "Counter",
-    "ListOfRows",
-    "Pair",
-    "PlanColumn",
-    "PlanState",
-    "Row",
-    "RowField",
-    "Seen",
-    "ValueLayout",
-    "counter_column",
-    "name_columns",
-]
-
 LAST_ACCESS, POSITION, NO_KEY = "last_access", "position", "no_key"
 """Columns that a table may lack: the time for a TTL, and the place among rows with equal sort keys.
 

@@ -32,8 +32,6 @@ from statestore.interop.flink_plans.layouts import (
 from statestore.interop.flink_plans.plan_nodes import PlanNode, field_types
 from statestore.interop.flink_plans.plan_types import PlanField
 
-__all__ = ["has_known_states", "is_stateless", "operator_states"]
-
 _MATCH_COUNT = "match_count"
 _STATELESS = frozenset(
     f"stream-exec-{name}"

@@ -25,8 +25,6 @@ from statestore.jobgraph.operators import operator_id
 from statestore.parsing import parse_json
 from statestore.storage import open_storage
 
-__all__ = ["UID_FORMAT", "FlinkPlan", "PlanOperator", "parse_flink_plan", "read_flink_plan"]
-
 UID_FORMAT = "<id>_<transformation>"
 """Flink's default of ``table.exec.uid.format``."""
 

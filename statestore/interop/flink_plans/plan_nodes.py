@@ -10,8 +10,6 @@ from statestore.errors import CorruptionError, UnsupportedTypeError
 from statestore.interop.flink.metadata.logical_types import LogicalType
 from statestore.interop.flink_plans.plan_types import PlanField, parse_row_type
 
-__all__ = ["PlanNode", "field_types"]
-
 T = TypeVar("T")
 
 

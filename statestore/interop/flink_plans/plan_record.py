@@ -16,8 +16,6 @@ from statestore.interop.flink_plans.plan_file import FlinkPlan, parse_flink_plan
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
 
-__all__ = ["PLAN_RECORD", "has_plan", "read_plan_record", "refuse_other_plan", "write_plan_record"]
-
 PLAN_RECORD = "flink-plan"
 """The operator that holds the record."""
 

@@ -10,8 +10,6 @@ from typing import Any
 from statestore.errors import CorruptionError, InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink.metadata.logical_types import LogicalType, key_logical_type
 
-__all__ = ["PlanField", "parse_row_type"]
-
 _ROW = re.compile(r"ROW<(.*)>(?: NOT NULL)?", re.DOTALL)
 _NOT_NULL = " NOT NULL"
 _LOCAL = re.compile(r"TIMESTAMP(\(\d\)) WITH LOCAL TIME ZONE")

@@ -22,8 +22,6 @@ from statestore.interop.flink_plans.layouts import (
 )
 from statestore.rows.fit_columns import fit_column
 
-__all__ = ["convert_rows", "refuse_other_columns", "stored_schema"]
-
 _TIME = "TIME_WITHOUT_TIME_ZONE"
 _LENGTHS = ("CHAR", "VARCHAR", "BINARY", "VARBINARY")
 _MICROS, _NANOS = 6, 9

@@ -29,8 +29,6 @@ from statestore.interop.spark.parts import PartForm
 from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
 from statestore.spark.hashing import column_of
 
-__all__ = ["refuse_changed_bytes", "refuse_uneven_joins"]
-
 _ROWS, _COUNTS = "keyWithIndexToValue", "keyToNumValues"
 Part = tuple[ImportedStore, RestoredKeyedState]
 

@@ -16,18 +16,6 @@ from typing import Any, NamedTuple
 
 from statestore.interop.spark.query_settings import GROUPS_FORMAT
 
-__all__ = [
-    "DEDUPE",
-    "Columns",
-    "build_description",
-    "correct_dedupe_schema",
-    "find_candidates",
-    "parse_schema",
-    "rewrite_description",
-    "schema_folder",
-    "split_schema_path",
-]
-
 DEDUPE = "dedupe"
 
 _SCHEMAS = "/_stateSchema/"

@@ -37,8 +37,6 @@ from statestore.storage import open_storage
 from statestore.store import StateStore
 from statestore.streaming.timer_index import INDEX
 
-__all__ = ["ExportedLocation", "export_checkpoint"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedLocation:

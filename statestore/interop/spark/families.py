@@ -43,8 +43,6 @@ from statestore.spark.structs import (
 )
 from statestore.spark.workers import warm_up_worker
 
-__all__ = ["FAMILY", "GROUPING_KEY", "OWNER", "POSITION", "FamilyColumns"]
-
 FAMILY, GROUPING_KEY, POSITION = "column_family_name", "partition_key", "position"
 OWNER = "owner"
 _TAKEN = (*RESERVED_COLUMNS, KEY_BYTES, VALUE_BYTES, SHUFFLE_HASH, NO_KEY, FAMILY, POSITION)

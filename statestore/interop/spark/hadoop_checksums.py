@@ -11,8 +11,6 @@ from pathlib import Path
 
 from statestore.storage import Storage
 
-__all__ = ["differing_checksums"]
-
 _MAGIC, _HEADER_BYTES, _SUM_BYTES = b"crc\0", 8, 4
 
 

@@ -26,8 +26,6 @@ from statestore.store import StateStore
 from statestore.streaming.planned import TICKS
 from statestore.streaming.progress import same_ends
 
-__all__ = ["ExportedProgress", "export_progress", "with_progress"]
-
 _TICK = b'{"offset":0,"timestamp":0}'
 """The start position of a tick source."""
 _NAMED = b"v2\n"

@@ -25,8 +25,6 @@ from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.streaming.progress import Progress, stored_offsets
 
-__all__ = ["QUERY", "ImportedStore", "QueryRecord"]
-
 QUERY = "query"
 """The operator that holds the record; no other operator gets this name."""
 

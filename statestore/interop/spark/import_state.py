@@ -38,8 +38,6 @@ from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import open_storage
 from statestore.store import StateStore
 
-__all__ = ["ImportedCheckpoint", "import_checkpoint", "refuse_unsupported"]
-
 
 @dataclass(frozen=True)
 class ImportedCheckpoint:

@@ -50,18 +50,6 @@ from statestore.interop.spark.query_settings import settings_of
 from statestore.storage import Storage
 from statestore.streaming.planned import split_sources
 
-__all__ = [
-    "FORMAT_VERSION",
-    "PROVIDER",
-    "PROVIDERS",
-    "UNFINISHED",
-    "BatchCommit",
-    "BatchPlan",
-    "CheckpointLocation",
-    "provider_name",
-    "state_folder",
-]
-
 FORMAT_VERSION = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 PROVIDERS = {

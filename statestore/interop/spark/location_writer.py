@@ -45,16 +45,6 @@ from statestore.spark.error_cause import describe_cause
 from statestore.spark.session_settings import session_settings
 from statestore.storage import Storage
 
-__all__ = [
-    "ExportedStore",
-    "ProgressReporter",
-    "StoreRows",
-    "check_shape",
-    "choose_provider",
-    "plan_store",
-    "write_location",
-]
-
 _MAX_PARTITIONS = 2**31 - 1
 
 

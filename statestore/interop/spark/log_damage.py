@@ -8,8 +8,6 @@ from statestore.errors import DamagedFileError
 from statestore.interop.spark.hadoop_checksums import differing_checksums
 from statestore.storage import Storage
 
-__all__ = ["refuse_damaged_log", "refuse_damaged_schema", "refuse_damaged_source_log"]
-
 _SCHEMA_VERSION = b"\0\2v2"
 
 

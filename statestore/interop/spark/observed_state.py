@@ -30,16 +30,6 @@ from statestore.spark.arrow_functions import map_in_arrow, number_columns
 from statestore.spark.hashing import column_of
 from statestore.spark.workers import warm_up_worker
 
-__all__ = [
-    "Observe",
-    "ObservedState",
-    "digest_state",
-    "observe_bytes",
-    "observe_columns",
-    "observe_state",
-    "observe_table",
-]
-
 _LOWER_HALF, _WORD = 0xFFFF_FFFF, 1 << 64
 _OUTCOME = pa.schema(
     {

@@ -35,17 +35,6 @@ from statestore.interop.spark.query_settings import JOIN_FORMAT
 if TYPE_CHECKING:
     from statestore.interop.spark.location import CheckpointLocation
 
-__all__ = [
-    "CONTINUE_A_COPY",
-    "SHUFFLE_PARTITIONS",
-    "Operator",
-    "StoreInfo",
-    "VariableInfo",
-    "path_part",
-    "read_operator",
-    "unsupported_version",
-]
-
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 CONTINUE_A_COPY = (
     "Copy the location, run the query with Spark 4 and the copy until it has completed a "

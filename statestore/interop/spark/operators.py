@@ -20,16 +20,6 @@ from statestore.interop.spark.query_settings import (
     JOIN_FORMAT,
 )
 
-__all__ = [
-    "JOIN",
-    "JOIN_STORES",
-    "NOT_REWRITTEN",
-    "PREFIXED",
-    "OperatorKind",
-    "find_operator_kind",
-    "find_problem",
-]
-
 
 @dataclass(frozen=True)
 class OperatorKind:

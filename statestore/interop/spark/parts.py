@@ -25,16 +25,6 @@ from statestore.interop.spark.operators import JOIN, JOIN_STORES, find_operator_
 from statestore.spark.error_cause import SPARK_ERRORS, describe_cause, is_damage
 from statestore.spark.structs import first_free
 
-__all__ = [
-    "Columns",
-    "PartForm",
-    "StatePart",
-    "list_parts",
-    "map_columns",
-    "read_changes",
-    "read_stored_rows",
-]
-
 Columns = StoreColumns | FamilyColumns
 TTL = "ttlExpirationMs"
 _EVENT_TIMERS = "$event"

@@ -17,8 +17,6 @@ from statestore.errors import UnsupportedTypeError
 from statestore.interop.spark.families import GROUPING_KEY, FamilyColumns
 from statestore.interop.spark.parts import Columns, StatePart
 
-__all__ = ["refuse_misplaced_rows"]
-
 
 def refuse_misplaced_rows(rows: DataFrame, columns: Columns, part: StatePart) -> None:
     """Refuse rows of a store in other partitions than their keys imply.

@@ -9,19 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = [
-    "AGGREGATION_FORMAT",
-    "CODEC",
-    "ENCODING",
-    "GROUPS_FORMAT",
-    "JOIN_FORMAT",
-    "OLDEST",
-    "ROW_CHECKSUM",
-    "SOURCE_NAMES",
-    "STRICT",
-    "settings_of",
-]
-
 AGGREGATION_FORMAT = "spark.sql.streaming.aggregation.stateFormatVersion"
 GROUPS_FORMAT = "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion"
 JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"

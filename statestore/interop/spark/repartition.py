@@ -46,8 +46,6 @@ from statestore.interop.spark.target import Target
 from statestore.spark.compat import refuse_connect
 from statestore.storage import open_storage
 
-__all__ = ["RepartitionedLocation", "repartition_location"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RepartitionedLocation:

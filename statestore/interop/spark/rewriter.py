@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["check_spark", "rewrite"]
-
 _KEY, _FAMILY, _DEFAULT = "partition_key", "column_family_name", "default"
 _COLUMNS: Final = ("key_bytes", "value_bytes", _FAMILY)
 _REWRITER: Final = "org.apache.spark.sql.execution.streaming.state.StateRewriter"

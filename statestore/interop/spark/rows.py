@@ -17,8 +17,6 @@ from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["encode_rows"]
-
 _PARTS: Final = ("key", "value")
 
 

@@ -21,8 +21,6 @@ from statestore.interop.spark.state_damage import refuse_damaged_states
 from statestore.interop.spark.state_reader import prepared_session
 from statestore.storage import open_storage
 
-__all__ = ["ShownLocation", "ShownQueryOperator", "ShownStore", "ShownVariable", "show_location"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ShownVariable:

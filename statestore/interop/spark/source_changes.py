@@ -31,8 +31,6 @@ from statestore.streaming.progress import (
     same_ends,
 )
 
-__all__ = ["change_sources", "write_positions"]
-
 _NO_POSITION = "-"
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from statestore.interop.spark.state_files import Provider
 
-__all__ = ["SAME_QUERY", "SparkTarget"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class SparkTarget:

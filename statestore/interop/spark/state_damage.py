@@ -42,8 +42,6 @@ from statestore.interop.spark.query_settings import CODEC
 from statestore.spark.error_cause import SPARK_ERRORS, describe_cause, is_damage
 from statestore.storage import Storage
 
-__all__ = ["refuse_damaged_states"]
-
 _CODECS = {"lz4": "LZ4", "zstd": "ZStd", "snappy": "Snappy", "lzf": "LZF"}
 _KNOWN = {*_CODECS, *(f"org.apache.spark.io.{name}CompressionCodec" for name in _CODECS.values())}
 # In the second format of checkpoints, an id follows the version.

@@ -34,8 +34,6 @@ from statestore.spark.workers import warm_up_worker
 from statestore.storage import Storage
 from statestore.storage.base import NewFile
 
-__all__ = ["CODEC", "Provider", "file_names", "write_state"]
-
 Provider = Literal["hdfs", "rocksdb"]
 
 CODEC = "zstd"

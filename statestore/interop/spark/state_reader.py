@@ -22,8 +22,6 @@ from statestore.spark.compat import INSTALLED, refuse_connect
 from statestore.spark.error_cause import SPARK_ERRORS, describe_cause, is_damage
 from statestore.spark.session_settings import session_settings
 
-__all__ = ["prepared_session"]
-
 _FIRST_WITH_STATE_IDS, _FIRST_WITH_NAMED_OFFSETS, _FIRST_WITH_FAMILIES = (4, 1), (4, 2), (4, 2)
 # If this is on, Spark looks up each row of a changelog in RocksDB to count the rows.
 _COUNTS = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"

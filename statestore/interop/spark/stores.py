@@ -33,8 +33,6 @@ from statestore.interop.spark.variables import (
 from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
 from statestore.store import StateStore
 
-__all__ = ["StoreStates", "needs_rewriter", "refuse_unwritable", "select_stores"]
-
 _NOT_WRITTEN = "4"
 """The state format of joins that Spark's rewriter writes wrongly, up to Spark 4.3."""
 

@@ -14,8 +14,6 @@ from statestore.errors import CommitConflictError, InvalidArgumentError
 from statestore.interop.spark.location import UNFINISHED, CheckpointLocation
 from statestore.storage import Storage, put_once
 
-__all__ = ["Target"]
-
 _NOTE = UNFINISHED + (
     b": an export of statestore is being written here, or "
     b"did not finish. If none is running, delete the folder and export again.\n"

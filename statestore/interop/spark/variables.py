@@ -36,8 +36,6 @@ from statestore.interop.spark.parts import PartForm, StatePart
 from statestore.interop.spark.rows import encode_rows
 from statestore.spark.hashing import column_of
 
-__all__ = ["family_names", "number_list", "rebuild_families", "rebuild_store", "rebuild_variables"]
-
 _TO_TIME, _TO_KEY = "_keyToTimestamp", "_timestampToKey"
 _TTL, _FIRST, _COUNT, _ROWS = "$ttl_", "$min_", "$count_", "$rowCounter_"
 _GROUP, _ENTRY, _VALUE, _ROW = "grouping_key", "entry", "value", "row"

@@ -23,8 +23,6 @@ from statestore.interop.spark.location import CheckpointLocation
 from statestore.interop.spark.operator_reader import Operator
 from statestore.spark.session_settings import session_settings
 
-__all__ = ["described_location"]
-
 
 @contextmanager
 def described_location(

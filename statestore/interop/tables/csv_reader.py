@@ -15,8 +15,6 @@ import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
 
-__all__ = ["read_csv"]
-
 _BLOCK_BYTES = 2**20
 _MOST_ROW_BYTES = 2**29
 _BOM = "\ufeff".encode()

@@ -26,8 +26,6 @@ from statestore.rows.fit_columns import fit_table
 from statestore.sources.table_files import open_delta_table, reading_delta, unsupported_error
 from statestore.storage import Storage
 
-__all__ = ["open_delta"]
-
 _READER_FEATURES = frozenset(
     (
         *("columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "v2Checkpoint"),

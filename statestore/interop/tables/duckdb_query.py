@@ -19,8 +19,6 @@ from statestore.restore.duck import (
     with_arrow_types,
 )
 
-__all__ = ["open_query"]
-
 _BATCH_ROWS = 8192
 _SETTINGS = ("SET TimeZone = 'UTC'", "SET preserve_insertion_order = false")
 

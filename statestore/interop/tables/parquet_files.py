@@ -15,8 +15,6 @@ from statestore.interop.tables.source_table import SourceTable, schema_text
 from statestore.sources.table_files import TableFiles, parquet_bytes
 from statestore.storage import Storage
 
-__all__ = ["open_parquet", "read_parquet"]
-
 _BATCH_ROWS = 8192
 _BUFFER_BYTES = 2**20
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"

@@ -13,8 +13,6 @@ from statestore.interop.tables.text_values import parse_texts
 from statestore.keys.arrow_type_names import arrow_type_text
 from statestore.rows.column_types import arrow_schema
 
-__all__ = ["SourceTable", "convert_text", "schema_text"]
-
 
 @dataclass(frozen=True)
 class SourceTable:

@@ -16,8 +16,6 @@ from statestore.interop.tables.parquet_files import open_parquet
 from statestore.interop.tables.source_table import SourceTable, convert_text
 from statestore.sources.table_files import TableFiles, find_table
 
-__all__ = ["FORMATS", "open_table"]
-
 FORMATS = ("parquet", "delta", "csv")
 """The formats of tables that can be opened by their place."""
 

@@ -22,8 +22,6 @@ from statestore.parsing import nearest_double, nearest_float, parse_number
 from statestore.rows.lossless_cast import UnfitError, exact_converter
 from statestore.rows.time_text import far_time
 
-__all__ = ["parse_texts"]
-
 _NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 # With more than 38 digits, Arrow's cast returns another number.
 _DECIMAL = r"^[+-]?([0-9]{1,38}|[0-9]{1,19}\.[0-9]{1,19})$"

@@ -48,8 +48,6 @@ from statestore.interop.flink.read.savepoint_files import (
 from statestore.interop.flink.write.canonical_writer import SavepointWriter
 from statestore.storage import open_storage
 
-__all__ = ["CarriedOperators", "select_carried_operators"]
-
 _PIECE_BYTES = 16 << 20
 
 

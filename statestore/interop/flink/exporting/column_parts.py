@@ -10,8 +10,6 @@ from statestore.format.state import KeyedState, OperatorState
 from statestore.interop.flink.exporting.export_types import NO_VALUE, ExportPart
 from statestore.interop.flink.types.store_types import FlinkColumn, combine_columns
 
-__all__ = ["build_part", "column_in_errors"]
-
 
 @contextmanager
 def column_in_errors(state: KeyedState | OperatorState, column: str) -> Iterator[None]:

@@ -47,8 +47,6 @@ from statestore.interop.flink.types.store_types import (
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.rows.column_types import arrow_schema
 
-__all__ = ["MODES", "plan_keyed", "plan_operator_state"]
-
 _NO_NAMESPACE = Scalar("VoidNamespace")
 _TIMERS = "_timer_state/"
 _OFFSETS = {"topic", "partition", "offset"}

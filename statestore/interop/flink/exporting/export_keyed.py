@@ -43,8 +43,6 @@ from statestore.layers.ordered_streams import sorted_tables
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.rows.sorting import last_difference, slices_of
 
-__all__ = ["CHUNK_BYTES", "ExportedKeyedStates"]
-
 CHUNK_BYTES = 32 * 2**20
 """The approximate size of a chunk's entries in memory."""
 _PARQUET = 4  # an estimate of how much larger rows are in memory than in Parquet

@@ -34,8 +34,6 @@ from statestore.restore.restored import RestoredCheckpoint, RestoredOperatorStat
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.digests import rows_digest
 
-__all__ = ["SubtaskLists", "element_set", "read_back", "redistribute_lists", "write_subtask"]
-
 _VERSION = 5
 _SMALL = 20 * 2**10
 """Streams with fewer bytes are stored in ``_metadata``, as Flink does."""

@@ -61,8 +61,6 @@ from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.groups import KeyGroupAssignment, default_max_parallelism
 from statestore.rows.column_types import arrow_schema
 
-__all__ = ["choose_key_groups", "plan_export"]
-
 _CARRYING = "; --carry copies a whole operator unchanged from the imported savepoint"
 
 _Problem = tuple[str, UnsupportedTypeError]

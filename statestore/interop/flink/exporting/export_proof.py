@@ -32,8 +32,6 @@ from statestore.interop.flink.types.store_types import from_millis
 from statestore.interop.flink.write.entries import PIECE_BYTES
 from statestore.rows.key_group_runs import key_groups_of
 
-__all__ = ["verify_keyed", "verify_operator"]
-
 _ROWS = 1 << 17
 Groups: TypeAlias = npt.NDArray[np.int32]
 Counts: TypeAlias = npt.NDArray[np.int64]

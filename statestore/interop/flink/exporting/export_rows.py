@@ -31,15 +31,6 @@ from statestore.rows.digests import rows_digest
 from statestore.rows.key_group_runs import key_groups_of
 from statestore.rows.python_values import display_rows
 
-__all__ = [
-    "HashedKey",
-    "compute_flink_groups",
-    "encode_rows",
-    "hash_first_key",
-    "normalize_rows",
-    "row_set",
-]
-
 _ZERO = pa.scalar(b"\0", BYTES)
 
 

@@ -65,13 +65,6 @@ from statestore.restore.restored import RestoredCheckpoint
 from statestore.storage import open_storage
 from statestore.store import StateStore
 
-__all__ = [
-    "ExportedFlinkState",
-    "ExportedOperator",
-    "ExportedSavepoint",
-    "export_savepoint",
-]
-
 Progress = Callable[[float, float], None]
 
 

@@ -29,17 +29,6 @@ from statestore.interop.flink_plans.layouts import PlanState
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.rows.column_types import arrow_schema
 
-__all__ = [
-    "NO_VALUE",
-    "ExportPart",
-    "ExportPlan",
-    "ImportedPart",
-    "KeyedExport",
-    "LeftOut",
-    "OperatorExport",
-    "OperatorStatePlan",
-]
-
 NO_VALUE = Scalar("Void")
 """The type of values without columns."""
 

@@ -47,16 +47,6 @@ from statestore.interop.flink.types.kryo_collections import (
 from statestore.interop.flink.types.kryo_migration import migrate_kryo, write_for_kryo_5
 from statestore.interop.flink.types.named_columns import EntryForm
 
-__all__ = [
-    "is_converted",
-    "migrate_elements",
-    "migrate_keyed",
-    "migrate_operator",
-    "migrate_rows",
-    "must_migrate",
-    "parse_flink_major",
-]
-
 _VERSION = re.compile(r"([12])(\.\d+)*")
 _REMOVED = {
     b"org.apache.flink.api.scala.typeutils.": (

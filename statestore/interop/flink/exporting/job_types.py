@@ -15,8 +15,6 @@ from statestore.interop.flink.types.declared_columns import ColumnFitter, JobCla
 from statestore.interop.flink.types.declared_types import DeclaredType, parse_declared_type
 from statestore.interop.flink_plans.plan_file import FlinkPlan
 
-__all__ = ["JobTypes", "parse_job_types"]
-
 
 @dataclass(frozen=True)
 class JobTypes:

@@ -25,8 +25,6 @@ from statestore.interop.flink.types.store_types import FlinkColumn
 from statestore.rows.column_types import arrow_schema
 from statestore.sources.offsets import changed_offsets
 
-__all__ = ["KAFKA_SOURCE", "coordinator_bytes", "list_misfits", "move_splits", "split_column"]
-
 KAFKA_SOURCE = "KafkaSource"
 """The declared type of a state with a source's offsets."""
 

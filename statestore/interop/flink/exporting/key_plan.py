@@ -21,8 +21,6 @@ from statestore.interop.flink.types.store_types import key_column, python_key, s
 from statestore.keys.key_types import java_type
 from statestore.rows.column_types import arrow_schema
 
-__all__ = ["plan_key"]
-
 _DIGITS = re.compile(r"\(\d+,\d+\)")
 _EXAMPLE = "java:31 * a.hashCode() + b"
 

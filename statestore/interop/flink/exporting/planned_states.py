@@ -45,8 +45,6 @@ from statestore.interop.flink_plans.layouts import (
 from statestore.interop.flink_plans.plan_file import FlinkPlan
 from statestore.rows.column_types import arrow_schema
 
-__all__ = ["describe_planned", "plan_planned", "refuse_older_flink"]
-
 _NO_NAMESPACE = Scalar("VoidNamespace")
 _INTEGER, _BOOLEAN = Scalar("Integer"), Scalar("Boolean")
 _PAIR = "org.apache.flink.api.java.tuple.Tuple2"

@@ -38,8 +38,6 @@ from statestore.interop.flink.types.flink_types import FlinkType, ListType, MapT
 from statestore.interop.flink.types.kryo_collections import Collections, parse_collection
 from statestore.interop.flink.types.named_columns import EntryForm
 
-__all__ = ["ClassMapping", "list_collections", "parse_class_mapping", "replace_scala_types"]
-
 _SCALA_TUPLE = re.compile(r"scala\.Tuple(\d+)(\$mc.*)?")
 _JAVA_TUPLE = "org.apache.flink.api.java.tuple.Tuple"
 _MOST_FIELDS = 25

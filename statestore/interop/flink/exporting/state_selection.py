@@ -11,8 +11,6 @@ from statestore.interop.flink.exporting.export_types import LeftOut
 from statestore.interop.flink.importing.import_record import SavepointRecord
 from statestore.interop.flink.read.operator_state import SOURCE_READER_STATE
 
-__all__ = ["find_views", "list_left_out", "refuse_unknown", "select_carried", "select_unwanted"]
-
 
 def list_left_out(
     known: Collection[tuple[str, str]],

@@ -34,8 +34,6 @@ from statestore.interop.flink.types.part_columns import PartColumns, part_column
 from statestore.rows.digests import rows_digest
 from statestore.snapshot.writer import CheckpointWriter
 
-__all__ = ["element_columns", "operator_states"]
-
 _OFFSETS = "offsets"
 
 

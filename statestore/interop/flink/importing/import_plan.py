@@ -41,8 +41,6 @@ from statestore.interop.flink.types.named_columns import (
 from statestore.interop.flink.types.python_types import UNDECLARED, declared_state, is_python_state
 from statestore.jobgraph.operators import operator_id
 
-__all__ = ["PlannedOperator", "PlannedState", "plan_import"]
-
 _LONGEST_NAME = 120
 _TWO_PHASE_COMMIT = "TwoPhaseCommitSinkFunction"  # it has its own, unsupported serializer
 

@@ -42,8 +42,6 @@ from statestore.interop.flink.types.python_types import declared_state
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
 
-__all__ = ["RECORD", "ImportedOperator", "ImportedState", "SavepointRecord"]
-
 RECORD = "flink"
 """The operator that holds the record; no other operator gets this name."""
 

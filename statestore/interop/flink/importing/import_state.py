@@ -66,8 +66,6 @@ from statestore.snapshot.write_options import KeyedOptions
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.store import StateStore
 
-__all__ = ["ImportedSavepoint", "import_savepoint"]
-
 _ROW_BYTES = 32  # an estimate; it decides whether a key group gets its own file
 _DECODED_BYTES = 8 * 2**20  # bytes of entries that are decoded at a time
 _MOST_THREADS = 64

@@ -25,8 +25,6 @@ from statestore.interop.flink.types.key_recipes import SCALA
 from statestore.interop.flink.write.entries import Groups
 from statestore.rows.lossless_cast import shorten
 
-__all__ = ["ProbedKeys", "probe_keys"]
-
 _PROOF_BITS = 20  # a wrong recipe holds once in a million: three keys in 128 key groups
 
 

@@ -12,15 +12,6 @@ from statestore.interop.flink.importing.refusals import unread_parts
 from statestore.interop.flink.metadata.handles import OperatorHandles
 from statestore.interop.flink.read.savepoint import FlinkOperator, FlinkSavepoint
 
-__all__ = [
-    "COMMAND",
-    "NOT_ASKED_FOR",
-    "checkpoint_left_out",
-    "dropped_parts",
-    "has_state",
-    "left_out_of",
-]
-
 COMMAND = "flink import"
 NOT_ASKED_FOR = "the import did not select it"
 

@@ -9,8 +9,6 @@ from statestore.interop.flink.metadata.handles import IncrementalHandle, Operato
 from statestore.interop.flink.read.savepoint import FlinkOperator, FlinkSavepoint
 from statestore.interop.flink.types.flink_types import Scalar
 
-__all__ = ["lost_timers", "transactions", "transactions_reason"]
-
 _CHECKPOINT = b"org.apache.flink.runtime.checkpoint.CheckpointType"
 _WINDOWS = (Scalar("TimeWindow"), Scalar("SqlTimeWindow"))
 _RAW_STATES = (

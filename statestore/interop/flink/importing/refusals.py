@@ -12,8 +12,6 @@ from enum import StrEnum
 from statestore.errors import IncompatibleStateError, InvalidArgumentError
 from statestore.interop.flink.metadata.handles import CHANGELOG_HANDLES, Subtask
 
-__all__ = ["Refused", "drop_refused", "refused_kinds", "unread_parts"]
-
 
 class Refused(StrEnum):
     """A kind of state that cannot be read; its value is the name with which it can be dropped."""

@@ -22,8 +22,6 @@ from statestore.interop.flink.types.named_columns import StateColumns
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
 
-__all__ = ["StoredImport", "imported_operator", "time_to_live"]
-
 
 @dataclass(frozen=True)
 class StoredImport:

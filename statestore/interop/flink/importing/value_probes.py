@@ -33,16 +33,6 @@ from statestore.interop.flink.types.flink_types import (
 )
 from statestore.interop.flink.types.kryo_objects import KRYO_2, KRYO_5
 
-__all__ = [
-    "describe_kryo_parts",
-    "find_kryo_parts",
-    "find_kryo_version",
-    "find_value_class",
-    "find_value_types",
-    "set_kryo_parts",
-    "set_value_class",
-]
-
 _FLAG_BYTES, _TIME_BYTES = 1, 8
 _KRYO_OF_FLINK = {1: KRYO_2, 2: KRYO_5}
 _PARTS = "parts of Kryo "

@@ -8,34 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-__all__ = [
-    "CHANGELOG_HANDLES",
-    "MODES",
-    "ChangelogHandle",
-    "ChannelHandle",
-    "EmptyHandle",
-    "FileChanges",
-    "FileHandle",
-    "IncrementalHandle",
-    "InlineChanges",
-    "InlineHandle",
-    "KeyGroupsHandle",
-    "KeyGroupsStream",
-    "KeyedHandle",
-    "MasterState",
-    "MergedFolders",
-    "Mode",
-    "OperatorHandle",
-    "OperatorHandles",
-    "OperatorPart",
-    "RelativeHandle",
-    "SavepointMetadata",
-    "SegmentHandle",
-    "StreamHandle",
-    "Subtask",
-    "find_flink_major",
-]
-
 _FIRST_OF_FLINK_2, _ONLY_FLINK_1 = 5, 4  # versions of ``_metadata``
 
 Mode = Literal["split", "union", "broadcast"]

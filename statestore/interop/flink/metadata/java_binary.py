@@ -13,18 +13,6 @@ from contextlib import contextmanager
 
 from statestore.errors import DamagedFileError, InvalidArgumentError
 
-__all__ = [
-    "MAX_DEPTH",
-    "Reader",
-    "i8",
-    "i16",
-    "i32",
-    "i64",
-    "string_value",
-    "utf",
-    "varint",
-]
-
 _U16 = struct.Struct(">H")
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import MAX_DEPTH, Reader
 
-__all__ = ["JAVA_STREAM", "JavaObject", "read_java_object", "skip_java_object"]
-
 JAVA_STREAM = b"\xac\xed\x00\x05"
 """The beginning of a stream of Java objects."""
 

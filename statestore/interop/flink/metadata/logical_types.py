@@ -12,8 +12,6 @@ from statestore.interop.flink.metadata.java_binary import Reader, i32, i64, utf
 from statestore.interop.flink.metadata.java_objects import JavaObject, read_java_object
 from statestore.keys.sql import parse_sql_type
 
-__all__ = ["LogicalType", "key_logical_type", "read_logical_type"]
-
 _PLAIN = {
     "BOOLEAN": "BOOLEAN", "TINYINT": "TINYINT", "SMALLINT": "SMALLINT", "INTEGER": "INT",
     "BIGINT": "BIGINT", "FLOAT": "FLOAT", "DOUBLE": "DOUBLE", "DATE": "DATE", "NULL": "NULL",

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from statestore.errors import FormatVersionError
 
-__all__ = ["too_old", "unsupported_version"]
-
 
 def unsupported_version(
     name: str, what: str, version: int, written_by: Mapping[int, str]

@@ -42,8 +42,6 @@ from statestore.interop.flink.metadata.handles import (
 )
 from statestore.interop.flink.metadata.java_binary import Reader
 
-__all__ = ["MAGIC", "MASTER_MAGIC", "read_metadata"]
-
 MAGIC = 0x4960672D
 """The magic number of a ``_metadata`` file."""
 

@@ -22,16 +22,6 @@ from statestore.interop.flink.metadata.snapshot_format import is_plain_composite
 from statestore.interop.flink.types.families.base import FlinkType, SnapshotReader
 from statestore.interop.flink.types.flink_types import TYPES, UnknownType
 
-__all__ = [
-    "NO_ENDS",
-    "BodyEnds",
-    "SerializerSnapshot",
-    "UnknownSnapshotError",
-    "make_snapshot",
-    "read_bare_snapshot",
-    "read_snapshot",
-]
-
 BodyEnds = Mapping[int, int]
 """The end of each body of an unknown class, by the position where the body begins."""
 

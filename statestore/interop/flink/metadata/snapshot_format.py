@@ -11,25 +11,6 @@ from collections.abc import Sequence
 
 from statestore.interop.flink.metadata.java_binary import Reader, i8, i32, i64, utf
 
-__all__ = [
-    "BASE",
-    "COMPOSITE",
-    "DATAVIEW",
-    "FLINK",
-    "NESTED",
-    "RUNTIME",
-    "SCALA",
-    "SIMPLE_VERSION",
-    "TABLE",
-    "encode_composite",
-    "encode_nested",
-    "encode_optional_map",
-    "encode_simple",
-    "inner_class",
-    "is_plain_composite",
-    "read_optional_map",
-]
-
 FLINK = "org.apache.flink."
 BASE = f"{FLINK}api.common.typeutils.base."
 RUNTIME = f"{FLINK}api.java.typeutils.runtime."

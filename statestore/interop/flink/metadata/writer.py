@@ -26,8 +26,6 @@ from statestore.interop.flink.metadata.handles import (
 from statestore.interop.flink.metadata.java_binary import i8, i32, i64, utf
 from statestore.interop.flink.metadata.reader import MAGIC, MASTER_MAGIC
 
-__all__ = ["metadata_v3"]
-
 _TWO_IDS = 16  # the bytes of the ids of a changelog's materialization and checkpoint
 
 

@@ -32,23 +32,6 @@ from statestore.interop.flink.read.group_bytes import Window
 from statestore.interop.flink.types.byte_cursor import Cursor
 from statestore.interop.flink.types.byte_slices import Spans
 
-__all__ = [
-    "Entries",
-    "KeyedHeader",
-    "StateInfo",
-    "StateKind",
-    "canonical_states",
-    "header_bytes",
-    "merge_headers",
-    "prefix_bytes",
-    "read_entries",
-    "read_header",
-    "read_header_start",
-    "read_state_info",
-    "read_state_infos",
-    "state_info_bytes",
-]
-
 _VERSION = 6  # from Flink 1.7 on
 _WRITTEN_BY = {3: "1.3", 4: "1.4 and 1.5", 5: "1.6"}
 _END_OF_GROUP = 0xFFFF

@@ -8,8 +8,6 @@ from typing import Final
 import google_crc32c
 import xxhash
 
-__all__ = ["BLOCK_CHECKSUMS", "masked_crc32c"]
-
 _LOW: Final = (1 << 32) - 1
 _LAST_BYTE: Final = 0x6B9083D9
 

@@ -18,8 +18,6 @@ from statestore.interop.flink.types.byte_cursor import Cursor
 from statestore.interop.flink.types.byte_slices import BYTES, Places, Spans
 from statestore.interop.flink.types.flink_types import FlinkType, MapType
 
-__all__ = ["KeyColumns", "KeyLayout", "length_marks", "split_keys"]
-
 
 @dataclass(frozen=True, slots=True)
 class KeyLayout:

@@ -16,8 +16,6 @@ import numpy.typing as npt
 
 from statestore.interop.flink.metadata.java_binary import Reader
 
-__all__ = ["END_OF_STATE", "EntryPlaces", "entry_places"]
-
 END_OF_STATE = 0x80
 """The bit in the first byte of a key that marks the last entry of a state."""
 

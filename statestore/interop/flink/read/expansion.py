@@ -10,8 +10,6 @@ from typing import Final
 
 from statestore.errors import DamagedFileError
 
-__all__ = ["BLOCK_BYTES", "Expansion"]
-
 BLOCK_BYTES: Final = 1 << 30
 """The largest block that is decompressed: larger than the largest row of a store."""
 

@@ -14,8 +14,6 @@ from statestore.interop.flink.metadata.java_binary import Reader
 from statestore.interop.flink.read.savepoint_files import ByteSource
 from statestore.interop.flink.read.snappy import SNAPPY_HEAD, chunks, whole_chunks
 
-__all__ = ["BLOCK_BYTES", "GroupBytes", "Window"]
-
 BLOCK_BYTES = 8 * 2**20
 """The size of a block. A smaller key group is read with one request."""
 

@@ -34,8 +34,6 @@ from statestore.interop.flink.types.flink_types import (
     Scalar,
 )
 
-__all__ = ["COUNT_BYTES", "HeapEntries", "heap_states", "jump_over", "walk", "walk_entries"]
-
 COUNT_BYTES = 4
 """The bytes of a state without entries in a key group: their number."""
 _COMMA = pa.scalar(b",", BYTES)

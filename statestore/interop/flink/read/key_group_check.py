@@ -13,8 +13,6 @@ from statestore.errors import DamagedFileError, InvalidArgumentError, Unsupporte
 from statestore.interop.flink.read.keyed_states import KeyedStateInfo
 from statestore.interop.flink.types.byte_cursor import Cursor
 
-__all__ = ["check_key_groups"]
-
 
 def check_key_groups(
     state: KeyedStateInfo, cursor: Cursor, key_group: int, max_parallelism: int, where: str

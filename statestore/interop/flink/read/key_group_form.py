@@ -14,8 +14,6 @@ from itertools import islice
 from statestore.interop.flink.metadata.handles import KeyGroupsHandle
 from statestore.interop.flink.read.savepoint_files import ByteSource
 
-__all__ = ["find_form"]
-
 _NUMBER_BYTES = 4
 _TRIED = 3  # a key of 64 KiB can look like the number of one key group, but not of three
 

@@ -39,8 +39,6 @@ from statestore.interop.flink.read.savepoint_files import ByteSource, Places, op
 from statestore.interop.flink.types.byte_slices import Spans
 from statestore.keys.groups import KeyGroupRange
 
-__all__ = ["KeyedPart"]
-
 _NUMBER_BYTES = 4
 _TABLE = ".sst"
 _OTHER_FILES = ("CURRENT", "MANIFEST-", "OPTIONS-")  # other files in a RocksDB folder

@@ -22,8 +22,6 @@ from statestore.interop.flink.types.flink_types import (
 )
 from statestore.interop.flink.types.key_recipes import recipe_hash_codes
 
-__all__ = ["KeyedStateInfo", "StateForm", "keyed_state", "keyed_states"]
-
 StateForm = Literal["value", "list", "map", "reducing", "aggregating", "timers"]
 
 _FORMS: dict[str, StateForm] = {

@@ -28,8 +28,6 @@ from statestore.interop.flink.read.savepoint_files import METADATA, Places, open
 from statestore.interop.flink.read.unknown_snapshots import read_whole_header
 from statestore.keys.groups import KeyGroupAssignment
 
-__all__ = ["open_parts", "recognize_timers"]
-
 
 def recognize_timers(operator: OperatorHandles, places: Places) -> OperatorHandles:
     """Return an operator whose raw keyed state with timers is in ``Subtask.timers``.

@@ -27,16 +27,6 @@ from statestore.interop.flink.types.byte_slices import Spans
 from statestore.interop.flink.types.decode import decode_values, read_elements
 from statestore.interop.flink.types.flink_types import FlinkType, TupleType
 
-__all__ = [
-    "SOURCE_READER_STATE",
-    "KafkaSplit",
-    "OperatorStateInfo",
-    "SubtaskElements",
-    "kafka_split_bytes",
-    "kafka_splits",
-    "read_operator_state",
-]
-
 SOURCE_READER_STATE = "SourceReaderState"
 _PLAIN, _WITH_COMPRESSION = 5, 6  # from Flink 1.7 and 1.18 on
 _WRITTEN_BY = {2: "1.3 and 1.4", 3: "1.5", 4: "1.6"}

@@ -35,8 +35,6 @@ from statestore.interop.flink.types.byte_slices import BYTES, Spans, join_parts
 from statestore.interop.flink.types.flink_types import FlinkType, TimerType
 from statestore.keys.groups import KeyGroupRange
 
-__all__ = ["TimersPart", "begins_with_timers", "open_timers"]
-
 _MAGIC = 0xF1CD859F - (1 << 32)
 _VERSION = 2
 _WRITTEN_BY = {1: "1.4 to 1.7"}

@@ -37,8 +37,6 @@ from statestore.interop.flink.read.savepoint_files import ByteSource
 from statestore.interop.flink.read.snappy import snappy_block
 from statestore.interop.flink.types.byte_slices import Spans
 
-__all__ = ["RocksTable", "Tombstone", "check_blocks", "open_table"]
-
 _FOOTER: Final = 53
 _MAGIC: Final = 0x88E241B785F4CFF7
 _VERSIONS: Final = range(2, 6)

@@ -25,19 +25,6 @@ from statestore.interop.flink.read.expansion import Expansion
 from statestore.interop.flink.types.byte_cursor import Cursor
 from statestore.interop.flink.types.byte_slices import BYTES, Places, Spans, join_parts, piece_array
 
-__all__ = [
-    "DELETE",
-    "ENTRY_BYTES",
-    "MERGE",
-    "RANGE_DELETE",
-    "SINGLE_DELETE",
-    "VALUE",
-    "Versions",
-    "decode_pairs",
-    "decode_versions",
-    "entries_end",
-]
-
 DELETE, VALUE, MERGE, SINGLE_DELETE, RANGE_DELETE = 0, 1, 2, 7, 15
 _KINDS = np.array([DELETE, VALUE, MERGE, SINGLE_DELETE, RANGE_DELETE], np.uint64)
 _PACKED = 8

@@ -24,8 +24,6 @@ from statestore.interop.flink.types.byte_cursor import Cursor
 from statestore.interop.flink.types.byte_slices import BYTES, Spans
 from statestore.keys.groups import KeyGroupRange
 
-__all__ = ["live_key_groups"]
-
 _COMMA = pa.scalar(b",", BYTES)
 _Rows = npt.NDArray[np.bool_]
 

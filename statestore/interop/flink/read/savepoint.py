@@ -62,19 +62,6 @@ from statestore.interop.flink.types.flink_types import ListType, MapType
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.groups import KeyGroupRange
 
-__all__ = [
-    "FlinkOperator",
-    "FlinkSavepoint",
-    "SavepointRows",
-    "StateEntries",
-    "open_operators",
-    "open_savepoint",
-    "parse_savepoint",
-    "parse_unopened",
-    "read_location",
-    "state_rows",
-]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateEntries:

@@ -45,16 +45,6 @@ from statestore.interop.flink.metadata.handles import (
 )
 from statestore.storage import Storage, open_storage
 
-__all__ = [
-    "METADATA",
-    "ByteSource",
-    "Places",
-    "content_digest",
-    "open_location",
-    "open_source",
-    "read_metadata_file",
-]
-
 METADATA = "_metadata"
 _DIGEST_BYTES = 8 << 20
 _DIGEST_THREADS = 4

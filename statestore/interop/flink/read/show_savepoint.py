@@ -26,14 +26,6 @@ from statestore.interop.flink.read.savepoint import FlinkOperator, FlinkSavepoin
 from statestore.interop.flink.types.families.kryo import find_kryo_part
 from statestore.interop.flink.types.flink_types import FlinkType, Scalar
 
-__all__ = [
-    "ShownKeyedState",
-    "ShownOperator",
-    "ShownOperatorState",
-    "ShownSavepoint",
-    "show_savepoint",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ShownKeyedState:

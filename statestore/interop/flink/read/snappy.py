@@ -17,8 +17,6 @@ import pyarrow as pa
 from statestore.interop.flink.metadata.java_binary import Reader
 from statestore.interop.flink.read.checksums import masked_crc32c
 
-__all__ = ["SNAPPY_HEAD", "chunks", "frame_pieces", "snappy_block", "whole_chunks"]
-
 SNAPPY_HEAD: Final = b"\xff\x06\x00\x00sNaPpY"
 _COMPRESSED, _PLAIN, _FIRST_SKIPPABLE = 0, 1, 0x80
 _CHUNK: Final = 1 << 16

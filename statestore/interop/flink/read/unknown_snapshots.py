@@ -32,8 +32,6 @@ from statestore.interop.flink.read.canonical import (
 )
 from statestore.interop.flink.types.byte_slices import Places
 
-__all__ = ["read_whole_header", "read_whole_snapshot"]
-
 _LONGEST_HEADER = 1 << 20
 _MOST_BYTES = 1 << 18  # parsed in all trials of a header
 _LEAST_BYTES = 64  # the least cost of a trial

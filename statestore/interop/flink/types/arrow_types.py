@@ -7,17 +7,6 @@ import pyarrow as pa
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink.metadata.logical_types import LogicalType
 
-__all__ = [
-    "EXACT_IN_MILLIS",
-    "INSTANT",
-    "OUT_OF_LINE",
-    "WINDOW",
-    "entry_types",
-    "row_fields",
-    "sql_type",
-    "to_nanos",
-]
-
 INSTANT = pa.struct([("second", pa.int64()), ("nano", pa.int32())])
 """A Java time in seconds and nanoseconds; no Arrow timestamp covers its full range."""
 

@@ -33,17 +33,6 @@ from statestore.interop.flink.types.byte_cursor import Cursor, Rows, list_offset
 from statestore.interop.flink.types.byte_slices import Bytes, Places, Spans, piece_array
 from statestore.interop.flink.types.encode import refuse_repeated
 
-__all__ = [
-    "COMPACT_DIGITS",
-    "build_decimals",
-    "build_timestamps",
-    "decode_collections",
-    "decode_rows",
-    "encode_collections",
-    "encode_rows",
-    "to_plain_values",
-]
-
 _HEADER_BITS = 8
 _WORD = 8
 _INLINE = 0x80

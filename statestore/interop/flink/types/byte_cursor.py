@@ -12,8 +12,6 @@ from statestore.errors import DamagedFileError, UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import Reader
 from statestore.interop.flink.types.byte_slices import Bytes, Places, Spans
 
-__all__ = ["Cursor", "Rows", "list_offsets", "scatter"]
-
 _FREE_CELLS = 1 << 24
 _CELLS_OF_BYTE = 64
 _MOST_ELEMENTS = (1 << 31) - 1

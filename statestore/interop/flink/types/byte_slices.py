@@ -9,8 +9,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["BYTES", "Bytes", "Places", "Spans", "join_parts", "piece_array"]
-
 BYTES = pa.large_binary()
 
 Bytes = npt.NDArray[np.uint8]

@@ -48,8 +48,6 @@ from statestore.interop.flink.types.store_types import (
 from statestore.keys.key_types import JavaType
 from statestore.rows.column_types import schema_of_arrow
 
-__all__ = ["ColumnFitter", "JobClass"]
-
 _NOTHING = Scalar("Void")
 _INTEGERS = {
     "Byte": pa.int8(), "Short": pa.int16(), "Integer": pa.int32(), "Long": pa.int64(),

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from statestore.errors import InvalidArgumentError
 
-__all__ = ["BOXES", "SIMPLE_TYPES", "DeclaredType", "parse_declared_type"]
-
 _TOKEN = re.compile(r"\s*([A-Za-z_$][\w$]*(?:\.[A-Za-z_$][\w$]*)*|[<>,]|\[\s*\])")
 _PACKAGE = re.compile(
     r"java\.lang\.|java\.math\.|java\.time\.|java\.util\.(?=(?:List|Set|Map)$)"

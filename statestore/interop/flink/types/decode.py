@@ -19,19 +19,6 @@ from statestore.interop.flink.types.byte_slices import Places, Spans
 from statestore.interop.flink.types.families.base import FlinkType
 from statestore.interop.flink.types.value_lengths import Skip
 
-__all__ = [
-    "build_struct",
-    "decode_list",
-    "decode_map_values",
-    "decode_values",
-    "number_fields",
-    "read_elements",
-    "read_lists",
-    "read_non_null",
-    "scan_elements",
-    "split_elements",
-]
-
 _COMMA = 44
 
 

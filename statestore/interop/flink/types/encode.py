@@ -23,25 +23,6 @@ from statestore.interop.flink.types.families.base import FlinkType
 from statestore.rows.matching import matching_positions
 from statestore.rows.python_values import display_values, times_as_integers
 
-__all__ = [
-    "EMPTY",
-    "choose_bytes",
-    "encode_list",
-    "find_valid",
-    "join_runs",
-    "list_lengths",
-    "make_number_writer",
-    "matrix_bytes",
-    "refuse_nulls",
-    "refuse_outside",
-    "refuse_repeated",
-    "write_counted",
-    "write_fields",
-    "write_numbers",
-    "write_sized",
-    "write_where",
-]
-
 EMPTY = pa.scalar(b"", BYTES)
 """No bytes, such as for a null field that has a null bit."""
 

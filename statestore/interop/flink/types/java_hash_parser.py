@@ -18,8 +18,6 @@ from functools import lru_cache
 
 from statestore.errors import InvalidArgumentError
 
-__all__ = ["Step", "parse_java_hash"]
-
 _LONGEST = 4_000
 _DEEPEST = 30  # each level takes up to eleven Python calls
 _NUMBER = r"0[xX][0-9a-fA-F_]+[lL]?|\d[\d_]*[lL]?"

@@ -31,8 +31,6 @@ from statestore.interop.flink.types.flink_types import (
 from statestore.interop.flink.types.java_hash_parser import Step, parse_java_hash
 from statestore.keys.text_bytes import byte_arrays
 
-__all__ = ["java_hash_codes"]
-
 _INTS = ("Byte", "Short", "Integer", "Character")
 _LONG = Scalar("Long")
 _ARRAYS = {

@@ -14,8 +14,6 @@ from statestore.interop.flink.types.families.base import FlinkType
 from statestore.interop.flink.types.families.key_hash import HashCodes
 from statestore.interop.flink.types.java_hashes import java_hash_codes
 
-__all__ = ["SCALA", "recipe_hash_codes"]
-
 SCALA = "scala"
 """The recipe of case classes, which needs no expression."""
 

@@ -11,18 +11,6 @@ import struct
 
 from statestore.interop.flink.metadata.java_binary import Reader, varint
 
-__all__ = [
-    "MARK",
-    "MORE",
-    "encode_number",
-    "encode_text",
-    "from_code_units",
-    "read_number",
-    "read_text",
-    "read_text_bytes",
-    "to_code_units",
-]
-
 MARK, MORE = 0x80, 0x40
 """Bits of the first byte of a text's length; the first one is also in the last byte of ASCII."""
 

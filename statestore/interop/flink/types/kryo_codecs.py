@@ -27,8 +27,6 @@ from statestore.interop.flink.types.kryo_objects import (
     put_bytes,
 )
 
-__all__ = ["CODECS"]
-
 _LONGEST_ASCII = 32  # Kryo 5 writes longer text with its length
 _NANOS_OF_MILLI, _NANOS_OF_SECOND = 1_000_000, 1_000_000_000
 _MONTHS, _MOST_DAYS = 12, 31

@@ -29,14 +29,6 @@ from statestore.interop.flink.types.kryo_conversion import read_kryo_object
 from statestore.interop.flink.types.kryo_objects import KryoClasses, KryoObject
 from statestore.interop.flink.types.value_lengths import Skip
 
-__all__ = [
-    "Collections",
-    "KryoCollectionType",
-    "parse_collection",
-    "read_collections",
-    "write_collections",
-]
-
 Collections = Mapping[tuple[str, str], FlinkType]
 """The types of fields, by the class that declares the field, and the field's name."""
 

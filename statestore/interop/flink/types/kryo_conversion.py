@@ -20,8 +20,6 @@ from statestore.interop.flink.types.kryo_objects import (
     KryoTarget,
 )
 
-__all__ = ["convert_kryo_value", "read_kryo_object", "skip_kryo_value"]
-
 _TO_CONVERT = (
     "It cannot be converted to Kryo 5: before the migration, let the job of Flink 1 store it with "
     "another serializer, or leave the state out"

@@ -19,8 +19,6 @@ from statestore.interop.flink.types.kryo_conversion import convert_kryo_value, r
 from statestore.interop.flink.types.kryo_objects import KRYO_5, KryoClasses
 from statestore.interop.flink.types.value_lengths import Skip
 
-__all__ = ["MigratedKryoType", "migrate_kryo", "write_for_kryo_5"]
-
 T = TypeVar("T")
 
 

@@ -18,17 +18,6 @@ from statestore.interop.flink.metadata.java_binary import Reader, varint
 from statestore.interop.flink.metadata.java_objects import JAVA_STREAM, skip_java_object
 from statestore.interop.flink.types.kryo_bytes import MARK, read_text
 
-__all__ = [
-    "KRYO_2",
-    "KRYO_5",
-    "KryoClasses",
-    "KryoCodec",
-    "KryoObject",
-    "KryoSource",
-    "KryoTarget",
-    "put_bytes",
-]
-
 KRYO_2, KRYO_5 = 2, 5
 """The versions of Kryo in Flink 1 and Flink 2."""
 

@@ -34,8 +34,6 @@ from statestore.interop.flink.types.flink_types import (
     TupleType,
 )
 
-__all__ = ["PartColumns", "key_types", "part_columns"]
-
 _FLAT = (
     *(TupleType, CaseClassType, RowType, RowDataType, PojoType, EitherType),
     StreamElementType,

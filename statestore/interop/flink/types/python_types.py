@@ -32,15 +32,6 @@ from statestore.interop.flink.types.flink_types import (
     TupleType,
 )
 
-__all__ = [
-    "UNDECLARED",
-    "declared_state",
-    "is_python_state",
-    "python_name",
-    "to_bytes_type",
-    "to_python_type",
-]
-
 UNDECLARED = (
     "PyFlink stores no types: declare the type of the state, for example type = 'ValueState<LONG>'"
 )

@@ -32,26 +32,6 @@ from statestore.interop.flink.types.flink_types import (
 )
 from statestore.keys.key_types import JavaType
 
-__all__ = [
-    "FlinkColumn",
-    "as_millis",
-    "cast_column",
-    "combine_columns",
-    "from_millis",
-    "identity_column",
-    "key_column",
-    "list_column",
-    "map_column",
-    "null_mask",
-    "python_key",
-    "row_column",
-    "sql_cast",
-    "sql_field",
-    "sql_key",
-    "tuple_column",
-    "value_column",
-]
-
 Conversion: TypeAlias = Callable[[pa.Array], pa.Array]
 
 _MICROS, _NANOS = 1_000_000, 1_000_000_000

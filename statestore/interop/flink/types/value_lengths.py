@@ -9,15 +9,6 @@ from collections.abc import Callable
 
 from statestore.interop.flink.metadata.java_binary import Reader
 
-__all__ = [
-    "Skip",
-    "make_counted_skip",
-    "make_fixed_skip",
-    "make_flagged_skip",
-    "make_sequence_skip",
-    "skip_sized",
-]
-
 Skip = Callable[[Reader], None]
 """A function that advances a reader past one value."""
 

@@ -22,8 +22,6 @@ from statestore.interop.flink.read.canonical import KeyedHeader, header_bytes
 from statestore.interop.flink.read.savepoint_files import METADATA, Places, open_source
 from statestore.storage import Storage
 
-__all__ = ["SavepointWriter"]
-
 
 class SavepointWriter:
     """A savepoint that is being written to an empty folder."""

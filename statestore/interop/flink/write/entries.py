@@ -29,17 +29,6 @@ from statestore.rows.column_types import schema_of_arrow
 from statestore.rows.key_group_runs import sort_groups
 from statestore.rows.sorting import ExternalSort, slices_of
 
-__all__ = [
-    "PIECE_BYTES",
-    "EntryRun",
-    "EntrySort",
-    "Groups",
-    "join_entries",
-    "key_group_bytes",
-    "prefixes",
-    "split_runs",
-]
-
 PIECE_BYTES = 8 * 2**20
 """The approximate size of the rows that are converted to entries at a time."""
 

@@ -37,8 +37,6 @@ from statestore.keys.groups import KeyGroupAssignment
 from statestore.rows.sorting import MEMORY_BYTES
 from statestore.storage import open_storage
 
-__all__ = ["RepackResult", "RepackedOperator", "repack_savepoint"]
-
 Progress: TypeAlias = Callable[[int, int], None]
 
 

@@ -31,8 +31,6 @@ from statestore.interop.spark.stores import needs_rewriter, refuse_unwritable
 from statestore.interop.spark.target import Target
 from statestore.storage import open_storage
 
-__all__ = ["BootstrappedLocation", "bootstrap_location"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class BootstrappedLocation:

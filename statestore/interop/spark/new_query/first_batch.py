@@ -28,8 +28,6 @@ from statestore.spark.compat import INSTALLED
 from statestore.spark.error_cause import describe_cause
 from statestore.spark.session_settings import session_settings
 
-__all__ = ["plan_first_batch"]
-
 _OFFSET_LOG = "spark.sql.streaming.offsetLog.formatVersion"
 # Spark 4.1 and later otherwise fail the micro-batch, because no task has written state.
 _COMMIT_CHECK = "spark.sql.streaming.stateStore.commitValidation.enabled"

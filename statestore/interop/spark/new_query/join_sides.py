@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["JoinSide", "find_join_sides"]
-
 _JOIN_NODE = "StreamingSymmetricHashJoinExec"
 
 

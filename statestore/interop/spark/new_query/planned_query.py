@@ -42,8 +42,6 @@ from statestore.storage import open_storage
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["PlannedQuery", "plan_again", "plan_query"]
-
 _WATERMARK_NODE = "EventTimeWatermark"
 
 

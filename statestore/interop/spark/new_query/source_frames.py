@@ -21,8 +21,6 @@ from statestore.rows.fit_columns import fit_column, fit_table
 from statestore.spark.compat import schema_of_arrow as spark_schema_of
 from statestore.spark.state_writer import frame_of
 
-__all__ = ["arrow_frame", "source_frame"]
-
 
 def arrow_frame(spark: SparkSession, rows: pa.Table, wanted: WantedState) -> DataFrame:
     """Return an Arrow table in Spark, with columns of the types that states have.

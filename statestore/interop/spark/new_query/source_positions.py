@@ -23,8 +23,6 @@ from statestore.errors import InvalidArgumentError, StorageError, UnsupportedTyp
 from statestore.spark.error_cause import describe_cause
 from statestore.streaming.planned import streaming_sources
 
-__all__ = ["SourcePosition", "find_positions", "offset_log_entry"]
-
 _NO_FILES = json.dumps({"logOffset": -1})
 _FIRST_FILES = json.dumps({"logOffset": 0})
 _FIRST_INTERFACE, _SECOND_INTERFACE = "StreamingRelation", "StreamingRelationV2"

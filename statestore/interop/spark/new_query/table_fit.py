@@ -29,8 +29,6 @@ from statestore.spark.example_rows import example_rows
 from statestore.spark.hashing import column_of
 from statestore.spark.structs import Leaf, leaf_value, number_fields
 
-__all__ = ["fit_table", "refuse_unfit_rows"]
-
 _INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _DIGITS = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
 # Operators whose keys Spark normalizes: it looks for a key of -0.0 under 0.0.

@@ -31,8 +31,6 @@ from statestore.interop.spark.rows import encode_rows
 from statestore.interop.spark.variables import number_list, rebuild_store
 from statestore.spark.hashing import column_of
 
-__all__ = ["build_stores"]
-
 
 @dataclass(frozen=True)
 class _TableStore:

@@ -17,15 +17,6 @@ from statestore.interop.spark.new_query.join_sides import JoinSide
 from statestore.interop.spark.operators import JOIN, find_operator_kind
 from statestore.interop.spark.parts import Columns, PartForm, StatePart
 
-__all__ = [
-    "JOIN_COUNTS",
-    "JOIN_ROWS",
-    "PlannedPart",
-    "WantedColumn",
-    "WantedState",
-    "list_wanted_states",
-]
-
 _MATCHED = "matched"
 JOIN_ROWS, JOIN_COUNTS = "keyWithIndexToValue", "keyToNumValues"
 

@@ -37,8 +37,6 @@ from statestore.interop.flink.types.families.enums import EnumType
 from statestore.interop.flink.types.families.scalar import Scalar
 from statestore.interop.flink.types.value_lengths import Skip
 
-__all__ = ["AvroType"]
-
 _CLASS = f"{FLINK}formats.avro.typeutils.AvroSerializerSnapshot"
 _WITH_CLASS, _WITH_LONG_SCHEMA = 2, 3
 _WRITTEN_BY = {1: "1.7 or before"}

@@ -34,14 +34,6 @@ from statestore.interop.flink.types.families.scalar import Scalar
 from statestore.interop.flink.types.families.tuples import TupleType
 from statestore.interop.flink.types.value_lengths import Skip, make_fixed_skip
 
-__all__ = [
-    "AvroArrayType",
-    "AvroFixedType",
-    "AvroMapType",
-    "AvroOptionalType",
-    "AvroUnionType",
-]
-
 _END = pa.scalar(b"\0", BYTES)
 _ENTRY_KEY = Scalar("StringData")
 _NO_END = "an array or a map of Avro does not end after its elements"

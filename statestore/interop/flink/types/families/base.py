@@ -34,22 +34,6 @@ from statestore.interop.flink.types.families.key_hash import (
 )
 from statestore.interop.flink.types.value_lengths import Skip, make_fixed_skip
 
-__all__ = [
-    "FlinkType",
-    "OpaqueType",
-    "SnapshotReader",
-    "SnapshotReaders",
-    "WrapperType",
-    "encode_parts",
-    "generic_name",
-    "nested_hashes",
-    "nested_types",
-    "replace_parts",
-    "short_name",
-    "total_width",
-]
-
-
 T = TypeVar("T")
 
 

@@ -32,8 +32,6 @@ from statestore.interop.flink.types.families.lists import ListType, PresentType
 from statestore.interop.flink.types.families.scalar import Scalar
 from statestore.interop.flink.types.value_lengths import Skip, make_sequence_skip
 
-__all__ = ["CepType", "RecordType"]
-
 CepClass = Literal[
     "EventId", "DeweyNumber", "NodeId", "Lockable", "Edge", "Node", "NodeV1", "NFAState"
 ]

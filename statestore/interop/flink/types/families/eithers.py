@@ -25,8 +25,6 @@ from statestore.interop.flink.types.families.key_hash import HashCodes, hash_col
 from statestore.interop.flink.types.families.scala_hash import hash_product
 from statestore.interop.flink.types.value_lengths import Skip
 
-__all__ = ["EitherType"]
-
 _SNAPSHOTS = {
     "Either": f"{RUNTIME}JavaEitherSerializerSnapshot",
     "ScalaEither": f"{SCALA}ScalaEitherSerializerSnapshot",

@@ -21,8 +21,6 @@ from statestore.interop.flink.types.families.base import (
 from statestore.interop.flink.types.families.key_hash import HashCodes
 from statestore.interop.flink.types.value_lengths import Skip, make_fixed_skip
 
-__all__ = ["EnumType"]
-
 _SNAPSHOT_CLASS = inner_class(BASE, "EnumSerializer")
 
 _WIDTH = 4

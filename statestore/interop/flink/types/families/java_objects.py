@@ -15,8 +15,6 @@ from statestore.interop.flink.types.families.base import FlinkType, SnapshotRead
 from statestore.interop.flink.types.families.undecoded import read_slices
 from statestore.interop.flink.types.value_lengths import Skip
 
-__all__ = ["JavaObjectType"]
-
 _SNAPSHOT = inner_class(f"{FLINK}runtime.state.", "JavaSerializer")
 
 

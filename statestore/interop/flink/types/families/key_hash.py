@@ -12,18 +12,6 @@ import pyarrow as pa
 
 from statestore.keys.arrow import key_groups, key_groups_of_hashes, key_hashes
 
-__all__ = [
-    "GroupFunction",
-    "HashCodes",
-    "KeyHash",
-    "column_groups",
-    "groups_of_hashes",
-    "hash_column",
-    "hash_valid",
-    "plain_hash",
-    "struct_hash",
-]
-
 GroupFunction: TypeAlias = Callable[[int], npt.NDArray[np.int32]]
 """A function from the max parallelism to key groups."""
 

@@ -36,15 +36,6 @@ from statestore.interop.flink.types.kryo_conversion import skip_kryo_value
 from statestore.interop.flink.types.kryo_objects import KryoClasses
 from statestore.interop.flink.types.value_lengths import Skip, make_fixed_skip
 
-__all__ = [
-    "FIRST_NUMBER",
-    "KryoType",
-    "find_kryo_part",
-    "set_kryo",
-    "skip_kryo",
-    "without_kryo_version",
-]
-
 T = TypeVar("T")
 
 FIRST_NUMBER = 2

@@ -35,8 +35,6 @@ from statestore.interop.flink.types.kryo_bytes import (
 from statestore.interop.flink.types.kryo_objects import KRYO_2, KRYO_5
 from statestore.interop.flink.types.value_lengths import Skip
 
-__all__ = ["KRYO_NUMBERS", "KryoKeyType", "decode_kryo_5", "kryo_key_types"]
-
 _VERSION = " of Kryo "
 _NEW_OBJECT = b"\1"
 _LONGEST_ASCII = {KRYO_2: 63, KRYO_5: 32}

@@ -41,8 +41,6 @@ from statestore.interop.flink.types.families.key_hash import KeyHash
 from statestore.interop.flink.types.families.nullables import NullableType
 from statestore.interop.flink.types.value_lengths import Skip, make_counted_skip, make_flagged_skip
 
-__all__ = ["ArrayType", "ListType", "PresentElementsType", "PresentType"]
-
 _SNAPSHOTS = {
     "List": f"{BASE}ListSerializerSnapshot",
     "ArrayList": f"{FLINK}runtime.state.ArrayListSerializerSnapshot",

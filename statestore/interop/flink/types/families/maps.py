@@ -27,8 +27,6 @@ from statestore.interop.flink.types.families.nullables import NullableType
 from statestore.interop.flink.types.families.tuples import TupleType
 from statestore.interop.flink.types.value_lengths import Skip, make_counted_skip
 
-__all__ = ["MapType", "flatten_entries"]
-
 _SNAPSHOTS = {
     "Map": f"{BASE}MapSerializerSnapshot",
     "SortedMap": f"{TABLE}SortedMapSerializerSnapshot",

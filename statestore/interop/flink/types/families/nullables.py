@@ -21,8 +21,6 @@ from statestore.interop.flink.types.families.base import (
 )
 from statestore.interop.flink.types.value_lengths import Skip
 
-__all__ = ["NullableType"]
-
 _SNAPSHOT_CLASS = inner_class(RUNTIME, "NullableSerializer")
 _LONGEST_PADDING = 1 << 16  # a null takes as many bytes as a value of a fixed length
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from statestore.interop.flink.metadata.java_binary import utf
 from statestore.interop.flink.types.families.base import OpaqueType, SnapshotReaders, short_name
 
-__all__ = ["UnknownType"]
-
 
 @dataclass(frozen=True, slots=True)
 class UnknownType(OpaqueType):

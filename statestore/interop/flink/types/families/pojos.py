@@ -29,8 +29,6 @@ from statestore.interop.flink.types.families.base import (
 from statestore.interop.flink.types.families.nullables import NullableType
 from statestore.interop.flink.types.value_lengths import Skip, make_flagged_skip
 
-__all__ = ["PojoField", "PojoType", "Subclass"]
-
 _SNAPSHOT_CLASS = f"{RUNTIME}PojoSerializerSnapshot"
 
 _NULL, _ITSELF, _SUBCLASS, _TAGGED = 1, 2, 4, 8

@@ -14,8 +14,6 @@ from statestore.interop.flink.types.encode import join_runs, list_lengths, refus
 from statestore.interop.flink.types.families.base import FlinkType, SnapshotReaders, generic_name
 from statestore.interop.flink.types.value_lengths import Skip, skip_sized
 
-__all__ = ["PythonType"]
-
 
 @dataclass(frozen=True, slots=True)
 class PythonType(FlinkType):

@@ -30,8 +30,6 @@ from statestore.interop.flink.types.families.base import (
 from statestore.interop.flink.types.families.key_hash import KeyHash, struct_hash
 from statestore.interop.flink.types.value_lengths import Skip
 
-__all__ = ["RowType"]
-
 _SNAPSHOT_CLASS = inner_class(RUNTIME, "RowSerializer")
 
 _MOST_KIND = 3

@@ -21,8 +21,6 @@ from statestore.interop.flink.types.families.key_hash import (
 from statestore.keys.java_scalars import string_hash
 from statestore.keys.murmur3 import absorb, finish
 
-__all__ = ["NONE_HASH", "SCALA_NUMBERS", "hash_product"]
-
 NONE_HASH = string_hash("None")
 """The hash of the empty ``Option``."""
 

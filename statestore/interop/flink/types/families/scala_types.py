@@ -40,8 +40,6 @@ from statestore.interop.flink.types.families.scala_hash import NONE_HASH, hash_p
 from statestore.interop.flink.types.families.tuples import FieldsType
 from statestore.interop.flink.types.value_lengths import Skip, make_fixed_skip, make_flagged_skip
 
-__all__ = ["CaseClassType", "OptionType", "ScalaEnumType", "TraversableType", "TryType"]
-
 _CASE_CLASS = f"{SCALA}ScalaCaseClassSerializerSnapshot"
 _TRAVERSABLE = f"{SCALA}TraversableSerializerSnapshot"
 _ENUM = f"{SCALA}ScalaEnumSerializerSnapshot"

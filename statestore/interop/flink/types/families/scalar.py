@@ -32,8 +32,6 @@ from statestore.interop.flink.types.families.scalar_times import TIMES
 from statestore.interop.flink.types.families.scalar_windows import WINDOWS
 from statestore.interop.flink.types.value_lengths import Skip
 
-__all__ = ["SCALARS", "Scalar"]
-
 _FORMS = (*NUMBERS, *BIG_NUMBERS, *TEXTS, *TIMES, *WINDOWS, *ARRAYS, *PYTHON_SCALARS)
 
 SCALARS: dict[str, ScalarForm] = {form.name: form for form in _FORMS}

@@ -27,8 +27,6 @@ from statestore.interop.flink.types.families.scalar_texts import (
 )
 from statestore.interop.flink.types.value_lengths import Skip, make_counted_skip, skip_sized
 
-__all__ = ["ARRAYS"]
-
 _ARRAYS = f"{BASE}array."
 _NO_BYTES = np.empty(0, np.uint8)
 

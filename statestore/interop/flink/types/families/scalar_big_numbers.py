@@ -16,8 +16,6 @@ from statestore.interop.flink.types.families.key_hash import plain_hash
 from statestore.interop.flink.types.families.scalar_form import ScalarForm
 from statestore.keys.big_numbers import digits_of, integer_of
 
-__all__ = ["BIG_NUMBERS"]
-
 _CONSTANTS = {1: 0, 2: 1, 3: 10}
 _CODES = {number: code for code, number in _CONSTANTS.items()}
 _FIRST_LENGTH = 4  # BigIntSerializer: 0 to 3 mean null, 0, 1 and 10; otherwise 4 + length

@@ -11,8 +11,6 @@ from statestore.interop.flink.types.byte_cursor import Cursor
 from statestore.interop.flink.types.families.key_hash import KeyHash
 from statestore.interop.flink.types.value_lengths import Skip, make_fixed_skip
 
-__all__ = ["ScalarForm", "Width"]
-
 
 @dataclass(frozen=True, slots=True)
 class Width:

@@ -13,8 +13,6 @@ from statestore.interop.flink.types.encode import make_number_writer, refuse_nul
 from statestore.interop.flink.types.families.key_hash import KeyHash, plain_hash
 from statestore.interop.flink.types.families.scalar_form import ScalarForm, Width
 
-__all__ = ["NUMBERS", "make_number_reader"]
-
 
 def make_number_reader(dtype: str) -> Callable[[Cursor], pa.Array]:
     """Return a function that reads numbers of a big-endian NumPy type."""

@@ -8,8 +8,6 @@ from statestore.interop.flink.types.byte_cursor import Cursor
 from statestore.interop.flink.types.encode import write_numbers
 from statestore.interop.flink.types.families.scalar_form import ScalarForm, Width
 
-__all__ = ["PYTHON_SCALARS"]
-
 _MILLIS_PER_DAY = 86_400_000
 
 

@@ -22,8 +22,6 @@ from statestore.interop.flink.types.families.key_hash import plain_hash
 from statestore.interop.flink.types.families.scalar_form import ScalarForm
 from statestore.interop.flink.types.value_lengths import skip_sized
 
-__all__ = ["TEXTS", "read_sized", "read_strings", "skip_string", "write_strings"]
-
 
 def skip_string(reader: Reader) -> None:
     """Skip a text of ``StringSerializer``."""

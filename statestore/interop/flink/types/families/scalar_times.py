@@ -29,8 +29,6 @@ from statestore.interop.flink.types.families.key_hash import KeyHash, plain_hash
 from statestore.interop.flink.types.families.scalar_form import ScalarForm, Width
 from statestore.keys.hashing import key_hash
 
-__all__ = ["TIMES"]
-
 _LOWEST = -(1 << 63)
 _LOWEST_INT = -(1 << 31)
 _DAY = 86_400

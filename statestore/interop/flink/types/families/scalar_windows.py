@@ -25,8 +25,6 @@ from statestore.interop.flink.types.families.scalar_form import ScalarForm, Widt
 from statestore.interop.flink.types.families.scalar_numbers import make_number_reader
 from statestore.interop.flink.types.value_lengths import make_fixed_skip
 
-__all__ = ["WINDOWS"]
-
 _WINDOWS = f"{FLINK}streaming.api.windowing.windows."
 _SQL_WINDOWS = f"{FLINK}table.runtime.operators.window."
 

@@ -25,8 +25,6 @@ from statestore.interop.flink.types.families.key_hash import GroupFunction, grou
 from statestore.interop.flink.types.value_lengths import Skip, skip_sized
 from statestore.keys.sql import sql_row_hash
 
-__all__ = ["BinaryRowType", "RowDataType"]
-
 _ROW_DATA = inner_class(TABLE, "RowDataSerializer")
 _BINARY_ROW = inner_class(TABLE, "BinaryRowDataSerializer")
 _LENGTH_BYTES = 4

@@ -24,8 +24,6 @@ from statestore.interop.flink.types.families.base import FlinkType, SnapshotRead
 from statestore.interop.flink.types.families.scalar_texts import read_sized
 from statestore.interop.flink.types.value_lengths import Skip, skip_sized
 
-__all__ = ["DecimalDataType", "TimestampDataType"]
-
 _DECIMAL = f"{TABLE}DecimalDataSerializer$DecimalSerializerSnapshot"
 _TIMESTAMP = inner_class(TABLE, "TimestampDataSerializer")
 _MOST_DIGITS = 38

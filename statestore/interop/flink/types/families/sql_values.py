@@ -27,8 +27,6 @@ from statestore.interop.flink.types.families.base import (
 from statestore.interop.flink.types.families.scalar_texts import read_sized
 from statestore.interop.flink.types.value_lengths import Skip, skip_sized
 
-__all__ = ["ExternalType", "RawType", "SqlCollection"]
-
 _EXTERNAL = inner_class(TABLE, "ExternalSerializer")
 _RAW = inner_class(TABLE, "RawValueDataSerializer")
 _COLLECTIONS = {

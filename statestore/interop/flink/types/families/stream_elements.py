@@ -33,8 +33,6 @@ from statestore.interop.flink.types.families.base import (
 from statestore.interop.flink.types.families.scalar import Scalar
 from statestore.interop.flink.types.value_lengths import Skip
 
-__all__ = ["StreamElementType"]
-
 _SNAPSHOT = inner_class(f"{FLINK}streaming.runtime.streamrecord.", "StreamElementSerializer")
 _TIMED, _UNTIMED, _WATERMARK = range(3)
 _LONG = Scalar("Long")

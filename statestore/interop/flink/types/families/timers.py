@@ -20,8 +20,6 @@ from statestore.interop.flink.types.families.base import (
 from statestore.interop.flink.types.families.scalar import Scalar
 from statestore.interop.flink.types.value_lengths import Skip, make_sequence_skip
 
-__all__ = ["TimerType"]
-
 _SNAPSHOT_CLASS = f"{FLINK}streaming.api.operators.TimerSerializerSnapshot"
 
 _TIME = Scalar("SortedLong")

@@ -22,8 +22,6 @@ from statestore.interop.flink.types.families.base import (
 from statestore.interop.flink.types.families.scalar import Scalar
 from statestore.interop.flink.types.value_lengths import Skip, make_sequence_skip
 
-__all__ = ["TtlAwareType", "TtlType"]
-
 _TTL = f"{FLINK}runtime.state.ttl.TtlStateFactory$TtlSerializerSnapshot"
 _TTL_AWARE = f"{FLINK}runtime.state.ttl.TtlAwareSerializerSnapshot"
 

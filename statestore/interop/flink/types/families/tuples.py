@@ -26,8 +26,6 @@ from statestore.interop.flink.types.families.key_hash import HashCodes, KeyHash,
 from statestore.interop.flink.types.families.scalar import Scalar
 from statestore.interop.flink.types.value_lengths import Skip, make_sequence_skip
 
-__all__ = ["FieldsType", "TupleType"]
-
 _SNAPSHOT = f"{RUNTIME}TupleSerializerSnapshot"
 _JOIN = f"{FLINK}streaming.api.operators.co.IntervalJoinOperator$BufferEntry"
 _JOIN_SNAPSHOT = f"{_JOIN}SerializerSnapshot"

@@ -13,8 +13,6 @@ from statestore.interop.flink.types.families.base import FlinkType, SnapshotRead
 from statestore.interop.flink.types.families.key_hash import GroupFunction
 from statestore.interop.flink.types.value_lengths import Skip
 
-__all__ = ["UndecodedType", "plain_type", "read_slices"]
-
 
 @dataclass(frozen=True, slots=True)
 class UndecodedType(FlinkType):
