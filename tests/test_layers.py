@@ -43,6 +43,9 @@ LAYERS = (
 )
 DEPTH = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}
 
+# The packages of interop.flink, each of which may import itself and the ones after it.
+FLINK = ("exporting", "importing", "write", "columns", "read", "types", "metadata")
+
 # Where a library may be imported at all, and where only for types.
 ROWS = (
     "statestore.keys.arrow",
@@ -171,7 +174,7 @@ LAZY = {
         "statestore.interop.spark",
     ),  # ones that need Spark, or Flink's
     ("statestore.cli.verbs.spark", "statestore.spark.session"),
-    ("statestore.cli.verbs.flink", "statestore.interop.flink.write.repack"),
+    ("statestore.cli.verbs.flink", "statestore.interop.flink.exporting.repack"),
     ("statestore.cli.verbs.flink_export", "statestore.interop.flink.exporting.export_state"),
     ("statestore.cli.verbs.flink_import", "statestore.interop.flink.importing.import_state"),
     ("statestore.cli.verbs.flink", "statestore.interop.flink.read.show_savepoint"),
@@ -248,6 +251,19 @@ def test_imports_point_down() -> None:
         if is_ours(imported)
         and (module.name, imported.name) not in LAZY
         and not points_down(module, imported)
+    ] == []
+
+
+def test_the_packages_of_flink_point_down() -> None:
+    def package_of(name: str) -> str:
+        return name.removeprefix("statestore.interop.flink.").partition(".")[0]
+
+    assert [
+        where(module, imported)
+        for module, imported in all_imports()
+        if (mine := package_of(module.name)) in FLINK
+        and (theirs := package_of(imported.name)) in FLINK
+        and FLINK.index(theirs) < FLINK.index(mine)
     ] == []
 
 

@@ -102,7 +102,7 @@ import ctypes, json, sys
 from pathlib import Path
 import numpy as np
 import pyarrow as pa
-import statestore.interop.flink.write.repack
+import statestore.interop.flink.exporting.repack
 import statestore.maintenance.rewrite
 from statestore import ParquetOptions, StateStore
 from statestore.interop.flink import export_savepoint, import_savepoint, repack_savepoint
@@ -113,7 +113,7 @@ def megabytes(what):
     return dict(line.split(":", 1) for line in text.splitlines())[what].split()[0]
 
 # Budgets that no setting lowers.
-statestore.interop.flink.write.repack.MEMORY_BYTES = 2**24
+statestore.interop.flink.exporting.repack.MEMORY_BYTES = 2**24
 statestore.maintenance.rewrite.MEMORY_BYTES = 2**24
 statestore.maintenance.rewrite_sql._LEAST_SQL_BYTES = 2**26
 folder, rows, key_groups = sys.argv[1], int(sys.argv[2]), int(sys.argv[4])

@@ -16,12 +16,12 @@ from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.errors import DamagedFileError
 
 if TYPE_CHECKING:
+    from statestore.interop.flink.exporting.repack import RepackResult
     from statestore.interop.flink.read.show_savepoint import (
         ShownKeyedState,
         ShownOperator,
         ShownSavepoint,
     )
-    from statestore.interop.flink.write.repack import RepackResult
 
 __all__ = [
     "allowed_places",
@@ -202,7 +202,7 @@ def repack_state(
     drop: tuple[str, ...],
 ) -> Output[RepackResult]:
     """Rewrite a savepoint with another number of key groups."""
-    module: Any = importlib.import_module("statestore.interop.flink.write.repack")
+    module: Any = importlib.import_module("statestore.interop.flink.exporting.repack")
     with progress_bar("repacking") as progress:
         repacked = module.repack_savepoint(
             savepoint,

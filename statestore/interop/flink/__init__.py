@@ -16,19 +16,24 @@ from statestore.interop.flink.exporting.export_state import (
     export_savepoint,
 )
 from statestore.interop.flink.exporting.export_types import LeftOut
+from statestore.interop.flink.exporting.repack import (
+    RepackedOperator,
+    RepackResult,
+    repack_savepoint,
+)
 from statestore.interop.flink.importing.import_record import (
     ImportedOperator,
     ImportedState,
     SavepointRecord,
 )
 from statestore.interop.flink.importing.import_state import ImportedSavepoint, import_savepoint
-from statestore.interop.flink.importing.refusals import Refused
 from statestore.interop.flink.options import (
     ExportSelection,
     FlinkTarget,
     SavepointAccess,
     SavepointHints,
 )
+from statestore.interop.flink.read.refusals import Refused
 from statestore.interop.flink.read.savepoint import (
     FlinkOperator,
     FlinkSavepoint,
@@ -43,7 +48,6 @@ from statestore.interop.flink.read.show_savepoint import (
     ShownSavepoint,
     show_savepoint,
 )
-from statestore.interop.flink.write.repack import RepackedOperator, RepackResult, repack_savepoint
 
 __all__ = [
     "ExportSelection",

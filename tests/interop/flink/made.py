@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.interop.flink.metadata.handles import OperatorHandles, SavepointMetadata, Subtask
-from statestore.interop.flink.metadata.serializer_snapshots import SerializerSnapshot
 from statestore.interop.flink.read.canonical import KeyedHeader, StateInfo, StateKind, prefix_bytes
 from statestore.interop.flink.types.encode import encode_list
 from statestore.interop.flink.types.flink_types import (
@@ -20,6 +19,7 @@ from statestore.interop.flink.types.flink_types import (
     Scalar,
     TimerType,
 )
+from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot
 from statestore.interop.flink.write.canonical_writer import SavepointWriter
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.groups import KeyGroupAssignment

@@ -34,7 +34,6 @@ from statestore.interop.flink.metadata.handles import (
 )
 from statestore.interop.flink.metadata.java_binary import i8, i32, i64, string_value
 from statestore.interop.flink.metadata.reader import read_metadata
-from statestore.interop.flink.metadata.serializer_snapshots import SerializerSnapshot
 from statestore.interop.flink.metadata.writer import metadata_v3
 from statestore.interop.flink.options import SavepointAccess
 from statestore.interop.flink.read.canonical import (
@@ -45,6 +44,7 @@ from statestore.interop.flink.read.canonical import (
 )
 from statestore.interop.flink.read.savepoint import FlinkSavepoint, open_savepoint
 from statestore.interop.flink.types.flink_types import FlinkType, ListType, Scalar, TimerType
+from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.hashing import key_group_of
 from tests.interop.flink.entries import key_group_bytes

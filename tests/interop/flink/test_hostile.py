@@ -49,11 +49,9 @@ from statestore.interop.flink.metadata.logical_types import (
     read_logical_type,
 )
 from statestore.interop.flink.metadata.reader import MAGIC, read_metadata
-from statestore.interop.flink.metadata.serializer_snapshots import read_snapshot
 from statestore.interop.flink.read.canonical import read_header
-from statestore.interop.flink.read.expansion import Expansion
 from statestore.interop.flink.read.rocksdb import open_table
-from statestore.interop.flink.read.rocksdb_blocks import decode_pairs
+from statestore.interop.flink.read.rocksdb_blocks import Expansion, decode_pairs
 from statestore.interop.flink.read.savepoint import open_savepoint
 from statestore.interop.flink.read.savepoint_files import Places, open_source
 from statestore.interop.flink.read.snappy import SNAPPY_HEAD, chunks
@@ -71,6 +69,7 @@ from statestore.interop.flink.types.flink_types import (
     Scalar,
     TupleType,
 )
+from statestore.interop.flink.types.serializer_snapshots import read_snapshot
 from statestore.storage import open_storage
 from tests.interop.flink.goldens import Golden
 from tests.interop.flink.limits import in_time

@@ -1,1 +1,1 @@
-"""Export a checkpoint of a store as a savepoint, and verify the result."""
+"""Export a checkpoint of a store as a savepoint, and verify it; repack a savepoint."""

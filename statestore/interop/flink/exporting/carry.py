@@ -20,7 +20,6 @@ from statestore.errors import (
 )
 from statestore.format.left_out import LeftOutState
 from statestore.interop.flink.importing.import_record import SavepointRecord
-from statestore.interop.flink.importing.refusals import Refused, unread_parts
 from statestore.interop.flink.metadata.handles import (
     ChangelogHandle,
     EmptyHandle,
@@ -38,6 +37,7 @@ from statestore.interop.flink.metadata.handles import (
 )
 from statestore.interop.flink.metadata.reader import read_metadata
 from statestore.interop.flink.options import SavepointAccess
+from statestore.interop.flink.read.refusals import Refused, unread_parts
 from statestore.interop.flink.read.savepoint_files import (
     METADATA,
     ByteSource,

@@ -13,12 +13,21 @@ import pyarrow as pa
 from statestore.errors import UnsupportedTypeError
 from statestore.format.schema import Schema
 from statestore.format.state import KeyedState, OperatorState, StateKind, TimeDomain
-from statestore.interop.flink.exporting.column_parts import build_part, column_in_errors
+from statestore.interop.flink.columns.declared_types import DeclaredType
+from statestore.interop.flink.columns.python_types import python_name, to_python_type
+from statestore.interop.flink.columns.store_types import (
+    FlinkColumn,
+    as_millis,
+    from_millis,
+    value_column,
+)
 from statestore.interop.flink.exporting.export_types import (
     NO_VALUE,
     ExportPart,
     KeyedExport,
     OperatorStatePlan,
+    build_part,
+    column_in_errors,
 )
 from statestore.interop.flink.exporting.job_types import JobTypes
 from statestore.interop.flink.exporting.kafka_source import KAFKA_SOURCE, list_misfits, split_column
@@ -27,7 +36,6 @@ from statestore.interop.flink.metadata.handles import Mode
 from statestore.interop.flink.read.keyed_states import KeyedStateInfo as FlinkState
 from statestore.interop.flink.read.operator_state import SOURCE_READER_STATE
 from statestore.interop.flink.types.arrow_types import WINDOW
-from statestore.interop.flink.types.declared_types import DeclaredType
 from statestore.interop.flink.types.flink_types import (
     FlinkType,
     ListType,
@@ -36,13 +44,6 @@ from statestore.interop.flink.types.flink_types import (
     Scalar,
     TimerType,
     TtlType,
-)
-from statestore.interop.flink.types.python_types import python_name, to_python_type
-from statestore.interop.flink.types.store_types import (
-    FlinkColumn,
-    as_millis,
-    from_millis,
-    value_column,
 )
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.rows.column_types import arrow_schema

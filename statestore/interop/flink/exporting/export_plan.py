@@ -17,6 +17,7 @@ from statestore.errors import (
 from statestore.format.left_out import refuse_left_out
 from statestore.format.manifest import Manifest
 from statestore.format.state import KeyedState, OperatorState
+from statestore.interop.flink.columns.state_columns import EntryForm
 from statestore.interop.flink.exporting.column_plan import MODES, plan_keyed, plan_operator_state
 from statestore.interop.flink.exporting.export_types import (
     NO_VALUE,
@@ -53,7 +54,6 @@ from statestore.interop.flink.importing.left_out_state import checkpoint_left_ou
 from statestore.interop.flink.options import ANY_JOB, EVERYTHING, ExportSelection, FlinkTarget
 from statestore.interop.flink.types.families.kryo import without_kryo_version
 from statestore.interop.flink.types.families.undecoded import plain_type
-from statestore.interop.flink.types.named_columns import EntryForm
 from statestore.interop.flink_plans.layouts import PlanState
 from statestore.interop.flink_plans.plan_file import FlinkPlan
 from statestore.interop.flink_plans.plan_record import PLAN_RECORD

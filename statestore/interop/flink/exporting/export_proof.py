@@ -18,6 +18,8 @@ from statestore.errors import CorruptionError
 from statestore.format.digest import combine
 from statestore.format.rescale_proof import RowSet
 from statestore.format.state import StateKind
+from statestore.interop.flink.columns.state_columns import FLINK_KEY_GROUP
+from statestore.interop.flink.columns.store_types import from_millis
 from statestore.interop.flink.exporting.export_operator import SubtaskLists, element_set, read_back
 from statestore.interop.flink.exporting.export_rows import compute_flink_groups, row_set
 from statestore.interop.flink.exporting.export_types import KeyedExport, OperatorExport
@@ -27,8 +29,6 @@ from statestore.interop.flink.read.savepoint import FlinkOperator, StateEntries,
 from statestore.interop.flink.types.byte_slices import Spans
 from statestore.interop.flink.types.decode import decode_list, decode_map_values, decode_values
 from statestore.interop.flink.types.flink_types import ListType, MapType
-from statestore.interop.flink.types.named_columns import FLINK_KEY_GROUP
-from statestore.interop.flink.types.store_types import from_millis
 from statestore.interop.flink.write.entries import PIECE_BYTES
 from statestore.rows.key_group_runs import key_groups_of
 

@@ -15,6 +15,8 @@ from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.format.names import KEY_GROUP
 from statestore.format.rescale_proof import RowSet
 from statestore.format.state import StateKind
+from statestore.interop.flink.columns.state_columns import FLINK_KEY_GROUP
+from statestore.interop.flink.columns.store_types import as_millis
 from statestore.interop.flink.exporting.export_types import KeyedExport
 from statestore.interop.flink.exporting.flink_versions import migrate_rows
 from statestore.interop.flink.read.composite import KeyLayout, length_marks
@@ -24,8 +26,6 @@ from statestore.interop.flink.types.encode import encode_list
 from statestore.interop.flink.types.families.key_hash import HashCodes, groups_of_hashes
 from statestore.interop.flink.types.flink_types import FlinkType, ListType, MapType, NullableType
 from statestore.interop.flink.types.key_recipes import recipe_hash_codes
-from statestore.interop.flink.types.named_columns import FLINK_KEY_GROUP
-from statestore.interop.flink.types.store_types import as_millis
 from statestore.interop.flink.write.entries import Groups, join_entries, prefixes
 from statestore.rows.digests import rows_digest
 from statestore.rows.key_group_runs import key_groups_of

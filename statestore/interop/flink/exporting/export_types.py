@@ -6,25 +6,28 @@ imported from a savepoint has the types in its import record, with exact copies 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from statestore.errors import UnsupportedTypeError
 from statestore.format.left_out import LeftOutState
 from statestore.format.state import KeyedState, OperatorState
+from statestore.interop.flink.columns.python_types import to_bytes_type
+from statestore.interop.flink.columns.state_columns import EntryForm, PartColumns, StateColumns
+from statestore.interop.flink.columns.store_types import FlinkColumn, combine_columns
 from statestore.interop.flink.importing.import_record import (
     ImportedOperator,
     ImportedState,
     SavepointRecord,
 )
 from statestore.interop.flink.metadata.handles import Mode
-from statestore.interop.flink.metadata.serializer_snapshots import SerializerSnapshot, make_snapshot
 from statestore.interop.flink.read.canonical import KeyedHeader, StateInfo
 from statestore.interop.flink.read.keyed_states import KeyedStateInfo as FlinkState
 from statestore.interop.flink.types.flink_types import FlinkType, ListType, Scalar
-from statestore.interop.flink.types.named_columns import EntryForm, PartColumns, StateColumns
-from statestore.interop.flink.types.python_types import to_bytes_type
-from statestore.interop.flink.types.store_types import FlinkColumn
+from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot, make_snapshot
 from statestore.interop.flink_plans.layouts import PlanState
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.rows.column_types import arrow_schema
@@ -279,3 +282,25 @@ class ExportPlan:
             for operator in every
             if operator.is_imported and operator.operator not in known
         )
+
+
+@contextmanager
+def column_in_errors(state: KeyedState | OperatorState, column: str) -> Iterator[None]:
+    """Add the operator, state and column to an UnsupportedTypeError."""
+    try:
+        yield
+    except UnsupportedTypeError as error:
+        raise UnsupportedTypeError(f"{state}: the column {column!r}: {error}") from error
+
+
+def build_part(
+    names: Sequence[str], columns: Sequence[FlinkColumn], *, as_tuple: bool = False
+) -> ExportPart:
+    """Return columns as one value; several columns become a ``Row``, or a tuple on request.
+
+    Raises UnsupportedTypeError for a tuple with more fields than Flink supports.
+    """
+    if not columns:
+        return ExportPart((), NO_VALUE)
+    column = columns[0] if len(columns) == 1 else combine_columns(columns, names, as_tuple=as_tuple)
+    return ExportPart(tuple(names), column.flink_type, column)

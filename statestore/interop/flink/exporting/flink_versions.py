@@ -19,6 +19,7 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.format.left_out import LeftOutState
+from statestore.interop.flink.columns.state_columns import EntryForm
 from statestore.interop.flink.exporting.export_types import (
     ExportPart,
     ImportedPart,
@@ -45,7 +46,6 @@ from statestore.interop.flink.types.kryo_collections import (
     write_collections,
 )
 from statestore.interop.flink.types.kryo_migration import migrate_kryo, write_for_kryo_5
-from statestore.interop.flink.types.named_columns import EntryForm
 
 _VERSION = re.compile(r"([12])(\.\d+)*")
 _REMOVED = {

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError, StateNotFoundError
 from statestore.format.state import KeyedState, OperatorState
+from statestore.interop.flink.columns.declared_columns import ColumnFitter, JobClass
+from statestore.interop.flink.columns.declared_types import DeclaredType, parse_declared_type
 from statestore.interop.flink.exporting.flink_versions import parse_flink_major
 from statestore.interop.flink.exporting.scala_classes import ClassMapping, parse_class_mapping
 from statestore.interop.flink.importing.import_record import SavepointRecord
 from statestore.interop.flink.options import FlinkTarget
-from statestore.interop.flink.types.declared_columns import ColumnFitter, JobClass
-from statestore.interop.flink.types.declared_types import DeclaredType, parse_declared_type
 from statestore.interop.flink_plans.plan_file import FlinkPlan
 
 

@@ -12,12 +12,11 @@ import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.format.state import KeyedState
-from statestore.interop.flink.exporting.column_parts import build_part, column_in_errors
-from statestore.interop.flink.exporting.export_types import ExportPart
+from statestore.interop.flink.columns.declared_types import BOXES, DeclaredType
+from statestore.interop.flink.columns.store_types import key_column, python_key, sql_key
+from statestore.interop.flink.exporting.export_types import ExportPart, build_part, column_in_errors
 from statestore.interop.flink.exporting.job_types import JobTypes
-from statestore.interop.flink.types.declared_types import BOXES, DeclaredType
 from statestore.interop.flink.types.key_recipes import SCALA, recipe_hash_codes
-from statestore.interop.flink.types.store_types import key_column, python_key, sql_key
 from statestore.keys.key_types import java_type
 from statestore.rows.column_types import arrow_schema
 

@@ -17,6 +17,8 @@ from statestore.errors import (
     SchemaMismatchError,
 )
 from statestore.format.state import KeyedState
+from statestore.interop.flink.columns.state_columns import empty_key
+from statestore.interop.flink.columns.store_types import sql_cast, sql_field, value_column
 from statestore.interop.flink.exporting.export_types import NO_VALUE, ExportPart, KeyedExport
 from statestore.interop.flink.options import FlinkTarget
 from statestore.interop.flink.read.keyed_states import KeyedStateInfo as FlinkState
@@ -30,8 +32,6 @@ from statestore.interop.flink.types.flink_types import (
     TtlType,
     TupleType,
 )
-from statestore.interop.flink.types.named_columns import empty_key
-from statestore.interop.flink.types.store_types import sql_cast, sql_field, value_column
 from statestore.interop.flink_plans.layouts import (
     NO_KEY,
     Counter,

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.interop.flink.columns.declared_columns import JobClass
+from statestore.interop.flink.columns.declared_types import parse_declared_type
+from statestore.interop.flink.columns.state_columns import EntryForm
 from statestore.interop.flink.importing.import_record import ImportedState
 from statestore.interop.flink.metadata.java_binary import i32
-from statestore.interop.flink.metadata.serializer_snapshots import SerializerSnapshot
 from statestore.interop.flink.read.unknown_snapshots import read_whole_snapshot
-from statestore.interop.flink.types.declared_columns import JobClass
-from statestore.interop.flink.types.declared_types import parse_declared_type
 from statestore.interop.flink.types.families.base import nested_types, replace_parts
 from statestore.interop.flink.types.families.eithers import EitherType
 from statestore.interop.flink.types.families.enums import EnumType
@@ -36,7 +36,7 @@ from statestore.interop.flink.types.families.ttl import TtlAwareType, TtlType
 from statestore.interop.flink.types.families.tuples import TupleType
 from statestore.interop.flink.types.flink_types import FlinkType, ListType, MapType
 from statestore.interop.flink.types.kryo_collections import Collections, parse_collection
-from statestore.interop.flink.types.named_columns import EntryForm
+from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot
 
 _SCALA_TUPLE = re.compile(r"scala\.Tuple(\d+)(\$mc.*)?")
 _JAVA_TUPLE = "org.apache.flink.api.java.tuple.Tuple"

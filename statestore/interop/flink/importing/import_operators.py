@@ -17,6 +17,8 @@ import pyarrow as pa
 
 from statestore.errors import DamagedFileError, UnsupportedTypeError
 from statestore.format.names import RESERVED_ELEMENT_COLUMNS
+from statestore.interop.flink.columns.part_columns import PartColumns, part_columns
+from statestore.interop.flink.columns.state_columns import EntryForm, first_free
 from statestore.interop.flink.importing.import_record import ImportedState
 from statestore.interop.flink.importing.value_probes import describe_kryo_parts
 from statestore.interop.flink.metadata.handles import Mode
@@ -29,8 +31,6 @@ from statestore.interop.flink.read.operator_state import (
 from statestore.interop.flink.read.savepoint import FlinkOperator
 from statestore.interop.flink.types.families.kryo import find_kryo_part, set_kryo
 from statestore.interop.flink.types.flink_types import FlinkType
-from statestore.interop.flink.types.named_columns import EntryForm, first_free
-from statestore.interop.flink.types.part_columns import PartColumns, part_columns
 from statestore.rows.digests import rows_digest
 from statestore.snapshot.writer import CheckpointWriter
 

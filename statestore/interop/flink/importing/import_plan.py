@@ -16,10 +16,19 @@ from statestore.errors import (
     SchemaMismatchError,
     UnsupportedTypeError,
 )
+from statestore.interop.flink.columns.python_types import (
+    UNDECLARED,
+    declared_state,
+    is_python_state,
+)
+from statestore.interop.flink.columns.state_columns import (
+    EntryForm,
+    StateColumns,
+    first_free,
+    state_columns,
+)
 from statestore.interop.flink.importing.import_record import RECORD, ImportedState, SavepointRecord
 from statestore.interop.flink.importing.key_probes import ProbedKeys, probe_keys
-from statestore.interop.flink.importing.losses import transactions, transactions_reason
-from statestore.interop.flink.importing.refusals import Refused
 from statestore.interop.flink.importing.value_probes import (
     find_kryo_parts,
     find_value_types,
@@ -29,16 +38,10 @@ from statestore.interop.flink.metadata.handles import KeyGroupsHandle
 from statestore.interop.flink.options import SavepointHints
 from statestore.interop.flink.read.canonical import KeyedHeader, StateInfo
 from statestore.interop.flink.read.keyed_states import KeyedStateInfo, keyed_state
+from statestore.interop.flink.read.refusals import Refused, transactions, transactions_reason
 from statestore.interop.flink.read.savepoint import FlinkOperator, FlinkSavepoint, open_operators
 from statestore.interop.flink.read.savepoint_files import content_digest
 from statestore.interop.flink.types.families.kryo import find_kryo_part
-from statestore.interop.flink.types.named_columns import (
-    EntryForm,
-    StateColumns,
-    first_free,
-    state_columns,
-)
-from statestore.interop.flink.types.python_types import UNDECLARED, declared_state, is_python_state
 from statestore.jobgraph.operators import operator_id
 
 _LONGEST_NAME = 120

@@ -24,21 +24,21 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, StateNotFoundError
-from statestore.interop.flink.importing.value_probes import set_kryo_parts, set_value_class
-from statestore.interop.flink.metadata.java_binary import i32
-from statestore.interop.flink.metadata.serializer_snapshots import SerializerSnapshot
-from statestore.interop.flink.read.canonical import StateInfo
-from statestore.interop.flink.read.canonical import StateKind as FlinkKind
-from statestore.interop.flink.read.keyed_states import KeyedStateInfo, keyed_state
-from statestore.interop.flink.read.unknown_snapshots import read_whole_snapshot
-from statestore.interop.flink.types.flink_types import KryoKeyType, KryoType
-from statestore.interop.flink.types.named_columns import (
+from statestore.interop.flink.columns.python_types import declared_state
+from statestore.interop.flink.columns.state_columns import (
     EntryForm,
     Names,
     StateColumns,
     state_columns,
 )
-from statestore.interop.flink.types.python_types import declared_state
+from statestore.interop.flink.importing.value_probes import set_kryo_parts, set_value_class
+from statestore.interop.flink.metadata.java_binary import i32
+from statestore.interop.flink.read.canonical import StateInfo
+from statestore.interop.flink.read.canonical import StateKind as FlinkKind
+from statestore.interop.flink.read.keyed_states import KeyedStateInfo, keyed_state
+from statestore.interop.flink.read.unknown_snapshots import read_whole_snapshot
+from statestore.interop.flink.types.flink_types import KryoKeyType, KryoType
+from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
 

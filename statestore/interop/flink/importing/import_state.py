@@ -25,6 +25,7 @@ from statestore.errors import (
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry
 from statestore.format.state import StateKind, TimeDomain
+from statestore.interop.flink.columns.state_columns import EntryForm, StateColumns
 from statestore.interop.flink.importing.import_operators import operator_states
 from statestore.interop.flink.importing.import_plan import (
     PlannedOperator,
@@ -38,8 +39,6 @@ from statestore.interop.flink.importing.left_out_state import (
     checkpoint_left_out,
     left_out_of,
 )
-from statestore.interop.flink.importing.losses import lost_timers
-from statestore.interop.flink.importing.refusals import refused_kinds
 from statestore.interop.flink.importing.stored_import import (
     StoredImport,
     imported_operator,
@@ -48,15 +47,16 @@ from statestore.interop.flink.importing.stored_import import (
 from statestore.interop.flink.importing.value_probes import find_kryo_version, find_value_class
 from statestore.interop.flink.options import ACCESS, HINTS, SavepointAccess, SavepointHints
 from statestore.interop.flink.read.canonical import prefix_bytes
+from statestore.interop.flink.read.refusals import refused_kinds
 from statestore.interop.flink.read.savepoint import (
     FlinkOperator,
     FlinkSavepoint,
+    lost_timers,
     parse_unopened,
     read_location,
 )
 from statestore.interop.flink.types.families.kryo import find_kryo_part
 from statestore.interop.flink.types.flink_types import KryoKeyType
-from statestore.interop.flink.types.named_columns import EntryForm, StateColumns
 from statestore.jobgraph.graph import JobGraph, Node
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange, is_int

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import ceil, log2
 
 import numpy as np
+import numpy.typing as npt
 
 from statestore.errors import DamagedFileError, InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink.read.canonical import prefix_bytes
@@ -22,7 +23,6 @@ from statestore.interop.flink.types.families.kryo_keys import kryo_key_types
 from statestore.interop.flink.types.families.undecoded import plain_type
 from statestore.interop.flink.types.flink_types import KryoKeyType, KryoType
 from statestore.interop.flink.types.key_recipes import SCALA
-from statestore.interop.flink.write.entries import Groups
 from statestore.rows.lossless_cast import shorten
 
 _PROOF_BITS = 20  # a wrong recipe holds once in a million: three keys in 128 key groups
@@ -175,7 +175,9 @@ def _no_keys() -> Cursor:
     return Cursor(spans, spans.starts, spans.ends)
 
 
-def _compute_groups(state: KeyedStateInfo, keys: Cursor, max_parallelism: int) -> Groups:
+def _compute_groups(
+    state: KeyedStateInfo, keys: Cursor, max_parallelism: int
+) -> npt.NDArray[np.int32]:
     """Return the key groups of keys; the cursor stays where it is."""
     return state.key_groups(Cursor(keys.spans, keys.position, keys.end))(max_parallelism)
 

@@ -8,8 +8,8 @@ from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Manifest
 from statestore.interop.flink.importing.import_plan import PlannedOperator
 from statestore.interop.flink.importing.import_record import SavepointRecord
-from statestore.interop.flink.importing.refusals import unread_parts
 from statestore.interop.flink.metadata.handles import OperatorHandles
+from statestore.interop.flink.read.refusals import unread_parts
 from statestore.interop.flink.read.savepoint import FlinkOperator, FlinkSavepoint
 
 COMMAND = "flink import"

@@ -11,6 +11,7 @@ from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry
 from statestore.format.rescale_proof import RowSet
 from statestore.format.ttl import TimeToLive
+from statestore.interop.flink.columns.state_columns import StateColumns
 from statestore.interop.flink.importing.import_plan import PlannedOperator
 from statestore.interop.flink.importing.import_record import (
     ImportedOperator,
@@ -18,7 +19,6 @@ from statestore.interop.flink.importing.import_record import (
     SavepointRecord,
 )
 from statestore.interop.flink.importing.left_out_state import COMMAND, has_state
-from statestore.interop.flink.types.named_columns import StateColumns
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
 

@@ -1,1 +1,1 @@
-"""The file ``_metadata`` of a savepoint: handles, serializer snapshots, Java's encodings."""
+"""The file ``_metadata`` of a savepoint: handles, logical types, Java's encodings."""

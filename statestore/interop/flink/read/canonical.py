@@ -21,16 +21,16 @@ import numpy as np
 
 from statestore.interop.flink.metadata.java_binary import Reader, i8, i32, utf
 from statestore.interop.flink.metadata.old_versions import unsupported_version
-from statestore.interop.flink.metadata.serializer_snapshots import (
+from statestore.interop.flink.read.entry_places import END_OF_STATE, EntryPlaces, entry_places
+from statestore.interop.flink.read.group_bytes import Window
+from statestore.interop.flink.types.byte_cursor import Cursor
+from statestore.interop.flink.types.byte_slices import Spans
+from statestore.interop.flink.types.serializer_snapshots import (
     NO_ENDS,
     BodyEnds,
     SerializerSnapshot,
     read_snapshot,
 )
-from statestore.interop.flink.read.entry_places import END_OF_STATE, EntryPlaces, entry_places
-from statestore.interop.flink.read.group_bytes import Window
-from statestore.interop.flink.types.byte_cursor import Cursor
-from statestore.interop.flink.types.byte_slices import Spans
 
 _VERSION = 6  # from Flink 1.7 on
 _WRITTEN_BY = {3: "1.3", 4: "1.4 and 1.5", 5: "1.6"}

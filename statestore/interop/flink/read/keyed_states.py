@@ -6,9 +6,16 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from statestore.errors import IncompatibleStateError, UnsupportedTypeError
-from statestore.interop.flink.importing.refusals import Refused
+import numpy as np
+
+from statestore.errors import (
+    DamagedFileError,
+    IncompatibleStateError,
+    InvalidArgumentError,
+    UnsupportedTypeError,
+)
 from statestore.interop.flink.read.canonical import KeyedHeader, StateInfo
+from statestore.interop.flink.read.refusals import Refused
 from statestore.interop.flink.types.byte_cursor import Cursor
 from statestore.interop.flink.types.families.key_hash import GroupFunction, groups_of_hashes
 from statestore.interop.flink.types.families.undecoded import plain_type
@@ -137,3 +144,29 @@ def keyed_state(info: StateInfo, key: FlinkType, name: str) -> KeyedStateInfo:
             f"{info.options.get(_OPTION, info.kind)}"
         )
     return KeyedStateInfo(info.name, form, key, namespace.flink_type, value.flink_type)
+
+
+def check_key_groups(
+    state: KeyedStateInfo, cursor: Cursor, key_group: int, max_parallelism: int, where: str
+) -> None:
+    """Check that each key at a cursor belongs to the key group in which it is stored.
+
+    The files have no checksums, so this check detects damaged keys. It is skipped for types whose
+    hash cannot be computed from a savepoint. ``where`` is the state's name in messages. Raises
+    DamagedFileError if a key belongs to another key group.
+    """
+    try:
+        computed = state.key_groups(cursor)(max_parallelism)
+    except UnsupportedTypeError:
+        return
+    except InvalidArgumentError as error:
+        raise DamagedFileError(
+            f"{where} has a key in key group {key_group} that cannot be a key: {error}"
+        ) from error
+    wrong = np.flatnonzero(computed != key_group)
+    if len(wrong):
+        raise DamagedFileError(
+            f"{where} has {len(wrong)} of {len(computed)} keys in key group {key_group} that "
+            "belong elsewhere according to Flink's hash, the first in key group "
+            f"{computed[wrong[0]]}; the savepoint is damaged, or the job uses another hash"
+        )

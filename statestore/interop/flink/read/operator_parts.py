@@ -1,10 +1,18 @@
-"""Open the keyed state of an operator's subtasks: parse its headers and find its format."""
+"""Open the keyed state of an operator's subtasks: parse its headers and find its format.
+
+The kind of the handle does not tell whether key groups have the canonical form, or the native form
+of the heap: savepoints of RocksDB up to Flink 1.12, and its non-incremental checkpoints up to Flink
+1.15, have the canonical form under a plain ``KeyGroupsStateHandle``. In the native form each key
+group begins with its own number, and none has the offset 0. In the canonical form an empty key
+group has the offset 0, and the others begin with the number of a state and the length of a key.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from statestore.errors import (
     DamagedFileError,
@@ -12,7 +20,6 @@ from statestore.errors import (
     ParallelismError,
     UnsupportedTypeError,
 )
-from statestore.interop.flink.importing.refusals import Refused
 from statestore.interop.flink.metadata.handles import (
     IncrementalHandle,
     KeyGroupsHandle,
@@ -20,13 +27,16 @@ from statestore.interop.flink.metadata.handles import (
     Subtask,
 )
 from statestore.interop.flink.read.canonical import prefix_bytes
-from statestore.interop.flink.read.key_group_form import find_form
 from statestore.interop.flink.read.keyed_part import KeyedPart
 from statestore.interop.flink.read.keyed_states import keyed_states
 from statestore.interop.flink.read.raw_timers import TimersPart, begins_with_timers, open_timers
-from statestore.interop.flink.read.savepoint_files import METADATA, Places, open_source
+from statestore.interop.flink.read.refusals import Refused
+from statestore.interop.flink.read.savepoint_files import METADATA, ByteSource, Places, open_source
 from statestore.interop.flink.read.unknown_snapshots import read_whole_header
 from statestore.keys.groups import KeyGroupAssignment
+
+_NUMBER_BYTES = 4
+_TRIED = 3  # a key of 64 KiB can look like the number of one key group, but not of three
 
 
 def recognize_timers(operator: OperatorHandles, places: Places) -> OperatorHandles:
@@ -104,7 +114,7 @@ def _open_keyed(
                 f"{len(data) - header.length} unexpected bytes follow the header"
             )
         states = keyed_states(header, source.name, drop)
-        form = False if isinstance(handle, IncrementalHandle) else find_form(handle, source)
+        form = False if isinstance(handle, IncrementalHandle) else _find_form(handle, source)
         part = KeyedPart(subtask.index, handle, header, states, title, prefix, places, bool(form))
         yield part, form
 
@@ -163,3 +173,25 @@ def _check_range(
             f"{name} is damaged: subtask {subtask} of {parallelism} has {count} key groups "
             f"from {handle.first} on (of {most}), which it does not own"
         )
+
+
+def _find_form(handle: KeyGroupsHandle, source: ByteSource) -> bool | None:
+    """Return whether a subtask's keyed state is canonical; None if its bytes do not tell.
+
+    They do not tell it if key group 0 is the only one, because both forms begin with zeros.
+
+    Args:
+        handle: the handle of the keyed state.
+        source: its bytes.
+
+    Raises:
+        DamagedFileError: if a key group begins after the end of the bytes.
+    """
+    if handle.is_savepoint or 0 in handle.offsets:
+        return True
+    numbered = ((group, at) for group, at in enumerate(handle.offsets, handle.first) if group > 0)
+    matches = [
+        int.from_bytes(source.read(at, min(at + _NUMBER_BYTES, source.size)), "big") == group
+        for group, at in islice(numbered, _TRIED)
+    ]
+    return not any(matches) if matches else None

@@ -23,16 +23,16 @@ from statestore.errors import DamagedFileError
 from statestore.interop.flink.metadata.handles import KeyGroupsHandle
 from statestore.interop.flink.metadata.java_binary import Reader
 from statestore.interop.flink.metadata.old_versions import unsupported_version
-from statestore.interop.flink.metadata.serializer_snapshots import (
-    SerializerSnapshot,
-    read_bare_snapshot,
-)
 from statestore.interop.flink.read.canonical import Entries, KeyedHeader, StateInfo
 from statestore.interop.flink.read.heap import jump_over, walk
 from statestore.interop.flink.read.keyed_states import KeyedStateInfo, keyed_state
 from statestore.interop.flink.read.savepoint_files import ByteSource, Places, open_source
 from statestore.interop.flink.types.byte_slices import BYTES, Spans, join_parts
 from statestore.interop.flink.types.flink_types import FlinkType, TimerType
+from statestore.interop.flink.types.serializer_snapshots import (
+    SerializerSnapshot,
+    read_bare_snapshot,
+)
 from statestore.keys.groups import KeyGroupRange
 
 _MAGIC = 0xF1CD859F - (1 << 32)

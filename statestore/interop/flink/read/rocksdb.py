@@ -25,9 +25,10 @@ import pyarrow as pa
 from statestore.errors import DamagedFileError, FormatVersionError, UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import Reader
 from statestore.interop.flink.read.checksums import BLOCK_CHECKSUMS
-from statestore.interop.flink.read.expansion import BLOCK_BYTES, Expansion
 from statestore.interop.flink.read.rocksdb_blocks import (
+    BLOCK_BYTES,
     ENTRY_BYTES,
+    Expansion,
     Versions,
     decode_pairs,
     decode_versions,

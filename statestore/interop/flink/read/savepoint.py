@@ -26,7 +26,6 @@ from statestore.errors import (
     StorageError,
     UnsupportedTypeError,
 )
-from statestore.interop.flink.importing.refusals import Refused, drop_refused
 from statestore.interop.flink.metadata.handles import (
     FileHandle,
     IncrementalHandle,
@@ -42,12 +41,12 @@ from statestore.interop.flink.metadata.reader import read_metadata
 from statestore.interop.flink.options import ACCESS, SavepointAccess
 from statestore.interop.flink.read.canonical import KeyedHeader, merge_headers, prefix_bytes
 from statestore.interop.flink.read.composite import KeyLayout, split_keys
-from statestore.interop.flink.read.key_group_check import check_key_groups
 from statestore.interop.flink.read.keyed_part import KeyedPart
-from statestore.interop.flink.read.keyed_states import KeyedStateInfo
+from statestore.interop.flink.read.keyed_states import KeyedStateInfo, check_key_groups
 from statestore.interop.flink.read.operator_parts import open_parts, recognize_timers
 from statestore.interop.flink.read.operator_state import SubtaskElements, read_operator_state
 from statestore.interop.flink.read.raw_timers import TimersPart
+from statestore.interop.flink.read.refusals import Refused, drop_refused
 from statestore.interop.flink.read.savepoint_files import (
     METADATA,
     Places,
@@ -58,9 +57,12 @@ from statestore.interop.flink.read.savepoint_files import (
 from statestore.interop.flink.types.byte_cursor import Cursor
 from statestore.interop.flink.types.byte_slices import Spans
 from statestore.interop.flink.types.decode import decode_list, decode_map_values, decode_values
-from statestore.interop.flink.types.flink_types import ListType, MapType
+from statestore.interop.flink.types.flink_types import ListType, MapType, Scalar
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.groups import KeyGroupRange
+
+_CHECKPOINT = b"org.apache.flink.runtime.checkpoint.CheckpointType"
+_WINDOWS = (Scalar("TimeWindow"), Scalar("SqlTimeWindow"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -492,3 +494,23 @@ def _open_operator(
         selected, tuple(states.values()), problem, places, tuple(parts), error_type
     )
     return whole, operator
+
+
+def lost_timers(savepoint: FlinkSavepoint, operator: FlinkOperator) -> str | None:
+    """Return a warning if timers are missing and may have been lost; otherwise None.
+
+    A savepoint in RocksDB's native format contains only the timers that are stored in RocksDB
+    (``RocksNativeFullSnapshotStrategy``). Heap timers are lost without a trace. A checkpoint has
+    them as raw state. Time windows always have timers, which end them.
+    """
+    is_native = any(isinstance(part.handle, IncrementalHandle) for part in operator.parts)
+    has_timers = any(state.kind == "timers" for state in operator.states)
+    if not is_native or has_timers or _CHECKPOINT in savepoint.metadata.properties:
+        return None
+    lost = (
+        "a native RocksDB savepoint does not contain them, so Flink would lose them too; take a "
+        "canonical one"
+    )
+    if any(state.namespace in _WINDOWS for state in operator.states):
+        return f"the timers of its windows are missing because they were on the heap: {lost}"
+    return f"it has no timers; if the job has timers on the heap, {lost}"

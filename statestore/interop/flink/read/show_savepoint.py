@@ -13,7 +13,6 @@ from statestore.errors import (
     MissingFileError,
     UnsupportedTypeError,
 )
-from statestore.interop.flink.importing.losses import lost_timers, transactions, transactions_reason
 from statestore.interop.flink.options import ACCESS, SavepointAccess
 from statestore.interop.flink.read.keyed_states import KeyedStateInfo, StateForm
 from statestore.interop.flink.read.operator_state import (
@@ -22,7 +21,13 @@ from statestore.interop.flink.read.operator_state import (
     SubtaskElements,
     kafka_splits,
 )
-from statestore.interop.flink.read.savepoint import FlinkOperator, FlinkSavepoint, open_savepoint
+from statestore.interop.flink.read.refusals import transactions, transactions_reason
+from statestore.interop.flink.read.savepoint import (
+    FlinkOperator,
+    FlinkSavepoint,
+    lost_timers,
+    open_savepoint,
+)
 from statestore.interop.flink.types.families.kryo import find_kryo_part
 from statestore.interop.flink.types.flink_types import FlinkType, Scalar
 

@@ -16,13 +16,6 @@ import numpy as np
 
 from statestore.errors import DamagedFileError, FormatVersionError, UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import Reader
-from statestore.interop.flink.metadata.serializer_snapshots import (
-    NO_ENDS,
-    BodyEnds,
-    SerializerSnapshot,
-    UnknownSnapshotError,
-    read_snapshot,
-)
 from statestore.interop.flink.read.canonical import (
     KeyedHeader,
     StateInfo,
@@ -31,6 +24,13 @@ from statestore.interop.flink.read.canonical import (
     read_state_info,
 )
 from statestore.interop.flink.types.byte_slices import Places
+from statestore.interop.flink.types.serializer_snapshots import (
+    NO_ENDS,
+    BodyEnds,
+    SerializerSnapshot,
+    UnknownSnapshotError,
+    read_snapshot,
+)
 
 _LONGEST_HEADER = 1 << 20
 _MOST_BYTES = 1 << 18  # parsed in all trials of a header

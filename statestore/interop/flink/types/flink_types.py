@@ -1,7 +1,7 @@
 """The registry of the types of Flink's serializers.
 
 A type is parsed from the snapshot of its serializer
-(:mod:`statestore.interop.flink.metadata.serializer_snapshots`). Its class defines
+(:mod:`statestore.interop.flink.types.serializer_snapshots`). Its class defines
 everything that depends on the type: its name, its Arrow type, and how values are skipped, read and
 written.
 """

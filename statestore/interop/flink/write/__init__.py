@@ -1,1 +1,1 @@
-"""Write keyed state in Flink's canonical format, and repack a savepoint."""
+"""Write keyed state in Flink's canonical format."""

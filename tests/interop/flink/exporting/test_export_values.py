@@ -13,6 +13,7 @@ import pytest
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink import export_savepoint, import_savepoint
+from statestore.interop.flink.columns.part_columns import part_columns
 from statestore.interop.flink.metadata.logical_types import LogicalType
 from statestore.interop.flink.types.arrow_types import INSTANT
 from statestore.interop.flink.types.families.avro_parts import AvroMapType
@@ -30,7 +31,6 @@ from statestore.interop.flink.types.flink_types import (
     TraversableType,
     TupleType,
 )
-from statestore.interop.flink.types.part_columns import part_columns
 from statestore.store import StateStore
 from tests.interop.flink.goldens import Golden
 

@@ -24,12 +24,12 @@ from statestore.errors import (
 )
 from statestore.format.state import StateKind
 from statestore.interop.flink import ImportedSavepoint, import_savepoint, open_savepoint
+from statestore.interop.flink.columns.state_columns import EntryForm
 from statestore.interop.flink.importing.import_operators import element_columns
 from statestore.interop.flink.importing.import_record import ImportedState, SavepointRecord
 from statestore.interop.flink.options import SavepointAccess, SavepointHints
 from statestore.interop.flink.read.savepoint import SavepointRows
 from statestore.interop.flink.types.flink_types import TupleType
-from statestore.interop.flink.types.named_columns import EntryForm
 from statestore.jobgraph.operators import operator_id
 from statestore.restore.restored import RestoredCheckpoint
 from tests.interop.flink.goldens import GOLDENS, Golden, few

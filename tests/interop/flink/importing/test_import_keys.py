@@ -26,6 +26,7 @@ from statestore.interop.flink import (
     import_savepoint,
     open_savepoint,
 )
+from statestore.interop.flink.columns.state_columns import FLINK_KEY_GROUP, EntryForm
 from statestore.interop.flink.options import SavepointHints
 from statestore.interop.flink.types.flink_types import (
     EnumType,
@@ -38,7 +39,6 @@ from statestore.interop.flink.types.flink_types import (
     Scalar,
     TupleType,
 )
-from statestore.interop.flink.types.named_columns import FLINK_KEY_GROUP, EntryForm
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.hashing import key_group_of
 from tests.interop.flink.written import written_savepoint

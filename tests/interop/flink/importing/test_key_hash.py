@@ -18,6 +18,7 @@ from statestore.interop.flink import (
     open_savepoint,
     repack_savepoint,
 )
+from statestore.interop.flink.columns.state_columns import FLINK_KEY_GROUP, EntryForm
 from statestore.interop.flink.options import SavepointHints
 from statestore.interop.flink.types.flink_types import (
     CaseClassType,
@@ -31,7 +32,6 @@ from statestore.interop.flink.types.flink_types import (
     TupleType,
 )
 from statestore.interop.flink.types.key_recipes import recipe_hash_codes
-from statestore.interop.flink.types.named_columns import FLINK_KEY_GROUP, EntryForm
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.arrow import key_groups_of_hashes
 from statestore.keys.hashing import key_group_of

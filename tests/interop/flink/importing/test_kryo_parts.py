@@ -10,11 +10,11 @@ import pytest
 from statestore import StateStore
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink import export_savepoint, import_savepoint, open_savepoint
+from statestore.interop.flink.columns.state_columns import EntryForm
 from statestore.interop.flink.importing.value_probes import find_kryo_parts
 from statestore.interop.flink.metadata.java_binary import i32, utf
 from statestore.interop.flink.options import FlinkTarget, SavepointHints
 from statestore.interop.flink.types.flink_types import FlinkType, KryoType, TupleType
-from statestore.interop.flink.types.named_columns import EntryForm
 from statestore.jobgraph.operators import operator_id
 from tests.interop.flink.goldens import Golden
 from tests.interop.flink.importing.test_kryo_values import LONG, NO_CLASSES, entries

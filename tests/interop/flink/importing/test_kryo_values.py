@@ -11,12 +11,12 @@ import pytest
 from statestore import StateStore
 from statestore.errors import SchemaMismatchError
 from statestore.interop.flink import export_savepoint, import_savepoint, open_savepoint
+from statestore.interop.flink.columns.state_columns import EntryForm
 from statestore.interop.flink.importing.value_probes import find_value_types, set_value_class
 from statestore.interop.flink.options import FlinkTarget
 from statestore.interop.flink.read.keyed_states import KeyedStateInfo
 from statestore.interop.flink.types.families.kryo_keys import KryoKeyType
 from statestore.interop.flink.types.flink_types import FlinkType, KryoType, Scalar
-from statestore.interop.flink.types.named_columns import EntryForm
 from tests.interop.flink.written import written_savepoint
 
 LONG = Scalar("Long")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from statestore.interop.flink import FlinkOperator, open_savepoint, show_savepoint
-from statestore.interop.flink.importing.refusals import Refused
+from statestore.interop.flink.read.refusals import Refused
 from tests.servers.flink import Flink
 
 pytestmark = [pytest.mark.flink, pytest.mark.long]

@@ -24,8 +24,6 @@ from statestore.interop.flink import (
     repack_savepoint,
     show_savepoint,
 )
-from statestore.interop.flink.importing.losses import lost_timers
-from statestore.interop.flink.importing.refusals import Refused
 from statestore.interop.flink.metadata.handles import (
     ChangelogHandle,
     IncrementalHandle,
@@ -38,7 +36,6 @@ from statestore.interop.flink.metadata.handles import (
 )
 from statestore.interop.flink.metadata.java_binary import i8, i16, i32, i64, utf
 from statestore.interop.flink.metadata.reader import read_metadata
-from statestore.interop.flink.metadata.serializer_snapshots import SerializerSnapshot
 from statestore.interop.flink.metadata.writer import metadata_v3
 from statestore.interop.flink.options import ExportSelection, SavepointAccess, SavepointHints
 from statestore.interop.flink.read.canonical import (
@@ -48,8 +45,10 @@ from statestore.interop.flink.read.canonical import (
     read_header,
     state_info_bytes,
 )
-from statestore.interop.flink.read.savepoint import open_savepoint
+from statestore.interop.flink.read.refusals import Refused
+from statestore.interop.flink.read.savepoint import lost_timers, open_savepoint
 from statestore.interop.flink.types.flink_types import Scalar
+from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot
 from statestore.jobgraph.operators import operator_id
 from tests.interop.flink.goldens import Golden
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from statestore.errors import DamagedFileError, FormatVersionError
 from statestore.interop.flink.metadata.java_binary import i32
-from statestore.interop.flink.metadata.serializer_snapshots import SerializerSnapshot
 from statestore.interop.flink.read import group_bytes
 from statestore.interop.flink.read.canonical import (
     Entries,
@@ -25,6 +24,7 @@ from statestore.interop.flink.read.canonical import (
 from statestore.interop.flink.read.group_bytes import BLOCK_BYTES, GroupBytes, Window
 from statestore.interop.flink.read.snappy import frame_pieces
 from statestore.interop.flink.types.flink_types import FlinkType, Scalar
+from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot
 from tests.interop.flink.entries import key_group_bytes
 
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from statestore import StateStore
 from statestore.errors import SchemaMismatchError, UnsupportedTypeError
 from statestore.interop.flink import ImportedSavepoint, export_savepoint, import_savepoint
+from statestore.interop.flink.columns.state_columns import FLINK_KEY_GROUP, EntryForm
 from statestore.interop.flink.options import SavepointHints
 from statestore.interop.flink.types.byte_slices import Spans
 from statestore.interop.flink.types.decode import decode_values
 from statestore.interop.flink.types.flink_types import KryoKeyType, KryoType
-from statestore.interop.flink.types.named_columns import FLINK_KEY_GROUP, EntryForm
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.hashing import key_group_of
 from tests.interop.flink.entries import entries_in

@@ -13,7 +13,6 @@ import pytest
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import Reader, i32
 from statestore.interop.flink.metadata.logical_types import LogicalType, key_logical_type
-from statestore.interop.flink.metadata.serializer_snapshots import read_snapshot
 from statestore.interop.flink.types import families
 from statestore.interop.flink.types.byte_slices import Spans
 from statestore.interop.flink.types.decode import decode_values
@@ -65,6 +64,7 @@ from statestore.interop.flink.types.flink_types import (
     UndecodedType,
     UnknownType,
 )
+from statestore.interop.flink.types.serializer_snapshots import read_snapshot
 
 LONG, TEXT = Scalar("Long"), Scalar("String")
 NO_OBJECT = b"\xac\xed\0\5p"  # a Java object stream with a null

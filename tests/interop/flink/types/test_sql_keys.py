@@ -14,9 +14,9 @@ import pytest
 
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink import export_savepoint, open_savepoint
+from statestore.interop.flink.columns.store_types import sql_key
 from statestore.interop.flink.metadata.java_binary import i32
 from statestore.interop.flink.metadata.logical_types import key_logical_type
-from statestore.interop.flink.types.store_types import sql_key
 from statestore.snapshot.write_options import KeyedOptions
 from statestore.store import StateStore
 from tests.interop.flink.goldens import serializers

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from statestore.errors import DamagedFileError, InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import Reader, i32
 from statestore.interop.flink.metadata.logical_types import LogicalType, key_logical_type
-from statestore.interop.flink.metadata.serializer_snapshots import read_snapshot
 from statestore.interop.flink.types.arrow_types import sql_type
 from statestore.interop.flink.types.byte_slices import Spans
 from statestore.interop.flink.types.decode import decode_values
@@ -27,6 +26,7 @@ from statestore.interop.flink.types.flink_types import (
     StreamElementType,
     TimestampDataType,
 )
+from statestore.interop.flink.types.serializer_snapshots import read_snapshot
 
 _SCALARS = tuple(
     map(

@@ -15,9 +15,9 @@ import pytest
 
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink import export_savepoint, import_savepoint, open_savepoint
+from statestore.interop.flink.columns.state_columns import EntryForm
 from statestore.interop.flink.importing.import_record import SavepointRecord
 from statestore.interop.flink.metadata.java_binary import Reader, i8, i32, utf
-from statestore.interop.flink.metadata.serializer_snapshots import read_snapshot
 from statestore.interop.flink.types.byte_slices import Spans
 from statestore.interop.flink.types.decode import decode_values
 from statestore.interop.flink.types.flink_types import (
@@ -28,7 +28,7 @@ from statestore.interop.flink.types.flink_types import (
     Scalar,
     UnknownType,
 )
-from statestore.interop.flink.types.named_columns import EntryForm
+from statestore.interop.flink.types.serializer_snapshots import read_snapshot
 from statestore.store import StateStore
 from tests.interop.flink.exporting.test_export_imported import entries
 from tests.interop.flink.goldens import FOLDER

@@ -18,14 +18,13 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.interop.flink.metadata.java_binary import Reader, string_value
-from statestore.interop.flink.metadata.serializer_snapshots import read_snapshot
-from statestore.interop.flink.read.key_group_check import check_key_groups
-from statestore.interop.flink.read.keyed_states import KeyedStateInfo
+from statestore.interop.flink.read.keyed_states import KeyedStateInfo, check_key_groups
 from statestore.interop.flink.types.byte_cursor import Cursor
 from statestore.interop.flink.types.byte_slices import Spans
 from statestore.interop.flink.types.decode import decode_list, decode_map_values, decode_values
 from statestore.interop.flink.types.encode import encode_list
 from statestore.interop.flink.types.flink_types import FlinkType, ListType, Scalar
+from statestore.interop.flink.types.serializer_snapshots import read_snapshot
 from tests.interop.flink.goldens import serializers
 from tests.interop.flink.shown import as_text, shown
 

@@ -19,8 +19,8 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.interop.flink import export_savepoint, import_savepoint
+from statestore.interop.flink.columns.state_columns import EntryForm
 from statestore.interop.flink.metadata.java_binary import Reader, i32, utf
-from statestore.interop.flink.metadata.serializer_snapshots import read_snapshot
 from statestore.interop.flink.options import SavepointHints
 from statestore.interop.flink.types.byte_slices import Spans
 from statestore.interop.flink.types.decode import decode_values
@@ -34,7 +34,7 @@ from statestore.interop.flink.types.flink_types import (
     FlinkType,
     Scalar,
 )
-from statestore.interop.flink.types.named_columns import EntryForm
+from statestore.interop.flink.types.serializer_snapshots import read_snapshot
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.arrow import key_groups_of_hashes
 from tests.interop.flink.entries import entries_in

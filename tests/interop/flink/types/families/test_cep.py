@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from statestore.errors import DamagedFileError, FormatVersionError, UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import Reader, i32, i64, utf
-from statestore.interop.flink.metadata.serializer_snapshots import read_snapshot
 from statestore.interop.flink.types.byte_slices import Spans
 from statestore.interop.flink.types.decode import decode_values
 from statestore.interop.flink.types.flink_types import (
@@ -22,6 +21,7 @@ from statestore.interop.flink.types.flink_types import (
     RecordType,
     Scalar,
 )
+from statestore.interop.flink.types.serializer_snapshots import read_snapshot
 
 EVENT, DEWEY = CepType("EventId"), CepType("DeweyNumber")
 NODE = CepType("NodeId", (EVENT,))

@@ -18,10 +18,10 @@ import numpy as np
 from statestore.errors import IncompatibleStateError, StateStoreError
 from statestore.interop.flink.importing.key_probes import ProbedKeys, probe_keys
 from statestore.interop.flink.importing.left_out_state import dropped_parts
-from statestore.interop.flink.importing.refusals import refused_kinds
 from statestore.interop.flink.metadata.handles import OperatorHandles, SavepointMetadata, Subtask
 from statestore.interop.flink.options import ACCESS, SavepointAccess
 from statestore.interop.flink.read.canonical import prefix_bytes
+from statestore.interop.flink.read.refusals import refused_kinds
 from statestore.interop.flink.read.savepoint import FlinkOperator, StateEntries, open_savepoint
 from statestore.interop.flink.types.byte_cursor import Cursor
 from statestore.interop.flink.types.byte_slices import BYTES, Spans, join_parts

@@ -1,7 +1,7 @@
 """Map the rows of a Flink state to columns of a store's state, and back.
 
 A row has the parts key, namespace, key of a map's entry, and value. Their columns are defined in
-:mod:`statestore.interop.flink.types.part_columns`. Each element of a list, each entry of
+:mod:`statestore.interop.flink.columns.part_columns`. Each element of a list, each entry of
 a map and each timer is a row.
 
 Keys or values without a column type stay bytes. Whole entries stay bytes if neither has a column
@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.format.names import RESERVED_COLUMNS
 from statestore.format.state import StateKind
+from statestore.interop.flink.columns.part_columns import PartColumns, key_types, part_columns
 from statestore.interop.flink.read.keyed_states import KeyedStateInfo
 from statestore.interop.flink.read.savepoint import SavepointRows, StateEntries
 from statestore.interop.flink.types.families.kryo import find_kryo_part
@@ -38,7 +39,6 @@ from statestore.interop.flink.types.flink_types import (
     TtlType,
     UndecodedType,
 )
-from statestore.interop.flink.types.part_columns import PartColumns, key_types, part_columns
 from statestore.keys.arrow_types import check_key_type
 from statestore.rows.digests import row_hashes
 

@@ -22,9 +22,9 @@ from statestore.interop.flink import (
     import_savepoint,
     open_savepoint,
 )
+from statestore.interop.flink.columns.state_columns import EntryForm
 from statestore.interop.flink.importing.import_record import ImportedState, SavepointRecord
 from statestore.interop.flink.options import ExportSelection, SavepointHints
-from statestore.interop.flink.types.named_columns import EntryForm
 from statestore.jobgraph.operators import operator_id
 from statestore.snapshot.write_options import KeyedOptions
 from statestore.store import StateStore

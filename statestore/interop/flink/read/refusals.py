@@ -10,7 +10,15 @@ from dataclasses import replace
 from enum import StrEnum
 
 from statestore.errors import IncompatibleStateError, InvalidArgumentError
-from statestore.interop.flink.metadata.handles import CHANGELOG_HANDLES, Subtask
+from statestore.interop.flink.metadata.handles import CHANGELOG_HANDLES, OperatorHandles, Subtask
+
+_RAW_STATES = (
+    *("writer_raw_states", "streaming_committer_raw_states", "global_committer_raw_states"),
+    *("pending-checkpoints", "next-transactional-id-hint", "next-transactional-id-hint-v2"),
+)
+"""Operator states of sinks that hold transactions: of ``SinkWriterOperator``,
+``CommitterOperator``, write-ahead sinks, and the Kafka sink before ``KafkaSink``.
+"""
 
 
 class Refused(StrEnum):
@@ -75,3 +83,20 @@ def unread_parts(subtask: Subtask) -> Iterator[tuple[Refused, str]]:
     if subtask.raw_keyed is not None or subtask.raw_operator is not None:
         what = "raw state in a format that only the operator knows"
         yield Refused.RAW, f"{what}: carry the operator in the export (--carry)"
+
+
+def transactions(operator: OperatorHandles) -> Iterator[str]:
+    """Yield the names of operator states that hold a sink's transactions."""
+    for subtask in operator.subtasks:
+        for part in subtask.operator.parts if subtask.operator is not None else ():
+            if part.name in _RAW_STATES and part.offsets:
+                yield part.name
+
+
+def transactions_reason(names: str) -> str:
+    """Return the reason why these states are refused."""
+    return (
+        f"{names} has open sink transactions, which a copy would commit again or miss: stop "
+        "the job with a savepoint so that they are committed, or drop them (--drop "
+        f"{Refused.TRANSACTIONS})"
+    )

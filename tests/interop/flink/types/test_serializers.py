@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from statestore.errors import DamagedFileError, FormatVersionError, UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import Reader, i32, utf
-from statestore.interop.flink.metadata.serializer_snapshots import read_snapshot
 from statestore.interop.flink.types.flink_types import (
     FlinkType,
     KryoType,
@@ -16,6 +15,7 @@ from statestore.interop.flink.types.flink_types import (
     Scalar,
     TupleType,
 )
+from statestore.interop.flink.types.serializer_snapshots import read_snapshot
 from tests.interop.flink.kinds import kinds
 
 

@@ -19,19 +19,8 @@ import pyarrow.compute as pc
 
 from statestore.errors import UnsupportedTypeError
 from statestore.format.schema import type_text
-from statestore.interop.flink.types.declared_types import BOXES, SIMPLE_TYPES, DeclaredType
-from statestore.interop.flink.types.families.pojos import PojoField, PojoType
-from statestore.interop.flink.types.flink_types import (
-    ArrayType,
-    EnumType,
-    FlinkType,
-    ListType,
-    MapType,
-    NullableType,
-    Scalar,
-    TupleType,
-)
-from statestore.interop.flink.types.store_types import (
+from statestore.interop.flink.columns.declared_types import BOXES, SIMPLE_TYPES, DeclaredType
+from statestore.interop.flink.columns.store_types import (
     FlinkColumn,
     as_millis,
     cast_column,
@@ -44,6 +33,17 @@ from statestore.interop.flink.types.store_types import (
     row_column,
     tuple_column,
     value_column,
+)
+from statestore.interop.flink.types.families.pojos import PojoField, PojoType
+from statestore.interop.flink.types.flink_types import (
+    ArrayType,
+    EnumType,
+    FlinkType,
+    ListType,
+    MapType,
+    NullableType,
+    Scalar,
+    TupleType,
 )
 from statestore.keys.key_types import JavaType
 from statestore.rows.column_types import schema_of_arrow

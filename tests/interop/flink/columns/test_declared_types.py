@@ -20,8 +20,8 @@ from statestore.errors import (
 )
 from statestore.format.ttl import TimeToLive
 from statestore.interop.flink import export_savepoint, open_savepoint
+from statestore.interop.flink.columns.declared_types import parse_declared_type
 from statestore.interop.flink.options import FlinkTarget
-from statestore.interop.flink.types.declared_types import parse_declared_type
 from statestore.keys.hashing import key_group_of
 from tests.support.options import grouped
 

@@ -1,0 +1,1 @@
+"""Columns of a store and the values of Flink that they hold, in both directions."""
