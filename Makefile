@@ -67,11 +67,11 @@ examples: $(READY) $(DELTA) ## run the notebooks in examples/, as the tests do
 notebooks: $(READY) $(DELTA) ## run the notebooks in examples/, and store their outputs
 	@$(WITH_JAVA) $(PY) -m tests.support.notebooks
 
-# The files that take longest by tests/durations.json are started first, so that no worker has one of
-# them left when the others are done. All files of tests/services count as one. Three workers run on two cores, as tests wait for servers and
-# for Spark about as long as they compute.
-test: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(ICEBERG) $(KAFKA) $(FLINK) $(QUICK) ## run all tests, three files at a time; ARGS="-k name" goes to pytest
-	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(or $(WORKERS),3) --dist loadfile --no-loadscope-reorder \
+# What takes longest by tests/durations.json is started first, so that no worker has it left when the
+# others are done. One worker runs all tests of Spark's session and one those of tests/services, so
+# that the JVM and each server start once. Three workers run on two cores, as tests also wait.
+test: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(ICEBERG) $(KAFKA) $(FLINK) $(QUICK) ## run the tests, three at a time; ARGS="-k name" goes to pytest
+	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(or $(WORKERS),3) --dist loadgroup --no-loadscope-reorder \
 		-m "not long and not versions" $(ARGS)
 
 fetch: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(ICEBERG) $(KAFKA) $(FLINK) $(QUICK) ## fetch everything that make test needs

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
-from xdist.scheduler import LoadFileScheduling
+from xdist.scheduler import LoadGroupScheduling
 
 from statestore.spark.session import spark_session
 from statestore.storage import LocalStorage
@@ -31,6 +31,8 @@ from tests.support.durations import (
     file_of,
     recorded_durations,
     report_collected,
+    without_group,
+    work_unit,
 )
 from tests.support.examples import LONG
 from tests.support.forms import FORMS, Checkpoints, history
@@ -159,31 +161,25 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(DurationRecorder(config.rootpath), DurationRecorder.NAME)
 
 
-FOLDERS_OF_ONE_WORKER = {
-    "servers": ("services",),
-    "Spark": ("spark", "streaming", "interop/spark", "jobs", "demo"),
-}
-"""One worker runs all tests of these folders, so that each server and Spark's JVM starts once."""
+def group_of_one_worker(item: pytest.Item) -> str | None:
+    """Return the group of a test that one worker runs, so that each server, and the JVM of Spark's
+    session, starts once.
+    """
+    if item.nodeid.startswith("tests/services/"):
+        return "servers"
+    return "spark" if "spark" in marks_of(item) else None
 
 
-def work_unit(nodeid: str) -> str:
-    """Return the file of a test, or the name of the folders that one worker runs."""
-    for name, folders in FOLDERS_OF_ONE_WORKER.items():
-        if nodeid.startswith(tuple(f"tests/{folder}/" for folder in folders)):
-            return name
-    return file_of(nodeid)
-
-
-class WorkUnitScheduling(LoadFileScheduling):  # type: ignore[misc]
-    """Let one worker run all tests of a work unit."""
+class WorkUnitScheduling(LoadGroupScheduling):  # type: ignore[misc]
+    """Let one worker run all tests of a group, and all other tests of a file."""
 
     def _split_scope(self, nodeid: str) -> str:
         return work_unit(nodeid)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
-    """Replace the distribution by files, which `make test` chooses."""
-    return WorkUnitScheduling(config, log) if config.getoption("dist") == "loadfile" else None
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadGroupScheduling | None:
+    """Replace the distribution by groups, which `make test` chooses."""
+    return WorkUnitScheduling(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -200,6 +196,8 @@ def pytest_collection_modifyitems(
             item.add_marker("spark")
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("examples")
+        if group := group_of_one_worker(item):
+            item.add_marker(pytest.mark.xdist_group(group))
     mark_long_cases(items)
     mark_unchanged_programs(config, items)
     if config.getoption("--record-durations"):
@@ -209,16 +207,16 @@ def pytest_collection_modifyitems(
         for item in items
         if not LEFT_OUT.isdisjoint(marks_of(item))
     }
-    if group := config.getoption("--nightly"):
+    if nightly := config.getoption("--nightly"):
         groups = config.stash[LEFT_OUT_TESTS]
-        others = [item for item in items if groups.get(item.nodeid) != group]
-        items[:] = [item for item in items if groups.get(item.nodeid) == group]
+        others = [item for item in items if groups.get(item.nodeid) != nightly]
+        items[:] = [item for item in items if groups.get(item.nodeid) == nightly]
         config.hook.pytest_deselected(items=others)
     yield
     durations = recorded_durations()
     seconds: defaultdict[str, float] = defaultdict(float)
     for item in items:
-        known = durations.get(item.nodeid, SECONDS_OF_AN_UNMEASURED_TEST)
+        known = durations.get(without_group(item.nodeid), SECONDS_OF_AN_UNMEASURED_TEST)
         seconds[work_unit(item.nodeid)] += known
     # stable: tests of a unit stay in its order
     items.sort(key=lambda item: seconds[work_unit(item.nodeid)], reverse=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.durations import DurationRecorder, merge_durations
+from tests.support.durations import DurationRecorder, merge_durations, without_group, work_unit
 
 
 def test_measured_tests_are_replaced_and_tests_that_are_gone_are_dropped() -> None:
@@ -25,3 +25,19 @@ def test_the_seconds_of_a_test_include_those_of_its_subtests() -> None:
         report = kind("a.py::test", ("a.py", 1, "test"), {}, "passed", None, "call", duration=2.0)
         recorder.pytest_runtest_logreport(report)
     assert recorder._seconds == {"a.py::test": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "test", "unit"),
+    [
+        ("a.py::test", "a.py::test", "a.py"),
+        ("a.py::test@spark", "a.py::test", "@spark"),
+        ("a.py::test[x@y]@spark", "a.py::test[x@y]", "@spark"),
+        ("a.py::test[x@y]", "a.py::test[x@y]", "a.py"),
+        ("a@b.py::test", "a@b.py::test", "a@b.py"),
+    ],
+)
+def test_the_group_of_a_worker_is_no_part_of_the_recorded_id(
+    nodeid: str, test: str, unit: str
+) -> None:
+    assert (without_group(nodeid), work_unit(nodeid)) == (test, unit)

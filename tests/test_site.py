@@ -303,6 +303,7 @@ GUIDES = {
 }
 
 
+@pytest.mark.long
 def test_the_search_works_from_a_file_and_finds_a_guide_first(
     site: Path, browser: webdriver.Chrome, subtests: pytest.Subtests
 ) -> None:

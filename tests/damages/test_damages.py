@@ -12,14 +12,15 @@ from tests.damages.run import run_damages
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("subject", "count"),
     [
-        pytest.param("footers", 150, marks=pytest.mark.long),
+        pytest.param("footers", 150),
         ("unsealed", 6),
-        pytest.param("unsealed", 40, marks=pytest.mark.long),
-        pytest.param("savepoints", 2, marks=pytest.mark.long),
-        pytest.param("savepoints", 100, marks=pytest.mark.long),
+        pytest.param("unsealed", 40),
+        pytest.param("savepoints", 2),
+        pytest.param("savepoints", 100),
     ],
 )
 def test_no_reader_returns_other_rows_for_a_damaged_file(subject: str, count: int) -> None:

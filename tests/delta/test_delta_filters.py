@@ -228,11 +228,12 @@ def test_after_every_command_that_writes_a_log(
     assert_right(command(store, tmp_path), share)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [
         *("text", "instant", "decimal"),
-        *(pytest.param(name, marks=pytest.mark.long) for name in ("uuid", "long", "date", "local")),
+        *(name for name in ("uuid", "long", "date", "local")),
     ],
 )
 def test_every_type_as_the_key(tmp_path: Path, name: str) -> None:

@@ -54,6 +54,7 @@ def test_the_log_has_every_flight_once() -> None:
     assert rows["departure"].null_count == 0
 
 
+@pytest.mark.long
 def test_only_the_given_offsets_are_read(spark: SparkSession, log: FlightLog) -> None:
     starts, stops = dict.fromkeys(log.ends, 7), dict.fromkeys(log.ends, 7)
     stops[3], stops[12] = 9, 8

@@ -15,7 +15,8 @@ from tests.fuzz.run import Runner, main
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("share", [5, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("share", [5, 100])
 def test_every_reader_agrees_with_a_dictionary(
     capsys: pytest.CaptureFixture[str], share: int
 ) -> None:

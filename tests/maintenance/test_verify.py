@@ -120,6 +120,7 @@ def test_missing_names_are_not_found(intact: StateStore, tmp_path: Path) -> None
 # --- random damage --------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_flips_of_one_byte_are_found(tmp_path: Path) -> None:
     """I4, I5, I7: any byte of any file of a checkpoint is replaced by any other value."""

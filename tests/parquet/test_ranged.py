@@ -45,6 +45,7 @@ def rows(store: StateStore, parallelism: int) -> list[Counter[str]]:
     return [Counter(map(repr, table.to_pylist())) for table in tables]
 
 
+@pytest.mark.long_cases("64-2", "64-3", "64-16")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("max_parallelism", "parallelism"),

@@ -308,6 +308,7 @@ def test_a_warehouse_inside_the_store_is_refused(store: StateStore, tmp_path: Pa
     assert held(store) == []
 
 
+@pytest.mark.long
 @pytest.mark.services
 @pytest.mark.slow
 def test_a_server_that_purges_the_table_keeps_the_files(

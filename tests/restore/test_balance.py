@@ -257,6 +257,7 @@ def _n(row: Any) -> int:
     return number
 
 
+@pytest.mark.long
 def test_spark_uses_the_ranges(spark: SparkSession, tmp_path: Path) -> None:
     """The data source reads with the ranges, and restored rows can be written without a shuffle."""
     ranges = RangeAssignment((1, 5, GROUPS))

@@ -111,6 +111,7 @@ class Job:
             group.kill()
 
 
+@pytest.mark.long_cases("split")
 @pytest.mark.parametrize("mode", ["union", "split"])
 def test_three_consumers_then_five_then_two(topics: Topics, tmp_path: Path, mode: str) -> None:
     topic = topics.make(PARTITIONS)

@@ -109,6 +109,7 @@ def test_every_offset_of_a_compacted_topic(mirrored: Mirrored) -> None:
     assert copied.partitions[0].high < live.partitions[0].high, "compaction left gaps"
 
 
+@pytest.mark.long
 def test_every_offset_between_transactions(mirrored: Mirrored) -> None:
     counts = check_every_offset(mirrored, TRANSACTIONS)
     assert counts["exact"] >= 2
@@ -118,6 +119,7 @@ def test_every_offset_between_transactions(mirrored: Mirrored) -> None:
     assert target.partitions[0].high < source.partitions[0].high, "markers are not copied"
 
 
+@pytest.mark.long
 def test_records_are_compared_where_the_syncs_are_not_exact(mirrored: Mirrored) -> None:
     assert set(check_some_offsets(mirrored, PLAIN, 8)) <= {"exact", "unknown"}
     assert set(check_some_offsets(mirrored, TRANSACTIONS, 8)) <= {"exact", "unknown"}

@@ -74,6 +74,7 @@ def test_calls_and_files_are_the_same_in_every_process(
     assert printed[one] == printed[other], f"{one} and {other} differ"
 
 
+@pytest.mark.long
 def test_the_calls_are_as_recorded_on_another_machine(
     printed: dict[str, dict[str, Digests]],
 ) -> None:

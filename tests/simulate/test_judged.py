@@ -32,7 +32,8 @@ from tests.simulate.simulation import Outcome, Plan, simulate
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("real_threads")]
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("count", [20, 1000])
 def test_a_sample_of_the_schedules_is_linearizable(count: int) -> None:
     """I4, I6, I9; `make simulate` runs more."""
     judging = Judged()

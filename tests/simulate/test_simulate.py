@@ -48,6 +48,7 @@ def test_a_sample_of_the_schedules(count: int) -> None:
     assert [(seed, mix, one.wrong) for seed, mix, one in wrong] == []
 
 
+@pytest.mark.long
 def test_a_seed_always_gives_the_same_run() -> None:
     for seed in range(1, 6):
         _, plan, _ = drawn(seed)

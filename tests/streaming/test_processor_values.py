@@ -179,7 +179,13 @@ AT = r"the processor of operator 'op' .*in micro-batch 0.*key \('a',\).*"
             id="no row",
             marks=pytest.mark.long,
         ),
-        (False, {"keeps": 2.5}, r"of state 'total' has 2\.5 in the column 'total'"),
+        pytest.param(
+            False,
+            {"keeps": 2.5},
+            r"of state 'total' has 2\.5 in the column 'total'",
+            id="a state",
+            marks=pytest.mark.long,
+        ),
         (True, {"yields": [pd.DataFrame({"total": [2.0**60]})]}, r"1\.15\S+ in the column 'total'"),
         pytest.param(
             True,
@@ -188,7 +194,13 @@ AT = r"the processor of operator 'op' .*in micro-batch 0.*key \('a',\).*"
             id="another column in pandas",
             marks=pytest.mark.long,
         ),
-        (True, {"yields": [1]}, r"yields int instead of pandas DataFrames"),
+        pytest.param(
+            True,
+            {"yields": [1]},
+            r"yields int instead of pandas DataFrames",
+            id="no frame",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_an_error_names_operator_key_column_and_value(

@@ -294,6 +294,7 @@ def test_an_update_can_delete_rows(world: World) -> None:
     assert world.state() == {"c": (1, 1)}
 
 
+@pytest.mark.long
 def test_an_event_without_a_key_stops_the_query(world: World) -> None:
     """The error has their number; nothing is written, in the first micro-batch and later."""
     query = world.query()

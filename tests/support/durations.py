@@ -25,6 +25,8 @@ __all__ = [
     "merge_durations",
     "recorded_durations",
     "report_collected",
+    "without_group",
+    "work_unit",
 ]
 
 DURATIONS = Path(__file__).parents[1] / "durations.json"
@@ -52,7 +54,8 @@ class DurationRecorder:
         """Add the duration of a test's setup, call or teardown, which includes its subtests."""
         if isinstance(report, pytest.SubtestReport):
             return
-        self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
+        nodeid = without_group(report.nodeid)
+        self._seconds[nodeid] = self._seconds.get(nodeid, 0.0) + report.duration
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController) -> None:
@@ -112,3 +115,15 @@ def recorded_durations() -> Durations:
 def file_of(nodeid: str) -> str:
     """Return the path of a test's file from the root of the project."""
     return nodeid.partition("::")[0]
+
+
+def without_group(nodeid: str) -> str:
+    """Return the id of a test without the group that pytest-xdist appends: ``test_a[1]@spark``."""
+    before, mark, group = nodeid.rpartition("@")
+    return before if mark and "]" not in group and "::" not in group else nodeid
+
+
+def work_unit(nodeid: str) -> str:
+    """Return the group of a test that one worker runs, or its file."""
+    group = nodeid.removeprefix(without_group(nodeid))
+    return group or file_of(nodeid)

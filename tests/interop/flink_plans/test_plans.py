@@ -107,6 +107,7 @@ def test_states_of_published_plans_are_those_of_their_savepoints(published: Publ
     assert found == 82
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_all_operators_of_published_plans_with_state_are_known_or_named(
     published: Published,

@@ -265,13 +265,14 @@ LIVING = ProcessorOptions(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("returns", "version", "is_named"),
     [
         (False, 1, False),
-        pytest.param(True, 1, False, marks=pytest.mark.long),
-        pytest.param(True, 2, False, marks=pytest.mark.long),
-        pytest.param(True, 2, True, marks=pytest.mark.long),
+        pytest.param(True, 1, False),
+        pytest.param(True, 2, False),
+        pytest.param(True, 2, True),
     ],
 )
 def test_a_processor_continues_here_and_returns(

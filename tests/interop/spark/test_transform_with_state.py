@@ -266,6 +266,7 @@ def test_positions_do_not_depend_on_the_order_of_rows(taken: Taken, tmp_path: Pa
     assert max(row["position"] for row in taken.rows("default")) > 3
 
 
+@pytest.mark.long
 def test_edited_bytes_are_not_exported(taken: Taken) -> None:
     raw = taken.rows("default", taken.second.checkpoint_id)[0]
     said = taken.refused("default", raw | {"value_bytes": bytes(len(raw["value_bytes"]))})

@@ -85,6 +85,7 @@ def test_wrong_credentials(server: Server, url: str, subtests: pytest.Subtests) 
                 assert advice in message
 
 
+@pytest.mark.long_cases("hdfs")
 def test_a_url_without_a_store(server: Server, url: str) -> None:
     open_storage(url, server.options).put_if_absent("something/else", b"x")
     store = StateStore.open(url, storage_options=server.options)

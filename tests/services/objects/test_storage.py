@@ -219,6 +219,7 @@ def test_a_forked_process_opens_its_own_connection(storages: list[ObjectStorage]
     assert _run(FORKS, storages, "-W", "ignore")[0] == "done"
 
 
+@pytest.mark.long
 def test_an_interpreter_exits_silently_with_open_files(storages: list[ObjectStorage]) -> None:
     """fsspec's thread causes no warning, no delay and no partial object."""
     out, err, seconds = _run(LEAVES, storages, "-W", "error")

@@ -206,6 +206,7 @@ def test_a_ttl_becomes_the_time_of_last_access(tmp_path: Path) -> None:
     assert found.value.to_pylist() == [{"last_access": millis, "value": 2}]
 
 
+@pytest.mark.long
 def test_a_dry_run_reports_the_same_and_writes_nothing(golden: StateStore, tmp_path: Path) -> None:
     place = tmp_path / "to"
     told: list[tuple[float, float]] = []

@@ -78,9 +78,8 @@ def test_all_rows_are_in_the_key_groups_of_their_keys(golden: Golden, tmp_path: 
             assert said.parallelism == 5
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param("2.3_heap_snappy", marks=pytest.mark.long), "1.20_rescaled"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["2.3_heap_snappy", "1.20_rescaled"])
 def test_a_round_trip_gives_the_same_savepoint(name: str, tmp_path: Path) -> None:
     golden = Golden(name)
     source = golden.unpack(tmp_path / "from")
