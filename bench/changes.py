@@ -24,7 +24,7 @@ from bench.measure import Figure, Runs, counted, in_turn, sample, times
 from bench.state import state_rows, state_table
 from statestore import StateStore
 from statestore.format.manifest import KeyedEntry
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from statestore.spark.session import spark_session
 
 __all__ = ["costs", "figures", "history"]

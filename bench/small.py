@@ -99,8 +99,8 @@ def write_small(checkpoint: CheckpointWriter, given: dict[str, Any], layout: str
     """Write all states, from the rows of any engine."""
     options: dict[str, Any] = {"key": "user", "max_parallelism": KEY_GROUPS, "layout": layout}
     checkpoint.write_keyed("users", "totals", given["totals"], **options)
-    checkpoint.write_map("users", "routes", given["routes"], map_key="to", **options)
-    checkpoint.write_list("users", "last", given["last"], position="at", **options)
+    checkpoint.write_keyed("users", "routes", given["routes"], kind="map", entry="to", **options)
+    checkpoint.write_keyed("users", "last", given["last"], kind="list", entry="at", **options)
     checkpoint.write_split("source", "offsets", [[{"partition": 0, "offset": 1}], [], [], []])
     checkpoint.write_union("users", "unkeyed", [[{"n": 1}], [], [], []])
 

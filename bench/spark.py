@@ -16,7 +16,6 @@ from bench.measure import Figure, Runs, counted, in_turn, times
 from bench.state import state_rows
 from statestore import StateStore
 from statestore.restore.restored import RestoredKeyedState
-from statestore.snapshot.write_options import KeyedOptions
 from statestore.spark.hashing import key_group_column, owner_column
 from statestore.spark.session import spark_session
 
@@ -119,7 +118,7 @@ class _State:
                 key="user",
                 namespace=self._namespace,
                 max_parallelism=MAX_PARALLELISM,
-                options=KeyedOptions(co_located=co_located),
+                co_located=co_located,
             )
 
     def _plain(self, rows: DataFrame) -> None:

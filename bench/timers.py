@@ -26,7 +26,6 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from bench.measure import Figure, counted, times
 from bench.streaming import MAX_PARALLELISM, PARALLELISM, session
 from statestore import StateStore
-from statestore.snapshot.write_options import KeyedOptions
 from statestore.streaming import MicroBatch, ProcessorOptions, QueryOptions, StatefulQuery
 from statestore.testing.counting import CountingStorage
 
@@ -105,13 +104,23 @@ class Reminded:
         user = pa.array(np.char.add("user-", (number * _STRIDE % self.rows).astype(str)))
         at = pa.array(MINUTE * (1 + number // DUE) + number % DUE)
         with self._store().snapshot(parallelism=PARALLELISM) as checkpoint:
-            told: dict[str, Any] = {"key": "user", "max_parallelism": MAX_PARALLELISM}
-            options = KeyedOptions(hash_scheme="flink-sql")
+            told: dict[str, Any] = {
+                "key": "user",
+                "max_parallelism": MAX_PARALLELISM,
+                "hash_scheme": "flink-sql",
+            }
             totals = pa.table({"user": user, "n": number})
-            checkpoint.write_keyed(UID, "total", totals, options=options, **told)
-            options = replace(options, kind="timers", entry="expiration", time_domain="processing")
+            checkpoint.write_keyed(UID, "total", totals, **told)
             timers = pa.table({"user": user, "expiration": at})
-            checkpoint.write_keyed(UID, "timers", timers, options=options, **told)
+            checkpoint.write_keyed(
+                UID,
+                "timers",
+                timers,
+                kind="timers",
+                entry="expiration",
+                time_domain="processing",
+                **told,
+            )
         self.run(self.query(self._store(), HELD_BYTES))
 
     def timed(self) -> float:

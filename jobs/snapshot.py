@@ -29,7 +29,7 @@ from jobs.command import Job, Progress, Report, columns, run
 from jobs.frames import read, session, settings_errors
 from jobs.metrics import Listeners
 from jobs.settings import KeyedSettings, OperatorSettings, SnapshotSettings
-from statestore import CheckpointWriter, StateStore
+from statestore import CheckpointWriter, StateOptions, StateStore
 from statestore.cli.arguments import graph_of
 from statestore.errors import (
     CheckpointNotFoundError,
@@ -39,7 +39,6 @@ from statestore.errors import (
     StoreNotFoundError,
 )
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, Writer
-from statestore.snapshot.write_options import KeyedOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -179,25 +178,23 @@ def _put(
             "broadcast": checkpoint.write_broadcast,
         }[state.mode]
         return put(state.operator, state.state, rows)
-    arguments: dict[str, Any] = {
+    options: StateOptions = {
         "key": state.key,
         "namespace": state.namespace,
         "max_parallelism": state.max_parallelism,
-        "options": KeyedOptions(
-            kind=state.kind,
-            entry=state.entry,
-            time_domain=state.time_domain,
-            hash_scheme=state.hash_scheme,
-            key_types=state.key_types,
-            renamed=state.renamed,
-            dropped=state.dropped,
-        ),
+        "kind": state.kind,
+        "entry": state.entry,
+        "time_domain": state.time_domain,
+        "hash_scheme": state.hash_scheme,
+        "key_types": state.key_types,
+        "renamed": state.renamed,
+        "dropped": state.dropped,
     }
     if state.changes == "off":
-        return checkpoint.write_keyed(state.operator, state.state, rows, **arguments)
+        return checkpoint.write_keyed(state.operator, state.state, rows, **options)
     if state.changes == "upserts":
-        return checkpoint.write_changes(state.operator, state.state, rows, **arguments)
-    return checkpoint.write_changes_against(state.operator, state.state, rows, **arguments)
+        return checkpoint.write_changes(state.operator, state.state, rows, **options)
+    return checkpoint.write_changes_against(state.operator, state.state, rows, **options)
 
 
 def _report(store: str, manifest: Manifest, *, already_committed: bool) -> Report:

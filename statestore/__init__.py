@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from statestore.restore.plan import RestorePlan
     from statestore.restore.restored import RestoredCheckpoint
     from statestore.snapshot.acknowledgement import Acknowledgement
+    from statestore.snapshot.state_spec import Changes, StateOptions
     from statestore.snapshot.subtask_writer import KeyedWriter, SubtaskWriter
-    from statestore.snapshot.write_options import Changes, KeyedOptions
     from statestore.snapshot.writer import CheckpointWriter
     from statestore.spark.session import spark_session
     from statestore.storage.local_cache import CacheOptions
@@ -57,7 +57,6 @@ __all__ = [
     "IcebergTable",
     "KeyGroupAssignment",
     "KeyGroupRange",
-    "KeyedOptions",
     "KeyedWriter",
     "Manifest",
     "ParquetOptions",
@@ -65,6 +64,7 @@ __all__ = [
     "RestoredCheckpoint",
     "RowUpdate",
     "StateKind",
+    "StateOptions",
     "StateStore",
     "SubtaskWriter",
     "TimeToLive",
@@ -83,7 +83,7 @@ __all__ = [
 _PLACES = {
     "Acknowledgement": "snapshot.acknowledgement",
     "CacheOptions": "storage.local_cache",
-    "Changes": "snapshot.write_options",
+    "Changes": "snapshot.state_spec",
     "CheckpointCommitted": "listeners",
     "CheckpointFailed": "listeners",
     "CheckpointListener": "listeners",
@@ -95,7 +95,6 @@ _PLACES = {
     "IcebergTable": "publishing.iceberg_table",
     "KeyGroupAssignment": "keys.groups",
     "KeyGroupRange": "keys.groups",
-    "KeyedOptions": "snapshot.write_options",
     "KeyedWriter": "snapshot.subtask_writer",
     "Manifest": "format.manifest",
     "ParquetOptions": "parquet.writer",
@@ -103,6 +102,7 @@ _PLACES = {
     "RestoredCheckpoint": "restore.restored",
     "RowUpdate": "maintenance.row_update",
     "StateKind": "format.state",
+    "StateOptions": "snapshot.state_spec",
     "StateStore": "store",
     "SubtaskWriter": "snapshot.subtask_writer",
     "TimeToLive": "format.ttl",

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import wraps
 from numbers import Integral, Real
-from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, ParamSpec, TypeVar, Union, Unpack, get_args, get_origin
 
 from statestore.errors import InvalidArgumentError
 
@@ -104,15 +104,29 @@ class _Parameter:
 def _checks(function: Callable[..., Any], signature: inspect.Signature) -> dict[str, _Parameter]:
     names = _Names(vars(sys.modules[function.__module__]))
     checks = {}
-    for name, parameter in signature.parameters.items():
-        variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        if variadic or parameter.annotation is parameter.empty:
-            continue
-        annotation = _evaluate(parameter.annotation, names)
+    for name, annotation in _annotations(signature, names):
         check = _check_of(annotation)
         if check is not None:
             checks[name] = _Parameter(check, annotation)
     return checks
+
+
+def _annotations(signature: inspect.Signature, names: _Names) -> Iterator[tuple[str, Any]]:
+    """Yield the parameters with their types, including each keyword of an unpacked ``TypedDict``.
+
+    ``names`` are the names of the module that defines the function.
+    """
+    for name, parameter in signature.parameters.items():
+        if parameter.annotation is parameter.empty or parameter.kind is parameter.VAR_POSITIONAL:
+            continue
+        annotation = _evaluate(parameter.annotation, names)
+        if parameter.kind is not parameter.VAR_KEYWORD:
+            yield name, annotation
+        elif get_origin(annotation) is Unpack:
+            (keywords,) = get_args(annotation)
+            names_there = _Names(vars(sys.modules[keywords.__module__]))
+            for keyword, forward in keywords.__annotations__.items():
+                yield keyword, _evaluate(forward.__forward_arg__, names_there)
 
 
 class _Names(dict[str, Any]):

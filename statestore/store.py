@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from statestore._version import __version__
 from statestore.api.context import StoreContext
@@ -31,7 +31,6 @@ from statestore.errors import InvalidArgumentError, StateStoreError, StoreNotFou
 from statestore.format.compaction_policy import CompactionRule
 from statestore.format.manifest import CheckpointRef, Manifest
 from statestore.format.state import LAYOUT_CHOICES
-from statestore.format.ttl import TimeToLive
 from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.ranges import RangeAssignment
@@ -54,7 +53,7 @@ from statestore.snapshot.bootstrap_elements import (
     plan_bootstrap_elements as plan_bootstrap_elements_command,
 )
 from statestore.snapshot.measurement import Measuring
-from statestore.snapshot.write_options import DEFAULTS, Columns, KeyedArguments, KeyedOptions
+from statestore.snapshot.state_spec import StateOptions
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.spark import data_source
 from statestore.storage import DEFAULT_STREAMS, CachedStorage, Storage, open_storage
@@ -353,12 +352,8 @@ class StateStore:
         state: str,
         rows: Any,
         *,
-        key: Columns,
-        namespace: Columns = (),
-        max_parallelism: int | None = None,
-        ttl: TimeToLive | str | None = None,
-        options: KeyedOptions = DEFAULTS,
         replace: bool = False,
+        **options: Unpack[StateOptions],
     ) -> BootstrappedState:
         """Begin a keyed state with the rows of a table, as a new checkpoint.
 
@@ -373,12 +368,10 @@ class StateStore:
             operator: the operator's uid.
             state: the state's name.
             rows: all rows of the state, as in ``checkpoint.write_keyed``.
-            key: the key columns.
-            namespace: the namespace columns; none by default.
-            max_parallelism: the number of key groups; by default the operator's, or 128.
-            ttl: how long rows live. Rows may lack its column, and get the time of this call.
-            options: the state's kind, its key types and other options.
             replace: whether the rows may replace a state that the store has.
+            **options: what describes the state, as in ``checkpoint.write_keyed``. Without
+                ``max_parallelism`` it is the operator's, or 128. With ``ttl`` rows may lack its
+                column, and get the time of this call.
 
         Returns:
             The state, and the checkpoint.
@@ -390,16 +383,7 @@ class StateStore:
             StateStoreError: as ``checkpoint.write_keyed``.
         """
         rows = reread(rows, f"state {state!r}", self._parts.parquet.stream_bytes)
-        plan = self.plan_bootstrap(
-            operator,
-            state,
-            rows,
-            key=key,
-            namespace=namespace,
-            max_parallelism=max_parallelism,
-            ttl=ttl,
-            options=options,
-        )
+        plan = self.plan_bootstrap(operator, state, rows, **options)
         return plan.write(rows, replace_stored=replace)
 
     def plan_bootstrap(
@@ -407,12 +391,7 @@ class StateStore:
         operator: str,
         state: str,
         rows: Any,
-        *,
-        key: Columns,
-        namespace: Columns = (),
-        max_parallelism: int | None = None,
-        ttl: TimeToLive | str | None = None,
-        options: KeyedOptions = DEFAULTS,
+        **options: Unpack[StateOptions],
     ) -> BootstrapPlan:
         """Return which state :meth:`bootstrap` would make; nothing is read or written.
 
@@ -423,11 +402,7 @@ class StateStore:
             operator: as in :meth:`bootstrap`.
             state: as in :meth:`bootstrap`.
             rows: the rows, or their ``pyarrow.Schema``.
-            key: as in :meth:`bootstrap`.
-            namespace: as in :meth:`bootstrap`.
-            max_parallelism: as in :meth:`bootstrap`.
-            ttl: as in :meth:`bootstrap`.
-            options: as in :meth:`bootstrap`.
+            **options: as in :meth:`bootstrap`.
 
         Returns:
             The plan.
@@ -436,9 +411,6 @@ class StateStore:
             InvalidArgumentError or UnsupportedTypeError: for columns that the state cannot have.
             SchemaMismatchError or ParallelismError: for a conflict with the stored state.
         """
-        arguments = KeyedArguments(
-            operator, state, key, namespace, max_parallelism, None, ttl, options
-        )
         try:
             catalog = self._parts.catalog()
         except StoreNotFoundError:
@@ -446,8 +418,10 @@ class StateStore:
         return plan_bootstrap_command(
             catalog,
             self.url,
-            arguments,
+            operator,
+            state,
             rows,
+            options,
             layout=self._parts.layout if catalog is None else catalog.layout(self._parts.layout),
             parquet=self._parts.parquet,
             snapshot=self.snapshot,
@@ -539,7 +513,7 @@ class StateStore:
                 In that case the stored key groups are read as that many, without rewriting. If it
                 is a multiple, more rows are read than kept (``.plan.read_amplification``), and rows
                 are ordered by stored key group. To write the next snapshot with it, use
-                ``write_keyed(…, max_parallelism=…, options=KeyedOptions(regroup=True))``.
+                ``write_keyed(…, max_parallelism=…, regroup=True)``.
             bytes_per_task: the approximate number of bytes per subtask with ``parallelism="auto"``;
                 by default 16 MiB.
             graph: a job graph. Its operators find their state by operator id, each at its own

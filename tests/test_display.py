@@ -28,7 +28,9 @@ def take(store: StateStore, last: int) -> None:
     """Take a checkpoint whose names, keys and values would be a script."""
     rows = [{EVIL: EVIL, "m": f"{EVIL}{i}", "n": i if i else last} for i in range(10)]
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_map(EVIL, EVIL, rows, key=EVIL, map_key="m", max_parallelism=MAX)
+        checkpoint.write_keyed(
+            EVIL, EVIL, rows, kind="map", key=EVIL, entry="m", max_parallelism=MAX
+        )
         checkpoint.write_keyed("plain", "n", [{"k": i, "n": i} for i in range(100)], key="k")
         checkpoint.write_union("source", "offsets", [[{"p": 0}], [{"p": 1}, {"p": 2}]])
 
@@ -224,7 +226,7 @@ def test_a_key_shows_its_rows(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path), table_format="parquet")
     rows = pa.table({"k": ["a", "a"], "m": [1, 2], "v": [7, None]})
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.write_map("u", "s", rows, key="k", map_key="m", max_parallelism=4)
+        checkpoint.write_keyed("u", "s", rows, kind="map", key="k", entry="m", max_parallelism=4)
     found = drawn(store.inspect.key("a"))
     assert [cell.text for cell in found.iter("td")] == ["a", "1", "7", "a", "2", "null"]
 

@@ -17,7 +17,7 @@ from statestore.format.listed import list_of
 from statestore.format.names import manifest_path, pin_path, savepoint_path
 from statestore.format.state import Layout
 from statestore.rows.digests import rows_digest
-from statestore.snapshot.write_options import Changes, KeyedOptions
+from statestore.snapshot.state_spec import Changes
 from tests.golden.make_changes import STATES
 from tests.golden.make_kept import evolved
 from tests.golden.make_store import USERS, totals, write
@@ -114,7 +114,8 @@ def test_an_old_store_with_changes_restores_and_goes_on(name: str, tmp_path: Pat
             "n",
             Changes(deletes=[{"user": "u2"}]),
             key="user",
-            options=KeyedOptions(kind="map", entry="m"),
+            kind="map",
+            entry="m",
         )
     last = {k: v for k, v in STATES[4].items() if k[0] != "u2"}
     for number, wanted in {**STATES, 5: last}.items():

@@ -286,9 +286,11 @@ def test_what_a_call_raises_is_a_list_of_errors(site: Path) -> None:
 
 def test_defaults_are_values_and_not_names_of_the_code(site: Path) -> None:
     html = (site / "reference/python/CheckpointWriter.html").read_text()
-    keyed = visible(described(html, "statestore.CheckpointWriter.write_keyed"))
-    assert "key: str | Sequence[str] | None = None" in keyed
-    assert "options: KeyedOptions = KeyedOptions()" in keyed
+    changes = visible(described(html, "statestore.CheckpointWriter.write_changes"))
+    assert "base: int | str = 'latest'" in changes
+    html = (site / "reference/python/StateOptions.html").read_text()
+    key = visible(described(html, "statestore.StateOptions.key"))
+    assert "key: str | Sequence[str] | None" in key
 
 
 GUIDES = {

@@ -141,8 +141,12 @@ def snapshot(store: StateStore, job: Job, layout: str = "partitioned") -> int:
     options: dict[str, Any] = {"key": KEY, "max_parallelism": MAX_PARALLELISM, "layout": layout}
     with store.snapshot(parallelism=job.parallelism) as checkpoint:
         checkpoint.write_keyed(AIRCRAFT, "totals", states.totals, **options)
-        checkpoint.write_map(AIRCRAFT, "routes", states.routes, map_key="route", **options)
-        checkpoint.write_list(AIRCRAFT, "recent", states.recent, **options)
+        checkpoint.write_keyed(
+            AIRCRAFT, "routes", states.routes, kind="map", entry="route", **options
+        )
+        checkpoint.write_keyed(
+            AIRCRAFT, "recent", states.recent, kind="list", entry="position", **options
+        )
         for name, per_subtask in elements(job).items():
             checkpoint.write_union(SOURCE, name, per_subtask)
     return checkpoint.id

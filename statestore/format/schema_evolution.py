@@ -178,8 +178,8 @@ class _Change:
                     raise self.refusal(
                         (
                             f"{old.name!r} is missing and {new.name!r} is new. Pass "
-                            f"KeyedOptions(renamed={{{old.name!r}: {new.name!r}}}) if it is the "
-                            f"same column, or KeyedOptions(dropped=[{old.name!r}]) if it is not"
+                            f"renamed={{{old.name!r}: {new.name!r}}} if it is the "
+                            f"same column, or dropped=[{old.name!r}] if it is not"
                         ),
                         advice="",
                     )

@@ -342,7 +342,7 @@ def _unsupported_error(data_type: pa.DataType, hash_scheme: str) -> UnsupportedT
         advice = "Flink SQL has no UUID type: use its text or its 16 bytes, like the job"
     elif is_binary(data_type):
         advice = (
-            "an array has an identity hash in Java. Pass KeyedOptions(key_types='UUID') if the "
+            "an array has an identity hash in Java. Pass key_types='UUID' if the "
             "16 bytes are a UUID; for a PyFlink job, whose keys can be bytes, use the scheme "
             "pyflink"
         )

@@ -102,7 +102,7 @@ def effective_max_parallelism(
             raise ParallelismError(
                 f"the state was stored with max parallelism {maximum} but {current} is "
                 f"configured: configure {maximum} or remove the setting. To change the stored "
-                "value, rewrite all rows of the state with KeyedOptions(regroup=True), or the "
+                "value, rewrite all rows of the state with regroup=True, or the "
                 "checkpoint with 'statestore rekey'"
             )
         current = maximum

@@ -244,7 +244,7 @@ def _refuse_names(entry: Entry, fields: tuple[Field, ...]) -> None:
         if field.name.lower() in _RESERVED:
             raise UnsupportedTypeError(
                 f"{entry.state}: the column {field.name!r} has a name that Iceberg reserves; "
-                "rename the column with KeyedOptions(renamed=…) in the next snapshot"
+                "rename the column with renamed={…} in the next snapshot"
             )
     paths = [path for field in fields for path in _paths(field.name, field.type)]
     twice = sorted({path for path in paths if paths.count(path) > 1})

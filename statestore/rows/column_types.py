@@ -103,7 +103,7 @@ def _advice(data_type: pa.DataType) -> str:
             pa.types.is_time,
             (
                 "cast it to nanoseconds of the day (long); for a key column also pass "
-                "KeyedOptions(key_types='LocalTime') ('TIME(3)' in flink-sql), which keeps its "
+                "key_types='LocalTime' ('TIME(3)' in flink-sql), which keeps its "
                 "key groups"
             ),
         ),
@@ -111,7 +111,7 @@ def _advice(data_type: pa.DataType) -> str:
             pa.types.is_duration,
             (
                 "cast it to nanoseconds (long); for a key column also pass "
-                "KeyedOptions(key_types='Duration'), which keeps its key groups"
+                "key_types='Duration', which keeps its key groups"
             ),
         ),
         (pa.types.is_null, "the column has only nulls; give it a type"),

@@ -98,7 +98,7 @@ def _word(value: Any) -> str:
     reason = f"Python type {type(value).__name__} is not supported"
     if isinstance(value, UUID):
         reason += (
-            "; if it is a key, pass KeyedOptions(key_types='UUID'), otherwise convert it to text "
+            "; if it is a key, pass key_types='UUID', otherwise convert it to text "
             "or to its 16 bytes"
         )
     raise UnfitError(value, "one of the column types", reason)

@@ -36,8 +36,8 @@ from statestore.snapshot.carry import LATEST
 from statestore.snapshot.checkpoint_context import CheckpointContext
 from statestore.snapshot.measurement import Measuring
 from statestore.snapshot.prior_checkpoints import PriorCheckpoints
+from statestore.snapshot.state_spec import Changes, StateSpec
 from statestore.snapshot.subtask_writer import KeyedWriter
-from statestore.snapshot.write_options import Changes, KeyedArguments
 from statestore.snapshot.writer import CheckpointWriter
 
 __all__ = ["CommittedCheckpoint", "begin"]
@@ -58,22 +58,20 @@ class CommittedCheckpoint(CheckpointWriter):
         super().__init__(attempt)
         self._commit.manifest = manifest
 
-    def _write_full(self, arguments: KeyedArguments, rows: Any) -> KeyedEntry:
-        return self.manifest.keyed_entry(arguments.operator, arguments.state)
+    def _write_full(self, spec: StateSpec, rows: Any) -> KeyedEntry:
+        return self.manifest.keyed_entry(spec.operator, spec.state)
 
-    def _write_changes(
-        self, arguments: KeyedArguments, changes: Changes, base: int | str
-    ) -> KeyedEntry:
-        return self.manifest.keyed_entry(arguments.operator, arguments.state)
+    def _write_changes(self, spec: StateSpec, changes: Changes, base: int | str) -> KeyedEntry:
+        return self.manifest.keyed_entry(spec.operator, spec.state)
 
-    def _write_against(self, arguments: KeyedArguments, rows: Any, base: int | str) -> KeyedEntry:
-        return self.manifest.keyed_entry(arguments.operator, arguments.state)
+    def _write_against(self, spec: StateSpec, rows: Any, base: int | str) -> KeyedEntry:
+        return self.manifest.keyed_entry(spec.operator, spec.state)
 
-    def _declare(self, arguments: KeyedArguments, schema: Any) -> KeyedWriter:
+    def _declare(self, spec: StateSpec, schema: Any) -> KeyedWriter:
         """Return a writer whose subtasks write nothing."""
         manifest = self.manifest
-        stored = manifest.keyed_entry(arguments.operator, arguments.state)
-        owners = owners_of(manifest, arguments.operator)
+        stored = manifest.keyed_entry(spec.operator, spec.state)
+        owners = owners_of(manifest, spec.operator)
         return KeyedWriter(self._attempt.id, replace(stored, handles=()), owners, target=None)
 
     def _operator(

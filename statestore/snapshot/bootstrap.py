@@ -25,9 +25,9 @@ from statestore.parquet.writer import ParquetOptions
 from statestore.rows.input_rows import StreamedRows
 from statestore.snapshot.prepare import add_time_column
 from statestore.snapshot.prior_checkpoints import PriorCheckpoints, StoredFacts
-from statestore.snapshot.state_request import keyed_request, keyed_state
+from statestore.snapshot.state_request import keyed_state
+from statestore.snapshot.state_spec import StateOptions, StateSpec
 from statestore.snapshot.state_ttl import kept_ttl
-from statestore.snapshot.write_options import KeyedArguments
 from statestore.snapshot.writer import CheckpointWriter
 
 __all__ = [
@@ -96,7 +96,7 @@ class BootstrapPlan:
     store: str
     planned: KeyedState
     stored: KeyedEntry | None
-    arguments: KeyedArguments
+    options: StateOptions
     parquet: ParquetOptions
     begin: Callable[[], CheckpointWriter]
 
@@ -178,8 +178,7 @@ class BootstrapPlan:
                 state.
             CommitConflictError: if another writer has taken over the store.
         """
-        request = self.arguments
-        name = (request.operator, request.state)
+        name = (self.planned.uid, self.planned.name)
         if self.stored is not None and not replace_stored:
             raise stored_error(self.planned, self.store)
         with self.begin() as checkpoint:  # another writer may have added the state since the plan
@@ -188,18 +187,7 @@ class BootstrapPlan:
                 raise stored_error(self.planned, self.store)
             if also is not None:
                 also(checkpoint)
-            assert request.key is not None, "a bootstrap has a key"
-            entry = checkpoint.write_keyed(
-                request.operator,
-                request.state,
-                rows,
-                key=request.key,
-                namespace=request.namespace or (),
-                max_parallelism=request.max_parallelism,
-                layout=request.layout,
-                ttl=request.ttl,
-                options=request.options,
-            )
+            entry = checkpoint.write_keyed(*name, rows, **self.options)
             _refuse_other_plan(entry.state, self.planned)
             checkpoint.carry_rest()
         return BootstrappedState(
@@ -240,8 +228,10 @@ def _refuse_other_plan(written: KeyedState, planned: KeyedState) -> None:
 def plan_bootstrap(
     catalog: Catalog | None,
     store: str,
-    arguments: KeyedArguments,
+    operator: str,
+    state: str,
     rows: Any,
+    options: StateOptions,
     *,
     layout: str | None,
     parquet: ParquetOptions,
@@ -252,8 +242,10 @@ def plan_bootstrap(
     Args:
         catalog: the store's catalog; None if the store does not exist.
         store: the store's URL.
-        arguments: what the caller passed.
+        operator: the operator's uid.
+        state: the state's name.
         rows: the rows, or a schema; only its columns are looked at.
+        options: what describes the state.
         layout: the store's layout.
         parquet: how the files are written.
         snapshot: begins a checkpoint, as ``StateStore.snapshot``.
@@ -267,20 +259,22 @@ def plan_bootstrap(
     """
     newest = None if catalog is None else newest_checkpoint(catalog)
     operators = Operators(1) if newest is None else newest.operators
-    request = keyed_request(operators, layout, arguments)
     stored, entry = StoredFacts(None, None), None
     if catalog is not None and newest is not None:
         history = PriorCheckpoints(catalog, operators)
-        stored = history.stored(request.uid, request.name)
-        entry = history.keyed_in(newest, request.uid, request.name)
-    engine, known = engine_of(rows, str(request))
-    ttl = kept_ttl(request.ttl, stored.state.ttl if stored.state else None, request.renamed)
+        stored = history.stored(operator, state)
+        entry = history.keyed_in(newest, operator, state)
+    spec = StateSpec.of(operator, state, options).completed(stored.state, operators, layout)
+    engine, known = engine_of(rows, str(spec))
+    ttl = kept_ttl(spec.ttl, stored.state.ttl if stored.state else None, spec.renamed)
     known = add_time_column(engine, known, ttl, stored.state, now_ms=0)  # only its type matters
     planned = keyed_state(
-        request,
+        spec,
         engine,
         known,
-        parallelism=operators.parallelism_of(request.uid),
+        ttl=ttl,
+        row_count=None,
+        parallelism=operators.parallelism_of(operator),
         stored=stored,
         so_far=(),
     )
@@ -290,7 +284,7 @@ def plan_bootstrap(
         graph=operators.graph,
         ranges=None if newest is None else newest.ranges,
     )
-    return BootstrapPlan(store, planned, entry, arguments, parquet, begin)
+    return BootstrapPlan(store, planned, entry, options, parquet, begin)
 
 
 def newest_checkpoint(catalog: Catalog) -> Manifest | None:

@@ -41,11 +41,9 @@ from statestore.snapshot.checkpoint_context import CheckpointContext
 from statestore.snapshot.full_writer import write_prepared
 from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 from statestore.snapshot.prepare import prepare, prepare_changes
-from statestore.snapshot.prior_checkpoints import StoredFacts
-from statestore.snapshot.state_request import KeyedRequest, keyed_request, with_stored
-from statestore.snapshot.write_options import Changes, KeyedArguments
+from statestore.snapshot.state_spec import Changes, StateSpec
 
-__all__ = ["changed_request", "latest_or", "write_against", "write_changes"]
+__all__ = ["latest_or", "write_against", "write_changes"]
 
 # Writes changes. Returns their handles and, if known, all rows of the state.
 Write = Callable[[Assignment, KeyedTarget], tuple[tuple[KeyedStateHandle, ...], RowSet | None]]
@@ -54,56 +52,42 @@ _DELETES, _CLEARED = "the deletes", "the cleared keys"
 _log = logging.getLogger(__name__)
 
 
-def changed_request(
-    attempt: CheckpointContext, arguments: KeyedArguments, base: int | str
-) -> KeyedRequest:
-    """Return the request of a caller. The kind and key of the state default to the stored ones.
-
-    Raises the errors of :func:`latest_or`, and InvalidArgumentError for a new state without a key,
-    or for an option that changes do not have.
-    """
-    uid, name, options = arguments.operator, arguments.state, arguments.options
-    if options.co_located:
-        raise InvalidArgumentError(
-            f"co_located cannot be set for changes of state {name!r} of operator {uid!r}; it "
-            "applies to all rows of a state, which write_keyed(…) writes"
-        )
-    if arguments.key is not None:
-        return keyed_request(attempt.operators, attempt.layout, arguments)
-    stored = latest_or(attempt, uid, name, base)
-    state = attempt.history.stored(uid, name).state if stored is None else stored.state
-    return keyed_request(attempt.operators, attempt.layout, with_stored(arguments, state))
-
-
 def write_changes(
-    collected: PendingCheckpoint,
-    request: KeyedRequest,
-    changes: Changes,
-    base: int | str,
+    collected: PendingCheckpoint, spec: StateSpec, changes: Changes, base: int | str
 ) -> KeyedEntry:
     """Write the changes, and return the state; see ``CheckpointWriter.write_changes``."""
-    return _ChangeWriter(collected, request).changes(changes, base)
+    return _ChangeWriter(collected, spec, base).changes(changes)
 
 
 def write_against(
-    collected: PendingCheckpoint, request: KeyedRequest, rows: Any, base: int | str
+    collected: PendingCheckpoint, spec: StateSpec, rows: Any, base: int | str
 ) -> KeyedEntry:
     """Write the differences from a checkpoint; see ``CheckpointWriter.write_changes_against``."""
-    return _ChangeWriter(collected, request).changes_against(rows, base)
+    return _ChangeWriter(collected, spec, base).changes_against(rows)
 
 
 class _ChangeWriter:
     """Writes the changes of one state, or without a base to build on, its rows in full."""
 
-    def __init__(self, collected: PendingCheckpoint, request: KeyedRequest) -> None:
+    def __init__(self, collected: PendingCheckpoint, spec: StateSpec, base: int | str) -> None:
+        """Look up the base. Raises the errors of :func:`latest_or` and of a completed spec."""
+        if spec.co_located:
+            raise InvalidArgumentError(
+                f"co_located cannot be set for changes of {spec}; it "
+                "applies to all rows of a state, which write_keyed(…) writes"
+            )
         self._collected, self._attempt = collected, collected.attempt
-        self._request, self._uid, self._name = request, request.uid, request.name
+        attempt = self._attempt
+        self._base = latest_or(attempt, spec.operator, spec.state, base)
+        self._stored = attempt.history.stored(spec.operator, spec.state)
+        known = self._stored.state if self._base is None else self._base.state
+        self._spec = spec.completed(known, attempt.operators, attempt.layout)
 
     def __str__(self) -> str:
         """Return the state's name for messages."""
-        return str(self._request)
+        return str(self._spec)
 
-    def changes(self, requested: Changes, base: int | str) -> KeyedEntry:
+    def changes(self, requested: Changes) -> KeyedEntry:
         if all(rows is None for rows in (requested.upserts, requested.deletes, requested.cleared)):
             raise InvalidArgumentError(
                 f"no changes of {self} were passed; pass Changes(upserts=, deletes= or cleared=), "
@@ -113,11 +97,11 @@ class _ChangeWriter:
         upserts = reread_untyped(requested.upserts, str(self), most)
         deletes = reread_untyped(requested.deletes, f"{_DELETES} of {self}", most)
         cleared = reread_untyped(requested.cleared, f"{_CLEARED} of {self}", most)
-        old, stored = self._base(base), self._stored()
+        old = self._base
         if old is None:
-            return self._write_in_full(upserts, stored, fills_times=True)
+            return self._write_in_full(upserts, fills_times=True)
         prepared = prepare_changes(
-            self._collected, self._request, upserts, old, stored, fills_times=True
+            self._collected, self._spec, upserts, old, self._stored, fills_times=True
         )
         entry = replace(old, state=prepared.state)
         changes = change_state(entry.state)
@@ -131,17 +115,17 @@ class _ChangeWriter:
             entry, engine, lambda owners, target: (engine.write_keyed(rows, owners, target), None)
         )
 
-    def changes_against(self, rows: Any, base: int | str) -> KeyedEntry:
+    def changes_against(self, rows: Any) -> KeyedEntry:
         if rows is None:
             raise InvalidArgumentError(
                 f"no rows of {self} were passed; pass all of its current rows, or an empty table"
             )
         rows = reread_untyped(rows, str(self), self._attempt.parquet.stream_bytes)
-        old, stored = self._base(base), self._stored()
+        old = self._base
         if old is None:
-            return self._write_in_full(rows, stored, fills_times=False)
+            return self._write_in_full(rows, fills_times=False)
         prepared = prepare_changes(
-            self._collected, self._request, rows, old, stored, fills_times=False
+            self._collected, self._spec, rows, old, self._stored, fills_times=False
         )
         engine, rows, entry = prepared.engine, prepared.rows, replace(old, state=prepared.state)
         # Here, and not in Spark's job submission, where it would be wrapped in another error.
@@ -168,20 +152,14 @@ class _ChangeWriter:
             marked.append((engine, rows, Deletion(width, cleared=cleared)))
         return marked
 
-    def _base(self, base: int | str) -> KeyedEntry | None:
-        return latest_or(self._attempt, self._uid, self._name, base)
-
-    def _stored(self) -> StoredFacts:
-        return self._attempt.history.stored(self._uid, self._name)
-
-    def _write_in_full(self, rows: Any, stored: StoredFacts, *, fills_times: bool) -> KeyedEntry:
+    def _write_in_full(self, rows: Any, *, fills_times: bool) -> KeyedEntry:
         if rows is None:
             raise InvalidArgumentError(
                 f"the newest checkpoint has no {self}, so there is nothing to delete; pass "
                 "its rows as upserts"
             )
         _log.warning("the newest checkpoint has no %s, so its rows are written in full", self)
-        prepared = prepare(self._collected, self._request, rows, stored, fills_times=fills_times)
+        prepared = prepare(self._collected, self._spec, rows, self._stored, fills_times=fills_times)
         return write_prepared(self._collected, prepared)
 
     def _collect_changes(
@@ -212,7 +190,7 @@ class _ChangeWriter:
 
     def _write_layer(self, entry: KeyedEntry, engine: Engine, write: Write) -> KeyedEntry:
         attempt, changes = self._attempt, change_state(entry.state)
-        folder = changes_table(self._uid, self._name)
+        folder = changes_table(self._spec.operator, self._spec.state)
         target = KeyedTarget(
             storage=attempt.catalog.storage,
             folder=folder,

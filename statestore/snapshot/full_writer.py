@@ -11,23 +11,24 @@ from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.parquet.operator_elements import write_elements
 from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 from statestore.snapshot.prepare import Prepared, prepare, prepare_declared
-from statestore.snapshot.state_request import KeyedRequest, operator_state
+from statestore.snapshot.state_request import operator_state
+from statestore.snapshot.state_spec import StateSpec
 from statestore.snapshot.subtask_writer import KeyedWriter, PendingSubtasks
 
 __all__ = ["declare", "write_full", "write_operator", "write_prepared"]
 
 
-def write_full(
-    collected: PendingCheckpoint, request: KeyedRequest, rows: Any, *, co_located: bool = False
-) -> KeyedEntry:
+def write_full(collected: PendingCheckpoint, spec: StateSpec, rows: Any) -> KeyedEntry:
     """Write all rows of a keyed state, and return it.
 
     Raises NullKeyError, DuplicateKeyError, UnsupportedTypeError, SchemaMismatchError or
     ParallelismError.
     """
-    stored = collected.attempt.history.stored(request.uid, request.name)
-    prepared = prepare(collected, request, rows, stored)
-    return write_prepared(collected, prepared, co_located=co_located)
+    attempt = collected.attempt
+    stored = attempt.history.stored(spec.operator, spec.state)
+    spec = spec.completed(stored.state, attempt.operators, attempt.layout)
+    prepared = prepare(collected, spec, rows, stored)
+    return write_prepared(collected, prepared, co_located=spec.co_located)
 
 
 def write_prepared(
@@ -42,13 +43,13 @@ def write_prepared(
     return written
 
 
-def declare(
-    collected: PendingCheckpoint, request: KeyedRequest, schema: Any, *, co_located: bool
-) -> KeyedWriter:
+def declare(collected: PendingCheckpoint, spec: StateSpec, schema: Any) -> KeyedWriter:
     """Return a writer for a keyed state that its subtasks write, in any process."""
     attempt = collected.attempt
-    state = prepare_declared(collected, request, schema).state
-    target, owners = attempt.target_of(state, co_located=co_located), attempt.owners_of(state)
+    stored = attempt.history.stored(spec.operator, spec.state)
+    spec = spec.completed(stored.state, attempt.operators, attempt.layout)
+    state = prepare_declared(collected, spec, schema, stored).state
+    target, owners = attempt.target_of(state, co_located=spec.co_located), attempt.owners_of(state)
     writer = KeyedWriter(attempt.id, attempt.entry_of(state), owners, target)
     collected.expect(PendingSubtasks(writer, target.storage))
     attempt.measuring.declared(state.uid, state.name)

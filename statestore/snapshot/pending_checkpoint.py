@@ -227,7 +227,7 @@ class PendingCheckpoint:
                     f"{other} has max parallelism {other.max_parallelism}, but {entry.state} "
                     f"has {entry.state.max_parallelism}, and all states of an operator must "
                     "have the same: write all of its keyed states with "
-                    "KeyedOptions(regroup=True) and the new max parallelism"
+                    "regroup=True and the new max parallelism"
                 )
 
     def delete_merged(self, manifest: Manifest) -> None:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from statestore.engines.choice import Engine, engine_of, reread_untyped
-from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.errors import InvalidArgumentError
 from statestore.format.manifest import KeyedEntry
-from statestore.format.schema import same_columns, type_text
+from statestore.format.schema import type_text
 from statestore.format.state import KeyedState
 from statestore.format.ttl import TIME_TYPES, TimeToLive, check_instant
 from statestore.rows.change_rows import typed_rows
@@ -23,7 +23,8 @@ from statestore.rows.rows_like_stored import frame_like, table_like
 from statestore.rows.uuids import with_uuids
 from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 from statestore.snapshot.prior_checkpoints import StoredFacts
-from statestore.snapshot.state_request import KeyedRequest, keyed_state, uuid_columns_of
+from statestore.snapshot.state_request import keyed_state, refuse_other_form, uuid_columns_of
+from statestore.snapshot.state_spec import StateSpec
 from statestore.snapshot.state_ttl import OFF, changed_ttl, kept_ttl
 
 __all__ = ["Prepared", "add_time_column", "prepare", "prepare_changes", "prepare_declared"]
@@ -40,7 +41,7 @@ class Prepared:
 
 def prepare(
     collected: PendingCheckpoint,
-    request: KeyedRequest,
+    spec: StateSpec,
     rows: Any,
     stored: StoredFacts,
     *,
@@ -54,32 +55,35 @@ def prepare(
     Raises the errors of :func:`statestore.snapshot.state_request.keyed_state`, and
     InvalidArgumentError for rows without times.
     """
-    attempt, old, subject = collected.attempt, stored.state, str(request)
-    rows = _as_stored(reread_untyped(rows, subject, attempt.parquet.stream_bytes), request, old)
+    attempt, old, subject = collected.attempt, stored.state, str(spec)
+    rows = _as_stored(reread_untyped(rows, subject, attempt.parquet.stream_bytes), spec, old)
     engine, rows = engine_of(rows, subject)
-    ttl = kept_ttl(request.ttl, old.ttl if old else None, request.renamed)
+    ttl = kept_ttl(spec.ttl, old.ttl if old else None, spec.renamed)
     if not fills_times:
         _refuse_new_times(engine, rows, ttl, old)
     rows = add_time_column(engine, rows, ttl, old, attempt.now_ms)
-    if request.regroup:
+    if spec.regroup:
         rows = engine.ungrouped(rows)  # they still have their old key groups
-    request = replace(request, rows=engine.rows_known(rows))
-    return _checked(collected, request, engine, rows, stored)
+    count = engine.rows_known(rows)
+    return _prepared(collected, spec, engine, rows, ttl=ttl, row_count=count, stored=stored)
 
 
-def prepare_declared(collected: PendingCheckpoint, request: KeyedRequest, schema: Any) -> Prepared:
+def prepare_declared(
+    collected: PendingCheckpoint, spec: StateSpec, schema: Any, stored: StoredFacts
+) -> Prepared:
     """Prepare a state whose rows, which have an Arrow schema, are written by its subtasks.
 
     Raises the errors of :func:`prepare`.
     """
-    engine, rows = engine_of(schema, str(request))
-    stored = collected.attempt.history.stored(request.uid, request.name)
-    return _checked(collected, request, engine, rows, stored)
+    engine, rows = engine_of(schema, str(spec))
+    old = stored.state
+    ttl = kept_ttl(spec.ttl, old.ttl if old else None, spec.renamed)
+    return _prepared(collected, spec, engine, rows, ttl=ttl, row_count=None, stored=stored)
 
 
 def prepare_changes(
     collected: PendingCheckpoint,
-    request: KeyedRequest,
+    spec: StateSpec,
     rows: Any,
     base: KeyedEntry,
     stored: StoredFacts,
@@ -95,72 +99,67 @@ def prepare_changes(
     the max parallelism differ from the base.
     """
     old = base.state
-    ttl = changed_ttl(request.ttl, old)
+    ttl = changed_ttl(spec.ttl, old)
     if rows is None:
         engine, rows = engine_of(arrow_schema(old.schema))
     else:
         rows = typed_rows(rows, old)
         if is_pandas(rows):
-            rows = frame_like(rows, old.schema, old.schema.names, subject=str(request))
-        engine, rows = engine_of(rows, str(request))
+            rows = frame_like(rows, old.schema, old.schema.names, subject=str(spec))
+        engine, rows = engine_of(rows, str(spec))
         if fills_times:
             rows = add_time_column(engine, rows, ttl, old, collected.attempt.now_ms)
         else:
             _refuse_new_times(engine, rows, ttl, old)
-    prepared = _checked(collected, request, engine, rows, stored)
-    _refuse_other_form(request, prepared.state, old)
-    return replace(prepared, state=replace(old, uid=request.uid, ttl=ttl))
+    refuse_other_form(
+        spec,
+        engine,
+        rows,
+        old,
+        parallelism=collected.attempt.operators.parallelism_of(spec.operator),
+        stored=stored,
+        so_far=collected.keyed,
+    )
+    return Prepared(engine, rows, replace(old, uid=spec.operator, ttl=ttl))
 
 
-def _checked(
+def _prepared(
     collected: PendingCheckpoint,
-    request: KeyedRequest,
+    spec: StateSpec,
     engine: Engine,
     rows: Any,
+    *,
+    ttl: TimeToLive | None,
+    row_count: int | None,
     stored: StoredFacts,
 ) -> Prepared:
     """Return the rows with the requested state, checked against the stored state."""
     state = keyed_state(
-        request,
+        spec,
         engine,
         rows,
-        parallelism=collected.attempt.operators.parallelism_of(request.uid),
+        ttl=ttl,
+        row_count=row_count,
+        parallelism=collected.attempt.operators.parallelism_of(spec.operator),
         stored=stored,
         so_far=collected.keyed,
     )
     return Prepared(engine, rows, state)
 
 
-def _as_stored(rows: Any, request: KeyedRequest, stored: KeyedState | None) -> Any:
+def _as_stored(rows: Any, spec: StateSpec, stored: KeyedState | None) -> Any:
     """Convert dictionaries or a pandas frame to a table with the stored types, where they fit.
 
     Other rows are returned unchanged.
     """
     are_dicts = is_dicts(rows)
     if are_dicts:
-        rows = with_uuids(rows, uuid_columns_of(request, stored))
+        rows = with_uuids(rows, uuid_columns_of(spec, stored))
     if stored is None or not (are_dicts or is_pandas(rows)):
         return rows
     convert = table_like if are_dicts else frame_like
-    schema = stored.schema.renamed(request.renamed)
-    return convert(rows, schema, stored.identity, subject=str(request))
-
-
-def _refuse_other_form(request: KeyedRequest, state: KeyedState, old: KeyedState) -> None:
-    """Refuse changes that differ from their base in columns, hash scheme or max parallelism."""
-    if not same_columns(state.schema, old.schema):
-        raise SchemaMismatchError(
-            f"{request} is stored with the columns ({old.schema}), but its changes "
-            f"have ({state.schema}); changes must have the stored columns. Take a full "
-            "snapshot to change the columns"
-        )
-    if (state.max_parallelism, state.hash_scheme) != (old.max_parallelism, old.hash_scheme):
-        raise SchemaMismatchError(
-            f"{request} is stored with max parallelism {old.max_parallelism} and hash "
-            f"scheme {old.hash_scheme} in the checkpoint that the changes are based "
-            f"on, but with {state.max_parallelism} and {state.hash_scheme} in the newest; "
-            "take a full snapshot"
-        )
+    schema = stored.schema.renamed(spec.renamed)
+    return convert(rows, schema, stored.identity, subject=str(spec))
 
 
 def _refuse_new_times(

@@ -11,9 +11,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, Unpack
 
 from statestore.arguments import checked_methods
 from statestore.engines.arrow_engine import is_schema
@@ -21,25 +20,16 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, Writer
 from statestore.format.metrics import CheckpointMetrics
-from statestore.format.state import Layout, StateKind, TimeDomain
-from statestore.format.ttl import TimeToLive
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.snapshot.acknowledgement import Acknowledgement
 from statestore.snapshot.carry import LATEST, Carrying
-from statestore.snapshot.change_writer import changed_request, write_against, write_changes
+from statestore.snapshot.change_writer import write_against, write_changes
 from statestore.snapshot.checkpoint_context import CheckpointContext
 from statestore.snapshot.commit import Commit
 from statestore.snapshot.full_writer import declare, write_full, write_operator
 from statestore.snapshot.pending_checkpoint import NOT_ENTERED, USED, PendingCheckpoint
-from statestore.snapshot.state_request import KeyedRequest, keyed_request, with_stored
+from statestore.snapshot.state_spec import Changes, StateOptions, StateSpec
 from statestore.snapshot.subtask_writer import KeyedWriter
-from statestore.snapshot.write_options import (
-    DEFAULTS,
-    Changes,
-    Columns,
-    KeyedArguments,
-    KeyedOptions,
-)
 
 __all__ = ["CheckpointWriter"]
 
@@ -112,17 +102,11 @@ class CheckpointWriter:
         operator: str,
         state: str,
         rows: Any,
-        *,
-        key: Columns | None = None,
-        namespace: Columns | None = None,
-        max_parallelism: int | None = None,
-        layout: Layout | str | None = None,
-        ttl: TimeToLive | str | None = None,
-        options: KeyedOptions = DEFAULTS,
+        **options: Unpack[StateOptions],
     ) -> KeyedEntry:
         """Write all rows of a keyed state.
 
-        There is one row per key and namespace, unless ``options.kind`` says otherwise. Rows that
+        There is one row per key and namespace, unless ``kind`` says otherwise. Rows that
         were restored from this store are written back without ``key``, whatever their kind.
 
         Args:
@@ -133,20 +117,7 @@ class CheckpointWriter:
                 rows is checked, and not stored again. Dictionaries and untyped columns of pandas
                 keep the stored types if their values fit. A timestamp with a time zone is stored as
                 an instant and read in UTC, without the name of its zone.
-            key: the key columns; by default the stored ones. A state that may not be stored yet
-                requires them.
-            namespace: the namespace columns. If ``key`` is omitted, the default is the stored ones,
-                and otherwise none.
-            max_parallelism: the number of key groups, fixed for the life of the operator's state.
-                Defaults to the job graph's value, then the stored one, then Flink's default for
-                this parallelism.
-            layout: ``partitioned`` (one file per key group), ``ranged`` (few files, each with a
-                range of key groups) or ``auto``, which is partitioned from 2,048 rows per key group
-                on and ranged below. Defaults to the store's layout, then to ``auto``.
-            ttl: how long rows live. It is kept until another value or ``"off"`` is given. When it
-                is turned on, rows may lack its column, and get the checkpoint's clock.
-            options: the state's kind, its key types and other options. If ``key`` is omitted, the
-                default is the stored kind, entry columns and time domain.
+            **options: what describes the state; see :class:`StateOptions`.
 
         Returns:
             The state as the checkpoint will name it.
@@ -156,23 +127,14 @@ class CheckpointWriter:
             SchemaMismatchError, ParallelismError or InvalidArgumentError: for a conflict with the
                 stored state, or between arguments. Nothing is visible in that case either.
         """
-        arguments = KeyedArguments(
-            operator, state, key, namespace, max_parallelism, layout, ttl, options
-        )
-        return self._write_full(arguments, rows)
+        return self._write_full(StateSpec.of(operator, state, options), rows)
 
     def declare_keyed(
         self,
         operator: str,
         state: str,
         schema: Any,
-        *,
-        key: Columns | None = None,
-        namespace: Columns | None = None,
-        max_parallelism: int | None = None,
-        layout: Layout | str | None = None,
-        ttl: TimeToLive | str | None = None,
-        options: KeyedOptions = DEFAULTS,
+        **options: Unpack[StateOptions],
     ) -> KeyedWriter:
         """Declare a keyed state that subtasks write in any process; nothing is written here.
 
@@ -182,21 +144,13 @@ class CheckpointWriter:
             operator: the operator's uid.
             state: the state's name.
             schema: the columns of the rows, a ``pyarrow.Schema``.
-            key: as in :meth:`write_keyed`.
-            namespace: as in :meth:`write_keyed`.
-            max_parallelism: as in :meth:`write_keyed`.
-            layout: as in :meth:`write_keyed`.
-            ttl: as in :meth:`write_keyed`.
-            options: as in :meth:`write_keyed`.
+            **options: as in :meth:`write_keyed`.
 
         Returns:
             A writer to send to the subtasks. ``writer.subtask(i).write(table)`` writes the rows of
             subtask i. Each answer goes to :meth:`acknowledge`.
         """
-        arguments = KeyedArguments(
-            operator, state, key, namespace, max_parallelism, layout, ttl, options
-        )
-        return self._declare(arguments, schema)
+        return self._declare(StateSpec.of(operator, state, options), schema)
 
     def write_changes(
         self,
@@ -205,12 +159,7 @@ class CheckpointWriter:
         changes: Any,
         *,
         base: int | str = LATEST,
-        key: Columns | None = None,
-        namespace: Columns | None = None,
-        max_parallelism: int | None = None,
-        layout: Layout | str | None = None,
-        ttl: TimeToLive | str | None = None,
-        options: KeyedOptions = DEFAULTS,
+        **options: Unpack[StateOptions],
     ) -> KeyedEntry:
         """Write the changes of a keyed state since the newest checkpoint, or since ``base``.
 
@@ -226,14 +175,7 @@ class CheckpointWriter:
             changes: ``Changes(upserts, deletes, cleared)``, or rows, which are upserts.
             base: the checkpoint that the changes build on. A job that was restored from an older
                 checkpoint passes its number.
-            key: the key columns; by default the stored ones. A state that may not be stored yet
-                requires them.
-            namespace: the namespace columns. If ``key`` is omitted, the default is the stored ones.
-            max_parallelism: as in :meth:`write_keyed`.
-            layout: as in :meth:`write_keyed`.
-            ttl: as in :meth:`write_keyed`.
-            options: as in :meth:`write_keyed`. If ``key`` is omitted, the default is the stored
-                kind, entry columns and time domain.
+            **options: as in :meth:`write_keyed`.
 
         Returns:
             The state as the checkpoint will name it.
@@ -245,12 +187,8 @@ class CheckpointWriter:
                 differ from the base.
             CheckpointNotFoundError: if the base has expired.
         """
-        arguments = KeyedArguments(
-            operator, state, key, namespace, max_parallelism, layout, ttl, options
-        )
-        return self._write_changes(
-            arguments, changes if isinstance(changes, Changes) else Changes(changes), base
-        )
+        changes = changes if isinstance(changes, Changes) else Changes(changes)
+        return self._write_changes(StateSpec.of(operator, state, options), changes, base)
 
     def write_changes_against(
         self,
@@ -259,12 +197,7 @@ class CheckpointWriter:
         rows: Any,
         *,
         base: int | str = LATEST,
-        key: Columns | None = None,
-        namespace: Columns | None = None,
-        max_parallelism: int | None = None,
-        layout: Layout | str | None = None,
-        ttl: TimeToLive | str | None = None,
-        options: KeyedOptions = DEFAULTS,
+        **options: Unpack[StateOptions],
     ) -> KeyedEntry:
         """Compare all rows of a keyed state with a checkpoint, and write the differences.
 
@@ -281,12 +214,7 @@ class CheckpointWriter:
             rows: all rows of the state.
             base: the checkpoint to compare with: its number, ``latest``, or a savepoint's name. The
                 new checkpoint builds on it, even if there are later ones.
-            key: as in :meth:`write_changes`.
-            namespace: as in :meth:`write_changes`.
-            max_parallelism: as in :meth:`write_keyed`.
-            layout: as in :meth:`write_keyed`.
-            ttl: as in :meth:`write_keyed`.
-            options: as in :meth:`write_changes`.
+            **options: as in :meth:`write_keyed`.
 
         Returns:
             The state as the checkpoint will name it.
@@ -295,65 +223,47 @@ class CheckpointWriter:
             MissingFileError or DamagedFileError: if a file of ``base`` is missing or damaged.
             StateStoreError: the errors of :meth:`write_changes`.
         """
-        arguments = KeyedArguments(
-            operator, state, key, namespace, max_parallelism, layout, ttl, options
-        )
-        return self._write_against(arguments, rows, base)
+        return self._write_against(StateSpec.of(operator, state, options), rows, base)
 
-    def _write_full(self, arguments: KeyedArguments, rows: Any) -> KeyedEntry:
-        request = self._request(arguments)
+    def _write_full(self, spec: StateSpec, rows: Any) -> KeyedEntry:
         if rows is None or is_schema(rows):
             raise InvalidArgumentError(
-                f"{request} has no rows; write changes with checkpoint.write_changes(…), and rows "
+                f"{spec} has no rows; write changes with checkpoint.write_changes(…), and rows "
                 "of subtasks with checkpoint.declare_keyed(…)"
             )
-        co_located = arguments.options.co_located
-        with self._attempt.measuring.writing(request.uid, request.name):
-            entry = write_full(self._collected, request, rows, co_located=co_located)
-        self._collected.rewritten.add((request.uid, request.name))
+        self._collected.refuse_twice(spec.operator, spec.state)
+        with self._attempt.measuring.writing(spec.operator, spec.state):
+            entry = write_full(self._collected, spec, rows)
+        self._collected.rewritten.add((spec.operator, spec.state))
         return entry
 
-    def _declare(self, arguments: KeyedArguments, schema: Any) -> KeyedWriter:
-        request = self._request(arguments)
+    def _declare(self, spec: StateSpec, schema: Any) -> KeyedWriter:
         if not is_schema(schema):
             raise InvalidArgumentError(
-                f"{request} must be declared with a pyarrow.Schema, not "
+                f"{spec} must be declared with a pyarrow.Schema, not "
                 f"{type(schema).__name__}; write rows with checkpoint.write_keyed(…)"
             )
-        co_located = arguments.options.co_located
-        with self._attempt.measuring.writing(request.uid, request.name):
-            writer = declare(self._collected, request, schema, co_located=co_located)
-        self._collected.rewritten.add((request.uid, request.name))
+        self._collected.refuse_twice(spec.operator, spec.state)
+        with self._attempt.measuring.writing(spec.operator, spec.state):
+            writer = declare(self._collected, spec, schema)
+        self._collected.rewritten.add((spec.operator, spec.state))
         return writer
 
-    def _write_changes(
-        self, arguments: KeyedArguments, changes: Changes, base: int | str
-    ) -> KeyedEntry:
-        request = self._changed(arguments, base)
-        with self._attempt.measuring.writing(request.uid, request.name):
-            entry = write_changes(self._collected, request, changes, base)
+    def _write_changes(self, spec: StateSpec, changes: Changes, base: int | str) -> KeyedEntry:
+        self._collected.refuse_twice(spec.operator, spec.state)
+        with self._attempt.measuring.writing(spec.operator, spec.state):
+            entry = write_changes(self._collected, spec, changes, base)
         if base != LATEST:
             manifest = self._attempt.history.load(base)
             self._collected.bases[manifest.checkpoint_id] = manifest
         return entry
 
-    def _write_against(self, arguments: KeyedArguments, rows: Any, base: int | str) -> KeyedEntry:
-        request = self._changed(arguments, base)
-        with self._attempt.measuring.writing(request.uid, request.name):
-            entry = write_against(self._collected, request, rows, base)
-        self._collected.rewritten.add((request.uid, request.name))
+    def _write_against(self, spec: StateSpec, rows: Any, base: int | str) -> KeyedEntry:
+        self._collected.refuse_twice(spec.operator, spec.state)
+        with self._attempt.measuring.writing(spec.operator, spec.state):
+            entry = write_against(self._collected, spec, rows, base)
+        self._collected.rewritten.add((spec.operator, spec.state))
         return entry
-
-    def _request(self, arguments: KeyedArguments) -> KeyedRequest:
-        self._collected.refuse_twice(arguments.operator, arguments.state)
-        if arguments.key is None:
-            stored = self._attempt.history.stored(arguments.operator, arguments.state)
-            arguments = with_stored(arguments, stored.state)
-        return keyed_request(self._attempt.operators, self._attempt.layout, arguments)
-
-    def _changed(self, arguments: KeyedArguments, base: int | str) -> KeyedRequest:
-        self._collected.refuse_twice(arguments.operator, arguments.state)
-        return changed_request(self._attempt, arguments, base)
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         """Add a subtask's answer, so that the checkpoint has its files. This method is thread-safe.
@@ -390,209 +300,6 @@ class CheckpointWriter:
         if is_new:
             self._attempt.measuring.answered(state.uid, state.name)
         return is_new
-
-    def write_list(
-        self,
-        operator: str,
-        state: str,
-        rows: Any,
-        *,
-        key: Columns | None = None,
-        position: str | None = None,
-        namespace: Columns | None = None,
-        max_parallelism: int | None = None,
-        layout: Layout | str | None = None,
-        ttl: TimeToLive | str | None = None,
-        options: KeyedOptions = DEFAULTS,
-    ) -> KeyedEntry:
-        """Write a list state: one row per element, ordered by an integer column.
-
-        Raises the errors of :meth:`write_keyed`.
-
-        Args:
-            operator: the operator's uid.
-            state: the state's name.
-            rows: all rows, as in :meth:`write_keyed`.
-            key: as in :meth:`write_keyed`.
-            position: the integer column. If ``key`` is omitted, the default is the stored one, and
-                otherwise ``position``.
-            namespace: as in :meth:`write_keyed`.
-            max_parallelism: as in :meth:`write_keyed`.
-            layout: as in :meth:`write_keyed`.
-            ttl: as in :meth:`write_keyed`.
-            options: as in :meth:`write_keyed`, without the kind and what belongs to it.
-
-        Returns:
-            The state as the checkpoint will name it.
-        """
-        position = "position" if position is None and key is not None else position
-        options = _options_of_kind(options, StateKind.LIST, entry=position)
-        arguments = KeyedArguments(
-            operator, state, key, namespace, max_parallelism, layout, ttl, options
-        )
-        return self._write_full(arguments, rows)
-
-    def write_map(
-        self,
-        operator: str,
-        state: str,
-        rows: Any,
-        *,
-        key: Columns | None = None,
-        map_key: Columns | None = None,
-        namespace: Columns | None = None,
-        max_parallelism: int | None = None,
-        layout: Layout | str | None = None,
-        ttl: TimeToLive | str | None = None,
-        options: KeyedOptions = DEFAULTS,
-    ) -> KeyedEntry:
-        """Write a map state: one row per key and map key.
-
-        Raises the errors of :meth:`write_keyed`.
-
-        Args:
-            operator: the operator's uid.
-            state: the state's name.
-            rows: all rows, as in :meth:`write_keyed`.
-            key: as in :meth:`write_keyed`.
-            map_key: the columns of the map key. If ``key`` is omitted, the default is the stored
-                ones; otherwise they are required.
-            namespace: as in :meth:`write_keyed`.
-            max_parallelism: as in :meth:`write_keyed`.
-            layout: as in :meth:`write_keyed`.
-            ttl: as in :meth:`write_keyed`.
-            options: as in :meth:`write_keyed`, without the kind and what belongs to it.
-
-        Returns:
-            The state as the checkpoint will name it.
-        """
-        if key is not None:
-            _require("map_key", map_key, operator, state)
-        options = _options_of_kind(options, StateKind.MAP, entry=map_key)
-        arguments = KeyedArguments(
-            operator, state, key, namespace, max_parallelism, layout, ttl, options
-        )
-        return self._write_full(arguments, rows)
-
-    def write_reducing(
-        self,
-        operator: str,
-        state: str,
-        rows: Any,
-        *,
-        key: Columns | None = None,
-        namespace: Columns | None = None,
-        max_parallelism: int | None = None,
-        layout: Layout | str | None = None,
-        ttl: TimeToLive | str | None = None,
-        options: KeyedOptions = DEFAULTS,
-    ) -> KeyedEntry:
-        """Write a reducing state: one row per key, the reduced value.
-
-        Raises the errors of :meth:`write_keyed`.
-
-        Args:
-            operator: the operator's uid.
-            state: the state's name.
-            rows: all rows, as in :meth:`write_keyed`.
-            key: as in :meth:`write_keyed`.
-            namespace: as in :meth:`write_keyed`.
-            max_parallelism: as in :meth:`write_keyed`.
-            layout: as in :meth:`write_keyed`.
-            ttl: as in :meth:`write_keyed`.
-            options: as in :meth:`write_keyed`, without the kind and what belongs to it.
-
-        Returns:
-            The state as the checkpoint will name it.
-        """
-        options = _options_of_kind(options, StateKind.REDUCING)
-        arguments = KeyedArguments(
-            operator, state, key, namespace, max_parallelism, layout, ttl, options
-        )
-        return self._write_full(arguments, rows)
-
-    def write_aggregating(
-        self,
-        operator: str,
-        state: str,
-        rows: Any,
-        *,
-        key: Columns | None = None,
-        namespace: Columns | None = None,
-        max_parallelism: int | None = None,
-        layout: Layout | str | None = None,
-        ttl: TimeToLive | str | None = None,
-        options: KeyedOptions = DEFAULTS,
-    ) -> KeyedEntry:
-        """Write an aggregating state: one row per key, the accumulator.
-
-        Raises the errors of :meth:`write_keyed`.
-
-        Args:
-            operator: the operator's uid.
-            state: the state's name.
-            rows: all rows, as in :meth:`write_keyed`.
-            key: as in :meth:`write_keyed`.
-            namespace: as in :meth:`write_keyed`.
-            max_parallelism: as in :meth:`write_keyed`.
-            layout: as in :meth:`write_keyed`.
-            ttl: as in :meth:`write_keyed`.
-            options: as in :meth:`write_keyed`, without the kind and what belongs to it.
-
-        Returns:
-            The state as the checkpoint will name it.
-        """
-        options = _options_of_kind(options, StateKind.AGGREGATING)
-        arguments = KeyedArguments(
-            operator, state, key, namespace, max_parallelism, layout, ttl, options
-        )
-        return self._write_full(arguments, rows)
-
-    def write_timers(
-        self,
-        operator: str,
-        state: str,
-        rows: Any,
-        *,
-        key: Columns | None = None,
-        time_domain: TimeDomain | str | None = None,
-        timestamp: str | None = None,
-        namespace: Columns | None = None,
-        max_parallelism: int | None = None,
-        layout: Layout | str | None = None,
-        options: KeyedOptions = DEFAULTS,
-    ) -> KeyedEntry:
-        """Write timers: one row per key, namespace and time.
-
-        Raises the errors of :meth:`write_keyed`. Timers that need a TTL are written by that method.
-
-        Args:
-            operator: the operator's uid.
-            state: the state's name.
-            rows: all rows, as in :meth:`write_keyed`.
-            key: as in :meth:`write_keyed`.
-            time_domain: ``event`` or ``processing`` time. If ``key`` is omitted, the default is the
-                stored one; otherwise it is required.
-            timestamp: the time column. If ``key`` is omitted, the default is the stored one, and
-                otherwise ``timestamp``.
-            namespace: as in :meth:`write_keyed`.
-            max_parallelism: as in :meth:`write_keyed`.
-            layout: as in :meth:`write_keyed`.
-            options: as in :meth:`write_keyed`, without the kind and what belongs to it.
-
-        Returns:
-            The state as the checkpoint will name it.
-        """
-        if key is not None:
-            _require("time_domain", time_domain, operator, state)
-            timestamp = "timestamp" if timestamp is None else timestamp
-        options = _options_of_kind(
-            options, StateKind.TIMERS, entry=timestamp, time_domain=time_domain
-        )
-        arguments = KeyedArguments(
-            operator, state, key, namespace, max_parallelism, layout, None, options
-        )
-        return self._write_full(arguments, rows)
 
     def write_split(self, operator: str, state: str, elements: Any) -> OperatorEntry:
         """Write list state of an operator: on a rescale, each element goes to one subtask.
@@ -819,32 +526,3 @@ class CheckpointWriter:
             self._commit.run()
         else:
             self._commit.fail(error)
-
-
-def _require(name: str, value: object, operator: str, state: str) -> None:
-    """Refuse a call that has a key, but lacks another argument that describes the state."""
-    if value is None:
-        raise InvalidArgumentError(
-            f"{name} is missing for state {state!r} of operator {operator!r}: pass it with key=, "
-            "or pass neither to use the stored ones"
-        )
-
-
-def _options_of_kind(
-    options: KeyedOptions,
-    kind: StateKind,
-    *,
-    entry: Columns | None = None,
-    time_domain: TimeDomain | str | None = None,
-) -> KeyedOptions:
-    """Return the options with the kind that a method of the writer stands for.
-
-    Raises InvalidArgumentError for options that contain what the method itself determines.
-    """
-    for name in ("kind", "entry", "time_domain"):
-        if getattr(options, name) is not None:
-            raise InvalidArgumentError(
-                f"{name} cannot be set in the options of {kind.value} state, because "
-                f"write_{kind.value}(…) sets it; remove it, or call write_keyed(…)"
-            )
-    return replace(options, kind=kind, entry=entry, time_domain=time_domain)

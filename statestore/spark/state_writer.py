@@ -505,7 +505,7 @@ def _refuse_foreign(key_group: int, target: KeyedTarget, owners: Assignment) -> 
     raise InvalidArgumentError(
         f"{target.state} was declared co-located, but Spark partition {here} has a row of a key "
         f"group that belongs to subtask {subtask} of {owners.parallelism}; remove "
-        "KeyedOptions(co_located=True)"
+        "co_located=True"
     )
 
 

@@ -7,7 +7,7 @@ The checkpoints of Spark's own queries belong in :mod:`statestore.interop.spark`
 from statestore.extras import needs_extra
 
 with needs_extra("spark", "a StatefulQuery"):
-    from statestore.snapshot.write_options import Changes
+    from statestore.snapshot.state_spec import Changes
     from statestore.streaming.keyed_update import by_key
     from statestore.streaming.outputs import initial_state, to_delta, to_kafka
     from statestore.streaming.planned import MicroBatch

@@ -26,7 +26,7 @@ from statestore.rows.column_types import arrow_schema
 from statestore.rows.lossless_cast import is_list
 from statestore.rows.pandas_rows import arrow_frame, is_pandas, pandas_as_stored
 from statestore.rows.python_values import display_values, rows_to_dicts
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from statestore.spark.arrow_functions import number_columns
 from statestore.spark.compat import arrow_schema_of
 from statestore.spark.hashing import column_of

@@ -27,7 +27,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.state import KeyedState
 from statestore.keys.groups import DEFAULT_LOWER_BOUND, default_max_parallelism
 from statestore.restore.restored import RestoredCheckpoint
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from statestore.spark.arrow_functions import map_in_arrow, number_columns
 from statestore.spark.cached_rows import collect_if_small, compute
 from statestore.spark.compat import arrow_schema_of
@@ -105,7 +105,7 @@ class Processing:
         if self.max_parallelism is None:
             return states
         return {
-            name: replace(state, max_parallelism=self.max_parallelism)
+            name: state.with_defaults({"max_parallelism": self.max_parallelism})
             for name, state in states.items()
         }
 

@@ -22,7 +22,6 @@ from pyspark.sql import types as T
 from statestore.errors import UnsupportedTypeError
 from statestore.format.state import StateKind, TimeDomain
 from statestore.format.ttl import TimeToLive
-from statestore.snapshot.write_options import KeyedOptions
 from statestore.spark.structs import (
     TAKEN,
     first_free,
@@ -75,12 +74,10 @@ class ProcessorState:
             # The column has the row's expiration time: the store keeps the row for the shortest
             # possible time after it. The processor itself no longer sees the row.
             ttl="off" if self.ttl_ms is None else TimeToLive("1ms", TTL),
-            options=KeyedOptions(
-                kind=self.kind,
-                entry=self.entry,
-                time_domain=self.time_domain,
-                hash_scheme=HASH_SCHEME,
-            ),
+            kind=self.kind,
+            entry=self.entry,
+            time_domain=self.time_domain,
+            hash_scheme=HASH_SCHEME,
             is_derived=self.is_derived,
             life=f"{self.ttl_ms or 0}ms",
         )

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any
+from typing import Unpack
 
 import pyarrow as pa
 from pyspark.sql.types import DataType, StructType
 
+from statestore.arguments import checked_fields
 from statestore.durations import Duration, milliseconds_of
 from statestore.errors import InvalidArgumentError
 from statestore.format.schema import schema_from_json
-from statestore.format.state import KeyedState, Layout
+from statestore.format.state import KeyedState
 from statestore.format.ttl import TimeToLive
 from statestore.keys.groups import KeyGroupRange
 from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
 from statestore.rows.column_types import arrow_schema
-from statestore.snapshot.write_options import DEFAULTS, Columns, KeyedOptions
+from statestore.snapshot.state_spec import StateOptions
 
 __all__ = [
     "QueryState",
@@ -34,48 +34,56 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
+@checked_fields
 class QueryState:
-    """A keyed state of a query: its columns as Spark DDL or as a struct, and how it is written.
+    """A keyed state of a query: its columns, and how it is written.
 
-    The fields ``key`` to ``options`` are arguments of ``checkpoint.write_keyed``; the default of
-    ``key`` is the query's. A state that ``is_derived`` is computed from the others, and an update
-    does not get its rows. When a TTL is turned on, its time column is filled with the current time
-    plus ``life``.
+    Args:
+        schema: the columns as Spark DDL (``"user string, n long"``), or as a struct.
+        is_derived: whether the state is computed from the others; an update does not get its rows.
+        life: what is added to the current time in the time column when a TTL is turned on.
+        **options: what describes the state, as in ``checkpoint.write_keyed``. The default of
+            ``key`` is the query's.
     """
 
-    schema: str | StructType
-    _: KW_ONLY
-    key: Columns | None = None
-    namespace: Columns = ()
-    max_parallelism: int | None = None
-    layout: Layout | str | None = None
-    ttl: TimeToLive | str | None = None
-    options: KeyedOptions = DEFAULTS
-    is_derived: bool = False
-    life: Duration = "0"
+    def __init__(
+        self,
+        schema: str | StructType,
+        *,
+        is_derived: bool = False,
+        life: Duration = "0",
+        **options: Unpack[StateOptions],
+    ) -> None:
+        self.schema, self.is_derived, self.life, self.options = schema, is_derived, life, options
 
-    def arguments(self, key: Columns, options: KeyedOptions) -> dict[str, Any]:
-        """Return the arguments of ``write_keyed`` for a query with this key."""
-        return {
-            "key": self.key or key,
-            "namespace": self.namespace,
-            "max_parallelism": self.max_parallelism,
-            "layout": self.layout,
-            "ttl": self.ttl,
-            "options": options,
-        }
+    def with_defaults(self, defaults: StateOptions) -> QueryState:
+        """Return the state with other defaults of its options."""
+        options: StateOptions = {**defaults, **self.options}
+        return QueryState(self.schema, is_derived=self.is_derived, life=self.life, **options)
 
     @property
-    def kept_options(self) -> KeyedOptions:
+    def kept_options(self) -> StateOptions:
         """The options without the one-time changes: renamed or dropped columns."""
-        return replace(self.options, renamed=None, dropped=())
+        options = self.options.copy()
+        options.pop("renamed", None)
+        options.pop("dropped", None)
+        return options
 
     @property
     def dropped(self) -> list[str]:
         """The columns that the query drops."""
-        names = self.options.dropped
+        names = self.options.get("dropped", ())
         return [names] if isinstance(names, str) else list(names)
+
+    @property
+    def renamed(self) -> Mapping[str, str]:
+        """The new names of the columns that the query renames."""
+        return self.options.get("renamed") or {}
+
+    @property
+    def ttl(self) -> TimeToLive | str | None:
+        """The TTL; None if it is the stored one."""
+        return self.options.get("ttl")
 
     @property
     def struct(self) -> StructType:
@@ -130,7 +138,7 @@ def _wanted(state: QueryState) -> pa.Schema:
     return arrow_schema(schema_from_json(state.struct.jsonValue()))
 
 
-def options_of(stored: KeyedState, state: QueryState) -> KeyedOptions:
+def options_of(stored: KeyedState, state: QueryState) -> StateOptions:
     """Return the options that convert a stored state to the query's form.
 
     The time column of a TTL that was turned off is dropped.
@@ -138,9 +146,8 @@ def options_of(stored: KeyedState, state: QueryState) -> KeyedOptions:
     names = [name for name in state.dropped if name in stored.schema.names]
     if stored.ttl is not None and stored.ttl.column not in state.struct.names:
         names.append(stored.ttl.column)
-    renamed = state.options.renamed or {}
-    known = {old: new for old, new in renamed.items() if old in stored.schema.names}
-    return replace(state.options, dropped=names, renamed=known)
+    known = {old: new for old, new in state.renamed.items() if old in stored.schema.names}
+    return {**state.options, "dropped": names, "renamed": known}
 
 
 def convert_stored_rows(stored: RestoredKeyedState, state: QueryState) -> pa.RecordBatchReader:
@@ -151,8 +158,7 @@ def convert_stored_rows(stored: RestoredKeyedState, state: QueryState) -> pa.Rec
     wanted, ttl = _wanted(state), state.ttl
     clock = time.time_ns() // 1_000_000 if stored.now_ms is None else stored.now_ms
     ends = pa.scalar(clock + milliseconds_of(state.life), pa.int64())
-    renamed = state.options.renamed or {}
-    before = {new: old for old, new in renamed.items()}
+    before = {new: old for old, new in state.renamed.items()}
     groups = KeyGroupRange.every(stored.assignment.max_parallelism)
 
     def batches() -> Iterator[pa.RecordBatch]:

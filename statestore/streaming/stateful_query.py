@@ -29,7 +29,7 @@ from statestore.format.manifest import Manifest
 from statestore.format.names import refuse_reserved
 from statestore.restarts import brief
 from statestore.restore.restored import RestoredCheckpoint
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.spark.bucket_access import configure_storage_access
 from statestore.spark.cached_rows import compute
@@ -371,8 +371,7 @@ class StatefulQuery:
                         convert_stored_rows(stored, state),
                         options_of(stored.entry.state, state),
                     )
-                arguments = state.arguments(self._key, options)
-                entry = checkpoint.write_keyed(self.operator, name, rows, **arguments)
+                entry = checkpoint.write_keyed(self.operator, name, rows, **options)
                 refuse_other_form(entry.state, state)
             # Rows in another form do not restore rows that were missing before.
             checkpoint.record_left_out(restored.manifest.left_out)
@@ -382,7 +381,10 @@ class StatefulQuery:
 
     def _states(self, events: DataFrame) -> dict[str, QueryState]:
         """Return the query's states. Raises InvalidArgumentError for a reserved column name."""
-        states = self._strategy.states(events.schema)
+        states = {
+            name: state.with_defaults({"key": self._key})
+            for name, state in self._strategy.states(events.schema).items()
+        }
         for name, state in states.items():
             refuse_reserved(state.struct.names, f"state {name!r} of operator {self.operator!r}")
         return states
@@ -474,7 +476,7 @@ class StatefulQuery:
     ) -> str | None:
         """Return the hash scheme of a state, None for the default; some schemes allow nulls."""
         if restored is None or not self._has(restored, name):
-            return state.options.hash_scheme
+            return state.options.get("hash_scheme")
         return restored.keyed(self.operator, name).entry.state.hash_scheme
 
     def _touched(self, name: str, step: _Step) -> DataFrame:
@@ -529,17 +531,17 @@ class StatefulQuery:
         step: _Step,
     ) -> None:
         """Write the changes of a state; a state that is not stored yet is written in full."""
-        arguments = state.arguments(self._key, state.kept_options)
+        options = state.kept_options
         upserts, restored = changes.upserts, step.restored
         if restored is None or not self._has(restored, name):
             if upserts is None:
                 upserts = step.events.sparkSession.createDataFrame([], state.struct)
-            checkpoint.write_keyed(self.operator, name, upserts, **arguments)
+            checkpoint.write_keyed(self.operator, name, upserts, **options)
             return
         if upserts is None and changes.deletes is None and changes.cleared is None:
             return
         checkpoint.write_changes(
-            self.operator, name, changes, base=restored.checkpoint_id, **arguments
+            self.operator, name, changes, base=restored.checkpoint_id, **options
         )
 
     def _drop_deleted(self, checkpoint: CheckpointWriter, step: _Step) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from statestore.errors import InvalidArgumentError
 from statestore.restore.restored import RestoredCheckpoint
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from statestore.spark.cached_rows import coalesce_small
 from statestore.streaming.keyed_update import ByKey
 from statestore.streaming.planned import MicroBatch

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 
 __all__ = ["Updated"]
 

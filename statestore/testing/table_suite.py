@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -109,7 +108,15 @@ class StateTableSuite:
         rows = [("a", 2, "third"), ("b", 0, "x"), ("a", 0, "first"), ("a", 1, "second")]
         frame = spark.createDataFrame(rows, "user string, position int, item string")
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.write_list("lists", "items", frame, key="user", max_parallelism=8)
+            checkpoint.write_keyed(
+                "lists",
+                "items",
+                frame,
+                kind="list",
+                entry="position",
+                key="user",
+                max_parallelism=8,
+            )
         stored = store.restore().keyed("lists", "items").get("a")
         assert [row["item"] for row in stored] == ["first", "second", "third"]
 
@@ -234,17 +241,17 @@ def write_all_kinds(store: StateStore, spark: SparkSession) -> dict[str, Any]:
         "timers": spark.createDataFrame(people, "person string, timestamp long"),
     }
     with store.snapshot(parallelism=3) as checkpoint:
-        calls: dict[str, Any] = {
-            "reducing": checkpoint.write_reducing,
-            "aggregating": checkpoint.write_aggregating,
-            "list": checkpoint.write_list,
-            "map": partial(checkpoint.write_map, map_key="slot"),
-            "windowed": partial(checkpoint.write_keyed, namespace=("start", "end")),
-            "timers": partial(checkpoint.write_timers, time_domain="event"),
+        forms: dict[str, dict[str, Any]] = {
+            "reducing": {"kind": "reducing"},
+            "aggregating": {"kind": "aggregating"},
+            "list": {"kind": "list", "entry": "position"},
+            "map": {"kind": "map", "entry": "slot"},
+            "windowed": {"namespace": ("start", "end")},
+            "timers": {"kind": "timers", "entry": "timestamp", "time_domain": "event"},
         }
         for name, frame in frames.items():
-            write_state = calls.get(name, checkpoint.write_keyed)
-            write_state("all", name, frame, key="person", max_parallelism=16)
+            form = forms.get(name, {})
+            checkpoint.write_keyed("all", name, frame, key="person", max_parallelism=16, **form)
     return frames
 
 

@@ -62,8 +62,13 @@ def fill(path: Path) -> None:
             checkpoint.write_keyed(
                 "totals-by-user", "totals", totals, key="user_id", max_parallelism=128
             )
-            checkpoint.write_map(
-                "totals-by-user", "per_country", countries, key="user_id", map_key="country"
+            checkpoint.write_keyed(
+                "totals-by-user",
+                "per_country",
+                countries,
+                kind="map",
+                key="user_id",
+                entry="country",
             )
             checkpoint.write_keyed(
                 "totals-by-shop", "totals", shops, key=["country", "shop"], max_parallelism=8

@@ -14,7 +14,7 @@ from statestore.format.documents import document_bytes
 from statestore.format.names import manifest_path
 from statestore.format.state import Layout
 from statestore.parquet.writer import ParquetOptions
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from statestore.streaming.progress import PROGRESS
 
 __all__ = ["KEYS", "QUERY", "fill", "unseal"]

@@ -18,7 +18,7 @@ from statestore import Acknowledgement, StateStore, key_group_of
 from statestore.errors import InvalidArgumentError
 from statestore.format.manifest import Entry
 from statestore.parquet.statistics import file_statistics, statistics_columns
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from statestore.testing.counting import CountingStorage
 
 
@@ -57,7 +57,7 @@ def test_a_snapshot_opens_no_file_to_publish_it(store: StateStore, layout: str) 
     for first in (0, 100):
         with store.snapshot(parallelism=2) as checkpoint:
             options: dict[str, Any] = {"key": "k", "max_parallelism": 16, "layout": layout}
-            checkpoint.write_map("u", "s", rows(first), map_key="m", **options)
+            checkpoint.write_keyed("u", "s", rows(first), kind="map", entry="m", **options)
             checkpoint.write_union("u", "offsets", [[{"n": 1}], [{"n": 2}]])
     storage = store.parts.storage
     assert isinstance(storage, CountingStorage)

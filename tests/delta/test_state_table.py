@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from statestore import StateStore, errors
-from statestore.snapshot.write_options import KeyedOptions
 from statestore.testing.table_suite import (
     StateTableSuite,
     publish,
@@ -69,9 +68,7 @@ def test_co_located_rows_are_not_shuffled(
     wanted = users.withColumn("total", F.col("total") + 1)
     for lying in (updated, updated.sortWithinPartitions(F.desc("user"))):
         with parquet.snapshot(parallelism=3) as checkpoint:
-            entry = checkpoint.write_keyed(
-                "totals", "total", lying, key="user", options=KeyedOptions(co_located=True)
-            )
+            entry = checkpoint.write_keyed("totals", "total", lying, key="user", co_located=True)
         found = parquet.restore(parallelism=5).keyed("totals", "total")
         assert spark_rows(found.to_spark()) == rows_of(wanted)
         written = Path(parquet.url, entry.table.path).rglob(f"{checkpoint.id:010d}-*.parquet")
@@ -81,9 +78,7 @@ def test_co_located_rows_are_not_shuffled(
             pytest.raises(errors.InvalidArgumentError, match="was declared co-located"),
             parquet.snapshot(parallelism=3) as checkpoint,
         ):
-            checkpoint.write_keyed(
-                "totals", "total", wrong, key="user", options=KeyedOptions(co_located=True)
-            )
+            checkpoint.write_keyed("totals", "total", wrong, key="user", co_located=True)
     assert parquet.checkpoints() == (1, 2, 3)
 
 

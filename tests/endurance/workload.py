@@ -15,7 +15,7 @@ import duckdb
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from statestore.streaming import MicroBatch, Updated
 
 __all__ = [

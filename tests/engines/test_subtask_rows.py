@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 from statestore import (
-    KeyedOptions,
     KeyGroupAssignment,
     StateStore,
     key_group_of,
@@ -119,7 +118,7 @@ def test_subtasks_write_what_they_get(store: StateStore, form: str) -> None:
             *("u", "s", rows.schema),
             key="user",
             max_parallelism=128,
-            options=KeyedOptions(hash_scheme="flink-sql"),
+            hash_scheme="flink-sql",
         )
         for subtask, part in enumerate(parts):
             checkpoint.acknowledge(writer.subtask(subtask).write(part))

@@ -80,8 +80,12 @@ def take(store: StateStore, number: int) -> None:
     rows, lists = keyed_rows(number), elements(number)
     with store.snapshot(parallelism=PARALLELISM) as checkpoint:
         checkpoint.write_keyed("users", "totals", rows["totals"], key="user", max_parallelism=2)
-        checkpoint.write_map("users", "routes", rows["routes"], key="user", map_key="to")
-        checkpoint.write_list("users", "recent", rows["recent"], key="user")
+        checkpoint.write_keyed(
+            "users", "routes", rows["routes"], kind="map", key="user", entry="to"
+        )
+        checkpoint.write_keyed(
+            "users", "recent", rows["recent"], kind="list", entry="position", key="user"
+        )
         checkpoint.write_union("source", "offsets", lists["offsets"])
         checkpoint.write_split("source", "splits", lists["splits"])
         checkpoint.write_broadcast("source", "rules", lists["rules"][0])

@@ -82,7 +82,9 @@ def run(url: str, scratch: str) -> None:
             checkpoint.write_keyed(
                 "users", "totals", value, key="user", max_parallelism=MAX_PARALLELISM
             )
-            checkpoint.write_map("users", "per_country", entries, key="user", map_key="country")
+            checkpoint.write_keyed(
+                "users", "per_country", entries, kind="map", key="user", entry="country"
+            )
             checkpoint.write_union("source", "offsets", offsets(number))
         assert checkpoint.id == number
         print(checkpoint.id, flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,13 +13,12 @@ from typing import Any
 import pyarrow as pa
 
 import statestore
-from statestore import StateStore, TimeToLive, jobgraph
+from statestore import StateOptions, StateStore, TimeToLive, jobgraph
 from statestore.keys.groups import default_max_parallelism, effective_max_parallelism
 from statestore.rows.dataframes import RowStream
+from statestore.snapshot.state_spec import Changes
 from statestore.snapshot.subtask_writer import KeyedWriter
-from statestore.snapshot.write_options import Changes
 from tests.fuzz.hostile import draw_hostile, draw_rows
-from tests.support.options import keyed_arguments
 
 __all__ = ["Call", "draw_call", "made_store"]
 
@@ -77,7 +77,6 @@ GOOD: dict[str, Any] = {
     "where": {"partition": [0]},
     "delete": ["ann"],
     "put": [{"user": "ann", "n": 1}],
-    "map_key": "n",
     "time_domain": "event",
     "columns": {"user": "ann"},
     "operator_max_parallelism": 4,
@@ -158,7 +157,7 @@ def _call(text: str, function: Callable[..., Any], draw: Random, **good: Any) ->
         parameters = ()
     positional: list[Any] = []
     named: dict[str, Any] = {}
-    for parameter in parameters:
+    for parameter in chain.from_iterable(map(_spelled, parameters)):
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
         if parameter.name in SKIPPED:
@@ -185,6 +184,17 @@ def _call(text: str, function: Callable[..., Any], draw: Random, **good: Any) ->
     return Call(f"{text}({', '.join(said)})", run)
 
 
+def _spelled(parameter: inspect.Parameter) -> list[inspect.Parameter]:
+    """Return a parameter, or the keywords that describe a keyed state in its place."""
+    if parameter.annotation != "Unpack[StateOptions]":
+        return [parameter]
+    named, empty = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
+    return [
+        inspect.Parameter(name, named, default=empty if name == "key" else None)
+        for name in StateOptions.__annotations__
+    ]
+
+
 def _writing(store: StateStore, draw: Random) -> Call:
     """Return a call that writes rows of any kind with one of the writer's methods."""
     hows = ("keyed", "changes", "against", "subtask", "operator", "edit", "options", "keys")
@@ -209,7 +219,7 @@ def _writing(store: StateStore, draw: Random) -> Call:
                 others.discard((uid, "offsets"))
             elif how == "options":
                 options: dict[str, Any] = {"key": "user", "max_parallelism": 4, option: bad}
-                checkpoint.write_keyed(uid, name, ROWS, **keyed_arguments(**options))
+                checkpoint.write_keyed(uid, name, ROWS, **options)
                 others.discard((uid, name))
             else:
                 _keyed(checkpoint, how, uid, name, rows)

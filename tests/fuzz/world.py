@@ -31,7 +31,6 @@ from tests.fuzz.history import (
     Step,
 )
 from tests.fuzz.model import Identity, Known, Model
-from tests.support.options import keyed_arguments
 
 __all__ = ["NAME", "UID", "World"]
 
@@ -168,7 +167,7 @@ class World:
                 self._by_subtasks(checkpoint, step, list(rows.values()), columns, options)
             else:
                 given = self.given(rows.values(), columns, step)
-                checkpoint.write_keyed(UID, NAME, given, **keyed_arguments(**options))
+                checkpoint.write_keyed(UID, NAME, given, **options)
 
         self.commit(step, rows, columns, write)
 
@@ -184,7 +183,7 @@ class World:
         from statestore.keys.arrow import key_groups
 
         table = plain_table(rows, columns)
-        writer = checkpoint.declare_keyed(UID, NAME, table.schema, **keyed_arguments(**options))
+        writer = checkpoint.declare_keyed(UID, NAME, table.schema, **options)
         groups = key_groups(
             [table.column(column.name) for column in self.shape.key],
             max_parallelism=self.max_parallelism,
@@ -215,7 +214,7 @@ class World:
                     cleared=self.given(cleared.values(), self.shape.key, step) if cleared else None,
                 ),
                 base=number,
-                **keyed_arguments(**self.options()),
+                **self.options(),
             )
 
         self.commit(step, model.changed(model.known[number], step), model.columns, write)
@@ -226,9 +225,7 @@ class World:
         given = self.given(rows.values(), self.model.columns, step)
 
         def write(checkpoint: Any) -> None:
-            checkpoint.write_changes_against(
-                UID, NAME, given, base=number, **keyed_arguments(**self.options())
-            )
+            checkpoint.write_changes_against(UID, NAME, given, base=number, **self.options())
 
         self.commit(step, rows, self.model.columns, write)
 

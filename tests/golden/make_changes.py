@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from statestore import ParquetOptions, StateStore
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 
 __all__ = ["STATES"]
 
@@ -40,12 +40,13 @@ def main() -> None:
         store = StateStore.open(
             sys.argv[1], table_format="parquet", compaction=None, parquet=parquet
         )
-        told: dict[str, Any] = {"key": "user", "map_key": "m"}
+        told: dict[str, Any] = {"key": "user", "entry": "m"}
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.write_map(
+            checkpoint.write_keyed(
                 "golden",
                 "n",
                 rows(STATES[1]),
+                kind="map",
                 **told,
                 max_parallelism=4,
                 layout="partitioned",

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from statestore import KeyGroupAssignment, StateStore, key_group_of
 from tests.golden.make_store import totals
-from tests.support.options import keyed_arguments
 
 
 def evolved() -> pa.Table:
@@ -39,7 +38,7 @@ def write(store: StateStore, rows: pa.Table, **told: Any) -> None:
             key="user",
             max_parallelism=4,
             layout="ranged",
-            **keyed_arguments(**told),
+            **told,
         )
         for i in range(2):
             part = rows.filter(pa.array([subtask == i for subtask in own]))

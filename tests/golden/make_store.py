@@ -54,10 +54,10 @@ def write(store: StateStore) -> None:
     rows = [{"user": user, "n": n} for user in USERS for n in range(2)]
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_keyed("golden", "totals", totals(), **options)
-        checkpoint.write_map("golden", "by number", rows, map_key="n", **options)
-        checkpoint.write_list("golden", "list", rows, position="n", **options)
-        checkpoint.write_timers(
-            "golden", "timers", rows, timestamp="n", time_domain="event", **options
+        checkpoint.write_keyed("golden", "by number", rows, kind="map", entry="n", **options)
+        checkpoint.write_keyed("golden", "list", rows, kind="list", entry="n", **options)
+        checkpoint.write_keyed(
+            "golden", "timers", rows, kind="timers", entry="n", time_domain="event", **options
         )
         checkpoint.write_union("source", "offsets", [[{"partition": 0, "offset": 7}], []])
         checkpoint.write_split(

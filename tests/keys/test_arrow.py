@@ -261,7 +261,7 @@ def test_nested_columns_are_not_sql_keys(data_type: Any) -> None:
 
 def test_types_that_one_scheme_refuses() -> None:
     """Bytes are not a Java key, not even inside a tuple. A struct is not a SQL key."""
-    with pytest.raises(UnsupportedTypeError, match=r"Pass KeyedOptions.key_types='UUID'"):
+    with pytest.raises(UnsupportedTypeError, match=r"Pass key_types='UUID'"):
         check_key_type(pa.binary())
     with pytest.raises(UnsupportedTypeError, match="identity hash"):
         check_key_type(pa.struct([("a", pa.binary())]), "pyflink")

@@ -27,7 +27,7 @@ from statestore.rows import key_group_runs as runs
 from statestore.rows.digests import rows_digest
 from statestore.rows.equality import equal_rows
 from statestore.rows.matching import matching_positions
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from statestore.storage import LocalStorage
 from tests.support import forms
 from tests.support.forms import Checkpoints, entries_of, users

@@ -21,7 +21,7 @@ from statestore.errors import (
 from statestore.format.compaction_policy import CompactionRule
 from statestore.format.layers import live_rows
 from statestore.keys.groups import KeyGroupRange
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from tests.snapshot.test_change_writer import ROWS, change, content, files, full, opened, table
 
 pytestmark = pytest.mark.slow

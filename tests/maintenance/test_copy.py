@@ -25,7 +25,6 @@ from statestore.errors import (
 )
 from statestore.format.manifest import Manifest
 from statestore.format.names import tombstone_path
-from statestore.snapshot.write_options import KeyedOptions
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
@@ -484,6 +483,7 @@ def test_changes_continue_after_a_copy(taken: Checkpoints, target: StateStore) -
             [{"k": "late", "m": 1, "v": 2}],
             key="k",
             max_parallelism=16,
-            options=KeyedOptions(kind="map", entry="m"),
+            kind="map",
+            entry="m",
         )
     assert rows_of(target) == taken.rows | {("late", 1): 2}

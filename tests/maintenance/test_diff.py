@@ -37,7 +37,6 @@ from statestore.store import StateStore
 from statestore.testing.counting import CountingStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.support.examples import examples
-from tests.support.options import keyed_arguments
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +56,7 @@ def take(store: StateStore, rows: Rows, **options: Any) -> int:
         {"user": pa.array([*rows], pa.string()), "n": pa.array([*rows.values()], pa.int64())}
     )
     with store.snapshot(parallelism=options.pop("parallelism", 1)) as checkpoint:
-        options = keyed_arguments(**{"max_parallelism": GROUPS} | options)
+        options = {"max_parallelism": GROUPS} | options
         checkpoint.write_keyed("users", "totals", table, key="user", layout=layout, **options)
     return checkpoint.id
 
@@ -285,7 +284,15 @@ def test_identity_is_key_namespace_and_entry(tmp_path: Path) -> None:
             {"user": "a", "window": 2, "position": 0, "x": 0.0 if last != last else -0.0},
         ]
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.write_list("users", "recent", rows, key="user", namespace="window")
+            checkpoint.write_keyed(
+                "users",
+                "recent",
+                rows,
+                kind="list",
+                entry="position",
+                key="user",
+                namespace="window",
+            )
     state = one(store.inspect.diff(1, 2))
     assert counts(state) == (0, 0, 1)
     assert state.examples[0].identity == {"user": "a", "window": 2, "position": 0}

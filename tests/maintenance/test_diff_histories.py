@@ -135,7 +135,9 @@ def test_sides_with_other_key_groups_are_compared_by_all_rows(tmp_path: Path, fo
     rows = pa.table({"k": [k for k, _ in one.rows], "m": [m for _, m in one.rows]})
     rows = rows.append_column("v", pa.array(list(one.rows.values())))
     with two.store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.write_map("u", "s", rows, key="k", map_key="m", max_parallelism=GROUPS * 2)
+        checkpoint.write_keyed(
+            "u", "s", rows, kind="map", key="k", entry="m", max_parallelism=GROUPS * 2
+        )
 
     def found_between() -> StateDifference:
         (found,) = diff(

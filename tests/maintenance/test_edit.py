@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from statestore import KeyedOptions, StateStore
+from statestore import StateStore
 from statestore.errors import (
     DamagedFileError,
     DuplicateKeyError,
@@ -244,9 +244,7 @@ def test_an_update_changes_only_what_it_names(tmp_path: Path) -> None:
     big = 2**53 + 1
     rows = pa.table({"k": ["a", "a", "b"], "m": [1, 2, 1], "v": [big, 5, 6], "t": ["x", None, "z"]})
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_keyed(
-            "u", "n", rows, key="k", max_parallelism=8, options=KeyedOptions(kind="map", entry="m")
-        )
+        checkpoint.write_keyed("u", "n", rows, key="k", max_parallelism=8, kind="map", entry="m")
     edit = store.maintenance.edit
     done = edit("u", "n", update=RowUpdate(keys=["a"], values={"t": "new"}))
     expected = [

@@ -18,7 +18,7 @@ from statestore.errors import (
     InvalidArgumentError,
     MissingFileError,
 )
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from statestore.storage import LocalStorage, MeteredStorage
 from statestore.storage.hard_links import can_link, link
 from tests.support.damage import fill

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from statestore import CompactionRule, StateStore
 from statestore.maintenance.gc_mark import files_of
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 
 RULE = CompactionRule(merge_layers=2, share=0.1, most_share=9)
 EAGER = CompactionRule(merge_layers=2, share=0.1, most_share=0.2)

@@ -16,7 +16,7 @@ import pytest
 
 from statestore import StateStore
 from statestore.rows.sorting import ROW_BYTES
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 

@@ -26,9 +26,8 @@ from statestore.format.state import StateKind
 from statestore.format.ttl import TimeToLive
 from statestore.jobgraph.graph import JobGraph
 from statestore.parquet.writer import ParquetOptions
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from tests.support.damage import fill
-from tests.support.options import keyed_arguments
 from tests.support.vectors import cases
 
 pytestmark = pytest.mark.slow
@@ -47,7 +46,7 @@ def store(tmp_path: Path) -> StateStore:
 def put(store: StateStore, rows: Any, name: str = "s", **options: Any) -> None:
     given: Row = {"key": "k", "max_parallelism": 8} | options
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_keyed("u", name, rows, **keyed_arguments(**given))
+        checkpoint.write_keyed("u", name, rows, **given)
 
 
 def data(store: StateStore) -> set[str]:
@@ -253,7 +252,7 @@ def test_invalid_arguments_are_refused(
     rows = pa.table({"k": ["a", "b"], "n": [1, 2], "v": [1, 2], "l": maps, "b": [b"a", b"b"]})
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=8)
-        checkpoint.write_map("u", "m", rows, key="k", map_key="n", max_parallelism=8)
+        checkpoint.write_keyed("u", "m", rows, kind="map", key="k", entry="n", max_parallelism=8)
     files = data(store)
     for dry_run in (True, False):
         with pytest.raises(kind, match=message):

@@ -24,7 +24,6 @@ from statestore.format.state import Layout
 from statestore.layers.intact_key_groups import group_digests
 from statestore.maintenance.salvage_parts import LostPart, merge_lost_parts
 from statestore.parquet.writer import ParquetOptions
-from statestore.snapshot.write_options import KeyedOptions
 from statestore.store import StateStore
 from tests.faults.cases import data_files
 from tests.support.damage import FLIPS, change_unread_byte, copy_of
@@ -382,7 +381,7 @@ def test_other_columns_do_not_fill_and_it_is_reported(tmp_path: Path) -> None:
             table = pa.table({"user": ["a", "b"], column: [1, 2]})
             options: dict[str, Any] = {"key": "user", "max_parallelism": 1}
             if column == "m":
-                options["options"] = KeyedOptions(renamed={"n": "m"})
+                options["renamed"] = {"n": "m"}
             checkpoint.write_keyed("users", "totals", table, **options)
     files(store, "totals")[0].unlink()
     (state,) = store.maintenance.salvage(2, from_older=True).states

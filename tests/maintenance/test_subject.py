@@ -20,7 +20,6 @@ from statestore.jobgraph import JobGraph
 from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import copy_of
-from tests.support.options import keyed_arguments
 from tests.support.stores import opened
 
 pytestmark = pytest.mark.slow
@@ -41,7 +40,7 @@ def graph(*names: str) -> JobGraph:
 
 def keep(store: StateStore, rows: pa.Table, uid: str = "o", **options: Any) -> None:
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.write_keyed(uid, "s", rows, **keyed_arguments(**{"key": "k"} | options))
+        checkpoint.write_keyed(uid, "s", rows, **{"key": "k"} | options)
 
 
 def rows_of(
@@ -374,12 +373,13 @@ def shop(request: Any, tmp_path: Path) -> StateStore:
             checkpoint.write_keyed(
                 "totals", "sum", pa.table({"customer": customers, "n": n}), key="customer"
             )
-            checkpoint.write_map(
+            checkpoint.write_keyed(
                 "routes",
                 "by",
                 pa.table({"city": ["x"] * count, "customer": customers, "n": n}),
+                kind="map",
                 key="city",
-                map_key="customer",
+                entry="customer",
             )
             checkpoint.write_keyed(
                 "shops",

@@ -35,7 +35,7 @@ from statestore.format.names import manifest_path, writer_path
 from statestore.maintenance import verify_file
 from statestore.maintenance.verify import VerifyReport
 from statestore.maintenance.verify_file import FileCheck, Flaws, check_file
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from statestore.store import StateStore
 from tests.support.damage import FLIPS, SORTS, change_unread_byte, copy_of, files_of, fill
 from tests.support.examples import examples
@@ -49,7 +49,6 @@ from tests.support.forms import (
     state_of,
 )
 from tests.support.forms import files_of as files_in
-from tests.support.options import keyed_arguments
 from tests.support.strategies import KeyedCase, element_lists, keyed_cases, parallelisms
 
 pytestmark = pytest.mark.slow
@@ -412,7 +411,7 @@ def test_a_delete_of_a_key_without_an_entry_is_valid(tmp_path: Path, kind: str) 
     for changed in (False, True):
         with store.snapshot(parallelism=1) as checkpoint:
             if not changed:
-                checkpoint.write_keyed("u", "s", rows, **keyed_arguments(**options))
+                checkpoint.write_keyed("u", "s", rows, **options)
             else:
                 checkpoint.write_changes("u", "s", Changes(rows.slice(2), cleared=[{"k": "a"}]))
     assert state_of(store).changed_rows == 2

@@ -43,7 +43,9 @@ def keyed(storage: LocalStorage) -> KeyedEntry:
     rows = [{"k": key, "m": m, "v": 0} for key in range(40) for m in range(2)]
     with store.snapshot(parallelism=1) as checkpoint:
         entry: KeyedEntry
-        entry = checkpoint.write_map("u", "n", rows, key="k", map_key="m", max_parallelism=4)
+        entry = checkpoint.write_keyed(
+            "u", "n", rows, kind="map", key="k", entry="m", max_parallelism=4
+        )
     return entry
 
 

@@ -222,8 +222,14 @@ def test_auto_parallelism_depends_on_the_rows_of_each_key_group(
     many = [{"user": "one", "position": i, "text": f"{i:030x}"} for i in range(20_000)]
     few = [{"user": f"u{i}", "position": 0, "text": "x"} for i in range(300)]
     with store.snapshot(parallelism=1) as checkpoint:
-        entry = checkpoint.write_list(
-            "users", "texts", [*many, *few], key="user", max_parallelism=128
+        entry = checkpoint.write_keyed(
+            "users",
+            "texts",
+            [*many, *few],
+            kind="list",
+            entry="position",
+            key="user",
+            max_parallelism=128,
         )
     plan = store.plan(parallelism="auto", bytes_per_task=per_task)
     (choice,) = plan.choices

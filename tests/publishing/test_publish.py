@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from statestore import KeyedOptions, ParquetOptions, StateStore, TimeToLive
+from statestore import ParquetOptions, StateStore, TimeToLive
 from statestore.errors import (
     CheckpointNotFoundError,
     DamagedFileError,
@@ -312,7 +312,7 @@ def test_columns_that_change_within_icebergs_rules_keep_old_snapshots_readable(
     old = reader.metadata.current_snapshot_id
     before = rows_of(reader)
     rows = pa.table({"k": [1, 2], "a": pa.array([2**40, 2], pa.int64()), "c": [None, 1.5]})
-    take(store, rows, options=KeyedOptions(dropped=["b"]))
+    take(store, rows, dropped=["b"])
     done = publish(store, catalog)
     assert done.is_history_lost is False
     table = load(catalog)
@@ -343,7 +343,7 @@ def test_any_other_change_of_columns_ends_the_history(store: StateStore, catalog
 def test_a_column_may_come_back_with_another_type(store: StateStore, catalog: Catalog) -> None:
     take(store, pa.table({"k": [1], "a": [1], "b": [2]}))
     publish(store, catalog)
-    take(store, pa.table({"k": [1], "b": [3]}), options=KeyedOptions(dropped=["a"]))
+    take(store, pa.table({"k": [1], "b": [3]}), dropped=["a"])
     publish(store, catalog)
     take(store, pa.table({"k": [1], "b": [4], "a": ["text"]}))
     publish(store, catalog)

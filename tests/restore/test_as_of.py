@@ -20,7 +20,6 @@ from statestore.errors import (
 from statestore.format.ttl import TimeToLive
 from statestore.testing.counting import CountingStorage
 from tests.support.forms import Checkpoints, users
-from tests.support.options import keyed_arguments
 
 Row = dict[str, Any]
 
@@ -33,7 +32,7 @@ def store(tmp_path: Path) -> StateStore:
 def put(store: StateStore, rows: Any, **options: Any) -> None:
     given: Row = {"key": "k", "max_parallelism": 8} | options
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_keyed("u", "s", rows, **keyed_arguments(**given))
+        checkpoint.write_keyed("u", "s", rows, **given)
 
 
 def change_of(one: object, other: object) -> str:
@@ -90,10 +89,12 @@ def test_lists_timers_and_namespaces(store: StateStore) -> None:
         rows = [{"k": f"k{i}", "n": n, "v": i + shift * (n == 1)} for i in range(6) for n in (0, 1)]
         with store.snapshot(parallelism=2) as checkpoint:
             options: Row = {"key": "k", "max_parallelism": 8}
-            checkpoint.write_list("u", "list", rows, position="n", **options)
+            checkpoint.write_keyed("u", "list", rows, kind="list", entry="n", **options)
             checkpoint.write_keyed("u", "ns", rows, namespace="n", **options)
             times = [{"k": f"k{i}", "n": i + shift} for i in range(6)]
-            checkpoint.write_timers("u", "t", times, timestamp="n", time_domain="event", **options)
+            checkpoint.write_keyed(
+                "u", "t", times, kind="timers", entry="n", time_domain="event", **options
+            )
     for name in ("list", "ns"):
         found = store.inspect.as_of(1, 2, "u", name).read_all().to_pylist()
         assert {(r["k"], r["n"]): r["change"] for r in found} == {

@@ -18,12 +18,10 @@ from statestore.errors import InvalidArgumentError, MalformedManifestError, Para
 from statestore.format.documents import document_bytes
 from statestore.format.manifest_json import manifest_from_json, manifest_to_json
 from statestore.keys.ranges import RangeAssignment
-from statestore.snapshot.write_options import KeyedOptions
 from statestore.spark.data_source import resolve
 from statestore.storage.local_cache import CacheOptions
 from tests.support.examples import examples
 from tests.support.forms import RANGED_IN_EACH_RUN
-from tests.support.options import keyed_arguments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +47,7 @@ def take(store: StateStore, parallelism: int, ranges: Any = None, **more: Any) -
             key="k",
             namespace="n",
             max_parallelism=GROUPS,
-            **keyed_arguments(**more),
+            **more,
         )
 
 
@@ -271,7 +269,5 @@ def test_spark_uses_the_ranges(spark: SparkSession, tmp_path: Path) -> None:
     assert all(row.key_group in ranges.range_of(row.p) for row in found)
     rows = store.restore().keyed("u", "s").to_spark().drop("key_group")
     with store.snapshot(parallelism=3, ranges={"u": ranges}) as checkpoint:
-        checkpoint.write_keyed(
-            "u", "s", rows, key="k", namespace="n", options=KeyedOptions(co_located=True)
-        )
+        checkpoint.write_keyed("u", "s", rows, key="k", namespace="n", co_located=True)
     assert store.inspect.diff(1, 2).states[0].differs is False

@@ -15,9 +15,8 @@ from statestore.format.slices import KeptGroups
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.layers.regrouped_rows import rows_in_kept_groups
 from statestore.parquet.writer import ParquetOptions
-from statestore.snapshot.write_options import Changes, KeyedOptions
+from statestore.snapshot.state_spec import Changes
 from statestore.testing.counting import CountingStorage
-from tests.support.options import keyed_arguments
 
 pytestmark = pytest.mark.slow
 
@@ -60,9 +59,7 @@ class Made:
                 more |= {"kind": self.kind, "entry": "e"}
             if self.kind == "ttl":
                 more["ttl"] = TimeToLive("1m", "v")
-            checkpoint.write_keyed(
-                "u", "s", rows, key="k", max_parallelism=groups, **keyed_arguments(**more)
-            )
+            checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=groups, **more)
         return int(checkpoint.id)
 
     def change(self) -> None:
@@ -76,9 +73,7 @@ class Made:
 
     def check(self, parallelism: int, groups: int, **more: Any) -> Any:
         """Restore all subtasks: each has its own rows, and together they have each row once."""
-        restored = self.store.restore(
-            parallelism=parallelism, max_parallelism=groups, **keyed_arguments(**more)
-        )
+        restored = self.store.restore(parallelism=parallelism, max_parallelism=groups, **more)
         keyed = restored.keyed("u", "s")
         owners = KeyGroupAssignment(max_parallelism=groups, parallelism=parallelism)
         found: dict[Identity, int] = {}
@@ -179,9 +174,7 @@ def test_without_regroup_the_stored_max_parallelism_is_required(tmp_path: Path) 
 def test_states_of_an_operator_have_the_same_max_parallelism(tmp_path: Path) -> None:
     made = Made(tmp_path, "value", "partitioned")
     with made.store.snapshot(parallelism=3) as checkpoint:
-        checkpoint.write_keyed(
-            "u", "s", made.table(), key="k", max_parallelism=24, options=KeyedOptions(regroup=True)
-        )
+        checkpoint.write_keyed("u", "s", made.table(), key="k", max_parallelism=24, regroup=True)
         with pytest.raises(ParallelismError) as caught:
             checkpoint.write_keyed(
                 "u",
@@ -189,7 +182,7 @@ def test_states_of_an_operator_have_the_same_max_parallelism(tmp_path: Path) -> 
                 made.table(),
                 key="k",
                 max_parallelism=12,
-                options=KeyedOptions(regroup=True),
+                regroup=True,
             )
     assert "for state 't' of operator 'u'" in caught.value.__notes__
     assert [entry.state.name for entry in made.store.manifest().keyed] == ["s"]

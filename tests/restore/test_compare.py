@@ -22,7 +22,7 @@ def made(folder: Path, cache: Path | None = None) -> StateStore:
     )
     rows = [{"k": f"k{i % 90}", "n": i} for i in range(600)]
     with store.snapshot(parallelism=4) as checkpoint:
-        checkpoint.write_list("u", "s", rows, key="k", position="n", max_parallelism=32)
+        checkpoint.write_keyed("u", "s", rows, kind="list", key="k", entry="n", max_parallelism=32)
         checkpoint.write_union("source", "offsets", [[{"o": i}] for i in range(4)])
     return store
 

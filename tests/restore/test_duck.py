@@ -15,7 +15,7 @@ from statestore import StateStore
 from statestore.format.state import Layout
 from statestore.restore.duck import copy_slices
 from statestore.rows.digests import row_hashes, rows_digest
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from tests.support.examples import examples
 from tests.support.strategies import Kind, structs, value_kinds
 

@@ -27,7 +27,9 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         with store.snapshot(parallelism=2) as checkpoint:
             checkpoint.write_keyed("users", "totals", rows(user=names, n=n), key="user", **options)
             shops = rows(name=names * 2, shop=["x"] * 200 + ["y"] * 200, n=n * 2)
-            checkpoint.write_map("shops", "totals", shops, key="name", map_key="shop", **options)
+            checkpoint.write_keyed(
+                "shops", "totals", shops, kind="map", key="name", entry="shop", **options
+            )
             checkpoint.write_keyed(
                 "cards", "owners", rows(card=n, user=names), key="card", **options
             )

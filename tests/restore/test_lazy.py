@@ -13,7 +13,7 @@ from statestore.format.ttl import TimeToLive
 from statestore.keys.groups import KeyGroupRange
 from statestore.parquet.writer import ParquetOptions
 from statestore.restore.restored import RestoredKeyedState
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from statestore.testing.counting import CountingStorage
 from tests.support.damage import change_unread_byte
 from tests.support.forms import RANGED_IN_EACH_RUN

@@ -16,11 +16,10 @@ import pytest
 from statestore.errors import DamagedFileError, InvalidArgumentError, MissingFileError, NullKeyError
 from statestore.keys.groups import KeyGroupRange
 from statestore.restore.restored import RestoredKeyedState
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from statestore.store import StateStore
 from tests.support.damage import change_unread_byte
 from tests.support.forms import FORMS, Checkpoints, Form, entries_of, newest_file, users
-from tests.support.options import keyed_arguments
 
 READERS: dict[str, Callable[[RestoredKeyedState], Any]] = {
     "to_batches": lambda state: state.to_batches(0).read_all(),
@@ -44,7 +43,7 @@ def state(folder: Path, keys: pa.Array | pa.Table, **options: Any) -> RestoredKe
     options.setdefault("key", "k")
     options.setdefault("max_parallelism", 2)
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.write_keyed("u", "n", rows, **keyed_arguments(**options))
+        checkpoint.write_keyed("u", "n", rows, **options)
     return store.restore().keyed("u", "n")
 
 

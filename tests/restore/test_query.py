@@ -29,7 +29,7 @@ from statestore.format.names import manifest_path
 from statestore.format.state import Layout
 from statestore.parquet.writer import ParquetOptions
 from statestore.rows.digests import rows_digest
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from statestore.testing.counting import CountingStorage
 from tests.support.damage import change_unread_byte
 from tests.support.forms import (
@@ -65,8 +65,8 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     for rows in (ROWS.slice(0, 3), ROWS):
         with store.snapshot(parallelism=2) as checkpoint:
             checkpoint.write_keyed("by user", "totals", rows, **options)
-            checkpoint.write_map(
-                "by user", "pairs", rows.select(["k", "n"]), map_key="n", **options
+            checkpoint.write_keyed(
+                "by user", "pairs", rows.select(["k", "n"]), kind="map", entry="n", **options
             )
             checkpoint.write_keyed(
                 "by shop", "pairs", rows.slice(0, 0).select(["k", "n"]), **options

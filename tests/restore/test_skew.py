@@ -12,7 +12,7 @@ import pytest
 from statestore import StateStore, key_group_of
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.parquet.writer import ParquetOptions
-from statestore.snapshot.write_options import Changes, KeyedOptions
+from statestore.snapshot.state_spec import Changes
 from statestore.testing.counting import CountingStorage
 
 GROUPS = 16
@@ -32,7 +32,9 @@ def made(folder: Path, rows: list[dict[str, Any]], layout: str) -> tuple[StateSt
         storage, table_format="parquet", layout=layout, parquet=options, compaction=None
     )
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_map("u", "m", rows, key="k", map_key="n", max_parallelism=GROUPS)
+        checkpoint.write_keyed(
+            "u", "m", rows, kind="map", key="k", entry="n", max_parallelism=GROUPS
+        )
         flat = [{"k": f"k{i}", "v": i} for i in range(40)]
         checkpoint.write_keyed("u", "v", flat, key="k")
         checkpoint.write_union("src", "offsets", [[{"o": 1}], []])
@@ -98,7 +100,8 @@ def test_changes_are_merged_with_the_base(tmp_path: Path, layout: str) -> None:
             "m",
             Changes(new, [{"k": hottest}]),
             key="k",
-            options=KeyedOptions(kind="map", entry="n"),
+            kind="map",
+            entry="n",
         )
         checkpoint.write_keyed("u", "v", [{"k": "a", "v": 1}], key="k")
         checkpoint.carry_rest()
@@ -137,9 +140,11 @@ def test_without_keys_no_file_is_opened_and_values_have_no_hot_keys(tmp_path: Pa
 def test_several_key_columns_and_an_empty_state(store: StateStore) -> None:
     rows = [{"a": i % 3, "b": f"{i % 2}", "n": i} for i in range(25)]
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.write_list("u", "two", rows, key=["a", "b"], position="n", max_parallelism=4)
-        checkpoint.write_list(
-            "w", "none", rows[:0] or empty(), key="a", position="n", max_parallelism=4
+        checkpoint.write_keyed(
+            "u", "two", rows, kind="list", key=["a", "b"], entry="n", max_parallelism=4
+        )
+        checkpoint.write_keyed(
+            "w", "none", rows[:0] or empty(), kind="list", key="a", entry="n", max_parallelism=4
         )
     report = store.inspect.skew(keys=2, read_groups=4)
     two, none = report.operators

@@ -27,7 +27,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> StateStore:
     for n in (1, 2):
         rows = pa.table({"k": ["a", "a", "b"], "m": [1, 2, 1], "v": [n, None, 3]})
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.write_map("u", "s", rows, key="k", map_key="m", max_parallelism=4)
+            checkpoint.write_keyed(
+                "u", "s", rows, kind="map", key="k", entry="m", max_parallelism=4
+            )
             checkpoint.write_split("source", "split", OFFSETS)
             checkpoint.write_union("source", "union", OFFSETS)
             checkpoint.write_broadcast("source", "rules", [{"rule": "x"}])

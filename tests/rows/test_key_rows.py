@@ -21,7 +21,7 @@ from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import assignment_of, reads_of
 from statestore.restore.key_set_lookup import RowCache, WantedKeys, bytes_to_read, rows_of_keys
 from statestore.rows import equality
-from statestore.snapshot.write_options import Changes, KeyedOptions
+from statestore.snapshot.state_spec import Changes
 from statestore.storage import LocalStorage
 from tests.support.damage import change_unread_byte
 
@@ -84,7 +84,8 @@ def change(store: StateStore, chance: random.Random, state: Rows) -> Rows:
                 cleared=[{"k": k} for k in cleared],
             ),
             key="k",
-            options=KeyedOptions(kind="map", entry="m"),
+            kind="map",
+            entry="m",
         )
     left = {
         (k, m): v
@@ -101,8 +102,8 @@ def map_store(path: Path, seed: int, layout: str) -> tuple[StateStore, Rows]:
     state = {(f"k{k}", m): k * m for k in range(60) for m in range(chance.randrange(4))}
     rows = [{"k": k, "m": m, "v": v} for (k, m), v in state.items()]
     with store.snapshot(parallelism=3) as checkpoint:
-        checkpoint.write_map(
-            "u", "s", rows, key="k", map_key="m", max_parallelism=GROUPS, layout=layout
+        checkpoint.write_keyed(
+            "u", "s", rows, kind="map", key="k", entry="m", max_parallelism=GROUPS, layout=layout
         )
     for _ in range(seed % 5):
         state = change(store, chance, state)

@@ -33,10 +33,9 @@ from statestore.rows import sorting
 from statestore.rows.column_types import schema_of_arrow
 from statestore.rows.key_group_runs import check_and_sort
 from statestore.rows.sorting import key_group_pieces, slices_of, sorted_pieces
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from statestore.spark.state_writer import frame_of
 from tests.support.examples import examples
-from tests.support.options import keyed_arguments
 
 IN_MEMORY = 2**28
 SCHEMA = pa.schema(
@@ -234,7 +233,7 @@ ROWS = pa.table(
         "v": ["x" * (number % 50) for number in range(200)],
     }
 ).take(np.random.default_rng(1).permutation(200))
-KEY = keyed_arguments(key="k", kind="map", entry="n", max_parallelism=4)
+KEY: dict[str, Any] = {"key": "k", "kind": "map", "entry": "n", "max_parallelism": 4}
 
 
 def opened(folder: Path, memory_bytes: int, **options: Any) -> StateStore:

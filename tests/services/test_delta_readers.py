@@ -21,7 +21,7 @@ from statestore import StateStore
 from statestore.format.state import Layout
 from statestore.keys.hashing import key_group_of
 from tests.servers.s3 import S3Server
-from tests.support.options import changes_in, keyed_arguments
+from tests.support.options import changes_in
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -46,7 +46,7 @@ class Place:
 
     def take(self, rows: pa.Table, **options: Any) -> None:
         with self.store().snapshot(parallelism=2) as checkpoint:
-            checkpoint.write_keyed(UID, NAME, rows, key="user", **keyed_arguments(**options))
+            checkpoint.write_keyed(UID, NAME, rows, key="user", **options)
 
     def change(self, **changes: Any) -> None:
         with self.store().snapshot(parallelism=2) as checkpoint:

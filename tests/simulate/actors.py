@@ -25,7 +25,7 @@ from statestore.errors import (
     StorageError,
 )
 from statestore.jobgraph import JobGraph
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.store import StateStore
 from tests.simulate.documents import COUNT, KEY, OFFSETS, TOTALS, Checkpoint, Others, Rows

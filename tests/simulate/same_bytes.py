@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from statestore import ParquetOptions, StateStore
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from tests.golden import make_kept, make_store
 from tests.golden.make_changes import STATES, rows
 from tests.simulate.world import World
@@ -72,9 +72,9 @@ def _write(folder: Path) -> None:
 
 
 def _write_changes(store: StateStore) -> None:
-    options = {"key": "user", "map_key": "m", "max_parallelism": 4}
+    options = {"key": "user", "entry": "m", "max_parallelism": 4}
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_map("golden", "n", rows(STATES[1]), **options)  # type: ignore[arg-type]
+        checkpoint.write_keyed("golden", "n", rows(STATES[1]), kind="map", **options)  # type: ignore[arg-type]
     with store.snapshot(parallelism=2) as checkpoint:
         changes = Changes(rows({("u2", "x"): 20}), [{"user": "u1"}], cleared=[{"user": "u0"}])
         checkpoint.write_changes("golden", "n", changes)

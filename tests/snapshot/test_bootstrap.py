@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from statestore import KeyedOptions, StateStore, TimeToLive
+from statestore import StateStore, TimeToLive
 from statestore.errors import (
     DuplicateKeyError,
     InvalidArgumentError,
@@ -139,7 +139,8 @@ def test_entries_of_maps_and_ttl(store: StateStore) -> None:
         rows,
         key="user_id",
         ttl=TimeToLive("7d", "used"),
-        options=KeyedOptions(kind="map", entry="shop"),
+        kind="map",
+        entry="shop",
     )
     assert [column.role for column in made.columns] == ["key", "entry", "value", "time"]
     entry = store.manifest().keyed_entry("u", "totals")

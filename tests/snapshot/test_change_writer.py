@@ -31,9 +31,9 @@ from statestore.jobgraph import JobGraph
 from statestore.layers.compaction import Compactor
 from statestore.parquet.writer import ParquetOptions
 from statestore.rows.digests import rows_digest
-from statestore.snapshot.write_options import Changes, KeyedOptions
+from statestore.snapshot.state_spec import Changes
 from statestore.storage import LocalStorage
-from tests.support.options import changes_in, keyed_arguments
+from tests.support.options import changes_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,9 +59,7 @@ def opened(tmp_path: Path, rule: CompactionRule | None = None) -> StateStore:
 
 def full(store: StateStore, rows: dict[str, Any] = ROWS, **options: Any) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_keyed(
-            "u", "s", table(rows), key="k", max_parallelism=16, **keyed_arguments(**options)
-        )
+        checkpoint.write_keyed("u", "s", table(rows), key="k", max_parallelism=16, **options)
 
 
 def change(
@@ -70,7 +68,7 @@ def change(
     options |= {"upserts": upserts, "deletes": deletes}
     changes = changes_in(options)
     with store.snapshot(parallelism=2) as checkpoint:
-        arguments = keyed_arguments(key="k", **options)
+        arguments = {"key": "k", **options}
         entry: KeyedEntry = checkpoint.write_changes("u", "s", changes, **arguments)
         checkpoint.carry_rest()
     return entry
@@ -129,7 +127,7 @@ def test_upserts_in_full_take_the_stored_types(tmp_path: Path) -> None:
     store, key = opened(tmp_path), uuid.uuid4()
     rows = pa.table({"k": pa.array([key.bytes], pa.binary()), "v": pa.array([1], pa.int32())})
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.write_keyed("u", "s", rows, key="k", options=KeyedOptions(key_types="UUID"))
+        checkpoint.write_keyed("u", "s", rows, key="k", key_types="UUID")
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.drop("u", "s")
     with store.snapshot(parallelism=1) as checkpoint:
@@ -157,9 +155,9 @@ def test_dictionaries_have_the_types_of_the_base(tmp_path: Path) -> None:
     """A column of nulls, or without rows, has no type of its own."""
     store = opened(tmp_path)
     rows = [{"k": "a", "m": m, "v": 1} for m in ("x", None)]
-    told: dict[str, Any] = {"key": "k", "map_key": "m"}
+    told: dict[str, Any] = {"key": "k", "entry": "m"}
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.write_map("u", "s", rows, max_parallelism=4, **told)
+        checkpoint.write_keyed("u", "s", rows, kind="map", max_parallelism=4, **told)
     nulls = {"m": None, "v": None}
     for upserts, deletes in (([], [{"k": "a", "m": None}]), ([{"k": "b", **nulls}], [])):
         with store.snapshot(parallelism=1) as checkpoint:
@@ -177,7 +175,7 @@ def test_a_cleared_key_can_get_new_entries(tmp_path: Path) -> None:
     store = opened(tmp_path)
     rows = [{"k": k, "m": m, "v": 0} for k in ("a", "b") for m in (1, 2)]
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.write_map("u", "s", rows, key="k", map_key="m", max_parallelism=4)
+        checkpoint.write_keyed("u", "s", rows, kind="map", key="k", entry="m", max_parallelism=4)
     for _ in range(2):
         with store.snapshot(parallelism=1) as checkpoint:
             checkpoint.write_changes(
@@ -185,7 +183,8 @@ def test_a_cleared_key_can_get_new_entries(tmp_path: Path) -> None:
                 "s",
                 Changes([{"k": "a", "m": 3, "v": 9}], cleared=keys("a")),
                 key="k",
-                options=KeyedOptions(kind="map", entry="m"),
+                kind="map",
+                entry="m",
             )
     found = store.restore(parallelism=1).keyed("u", "s")
     assert [row["m"] for row in found.get("a")] == [3]
@@ -211,7 +210,7 @@ def test_deletes_by_key_by_namespace_and_by_entry(
         for k, n, e in [("a", "x", 1), ("a", "x", 2), ("a", "y", 1), ("b", "x", 1)]
     ]
     domain = {"time_domain": "event"} if kind == "timers" else {}
-    state = keyed_arguments(key="k", namespace="n", kind=kind, entry="e", **domain)
+    state: dict[str, Any] = {"key": "k", "namespace": "n", "kind": kind, "entry": "e", **domain}
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("u", "s", rows, max_parallelism=4, **state)
     with store.snapshot(parallelism=1) as checkpoint:
@@ -306,7 +305,7 @@ def test_changes_with_other_key_groups_than_the_base_are_refused(
         pytest.raises((SchemaMismatchError, ParallelismError)),
         store.snapshot(parallelism=2) as checkpoint,
     ):
-        checkpoint.write_changes("u", "s", table({"a": 1}), key="k", **keyed_arguments(**options))
+        checkpoint.write_changes("u", "s", table({"a": 1}), key="k", **options)
     assert store.checkpoints() == (1,)
 
 
@@ -348,7 +347,7 @@ def test_properties_of_a_state_need_not_be_repeated(tmp_path: Path) -> None:
     store = opened(tmp_path)
     rows = pa.table({"k": ["a", "a", "b"], "m": [1, 2, 1], "v": [1, 2, 3]})
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_map("u", "s", rows, key="k", map_key="m", max_parallelism=4)
+        checkpoint.write_keyed("u", "s", rows, kind="map", key="k", entry="m", max_parallelism=4)
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_changes("u", "s", Changes(rows.slice(2), [{"k": "a", "m": 1}]))
     with store.snapshot(parallelism=2) as checkpoint:

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from statestore import StateStore
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,7 +19,7 @@ from statestore.errors import MalformedManifestError, StorageError
 from statestore.format.listed import list_of
 from statestore.format.names import manifest_path
 from statestore.maintenance.expire import tombstone
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from statestore.storage import LocalStorage, Storage
 from statestore.testing.counting import CountingStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of

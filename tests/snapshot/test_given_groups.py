@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from statestore import KeyGroupAssignment, StateStore, key_group_of
 from statestore.errors import InvalidArgumentError, StateStoreError
 from statestore.format.state import KeyedState
-from statestore.snapshot.write_options import Changes, KeyedOptions
+from statestore.snapshot.state_spec import Changes
 from tests.support.examples import examples
 from tests.support.stores import opened
 
@@ -120,9 +120,7 @@ def test_key_groups_are_not_checked_with_regroup(tmp_path: Path) -> None:
     put(store, "keyed", pa.table({"k": [*"abcdef"], "v": range(6)}), FORMS["table"])
     rows = rows_of(store)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_keyed(
-            "u", "s", rows, key="k", max_parallelism=64, options=KeyedOptions(regroup=True)
-        )
+        checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=64, regroup=True)
     assert store.manifest().keyed[0].state.max_parallelism == 64
     elsewhere = opened(tmp_path / "other")
     with (

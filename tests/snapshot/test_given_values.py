@@ -21,7 +21,7 @@ from statestore import StateStore
 from statestore.errors import InvalidArgumentError, SchemaMismatchError, StateStoreError
 from statestore.rows.column_types import arrow_schema
 from tests.support.examples import examples
-from tests.support.options import changes_in, keyed_arguments
+from tests.support.options import changes_in
 from tests.support.stores import rows_in
 from tests.support.strategies import KEY_KINDS
 
@@ -37,7 +37,7 @@ def store(tmp_path: Path) -> StateStore:
 def put(store: StateStore, rows: Any, **options: Any) -> None:
     asked: dict[str, Any] = {"key": "k", "max_parallelism": 8} | options
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_keyed("u", "n", rows, **keyed_arguments(**asked))
+        checkpoint.write_keyed("u", "n", rows, **asked)
 
 
 def change(store: StateStore, **changes: Any) -> None:
@@ -46,9 +46,7 @@ def change(store: StateStore, **changes: Any) -> None:
     if state.entry:
         options = {"kind": state.kind, "entry": state.entry, "namespace": state.namespace}
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_changes(
-            "u", "n", changes_in(changes), key="k", **keyed_arguments(**changes, **options)
-        )
+        checkpoint.write_changes("u", "n", changes_in(changes), key="k", **changes, **options)
 
 
 # --- Deletes of whole keys and of single entries --------------------------------------------------

@@ -17,8 +17,7 @@ from statestore.errors import (
     StateStoreError,
     UnsupportedTypeError,
 )
-from statestore.snapshot.write_options import Changes, KeyedOptions
-from tests.support.options import keyed_arguments
+from statestore.snapshot.state_spec import Changes
 from tests.support.stores import opened
 
 SQL: dict[str, Any] = {"hash_scheme": "flink-sql", "max_parallelism": 128}
@@ -43,7 +42,7 @@ def test_a_timestamp_has_the_given_precision(store: StateStore, digits: int, zon
     name = f"{'TIMESTAMP' if zone is None else 'TIMESTAMP_LTZ'}({digits})"
     rows = pa.table({"k": moments, "v": range(28)})
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_keyed("u", "n", rows, key="k", **keyed_arguments(**SQL, key_types=name))
+        checkpoint.write_keyed("u", "n", rows, key="k", **SQL, key_types=name)
     assert store.manifest().keyed_entry("u", "n").state.key_types == (name,)
     groups_of(store, name, hash_scheme="flink-sql")
     again = store.restore(parallelism=1).keyed("u", "n").to_arrow(0)
@@ -60,18 +59,14 @@ def test_a_timestamp_has_the_given_precision(store: StateStore, digits: int, zon
         pytest.raises(SchemaMismatchError, match="key types"),
         store.snapshot(parallelism=2) as checkpoint,
     ):
-        checkpoint.write_keyed(
-            "u", "n", rows, key="k", options=KeyedOptions(key_types=name.replace(str(digits), "2"))
-        )
+        checkpoint.write_keyed("u", "n", rows, key="k", key_types=name.replace(str(digits), "2"))
 
 
 @pytest.mark.parametrize("asked", ["int", "Integer", ["INTEGER"], {"k": "java.lang.Integer"}])
 def test_a_type_has_one_stored_name(store: StateStore, asked: Any) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         rows = pa.table({"k": range(-20, 20), "v": range(40)})
-        checkpoint.write_keyed(
-            "u", "n", rows, key="k", max_parallelism=128, options=KeyedOptions(key_types=asked)
-        )
+        checkpoint.write_keyed("u", "n", rows, key="k", max_parallelism=128, key_types=asked)
     assert store.manifest().keyed_entry("u", "n").state.key_types == ("Integer",)
     groups_of(store, "int")
 
@@ -86,7 +81,7 @@ def test_a_type_that_does_not_fit_the_key_is_refused(store: StateStore) -> None:
         ("Strung", StateStoreError, "Strung"),
     ):
         with pytest.raises(error, match=match), store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.write_keyed("u", "n", rows, key="k", options=KeyedOptions(key_types=asked))
+            checkpoint.write_keyed("u", "n", rows, key="k", key_types=asked)
     assert list(store.checkpoints()) == []
 
 
@@ -96,9 +91,7 @@ def test_a_value_that_the_type_cannot_hold_is_refused(store: StateStore) -> None
         pytest.raises(InvalidArgumentError, match="precision 3"),
         store.snapshot(parallelism=1) as checkpoint,
     ):
-        checkpoint.write_keyed(
-            "u", "n", rows, key="k", **keyed_arguments(**SQL, key_types="TIMESTAMP(3)")
-        )
+        checkpoint.write_keyed("u", "n", rows, key="k", **SQL, key_types="TIMESTAMP(3)")
 
 
 IDS = [UUID(int=number * 3**75) for number in range(40)]
@@ -117,9 +110,7 @@ def test_a_uuid_can_be_a_key(store: StateStore, form: str) -> None:
     said = None if form == "uuid" else "UUID"
     with store.snapshot(parallelism=2) as checkpoint:
         rows = pa.table({"k": column, "v": range(40)})
-        checkpoint.write_keyed(
-            "u", "n", rows, key="k", max_parallelism=128, options=KeyedOptions(key_types=said)
-        )
+        checkpoint.write_keyed("u", "n", rows, key="k", max_parallelism=128, key_types=said)
     assert store.manifest().keyed_entry("u", "n").state.key_types == ("UUID",)
     groups_of(store, "UUID")
     state = store.restore(parallelism=2).keyed("u", "n")
@@ -147,9 +138,7 @@ def test_uuids_in_dictionaries_can_be_keys(store: StateStore, form: str) -> None
     with store.snapshot(parallelism=2) as checkpoint:
         if form == "bytes":
             rows[:3] = [{"k": IDS[at], "v": at} for at in range(3)]
-        checkpoint.write_keyed(
-            "u", "n", rows, key="k", max_parallelism=128, options=KeyedOptions(key_types="uuid")
-        )
+        checkpoint.write_keyed("u", "n", rows, key="k", max_parallelism=128, key_types="uuid")
     check({0: 0, 1: 1, 2: 2, 3: 3})
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_keyed("u", "n", [{"k": IDS[at], "v": at} for at in range(6)], key="k")
@@ -182,22 +171,20 @@ def test_an_error_about_a_value_of_a_key_type_names_the_state(tmp_path: Path) ->
             "n",
             [{"k": "a"}, {"k": "bb"}],
             key="k",
-            options=KeyedOptions(key_types="Character"),
+            key_types="Character",
         )
 
 
 def test_a_uuid_in_another_column_is_refused(store: StateStore) -> None:
     """It would be returned as bytes or text."""
     with (
-        pytest.raises(InvalidArgumentError, match=r"a key, pass KeyedOptions\(key_types='UUID'\)"),
+        pytest.raises(InvalidArgumentError, match=r"a key, pass key_types='UUID'"),
         store.snapshot(parallelism=1) as checkpoint,
     ):
         checkpoint.write_keyed("u", "n", [{"k": IDS[0]}], key="k")
     rows = [{"k": IDS[0], "v": b"", "s": ""}]
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.write_keyed(
-            "u", "n", rows, key="k", options=KeyedOptions(key_types={"k": "java.util.UUID"})
-        )
+        checkpoint.write_keyed("u", "n", rows, key="k", key_types={"k": "java.util.UUID"})
     for column in "vs":
         row = {"k": IDS[1], "v": b"", "s": "", column: IDS[1]}
         with (
@@ -231,7 +218,8 @@ def test_a_column_can_contain_a_key_of_another_type(
             rows,
             key="k",
             max_parallelism=128,
-            options=KeyedOptions(key_types=key_type, hash_scheme=scheme),
+            key_types=key_type,
+            hash_scheme=scheme,
         )
     restored = store.restore(parallelism=1).keyed("u", "n")
     for row in restored.to_arrow(0).to_pylist():

@@ -19,7 +19,7 @@ from statestore.errors import (
 )
 from statestore.format.compaction_policy import CompactionRule
 from statestore.parquet.writer import ParquetOptions
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from statestore.testing.reference import canonical
 
 NAN = float("nan")
@@ -44,7 +44,7 @@ ENTRIES: tuple[Any, ...] = (
     [{"x": NAN, "names": ["é"]}],
 )
 IDENTITIES = [*product(KEYS, SPACES, ENTRIES)]
-OPTIONS: dict[str, Any] = {"key": "k", "namespace": "n", "map_key": "e", "max_parallelism": 8}
+OPTIONS: dict[str, Any] = {"key": "k", "namespace": "n", "entry": "e", "max_parallelism": 8}
 FOLD_ALL = CompactionRule(share=0, most_share=0)
 Rows = dict[Any, tuple[Any, int]]
 
@@ -107,7 +107,7 @@ def test_a_history_of_lists(tmp_path: Path, layout: str) -> None:
     store = opened(tmp_path, layout, table_format="parquet")
     rows = some(1, 1)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_map("u", "s", rows_of(rows), **OPTIONS)
+        checkpoint.write_keyed("u", "s", rows_of(rows), kind="map", **OPTIONS)
     check(store, rows)
 
     gone = [one for one in IDENTITIES[::7] if one[0] != [["a", "b"]]]
@@ -201,7 +201,9 @@ def test_spark_and_delta_read_the_lists(spark: SparkSession, tmp_path: Path, lay
     store = opened(tmp_path, layout, spark=spark)
     rows, came = some(1, 1), without(some(3, 2), [[None]])
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_map("u", "s", spark.createDataFrame(rows_of(rows)), **OPTIONS)
+        checkpoint.write_keyed(
+            "u", "s", spark.createDataFrame(rows_of(rows)), kind="map", **OPTIONS
+        )
     path = f"{store.url}/{store.manifest(1).keyed_entry('u', 's').table.path}"
     for read in (spark.read.format("delta").load(path), spark.sql(f"SELECT * FROM delta.`{path}`")):
         assert taken(read.toArrow().to_pylist()) == wanted(rows)

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from statestore import StateStore
 from statestore.errors import UnsupportedTypeError
 from statestore.parquet.writer import ParquetOptions
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -23,7 +23,7 @@ from statestore.format.compaction_policy import CompactionRule
 from statestore.format.metrics import Amount, CheckpointMetrics, StateMetrics
 from statestore.listeners import Listeners
 from statestore.snapshot.measurement import Measuring
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from statestore.storage import LocalStorage
 from tests.servers.slow import SlowStorage
 from tests.support.forms import Checkpoints, users

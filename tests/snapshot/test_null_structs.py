@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from statestore import StateStore
 from statestore.errors import DuplicateKeyError
 from statestore.format.compaction_policy import CompactionRule
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from statestore.testing.reference import canonical
 from tests.support.examples import examples
 
@@ -70,7 +70,7 @@ def _check(store: StateStore, rows: Rows) -> None:
 
 
 def _options() -> dict[str, Any]:
-    return {"key": "k", "namespace": "n", "map_key": "e", "max_parallelism": GROUPS}
+    return {"key": "k", "namespace": "n", "entry": "e", "max_parallelism": GROUPS}
 
 
 @pytest.mark.long
@@ -83,7 +83,7 @@ def test_histories_distinguish_them(
     with tempfile.TemporaryDirectory() as folder:
         store = StateStore.open(folder, table_format="parquet", compaction=None)
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.write_map("u", "s", _table(first), **_options())
+            checkpoint.write_keyed("u", "s", _table(first), kind="map", **_options())
         rows = dict(first)
         for upserts, deleted in steps:
             before = dict(rows)
@@ -120,7 +120,7 @@ def test_one_of_them_twice_is_a_duplicate(store: StateStore) -> None:
     for twice in (None, {"x": None, "y": None}):
         rows = _table({number: ((1, None, twice), number) for number in range(2)})
         with pytest.raises(DuplicateKeyError), store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.write_map("u", "s", rows, **_options())
+            checkpoint.write_keyed("u", "s", rows, kind="map", **_options())
 
 
 def test_spark_distinguishes_them(spark: SparkSession, tmp_path: Path) -> None:
@@ -132,7 +132,9 @@ def test_spark_distinguishes_them(spark: SparkSession, tmp_path: Path) -> None:
     changed = {at: (identity, 2) for at, (identity, _) in list(first.items())[::2]}
     store = StateStore.open(str(tmp_path), spark=spark, table_format="parquet", compaction=None)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_map("u", "s", spark.createDataFrame(_table(first)), **_options())
+        checkpoint.write_keyed(
+            "u", "s", spark.createDataFrame(_table(first)), kind="map", **_options()
+        )
     _check(store, first)
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_changes("u", "s", spark.createDataFrame(_table(changed)))

@@ -25,7 +25,7 @@ def test_a_retry_of_a_visible_id_writes_nothing(url: str) -> None:
     store = opened(url)
     with store.snapshot(parallelism=2, checkpoint_id=1) as first:
         first.write_keyed("u", "n", ROWS, key="k", max_parallelism=4)
-        first.write_map("u", "m", ROWS, key="k", map_key="v")
+        first.write_keyed("u", "m", ROWS, kind="map", key="k", entry="v")
         first.write_union("source", "offsets", [[{"p": 0}], [{"p": 1}]])
     assert not first.already_committed
     before = {path: path.stat().st_mtime_ns for path in Path(url).rglob("*")}
@@ -34,7 +34,9 @@ def test_a_retry_of_a_visible_id_writes_nothing(url: str) -> None:
         assert again.id == 1
         keyed = again.write_keyed("u", "n", object(), key="k")
         assert keyed == store.manifest().keyed_entry("u", "n")
-        assert again.write_map("u", "m", object(), map_key="v", key="k").state.name == "m"
+        assert (
+            again.write_keyed("u", "m", object(), kind="map", entry="v", key="k").state.name == "m"
+        )
         assert again.write_union("source", "offsets", object()).counts == (1, 1)
         with pytest.raises(StateNotFoundError, match="no state 'other'"):
             again.write_keyed("u", "other", ROWS, key="k")
@@ -72,13 +74,6 @@ CALLS: dict[str, Callable[[CheckpointWriter], Any]] = {
     "write_changes": lambda writer: writer.write_changes("u", "c", ROWS, **KEYED).state,
     "write_changes_against": lambda writer: (
         writer.write_changes_against("u", "w", ROWS, **KEYED).state
-    ),
-    "write_list": lambda writer: writer.write_list("u", "l", ROWS, position="v", **KEYED).state,
-    "write_map": lambda writer: writer.write_map("u", "m", ROWS, map_key="v", **KEYED).state,
-    "write_reducing": lambda writer: writer.write_reducing("u", "r", ROWS, **KEYED).state,
-    "write_aggregating": lambda writer: writer.write_aggregating("u", "g", ROWS, **KEYED).state,
-    "write_timers": lambda writer: (
-        writer.write_timers("u", "t", ROWS, time_domain="event", timestamp="v", **KEYED).state
     ),
     "write_split": lambda writer: writer.write_split("o", "s", [[{"p": 1}]]).counts,
     "write_union": lambda writer: writer.write_union("o", "u", [[{"p": 1}]]).counts,

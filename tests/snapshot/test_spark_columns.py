@@ -11,7 +11,7 @@ import pytest
 from statestore import StateStore
 from statestore.errors import SchemaMismatchError
 from statestore.parquet.writer import ParquetOptions
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from statestore.spark import state_lookup as read
 
 if TYPE_CHECKING:

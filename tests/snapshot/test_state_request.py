@@ -22,9 +22,7 @@ from statestore.errors import (
 )
 from statestore.format.state import StateKind, TimeDomain
 from statestore.jobgraph.graph import Node
-from statestore.snapshot.write_options import KeyedOptions
 from statestore.store import StateStore
-from tests.support.options import keyed_arguments
 
 NAN = float("nan")
 MAP = pa.map_(pa.string(), pa.int64())
@@ -37,7 +35,7 @@ def files(store: StateStore) -> list[str]:
 
 def take(store: StateStore, rows: Any = ROWS, parallelism: int = 2, **options: Any) -> Any:
     with store.snapshot(parallelism=parallelism) as checkpoint:
-        return checkpoint.write_keyed("u", "n", rows, **keyed_arguments(**{"key": "k"} | options))
+        return checkpoint.write_keyed("u", "n", rows, **{"key": "k"} | options)
 
 
 # --- parallelism ----------------------------------------------------------------------------------
@@ -164,23 +162,22 @@ def test_rows_can_be_dictionaries_batches_and_frames(store: StateStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "column", "values"),
+    ("kind", "column", "values"),
     [("list", "position", [1, 1]), ("map", "m", ["x", "x"]), ("timers", "timestamp", [5, 5])],
 )
 def test_each_kind_refuses_a_duplicate_entry(
-    store: StateStore, method: str, column: str, values: list[Any]
+    store: StateStore, kind: str, column: str, values: list[Any]
 ) -> None:
     """It accepts entries that differ, and equal entries of different keys."""
-    options: dict[str, Any] = {"key": "k"}
-    options |= {"map_key": "m"} if method == "map" else {}
-    options |= {"time_domain": "event"} if method == "timers" else {}
+    options: dict[str, Any] = {"key": "k", "kind": kind, "entry": column}
+    options |= {"time_domain": "event"} if kind == "timers" else {}
     with store.snapshot(parallelism=1) as checkpoint:
-        write = getattr(checkpoint, f"write_{method}")
         with pytest.raises(DuplicateKeyError, match=f"'{column}': {values[0]!r}"):
-            write("u", "n", pa.table({"k": [1, 1], column: values}), **options)
-        entry = write("u", "n", pa.table({"k": [1, 2], column: values}), **options)
-    assert entry.state.kind is StateKind(method)
-    assert entry.state.time_domain is (TimeDomain.EVENT if method == "timers" else None)
+            checkpoint.write_keyed("u", "n", pa.table({"k": [1, 1], column: values}), **options)
+        rows = pa.table({"k": [1, 2], column: values})
+        entry = checkpoint.write_keyed("u", "n", rows, **options)
+    assert entry.state.kind is StateKind(kind)
+    assert entry.state.time_domain is (TimeDomain.EVENT if kind == "timers" else None)
 
 
 def test_keys_of_any_length_and_script_are_stored(store: StateStore) -> None:
@@ -393,7 +390,9 @@ def test_a_time_domain_can_be_text_and_requires_timers(store: StateStore) -> Non
             "t",
             rows,
             key="k",
-            options=KeyedOptions(kind="timers", entry="at", time_domain="event"),
+            kind="timers",
+            entry="at",
+            time_domain="event",
         )
         assert entry.state.time_domain is TimeDomain.EVENT
         for kind, domain in (("timers", None), ("value", "event"), ("timers", "lunar")):
@@ -403,9 +402,9 @@ def test_a_time_domain_can_be_text_and_requires_timers(store: StateStore) -> Non
                     "x",
                     rows,
                     key="k",
-                    options=KeyedOptions(
-                        kind=kind, entry="at" if kind == "timers" else (), time_domain=domain
-                    ),
+                    kind=kind,
+                    entry="at" if kind == "timers" else (),
+                    time_domain=domain,
                 )
 
 

@@ -28,7 +28,6 @@ from statestore.errors import (
     SchemaMismatchError,
 )
 from statestore.parquet.writer import ParquetOptions
-from statestore.snapshot.write_options import KeyedOptions
 from tests.support.stores import opened
 from tests.support.writers import stored_files
 
@@ -170,8 +169,8 @@ def test_written_and_acknowledged_states_are_one_commit(store: StateStore) -> No
         with pytest.raises(InvalidArgumentError, match="already in this checkpoint"):
             checkpoint.write_keyed("u", "n", ROWS, key="user")
         columns = pa.schema([("user", "string"), ("timestamp", "int64")])
-        options = KeyedOptions(kind="timers", entry="timestamp", time_domain="event")
-        timers = checkpoint.declare_keyed("u", "t", columns, key="user", options=options)
+        form: dict[str, Any] = {"kind": "timers", "entry": "timestamp", "time_domain": "event"}
+        timers = checkpoint.declare_keyed("u", "t", columns, key="user", **form)
         for subtask in range(2):
             checkpoint.acknowledge(writer.subtask(subtask).write(rows_of(writer, subtask)))
             checkpoint.acknowledge(timers.subtask(subtask).write([]))

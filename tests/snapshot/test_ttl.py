@@ -21,8 +21,8 @@ from statestore.layers.compaction import Compactor
 from statestore.parquet.keyed_reader import read_slices
 from statestore.parquet.writer import ParquetOptions
 from statestore.rows.digests import rows_digest
-from statestore.snapshot.write_options import Changes, KeyedOptions
-from tests.support.options import changes_in, keyed_arguments
+from statestore.snapshot.state_spec import Changes
+from tests.support.options import changes_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,14 +41,14 @@ def store(tmp_path: Path) -> StateStore:
 
 def full(store: StateStore, rows: Any, now: int = 0, **options: Any) -> KeyedEntry:
     with store.snapshot(parallelism=2, now_ms=now) as checkpoint:
-        checkpoint.write_keyed("u", "n", rows, **KEYED, **keyed_arguments(**options))
+        checkpoint.write_keyed("u", "n", rows, **KEYED, **options)
     return checkpoint.manifest.keyed[0]
 
 
 def change(store: StateStore, now: int, ttl: Any = None, **changes: Any) -> KeyedEntry:
     with store.snapshot(parallelism=2, now_ms=now) as checkpoint:
         given = changes_in(changes)
-        checkpoint.write_changes("u", "n", given, **KEYED, ttl=ttl, **keyed_arguments(**changes))
+        checkpoint.write_changes("u", "n", given, **KEYED, ttl=ttl, **changes)
     return checkpoint.manifest.keyed[0]
 
 
@@ -133,8 +133,19 @@ def test_list_elements_and_map_entries_expire_separately(store: StateStore) -> N
     elements = [{"k": "a", "position": n, "v": n, "at": 10 * n} for n in range(4)]
     entries = [{"k": "a", "m": f"m{n}", "v": n, "at": 10 * n} for n in range(4)]
     with store.snapshot(parallelism=2, now_ms=0) as checkpoint:
-        checkpoint.write_list("u", "list", elements, key="k", max_parallelism=8, ttl=TTL)
-        checkpoint.write_map("u", "map", entries, map_key="m", key="k", max_parallelism=8, ttl=TTL)
+        checkpoint.write_keyed(
+            "u",
+            "list",
+            elements,
+            kind="list",
+            entry="position",
+            key="k",
+            max_parallelism=8,
+            ttl=TTL,
+        )
+        checkpoint.write_keyed(
+            "u", "map", entries, kind="map", entry="m", key="k", max_parallelism=8, ttl=TTL
+        )
     with store.snapshot(parallelism=2, now_ms=115) as checkpoint:
         touched = [{"k": "a", "position": 1, "v": 7}]
         checkpoint.write_changes(
@@ -143,7 +154,8 @@ def test_list_elements_and_map_entries_expire_separately(store: StateStore) -> N
             touched,
             key="k",
             max_parallelism=8,
-            options=KeyedOptions(kind="list", entry="position"),
+            kind="list",
+            entry="position",
         )
         checkpoint.write_changes(
             "u",
@@ -151,7 +163,8 @@ def test_list_elements_and_map_entries_expire_separately(store: StateStore) -> N
             [{"k": "a", "m": "m0", "v": 8}],
             key="k",
             max_parallelism=8,
-            options=KeyedOptions(kind="map", entry="m"),
+            kind="map",
+            entry="m",
         )
     restored = store.restore(now_ms=120)
     assert [row["v"] for row in restored.keyed("u", "list").get("a")] == [7, 3]
@@ -191,7 +204,7 @@ def test_any_history_restores_the_rows_that_have_not_expired(
     """Compared with a dictionary, whichever layers were merged or folded."""
     rng = random.Random(f"{kind} {rule}")
     store = StateStore.open(str(tmp_path), table_format="parquet", compaction=rule)
-    entry = keyed_arguments(kind="map", entry="m") if kind == "map" else {}
+    entry: dict[str, Any] = {"kind": "map", "entry": "m"} if kind == "map" else {}
     known: dict[tuple[str, int], dict[str, Any]] = {}
     for step in range(10):
         now = 20 * step

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from statestore import Changes, KeyedOptions, StateStore
+from statestore import Changes, StateStore
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.state import StateKind
 
@@ -24,7 +24,7 @@ class Form:
     columns: dict[str, Any]
     key: str | tuple[str, ...]
     namespace: str | tuple[str, ...] = ()
-    options: KeyedOptions = field(default_factory=KeyedOptions)
+    options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def rows(self) -> pa.Table:
@@ -43,20 +43,23 @@ FORMS = {
     "list": Form(
         {"tag": ["new", "vip"], "user": ["ann", "ann"], "nth": [0, 1]},
         key="user",
-        options=KeyedOptions(kind="list", entry="nth"),
+        options={"kind": "list", "entry": "nth"},
     ),
     "map by two columns": Form(
         {"user": [7, 7], "shop": ["x", "x"], "item": [1, 2], "count": [3, 4]},
         key="user",
-        options=KeyedOptions(
-            kind="map", entry=("shop", "item"), key_types="Integer", hash_scheme="pyflink"
-        ),
+        options={
+            "kind": "map",
+            "entry": ("shop", "item"),
+            "key_types": "Integer",
+            "hash_scheme": "pyflink",
+        },
     ),
     "timers": Form(
         {"user": ["ann", "bob"], "window": ["w", "w"], "timestamp": [10, 20]},
         key="user",
         namespace="window",
-        options=KeyedOptions(kind="timers", entry="timestamp", time_domain="event"),
+        options={"kind": "timers", "entry": "timestamp", "time_domain": "event"},
     ),
 }
 
@@ -70,7 +73,7 @@ def store_of(tmp_path: Path, form: Form) -> StateStore:
             key=form.key,
             namespace=form.namespace,
             max_parallelism=16,
-            options=form.options,
+            **form.options,
         )
     return store
 
@@ -103,61 +106,49 @@ def test_subtasks_write_their_restored_rows_back(tmp_path: Path, form: Form) -> 
     assert again.to_arrow().equals(restored.to_arrow())
 
 
-# How callers write each kind of state for the first time, without the columns of its key.
-METHODS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+# Each kind of state, as its first checkpoint declares it, without the columns of its key.
+KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "list": (
-        "write_list",
         {"nth": [0, 1], "tag": ["new", "vip"]},
-        {"position": "nth"},
-    ),
-    "list with the default position": (
-        "write_list",
-        {"position": [0, 1], "tag": ["new", "vip"]},
-        {},
+        {"kind": "list", "entry": "nth"},
     ),
     "map": (
-        "write_map",
         {"shop": ["x", "y"], "item": [1, 2], "n": [3, 4]},
-        {"map_key": ["shop", "item"]},
+        {"kind": "map", "entry": ["shop", "item"]},
     ),
-    "reducing": ("write_reducing", {"sum": [1, 2]}, {}),
-    "aggregating": ("write_aggregating", {"sum": [1.5, 2.5], "n": [1, 2]}, {}),
+    "reducing": ({"sum": [1, 2]}, {"kind": "reducing"}),
+    "aggregating": ({"sum": [1.5, 2.5], "n": [1, 2]}, {"kind": "aggregating"}),
     "timers": (
-        "write_timers",
         {"due": [10, 20]},
-        {"time_domain": "processing", "timestamp": "due"},
-    ),
-    "timers with the default column": (
-        "write_timers",
-        {"timestamp": [10, 20]},
-        {"time_domain": "event"},
+        {"kind": "timers", "entry": "due", "time_domain": "processing"},
     ),
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_the_method_of_a_kind_uses_the_stored_columns(store: StateStore, name: str) -> None:
-    """Nothing is repeated: neither key and namespace nor position, map key, domain and time."""
-    method, columns, declared = METHODS[name]
+@pytest.mark.parametrize("name", KINDS)
+def test_a_kind_alone_uses_the_stored_columns(store: StateStore, name: str) -> None:
+    """Nothing is repeated: neither key and namespace nor the entry columns and the domain."""
+    columns, declared = KINDS[name]
     rows = pa.table({"user": ["ann", "bob"], "window": [0, 60], **columns})
     with store.snapshot(parallelism=2) as checkpoint:
-        write = getattr(checkpoint, method)
-        write("u", "s", rows, key="user", namespace="window", max_parallelism=16, **declared)
+        checkpoint.write_keyed(
+            "u", "s", rows, key="user", namespace="window", max_parallelism=16, **declared
+        )
     first = store.restore().keyed("u", "s")
     with store.snapshot(parallelism=3) as checkpoint:
-        getattr(checkpoint, method)("u", "s", first.to_arrow())
+        checkpoint.write_keyed("u", "s", first.to_arrow(), kind=declared["kind"])
     again = store.restore().keyed("u", "s")
     assert again.entry.state == first.entry.state
     assert again.entry.state.namespace == ("window",)
     assert again.to_arrow().equals(first.to_arrow())
 
 
-def test_the_method_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_another_kind_is_refused(tmp_path: Path) -> None:
     store = store_of(tmp_path, FORMS["list"])
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.carry_rest()
         with pytest.raises(SchemaMismatchError, match=r"was stored with kind list .* now has map"):
-            checkpoint.write_map("u", "s", FORMS["list"].rows)
+            checkpoint.write_keyed("u", "s", FORMS["list"].rows, kind="map")
 
 
 def test_another_position_than_the_stored_one_is_refused(tmp_path: Path) -> None:
@@ -166,31 +157,37 @@ def test_another_position_than_the_stored_one_is_refused(tmp_path: Path) -> None
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.carry_rest()
         with pytest.raises(SchemaMismatchError, match=r"stored with entry columns \(nth\)"):
-            checkpoint.write_list("u", "s", rows, position="other")
+            checkpoint.write_keyed("u", "s", rows, kind="list", entry="other")
 
 
-@pytest.mark.parametrize("method", ["write_list", "write_map", "write_timers", "write_reducing"])
-def test_a_new_state_of_any_kind_needs_a_key(store: StateStore, method: str) -> None:
+@pytest.mark.parametrize("kind", ["list", "map", "timers", "reducing"])
+def test_a_new_state_of_any_kind_needs_a_key(store: StateStore, kind: str) -> None:
     message = "no state 's' of operator 'u': pass key="
     with (
         pytest.raises(InvalidArgumentError, match=message),
         store.snapshot(parallelism=2) as checkpoint,
     ):
-        getattr(checkpoint, method)("u", "s", FORMS["list"].rows)
+        checkpoint.write_keyed("u", "s", FORMS["list"].rows, kind=kind)
     assert store.checkpoints() == ()
 
 
 @pytest.mark.parametrize(
-    ("method", "argument"), [("write_map", "map_key"), ("write_timers", "time_domain")]
+    ("options", "missing"),
+    [
+        ({"kind": "map"}, "map state requires a map_key column; name it with entry="),
+        ({"kind": "list"}, "list state requires a position column; name it with entry="),
+        ({"kind": "timers", "entry": "nth"}, "timers state requires a time domain"),
+    ],
 )
-def test_a_key_without_the_rest_is_refused(tmp_path: Path, method: str, argument: str) -> None:
+def test_a_key_without_the_rest_is_refused(
+    tmp_path: Path, options: dict[str, Any], missing: str
+) -> None:
     """A caller that describes the state describes all of it."""
     store = store_of(tmp_path, FORMS["list"])
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.carry_rest()
-        write = getattr(checkpoint, method)
-        with pytest.raises(InvalidArgumentError, match=f"{argument} is missing for state 'new'"):
-            write("u", "new", FORMS["list"].rows, key="user")
+        with pytest.raises(InvalidArgumentError, match=f"state 'new'.*{missing}"):
+            checkpoint.write_keyed("u", "new", FORMS["list"].rows, key="user", **options)
 
 
 def test_a_state_that_a_later_checkpoint_dropped_is_still_known(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 
 from statestore import StateStore
 from statestore.format.state import Layout
-from statestore.snapshot.write_options import KeyedOptions
 
 pytestmark = pytest.mark.usefixtures("uncompiled")  # Spark only reads the tables
 
@@ -42,11 +41,9 @@ def test_every_type_can_identify_rows(spark: SparkSession, tmp_path: Path, layou
     with store.snapshot(parallelism=1) as checkpoint:
         told: dict[str, Any] = {"max_parallelism": 2, "layout": layout}
         checkpoint.write_keyed("u", "namespace", rows, key="k", namespace=list(TYPES), **told)
-        options = KeyedOptions(kind="map", entry=list(TYPES))
-        checkpoint.write_keyed("u", "entry", rows, key="k", options=options, **told)
-        options = KeyedOptions(hash_scheme="flink-sql")
+        checkpoint.write_keyed("u", "entry", rows, key="k", kind="map", entry=list(TYPES), **told)
         checkpoint.write_keyed(
-            "v", "keys", rows, key=["boolean", "binary"], options=options, **told
+            "v", "keys", rows, key=["boolean", "binary"], hash_scheme="flink-sql", **told
         )
         checkpoint.write_keyed("w", "flags", rows, key="boolean", max_parallelism=2, layout=layout)
     for uid, name in (("u", "namespace"), ("u", "entry"), ("v", "keys"), ("w", "flags")):

@@ -12,7 +12,6 @@ from pyspark.sql import DataFrame, SparkSession
 from statestore import StateStore
 from statestore.errors import SchemaMismatchError
 from statestore.format.state import Layout
-from tests.support.options import keyed_arguments
 
 STEPS: list[tuple[str, str, dict[str, Any]]] = [
     ("k string, v int", "('a', 1), ('b', null)", {}),
@@ -61,7 +60,7 @@ def test_versions_and_checkpoints_keep_their_columns(
     for columns, rows, told in STEPS:
         df = frame(spark, columns, rows)
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.write_keyed("u", "n", df, **options, **keyed_arguments(**told))
+            checkpoint.write_keyed("u", "n", df, **options, **told)
         arrow = df.toArrow()
         wanted.append((arrow.column_names, rows_of(arrow)))
         polars = pl.read_delta(table).to_arrow().drop_columns(["key_group"])

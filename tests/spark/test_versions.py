@@ -31,7 +31,7 @@ from statestore.interop.spark import (
     show_location,
 )
 from statestore.jobgraph.partitioners import KeyGroup
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from statestore.spark.compat import INSTALLED, NEWEST_WITH_DELTA
 from statestore.streaming import MicroBatch, ProcessorOptions, StatefulQuery, by_key
 from tests.interop.spark.queries import (

@@ -20,10 +20,8 @@ from statestore.errors import (
     NullKeyError,
     StateStoreError,
 )
-from statestore.snapshot.write_options import KeyedOptions
 from statestore.spark import state_writer as write
 from statestore.spark.hashing import key_group_column
-from tests.support.options import keyed_arguments
 
 
 def files(folder: Path) -> list[Path]:
@@ -32,9 +30,7 @@ def files(folder: Path) -> list[Path]:
 
 def snapshot(store: StateStore, rows: DataFrame, **options: Any) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_keyed(
-            "counts", "n", rows, key="k", max_parallelism=8, **keyed_arguments(**options)
-        )
+        checkpoint.write_keyed("counts", "n", rows, key="k", max_parallelism=8, **options)
 
 
 def stored(store: StateStore) -> dict[int, int]:
@@ -243,8 +239,6 @@ def test_co_located_rows_are_verified(
         assert store.maintenance.verify(deep=True).is_intact
     everything = pa.table({"k": [k for k, _ in [*second, *first]], "n": [3] * 40})
     with store.snapshot(parallelism=2) as checkpoint:  # an Arrow table is split into subtasks
-        checkpoint.write_keyed(
-            "counts", "n", everything, key="k", options=KeyedOptions(co_located=True)
-        )
+        checkpoint.write_keyed("counts", "n", everything, key="k", co_located=True)
     assert stored(store) == dict.fromkeys(range(40), 3)
     assert store.maintenance.verify(deep=True).is_intact

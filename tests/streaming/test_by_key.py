@@ -16,7 +16,6 @@ from tests.interop.spark.queries import settings
 from tests.streaming.every_type import every_type, ints
 from tests.streaming.world import EVENTS, World
 from tests.support.bits import bits
-from tests.support.options import keyed_arguments
 
 pytestmark = pytest.mark.spark
 
@@ -97,7 +96,7 @@ def test_by_key_with_lists_for_keys_and_entries(world: World) -> None:
 
 def of_pages(world: World, rows: pa.Table, function: Any, entry: str = "page") -> StatefulQuery:
     """Store rows as a map state of users, and return a query that continues with it."""
-    options = keyed_arguments(kind="map", entry=entry, max_parallelism=8)
+    options: dict[str, Any] = {"kind": "map", "entry": entry, "max_parallelism": 8}
     with world.store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_keyed("totals", "per-user", rows, key="user", **options)
     state = QueryState(from_arrow_schema(rows.schema, prefer_timestamp_ntz=True), **options)

@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from statestore import KeyedOptions, StateStore
+from statestore import StateStore
 from statestore.errors import InvalidArgumentError, ProcessorError, SchemaMismatchError
 from statestore.keys.arrow import key_groups
 from statestore.streaming import (
@@ -390,9 +390,9 @@ def test_columns_are_renamed_and_dropped(world: World) -> None:
     old = world.query(schema="user string, n long, total long, more long")
     old = replace(old, update=totals_of("n", "total", "more"))
     old.process(world.frame("a"), at(0))
-    options = KeyedOptions(renamed={"total": "sum"}, dropped="more")
-    columns = "user string, n long, sum long"
-    states = {"per-user": QueryState(columns, max_parallelism=8, options=options)}
+    columns, renamed = "user string, n long, sum long", {"total": "sum"}
+    state = QueryState(columns, max_parallelism=8, renamed=renamed, dropped="more")
+    states = {"per-user": state}
     for number in (1, 2):
         new = replace(old, store=world.store, states=states, update=totals_of("n", "sum"))
         new.process(world.frame("a"), at(number))
@@ -427,7 +427,7 @@ def test_a_query_with_several_states(world: World) -> None:
         key="user",
         states={
             "counts": "user string, n long",
-            "ids": QueryState("user string, id long", options=KeyedOptions(kind="map", entry="id")),
+            "ids": QueryState("user string, id long", kind="map", entry="id"),
         },
         update=update,
         parallelism=2,

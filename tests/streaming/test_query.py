@@ -27,7 +27,6 @@ from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState, StateKind
 from statestore.format.ttl import TimeToLive
 from statestore.parquet.writer import ParquetOptions
-from statestore.snapshot.write_options import KeyedOptions
 from statestore.spark import state_lookup as read
 from statestore.streaming import (
     Changes,
@@ -520,7 +519,7 @@ def test_a_converted_state_that_still_differs_is_refused() -> None:
         QueryState("user string, n int"),
         QueryState("user string, n long, m long"),
         QueryState("user string, n long", ttl=TimeToLive("1d", "n")),
-        QueryState("user string, n long", options=KeyedOptions(dropped="n")),
+        QueryState("user string, n long", dropped="n"),
     ):
         with pytest.raises(InvalidArgumentError, match="'s' of operator 'u' cannot be converted"):
             refuse_other_form(stored, state)

@@ -15,7 +15,6 @@ from pyspark.sql import functions as F
 
 from statestore import StateStore
 from statestore.streaming import MicroBatch, QueryOptions, QueryState, StatefulQuery
-from tests.support.options import keyed_arguments
 
 __all__ = ["EVENTS", "World", "of_one", "totals"]
 
@@ -66,11 +65,7 @@ class World:
             store=self.store,
             operator="totals",
             key="user",
-            states={
-                "per-user": QueryState(
-                    schema, **keyed_arguments(**(options or {"max_parallelism": 8}))
-                )
-            },
+            states={"per-user": QueryState(schema, **(options or {"max_parallelism": 8}))},
             update=of_one(totals),
             parallelism=2,
         )

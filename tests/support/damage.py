@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.format.state import StateKind
-from statestore.snapshot.write_options import KeyedOptions
 from statestore.store import StateStore
 
 FLIPS = int(os.environ.get("STATESTORE_FLIPS", "100"))
@@ -30,11 +29,11 @@ def fill(path: Path, max_parallelism: int = 2) -> StateStore:
     with store.snapshot(parallelism=max_parallelism) as checkpoint:
         for part, kind in enumerate(("value", "reducing", "aggregating"), start=7):
             values = pa.table({"user": USERS, "x": [i / part for i in range(len(USERS))]})
-            checkpoint.write_keyed("job", kind, values, **options, options=KeyedOptions(kind=kind))
-        checkpoint.write_map("job", "map", rows, map_key="n", **options)
-        checkpoint.write_list("job", "list", more, position="n", **options)
-        checkpoint.write_timers(
-            "job", "timers", times, timestamp="n", time_domain="event", **options
+            checkpoint.write_keyed("job", kind, values, **options, kind=kind)
+        checkpoint.write_keyed("job", "map", rows, kind="map", entry="n", **options)
+        checkpoint.write_keyed("job", "list", more, kind="list", entry="n", **options)
+        checkpoint.write_keyed(
+            "job", "timers", times, kind="timers", entry="n", time_domain="event", **options
         )
         lists: list[Any] = [[] for _ in range(max_parallelism - 1)]
         checkpoint.write_split("source", "split", [[{"s": "a"}, {"s": "b"}], *lists])

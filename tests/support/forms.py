@@ -27,7 +27,7 @@ from statestore.format.manifest import KeyedEntry
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.intact_key_groups import group_digests
 from statestore.parquet.writer import ParquetOptions
-from statestore.snapshot.write_options import Changes, KeyedOptions
+from statestore.snapshot.state_spec import Changes
 from statestore.store import StateStore
 from statestore.testing.counting import CountingStorage
 
@@ -90,8 +90,8 @@ class Checkpoints:
         """Take a full checkpoint."""
         self.rows = dict(rows)
         with self.store.snapshot(parallelism=parallelism) as checkpoint:
-            checkpoint.write_map(
-                "u", "s", table(self.rows), key="k", map_key="m", max_parallelism=GROUPS
+            checkpoint.write_keyed(
+                "u", "s", table(self.rows), kind="map", key="k", entry="m", max_parallelism=GROUPS
             )
         return self._take(checkpoint.id)
 
@@ -119,7 +119,8 @@ class Checkpoints:
                 Changes(table(upserts), table(dict.fromkeys(entries, 0)), cleared=keys),
                 key="k",
                 max_parallelism=GROUPS,
-                options=KeyedOptions(kind="map", entry="m"),
+                kind="map",
+                entry="m",
             )
         return self._take(checkpoint.id)
 

@@ -5,14 +5,9 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from statestore import Changes, KeyedOptions
+from statestore import Changes
 
-__all__ = ["changes_in", "grouped", "keyed_arguments"]
-
-
-def keyed_arguments(**given: Any) -> dict[str, Any]:
-    """Return the arguments of a call that writes a keyed state."""
-    return grouped(given, options=KeyedOptions)
+__all__ = ["changes_in", "grouped"]
 
 
 def grouped(given: dict[str, Any], **values: type[Any]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from statestore.format.state import StateKind, TimeDomain
 from statestore.keys.hashing import DEFAULT_HASH_SCHEME, HASH_SCHEMES
-from statestore.snapshot.write_options import KeyedOptions
 from statestore.testing.reference import canonical
 
 if TYPE_CHECKING:
@@ -57,12 +56,10 @@ class KeyedCase:
             key=self.key,
             namespace=self.namespace,
             max_parallelism=self.max_parallelism,
-            options=KeyedOptions(
-                kind=self.kind,
-                entry=self.entry,
-                hash_scheme=self.hash_scheme,
-                time_domain=TimeDomain.EVENT if self.kind is StateKind.TIMERS else None,
-            ),
+            kind=self.kind,
+            entry=self.entry,
+            hash_scheme=self.hash_scheme,
+            time_domain=TimeDomain.EVENT if self.kind is StateKind.TIMERS else None,
         )
         return written
 

@@ -18,7 +18,7 @@ from enum import Enum
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, is_typeddict
 
 import click
 
@@ -81,6 +81,8 @@ def class_items(name: str, value: type[Any]) -> Iterator[tuple[str, dict[str, st
         yield name, {member.name: repr(member.value) for member in value}
         return
     parts = {}
+    if is_typeddict(value):
+        parts = {name: hint.__forward_arg__ for name, hint in value.__annotations__.items()}
     if dataclasses.is_dataclass(value):
         parts = {field.name: str(field.type) for field in dataclasses.fields(value)}
     if not getattr(value, "_is_protocol", False) and "__init__" in vars(value):

@@ -20,7 +20,6 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from statestore import StateStore
 from statestore.jobgraph.graph import JobGraph
-from statestore.snapshot.write_options import KeyedOptions
 from statestore.ui.app import QueryLimits, application
 from tests.support.browser import headless_browser, logged
 
@@ -68,7 +67,8 @@ def take(store: StateStore, number: int) -> None:
             items,
             key="user",
             max_parallelism=128,
-            options=KeyedOptions(kind="list", entry="position"),
+            kind="list",
+            entry="position",
         )
         checkpoint.write_union("source", "offsets", OFFSETS)
         checkpoint.write_split("source", "splits", OFFSETS)

@@ -31,11 +31,9 @@ class Form:
 
     operator: str
     state: str
-    method: str
     schema: pa.Schema
     identity: tuple[str, ...]
     arguments: Mapping[str, Any]
-    kind: Mapping[str, Any]  # the options that a method for changes needs in addition
     draw_identity: Callable[[Random], Identity]
     draw_values: Callable[[Random], tuple[Any, ...]]
     ttl_ms: int = 0
@@ -99,7 +97,6 @@ FORMS = (
     Form(
         "totals",
         "by-user",
-        "write_keyed",
         pa.schema(
             [
                 *(("user", pa.string()), ("count", pa.int64()), ("share", pa.float64())),
@@ -110,25 +107,21 @@ FORMS = (
         ),
         ("user",),
         {"key": "user", "max_parallelism": 4},
-        {},
         lambda random: (random.choice(USERS),),
         _every_type,
     ),
     Form(
         "totals",
         "by-number",
-        "write_map",
         pa.schema([("user", pa.string()), ("number", pa.int64()), ("text", pa.string())]),
         ("user", "number"),
-        {"key": "user", "map_key": "number", "max_parallelism": 4},
-        {"kind": "map", "entry": "number"},
+        {"key": "user", "kind": "map", "entry": "number", "max_parallelism": 4},
         lambda random: (random.choice(USERS), random.choice((-1, 0, 2**62))),
         lambda random: (_maybe(random, random.choice(USERS)),),
     ),
     Form(
         "orders",
         "lines",
-        "write_list",
         pa.schema(
             [
                 *(("shop", pa.string()), ("region", pa.int32())),
@@ -136,42 +129,37 @@ FORMS = (
             ]
         ),
         ("shop", "region", "position"),
-        {"key": ["shop", "region"], "max_parallelism": 5},
-        {"kind": "list", "entry": "position"},
+        {"key": ["shop", "region"], "kind": "list", "entry": "position", "max_parallelism": 5},
         lambda random: (random.choice("ABC"), random.choice((-1, 1)), random.randrange(4)),
         lambda random: (_maybe(random, {"name": _maybe(random, random.choice(USERS))}),),
     ),
     Form(
         "orders",
         "alarms",
-        "write_timers",
         pa.schema([("shop", pa.string()), ("region", pa.int32()), ("at", pa.int64())]),
         ("shop", "region", "at"),
         {
             "key": ["shop", "region"],
-            "timestamp": "at",
+            "kind": "timers",
+            "entry": "at",
             "time_domain": "event",
             "max_parallelism": 5,
         },
-        {"kind": "timer", "entry": "at", "time_domain": "event"},
         lambda random: (random.choice("ABC"), random.choice((-1, 1)), random.randrange(9)),
         lambda random: (),
     ),
     Form(
         "windows",
         "sums",
-        "write_reducing",
         pa.schema([("id", pa.int64()), ("start", pa.int64()), ("sum", pa.decimal128(38, 10))]),
         ("id", "start"),
-        {"key": "id", "namespace": "start", "max_parallelism": 3},
-        {"kind": "reducing"},
+        {"key": "id", "namespace": "start", "kind": "reducing", "max_parallelism": 3},
         lambda random: (random.choice((-(2**63), -1, 0, 7, 2**40)), random.randrange(3)),
         lambda random: (Decimal(random.randrange(10**30)).scaleb(-10),),
     ),
     Form(
         "lives",
         "last",
-        "write_keyed",
         pa.schema([("id", pa.int32()), ("seen", pa.int64()), ("page", pa.string())]),
         ("id",),
         {
@@ -179,7 +167,6 @@ FORMS = (
             "max_parallelism": 3,
             "ttl": {"duration": "24h", "column": "seen"},
         },
-        {},
         lambda random: (random.randrange(-5, 5),),
         lambda random: (_seen_ms(random), random.choice(USERS)),
         24 * HOUR_MS,
@@ -259,7 +246,7 @@ def _request(form: Form, before: Rows, random: Random, how: str) -> tuple[Rows, 
     drawn = [form.draw_identity(random) for _ in range(12 if how == "full" else 4)]
     upserts = {identity: form.row(random, identity) for identity in drawn}
     if how == "full":
-        return upserts, request | {"method": form.method, "rows": form.table(upserts)}
+        return upserts, request | {"method": "write_keyed", "rows": form.table(upserts)}
     if how == "carry":
         return before, request | {"method": "carry", "rows": None}
     size = len(form.key)

@@ -18,12 +18,14 @@ from typing import Any
 import pyarrow as pa
 
 import statestore
-from statestore import Changes, CompactionRule, KeyedOptions, StateStore, TimeToLive
+from statestore import Changes, CompactionRule, StateStore, TimeToLive
 from statestore.errors import StateStoreError
 
 __all__ = ["serve"]
 
 BEGUN: dict[str, Any] = {}
+_OPTIONS = {"kind", "entry", "time_domain", "dropped"}
+"""The arguments that older releases take in an object of their own."""
 
 
 def _open(url: str, **options: Any) -> StateStore:
@@ -38,8 +40,9 @@ def _write_states(checkpoint: Any, requests: list[Mapping[str, Any]]) -> dict[st
         arguments = dict(request["arguments"])
         if "ttl" in arguments:
             arguments["ttl"] = TimeToLive(**arguments["ttl"])
-        if "options" in arguments:
-            arguments["options"] = KeyedOptions(**arguments["options"])
+        if hasattr(statestore, "KeyedOptions"):  # a release before 0.2.0
+            options = {name: arguments.pop(name) for name in _OPTIONS & arguments.keys()}
+            arguments |= {"options": statestore.KeyedOptions(**options)} if options else {}
         rows = request["rows"]
         if isinstance(rows, dict):
             rows = Changes(**rows)

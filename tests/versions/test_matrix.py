@@ -169,7 +169,7 @@ def test_columns_change_between_versions(tmp_path: Path, pair: tuple[Peer, Peer]
     write(first, "write_keyed", pa.Table.from_pylist(before, COLUMNS), max_parallelism=3)
     first("savepoint", url=url, name="before", checkpoint=1)
     later = pa.Table.from_pylist(after, LATER)
-    write(second, "write_keyed", later, options={"dropped": ["old"]})
+    write(second, "write_keyed", later, dropped=["old"])
     write(first, "write_changes", {"upserts": pa.Table.from_pylist([put], LATER)})
     after[4] = put
     for peer in pair:

@@ -30,7 +30,6 @@ from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.hashing import HASH_SCHEMES
 from statestore.snapshot.bootstrap import BootstrapPlan, PlannedState
 from statestore.snapshot.bootstrap_elements import ElementsPlan
-from statestore.snapshot.write_options import KeyedOptions
 
 if TYPE_CHECKING:
     from statestore.interop.flink_plans.bootstrap_plan import FlinkBootstrap
@@ -230,13 +229,11 @@ def bootstrap_state(
             namespace=namespace,
             max_parallelism=max_parallelism,
             ttl=_time_to_live(ttl, ttl_column),
-            options=KeyedOptions(
-                kind=kind,
-                entry=entry or None,
-                time_domain=time_domain,
-                hash_scheme=hash_scheme,
-                key_types=named_values("--key-type", "COLUMN=TYPE", key_types) or None,
-            ),
+            kind=kind,
+            entry=entry or None,
+            time_domain=time_domain,
+            hash_scheme=hash_scheme,
+            key_types=named_values("--key-type", "COLUMN=TYPE", key_types) or None,
         )
     if invocation.settings.output == "text":
         _write_plan(page(), table, plan)

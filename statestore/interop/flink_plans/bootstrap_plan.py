@@ -47,7 +47,6 @@ from statestore.snapshot.bootstrap import (
     PlannedColumn,
     PlannedState,
 )
-from statestore.snapshot.write_options import KeyedOptions
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.store import StateStore
 
@@ -243,12 +242,10 @@ def plan_flink_bootstrap(
         namespace=planned.namespace,
         max_parallelism=1 if planned.is_single else max_parallelism,
         ttl=ttl,
-        options=KeyedOptions(
-            kind=planned.stored_kind,
-            entry=planned.entry or None,
-            hash_scheme="flink-sql",
-            key_types=_key_types(planned),
-        ),
+        kind=planned.stored_kind,
+        entry=planned.entry or None,
+        hash_scheme="flink-sql",
+        key_types=_key_types(planned),
     )
     return FlinkBootstrap(store, plan, planned, bootstrap, table)
 

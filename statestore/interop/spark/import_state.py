@@ -33,7 +33,6 @@ from statestore.interop.spark.state_damage import refuse_damaged_states
 from statestore.interop.spark.state_reader import prepared_session
 from statestore.keys.groups import MAX_PARALLELISM
 from statestore.restore.restored import RestoredCheckpoint
-from statestore.snapshot.write_options import KeyedOptions
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import open_storage
 from statestore.store import StateStore
@@ -210,12 +209,10 @@ def _write_state(
             rows,
             key=columns.key_columns,
             max_parallelism=max_parallelism,
-            options=KeyedOptions(
-                entry=columns.entry_columns,
-                kind=part.kind(columns),
-                time_domain=part.time_domain,
-                hash_scheme="flink-sql",
-            ),
+            entry=columns.entry_columns,
+            kind=part.kind(columns),
+            time_domain=part.time_domain,
+            hash_scheme="flink-sql",
         )
     contents = entry.contents
     assert contents is not None, "all rows of the state must be passed"

@@ -15,7 +15,6 @@ from statestore import StateStore
 from statestore.cli.arguments import column_values, parse_key, parse_row
 from statestore.errors import InvalidArgumentError
 from statestore.restore.row_files import json_value
-from statestore.snapshot.write_options import KeyedOptions
 
 Run = Callable[..., Result]
 
@@ -141,9 +140,7 @@ def test_keys_of_every_type(
     scheme = "flink-sql" if pa.types.is_binary(kind) else "java"
     rows = pa.table({"k": pa.array(values, kind), "v": pa.array([1], pa.int64())})
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.write_keyed(
-            "u", "totals", rows, key="k", options=KeyedOptions(hash_scheme=scheme)
-        )
+        checkpoint.write_keyed("u", "totals", rows, key="k", hash_scheme=scheme)
     for text in texts:
         done = get(run, tmp_path / "typed", "u", text, "--output", "json")
         assert done.exit_code == 0, done.stderr

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from statestore import KeyedOptions, StateStore
+from statestore import StateStore
 from statestore.interop.flink.options import FlinkTarget
 
 __all__ = [
@@ -258,13 +258,11 @@ class _Tables:
         key: Sequence[tuple[str, pa.DataType]],
         columns: Sequence[tuple[str, pa.DataType]],
         rows: Iterable[Row],
-        options: KeyedOptions | None = None,
+        **options: Any,
     ) -> None:
         """Make a keyed state of rows."""
         table = pa.Table.from_pylist(list(rows), pa.schema([*key, *columns]))
-        self.store.bootstrap(
-            uid, name, table, key=[name for name, _ in key], options=options or KeyedOptions()
-        )
+        self.store.bootstrap(uid, name, table, key=[name for name, _ in key], **options)
 
     def write_values(
         self,
@@ -275,7 +273,7 @@ class _Tables:
     ) -> None:
         """Make a state of operator ``accounts`` with one row a user."""
         rows = ({"user": user} | value(done) for user, done in self.by_user.items())
-        self.write("accounts", name, _USER, columns, rows, KeyedOptions(kind=kind))
+        self.write("accounts", name, _USER, columns, rows, kind=kind)
 
     def accounts(self, version: str) -> None:
         """Make the states of operator ``accounts``."""
@@ -287,8 +285,8 @@ class _Tables:
             for user, done in self.by_user.items()
             for at, deed in enumerate(done)
         )
-        options = KeyedOptions(kind="list", entry="at")
-        self.write("accounts", "items", _USER, [("at", pa.int32()), *ITEM], items, options)
+        columns = [("at", pa.int32()), *ITEM]
+        self.write("accounts", "items", _USER, columns, items, kind="list", entry="at")
         self._maps()
         self.write_values(
             "most",
@@ -341,7 +339,8 @@ class _Tables:
                 {"user": user, "city": city, "size": size, "item": item}
                 for (user, city, size), item in entries.items()
             ),
-            KeyedOptions(kind="map", entry=["city", "size"]),
+            kind="map",
+            entry=["city", "size"],
         )
         self.write(
             "accounts",
@@ -349,7 +348,8 @@ class _Tables:
             _USER,
             [("city", pa.string()), ("sum", pa.int64())],
             ({"user": user, "city": city, "sum": number} for (user, city), number in sums.items()),
-            KeyedOptions(kind="map", entry="city"),
+            kind="map",
+            entry="city",
         )
 
     def counter(
@@ -365,8 +365,7 @@ class _Tables:
             key_row = key_of(deed)
             counts.setdefault(repr(key_row), (key_row, []))[1].append(deed.number)
         rows = [row | {"count": len(numbers)} for row, numbers in counts.values()]
-        options = KeyedOptions(key_types=key_types)
-        self.write(uid, "count", key, [("count", pa.int64())], rows, options)
+        self.write(uid, "count", key, [("count", pa.int64())], rows, key_types=key_types)
         registered = [(row, number) for row, numbers in counts.values() for number in numbers]
         for domain in ("event", "processing"):
             self.timers(uid, f"{domain} timers", key, registered, domain, LATER, key_types)
@@ -390,7 +389,10 @@ class _Tables:
             key,
             [("at", pa.int64())],
             [row | {"at": time} for row, time in times if time > watermark],
-            KeyedOptions(kind="timers", entry="at", time_domain=domain, key_types=key_types),
+            kind="timers",
+            entry="at",
+            time_domain=domain,
+            key_types=key_types,
         )
 
     def services(self) -> None:

@@ -11,7 +11,6 @@ import pyarrow as pa
 from statestore.format.state import StateKind
 from statestore.format.ttl import TimeToLive
 from statestore.interop.flink.options import FlinkTarget
-from statestore.snapshot.write_options import KeyedOptions
 from statestore.store import StateStore
 
 __all__ = ["TUPLED", "golden_rows", "write_golden_store"]
@@ -187,9 +186,8 @@ def write_golden_store(url: str, rows: Iterable[Row], *, max_parallelism: int = 
                 namespace=[name for name, _ in window],
                 max_parallelism=max_parallelism,
                 ttl=TimeToLive("36500d", "used") if state.lives else None,
-                options=KeyedOptions(
-                    kind=StateKind(state.kind), entry=[name for name, _ in state.entry]
-                ),
+                kind=StateKind(state.kind),
+                entry=[name for name, _ in state.entry],
             )
         for uid in _KEYS:
             for domain in ("event", "processing"):
@@ -208,13 +206,14 @@ def _write_timers(checkpoint: Any, uid: str, domain: str, rows: list[Row], most:
         base.rows([{**row, "value": row["time"]} for row in rows]),
         pa.schema([*_KEYS[uid], *window, *base.values]),
     )
-    checkpoint.write_timers(
+    checkpoint.write_keyed(
         uid,
         f"{domain} timers",
         table,
+        kind="timers",
         key=[name for name, _ in _KEYS[uid]],
         namespace=[name for name, _ in window],
-        timestamp="time",
+        entry="time",
         time_domain=domain,
         max_parallelism=most,
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from statestore import KeyedOptions, StateStore
+from statestore import StateStore
 from statestore.interop.flink import export_savepoint, open_savepoint
 from statestore.keys.hashing import key_group_of
 
@@ -16,19 +16,19 @@ from statestore.keys.hashing import key_group_of
 @pytest.mark.parametrize(
     ("options", "columns", "kind"),
     [
-        (KeyedOptions(), {}, "value"),
-        (KeyedOptions(kind="list", entry="at"), {"at": [0, 1, 0]}, "list"),
-        (KeyedOptions(kind="map", entry="shop"), {"shop": ["x", "y", "x"]}, "map"),
+        ({}, {}, "value"),
+        ({"kind": "list", "entry": "at"}, {"at": [0, 1, 0]}, "list"),
+        ({"kind": "map", "entry": "shop"}, {"shop": ["x", "y", "x"]}, "map"),
     ],
     ids=["value", "list", "map"],
 )
 def test_a_table_becomes_a_savepoint(
-    options: KeyedOptions, columns: dict[str, Any], kind: str, tmp_path: Path
+    options: dict[str, Any], columns: dict[str, Any], kind: str, tmp_path: Path
 ) -> None:
     users = ["ann", "bob", "cid"] if kind == "value" else ["ann", "ann", "bob"]
     rows = pa.table({"user": users, **columns, "total": [7, 3, 5]})
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
-    store.bootstrap("totals", "by-user", rows, key="user", options=options)
+    store.bootstrap("totals", "by-user", rows, key="user", **options)
     export_savepoint(store, str(tmp_path / "savepoint"))
     operator = open_savepoint(str(tmp_path / "savepoint")).operator("totals")
     (state,) = operator.states

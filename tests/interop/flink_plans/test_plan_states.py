@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from statestore import StateOptions
 from statestore.errors import InvalidArgumentError, SchemaMismatchError, UnsupportedTypeError
 from statestore.interop.flink import export_savepoint, open_savepoint
 from statestore.interop.flink_plans import FlinkPlan, bootstrap_flink_state, read_flink_plan
-from statestore.snapshot.write_options import KeyedOptions
 from statestore.store import StateStore
 
 NO_TTL = [{"index": 0, "ttl": "0 ms", "name": "state"}]
@@ -247,8 +247,8 @@ def test_a_column_that_the_store_lost_is_named(store: StateStore, tmp_path: Path
     stored = store.restore(parallelism=1).keyed(state.operator, state.state).to_arrow(0)
     with store.snapshot(parallelism=1) as checkpoint:
         changed = stored.drop_columns(["key_group", "id"])
-        options = KeyedOptions(hash_scheme="flink-sql", dropped=["id"])
-        checkpoint.write_keyed(state.operator, state.state, changed, key="shop", options=options)
+        options: StateOptions = {"key": "shop", "hash_scheme": "flink-sql", "dropped": ["id"]}
+        checkpoint.write_keyed(state.operator, state.state, changed, **options)
         checkpoint.carry_rest()
     with pytest.raises(SchemaMismatchError, match="does not have the columns id BIGINT"):
         export_savepoint(store, str(tmp_path / "to"))

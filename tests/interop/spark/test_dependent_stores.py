@@ -14,7 +14,7 @@ from statestore import StateStore
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.spark.export_state import export_checkpoint
 from statestore.interop.spark.import_state import import_checkpoint
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from tests.interop.spark.queries import QUERIES, events, run
 
 UID, ROWS, COUNTS = "symmetricHashJoin-0", "left-keyWithIndexToValue", "left-keyToNumValues"

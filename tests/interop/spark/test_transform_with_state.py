@@ -28,7 +28,7 @@ from statestore.interop.spark.repartition import repartition_location
 from statestore.interop.spark.show_location import show_location
 from statestore.interop.spark.spark_target import SparkTarget
 from statestore.interop.spark.variables import family_names, rebuild_families
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from statestore.storage import LocalStorage
 from tests.interop.spark.processors import DAY, Counting
 from tests.interop.spark.queries import (

@@ -62,7 +62,6 @@ from statestore.jobgraph.operators import operator_id
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange, is_int
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.rows.column_types import arrow_schema
-from statestore.snapshot.write_options import KeyedOptions
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.store import StateStore
 
@@ -501,13 +500,11 @@ def _write_entry(
         namespace=columns.namespace.names,
         max_parallelism=operator.metadata.max_parallelism,
         ttl=ttl,
-        options=KeyedOptions(
-            entry=columns.entry_columns,
-            kind=columns.kind,
-            time_domain=_time_domain(name) if columns.kind is StateKind.TIMERS else None,
-            hash_scheme=columns.hash_scheme,
-            key_types=columns.key_types,
-        ),
+        entry=columns.entry_columns,
+        kind=columns.kind,
+        time_domain=_time_domain(name) if columns.kind is StateKind.TIMERS else None,
+        hash_scheme=columns.hash_scheme,
+        key_types=columns.key_types,
     )
 
 

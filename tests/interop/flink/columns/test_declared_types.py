@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from statestore import KeyedOptions, StateStore
+from statestore import StateStore
 from statestore.errors import (
     InvalidArgumentError,
     SchemaMismatchError,
@@ -23,7 +23,6 @@ from statestore.interop.flink import export_savepoint, open_savepoint
 from statestore.interop.flink.columns.declared_types import parse_declared_type
 from statestore.interop.flink.options import FlinkTarget
 from statestore.keys.hashing import key_group_of
-from tests.support.options import grouped
 
 pytestmark = pytest.mark.slow
 MOST = 128
@@ -70,7 +69,7 @@ def store_of(folder: Path, rows: pa.Table, **options: Any) -> StateStore:
     """Return a store with the state ``state`` of operator ``uid``, made of a table."""
     store = StateStore.open(str(folder), table_format="parquet")
     given: dict[str, Any] = {"key": "user"} | options
-    store.bootstrap("uid", "state", rows, **grouped(given, options=KeyedOptions))
+    store.bootstrap("uid", "state", rows, **given)
     return store
 
 
@@ -226,8 +225,8 @@ def test_timers_of_a_named_service_have_its_domain(tmp_path: Path) -> None:
     rows = pa.table({"user": ["ann"], "at": [5]})
     for service, domain in (("event_cleanup", "event"), ("event_retry", "processing")):
         name = f"_timer_state/{service}"
-        options = KeyedOptions(kind="timers", entry="at", time_domain=domain)
-        store.bootstrap("uid", name, rows, key="user", options=options)
+        options: dict[str, Any] = {"kind": "timers", "entry": "at", "time_domain": domain}
+        store.bootstrap("uid", name, rows, key="user", **options)
     said = refused(UnsupportedTypeError, store, tmp_path)
     assert "are timers of processing time, but Flink would read timers of another time" in said
     with store.snapshot(parallelism=1) as checkpoint:

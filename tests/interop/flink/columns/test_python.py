@@ -6,7 +6,6 @@ import io
 import json
 import lzma
 import tarfile
-from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -26,7 +25,6 @@ from statestore.interop.flink.columns.state_columns import EntryForm
 from statestore.interop.flink.importing.import_record import ImportedState, SavepointRecord
 from statestore.interop.flink.options import ExportSelection, SavepointHints
 from statestore.jobgraph.operators import operator_id
-from statestore.snapshot.write_options import KeyedOptions
 from statestore.store import StateStore
 from tests.interop.flink.exporting.test_export_imported import entries
 from tests.servers.pyflink import run_pyflink
@@ -307,13 +305,12 @@ def own_store(folder: Path) -> tuple[StateStore, dict[int, dict[str, Any]]]:
     """
     held_by = {n: own_values(n) for n in range(-10, 10)}
     store = StateStore.open(str(folder / "own"), table_format="parquet", layout="ranged")
-    told: dict[str, Any] = {"key": "key", "max_parallelism": 128}
-    pyflink = KeyedOptions(hash_scheme="pyflink")
+    told: dict[str, Any] = {"key": "key", "max_parallelism": 128, "hash_scheme": "pyflink"}
     with store.snapshot(parallelism=2) as checkpoint:
         for name, (kind, of) in OWN_VALUES.items():
             values = pa.array([of(one[name]) for one in held_by.values()], kind)
             rows = pa.table({"key": list(held_by), "value": values})
-            checkpoint.write_keyed("by_long", name, rows, options=pyflink, **told)
+            checkpoint.write_keyed("by_long", name, rows, **told)
         listed = [
             {"key": n, "at": at, "value": text}
             for n, one in held_by.items()
@@ -324,7 +321,8 @@ def own_store(folder: Path) -> tuple[StateStore, dict[int, dict[str, Any]]]:
             "by_long",
             "list_string",
             rows,
-            options=replace(pyflink, kind="list", entry=["at"]),
+            kind="list",
+            entry=["at"],
             **told,
         )
         mapped = [
@@ -337,7 +335,8 @@ def own_store(folder: Path) -> tuple[StateStore, dict[int, dict[str, Any]]]:
             "by_long",
             "map_string_long",
             rows,
-            options=replace(pyflink, kind="map", entry=["name"]),
+            kind="map",
+            entry=["name"],
             **told,
         )
     return store, held_by

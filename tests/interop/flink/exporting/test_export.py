@@ -34,11 +34,11 @@ from statestore.interop.flink.write import entries
 from statestore.interop.flink.write.canonical_writer import SavepointWriter
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.restore.restored import RestoredKeyedState
-from statestore.snapshot.write_options import Changes
+from statestore.snapshot.state_spec import Changes
 from statestore.store import StateStore
 from tests.interop.flink.golden_store import TUPLED, write_golden_store
 from tests.interop.flink.goldens import Golden
-from tests.support.options import grouped, keyed_arguments
+from tests.support.options import grouped
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +55,7 @@ def store_of(folder: Path, rows: pa.Table, **options: Any) -> StateStore:
     store = StateStore.open(str(folder), layout="ranged", table_format="parquet")
     given: dict[str, Any] = {"key": "key", "max_parallelism": MOST} | options
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_keyed("uid", "state", rows, **keyed_arguments(**given))
+        checkpoint.write_keyed("uid", "state", rows, **given)
     return store
 
 
@@ -399,12 +399,13 @@ def test_states_that_cannot_share_an_operator_are_refused(tmp_path: Path) -> Non
         )
         for name in ("c", "d"):
             rows = pa.table({"key": [1], "at": [5]})
-            checkpoint.write_timers(
+            checkpoint.write_keyed(
                 "timers",
                 name,
                 rows,
+                kind="timers",
                 key="key",
-                timestamp="at",
+                entry="at",
                 time_domain="event",
                 max_parallelism=MOST,
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -17,7 +16,6 @@ from statestore.interop.flink import export_savepoint, open_savepoint
 from statestore.interop.flink.columns.store_types import sql_key
 from statestore.interop.flink.metadata.java_binary import i32
 from statestore.interop.flink.metadata.logical_types import key_logical_type
-from statestore.snapshot.write_options import KeyedOptions
 from statestore.store import StateStore
 from tests.interop.flink.goldens import serializers
 from tests.servers.flink import VERSIONS, Flink
@@ -66,19 +64,21 @@ def store_of(folder: Path) -> StateStore:
     texts = [key(n) | {"at_place": at, "text": f"{n}-{at}"} for n in range(100) for at in range(2)]
     schema = COLUMNS.append(pa.field("total", pa.int64()))
     listed = COLUMNS.append(pa.field("at_place", pa.int32())).append(pa.field("text", pa.string()))
-    told: dict[str, Any] = {"key": COLUMNS.names, "max_parallelism": 128}
-    types = [TYPES.get(name) for name in COLUMNS.names]
-    options = KeyedOptions(hash_scheme="flink-sql", key_types=types)
+    options: dict[str, Any] = {
+        "key": COLUMNS.names,
+        "max_parallelism": 128,
+        "hash_scheme": "flink-sql",
+        "key_types": [TYPES.get(name) for name in COLUMNS.names],
+    }
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_keyed(
-            "keyed", "total", pa.Table.from_pylist(totals, schema), options=options, **told
-        )
+        checkpoint.write_keyed("keyed", "total", pa.Table.from_pylist(totals, schema), **options)
         checkpoint.write_keyed(
             "keyed",
             "texts",
             pa.Table.from_pylist(texts, listed),
-            options=replace(options, kind="list", entry=["at_place"]),
-            **told,
+            kind="list",
+            entry=["at_place"],
+            **options,
         )
     return store
 
