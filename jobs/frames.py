@@ -1,4 +1,4 @@
-"""Read DataFrames as a source's settings say, and write them as a sink's settings say.
+"""DataFrames of a job: the rows that Spark reads from a source, and writes to a sink.
 
 If Spark rejects a setting (no such path, unknown column, invalid SQL, an existing target), a
 SettingsError of one sentence names the state. Errors while rows are read or written remain Spark's
@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
-from jobs.places import SinkSettings, SourceSettings, SparkSettings
-from statestore.errors import SettingsError
+from msgspec import field
+
+from statestore.errors import InvalidArgumentError, SettingsError
 from statestore.extras import needs_extra
 from statestore.format.names import KEY_GROUP
 from statestore.format.state import POSITION, SUBTASK
+from statestore.settings import SettingsTable
 
 with needs_extra("spark", "this job"):
     from py4j.protocol import Py4JError, Py4JJavaError
@@ -29,37 +31,135 @@ with needs_extra("spark", "this job"):
     from statestore.spark.session import spark_session
 
 __all__ = [
+    "Sink",
+    "Source",
+    "Spark",
     "element_rows",
-    "exists",
     "keyed_rows",
-    "read",
-    "refuse_existing",
     "session",
     "settings_errors",
-    "write",
 ]
 
 _WRITERS = "spark.sql.maxConcurrentOutputFileWriters"
-_GROUP = "statestore_group_"
+Options = dict[str, str | int | float | bool]
 
 
-def session(
-    settings: SparkSettings, *, app_name: str, delta: bool, s3: bool = False
-) -> SparkSession:
+class Spark(SettingsTable, frozen=True, kw_only=True):
+    """The Spark session that plain Python starts; without effect under spark-submit."""
+
+    master: str = "local[*]"
+    driver_memory: str | None = None
+    conf: dict[str, str] = field(default_factory=dict)
+
+
+class Source(SettingsTable, frozen=True, kw_only=True):
+    """The rows of a state: a format with a path or options, SQL over its rows, or SQL alone.
+
+    In the SQL, ``{source}`` is the table of the rows.
+    """
+
+    format: str | None = None
+    path: str | None = None
+    schema: str | None = None
+    options: Options = field(default_factory=dict)
+    sql: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a source with neither a format nor SQL, and settings without effect."""
+        if self.format is None and self.sql is None:
+            raise InvalidArgumentError(
+                "format is missing; set it, for example to parquet, delta, csv or json, or set sql"
+            )
+        if self.format is None and (self.path or self.schema or self.options):
+            raise InvalidArgumentError(
+                "path, schema and options have no effect without format; set format or remove them"
+            )
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """Return the rows; nothing is read yet."""
+        if self.format is None:
+            return spark.sql(self.sql or "")
+        reader = spark.read.format(self.format).options(**self.options)
+        if self.schema is not None:
+            reader = reader.schema(self.schema)
+        rows = reader.load(self.path)
+        return rows if self.sql is None else spark.sql(self.sql, source=rows)
+
+
+class Sink(SettingsTable, frozen=True, kw_only=True):
+    """The target of a state: a table, or a format with a path or options.
+
+    With ``per_subtask`` each subtask's rows are in a directory of their own.
+    """
+
+    format: str | None = None
+    path: str | None = None
+    table: str | None = None
+    options: Options = field(default_factory=dict)
+    mode: Literal["error", "overwrite", "append", "ignore"] = "error"
+    per_subtask: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse a sink without a place, or with two places."""
+        if self.path is not None and self.table is not None:
+            raise InvalidArgumentError("both path and table are set; keep only one")
+        if self.path is None and self.table is None and not self.options:
+            raise InvalidArgumentError("neither path nor table is set; set one")
+        if self.table is None and self.format is None:
+            raise InvalidArgumentError(
+                "format is missing; set it, for example to parquet, delta, csv or json"
+            )
+
+    @property
+    def place(self) -> str:
+        """The name of the target in messages."""
+        return self.path or self.table or f"the {self.format} target"
+
+    def exists(self, spark: SparkSession) -> bool:
+        """Return whether the table or path exists; False for a sink that has neither."""
+        if self.table is not None:
+            return spark.catalog.tableExists(self.table)
+        if self.path is None:
+            return False
+        jvm: Any = spark._jvm
+        path = jvm.org.apache.hadoop.fs.Path(self.path)
+        return bool(path.getFileSystem(spark._jsc.hadoopConfiguration()).exists(path))
+
+    def write(self, rows: DataFrame, mode: str) -> None:
+        """Write rows; with ``per_subtask``, one directory for each value of ``subtask``.
+
+        Rows are not shuffled. A subtask without rows has no directory.
+        """
+        writer = rows.write.mode(mode)
+        if self.format is not None:
+            writer = writer.format(self.format)
+        if self.per_subtask:
+            # A session may overwrite only the directories that get rows ("dynamic"). Directories of
+            # an earlier, larger parallelism would then stay and be read as state.
+            writer = writer.partitionBy(SUBTASK).option("partitionOverwriteMode", "static")
+        writer = writer.options(**self.options)
+        with _disable_sort(rows.sparkSession):
+            if self.table is not None:
+                writer.saveAsTable(self.table)
+            else:
+                writer.save(self.path)
+
+
+def session(settings: Spark, app_name: str, places: Sequence[Source | Sink]) -> SparkSession:
     """Return the running Spark session (spark-submit's), or start one with these settings.
 
-    With ``s3``, the started session reads and writes ``s3a://``. A session that has ended, with or
-    without its JVM, does not count as running: the next attempt gets a new one. Raises
-    MissingDependencyError when Java is missing, or when Delta is missing and ``delta`` is True.
+    It has Delta, and access to ``s3a://``, if one of the places needs it: a store never does. A
+    session that has ended, with or without its JVM, does not count as running: the next attempt
+    gets a new one. Raises MissingDependencyError when Java or a needed Delta is missing.
     """
     _drop_ended_session()
     return spark_session(
         app_name=app_name,
         master=settings.master,
-        table_format="delta" if delta else "parquet",
+        table_format="delta" if any(place.format == "delta" for place in places) else "parquet",
         driver_memory=settings.driver_memory,
         extra_conf=settings.conf,
-        s3=s3,
+        s3=any((place.path or "").startswith(("s3://", "s3a://")) for place in places),
     )
 
 
@@ -71,40 +171,15 @@ def settings_errors(what: str) -> Iterator[None]:
     try:
         yield
     except (AnalysisException, IllegalArgumentException, ParseException) as error:
-        raise SettingsError(f"{what}: Spark rejected the settings: {_first_line(error)}") from error
+        raise _settings_error(what, error) from error
     except Py4JJavaError as error:
         # PySpark has no Python class for this error.
         problem = str(error.java_exception.getMessage())
         if not problem.startswith("[DATA_SOURCE_NOT_FOUND]"):
             raise
-        raise SettingsError(
-            f"{what}: Spark rejected the settings: {_first_line(problem)}"
-        ) from error
+        raise _settings_error(what, problem) from error
     finally:
         log.disabled = was_disabled
-
-
-def read(spark: SparkSession, source: SourceSettings) -> DataFrame:
-    """Return a source's rows: read, filtered by ``where``, grouped, then mapped by ``select``."""
-    reader = spark.read.options(**source.options)
-    if source.schema is not None:
-        reader = reader.schema(source.schema)
-    if source.format is not None:
-        reader = reader.format(source.format)
-    rows = reader.load(source.path) if source.table is None else reader.table(source.table)
-    if source.where is not None:
-        rows = rows.where(source.where)
-    if source.group_by:
-        return _group_rows(rows, source)
-    return rows.selectExpr(*source.select) if source.select else rows
-
-
-def _group_rows(rows: DataFrame, source: SourceSettings) -> DataFrame:
-    """Return one row per group, with the columns of ``select`` and no others, as GROUP BY does."""
-    # agg returns the grouping columns first, even columns that select does not name.
-    groups = [F.expr(sql).alias(f"{_GROUP}{index}") for index, sql in enumerate(source.group_by)]
-    grouped = rows.groupBy(*groups).agg(*map(F.expr, source.select))
-    return grouped.drop(*(name for name in grouped.columns if name.startswith(_GROUP)))
 
 
 def keyed_rows(rows: DataFrame, *, per_subtask: bool) -> DataFrame:
@@ -138,44 +213,9 @@ def element_rows(
     return spark.createDataFrame(rows, columns).coalesce(1)
 
 
-def refuse_existing(spark: SparkSession, sink: SinkSettings, what: str) -> None:
-    """Raise SettingsError when the sink already exists and its mode does not allow that."""
-    if sink.mode == "error" and exists(spark, sink):
-        raise SettingsError(
-            f"{what}: {sink.place} already exists; choose another path or table, or set mode "
-            "to overwrite, append or ignore"
-        )
-
-
-def exists(spark: SparkSession, sink: SinkSettings) -> bool:
-    """Return whether a sink's table or path exists; False for a sink that has neither."""
-    if sink.table is not None:
-        return spark.catalog.tableExists(sink.table)
-    if sink.path is None:
-        return False
-    jvm: Any = spark._jvm
-    path = jvm.org.apache.hadoop.fs.Path(sink.path)
-    return bool(path.getFileSystem(spark._jsc.hadoopConfiguration()).exists(path))
-
-
-def write(rows: DataFrame, sink: SinkSettings) -> None:
-    """Write rows to a sink; with ``per_subtask``, one directory for each value of ``subtask``.
-
-    Rows are not shuffled. A subtask without rows has no directory.
-    """
-    writer = rows.write.mode(sink.mode)
-    if sink.format is not None:
-        writer = writer.format(sink.format)
-    if sink.per_subtask:
-        # A session may overwrite only the directories that get rows ("dynamic"). Directories of
-        # an earlier, larger parallelism would then stay and be read as state.
-        writer = writer.partitionBy(SUBTASK).option("partitionOverwriteMode", "static")
-    writer = writer.options(**sink.options)
-    with _disable_sort(rows.sparkSession):
-        if sink.table is not None:
-            writer.saveAsTable(sink.table)
-        else:
-            writer.save(sink.path)
+def _settings_error(what: str, problem: object) -> SettingsError:
+    first = next(iter(str(problem).strip().splitlines()), type(problem).__name__)
+    return SettingsError(f"{what}: Spark rejected the settings: {first}")
 
 
 def _drop_ended_session() -> None:
@@ -191,10 +231,6 @@ def _drop_ended_session() -> None:
         SparkContext._active_spark_context = None
         SparkContext._gateway = None
         SparkContext._jvm = None
-
-
-def _first_line(problem: object) -> str:
-    return next(iter(str(problem).strip().splitlines()), type(problem).__name__)
 
 
 @contextmanager

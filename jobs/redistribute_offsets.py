@@ -1,142 +1,249 @@
-r"""Redistribute offsets: assign each partition of a source to one consumer, at a new parallelism.
+"""Redistribute offsets: assign each partition of a source to one consumer, at a new parallelism.
 
-    python -m jobs.redistribute_offsets --conf-file conf/redistribute_offsets.toml
-    python -m jobs.redistribute_offsets --conf-file conf/redistribute_offsets.toml \
-        --set parallelism=7 --output json
-    python -m jobs.redistribute_offsets --conf-file conf/redistribute_offsets.toml --dry-run
-    spark-submit jobs/redistribute_offsets.py --conf-file conf/redistribute_offsets.toml
-
-Reads one operator state with the columns topic, partition and offset (the next offset to read).
-Each partition goes to exactly one subtask: split state in blocks, union state as in Flink's Kafka
-source. Starts neither Spark nor a JVM.
-
-If [kafka] names a broker, the job first compares the offsets with the live ranges of the topics. It
-prints the decision for each partition, and stops if a policy refuses one. After the files are
-written, it can commit the new offsets for a consumer group without members.
-
-If the stored offsets are those of another cluster (kafka.cluster is "new"), the job first
-translates them with the records of MirrorMaker 2.
-
-If there is a restart strategy, another attempt follows a failed one. It reads the settings file and
-the latest checkpoint again. conf/redistribute_offsets.toml documents every setting.
-
-Exit codes: 2 fix the settings; 10 no such store, checkpoint, state or topic; 11 the consumer group
-has members; 12 a policy refuses an offset; 13 the checkpoint, or a record of MirrorMaker, is
-damaged; 15 the store cannot be read, or no broker answers; 16 confluent-kafka is not installed.
+Starts neither Spark nor a JVM.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Annotated, Any
+
+import click
+from msgspec import Meta, field
 
 if not __package__:  # spark-submit runs this file: the package `jobs` is one folder up
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from jobs.command import Job, Progress, Report, columns, run, write_file
-from jobs.kafka import check, summary, table
-from jobs.metrics import Listeners
-from jobs.settings import OffsetsSettings
-from statestore import StateStore
+from jobs.job import (
+    MOST_KEY_GROUPS,
+    Attempt,
+    Job,
+    JobSettings,
+    StateName,
+    job_options,
+    load_settings,
+    run_attempts,
+)
 from statestore.catalog.catalog import refuse_inside_store
-from statestore.format.manifest import Manifest
-from statestore.jobgraph.redistribution import RedistributionMode
+from statestore.cli.command import Invocation, pass_invocation
+from statestore.cli.output import Output, Page, write_rows
+from statestore.errors import InvalidArgumentError, NotFoundError
+from statestore.restore.output_file import output_file
+from statestore.settings import SettingsTable
+from statestore.sources.discovery import (
+    GapPolicy,
+    NewPolicy,
+    PartitionFinding,
+    Policies,
+    Reconciled,
+    RecreatedPolicy,
+    RemovedPolicy,
+    RewindPolicy,
+    reconcile,
+)
+from statestore.sources.kafka import DEFAULT_SECONDS, KafkaCluster
 from statestore.sources.offsets import (
     SourceOffset,
     offset_elements,
     per_subtask_offsets,
+    source_offsets,
     starting_offsets_json,
 )
 from statestore.storage import LocalStorage
 
-__all__ = ["main", "redistribute_offsets"]
+__all__ = ["OffsetsSettings", "redistribute_offsets"]
 
 SUBTASK = "{subtask}"
 
 
+class Files(SettingsTable, frozen=True, kw_only=True):
+    """The local files to write; a file whose name is None is not written."""
+
+    per_subtask: str | None = None
+    starting_offsets: str | None = None
+
+
+class Kafka(SettingsTable, frozen=True, kw_only=True):
+    """The cluster that the offsets are checked against; without ``bootstrap``, no check."""
+
+    bootstrap: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    seconds: Annotated[float, Meta(ge=0.1, le=3600)] = DEFAULT_SECONDS
+    topics: tuple[str, ...] = ()
+    group: str | None = None
+    new_partitions: NewPolicy = "earliest"
+    removed_partitions: RemovedPolicy = "fail"
+    recreated_topics: RecreatedPolicy = "fail"
+    gap: GapPolicy = "fail"
+    rewind: RewindPolicy = "fail"
+
+    def __post_init__(self) -> None:
+        """Refuse settings that have no effect without a broker."""
+        for name in ("options", "topics", "group"):
+            if self.bootstrap is None and getattr(self, name):
+                raise InvalidArgumentError(
+                    f"{name} is set but bootstrap is not, so Kafka would not be used; set "
+                    f"bootstrap or remove {name}"
+                )
+
+    @property
+    def cluster(self) -> KafkaCluster | None:
+        """The cluster; None if Kafka is not asked."""
+        if self.bootstrap is None:
+            return None
+        return KafkaCluster(self.bootstrap, self.options, seconds=self.seconds)
+
+    def compare(self, cluster: KafkaCluster, old: Sequence[Sequence[object] | None]) -> Reconciled:
+        """Compare stored offsets with the current contents of their topics.
+
+        Raises NotFoundError for a topic in the settings that does not exist, CommitConflictError if
+        the group has members, and the errors of the cluster.
+        """
+        stored = source_offsets(element for elements in old for element in elements or ())
+        live = cluster.topics({*self.topics, *(each.topic for each in stored)})
+        if missing := sorted(set(self.topics) - live.keys()):
+            raise NotFoundError(
+                f"Kafka at {self.bootstrap} has no topic {missing[0]!r}, which the setting "
+                "kafka.topics names; correct the name or create the topic"
+            )
+        policies = Policies(
+            new_partitions=self.new_partitions,
+            removed_partitions=self.removed_partitions,
+            recreated_topics=self.recreated_topics,
+            gap=self.gap,
+            rewind=self.rewind,
+        )
+        return reconcile(stored, live, policies)
+
+
+class OffsetsSettings(JobSettings, frozen=True, kw_only=True):
+    """The settings file of the job; conf/redistribute_offsets.toml documents each setting."""
+
+    offsets: StateName
+    parallelism: Annotated[int, Meta(ge=1, le=MOST_KEY_GROUPS)]
+    checkpoint: int | str = "latest"
+    files: Files = field(default_factory=Files)
+    kafka: Kafka = field(default_factory=Kafka)
+
+
+@click.command(
+    "redistribute_offsets",
+    cls=Job,
+    prints=(
+        "The offsets of each new subtask: each partition is assigned to exactly one. The state has "
+        "the columns topic, partition and offset (the next one to read). If the settings name a "
+        "Kafka broker, the offsets are first compared with the topics: a line for each partition "
+        "has the decision and the reason. If a policy refuses one, nothing is written, and the "
+        "exit code is 12. For another cluster, run 'statestore kafka translate' first. "
+        "conf/redistribute_offsets.toml explains every setting."
+    ),
+    examples=(
+        "python -m jobs.redistribute_offsets conf/redistribute_offsets.toml --store ./fraud",
+        (
+            "python -m jobs.redistribute_offsets conf/redistribute_offsets.toml --dry-run "
+            "--set parallelism=7 --store ./fraud"
+        ),
+    ),
+)
+@job_options
+@click.option("--dry-run", is_flag=True, help="Report what would be written, and write nothing.")
+@pass_invocation
 def redistribute_offsets(
-    settings: OffsetsSettings, progress: Progress, listeners: Listeners
-) -> Report:
+    invocation: Invocation, file: str, changes: tuple[str, ...], dry_run: bool
+) -> Output[dict[str, Any]]:
+    """Assign each partition of a source to one consumer, at a new parallelism."""
+    load = partial(load_settings, file, changes, OffsetsSettings)
+    work = partial(_redistribute, dry_run=dry_run)
+    return Output(run_attempts(invocation, load, work), write_report)
+
+
+def _redistribute(attempt: Attempt[OffsetsSettings], *, dry_run: bool) -> dict[str, Any]:
     """Write the files that the settings name; return the start offsets of each subtask.
 
     If there is a broker, all offsets are checked against it before any file is written.
     """
-    store = StateStore.open(settings.store.url, listeners=listeners, **settings.store.options)
+    settings, kafka, store = attempt.settings, attempt.settings.kafka, attempt.store()
+    named = settings.offsets
     # Restore at the checkpoint's own parallelism: a source may have more subtasks than the job's
     # keyed states have key groups.
-    checkpoint = store.restore(checkpoint=settings.checkpoint)
-    state = checkpoint.operator_state(settings.offsets.operator, settings.offsets.state)
+    restored = store.restore(checkpoint=settings.checkpoint)
+    state = restored.operator_state(named.operator, named.state)
     old, mode = state.per_old_subtask(), state.entry.state.mode
-    kafka = check(settings, old, progress)
-    reported: Sequence[Sequence[object] | None] = old if kafka is None else kafka.lists
-    new = per_subtask_offsets(reported, settings.parallelism, mode=mode)
-    report = _report(settings, store.url, checkpoint.manifest, mode, len(old), new)
-    if kafka is not None:
-        report["kafka"] = kafka.report
-    if settings.check_only:
+    report: dict[str, Any] = {
+        "store": store.url,
+        "checkpoint": restored.checkpoint_id,
+        "operator": named.operator,
+        "state": named.state,
+        "mode": mode.value,
+        "old_parallelism": len(old),
+        "parallelism": settings.parallelism,
+        "left_out": named.left_out(restored.manifest),
+    }
+    lists: Sequence[Sequence[object] | None] = old
+    cluster = kafka.cluster
+    if cluster is not None:
+        found = kafka.compare(cluster, old)
+        report["kafka"] = _comparison(kafka, found)
+        if found.refused or not dry_run:
+            attempt.show(lambda page: write_comparison(page, report["kafka"]))
+        lists = found.per_old_subtask(old)
+        if kafka.group is not None:
+            cluster.refuse_live(kafka.group)
+    new = per_subtask_offsets(lists, settings.parallelism, mode=mode)
+    report["subtasks"] = [
+        {
+            "subtask": subtask,
+            "offsets": offset_elements(offsets),
+            "starting_offsets": json.loads(starting_offsets_json(offsets)),
+        }
+        for subtask, offsets in enumerate(new)
+    ]
+    if dry_run:
         return report | {"check_only": True}
-    files = [*_files(settings, report, new)]
-    for path, _ in files:
-        refuse_inside_store(LocalStorage(path), "the file")
-    for path, text in files:
-        write_file(path, text)
-        progress(f"written: {path}")
-    if kafka is not None and kafka.group is not None:
-        report["commit"] = kafka.commit([offset for offsets in new for offset in offsets])
+    _write_files(attempt, report, new)
+    if cluster is not None and kafka.group is not None:
+        report["commit"] = _commit(cluster, kafka.group, [each for mine in new for each in mine])
     return report
 
 
-def _report(
-    settings: OffsetsSettings,
-    store: str,
-    manifest: Manifest,
-    mode: RedistributionMode,
-    old_parallelism: int,
-    new: Sequence[Sequence[SourceOffset]],
-) -> Report:
+def _commit(cluster: KafkaCluster, group: str, offsets: Sequence[SourceOffset]) -> dict[str, Any]:
+    """Commit the offsets for the group; return a report with its previous offsets."""
+    before = sorted(cluster.commit(group, offsets).items())
     return {
-        "store": store,
-        "checkpoint": manifest.checkpoint_id,
-        "operator": settings.offsets.operator,
-        "state": settings.offsets.state,
-        "mode": mode.value,
-        "old_parallelism": old_parallelism,
-        "parallelism": settings.parallelism,
-        "subtasks": [
-            {
-                "subtask": subtask,
-                "offsets": offset_elements(offsets),
-                "starting_offsets": json.loads(starting_offsets_json(offsets)),
-            }
-            for subtask, offsets in enumerate(new)
-        ],
-        "left_out": [
-            str(record)
-            for record in manifest.left_out
-            if record.lacks(settings.offsets.operator, settings.offsets.state)
+        "group": group,
+        "committed": len(offsets),
+        "before": [
+            {"topic": topic, "partition": number, "offset": offset}
+            for (topic, number), offset in before
         ],
     }
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the job; return the exit code."""
-    job = Job(
-        "redistribute_offsets",
-        __doc__ or "",
-        OffsetsSettings,
-        redistribute_offsets,
-        _text,
-        dry_run="check_only",
-    )
-    return run(job, arguments)
+def _write_files(
+    attempt: Attempt[OffsetsSettings],
+    report: dict[str, Any],
+    new: Sequence[Sequence[SourceOffset]],
+) -> None:
+    """Write the files; a concurrent reader sees the old file or the new one."""
+    files = {Path(name): text for name, text in _files(attempt.settings.files, report, new)}
+    for path in files:
+        refuse_inside_store(LocalStorage(str(path)), "the file")
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with output_file(path, replace=True) as file:
+            file.write(f"{text}\n".encode())
+        attempt.say(f"written: {path}")
 
 
 def _files(
-    settings: OffsetsSettings, report: Report, new: Sequence[Sequence[SourceOffset]]
+    files: Files, report: dict[str, Any], new: Sequence[Sequence[SourceOffset]]
 ) -> Iterator[tuple[str, str]]:
-    files = settings.files
+    """Yield the name and the text of each file."""
     if files.per_subtask is not None:
         yield files.per_subtask, json.dumps(report, indent=2)
     if files.starting_offsets is None:
@@ -149,28 +256,79 @@ def _files(
         yield files.starting_offsets, starting_offsets_json(o for offsets in new for o in offsets)
 
 
-def _text(report: Report) -> str:
-    header = ("subtask", "topic", "partition", "offset")
-    rows = [
-        [subtask["subtask"], offset["topic"], offset["partition"], offset["offset"]]
-        for subtask in report["subtasks"]
-        for offset in subtask["offsets"]
-    ]
-    idle = [str(each["subtask"]) for each in report["subtasks"] if not each["offsets"]]
-    state = f"{report['mode']} state {report['state']!r} of operator {report['operator']!r}"
-    parallelism = f"parallelism {report['old_parallelism']} -> {report['parallelism']}"
-    lines = [f"checkpoint {report['checkpoint']}, {state}, {parallelism}", columns(header, rows)]
-    lines += [f"left out  {record}" for record in report["left_out"]]
-    if idle:
-        lines.append(f"subtasks without a partition: {', '.join(idle)}")
+def _comparison(kafka: Kafka, found: Reconciled) -> dict[str, Any]:
+    return {
+        "bootstrap": kafka.bootstrap,
+        "decisions": dict(Counter(finding.decision.value for finding in found.report)),
+        "partitions": [_partition(finding) for finding in found.report],
+    }
+
+
+def _partition(finding: PartitionFinding) -> dict[str, Any]:
+    return {
+        "topic": finding.topic,
+        "partition": finding.partition,
+        "topic_id": finding.topic_id,
+        "stored": None if finding.stored is None else finding.stored.offset,
+        "low": None if finding.live is None else finding.live.low,
+        "high": None if finding.live is None else finding.live.high,
+        "case": finding.case.value,
+        "decision": finding.decision.value,
+        "offset": finding.offset,
+        "unread": finding.unread,
+        "reason": finding.reason,
+    }
+
+
+def write_report(page: Page, report: dict[str, Any]) -> None:
+    """Write the offsets of each subtask as text."""
+    is_dry = "check_only" in report
     if kafka := report.get("kafka"):
-        lines.insert(0, table(kafka) if report.get("check_only") else summary(kafka))
+        write_comparison(page, kafka, is_short=not is_dry)
+    page.line(
+        f"checkpoint {report['checkpoint']}, {report['mode']} state {report['state']!r} of "
+        f"operator {report['operator']!r}, parallelism {report['old_parallelism']} -> "
+        f"{report['parallelism']}"
+    )
+    rows = [
+        [str(subtask["subtask"]), *(str(each[name]) for name in ("topic", "partition", "offset"))]
+        for subtask in report["subtasks"]
+        for each in subtask["offsets"]
+    ]
+    numbers = {"subtask", "partition", "offset"}
+    write_rows(page, ("subtask", "topic", "partition", "offset"), rows, right=numbers)
+    idle = [str(each["subtask"]) for each in report["subtasks"] if not each["offsets"]]
+    if idle:
+        page.line(f"subtasks without a partition: {', '.join(idle)}")
+    for record in report["left_out"]:
+        page.line(f"left out  {record}")
     if done := report.get("commit"):
-        lines.append(f"committed for group {done['group']!r}: {done['committed']} partitions")
-    if report.get("check_only"):
-        lines.append("dry run: nothing was written")
-    return "\n".join(lines)
+        page.line(f"committed for group {done['group']!r}: {done['committed']} partitions")
+    if is_dry:
+        page.line("dry run: nothing was written")
+
+
+def write_comparison(page: Page, kafka: dict[str, Any], *, is_short: bool = False) -> None:
+    """Write the number of partitions per decision, and unless ``is_short`` a line for each."""
+    counts = ", ".join(f"{number} {decision}" for decision, number in kafka["decisions"].items())
+    page.line(f"Kafka at {kafka['bootstrap']}: {counts or 'no partitions'}")
+    if is_short or not kafka["partitions"]:
+        return
+    rows = [
+        [
+            each["topic"],
+            str(each["partition"]),
+            "-" if each["stored"] is None else str(each["stored"]),
+            "-" if each["low"] is None else f"{each['low']}..{each['high']}",
+            each["decision"],
+            "-" if each["offset"] is None else str(each["offset"]),
+            each["reason"],
+        ]
+        for each in kafka["partitions"]
+    ]
+    header = ("topic", "partition", "stored", "live", "decision", "offset", "reason")
+    write_rows(page, header, rows, right={"partition"})
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    redistribute_offsets()

@@ -1,10 +1,9 @@
-"""Read settings: TOML files checked against dataclasses, and the command's own settings.
+"""Read settings: TOML files checked against msgspec's types, and the command's own settings.
 
-:func:`from_table` converts a table to any frozen dataclass, for the jobs and for the command. A
-field may be ``str``, ``int``, ``float``, ``bool``, ``Literal[…]``, ``X | None``, ``tuple[X, …]``,
-``dict[str, X]``, or another dataclass (a table; a tuple of them is a list of tables).
-:func:`setting` adds unit and bounds. An unknown or missing name, a wrong type and a value out of
-bounds each raise a SettingsError, which names the file, the key, and the allowed values.
+A :class:`SettingsTable` declares a table of a settings file: the members with types, bounds and
+defaults. :func:`from_table` converts a TOML document to it, for the jobs and for the command. An
+unknown or missing name, a wrong type and a value out of bounds each raise a SettingsError, which
+names the file, the place in it, and the known names or values.
 
 :class:`Settings` has the settings of ``statestore`` itself, documented in ``conf/statestore.toml``.
 Later sources override earlier ones: defaults, the file, the environment, arguments.
@@ -12,61 +11,73 @@ Later sources override earlier ones: defaults, the file, the environment, argume
 
 from __future__ import annotations
 
-import dataclasses
-import math
+import re
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args
+
+from msgspec import Meta, Struct, ValidationError, convert, field
+from msgspec.structs import FieldInfo, asdict, fields
 
 from statestore.errors import InvalidArgumentError, SettingsError
-from statestore.parsing import nearest_double, parse_integer, parse_toml
+from statestore.parsing import parse_toml
 
 __all__ = [
     "ENVIRONMENT",
     "ResolvedSettings",
     "Setting",
     "Settings",
+    "SettingsTable",
     "from_table",
     "read_text",
     "read_toml",
     "resolve_settings",
-    "setting",
 ]
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Struct)
 
 CONFIG_VARIABLE: Final = "STATESTORE_CONFIG"
+_MOST: Final = 2**31 - 1
+_WORDS: Final = {
+    "str": "text",
+    "int": "an integer",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
+"""What a user of TOML calls msgspec's types."""
 
 
-def setting(
-    default: Any = MISSING,
-    *,
-    unit: str = "",
-    low: float | None = None,
-    high: float | None = None,
-) -> Any:
-    """Return a dataclass field with a unit and closed bounds; without a default it is required."""
-    metadata = {"unit": unit, "low": low, "high": high}
-    return dataclasses.field(default=default, metadata=metadata)
+class SettingsTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of a settings file; a subclass declares its members."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """The settings of the ``statestore`` command; ``conf/statestore.toml`` explains them."""
+class Settings(SettingsTable, frozen=True, kw_only=True):
+    """The settings of the ``statestore`` command; ``conf/statestore.toml`` explains them.
 
-    store: str | None = setting(None, unit="path or URL")
-    output: Literal["text", "json"] = setting("text", unit="text or json")
-    table_format: Literal["delta", "parquet"] | None = setting(None, unit="delta or parquet")
-    row_group_rows: int = setting(65_536, unit="rows", low=1, high=2**31 - 1)
-    row_group_bytes: int = setting(32 * 1024 * 1024, unit="bytes", low=1, high=2**31 - 1)
-    zstd_level: int = setting(1, unit="level", low=1, high=22)
-    local_cache: str | None = setting(None, unit="path")
-    local_cache_bytes: int = setting(10 * 2**30, unit="bytes", low=1)
-    parallel_streams: int = setting(16, unit="streams", low=1, high=1024)
+    ``title`` is the unit of a setting.
+    """
+
+    store: Annotated[str | None, Meta(title="path or URL")] = None
+    output: Annotated[Literal["text", "json"], Meta(title="text or json")] = "text"
+    table_format: Annotated[Literal["delta", "parquet"] | None, Meta(title="delta or parquet")] = (
+        None
+    )
+    layout: Annotated[
+        Literal["partitioned", "ranged", "auto"] | None, Meta(title="one of three")
+    ] = None
+    row_group_rows: Annotated[int, Meta(ge=1, le=_MOST, title="rows")] = 65_536
+    row_group_bytes: Annotated[int, Meta(ge=1, le=_MOST, title="bytes")] = 32 * 2**20
+    memory_bytes: Annotated[int, Meta(ge=2**20, title="bytes")] = 256 * 2**20
+    zstd_level: Annotated[int, Meta(ge=1, le=22, title="level")] = 1
+    local_cache: Annotated[str | None, Meta(title="path")] = None
+    local_cache_bytes: Annotated[int, Meta(ge=1, title="bytes")] = 10 * 2**30
+    parallel_streams: Annotated[int, Meta(ge=1, le=1024, title="streams")] = 16
+    storage_options: Annotated[dict[str, Any], Meta(title="table")] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse a store URL with credentials, because the settings are displayed."""
@@ -81,17 +92,11 @@ class Settings:
 
 
 ENVIRONMENT: Final = {
-    "store": "STATESTORE_URI",
-    "output": "STATESTORE_OUTPUT",
-    "table_format": "STATESTORE_TABLE_FORMAT",
-    "row_group_rows": "STATESTORE_ROW_GROUP_ROWS",
-    "row_group_bytes": "STATESTORE_ROW_GROUP_BYTES",
-    "zstd_level": "STATESTORE_ZSTD_LEVEL",
-    "local_cache": "STATESTORE_LOCAL_CACHE",
-    "local_cache_bytes": "STATESTORE_LOCAL_CACHE_BYTES",
-    "parallel_streams": "STATESTORE_PARALLEL_STREAMS",
+    name: "STATESTORE_URI" if name == "store" else f"STATESTORE_{name.upper()}"
+    for name in Settings.__struct_fields__
+    if name != "storage_options"
 }
-"""The environment variable of every setting.
+"""The environment variable of every setting, except of ``storage_options``, which is a table.
 
 Other ``STATESTORE_*`` variables are left alone: Kubernetes makes some of its own for every service
 called ``statestore``.
@@ -117,16 +122,22 @@ class ResolvedSettings:
     sources: Mapping[str, str]
 
     def each(self) -> tuple[Setting, ...]:
-        """Return every setting with value, unit, default and source, in the order of the file."""
+        """Return every setting with value, unit, default and source, in the order of the file.
+
+        Of ``storage_options`` only the names are shown, because the values can be secrets.
+        """
+        names = sorted(self.settings.storage_options)
+        effective = asdict(self.settings) | {"storage_options": names}
+        defaults = asdict(Settings()) | {"storage_options": []}
         return tuple(
             Setting(
-                name=field.name,
-                value=getattr(self.settings, field.name),
-                unit=field.metadata["unit"],
-                default=field.default,
-                source=self.sources.get(field.name, "default"),
+                name=each.name,
+                value=effective[each.name],
+                unit=next(part.title or "" for part in _parts(each.type) if isinstance(part, Meta)),
+                default=defaults[each.name],
+                source=self.sources.get(each.name, "default"),
             )
-            for field in dataclasses.fields(Settings)
+            for each in fields(Settings)
         )
 
 
@@ -150,7 +161,8 @@ def resolve_settings(
         sources.update(dict.fromkeys(table, f"file {file}"))
     for name, variable in ENVIRONMENT.items():
         if text := environment.get(variable):
-            values[name] = _from_text(name, text, variable)
+            checked = from_table({name: text}, Settings, where=variable, is_text=True)
+            values[name] = getattr(checked, name)
             sources[name] = f"environment {variable}"
     for name, value in arguments.items():
         if value is not None:
@@ -189,145 +201,66 @@ def read_text(path: str | Path) -> str:
         raise SettingsError(f"{path} is not valid TOML: {error}") from error
 
 
-def from_table(table: Mapping[str, Any], settings_type: type[T], *, where: str, key: str = "") -> T:
-    """Convert a mapping to the dataclass ``settings_type``.
+def from_table(
+    table: Mapping[str, Any], settings_type: type[T], *, where: str, is_text: bool = False
+) -> T:
+    """Convert a TOML document to ``settings_type``; with ``is_text``, numbers are texts.
 
-    ``where`` (a file) and ``key`` are used in messages.
-
-    Raises SettingsError if it does not fit (see the module's docstring), or if the dataclass raises
-    InvalidArgumentError. The fields' types must be imported where ``settings_type`` is defined, not
-    only under TYPE_CHECKING.
+    Raises SettingsError with ``where`` (a file) and the place in it, if the document does not fit,
+    or if the ``__post_init__`` of a table raises InvalidArgumentError.
     """
-    fields = {
-        field.name: field for field in dataclasses.fields(cast(Any, settings_type)) if field.init
-    }
-    hints = get_type_hints(settings_type)
-    for name in table:
-        if name not in fields:
-            raise SettingsError(
-                f"{where}: unknown setting {_join(key, name)!r}; {_hint(name, fields)}"
-            )
-    missing = [
-        _join(key, name) for name, field in fields.items() if _is_missing(field, name, table)
-    ]
-    if missing:
-        verb = "is" if len(missing) == 1 else "are"
-        raise SettingsError(f"{where}: {', '.join(map(repr, missing))} {verb} missing")
-    values = {
-        name: _value(value, hints[name], where, _join(key, name), fields[name].metadata)
-        for name, value in table.items()
-    }
     try:
-        return settings_type(**values)
-    except InvalidArgumentError as error:
-        inside = f" [{key}]" if key else ""
-        raise SettingsError(f"{where}{inside}: {error}") from error
+        return convert(table, settings_type, strict=not is_text)
+    except ValidationError as error:
+        reason, _, path = str(error).partition(" - at `$")
+        place = path.removesuffix("`").removeprefix(".")
+        raise SettingsError(f"{where}: {_problem(reason, place, settings_type)}") from error
 
 
-def _value(value: Any, declared: Any, where: str, key: str, metadata: Mapping[str, Any]) -> Any:
-    origin, arguments = get_origin(declared), get_args(declared)
-    if origin in (Union, UnionType):
-        if value is None and NoneType in arguments:
-            return None
-        (inner,) = (argument for argument in arguments if argument is not NoneType)
-        return _value(value, inner, where, key, metadata)
-    if origin is Literal:
-        if value not in arguments or isinstance(value, bool) is not isinstance(arguments[0], bool):
-            close = _hint(value, arguments) if isinstance(value, str) else ""
-            raise SettingsError(
-                (f"{where}: {key} must be one of {', '.join(map(str, arguments))}, not {value!r}")
-                + (f"; {close}" if close.startswith("did") else "")
-            )
-        return value
-    if origin is tuple:
-        items = _check_type(value, list, "a list", where, key)
-        return tuple(
-            _value(item, arguments[0], where, f"{key}[{index}]", metadata)
-            for index, item in enumerate(items)
-        )
-    if origin is dict:
-        table = _check_type(value, dict, "a table", where, key)
-        return {
-            name: _value(item, arguments[1], where, _join(key, name), metadata)
-            for name, item in table.items()
-        }
-    if dataclasses.is_dataclass(declared):
-        table = _check_type(value, dict, "a table", where, key)
-        return from_table(table, cast(type[Any], declared), where=where, key=key)
-    return _check_bounds(_plain_value(value, declared, where, key), where, key, metadata)
+def _problem(reason: str, place: str, settings_type: type[Struct]) -> str:
+    """Return msgspec's error in the words of TOML, with the names or values that fit."""
+    named = re.fullmatch(r"Object (contains unknown|missing required) field `(.+)`", reason)
+    if named is not None:
+        name = f"{place}.{named[2]}".removeprefix(".")
+        if named[1] == "missing required":
+            return f"{name!r} is missing"
+        names = [each.encode_name for each in _members(_type_at(settings_type, place))]
+        return f"unknown setting {name!r}; {_hint(named[2], names)}"
+    if invalid := re.fullmatch(r"Invalid enum value '(.*)'", reason, re.DOTALL):
+        choices = [part for part in _parts(_type_at(settings_type, place)) if isinstance(part, str)]
+        return f"{place} cannot be {invalid[1]!r}; {_hint(invalid[1], choices)}"
+    if not reason.startswith("Expected"):  # the error of a table's own check
+        return f"[{place}] {reason}" if place else reason
+    plain = re.sub(r" \| null|null \| ", "", reason.removeprefix("Expected ")).replace("got", "not")
+    return f"{place} must be " + re.sub(r"`([\w |]+)`", _in_words, plain)
 
 
-def _plain_value(value: Any, declared: Any, where: str, key: str) -> Any:
-    if declared is Any:
-        return value
-    if declared is float and type(value) is int:
-        try:
-            return nearest_double(value)
-        except ValueError as error:
-            raise SettingsError(f"{where}: {key}: {error}") from None
-    checked = _check_type(value, declared, _NAMES.get(declared, declared.__name__), where, key)
-    if isinstance(checked, float) and not math.isfinite(checked):
-        raise SettingsError(f"{where}: {key} must be a finite number, not {checked}")
-    if isinstance(checked, int) and not -(2**63) <= checked < 2**63:
-        raise SettingsError(f"{where}: {key} must be a 64-bit integer; use a smaller number")
-    return checked
+def _in_words(types: re.Match[str]) -> str:
+    return " or ".join(_WORDS.get(name, name) for name in types[1].split(" | "))
 
 
-def _check_type(value: Any, declared: type[T], name: str, where: str, key: str) -> T:
-    # In Python bool is an int, but a setting never means it as one.
-    if not isinstance(value, declared) or (isinstance(value, bool) and declared is not bool):
-        actual = _NAMES.get(type(value), type(value).__name__)
-        raise SettingsError(f"{where}: {key} must be {name}, not {actual} ({value!r})")
-    return value
+def _type_at(declared: Any, place: str) -> Any:
+    """Return the type of the value at a place (``keyed[0].source``) of a settings file."""
+    for name in re.sub(r"\[[^]]*\]", "", place).split("."):
+        if name:
+            declared = next(m.type for m in _members(declared) if m.encode_name == name)
+    return declared
 
 
-def _check_bounds(value: Any, where: str, key: str, metadata: Mapping[str, Any]) -> Any:
-    low, high = metadata.get("low"), metadata.get("high")
-    above = low is None or value >= low
-    below = high is None or value <= high
-    if above and below:
-        return value
-    if high is None:
-        bounds = f"must be at least {low}"
-    elif low is None:
-        bounds = f"must be at most {high}"
-    else:
-        bounds = f"must be in {low}..{high}"
-    raise SettingsError(f"{where}: {key} {bounds}, not {value}")
+def _members(declared: Any) -> Iterator[FieldInfo]:
+    """Yield the members of the table that a type is, or contains."""
+    for part in _parts(declared):
+        if isinstance(part, type) and issubclass(part, Struct):
+            yield from fields(part)
 
 
-def _from_text(name: str, text: str, variable: str) -> Any:
-    """Convert a variable's text to the setting's type and check it; errors name the variable."""
-    value: Any = text
-    if get_type_hints(Settings)[name] is int:
-        try:
-            value = parse_integer(text)
-        except ValueError:
-            raise SettingsError(f"{variable} must be an integer, not {text!r:.80}") from None
-    from_table({name: value}, Settings, where=variable)
-    return value
+def _parts(declared: Any) -> Iterator[Any]:
+    """Yield a type, and what it consists of: types, annotations, and values of a Literal."""
+    yield declared
+    for part in get_args(declared):
+        yield from _parts(part)
 
 
-def _is_missing(field: dataclasses.Field[Any], name: str, table: Mapping[str, Any]) -> bool:
-    optional = field.default is not MISSING or field.default_factory is not MISSING
-    return not optional and name not in table
-
-
-def _hint(name: str, known: Iterable[Any]) -> str:
-    names = [str(name) for name in known]
-    close = get_close_matches(name, names, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known names are {', '.join(sorted(names))}"
-
-
-def _join(key: str, name: str) -> str:
-    return f"{key}.{name}" if key else name
-
-
-_NAMES: Final[dict[Any, str]] = {
-    str: "a string",
-    int: "an integer",
-    float: "a number",
-    bool: "true or false",
-    list: "a list",
-    dict: "a table",
-}
+def _hint(name: str, known: Sequence[str]) -> str:
+    close = get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"it can be {', '.join(sorted(known))}"

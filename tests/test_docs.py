@@ -148,7 +148,7 @@ def run_command(line: str) -> None:
             assert {*(named[1] or "all").split(",")} <= {*project["optional-dependencies"]}, line
         case ["make", target, *_]:
             assert f"\n{target}:" in (ROOT / "Makefile").read_text()
-        case ["python", "-m", module, "--conf-file", settings]:
+        case ["python", "-m", module, settings, "--store", _]:
             assert (ROOT / f"{module.replace('.', '/')}.py").exists()
             assert (ROOT / settings).exists()
         case other:

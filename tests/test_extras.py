@@ -124,7 +124,7 @@ NEEDED: dict[str, dict[tuple[str, ...], tuple[str, ...]]] = {
     "metrics": {
         ("prometheus_client",): (
             "import statestore.prometheus",
-            "from jobs.metrics import serve_metrics; serve_metrics(0, print).__enter__()",
+            "from jobs.job import serve_metrics; serve_metrics(0).__enter__()",
         ),
     },
     "ui": {

@@ -104,6 +104,7 @@ HOMES = {
     "confluent_kafka": ("statestore.sources.kafka", "statestore.testing", "statestore.demo"),
     "msgspec": (
         "statestore.cli",
+        "jobs",
         "statestore.format",
         "statestore.catalog",
         "statestore.snapshot.acknowledgement",
@@ -120,7 +121,7 @@ HOMES = {
         "statestore.interop.flink.read.checksums",
         "statestore.interop.spark.state_files",
     ),
-    "click": ("statestore.cli",),
+    "click": ("statestore.cli", "jobs"),
     "rich": ("statestore.cli", "statestore.demo"),
     "prometheus_client": ("statestore.prometheus",),
     "starlette": ("statestore.ui.app", "statestore.ui.requests"),
@@ -183,13 +184,14 @@ LAZY = {
     # ones that need pyiceberg
     ("statestore.api.maintenance", "statestore.publishing.publish.publish"),
     ("statestore.api.maintenance", "statestore.publishing.unpublish.unpublish"),
-    ("jobs.metrics", "statestore.prometheus.serve"),  # nor has every user the client of Prometheus
+    ("jobs.job", "statestore.prometheus.serve"),  # nor has every user the client of Prometheus
     # A public name is imported when it is asked for.
     ("statestore", "statestore"),
     ("statestore", "statestore.errors"),
     ("statestore", "statestore.engines.choice.spark_module"),
     # A help shows no store, and waits for nothing that reads one.
     ("statestore.cli.command", "statestore.cli.verbs"),
+    ("statestore.cli.command", "statestore.parquet.writer.ParquetOptions"),
     ("statestore.cli.command", "statestore.storage.local_cache.CacheOptions"),
     ("statestore.cli.command", "statestore.store.StateStore"),
     ("statestore.cli.documents", "statestore.restore.row_files.json_value"),

@@ -338,7 +338,7 @@ def test_errors_and_settings_are_there(site: Path) -> None:
     shown = page(site, "reference/errors")
     assert [name for name in errors.__all__ if name not in shown] == []
     told = page(site, "reference/settings")
-    assert [name for name in Settings.__dataclass_fields__ if f"{name} = " not in told] == []
+    assert [name for name in Settings.__struct_fields__ if f"{name} = " not in told] == []
 
 
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -10,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs.settings import SnapshotSettings
-from jobs.snapshot import Snapshot
+from jobs.snapshot import snapshot
 from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, MalformedManifestError
 from statestore.format.documents import document_bytes
-from statestore.settings import from_table
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
 from tests.support.stores import file_bytes
@@ -180,18 +179,16 @@ def test_a_copy_into_a_store_opened_with_another_format_is_refused(tmp_path: Pat
 
 
 def test_the_snapshot_job_hears_of_another_format_before_spark_is_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delattr("jobs.snapshot.session")
+    monkeypatch.setenv("STATESTORE_TABLE_FORMAT", "delta")
     made(tmp_path / "s", "parquet")
-    state = {
-        "operator": "u",
-        "state": "s",
-        "key": ["k"],
-        "source": {"format": "parquet", "path": "p"},
-    }
-    store = {"url": str(tmp_path / "s"), "table_format": "delta"}
-    table = {"parallelism": 2, "store": store, "keyed": [state]}
-    settings = from_table(table, SnapshotSettings, where="f.toml")
-    with pytest.raises(InvalidArgumentError, match=OTHER):
-        Snapshot().attempt(settings, print, ())
+    settings = tmp_path / "f.toml"
+    settings.write_text("""
+parallelism = 2
+keyed = [{operator = "u", state = "s", key = ["k"], source = {format = "parquet", path = "p"}}]
+""")
+    arguments = [str(settings), "--store", str(tmp_path / "s")]
+    assert snapshot.main(arguments, standalone_mode=False) == 2
+    assert re.search(OTHER, capsys.readouterr().err)

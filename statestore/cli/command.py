@@ -24,6 +24,7 @@ from statestore.errors import StateStoreError
 from statestore.settings import ResolvedSettings, Settings, resolve_settings
 
 if TYPE_CHECKING:
+    from statestore.listeners import CheckpointListener
     from statestore.store import StateStore
 
 __all__ = [
@@ -77,12 +78,13 @@ class Invocation:
         """The values of the settings."""
         return self.resolved.settings
 
-    def store(self, spark: Any = None) -> StateStore:
-        """Open the store, with a Spark session if given.
+    def store(self, spark: Any = None, listeners: Sequence[CheckpointListener] = ()) -> StateStore:
+        """Open the store, with a Spark session and listeners if given.
 
         Raises a usage error if no store is named.
         """
-        # this import takes longer than everything that --help needs
+        # these imports take longer than everything that --help needs
+        from statestore.parquet.writer import ParquetOptions
         from statestore.storage.local_cache import CacheOptions
         from statestore.store import StateStore
 
@@ -96,8 +98,17 @@ class Invocation:
             url,
             spark=spark,
             table_format=settings.table_format,
+            layout=settings.layout,
+            storage_options=settings.storage_options,
+            parquet=ParquetOptions(
+                row_group_rows=settings.row_group_rows,
+                row_group_bytes=settings.row_group_bytes,
+                memory_bytes=settings.memory_bytes,
+                zstd_level=settings.zstd_level,
+            ),
             cache=cache,
             parallel_streams=settings.parallel_streams,
+            listeners=listeners,
         )
 
 

@@ -32,11 +32,47 @@ from statestore.cli.output import (
 )
 from statestore.errors import StateStoreError
 
-__all__ = ["cli", "main"]
+__all__ = ["Program", "cli", "main"]
 
 
-class Command(Root):
-    """The root command, which runs a verb, prints its result and reports its error."""
+class Program(click.Command):
+    """A command that is run by its own name: it prints its result and reports its error."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb, print its result, and return the exit status."""
+        try:
+            return self._invoked(ctx)
+        except BrokenPipeError:
+            leave_stdout()
+            return CLOSED_PIPE
+
+    def _invoked(self, ctx: click.Context) -> Any:
+        invocation = ctx.ensure_object(Invocation)  # before the verb's context takes it over
+        result = super().invoke(ctx)
+        if not isinstance(result, Output):
+            return result
+        if invocation.settings.output == "json":
+            text = document_text(result.result, indent=2, ascii_only=not is_unicode(sys.stdout))
+            sys.stdout.write(f"{text}\n")
+        else:
+            result.write(page(), result.result)
+        sys.stdout.flush()
+        if result.problem is not None:
+            raise result.problem
+        return result.status
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run and exit, or with ``standalone_mode=False`` return the status."""
+        standalone = extra.pop("standalone_mode", True)
+        run: Any = super().main
+        status = _guarded(lambda: run(*args, standalone_mode=False, **extra))
+        if standalone:
+            sys.exit(status)
+        return status
+
+
+class Command(Program, Root):
+    """The root command: its sections of verbs."""
 
     examples = (
         "statestore demo ./demo-store",
@@ -177,38 +213,6 @@ class Command(Root):
             ),
         },
     }
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb, print its result, and return the exit status."""
-        try:
-            return self._invoked(ctx)
-        except BrokenPipeError:
-            leave_stdout()
-            return CLOSED_PIPE
-
-    def _invoked(self, ctx: click.Context) -> Any:
-        invocation = ctx.ensure_object(Invocation)  # before the verb's context takes it over
-        result = super().invoke(ctx)
-        if not isinstance(result, Output):
-            return result
-        if invocation.settings.output == "json":
-            text = document_text(result.result, indent=2, ascii_only=not is_unicode(sys.stdout))
-            sys.stdout.write(f"{text}\n")
-        else:
-            result.write(page(), result.result)
-        sys.stdout.flush()
-        if result.problem is not None:
-            raise result.problem
-        return result.status
-
-    def main(self, *args: Any, **extra: Any) -> Any:
-        """Run and exit, or with ``standalone_mode=False`` return the status."""
-        standalone = extra.pop("standalone_mode", True)
-        run: Any = super().main
-        status = _guarded(lambda: run(*args, standalone_mode=False, **extra))
-        if standalone:
-            sys.exit(status)
-        return status
 
 
 @click.group(cls=Command, name="statestore", context_settings={"max_content_width": 100})

@@ -279,12 +279,15 @@ def test_config_shows_the_origin_of_each_value(run: Run) -> None:
         "store": ("s3://b/x", "environment STATESTORE_URI"),
         "output": ("json", "argument --output"),
         "table_format": ("parquet", "file mine.toml"),
+        "layout": (None, "default"),
         "row_group_rows": (65536, "default"),
         "row_group_bytes": (2**25, "default"),
+        "memory_bytes": (2**28, "default"),
         "zstd_level": (3, "environment STATESTORE_ZSTD_LEVEL"),
         "local_cache": (None, "default"),
         "local_cache_bytes": (10 * 2**30, "default"),
         "parallel_streams": (16, "default"),
+        "storage_options": ([], "default"),
     }
     text = run("config", env={"STATESTORE_CONFIG": "mine.toml"})
     assert re.search(r"^zstd_level +9 +level +1 +file mine.toml$", text.stdout, re.MULTILINE)

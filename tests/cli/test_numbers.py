@@ -6,18 +6,17 @@ import json
 import math
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pytest
 from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Meta
 
-from jobs.command import load_settings
 from statestore import StateStore
 from statestore.cli.arguments import parse_key, parse_row, parse_value
 from statestore.durations import milliseconds_of
@@ -27,7 +26,7 @@ from statestore.format.state import KeyedState
 from statestore.jobgraph.graph import JobGraph
 from statestore.restore.compare_plans import Prices
 from statestore.rows.python_values import table_of_dicts
-from statestore.settings import from_table, read_toml, setting
+from statestore.settings import SettingsTable, from_table, read_toml
 
 Run = Callable[..., Result]
 
@@ -47,10 +46,9 @@ SCHEMA = pa.schema(
 BIG = 2**53 + 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Wait:
-    seconds: float = setting(1.0, unit="seconds")
-    times: int = setting(1, unit="times")
+class _Wait(SettingsTable, frozen=True, kw_only=True):
+    seconds: Annotated[float, Meta(ge=0.1, le=3600)] = 1.0
+    times: Annotated[int, Meta(ge=1, le=2**63 - 1)] = 1
 
 
 @pytest.fixture(scope="module")
@@ -224,20 +222,13 @@ class TestSettings:
             read_toml(file)
 
     @pytest.mark.parametrize("value", [math.inf, math.nan, 2**53 + 1])
-    def test_a_float_is_finite_and_exact(self, value: float) -> None:
-        with pytest.raises(SettingsError, match="seconds"):
+    def test_a_float_is_within_its_bounds(self, value: float) -> None:
+        with pytest.raises(SettingsError, match="seconds must be a number "):
             from_table({"seconds": value}, _Wait, where="conf.toml")
 
     def test_an_integer_has_64_bits(self) -> None:
-        with pytest.raises(SettingsError, match="times must be a 64-bit integer"):
+        with pytest.raises(SettingsError, match="times must be an integer <= "):
             from_table({"times": 2**63}, _Wait, where="conf.toml")
-
-    def test_an_override_is_exact(self, tmp_path: Path) -> None:
-        file = tmp_path / "conf.toml"
-        file.write_text("seconds = 1.0")
-        assert load_settings(_Wait, str(file), ["seconds=0.1"]).seconds == 0.1  # type: ignore[type-var]
-        with pytest.raises(SettingsError, match=r"--set seconds: .*larger than the largest double"):
-            load_settings(_Wait, str(file), ["seconds=1e400"])  # type: ignore[type-var]
 
     def test_a_job_graph_refuses_a_number_beyond_double(self) -> None:
         with pytest.raises(SettingsError, match=r"the job graph: .*larger than the largest double"):

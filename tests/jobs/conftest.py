@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
-
-Main = Callable[[list[str]], int]
 
 
 @dataclass(frozen=True)
@@ -28,16 +27,21 @@ RunJob = Callable[..., Outcome]
 
 
 @pytest.fixture
-def run_job(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> RunJob:
-    """Run a job's ``main`` in this process, with TOML settings in which {here} is the test's
-    folder.
-    """
+def run_job(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> RunJob:
+    """Run a job in this process on the store in the test's folder, which keeps Parquet tables.
 
-    def run(main: Main, toml: str, *arguments: str) -> Outcome:
+    In its TOML settings, {here} is the folder.
+    """
+    monkeypatch.setenv("STATESTORE_TABLE_FORMAT", "parquet")
+
+    def run(job: click.Command, toml: str, *arguments: str) -> Outcome:
         file = tmp_path / "settings.toml"
         file.write_text(toml.replace("{here}", str(tmp_path)), encoding="utf-8")
         capfd.readouterr()
-        code = main(["--conf-file", str(file), *arguments])
+        store = ("--store", str(tmp_path / "store"))
+        code = job.main([str(file), *store, *arguments], standalone_mode=False)
         captured = capfd.readouterr()
         return Outcome(code, captured.out, captured.err)
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import fields
 
 from jobs import redistribute_offsets, restore, snapshot
-from jobs.command import load_settings
-from jobs.places import JobSettings
-from jobs.settings import OffsetsSettings, RestoreSettings, SnapshotSettings
+from jobs.job import JobSettings, load_settings
 from statestore import StateStore
 from statestore.jobgraph.restart import NoRestart
 from statestore.jobgraph.restart_options import OPTIONS, strategy_of
@@ -23,64 +22,49 @@ from tests.syntax import ROOT
 pytestmark = pytest.mark.spark
 
 FILES: dict[str, type[JobSettings]] = {
-    "snapshot": SnapshotSettings,
-    "restore": RestoreSettings,
-    "redistribute_offsets": OffsetsSettings,
+    "snapshot": snapshot.SnapshotSettings,
+    "restore": restore.RestoreSettings,
+    "redistribute_offsets": redistribute_offsets.OffsetsSettings,
 }
-NAMED = re.compile(r"^(?:# )?([a-z_]+) = |^\[+(?:[a-z_]+\.)?([a-z_]+)\]+$")
+NAMED = re.compile(r"^(?:# )?([a-z_]+) = |^\[+(?:[a-z_]+\.)?([a-z_-]+)\]+$")
 
 
 def path(name: str) -> Path:
     return ROOT / "conf" / f"{name}.toml"
 
 
-def fields(kind: Any) -> Iterator[str]:
-    """Return the names of a dataclass's fields, including nested ones, except the restart
-    strategy.
-    """
-    for name, hint in get_type_hints(kind).items():
-        if name != "restart_strategy":
-            yield name
-        for inner in (hint, *get_args(hint)):
-            if dataclasses.is_dataclass(inner):
-                yield from fields(inner)
+def names(table: Any) -> Iterator[str]:
+    """Return the names of a table's members, including those of nested tables."""
+    for part in (table, *get_args(table)):
+        if isinstance(part, type) and issubclass(part, Struct):
+            for each in fields(part):
+                yield each.encode_name
+                yield from names(each.type)
+        elif part is not table:
+            yield from names(part)
 
 
 @pytest.mark.parametrize(("name", "kind"), FILES.items())
 def test_every_setting_is_documented_and_no_other(name: str, kind: type[Any]) -> None:
-    lines = (before_restarts(name) + after_restarts(name)).splitlines()
+    before, heading, after = path(name).read_text().partition("\n[restart-strategy]\n")
+    rest = after.partition("\n\n")[2]  # without the options of the restart strategies
+    lines = f"{before}{heading}{rest}".splitlines()
     found = [match[1] or match[2] for match in map(NAMED.match, lines) if match]
-    assert set(found) == set(fields(kind))
+    assert set(found) == set(names(kind))
 
 
-def before_restarts(name: str) -> str:
-    return path(name).read_text().partition("\n[restart-strategy]\n")[0]
-
-
-def after_restarts(name: str) -> str:
-    return path(name).read_text().partition("\n[restart-strategy]\n")[2].partition("\n\n")[2]
-
-
-def restart_options(name: str) -> dict[str, str]:
-    """Return the options of the restart strategies in the file, including commented ones."""
-    table = path(name).read_text().partition("\n[restart-strategy]\n")[2].partition("\n\n")[0]
-    found = (re.match(r"(?:# )?([a-z.-]+) = (.*)", line) for line in table.splitlines())
-    return {
+def test_every_option_of_the_restart_strategies_is_documented_at_its_default() -> None:
+    table = path("snapshot").read_text().partition("\n[restart-strategy]\n")[2]
+    found = (
+        re.match(r"(?:# )?([a-z.-]+) = (.*)", line) for line in table.split("\n\n")[0].split("\n")
+    )
+    options = {
         f"restart-strategy.{match[1]}": str(tomllib.loads(f"value = {match[2]}")["value"])
         for match in found
         if match
     }
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_every_option_of_the_restart_strategies_is_documented_at_its_default(name: str) -> None:
-    options = restart_options(name)
     assert {*options, "restart-strategy"} == set(OPTIONS)
-    assert (
-        strategy_of(options)
-        == NoRestart()
-        == load_settings(FILES[name], str(path(name))).restart_strategy
-    )
+    assert strategy_of(options) == NoRestart()
     # The default is unlimited, which no number represents.
     del options["restart-strategy.exponential-delay.attempts-before-reset-backoff"]
     for kind in ("fixed-delay", "failure-rate", "exponential-delay"):
@@ -97,8 +81,8 @@ def test_commented_settings_are_toml(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "kind"), FILES.items())
-def test_the_file_is_valid(name: str, kind: type[Any]) -> None:
-    assert load_settings(kind, str(path(name)))
+def test_the_file_is_valid(name: str, kind: type[JobSettings]) -> None:
+    assert load_settings(str(path(name)), (), kind).restart_strategy == NoRestart()
 
 
 @pytest.mark.usefixtures("spark")
@@ -106,20 +90,23 @@ def test_the_files_run_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
-    store = ("--set", f"store.url={tmp_path}/store")
-    conf = "conf/{}.toml".format
     # The store has no Delta tables here, to save time. test_spark_submit.py writes Delta.
-    parquet = ("--set", "store.table_format=parquet")
-    assert snapshot.main(["--conf-file", conf("snapshot"), *store, *parquet]) == 0
-    sinks = (("keyed[0]", "totals"), ("operator_state[0]", "offsets"))
-    targets = [f"{state}.sink.path={tmp_path}/{name}" for state, name in sinks]
+    monkeypatch.setenv("STATESTORE_TABLE_FORMAT", "parquet")
+    store = ("--store", str(tmp_path / "store"))
+
+    def run(job: Any, *changes: str) -> int:
+        sets = [text for change in changes for text in ("--set", change)]
+        return int(job.main([f"conf/{job.name}.toml", *store, *sets], standalone_mode=False))
+
+    assert run(snapshot.snapshot) == 0
+    sinks = (("keyed.0", "totals"), ("operator_state.0", "offsets"))
+    targets = [f"{state}.sink.path='{tmp_path}/{name}'" for state, name in sinks]
     for _ in range(2):
-        again = [text for target in targets for text in ("--set", target)]
-        assert restore.main(["--conf-file", conf("restore"), *store, *again]) == 0
-    files = [f"files.{name}={tmp_path}/{{subtask}}" for name in ("per_subtask", "starting_offsets")]
-    again = [text for file in files for text in ("--set", file)]
-    name = "redistribute_offsets"
-    assert redistribute_offsets.main(["--conf-file", conf(name), *store, *again]) == 0
+        assert run(restore.restore, *targets) == 0
+    files = [
+        f"files.{name}='{tmp_path}/{{subtask}}'" for name in ("per_subtask", "starting_offsets")
+    ]
+    assert run(redistribute_offsets.redistribute_offsets, *files) == 0
     assert StateStore.open(f"{tmp_path}/store").manifest().rows == 18
     assert "orders          4    2200" in capsys.readouterr().out
     assert (tmp_path / "2").read_text() == '{"orders":{"4":2200}}\n'

@@ -7,14 +7,17 @@ import socket
 import sys
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-import jobs.command
+import jobs.job
 from jobs import redistribute_offsets
+from jobs.redistribute_offsets import redistribute_offsets as job
 from statestore import StateStore
 from statestore.errors import StorageError
 from statestore.restarts import RestartClock
+from statestore.restore.output_file import output_file as real_output_file
 from tests.jobs.conftest import RunJob
 
 pytestmark = pytest.mark.spark
@@ -22,7 +25,6 @@ pytestmark = pytest.mark.spark
 OFFSETS = """
 parallelism = 2
 metrics_port = {port}
-store.url = "{here}/store"
 offsets = {operator = "source", state = "offsets"}
 files.per_subtask = "{here}/offsets.json"
 restart-strategy.type = "fixed-delay"
@@ -51,16 +53,16 @@ def test_a_job_serves_its_metrics_while_it_runs(
         with urllib.request.urlopen(url) as answer:
             seen.append(answer.read().decode())
 
-    monkeypatch.setattr(jobs.command, "RestartClock", lambda: RestartClock(lambda: now_ms, sleep))
-    real, failures = jobs.command.write_file, [StorageError("no answer")]
+    monkeypatch.setattr(jobs.job, "RestartClock", lambda: RestartClock(lambda: now_ms, sleep))
+    failures = [StorageError("no answer")]
 
-    def write_file(path: str, text: str) -> None:
+    def output_file(path: Path, *, replace: bool) -> Any:
         if failures:
             raise failures.pop()
-        real(path, text)
+        return real_output_file(path, replace=replace)
 
-    monkeypatch.setattr(redistribute_offsets, "write_file", write_file)
-    done = run_job(redistribute_offsets.main, OFFSETS.replace("{port}", str(port)))
+    monkeypatch.setattr(redistribute_offsets, "output_file", output_file)
+    done = run_job(job, OFFSETS.replace("{port}", str(port)))
     assert done.code == 0, done.err
     assert f"metrics: http://localhost:{port}/metrics\n" in done.err
     assert f'statestore_restore_seconds_count{{store="{store.url}"}} 1.0' in seen[0]
@@ -73,7 +75,7 @@ def test_a_used_port_is_reported_before_anything_is_written(
 ) -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        done = run_job(redistribute_offsets.main, OFFSETS.replace("{port}", str(port)))
+        done = run_job(job, OFFSETS.replace("{port}", str(port)))
     assert (done.code, done.out) == (2, "")
     assert re.search(f"metrics_port {port}: Address already in use; choose", done.err)
     assert not (tmp_path / "offsets.json").exists()
@@ -84,7 +86,7 @@ def test_a_missing_client_is_named(
 ) -> None:
     monkeypatch.delitem(sys.modules, "statestore.prometheus", raising=False)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    done = run_job(redistribute_offsets.main, OFFSETS.replace("{port}", "0"))
+    done = run_job(job, OFFSETS.replace("{port}", "0"))
     assert (done.code, done.out) == (16, "")
     assert "install the extra 'metrics': " in done.err
     assert not (tmp_path / "offsets.json").exists()

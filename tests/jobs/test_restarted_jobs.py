@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-import jobs.command
+import jobs.job
 from jobs import redistribute_offsets, restore, snapshot
 from statestore import StateStore
 from statestore.catalog.catalog import Catalog
@@ -33,14 +33,9 @@ type = "fixed-delay"
 fixed-delay.attempts = 2
 fixed-delay.delay = "100 ms"
 """
-STORE = """
-[store]
-url = "{here}/store"
-"""
 SNAPSHOT = (
-    'parallelism = 4\nothers = "carry"\n'
-    + STORE
-    + """table_format = "parquet"
+    """parallelism = 4
+others = "carry"
 [[keyed]]
 operator = "totals-by-user"
 state = "totals"
@@ -51,9 +46,7 @@ source = {format = "parquet", path = "{here}/rows"}
     + RESTARTS
 )
 RESTORE = (
-    "parallelism = 4\n"
-    + STORE
-    + """
+    """parallelism = 4
 [[keyed]]
 operator = "totals-by-user"
 state = "totals"
@@ -66,9 +59,7 @@ sink = {format = "json", path = "{here}/sinks/offsets"}
     + RESTARTS
 )
 OFFSETS = (
-    "parallelism = 4\n"
-    + STORE
-    + """
+    """parallelism = 4
 [offsets]
 operator = "orders-source"
 state = "offsets"
@@ -105,7 +96,7 @@ def while_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WhileItWa
 
         threading.Thread(target=run, daemon=True).start()
 
-    monkeypatch.setattr(jobs.command, "RestartClock", lambda: RestartClock(sleep=sleep))
+    monkeypatch.setattr(jobs.job, "RestartClock", lambda: RestartClock(sleep=sleep))
     return start
 
 
@@ -157,7 +148,7 @@ def test_a_snapshot_recovers_at_another_parallelism_after_the_store_is_writable(
         (tmp_path / "moved").rename(operators)
 
     while_it_waits(repair, parallelism=3)
-    done = run_job(snapshot.main, SNAPSHOT, "--output", "json")
+    done = run_job(snapshot.snapshot, SNAPSHOT, "--output", "json")
     assert failure(done.err).startswith("StorageError: cannot write ")
     report = done.report
     assert (done.code, report["checkpoint"], report["parallelism"]) == (0, 2, 3)
@@ -177,7 +168,7 @@ def test_a_snapshot_recovers_after_its_source_is_readable(
     file.write_bytes(whole[:-20])
     file.with_name(f".{file.name}.crc").unlink()
     while_it_waits(lambda: file.write_bytes(whole), parallelism=2)
-    done = run_job(snapshot.main, SNAPSHOT, "--output", "json")
+    done = run_job(snapshot.snapshot, SNAPSHOT, "--output", "json")
     assert f"{file.name} is not a Parquet file" in failure(done.err)
     assert (done.code, done.report["attempts"], done.report["parallelism"]) == (0, 2, 2)
     manifest = StateStore.open(str(tmp_path / "store")).manifest()
@@ -196,7 +187,7 @@ def test_a_commit_whose_response_is_lost_is_not_repeated(
             raise StorageError("no answer")
 
     monkeypatch.setattr(Catalog, "commit", commit_and_lose_the_answer)
-    done = run_job(snapshot.main, SNAPSHOT, "--output", "json")
+    done = run_job(snapshot.snapshot, SNAPSHOT, "--output", "json")
     assert failure(done.err) == "StorageError: no answer"
     assert (done.code, done.report["checkpoint"], done.report["attempts"]) == (0, 1, 2)
     assert done.report["already_committed"] is True
@@ -216,7 +207,7 @@ def test_a_retry_does_not_mistake_another_writers_checkpoint_for_its_own(
             raise StorageError("no answer")
 
     monkeypatch.setattr(Catalog, "commit", fail_while_another_commits)
-    done = run_job(snapshot.main, SNAPSHOT, "--output", "json")
+    done = run_job(snapshot.snapshot, SNAPSHOT, "--output", "json")
     assert failure(done.err) == "StorageError: no answer"
     assert "attempt 2 failed: CommitConflictError: checkpoint 1 of " in done.err
     assert "was taking, was meanwhile committed by writer " in done.err
@@ -237,14 +228,15 @@ def test_a_writer_that_lost_the_race_takes_the_next_number(
         commit(self, manifest)
 
     monkeypatch.setattr(Catalog, "commit", let_another_be_first)
-    done = run_job(snapshot.main, SNAPSHOT, "--output", "json")
+    done = run_job(snapshot.snapshot, SNAPSHOT, "--output", "json")
     assert failure(done.err).startswith("CommitConflictError: checkpoint 1 of ")
     assert (done.code, done.report["checkpoint"], done.report["attempts"]) == (0, 2, 2)
 
 
 END_SPARK = """
 import os, signal, sys
-import jobs.snapshot as job
+from jobs.frames import Source
+from jobs.snapshot import snapshot
 
 known = {
     "killed": lambda spark: os.kill(
@@ -253,15 +245,15 @@ known = {
     "stopped": lambda spark: spark._jsc.sc().stop(),
 }
 ends = [known[sys.argv.pop(1)]]
-read = job.read
+read = Source.read
 
-def read_after_the_end(spark, source):
+def read_after_the_end(source, spark):
     if ends:
         ends.pop()(spark)
-    return read(spark, source)
+    return read(source, spark)
 
-job.read = read_after_the_end
-sys.exit(job.main(sys.argv[1:]))
+Source.read = read_after_the_end
+snapshot()
 """
 
 
@@ -271,10 +263,16 @@ sys.exit(job.main(sys.argv[1:]))
 def test_a_stopped_spark_is_started_again(tmp_path: Path, end: str) -> None:
     """It is killed with its JVM in the first attempt, or stopped from inside."""
     (tmp_path / "f.toml").write_text(SNAPSHOT.replace("{here}", str(tmp_path)))
-    command = [sys.executable, "-c", END_SPARK, end, "--conf-file", str(tmp_path / "f.toml")]
-    local = ("--set", "spark.master=local[1]", "--set", "parallelism=2", "--output", "json")
+    command = [sys.executable, "-c", END_SPARK, end, str(tmp_path / "f.toml")]
+    local = ("--set", "spark.master='local[1]'", "--set", "parallelism=2", "--output", "json")
+    store = ("--store", str(tmp_path / "store"))
     done = subprocess.run(
-        [*command, *local], capture_output=True, text=True, check=False, cwd=ROOT, timeout=300
+        [*command, *local, *store],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -307,7 +305,7 @@ def test_a_restore_recovers_from_the_newest_checkpoint_after_its_sink_failed(
         take(tmp_path, users=50)
 
     while_it_waits(repair, parallelism=3)
-    done = run_job(restore.main, RESTORE, "--output", "json")
+    done = run_job(restore.restore, RESTORE, "--output", "json")
     assert failure(done.err)
     assert (done.code, done.report["attempts"], done.report["checkpoint"]) == (0, 2, 2)
     assert done.report["parallelism"] == 3
@@ -336,7 +334,7 @@ def test_a_foreign_file_at_the_sinks_location_is_kept(
         precious.write_text("1")
 
     while_it_waits(repair)
-    done = run_job(restore.main, RESTORE)
+    done = run_job(restore.restore, RESTORE)
     assert (done.code, done.out) == (2, "")
     assert f"{precious.parent} already exists; choose another path" in done.err
     assert precious.read_text() == "1"
@@ -350,7 +348,7 @@ def test_a_damaged_file_found_by_a_spark_worker_ends_the_job(
     for file in (tmp_path / "store" / "operators" / "totals-by-user").rglob("*.parquet"):
         file.unlink()
     with pytest.raises(Exception, match="MissingFileError"):
-        run_job(restore.main, RESTORE)
+        run_job(restore.restore, RESTORE)
     assert re.search(r"^attempt \d", capfd.readouterr().err, re.MULTILINE) is None
 
 
@@ -371,7 +369,7 @@ def test_offsets_recover_after_the_store_is_readable(
         take(tmp_path, users=100)
 
     while_it_waits(repair, parallelism=2)
-    done = run_job(redistribute_offsets.main, OFFSETS, "--output", "json")
+    done = run_job(redistribute_offsets.redistribute_offsets, OFFSETS, "--output", "json")
     assert failure(done.err).startswith("StorageError: cannot read ")
     assert (done.code, done.report["attempts"], done.report["parallelism"]) == (0, 2, 2)
     assert done.report["checkpoint"] == 2
@@ -380,5 +378,5 @@ def test_offsets_recover_after_the_store_is_readable(
 
 
 def test_a_missing_store_ends_the_job_immediately(run_job: RunJob) -> None:
-    done = run_job(redistribute_offsets.main, OFFSETS)
+    done = run_job(redistribute_offsets.redistribute_offsets, OFFSETS)
     assert (done.code, done.err.count("\n")) == (10, 1)

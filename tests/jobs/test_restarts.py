@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 import statestore
-from jobs.command import Job, Progress, Report, load_settings, run
-from jobs.metrics import Listeners
-from jobs.places import JobSettings
-from jobs.restarts import run_attempts
+from jobs.job import Attempt, Job, JobSettings, job_options, load_settings, run_attempts
 from statestore import errors
+from statestore.cli.command import Invocation, pass_invocation
+from statestore.cli.output import Output
 from statestore.errors import (
     CommitConflictError,
     DamagedFileError,
@@ -36,11 +37,8 @@ from statestore.restarts import RestartClock, is_recoverable, run_with_restarts
 
 pytestmark = pytest.mark.spark
 
-ANEW = "attempt {} begins in {}: the job then reads the settings file again and reopens the store"
 
-
-@dataclass(frozen=True, kw_only=True)
-class Settings(JobSettings):
+class Settings(JobSettings, frozen=True, kw_only=True):
     number: int = 1
 
 
@@ -59,23 +57,28 @@ class Fake:
     loaded_ms: list[int] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
 
-    def load(self) -> Settings:
+    def load(self) -> None:
         self.loaded_ms.append(self.now)
-        return Settings(number=len(self.loaded_ms), restart_strategy=self.strategy)
 
-    def work(self, settings: Settings, listeners: Listeners) -> int:
+    def work(self) -> int:
         self.started_ms.append(self.now)
         self.now += self.work_ms
         if len(self.started_ms) <= self.failures:
             raise self.error()
-        return settings.number
+        return len(self.loaded_ms)
 
     def sleep(self, seconds: float) -> None:
         self.now += round(seconds * 1000)
 
     def run(self, between: Callable[[int, int], int] = lambda low, high: high) -> tuple[int, int]:
-        clock = RestartClock(lambda: self.now, self.sleep, between)
-        return run_attempts(self.load, self.work, self.said.append, clock)
+        return self.run_with(RestartClock(lambda: self.now, self.sleep, between))
+
+    def run_with(self, clock: RestartClock) -> tuple[int, int]:
+        self.load()
+        done = run_with_restarts(
+            self.strategy, self.work, prepare=self.load, say=self.said.append, clock=clock
+        )
+        return done, len(self.started_ms)
 
 
 # --- The strategies -------------------------------------------------------------------------------
@@ -167,47 +170,8 @@ def test_a_sleep_that_ends_early_is_continued_and_a_long_one_is_split() -> None:
         # The sleep ends early at first. Later the clock jumps so far that the test ends.
         fake.now += round(seconds * 500) if len(naps) < 3 else 2**63
 
-    assert run_attempts(
-        fake.load, fake.work, fake.said.append, RestartClock(lambda: fake.now, sleep)
-    ) == (
-        2,
-        2,
-    )
+    assert fake.run_with(RestartClock(lambda: fake.now, sleep)) == (2, 2)
     assert naps == [86_400] * 3
-
-
-def test_the_first_strategy_stays_and_each_attempt_reads_new_settings() -> None:
-    kinds = iter([FixedDelay(attempts=2, delay="10ms"), NoRestart(), NoRestart()])
-    numbers: list[int] = []
-
-    def load() -> Settings:
-        return Settings(number=len(numbers), restart_strategy=next(kinds))
-
-    def work(settings: Settings, listeners: Listeners) -> str:
-        numbers.append(settings.number)
-        if len(numbers) < 3:
-            raise StorageError("no answer")
-        return "done"
-
-    now = iter(range(0, 10**6, 1_000))
-    clock = RestartClock(lambda: next(now), lambda seconds: None)
-    assert run_attempts(load, work, print, clock) == ("done", 3)
-    assert numbers == [0, 1, 2]
-
-
-def test_settings_that_became_invalid_end_the_job() -> None:
-    loads = iter([Settings(restart_strategy=FixedDelay(delay="0"))])
-
-    def load() -> Settings:
-        for settings in loads:
-            return settings
-        raise SettingsError("f.toml: parallelism is missing")
-
-    def work(settings: Settings, listeners: Listeners) -> None:
-        raise StorageError("no answer")
-
-    with pytest.raises(SettingsError, match="parallelism is missing"):
-        run_attempts(load, work, print, RestartClock())
 
 
 def test_a_restart_reports_the_failure_and_the_next_attempt() -> None:
@@ -215,7 +179,7 @@ def test_a_restart_reports_the_failure_and_the_next_attempt() -> None:
     fake.run()
     assert "".join(fake.said).splitlines() == [
         "attempt 1 failed: StorageError: no answer",
-        ANEW.format(2, "1.5 s"),
+        "attempt 2 begins in 1.5 s",
     ]
     silent = Fake(FixedDelay(), 1, error=ConnectionResetError)
     silent.run()
@@ -299,7 +263,7 @@ def test_unrecoverable_errors_do_not_wait(kind: type[StateStoreError]) -> None:
 def load(tmp_path: Path, text: str, *overrides: str) -> RestartStrategy:
     file = tmp_path / "f.toml"
     file.write_text(text)
-    return load_settings(Settings, str(file), overrides).restart_strategy
+    return load_settings(str(file), overrides, Settings).restart_strategy
 
 
 @pytest.mark.parametrize(
@@ -333,7 +297,11 @@ def test_a_strategy_by_default_and_from_the_command_line(tmp_path: Path) -> None
     assert load(tmp_path, "") == NoRestart()
     assert load(tmp_path, 'restart-strategy = "off"') == NoRestart()
     assert load(tmp_path, 'restart-strategy = "exponential-delay"') == ExponentialDelay()
-    changes = ("type=failure-rate", "failure-rate.delay=3 s", "exponential-delay.jitter-factor=0.5")
+    changes = (
+        "type='failure-rate'",
+        "failure-rate.delay='3 s'",
+        "exponential-delay.jitter-factor=0.5",
+    )
     overrides = [f"restart-strategy.{change}" for change in changes]
     assert load(tmp_path, "", *overrides) == FailureRate(delay="3s")
 
@@ -354,11 +322,11 @@ def test_a_strategy_by_default_and_from_the_command_line(tmp_path: Path) -> None
         ("[restart-strategy]\n", "'restart-strategy.type' is missing"),
         (
             '[restart_strategy]\ntype = "off"',
-            "unknown setting 'restart_strategy'; did you mean 'restart-",
+            "unknown setting 'restart_strategy'; did you mean 'restart-strategy'",
         ),
         (
             '[restart-stategy]\ntype = "off"',
-            "unknown setting 'restart-stategy'; did you mean 'restart-s",
+            "unknown setting 'restart-stategy'; did you mean 'restart-strategy'",
         ),
         ("numbr = 1", "unknown setting 'numbr'; did you mean 'number'"),
     ],
@@ -371,48 +339,88 @@ def test_an_invalid_strategy_is_refused(text: str, message: str, tmp_path: Path)
 
 # --- The command line -----------------------------------------------------------------------------
 
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def run_with(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a job with this work; while it waits, it calls ``sleep``."""
+    now = 0
+
+    def run(
+        work: Callable[[Attempt[Settings]], dict[str, Any]],
+        sleep: Callable[[], object],
+        *arguments: str,
+    ) -> int:
+        def wait(seconds: float) -> None:
+            nonlocal now
+            now += round(seconds * 1000)
+            sleep()
+
+        @click.command("job", cls=Job)
+        @job_options
+        @pass_invocation
+        def job(invocation: Invocation, file: str, changes: tuple[str, ...]) -> Output[Any]:
+            load = partial(load_settings, file, changes, Settings)
+            report = run_attempts(invocation, load, work)
+            return Output(report, lambda page, report: page.line(f"{report}"))
+
+        monkeypatch.setattr("jobs.job.RestartClock", lambda: RestartClock(lambda: now, wait))
+        return int(job.main([*arguments], standalone_mode=False))
+
+    return run
+
 
 @pytest.mark.parametrize("output", ["text", "json"])
 def test_a_job_reads_its_file_again_and_reports_its_restarts(
-    output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    output: str, run_with: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "f.toml"
     file.write_text('number = 4\nrestart-strategy.type = "fixed-delay"')
-    now = 0
 
-    def sleep(seconds: float) -> None:
-        nonlocal now
-        now += round(seconds * 1000)
-        file.write_text("number = 7")  # the file has no strategy any more, so the first one applies
-
-    def work(settings: Settings, progress: Progress, listeners: Listeners) -> Report:
-        if settings.number == 4:
+    def work(attempt: Attempt[Settings]) -> dict[str, Any]:
+        if attempt.settings.number == 4:
             raise StorageError("no answer")
-        return {"number": settings.number}
+        return {"number": attempt.settings.number}
 
-    job: Job[Any] = Job("job", "Does.", Settings, work, lambda report: f"{report}")
-    arguments = ["--conf-file", str(file), "--output", output]
-    assert run(job, arguments, clock=RestartClock(lambda: now, sleep)) == 0
+    # The file then has no strategy any more, so the first one applies.
+    changed = partial(file.write_text, "number = 7")
+    assert run_with(work, changed, str(file), "--output", output) == 0
     out, err = capsys.readouterr()
     assert '"attempts": 2' in out.replace("'", '"')
     assert '"number": 7' in out.replace("'", '"')
-    assert err.splitlines()[0] == "attempt 1 failed: StorageError: no answer"
+    assert err.splitlines() == [
+        "attempt 1 failed: StorageError: no answer",
+        (
+            "attempt 2 begins in 1 s: the job then reads the settings file again and reopens the "
+            "store"
+        ),
+    ]
+
+
+def no_answer(attempt: Attempt[Settings]) -> dict[str, Any]:
+    raise StorageError("no answer")
+
+
+def test_settings_that_became_invalid_end_the_job(
+    run_with: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text('restart-strategy.type = "fixed-delay"')
+    assert run_with(no_answer, partial(file.write_text, "number = true"), str(file)) == 2
+    assert "number must be an integer, not true or false" in capsys.readouterr().err
 
 
 def test_the_last_error_keeps_its_exit_code_and_names_the_attempt(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run_with: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "f.toml").write_text('restart-strategy.type = "fixed-delay"')
-
-    def work(settings: Settings, progress: Progress, listeners: Listeners) -> Report:
-        raise StorageError("no answer")
-
-    job: Job[Any] = Job("job", "Does.", Settings, work, str)
-    clock = RestartClock(sleep=lambda seconds: None, now_ms=iter(range(0, 10**9, 10_000)).__next__)
-    assert run(job, ["--conf-file", str(tmp_path / "f.toml")], clock=clock) == 15
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        "error: no answer (in attempt 2; the restart strategy allows no further attempt)"
-    )
+    file = tmp_path / "f.toml"
+    file.write_text('restart-strategy.type = "fixed-delay"')
+    assert run_with(no_answer, lambda: None, str(file)) == 15
+    assert capsys.readouterr().err.splitlines()[-2:] == [
+        "error: no answer",
+        "  in attempt 2; the restart strategy allows no further attempt",
+    ]
 
 
 # --- From Python ----------------------------------------------------------------------------------
@@ -421,10 +429,7 @@ def test_the_last_error_keeps_its_exit_code_and_names_the_attempt(
 def test_a_custom_run_is_restarted(caplog: pytest.LogCaptureFixture) -> None:
     fake = Fake(FixedDelay(attempts=2, delay="5s"), failures=2)
     clock = RestartClock(lambda: fake.now, fake.sleep)
-    assert (
-        statestore.run_with_restarts(fake.strategy, lambda: fake.work(Settings(), ()), clock=clock)
-        == 1
-    )
+    assert statestore.run_with_restarts(fake.strategy, fake.work, clock=clock) == 0
     assert fake.started_ms == [0, 5_100, 10_200]
     assert [record.name for record in caplog.records] == ["statestore"] * 2
     assert caplog.messages[0].endswith("attempt 2 begins in 5 s")

@@ -7,16 +7,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.restore import main
+from jobs.restore import restore as job
 from statestore import KeyGroupAssignment, StateStore, key_group_of
 from statestore.format.left_out import LeftOutState
 from tests.jobs.conftest import RunJob
 
-SETTINGS = """
-parallelism = 7
-[store]
-url = "{here}/store"
-"""
+SETTINGS = "parallelism = 7\n"
 KEYED = """
 [[keyed]]
 operator = "totals-by-user"
@@ -64,7 +60,7 @@ def users_by_directory(path: Path) -> dict[str, list[int]]:
 def test_each_subtask_gets_a_directory(
     parallelism: int, run_job: RunJob, store: StateStore, tmp_path: Path
 ) -> None:
-    done = run_job(main, SETTINGS + KEYED, "--set", f"parallelism={parallelism}")
+    done = run_job(job, SETTINGS + KEYED, "--set", f"parallelism={parallelism}")
     assert (done.code, done.err) == (0, f"totals-by-user/totals: written to {tmp_path}/totals\n")
     assert done.out.splitlines()[0] == f"checkpoint 1, parallelism 4 -> {parallelism}"
     found = users_by_directory(tmp_path / "totals")
@@ -81,7 +77,7 @@ def test_each_subtask_gets_a_directory(
 
 
 def test_the_report(run_job: RunJob, tmp_path: Path) -> None:
-    done = run_job(main, SETTINGS + KEYED + OFFSETS, "--output", "json")
+    done = run_job(job, SETTINGS + KEYED + OFFSETS, "--output", "json")
     assert done.err == ""
     assert {
         name: done.report[name] for name in ("checkpoint", "old_parallelism", "parallelism")
@@ -103,7 +99,7 @@ def test_the_report(run_job: RunJob, tmp_path: Path) -> None:
 def test_operator_state_as_its_new_subtasks_get_it(
     run_job: RunJob, spark: SparkSession, tmp_path: Path
 ) -> None:
-    assert run_job(main, SETTINGS + OFFSETS, "--set", "parallelism=3").code == 0
+    assert run_job(job, SETTINGS + OFFSETS, "--set", "parallelism=3").code == 0
     rows = spark.read.json(str(tmp_path / "offsets")).orderBy("subtask", "position").collect()
     assert [(row.subtask, row.position, row.partition) for row in rows] == [
         (0, 0, 0),
@@ -119,7 +115,7 @@ def test_any_sink_of_spark_gets_the_rows(
     sink_format: str, run_job: RunJob, spark: SparkSession, tmp_path: Path
 ) -> None:
     arguments = [f"keyed[0].sink.{text}" for text in (f"format={sink_format}", "per_subtask=false")]
-    done = run_job(main, SETTINGS + KEYED, *(a for text in arguments for a in ("--set", text)))
+    done = run_job(job, SETTINGS + KEYED, *(a for text in arguments for a in ("--set", text)))
     assert done.code == 0
     reader = spark.read.format(sink_format)
     if sink_format == "csv":
@@ -133,9 +129,9 @@ def test_any_sink_of_spark_gets_the_rows(
 def test_an_existing_table_is_not_overwritten(run_job: RunJob, spark: SparkSession) -> None:
     sink = '[keyed.sink]\nformat = "delta"\ntable = "restored_totals"\n'
     settings = SETTINGS + KEYED[: KEYED.index("[keyed.sink]")] + sink
-    assert run_job(main, settings).code == 0
+    assert run_job(job, settings).code == 0
     assert spark.table("restored_totals").where("subtask = 6").count() > 0
-    again = run_job(main, settings)
+    again = run_job(job, settings)
     assert (again.code, again.out) == (2, "")
     assert "restored_totals already exists; choose another path" in again.err
     spark.sql("DROP TABLE restored_totals")
@@ -145,7 +141,7 @@ def test_a_target_that_exists_is_refused_before_anything_is_written(
     run_job: RunJob, tmp_path: Path
 ) -> None:
     (tmp_path / "offsets").mkdir()
-    done = run_job(main, SETTINGS + KEYED + OFFSETS)
+    done = run_job(job, SETTINGS + KEYED + OFFSETS)
     assert (done.code, done.out) == (2, "")
     assert done.err == (
         f"error: state 'offsets' of operator 'orders-source': {tmp_path}/offsets already exists; "
@@ -157,13 +153,13 @@ def test_a_target_that_exists_is_refused_before_anything_is_written(
 def test_overwriting_leaves_no_directory_of_the_old_parallelism(
     run_job: RunJob, spark: SparkSession, tmp_path: Path
 ) -> None:
-    assert run_job(main, SETTINGS + KEYED).code == 0
-    again = ("--set", "parallelism=2", "--set", "keyed[0].sink.mode=overwrite")
+    assert run_job(job, SETTINGS + KEYED).code == 0
+    again = ("--set", "parallelism=2", "--set", "keyed.0.sink.mode='overwrite'")
     mode = "spark.sql.sources.partitionOverwriteMode"
     before = spark.conf.get("spark.sql.maxConcurrentOutputFileWriters")
     spark.conf.set(mode, "dynamic")
     try:
-        assert run_job(main, SETTINGS + KEYED, *again).code == 0
+        assert run_job(job, SETTINGS + KEYED, *again).code == 0
     finally:
         spark.conf.unset(mode)
     found = users_by_directory(tmp_path / "totals")
@@ -174,7 +170,7 @@ def test_overwriting_leaves_no_directory_of_the_old_parallelism(
 
 def test_other_modes(run_job: RunJob, tmp_path: Path) -> None:
     def restore(mode: str) -> int:
-        assert run_job(main, SETTINGS + KEYED, "--set", f"keyed[0].sink.mode={mode}").code == 0
+        assert run_job(job, SETTINGS + KEYED, "--set", f"keyed.0.sink.mode='{mode}'").code == 0
         return sum(map(len, users_by_directory(tmp_path / "totals").values()))
 
     assert restore("append") == 100
@@ -184,22 +180,22 @@ def test_other_modes(run_job: RunJob, tmp_path: Path) -> None:
 
 def test_a_column_named_subtask(run_job: RunJob, spark: SparkSession, tmp_path: Path) -> None:
     settings = SETTINGS + KEYED.replace("totals-by-user", "places").replace("totals", "places")
-    done = run_job(main, settings)
+    done = run_job(job, settings)
     assert (done.code, done.out) == (2, "")
     assert "set per_subtask = false" in done.err
-    assert run_job(main, settings, "--set", "keyed[0].sink.per_subtask=false").code == 0
+    assert run_job(job, settings, "--set", "keyed.0.sink.per_subtask=false").code == 0
     assert spark.read.parquet(f"{tmp_path}/places").columns == ["k", "Subtask"]
 
 
 @pytest.mark.parametrize(
     ("change", "code", "message"),
     [
-        ("checkpoint=9", 10, "no checkpoint 9"),
-        ("store.url=nowhere", 10, "no store at"),
-        ("keyed[0].state=totalz", 10, "no state 'totalz'"),
-        ("operator_state[0].operator=orders", 10, "no operator 'orders'"),
-        ("parallelism=129", 12, "128"),
-        ("max_parallelism=100", 12, "128"),
+        ("--set checkpoint=9", 10, "no checkpoint 9"),
+        ("--store nowhere", 10, "no store at"),
+        ("--set keyed.0.state='totalz'", 10, "no state 'totalz'"),
+        ("--set operator_state.0.operator='orders'", 10, "no operator 'orders'"),
+        ("--set parallelism=129", 12, "128"),
+        ("--set max_parallelism=100", 12, "128"),
     ],
 )
 def test_a_wrong_name_or_number_starts_no_spark(
@@ -213,20 +209,20 @@ def test_a_wrong_name_or_number_starts_no_spark(
         pytest.fail("Spark was started")
 
     monkeypatch.setattr("jobs.restore.session", no_session)
-    done = run_job(main, SETTINGS + KEYED + OFFSETS, "--set", change)
-    assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
+    done = run_job(job, SETTINGS + KEYED + OFFSETS, *change.split())
+    assert (done.code, done.out, done.err.count("error: ")) == (code, "", 1)
     assert message in done.err
 
 
 def test_a_damaged_file_is_an_error_of_the_job(run_job: RunJob, tmp_path: Path) -> None:
     for file in (tmp_path / "store" / "operators" / "orders-source").rglob("*.parquet"):
         file.unlink()
-    done = run_job(main, SETTINGS + OFFSETS)
+    done = run_job(job, SETTINGS + OFFSETS)
     assert (done.code, done.out) == (13, "")
 
 
 def test_rows_are_neither_exchanged_nor_sorted(run_job: RunJob, spark: SparkSession) -> None:
-    assert run_job(main, SETTINGS + KEYED).code == 0
+    assert run_job(job, SETTINGS + KEYED).code == 0
     queries: Any = spark._jsparkSession.sharedState().statusStore().executionsList()
     plan = queries.apply(queries.size() - 1).physicalPlanDescription()
     assert "InsertIntoHadoopFsRelationCommand" in plan
@@ -245,7 +241,7 @@ def test_missing_state_of_the_checkpoint_is_reported(
     with store.snapshot(parallelism=4) as checkpoint:
         checkpoint.record_left_out([lost, other])
         checkpoint.carry_rest()
-    done = run_job(main, SETTINGS + KEYED)
+    done = run_job(job, SETTINGS + KEYED)
     assert done.code == 0
     assert done.out.splitlines()[-1] == "left out  totals-by-user/totals (damaged)"
     assert "not read" not in done.out

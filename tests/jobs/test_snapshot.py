@@ -7,18 +7,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.snapshot import main
+from jobs.snapshot import snapshot as job
 from statestore import StateStore
 from tests.jobs.conftest import RunJob
 
 pytestmark = pytest.mark.spark
 
-SETTINGS = """
-parallelism = 4
-[store]
-url = "{here}/store"
-table_format = "parquet"
-"""
+SETTINGS = "parallelism = 4\n"
 KEYED = """
 [[keyed]]
 operator = "totals-by-user"
@@ -57,16 +52,16 @@ def test_a_job_that_runs_again_with_its_id_writes_nothing(
 ) -> None:
     settings = SETTINGS + KEYED + PARQUET.replace("{here}", str(rows_in))
     for again in (False, True):
-        done = run_job(main, settings, "--output", "json", "--set", "checkpoint_id=7")
+        done = run_job(job, settings, "--output", "json", "--set", "checkpoint_id=7")
         assert (done.code, done.report["checkpoint"]) == (0, 7)
         assert done.report["already_committed"] is again
         assert done.report["rows"] == 50
-    done = run_job(main, settings, "--set", "checkpoint_id=7")
+    done = run_job(job, settings, "--set", "checkpoint_id=7")
     assert done.out.splitlines()[0].endswith(
         "at parallelism 4 by an earlier run; this run wrote nothing"
     )
     assert StateStore.open(str(tmp_path / "store")).checkpoints() == (7,)
-    assert run_job(main, settings, "--set", "checkpoint_id=3").code == 2
+    assert run_job(job, settings, "--set", "checkpoint_id=3").code == 2
 
 
 def test_a_batch_that_is_run_again_is_written_once(
@@ -74,15 +69,15 @@ def test_a_batch_that_is_run_again_is_written_once(
 ) -> None:
     """An edit has meanwhile taken the next checkpoint id."""
     settings = SETTINGS + KEYED + PARQUET.replace("{here}", str(rows_in))
-    batches = [("--set", "job=totals", "--set", f"batch={number}") for number in (7, 7, 8)]
+    batches = [("--set", "job='totals'", "--set", f"batch={number}") for number in (7, 7, 8)]
     url, found = str(tmp_path / "store"), []
     for batch in batches:
-        done = run_job(main, settings, "--output", "json", *batch)
+        done = run_job(job, settings, "--output", "json", *batch)
         found.append((done.report["checkpoint"], done.report["already_committed"]))
         StateStore.open(url).maintenance.edit("totals-by-user", "totals", delete=[3])
     assert found == [(1, False), (1, True), (3, False)]
-    assert run_job(main, settings, *batches[0]).code == 11
-    assert run_job(main, settings, "--set", "batch=9").code == 2
+    assert run_job(job, settings, *batches[0]).code == 11
+    assert run_job(job, settings, "--set", "batch=9").code == 2
 
 
 SCHEMA = 'schema = "user_id BIGINT, total BIGINT"\n'
@@ -101,7 +96,7 @@ def test_every_source_format_is_read(
     name: str, more: str, rows_in: Path, run_job: RunJob, tmp_path: Path
 ) -> None:
     source = f'[keyed.source]\nformat = "{name}"\npath = "{rows_in}/rows.{name}"\n{more}'
-    done = run_job(main, SETTINGS + KEYED + source, "--output", "json")
+    done = run_job(job, SETTINGS + KEYED + source, "--output", "json")
     assert (done.code, done.err) == (0, "")
     (state,) = done.report["states"]
     assert state["bytes"] > 0
@@ -117,12 +112,10 @@ def test_every_source_format_is_read(
     assert {row["user_id"]: row["total"] for row in restored(tmp_path, "totals")} == ROWS
 
 
-def test_where_and_select_are_sql_over_the_source(
-    rows_in: Path, run_job: RunJob, tmp_path: Path
-) -> None:
-    sql = 'where = "total < 30"\nselect = ["user_id", "total / 10 AS tens"]'
+def test_sql_over_the_source(rows_in: Path, run_job: RunJob, tmp_path: Path) -> None:
+    sql = 'sql = "SELECT user_id, total / 10 AS tens FROM {source} WHERE total < 30"'
     source = PARQUET.replace("{here}", str(rows_in)) + sql
-    assert run_job(main, SETTINGS + KEYED + source).code == 0
+    assert run_job(job, SETTINGS + KEYED + source).code == 0
     rows = sorted(restored(tmp_path, "totals"), key=lambda row: row["user_id"])
     assert rows == [{"user_id": user, "tens": float(user)} for user in range(3)]
 
@@ -136,9 +129,9 @@ FEW_GROUPS = KEYED.replace("128", "4")
     ("changes", "now"),
     [
         # All rows: user 7 has changed, and the job does not declare it.
-        ("against-latest", 'select = ["user_id", "if(user_id = 7, 1L, total) AS total"]'),
+        ("against-latest", "user_id, if(user_id = 7, 1L, total) AS total FROM {source}"),
         # Only the changed rows.
-        ("upserts", 'where = "user_id = 7"\nselect = ["user_id", "1L AS total"]'),
+        ("upserts", "user_id, 1L AS total FROM {source} WHERE user_id = 7"),
     ],
 )
 def test_a_state_may_be_written_as_its_changes(
@@ -146,12 +139,12 @@ def test_a_state_may_be_written_as_its_changes(
 ) -> None:
     source = PARQUET.replace("{here}", str(rows_in))
     state = SETTINGS + FEW_GROUPS + f'changes = "{changes}"\n' + source
-    first = run_job(main, state, "--output", "json").report
+    first = run_job(job, state, "--output", "json").report
     assert "changes" not in first["states"][0], "there was nothing to build on"
     # The second run uses the same checkpoint number, so it writes nothing.
     for again in (False, True):
         numbered = ("--set", "checkpoint_id=2", "--output", "json")
-        report = run_job(main, state + now, *numbered).report
+        report = run_job(job, state + f'sql = "SELECT {now}"', *numbered).report
         assert (report["already_committed"], report["states"][0]["changes"]) == (again, 1)
         assert report["states"][0]["files"] == first["states"][0]["files"] + 1
     rows = {row["user_id"]: row["total"] for row in restored(tmp_path, "totals", parallelism=3)}
@@ -159,11 +152,15 @@ def test_a_state_may_be_written_as_its_changes(
     assert len(StateStore.open(str(tmp_path / "store")).manifest().keyed[0].layers) == 1
 
 
-def test_group_by_makes_one_row_a_group(rows_in: Path, run_job: RunJob, tmp_path: Path) -> None:
-    source = PARQUET.replace("{here}", str(rows_in)) + 'where = "user_id < 9"\n'
-    groups = 'group_by = ["user_id % 3"]\n'
-    select = 'select = ["user_id % 3 AS user_id", "count(*) AS n", "sum(total) AS total"]\n'
-    assert run_job(main, SETTINGS + KEYED + source + groups + select).code == 0
+def test_sql_may_group_rows_or_replace_the_format(
+    rows_in: Path, run_job: RunJob, tmp_path: Path
+) -> None:
+    sql = '''[keyed.source]
+sql = """
+SELECT user_id % 3 AS user_id, count(*) AS n, sum(total) AS total
+FROM parquet.`{here}/rows.parquet` WHERE user_id < 9 GROUP BY user_id % 3"""
+'''.replace("{here}", str(rows_in))
+    assert run_job(job, SETTINGS + KEYED + sql).code == 0
     assert sorted(restored(tmp_path, "totals"), key=lambda row: row["user_id"]) == [
         {"user_id": 0, "n": 3, "total": 90},
         {"user_id": 1, "n": 3, "total": 120},
@@ -177,14 +174,14 @@ operator = "totals-by-user"
 state = "visits"
 kind = "list"
 key = ["user"]
-position = "at"
+entry = ["at"]
 source = {format = "json", path = "{here}/visits.json"}
 [[keyed]]
 operator = "totals-by-user"
 state = "per_country"
 kind = "map"
 key = ["user"]
-map_key = ["country"]
+entry = ["country"]
 source = {format = "json", path = "{here}/countries.json"}
 [[keyed]]
 operator = "totals-by-user"
@@ -192,6 +189,7 @@ state = "alarms"
 kind = "timers"
 key = ["user"]
 namespace = ["window"]
+entry = ["timestamp"]
 time_domain = "event"
 source = {format = "json", path = "{here}/alarms.json"}
 [[operator_state]]
@@ -217,7 +215,7 @@ def test_all_kinds_become_visible_together(run_job: RunJob, tmp_path: Path) -> N
         "rules": '{"rule": "block"}',
     }.items():
         (tmp_path / f"{name}.json").write_text(text)
-    report = run_job(main, SETTINGS + KINDS, "--output", "json").report
+    report = run_job(job, SETTINGS + KINDS, "--output", "json").report
     assert report["checkpoint"] == 1
     assert {(each["state"], each["kind"], each["rows"]) for each in report["states"]} == {
         ("visits", "list", 2),
@@ -235,10 +233,15 @@ def test_all_kinds_become_visible_together(run_job: RunJob, tmp_path: Path) -> N
 
 @pytest.mark.long
 def test_as_text_and_as_delta_table(
-    spark: SparkSession, rows_in: Path, run_job: RunJob, tmp_path: Path
+    spark: SparkSession,
+    rows_in: Path,
+    run_job: RunJob,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("STATESTORE_TABLE_FORMAT", "delta")
     source = PARQUET.replace("{here}", str(rows_in))
-    done = run_job(main, SETTINGS + KEYED + source, "--set", "store.table_format=delta")
+    done = run_job(job, SETTINGS + KEYED + source)
     assert done.err == "totals-by-user/totals: 50 rows\n"
     first, header, line = done.out.splitlines()
     assert first == f"checkpoint 1 of {tmp_path}/store, taken at parallelism 4"
@@ -252,24 +255,24 @@ def test_as_text_and_as_delta_table(
     ("change", "code", "message"),
     [
         (
-            "path=/nowhere",
+            "path='/nowhere'",
             2,
             "state 'totals' of operator 'totals-by-user': Spark rejected the settings: [PATH",
         ),
-        ("where=nonsense >", 2, "Spark rejected the settings: [PARSE_SYNTAX_ERROR]"),
-        ("where=amount > 3", 2, "Spark rejected the settings: [UNRESOLVED_COLUMN"),
-        ("format=parkuet", 2, "Spark rejected the settings: [DATA_SOURCE_NOT_FOUND]"),
-        ('select=["total"]', 2, "user_id"),
-        ('select=["NULL AS user_id"]', 2, "user_id"),
-        ('select=["CAST(NULL AS BIGINT) AS user_id"]', 2, "null"),
-        ('select=["1 AS user_id"]', 2, "user_id"),
+        ("sql='nonsense >'", 2, "Spark rejected the settings: [PARSE_SYNTAX_ERROR]"),
+        ("sql='SELECT amount FROM {source}'", 2, "rejected the settings: [UNRESOLVED_COLUMN"),
+        ("format='parkuet'", 2, "Spark rejected the settings: [DATA_SOURCE_NOT_FOUND]"),
+        ("sql='SELECT total FROM {source}'", 2, "user_id"),
+        ("sql='SELECT NULL AS user_id FROM {source}'", 2, "user_id"),
+        ("sql='SELECT CAST(NULL AS BIGINT) AS user_id FROM {source}'", 2, "null"),
+        ("sql='SELECT 1 AS user_id FROM {source}'", 2, "user_id"),
     ],
 )
 def test_an_error_is_one_sentence_and_commits_nothing(
     change: str, code: int, message: str, rows_in: Path, run_job: RunJob, tmp_path: Path
 ) -> None:
     source = PARQUET.replace("{here}", str(rows_in))
-    done = run_job(main, SETTINGS + KEYED + source, "--set", f"keyed[0].source.{change}")
+    done = run_job(job, SETTINGS + KEYED + source, "--set", f"keyed.0.source.{change}")
     assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
     assert message in done.err
     assert StateStore.open(str(tmp_path / "store")).checkpoints() == ()

@@ -20,9 +20,6 @@ pytestmark = pytest.mark.spark
 
 SETTINGS = """
 parallelism = 2
-[store]
-url = "{here}/store"
-table_format = "{table_format}"
 [spark]
 master = "local[1]"
 [[keyed]]
@@ -33,11 +30,11 @@ source = {format = "json", path = "{here}/rows.json"}
 """
 
 
-def settings(here: Path, table_format: str) -> str:
+def arguments(here: Path) -> tuple[str, ...]:
+    """Return the arguments of a job with these settings."""
     (here / "rows.json").write_text('{"user_id": 1, "total": 2}\n{"user_id": 3, "total": 4}\n')
-    text = SETTINGS.replace("{here}", str(here)).replace("{table_format}", table_format)
-    (here / "settings.toml").write_text(text)
-    return str(here / "settings.toml")
+    (here / "settings.toml").write_text(SETTINGS.replace("{here}", str(here)))
+    return (str(here / "settings.toml"), "--store", str(here / "store"), "--output", "json")
 
 
 def run(*command: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -74,8 +71,7 @@ def test_a_job_runs_by_spark_submit_with_packages(tmp_path: Path) -> None:
             for part in ("--conf", f"{name}={value}")
         ),
         *("--properties-file", str(ROOT / "conf" / "spark-defaults.conf")),
-        *(str(ROOT / "jobs" / "snapshot.py"), "--conf-file", settings(tmp_path, "delta")),
-        *("--output", "json"),
+        *(str(ROOT / "jobs" / "snapshot.py"), *arguments(tmp_path)),
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
@@ -90,18 +86,19 @@ def test_a_job_runs_by_spark_submit_with_packages(tmp_path: Path) -> None:
 def test_spark_submit_keeps_the_exit_code(tmp_path: Path) -> None:
     job = str(ROOT / "jobs" / "redistribute_offsets.py")
     name = str(tmp_path / "f.toml")
-    (tmp_path / "f.toml").write_text(
-        'parallelism = 2\nstore = {url = "nowhere"}\noffsets = {operator = "u", state = "n"}'
-    )
-    done = spark_submit(job, "--conf-file", name, cwd=tmp_path)
+    (tmp_path / "f.toml").write_text('parallelism = 2\noffsets = {operator = "u", state = "n"}')
+    done = spark_submit(job, name, "--store", "nowhere", cwd=tmp_path)
     assert done.returncode == 10
     assert done.stdout.startswith("error: no store at")
 
 
 @pytest.mark.long
 def test_a_job_runs_as_a_module(tmp_path: Path) -> None:
-    arguments = ("--conf-file", settings(tmp_path, "parquet"), "--output", "json")
-    done = run(sys.executable, "-m", "jobs.snapshot", *arguments, cwd=ROOT)
+    done = run(
+        *(sys.executable, "-m", "jobs.snapshot", *arguments(tmp_path)),
+        cwd=ROOT,
+        STATESTORE_TABLE_FORMAT="parquet",
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["rows"] == 2
     state = StateStore.open(str(tmp_path / "store")).restore(parallelism=1).keyed("u", "totals")

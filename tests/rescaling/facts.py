@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from jobs.places import JobSettings
+from jobs.job import JobSettings
 from statestore import StateStore
 from statestore.cli.drawing import duration, size
 from statestore.durations import milliseconds_of

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from itertools import zip_longest
-from pathlib import Path
 
-from jobs.places import JobSettings
-from jobs.restarts import with_strategy
+from jobs.job import JobSettings, load_settings
 from statestore import KeyGroupRange
 from statestore.cli.drawing import UNICODE, bar, range_text, size
 from statestore.jobgraph.restart import RestartStrategy
@@ -69,8 +66,7 @@ def placement(job: Job) -> str:
 
 def restarts(job: Job) -> str:
     """Draw a series of failures under the settings above, next to one under a failure rate."""
-    settings = tomllib.loads(Path("restart.toml").read_text(encoding="utf-8"))
-    strategy = with_strategy(settings, JobSettings, "restart.toml")["restart_strategy"]
+    strategy = load_settings("restart.toml", (), JobSettings).restart_strategy
     left = ["exponential-delay", *_restarts(strategy, RUNS, drawn=True).splitlines()]
     right = ["failure-rate", *_restarts(RATE, RATED_RUNS, drawn=False).splitlines()]
     width = max(map(len, left))

@@ -37,6 +37,11 @@ UID, SOURCE = "totals-by-customer", "orders-source"
 BEFORE_THE_KILL = 3  # data files that a task writes before it is blocked
 PATIENCE_S = 300
 
+STORE = """
+table_format = "parquet"
+layout = "partitioned"
+storage_options = {{ endpoint_url = "{endpoint}" }}
+"""
 KAFKA = """
 format = "kafka"
 [{state}.source.options]
@@ -46,44 +51,34 @@ startingOffsets = "earliest"
 """
 SNAPSHOT = f"""
 parallelism = {PARALLELISM}
-[store]
-url = "{{url}}"
-table_format = "parquet"
-layout = "partitioned"
-storage_options = {{{{ endpoint_url = "{{proxy}}" }}}}
 [[keyed]]
 operator = "{UID}"
 state = "totals"
 key = ["customer"]
 max_parallelism = 128
 [keyed.source]
-group_by = ["CAST(key AS STRING)"]
-select = [
-    "CAST(key AS STRING) AS customer",
-    "count(*) AS orders",
-    "sum(CAST(get_json_object(CAST(value AS STRING), '$.cents') AS BIGINT)) AS cents",
-]{KAFKA.replace("{state}", "keyed")}
+sql = '''
+SELECT CAST(key AS STRING) AS customer, count(*) AS orders,
+       sum(CAST(get_json_object(CAST(value AS STRING), '$.cents') AS BIGINT)) AS cents
+FROM {{source}} GROUP BY key'''{KAFKA.replace("{state}", "keyed")}
 [[operator_state]]
 operator = "{SOURCE}"
 state = "offsets"
 mode = "split"
 [operator_state.source]
-group_by = ["topic", "partition"]
-select = [
-    "topic", "partition", "max(offset) + 1 AS offset"
-]{KAFKA.replace("{state}", "operator_state")}
+sql = '''SELECT topic, partition, max(offset) + 1 AS offset FROM {{source}}
+GROUP BY topic, partition'''{KAFKA.replace("{state}", "operator_state")}
 """
 RESTORE = f"""
 parallelism = {NEW_PARALLELISM}
-store = {{{{url = "{{url}}"}}}}
 [[keyed]]
 operator = "{UID}"
 state = "totals"
-sink = {{{{format = "parquet", path = "{{here}}/totals"}}}}
+sink = {{format = "parquet", path = "HERE/totals"}}
 [[operator_state]]
 operator = "{SOURCE}"
 state = "offsets"
-sink = {{{{format = "json", path = "{{here}}/offsets"}}}}
+sink = {{format = "json", path = "HERE/offsets"}}
 """
 
 
@@ -133,10 +128,11 @@ def token_of(name: str) -> str:
 
 @contextmanager
 def submitted(
-    cluster: SparkCluster, job: str, settings: str, here: Path
+    cluster: SparkCluster, job: str, settings: str, here: Path, *, store: str, endpoint: str
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A running job on the cluster; its stdout and stderr go to files."""
     (here / f"{job}.toml").write_text(settings)
+    (here / "statestore.toml").write_text(STORE.format(endpoint=endpoint))
     conf = default_settings("parquet") | {
         "spark.jars": connector_jars(),
         "spark.executor.memory": "512m",
@@ -145,7 +141,10 @@ def submitted(
     command = [cluster.submit, "--master", cluster.master, *options, str(ROOT / f"jobs/{job}.py")]
     with (here / f"{job}.out").open("wb") as out, (here / f"{job}.err").open("wb") as err:
         process = subprocess.Popen(
-            [*command, "--conf-file", str(here / f"{job}.toml"), "--output", "json"],
+            [
+                *(*command, str(here / f"{job}.toml"), "--output", "json"),
+                *("--store", store, "--config", str(here / "statestore.toml")),
+            ],
             env=cluster.environment,
             cwd=here,  # the job must not find files through its working directory
             stdout=out,
@@ -193,8 +192,10 @@ def test_a_snapshot_survives_an_executor_and_is_restored_at_another_parallelism(
         submitted(
             cluster,
             "snapshot",
-            settings.format(url=place.store, proxy=proxy.endpoint),
+            settings,
             tmp_path,
+            store=place.store,
+            endpoint=proxy.endpoint,
         ) as job,
     ):
         until(
@@ -224,7 +225,12 @@ def test_a_snapshot_survives_an_executor_and_is_restored_at_another_parallelism(
         check_read(ledger, store)
         return
     with submitted(
-        cluster, "restore", RESTORE.format(url=place.store, here=tmp_path), tmp_path
+        cluster,
+        "restore",
+        RESTORE.replace("HERE", str(tmp_path)),
+        tmp_path,
+        store=place.store,
+        endpoint=s3.endpoint,
     ) as job:
         assert report(job, "restore", tmp_path)["parallelism"] == NEW_PARALLELISM
     check_restored(ledger, tmp_path)

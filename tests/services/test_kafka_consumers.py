@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from jobs.redistribute_offsets import main
+from jobs.redistribute_offsets import redistribute_offsets
 from statestore import StateStore
 from tests.services.kafka_topics import Topics
 from tests.syntax import ROOT
@@ -89,19 +89,16 @@ class Job:
     def consumers(self, parallelism: int, topic: str) -> Iterator[Group]:
         """Yield consumers that start at the job's offsets; kill them at the end."""
         assigned = self.folder / "assigned.json"
-        settings = {
-            "store.url": self.store.url,
-            "parallelism": parallelism,
-            "offsets.operator": UID,
-            "offsets.state": "offsets",
-            "files.per_subtask": str(assigned),
-            "kafka.bootstrap": self.topics.bootstrap,
-            "kafka.topics": json.dumps([topic]),
-        }
+        settings = self.folder / "settings.toml"
+        settings.write_text(f"""
+parallelism = {parallelism}
+offsets = {{ operator = "{UID}", state = "offsets" }}
+files.per_subtask = "{assigned}"
+kafka = {{ bootstrap = "{self.topics.bootstrap}", topics = ["{topic}"] }}
+""")
         self._seen = self.counted()
-        (self.folder / "empty.toml").touch()
-        words = [word for item in settings.items() for word in ("--set", "{}={}".format(*item))]
-        assert main(["--conf-file", str(self.folder / "empty.toml"), *words]) == 0
+        arguments = [str(settings), "--store", self.store.url]
+        assert redistribute_offsets.main(arguments, standalone_mode=False) == 0
         subtasks = json.loads(assigned.read_text())["subtasks"]
         assert len(subtasks) == parallelism
         group = Group(self.topics.bootstrap, [subtask["offsets"] for subtask in subtasks])

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from jobs.redistribute_offsets import main as redistribute_offsets
 from statestore import StateStore
 from statestore.cli.main import main
 from statestore.cli.verbs.kafka import kafka as kafka_verbs
@@ -504,55 +503,3 @@ def test_the_examples(store: StateStore, mirrored: Mirrored, capfd: Any) -> None
         words = shlex.split(text.replace("new:9092", mirrored.target.bootstrap))
         assert main(words[1:]) == 0, capfd.readouterr().err
     assert store.checkpoints() == (1, 2, 3)
-
-
-# --- The job --------------------------------------------------------------------------------------
-
-SETTINGS = """
-parallelism = 3
-[store]
-url = "fraud"
-[offsets]
-operator = "orders-source"
-state = "NAME"
-[files]
-starting_offsets = "start.json"
-[kafka]
-cluster = "new"
-bootstrap = "TARGET"
-group = "GROUP"
-[mirror]
-source = "A"
-target = "B"
-bootstrap = "SOURCE"
-"""
-
-
-def test_the_job_starts_consumers_at_the_new_cluster(
-    store: StateStore, mirrored: Mirrored, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    group, topic = uuid.uuid4().hex, f"A.{PLAIN}"
-    text = SETTINGS.replace("SOURCE", mirrored.source.bootstrap).replace("GROUP", group)
-    Path("settings.toml").write_text(text.replace("TARGET", mirrored.target.bootstrap))
-    job = ["--conf-file", "settings.toml"]
-    assert redistribute_offsets([*job, "--set", "offsets.state=offsets", "--dry-run"]) == 0
-    head, names, *lines = capfd.readouterr().out.splitlines()
-    assert head == f"Kafka at {mirrored.target.bootstrap}: 2 translated"
-    assert names.split()[2:4] == ["stored", "translated"]
-    assert lines[0].split()[:4] == [topic, "0", "151", "exact"]
-    assert lines[-1] == "dry run: nothing was written"
-    assert not Path("start.json").exists()
-    assert redistribute_offsets([*job, "--set", "offsets.state=offsets", "--output", "json"]) == 0
-    report = json.loads(capfd.readouterr().out)
-    assert json.loads(Path("start.json").read_text()) == {topic: {"0": 151, "1": 151}}
-    assert mirrored.target.cluster.committed(group) == {(topic, n): 151 for n in range(2)}
-    (partition, _) = report["kafka"]["partitions"]
-    assert partition["source_topic"] == PLAIN
-    assert (partition["precision"], partition["read_again"]) == ("exact", 0)
-    # An offset without a sync is refused, unless the settings say what to do.
-    early = [*job, "--set", "offsets.state=early"]
-    assert redistribute_offsets(early) == 12
-    assert "Choose what to do with the settings untranslated" in capfd.readouterr().err
-    chosen = ["--set", "mirror.untranslated=earliest"]
-    assert redistribute_offsets([*early, *chosen]) == 0
-    assert json.loads(Path("start.json").read_text()) == {f"A.{UNSYNCED}": {"0": 0}}

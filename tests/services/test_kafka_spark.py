@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.redistribute_offsets import main
+from jobs.redistribute_offsets import redistribute_offsets
 from statestore import StateStore
 from tests.services.kafka_topics import Topics
 from tests.services.spark_process import run_module
@@ -28,12 +28,12 @@ def test_spark_reads_on_from_the_jobs_file(topics: Topics, tmp_path: Path) -> No
     settings = tmp_path / "settings.toml"
     settings.write_text(f"""
 parallelism = 1
-store.url = "{store.url}"
 offsets = {{operator = "source", state = "offsets"}}
 files.starting_offsets = "{tmp_path}/start.json"
 kafka = {{bootstrap = "{topics.bootstrap}", gap = "earliest"}}
 """)
-    assert main(["--conf-file", str(settings)]) == 0
+    arguments = [str(settings), "--store", store.url]
+    assert redistribute_offsets.main(arguments, standalone_mode=False) == 0
     given = {
         "bootstrap": topics.bootstrap,
         "topic": topic,

@@ -12,15 +12,18 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, is_typeddict
+from typing import Any, get_args, get_type_hints, is_typeddict
 
 import click
+from msgspec import Meta
+from msgspec.structs import fields
 
 from docs.hooks import PYTHON
 from docs.json_page import documents, section
@@ -187,9 +190,19 @@ def member_types(text: str) -> dict[str, str]:
 
 def settings() -> Iterator[tuple[str, dict[str, str]]]:
     """Yield each setting of the command."""
-    for field in dataclasses.fields(Settings):
-        facts = {"type": str(field.type), "default": repr(field.default), **field.metadata}
-        facts["variable"] = ENVIRONMENT[field.name]
+    types = get_type_hints(Settings)
+    for field in fields(Settings):
+        bounds = [each for each in get_args(field.type) if isinstance(each, Meta)]
+        facts = {
+            "type": re.sub(
+                r"^Optional\[(.*)\]$", r"\1 | None", inspect.formatannotation(types[field.name])
+            ),
+            "default": repr(getattr(Settings(), field.name)),
+            "unit": bounds[0].title,
+            "low": bounds[0].ge,
+            "high": bounds[0].le,
+            "variable": ENVIRONMENT.get(field.name),
+        }
         yield f"setting {field.name}", {name: str(value) for name, value in facts.items()}
 
 

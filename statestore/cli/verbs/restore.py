@@ -22,7 +22,6 @@ from statestore.cli.drawing import count, size
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.cli.verbs.plan import PlannedRestore, Rate, keep_rate, write_plan
 from statestore.format.digest import digest_text
-from statestore.parquet.writer import ParquetOptions
 from statestore.restore.export import ExportedCheckpoint, ExportedState
 from statestore.restore.row_files import EXPORT_FORMATS
 
@@ -101,7 +100,6 @@ def restore_checkpoint(
         return Output(PlannedRestore(store=store.url, plan=plan), write_plan)
     if directory is None:
         raise click.UsageError("no directory is named: pass --to DIR, or --dry-run")
-    settings = invocation.settings
     began = time.monotonic()
     with progress_bar("restoring") as progress:
         restored = store.restore(
@@ -112,11 +110,7 @@ def restore_checkpoint(
             operator=uid,
             state=name,
             format=form,
-            parquet=ParquetOptions(
-                row_group_rows=settings.row_group_rows,
-                row_group_bytes=settings.row_group_bytes,
-                zstd_level=settings.zstd_level,
-            ),
+            parquet=store.parts.parquet,
             progress=progress,
         )
     seconds = time.monotonic() - began
