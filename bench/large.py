@@ -43,7 +43,7 @@ with store.snapshot(parallelism=512) as checkpoint:
     "restore, one state": """
 store.restore(parallelism=1000).keyed("operator-00", "state-00").entry.handles[0]""",
     "plan": "store.plan(parallelism=1000).size_bytes",
-    "list": "[CheckpointRow.of(store.manifest(one), 0) for one in store.checkpoints()]",
+    "list": "[CheckpointSummary.of(find_checkpoint(store, one), 0) for one in store.checkpoints()]",
     "expire": "store.maintenance.expire(retain=1)",
     "gc": "store.maintenance.gc(minimum_age='0')",
 }
@@ -55,7 +55,7 @@ _STEP = """
 import json, sys, time
 from pathlib import Path
 from statestore import StateStore
-from statestore.cli.verbs.list import CheckpointRow
+from statestore.cli.checkpoints import CheckpointSummary, find_checkpoint
 from bench.large import Asked
 storage = Asked(sys.argv[1])
 store = StateStore.from_storage(storage, compaction=None)

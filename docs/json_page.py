@@ -23,7 +23,6 @@ import click
 from statestore.cli.documents import members
 from statestore.cli.main import cli
 from statestore.cli.output import Output
-from statestore.cli.verbs.watch import WatchedCheckpoint
 from statestore.format.left_out import LeftOutState
 from statestore.format.metrics import CheckpointMetrics
 
@@ -58,8 +57,6 @@ def documents(group: click.Group, prefix: str) -> Iterator[tuple[str, list[type[
         assert command is not None
         if isinstance(command, click.Group):
             yield from documents(command, f"{prefix}{name} ")
-        elif name == "watch":
-            yield name, [WatchedCheckpoint]
         elif results := list(_results_of(command.callback)):
             yield f"{prefix}{name}", results
 

@@ -1,4 +1,4 @@
-"""Parse command-line arguments: restore targets, keys and rows, and durations.
+"""Parse values in arguments: keys, rows and columns, and the job graph of a file.
 
 There is one rule for the value of a column, in a key and in ``COLUMN=VALUE``:
 
@@ -12,8 +12,7 @@ A key of several columns is JSON: a list in the order of the key or an object by
 JSON too, dates and times are ISO 8601 strings, decimals may be strings, and bytes are hex digits.
 Years before 1 and after 9999 have the form that ``statestore query`` prints, and ``infinity``. A
 ``timestamp`` needs ``Z`` or an offset, because a guessed time zone would name another instant.
-Numbers are exact; :mod:`statestore.parsing` defines which ones a double accepts. A duration is
-``90s``, ``15min``, ``2h`` or ``7d``.
+Numbers are exact; :mod:`statestore.parsing` defines which ones a double accepts.
 """
 
 from __future__ import annotations
@@ -25,11 +24,10 @@ from contextlib import suppress
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from statestore.durations import milliseconds_of
 from statestore.errors import InvalidArgumentError, SettingsError
 from statestore.format.schema import DataType, type_text
 from statestore.format.state import KeyedState
@@ -37,53 +35,29 @@ from statestore.jobgraph.graph import JobGraph
 from statestore.parsing import (
     nearest_double,
     nearest_float,
-    parse_integer,
     parse_json,
     parse_number,
     whole_number,
 )
-from statestore.restore.byte_sizes import AUTO, bytes_of
-from statestore.restore.key_group_weights import Weight
 from statestore.rows.column_types import arrow_type
 from statestore.rows.time_text import far_time
 from statestore.settings import read_text
 
 __all__ = [
-    "INSTANT",
-    "MOST_ROWS",
-    "SPAN",
-    "Bytes",
-    "BytesPerSecond",
-    "Parallelism",
     "column_values",
     "distinct",
     "graph_of",
     "key_of",
     "key_value",
-    "limit_option",
     "named_values",
+    "parse_instant",
     "parse_key",
     "parse_row",
     "parse_value",
-    "query_limit_options",
-    "target_options",
 ]
 
-F = TypeVar("F", bound=Callable[..., Any])
 K = TypeVar("K")
 V = TypeVar("V")
-MOST_ROWS = 1000
-
-
-def target_options(function: F) -> F:
-    """Add the options that define a restore target.
-
-    These are ``--parallelism``, ``--bytes-per-task``, ``--graph``, ``--max-parallelism`` and
-    ``--balance``.
-    """
-    for option in reversed(_target_options()):
-        function = option(function)
-    return function
 
 
 def graph_of(path: str | None) -> JobGraph | None:
@@ -100,133 +74,6 @@ def graph_of(path: str | None) -> JobGraph | None:
     except InvalidArgumentError as error:
         error.add_note(f"in {path}")
         raise
-
-
-def limit_option(function: F) -> F:
-    """Add ``--limit``, the number of result rows to show."""
-    option = click.option(
-        "--limit",
-        type=click.IntRange(min=0),
-        default=MOST_ROWS,
-        metavar="ROWS",
-        help=f"The maximum number of rows; 0 for all. [{MOST_ROWS}]",
-    )
-    return option(function)
-
-
-def query_limit_options(*, duration: str | None, memory: str | None) -> Callable[[F], F]:
-    """Return a decorator that adds ``--time-limit`` and ``--memory-limit`` for SQL.
-
-    Args:
-        duration: The default time limit; None for no limit.
-        memory: The default memory limit, such as ``1GiB``; None for DuckDB's own default.
-    """
-    time_limit = click.option(
-        "--time-limit",
-        type=SPAN,
-        default=duration or "0",
-        help=(
-            "Stop a query after this time, such as 90s or 5min; 0 for no limit. "
-            f"[{duration or 'none'}]"
-        ),
-    )
-    memory_limit = click.option(
-        "--memory-limit",
-        type=Bytes(),
-        default=memory,
-        metavar="SIZE",
-        help=(
-            "The most memory that DuckDB can use for a query, for example 512MiB. "
-            f"[{memory or '80 % of the memory'}]"
-        ),
-    )
-    return lambda function: time_limit(memory_limit(function))
-
-
-def _target_options() -> list[Any]:
-    return [
-        click.option(
-            "--parallelism",
-            type=Parallelism(),
-            metavar="N|auto",
-            help=(
-                "The number of subtasks to restore for; auto chooses it from the stored bytes. "
-                "Default: the parallelism of the checkpoint."
-            ),
-        ),
-        click.option(
-            "--bytes-per-task",
-            type=Bytes(),
-            metavar="SIZE",
-            help=(
-                "Bytes of keyed state for each subtask if parallelism is auto, for example "
-                "256MiB. [16MiB]"
-            ),
-        ),
-        click.option(
-            "--graph",
-            metavar="FILE",
-            help="The new job's graph as TOML. Its operators find their state by operator id.",
-        ),
-        click.option(
-            "--max-parallelism",
-            type=int,
-            metavar="N",
-            help=(
-                "Read the stored key groups as N key groups: a multiple or a divisor of their "
-                "number."
-            ),
-        ),
-        click.option(
-            "--balance",
-            type=click.Choice([weight.value for weight in Weight]),
-            help=(
-                "Choose key-group ranges with balanced bytes or rows instead of equal numbers of "
-                "key groups."
-            ),
-        ),
-    ]
-
-
-class Parallelism(click.ParamType[Any]):
-    """A number of subtasks, or ``auto``."""
-
-    name = "parallelism"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int | Literal["auto"]:
-        """Convert the argument. Raises a usage error if it is neither."""
-        if value == AUTO:
-            return AUTO
-        try:
-            return parse_integer(str(value))
-        except ValueError:
-            self.fail(f"{value!r:.80} is neither a number nor 'auto'", param, ctx)
-
-
-class Bytes(click.ParamType[Any]):
-    """A number of bytes, such as 256MiB."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        """Convert the argument. Raises a usage error if it is not a number of bytes."""
-        try:
-            return bytes_of(value)
-        except InvalidArgumentError as error:
-            self.fail(str(error), param, ctx)
-
-
-class BytesPerSecond(click.ParamType[Any]):
-    """A rate, such as 200MB/s."""
-
-    name = "rate"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        """Convert the argument. Raises a usage error if it is not a rate."""
-        try:
-            return bytes_of(str(value).strip().removesuffix("/s"))
-        except InvalidArgumentError:
-            self.fail(f"{value!r} is not a rate; write it as 200MB/s", param, ctx)
 
 
 def parse_key(text: str, state: KeyedState) -> tuple[Any, ...]:
@@ -326,21 +173,6 @@ def _is_form(error: ValueError) -> bool:
     return isinstance(error, _FormError | json.JSONDecodeError)
 
 
-class _Span(click.ParamType):  # type: ignore[type-arg]
-    name = "span"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            milliseconds_of(value)
-        except InvalidArgumentError as error:
-            self.fail(str(error), param, ctx)
-        return value
-
-
-SPAN = _Span()
-"""The type of an option that takes a duration; its value is text."""
-
-
 def named_values(
     option: str, form: str, texts: Sequence[str], *, at_last: bool = False
 ) -> dict[str, str]:
@@ -376,20 +208,6 @@ def distinct(option: str, pairs: Iterable[tuple[K, V]]) -> dict[K, V]:
             raise click.UsageError(f"{option} is passed twice for {name}; pass it only once")
         values[name] = value
     return values
-
-
-class _Instant(click.ParamType):  # type: ignore[type-arg]
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            return _instant(value)
-        except ValueError as error:
-            self.fail(f"{error}; a time is 2026-11-27T10:00:00Z", param, ctx)
-
-
-INSTANT = _Instant()
-"""The type of an option that takes a time in ISO 8601, with ``Z`` or an offset."""
 
 
 def _key_columns(value: Any, names: Sequence[str]) -> Mapping[str, Any]:
@@ -529,7 +347,8 @@ def _moment(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def _instant(text: str) -> datetime:
+def parse_instant(text: str) -> datetime:
+    """Parse a time in ISO 8601 with ``Z`` or an offset. Raises ValueError for another text."""
     moment = _moment(text)
     if moment.tzinfo is None:
         utc = moment.isoformat()
@@ -564,7 +383,7 @@ _TEXTS: Mapping[str, Callable[[str], Any]] = {
     "boolean": _boolean,
     "binary": _bytes,
     "date": date.fromisoformat,
-    "timestamp": _instant,
+    "timestamp": parse_instant,
     "timestamp_ntz": _local_moment,
 }
 _TIMES = ("date", "timestamp", "timestamp_ntz")

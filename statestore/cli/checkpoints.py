@@ -1,13 +1,14 @@
-"""Show a checkpoint and its plan as JSON and text: layers, metrics, and subtasks as bars."""
+"""Show a checkpoint and its plan as JSON and text: its figures, layers, and subtasks as bars."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.table import Table
 
+from statestore.cli.documents import ReadError
 from statestore.cli.drawing import (
     amount,
     bar,
@@ -20,6 +21,12 @@ from statestore.cli.drawing import (
     spans,
 )
 from statestore.cli.output import Page, cell, table_of
+from statestore.errors import (
+    CheckpointNotFoundError,
+    CorruptionError,
+    FormatVersionError,
+    StateStoreError,
+)
 from statestore.format.digest import digest_text
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
@@ -30,13 +37,19 @@ from statestore.restore.key_group_weights import Weight
 from statestore.restore.placement import OperatorPlacement
 from statestore.restore.plan import OperatorPlan, ParallelismChoice, RestorePlan, SubtaskPlan
 from statestore.restore.range_skew import RangeSkew
+from statestore.store import StateStore
 
 __all__ = [
+    "UNREADABLE",
+    "CheckpointSummary",
+    "FoundCheckpoint",
     "ShownLayer",
     "changed_rows",
     "extent",
+    "find_checkpoint",
     "held_text",
     "is_incremental",
+    "layer_count",
     "layers_text",
     "maker",
     "metrics_text",
@@ -55,6 +68,92 @@ __all__ = [
 MOST_LINES = 64
 """How many bars a terminal gets, one below the other."""
 GAP = 2
+UNREADABLE = (CorruptionError, FormatVersionError)
+"""The errors of a checkpoint that exists and cannot be read."""
+
+S = TypeVar("S", bound="CheckpointSummary")
+
+
+@dataclass(frozen=True)
+class FoundCheckpoint:
+    """A checkpoint that was found: its manifest, or the reason why it cannot be read."""
+
+    checkpoint_id: int
+    manifest: Manifest | None
+    error: StateStoreError | None = None
+
+
+def find_checkpoint(
+    store: StateStore,
+    checkpoint_id: int,
+    unreadable: tuple[type[StateStoreError], ...] = UNREADABLE,
+) -> FoundCheckpoint | None:
+    """Return a checkpoint; None if it has expired since it was listed."""
+    try:
+        return FoundCheckpoint(checkpoint_id, store.manifest(checkpoint_id))
+    except CheckpointNotFoundError:
+        return None
+    except unreadable as error:
+        return FoundCheckpoint(checkpoint_id, None, error)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSummary:
+    """A checkpoint, with ``rows`` in its files, of which ``changed_rows`` are changes.
+
+    ``command`` is the command that made the checkpoint. It is None for a job, and for an import
+    with an older release. ``is_incremental`` is false if all files were written for this
+    checkpoint, and None if an older release did not record it. ``origin`` is as in docs/FORMAT.md,
+    and None for a checkpoint that a job took. A damaged checkpoint has an id and an error; its
+    other members are None.
+    """
+
+    checkpoint_id: int
+    created_at_ms: int | None = None
+    age_ms: int | None = None
+    took_ms: int | None = None
+    parallelism: int | None = None
+    operators: int | None = None
+    states: int | None = None
+    rows: int | None = None
+    changed_rows: int | None = None
+    size_bytes: int | None = None
+    files: int | None = None
+    layers: int | None = None
+    is_incremental: bool | None = None
+    command: str | None = None
+    origin: Mapping[str, Any] | None = None
+    left_out: tuple[LeftOutState, ...] | None = None
+    metrics: CheckpointMetrics | None = None
+    error: ReadError | None = None
+
+    @classmethod
+    def of(cls: type[S], found: FoundCheckpoint, now_ms: int, **more: Any) -> S:
+        """Return the summary of a checkpoint; ``more`` are members of a subclass."""
+        manifest = found.manifest
+        if manifest is None:
+            error = None if found.error is None else ReadError.of(found.error)
+            return cls(checkpoint_id=found.checkpoint_id, error=error, **more)
+        return cls(
+            checkpoint_id=manifest.checkpoint_id,
+            created_at_ms=manifest.created_at_ms,
+            age_ms=now_ms - manifest.created_at_ms,
+            took_ms=manifest.took_ms,
+            parallelism=manifest.parallelism,
+            operators=len(manifest.uids),
+            states=len(manifest.entries),
+            rows=manifest.rows,
+            changed_rows=changed_rows(manifest),
+            size_bytes=manifest.size_bytes,
+            files=manifest.files,
+            layers=layer_count(manifest),
+            is_incremental=is_incremental(manifest),
+            command=(manifest.origin or {}).get("command", manifest.writer.command),
+            origin=manifest.origin,
+            left_out=manifest.left_out,
+            metrics=manifest.metrics,
+            **more,
+        )
 
 
 def write_left_out(page: Page, records: Iterable[LeftOutState], indent: str = "  ") -> None:
@@ -156,6 +255,11 @@ def held_text(manifest: Manifest) -> str:
 def changed_rows(manifest: Manifest) -> int:
     """Return the number of rows of changes."""
     return sum(entry.changed_rows for entry in manifest.keyed)
+
+
+def layer_count(manifest: Manifest) -> int:
+    """Return the number of layers of changes in all states."""
+    return sum(len(entry.layers) for entry in manifest.keyed)
 
 
 def metrics_text(manifest: Manifest) -> list[tuple[str, str]]:

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args, get_type_hints
 
 import click
+from click.core import ParameterSource
 
-from statestore.cli.completion import complete_checkpoint, complete_operator, complete_state
 from statestore.errors import StateStoreError
 from statestore.settings import ResolvedSettings, Settings, resolve_settings
 
@@ -28,31 +28,16 @@ if TYPE_CHECKING:
     from statestore.store import StateStore
 
 __all__ = [
-    "CHECKPOINT_WAS_OPTION",
     "CLOSED_PIPE",
     "INTERRUPTED",
     "Invocation",
-    "KeyVerb",
     "LazyVerb",
     "Root",
     "Verb",
-    "checkpoint_argument",
-    "checkpoint_option",
     "common_options",
     "exit_statuses",
-    "key_option",
-    "no_checkpoint_argument",
-    "one_state_options",
-    "operator_option",
     "pass_invocation",
-    "state_option",
-    "state_options",
 ]
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-CHECKPOINT_WAS_OPTION = {"--checkpoint": "the argument CHECKPOINT"}
-"""The replaced option of the commands whose checkpoint was an option in an earlier release."""
 
 INTERRUPTED = 130
 CLOSED_PIPE = 141  # the status that shells report for a tool ended by SIGPIPE
@@ -129,88 +114,6 @@ def common_options() -> list[click.Parameter]:
     ]
 
 
-def checkpoint_argument(function: Any) -> Any:
-    """Add the argument CHECKPOINT: a number, a savepoint's name, or ``latest``, the default."""
-    return _checkpoint_argument(default="latest")(function)
-
-
-def no_checkpoint_argument(function: Any) -> Any:
-    """Add the argument CHECKPOINT without a default."""
-    return _checkpoint_argument(required=False)(function)
-
-
-def _checkpoint_argument(**attributes: Any) -> Callable[[F], F]:
-    return click.argument(
-        "checkpoint", metavar="[CHECKPOINT]", shell_complete=complete_checkpoint, **attributes
-    )
-
-
-def from_older_option(function: F) -> F:
-    """Add the option ``--from-older`` of commands that make a checkpoint from another one."""
-    text = "Allow a checkpoint that is not the newest: the new checkpoint undoes the newer ones."
-    return click.option("--from-older", is_flag=True, help=text)(function)
-
-
-def key_option(text: str) -> Callable[[F], F]:
-    """Return a decorator that adds the required option ``--key``; ``text`` names its use."""
-    return click.option("--key", required=True, metavar="KEY", help=text)
-
-
-def checkpoint_option(
-    text: str, *, default: str | None = "latest", note: str = " [latest]"
-) -> Callable[[F], F]:
-    """Return a decorator that adds ``--checkpoint``; ``text`` names the checkpoint's use.
-
-    Only a command whose argument is something else has this option; the others have the argument
-    CHECKPOINT.
-    """
-    return click.option(
-        "--checkpoint",
-        default=default,
-        metavar="CHECKPOINT",
-        help=f"{text}: its number, a savepoint's name, or latest.{note}",
-        shell_complete=complete_checkpoint,
-    )
-
-
-def state_options(function: Any) -> Any:
-    """Add ``--operator`` and ``--state``, which restrict a verb to some states."""
-    return operator_option("Only this operator.")(
-        state_option("Only this state of the operator.")(function)
-    )
-
-
-def one_state_options(function: Any) -> Any:
-    """Add ``--operator`` and ``--state``, both required, which select one keyed state."""
-    return operator_option("The operator.", required=True)(
-        state_option("The keyed state.", required=True)(function)
-    )
-
-
-def operator_option(text: str, *, required: bool = False) -> Callable[[F], F]:
-    """Return a decorator that adds ``--operator`` with this help text."""
-    return click.option(
-        "--operator",
-        "uid",
-        metavar="OPERATOR",
-        required=required,
-        help=text,
-        shell_complete=complete_operator,
-    )
-
-
-def state_option(text: str, *, required: bool = False) -> Callable[[F], F]:
-    """Return a decorator that adds ``--state`` with this help text."""
-    return click.option(
-        "--state",
-        "name",
-        metavar="STATE",
-        required=required,
-        help=text,
-        shell_complete=complete_state,
-    )
-
-
 class Verb(click.Command):
     """A command whose help describes its output and shows examples."""
 
@@ -219,42 +122,57 @@ class Verb(click.Command):
         *args: Any,
         prints: str = "",
         examples: Sequence[str] = (),
-        replaced: Mapping[str, str] | None = None,
-        had_store: bool = False,
+        modes: Mapping[str, Sequence[str]] | None = None,
         **attributes: Any,
     ) -> None:
-        """Take click's arguments, the two additional parts of the help, and replaced forms.
+        """Take click's arguments, the two additional parts of the help, and the modes.
 
-        ``replaced`` has the new option or argument for each option that an earlier release had.
-        ``had_store`` says that the store was the first argument in an earlier release.
+        ``modes`` has, for each option that selects a mode, the options and arguments that only this
+        mode takes. Those under an empty name need the command without a mode.
         """
         super().__init__(*args, **attributes)
-        self.prints, self.examples = prints, tuple(examples)
-        self.replaced, self.had_store = replaced or {}, had_store
+        self.prints, self.examples, self.modes = prints, tuple(examples), modes or {}
         self.params.extend(common_options())
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as click does; for a surplus argument, the message explains how to name a store."""
+        """Parse as click does; for a surplus argument, the message explains how to name a store.
+
+        Options of a mode that was not selected are refused.
+        """
         ctx.allow_extra_args = True
-        try:
-            rest = super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            new = self.replaced.get(error.option_name)
-            if new is None:
-                raise
-            raise click.UsageError(
-                f"no such option {error.option_name!r}; it is {new} since version 0.2.0", ctx
-            ) from error
-        if rest and not ctx.resilient_parsing:
+        rest = super().parse_args(ctx, args)
+        if ctx.resilient_parsing:
+            return rest
+        if rest:
             plural = "s" if len(rest) > 1 else ""
             hint = f"; to name a store, use --store {rest[0]}" if _is_path(rest[0]) else ""
-            if self.had_store:
-                first = next(iter(self.params)).name
-                hint = f"; the store is --store {ctx.params[str(first)]} since version 0.2.0"
             raise click.UsageError(
                 f"got unexpected extra argument{plural} ({' '.join(rest)}){hint}", ctx
             )
+        self._check_modes(ctx)
         return rest
+
+    def _check_modes(self, ctx: click.Context) -> None:
+        """Refuse two modes, and an option that the mode does not take."""
+        words = {word: parameter for parameter in self.params for word in parameter.opts}
+        passed = {
+            word
+            for word, parameter in words.items()
+            if ctx.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
+        }
+        chosen = [mode for mode in self.modes if mode in passed]
+        names = {
+            word: word if word[:1] == "-" else parameter.human_readable_name.strip("[]")
+            for word, parameter in words.items()
+        }
+        if len(chosen) > 1:
+            first, second = map(names.__getitem__, chosen[:2])
+            raise click.UsageError(f"{first} and {second} exclude each other: pass one", ctx)
+        mode = chosen[0] if chosen else ""
+        for other, options in self.modes.items():
+            for word in sorted(passed & ({*options} - {*self.modes.get(mode, ())})):
+                reason = f"it needs {names[other]}" if other else f"{names[mode]} takes none"
+                raise click.UsageError(f"remove {names[word]}: {reason}", ctx)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb; an error names this verb's options instead of arguments in Python."""
@@ -277,24 +195,6 @@ class Verb(click.Command):
         _write_sections(formatter, self.prints, self.examples)
         formatter.write_paragraph()
         formatter.write_text("'statestore --help' lists the exit statuses.")
-
-
-class KeyVerb(Verb):
-    """A command whose option ``--key`` was the argument KEY in an earlier release."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as click does; without ``--key``, the message explains how to pass a key."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.MissingParameter as error:
-            if error.param is None or error.param.name != "key":
-                raise
-        except click.NoSuchOption as error:
-            if not re.match(r"-[0-9.]", error.option_name):
-                raise
-        raise click.UsageError(
-            "pass the key as --key KEY; it was the argument KEY before version 0.2.0", ctx
-        )
 
 
 class LazyVerb(NamedTuple):

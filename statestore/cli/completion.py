@@ -58,9 +58,9 @@ def _operators(store: StateStore, context: click.Context) -> list[str]:
 
 
 def _states(store: StateStore, context: click.Context) -> list[str]:
-    uid = context.params.get("uid")
+    operator = context.params.get("operator")
     states = [entry.state for entry in _manifest(store, context).entries]
-    return sorted({state.name for state in states if uid in (None, state.uid)})
+    return sorted({state.name for state in states if operator in (None, state.uid)})
 
 
 def _manifest(store: StateStore, context: click.Context) -> Manifest:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import click
@@ -49,6 +49,8 @@ class Program(click.Command):
     def _invoked(self, ctx: click.Context) -> Any:
         invocation = ctx.ensure_object(Invocation)  # before the verb's context takes it over
         result = super().invoke(ctx)
+        if isinstance(result, Iterator):
+            return _drain(result, as_json=invocation.settings.output == "json")
         if not isinstance(result, Output):
             return result
         if invocation.settings.output == "json":
@@ -83,18 +85,15 @@ class Command(Program, Root):
     # runs.
     sections: ClassVar[Mapping[str, Mapping[str, LazyVerb]]] = {
         "Look": {
-            "list": LazyVerb("list:list_checkpoints", "List the checkpoints of a store"),
+            "list": LazyVerb(
+                "list:list_checkpoints", "List the checkpoints of a store, or follow them"
+            ),
             "show": LazyVerb("show:show_checkpoint", "Show what a checkpoint contains"),
-            "watch": LazyVerb(
-                "watch:watch_checkpoints", "Follow a store: show each new checkpoint"
-            ),
             "get": LazyVerb("get:get_rows", "Look up one key, in one keyed state or in all"),
-            "query": LazyVerb("query:query_states", "Query the states of a checkpoint with SQL"),
-            "sql": LazyVerb(
-                "sql:run_shell",
-                "Query the states of a checkpoint with SQL, one statement after another",
+            "diff": LazyVerb(
+                "diff:compare_checkpoints", "Compare two checkpoints of one store or of two"
             ),
-            "skew": LazyVerb("skew:find_skew", "Show skewed key groups and hot keys"),
+            "query": LazyVerb("query:query_states", "Query the states of a checkpoint with SQL"),
             "trend": LazyVerb(
                 "trend:show_trend",
                 "Show the growth of each state, and when it reaches a size or a restore time",
@@ -113,27 +112,12 @@ class Command(Program, Root):
                 "restore:restore_checkpoint",
                 "Write the restored rows to files, one directory per subtask",
             ),
-            "batch-parallelism": LazyVerb(
-                "batch_parallelism:choose_parallelism",
-                "Choose a batch job's parallelism from the bytes of its inputs",
-            ),
-        },
-        "Compare": {
-            "diff": LazyVerb(
-                "diff:compare_checkpoints", "Compare two checkpoints of one store or of two"
-            ),
-            "as-of": LazyVerb(
-                "as_of:join_checkpoints",
-                "Compare a keyed state at two checkpoints, row by row",
-            ),
-            "history": LazyVerb(
-                "as_of:show_history", "Show the rows of one key at each kept checkpoint"
-            ),
         },
         "Keep and delete": {
-            "savepoint": LazyVerb("hold:keep_savepoint", "Keep a checkpoint under a name"),
-            "pin": LazyVerb("hold:pin_checkpoint", "Keep a checkpoint while it is being read"),
-            "unpin": LazyVerb("hold:unpin_checkpoint", "Release a pinned checkpoint"),
+            "savepoint": LazyVerb(
+                "savepoint:keep_savepoint",
+                "Keep a checkpoint under a name, or while it is being read",
+            ),
             "expire": LazyVerb(
                 "collect:expire_checkpoints", "Expire all but the newest checkpoints"
             ),
@@ -189,9 +173,6 @@ class Command(Program, Root):
                 "publish:publish_state",
                 "Show a state of a checkpoint as an Iceberg table, without a copy",
             ),
-            "unpublish": LazyVerb(
-                "publish:unpublish_table", "Remove a published table, and release its checkpoints"
-            ),
             "spark": LazyVerb(
                 "spark:spark",
                 "Show, import and export the state of Spark's own queries",
@@ -231,6 +212,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     logging.getLogger().addFilter(_is_not_of_py4j)
     return int(cli.main(argv, prog_name="statestore", standalone_mode=False))
+
+
+def _drain(results: Iterator[Any], *, as_json: bool) -> int:
+    """Write each result to stdout as one line of JSON, or let the verb show it; Ctrl-C ends it."""
+    try:
+        for result in results:
+            if as_json:
+                sys.stdout.write(f"{document_text(result, indent=None, ascii_only=True)}\n")
+                sys.stdout.flush()  # the reader of a pipe needs each result immediately
+    except KeyboardInterrupt:
+        return 0
+    return 0
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:

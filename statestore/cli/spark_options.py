@@ -9,11 +9,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from statestore.cli.arguments import distinct
+from statestore.cli.options import in_order
 
 if TYPE_CHECKING:
     from statestore.interop.spark.spark_target import SparkTarget
 
-__all__ = ["OPERATOR_NAMES", "location_module", "shape_options", "spark_target"]
+__all__ = [
+    "OPERATOR_NAMES",
+    "batch_option",
+    "location_module",
+    "provider_option",
+    "shape_options",
+    "shuffle_partitions_option",
+    "spark_target",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -23,28 +32,45 @@ def location_module(name: str) -> Any:
     return importlib.import_module(f"statestore.interop.spark.{name}")
 
 
-def shape_options(function: F) -> F:
-    """Add ``--shuffle-partitions`` and ``--provider``, the settings of a new location."""
-    partitions = click.option(
+def shuffle_partitions_option(text: str, *, required: bool = False) -> Callable[[F], F]:
+    """Return ``--shuffle-partitions``, the number of shuffle partitions of a query."""
+    return click.option(
         "--shuffle-partitions",
         "partitions",
         type=int,
-        required=True,
+        required=required,
         metavar="N",
-        help="The new number of shuffle partitions of the query.",
+        help=text,
     )
-    provider = click.option(
-        "--provider", type=click.Choice(("hdfs", "rocksdb")), help="The provider. [as in the query]"
-    )
+
+
+def provider_option(text: str) -> Callable[[F], F]:
+    """Return ``--provider``, the state store provider of a query."""
+    return click.option("--provider", type=click.Choice(("hdfs", "rocksdb")), help=text)
+
+
+batch_option = click.option(
+    "--batch", type=int, metavar="N", help="A completed micro-batch. [newest]"
+)
+
+
+def shape_options(function: F) -> F:
+    """Add the settings of a new location: its partitions, its provider, and its sources."""
     sources = click.option(
-        "--source",
+        "--rename-source",
         "sources",
         multiple=True,
         callback=_parse_sources,
         metavar="OLD=NEW",
         help="Rename a source, by name or number; OLD= removes, =NEW adds. Repeatable.",
     )
-    return partitions(provider(sources(function)))
+    return in_order(
+        shuffle_partitions_option(
+            "The new number of shuffle partitions of the query.", required=True
+        ),
+        provider_option("The provider. [as in the query]"),
+        sources,
+    )(function)
 
 
 def _parse_sources(

@@ -317,7 +317,7 @@ def _advise_on_error(
         store = f"--store {catalog.storage.url}"
         newer = sum(other > number for other in visible)
         names = [savepoint.name for savepoint in savepoints if savepoint.checkpoint_id == number]
-        ways = [f"statestore {store} savepoint --delete {shlex.quote(name)}" for name in names]
+        ways = [f"statestore {store} savepoint --remove {shlex.quote(name)}" for name in names]
         older = "which also expires all older checkpoints"
         if number in visible and newer:
             ways.append(f"statestore {store} expire --retain {newer}, {older}")

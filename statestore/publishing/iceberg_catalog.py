@@ -144,7 +144,7 @@ def refuse_foreign(table: Table, name: str, store_id: str, operator: str, state:
         raise InvalidArgumentError(
             f"the Iceberg table {name} shows state {actual[2]!r} of operator {actual[1]!r} in "
             f"{properties.get(STORE_URL)} (store {actual[0]}); choose another name, or remove that "
-            "table with 'statestore unpublish' first"
+            "table with 'statestore publish --remove' first"
         )
 
 

@@ -146,7 +146,7 @@ def publish(
         raise IncompatibleStateError(
             f"{entry.state} in checkpoint {manifest.checkpoint_id} has changes in addition to its "
             "base files, which Iceberg cannot show; pass compact (--compact) to fold them as a new "
-            "checkpoint, or run 'statestore compact --all'"
+            "checkpoint, or run 'statestore compact --everything'"
         )
     if has_changes and not dry_run:
         manifest = _compacted(deriver, request, now_ms)

@@ -60,7 +60,7 @@ ALL = ["latest", "before-upgrade", "2", "1"]
         ("statestore compact --store {url} ", ALL),
         ("statestore report --store {url} --against ", ALL),
         ("statestore spark export --store {url} --checkpoint ", ALL),
-        ("statestore savepoint --store {url} --delete ", ["before-upgrade"]),
+        ("statestore savepoint --store {url} --remove ", ["before-upgrade"]),
         ("statestore show --store {url} --operator ", ["clicks", "users"]),
         ("statestore flink export x --store {url} --checkpoint 1 --operator ", ["clicks"]),
         (
@@ -72,7 +72,7 @@ ALL = ["latest", "before-upgrade", "2", "1"]
         ("statestore purge --store {url} --operator u", ["users"]),
         ("statestore show --store {url} --state ", ["last", "name", "total"]),
         ("statestore rekey --store {url} --operator clicks --state ", ["last", "total"]),
-        ("statestore history --store {url} --operator users --state ", ["name"]),
+        ("statestore get --history --store {url} --operator users --state ", ["name"]),
     ],
 )
 def test_names_come_from_the_store(line: str, expected: list[str], url: str) -> None:

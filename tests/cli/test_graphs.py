@@ -27,7 +27,7 @@ def other_job(tmp_path: Path) -> Path:
 
 
 def test_a_graph_is_drawn_by_chains(run: Run, fraud: Path) -> None:
-    done = run("show", "--graph", "--store", fraud)
+    done = run("show", "--job-graph", "--store", fraud)
     assert (done.exit_code, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == f"job graph of checkpoint 2 of {fraud}"
@@ -42,7 +42,7 @@ def test_a_graph_is_drawn_by_chains(run: Run, fraud: Path) -> None:
 
 
 def test_a_graph_as_json(run: Run, fraud: Path) -> None:
-    document = json.loads(run("show", "--graph", "--store", fraud, "--output", "json").stdout)
+    document = json.loads(run("show", "--job-graph", "--store", fraud, "--output", "json").stdout)
     assert document["checkpoint_id"] == 2
     first = document["vertices"][0]
     assert [operator["name"] for operator in first["operators"]] == ["orders", "clean"]
@@ -57,7 +57,7 @@ def test_a_graph_as_json(run: Run, fraud: Path) -> None:
 
 
 def test_a_checkpoint_without_a_graph_explains_how_to_record_one(run: Run, fraud: Path) -> None:
-    done = run("show", "1", "--graph", "--store", fraud)
+    done = run("show", "1", "--job-graph", "--store", fraud)
     assert done.exit_code == 2
     assert "checkpoint 1 has no job graph; pass one when a snapshot is taken" in done.stderr
 

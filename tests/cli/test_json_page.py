@@ -8,7 +8,7 @@ from click import Context
 from docs.json_page import PAGE, documents, page
 from statestore.cli.main import cli
 
-WITHOUT_JSON = {"demo", "sql", "ui"}
+WITHOUT_JSON = {"demo", "ui"}
 
 
 def test_the_page_is_current() -> None:
@@ -23,7 +23,6 @@ def test_every_command_is_on_the_page(name: str) -> None:
 
 def test_a_command_has_a_document_for_each_of_its_results() -> None:
     shown = {name: [result.__name__ for result in results] for name, results in documents(cli, "")}
-    assert shown["get"] == ["FoundRows", "KeyFound"]
-    assert shown["restore"] == ["PlannedRestore", "Restored"]
-    assert shown["watch"] == ["WatchedCheckpoint"]
+    assert shown["get"] == ["FoundRows", "KeyFound", "KeyHistoryResult"]
+    assert shown["list"] == ["CheckpointList", "FollowedCheckpoint"]
     assert shown["flink repack"] == ["RepackResult"]

@@ -133,7 +133,7 @@ def test_far_keys_in_every_command(tmp_path: Path, run: Run, name: str) -> None:
         assert (row["v"], row["k"]) == (100 + number, row["t"])
         [of_state] = ask("get", "--key", text)["found"]["states"]
         assert of_state["rows"] == [row]
-        history = ask("history", *place, "--key", text)["history"]
+        history = ask("get", "--history", *place, "--key", text)["history"]
         assert [one["rows"][0]["v"] for one in history] == [number, 100 + number]
         assert ask("edit", *place, "--delete", text, "--dry-run")["deleted"] == 1
         assert ask("edit", *place, "--key", text, "--set", f"t={text}", "--dry-run")["put"] == 0
@@ -142,7 +142,7 @@ def test_far_keys_in_every_command(tmp_path: Path, run: Run, name: str) -> None:
         assert again == row
     assert ask("diff", "1", "2")["states"][0]["changed"] == len(keys)
     # Old files have the key until 'statestore gc' deletes them, which forget reports as a problem.
-    assert run("forget", "--key", f"k={texts[0]}", "--store", tmp_path).exit_code == 1
+    assert run("forget", "--column", f"k={texts[0]}", "--store", tmp_path).exit_code == 1
     ask("purge", "--operator", "u", "--key", texts[1], "--all")
     left = store.restore().keyed("u", "s").to_arrow()["v"].to_pylist()
     assert sorted(left) == [100 + number for number in numbers[2:]]

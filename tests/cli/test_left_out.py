@@ -13,8 +13,13 @@ from click.testing import Result
 from rich.console import Console
 
 from statestore import StateStore
-from statestore.cli.output import page
-from statestore.cli.verbs.watch import JsonLines, LiveScreen, TextLines, followed
+from statestore.cli.output import document_text, page
+from statestore.cli.verbs.follow import (
+    FollowedCheckpoint,
+    LiveScreen,
+    TextLines,
+    followed,
+)
 from statestore.format.left_out import LeftOutState
 
 Run = Callable[..., Result]
@@ -56,15 +61,14 @@ COMMANDS = {
     "edit, nothing": ("edit", *SUMS, "--delete", "nobody"),
     "edit, all rows": ("edit", *SUMS, "--sql", "SELECT * FROM state WHERE n > 0"),
     "purge": ("purge", "2", *SUMS, "--key", "u1"),
-    "compact": ("compact", "--all"),
-    "compact, dry run": ("compact", "--all", "--dry-run"),
+    "compact": ("compact", "--everything"),
+    "compact, dry run": ("compact", "--everything", "--dry-run"),
     "copy": ("copy", "--target", "copied"),
     "fork": ("fork", "--target", "forked"),
     "salvage": ("salvage", "latest"),
     "restore": ("restore", "--parallelism", "1", "--to", "restored"),
-    "restore, dry run": ("restore", "--parallelism", "1", "--dry-run"),
     "plan": ("plan", "--parallelism", "3"),
-    "skew": ("skew",),
+    "skew": ("show", "--skew"),
     "get, all states": ("get", "--key", "u1"),
     "query": ("query", "SELECT count(*) FROM sums"),
     "query, tables": ("query", "--tables"),
@@ -144,11 +148,11 @@ def test_sides_and_states_are_distinguished(partial: StateStore, run: Run) -> No
     narrow = run("diff", "1", "2", *SUMS, "--store", partial.url).stdout
     assert "kinds" not in narrow
     assert "  b: left out  totals/sums:0-3" in narrow
-    joined = run("as-of", "1", "2", *SUMS, "--store", partial.url)
+    joined = run("diff", "1", "2", "--rows", *SUMS, "--store", partial.url)
     assert "  b: left out  totals/sums:0-3 (9 rows were damaged)" in joined.stdout
     assert "a: left out" not in joined.stdout
     document = json.loads(
-        run("as-of", "1", "2", *SUMS, "--store", partial.url, "--output", "json").stdout
+        run("diff", "1", "2", "--rows", *SUMS, "--store", partial.url, "--output", "json").stdout
     )
     assert document["left_out_a"] == []
     assert [one["first"] for one in document["left_out_b"]] == [0]
@@ -162,46 +166,52 @@ def test_sides_and_states_are_distinguished(partial: StateStore, run: Run) -> No
 def test_the_history_of_a_key_names_the_checkpoints_that_lack_rows(
     partial: StateStore, run: Run
 ) -> None:
-    said = run("history", "--key", "u1", *SUMS, "--store", partial.url)
+    said = run("get", "--history", "--key", "u1", *SUMS, "--store", partial.url)
     assert "  2: left out  totals/sums:0-3 (9 rows were damaged)" in said.stdout
     assert said.stdout.count("left out") == 1
     document = json.loads(
-        run("history", "--key", "u1", *SUMS, "--store", partial.url, "--output", "json").stdout
+        run(
+            "get", "--history", "--key", "u1", *SUMS, "--store", partial.url, "--output", "json"
+        ).stdout
     )
     assert [len(one["left_out"]) for one in document["history"]] == [0, 1]
 
 
 @pytest.mark.parametrize("form", ["text", "json", "screen"])
-def test_watch_names_the_missing_state(
+def test_following_names_the_missing_state(
     partial: StateStore, form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    forms = {"text": TextLines(), "json": JsonLines(), "screen": LiveScreen(page(), partial.url)}
-    screen = forms[form]
-    watched = next(
+    forms = {"text": TextLines(), "screen": LiveScreen(page(), partial.url)}
+    found, is_new = next(
         followed(partial, interval_s=1, stop_after=None, say=print, wait=lambda seconds: None)
     )
-    screen.show(watched)
+    if form == "json":
+        line = FollowedCheckpoint.of(found, 0, store=partial.url, is_new=is_new)
+        said = document_text(line, indent=None, ascii_only=True)
+        assert [record["operator"] for record in records(json.loads(said))] == ["kinds", "totals"]
+        return
+    screen = forms[form]
+    screen.show(found)
     if isinstance(screen, LiveScreen):
         Console(width=200).print(screen._drawn())
     said = capsys.readouterr().out
-    if form == "json":
-        assert [record["operator"] for record in records(json.loads(said))] == ["kinds", "totals"]
-    else:
-        assert "kinds (not read)" in said
-        assert "totals/sums:0-3 (9 rows were damaged)" in said
+    assert "kinds (not read)" in said
+    assert "totals/sums:0-3 (9 rows were damaged)" in said
 
 
 def test_skew_names_the_missing_state_of_the_states_that_it_measures(
     partial: StateStore, run: Run
 ) -> None:
-    others = run("skew", "--operator", "totals", "--state", "others", "--store", partial.url)
+    others = run(
+        "show", "--skew", "--operator", "totals", "--state", "others", "--store", partial.url
+    )
     assert (others.exit_code, "left out" in others.stdout) == (0, False)
-    sums = run("skew", *SUMS, "--store", partial.url)
+    sums = run("show", "--skew", *SUMS, "--store", partial.url)
     assert "left out  totals/sums:0-3" in sums.stdout
     assert "kinds" not in sums.stdout
 
 
-def test_batch_parallelism_repeats_the_missing_state_from_a_table_description(
+def test_the_plan_of_a_batch_repeats_the_missing_state_from_a_table_description(
     partial: StateStore, run: Run
 ) -> None:
     """It needs no store, because the Delta log of the table contains the description."""
@@ -210,9 +220,11 @@ def test_batch_parallelism_repeats_the_missing_state_from_a_table_description(
         checkpoint.write_keyed("totals", "sums", [{"k": "u9", "n": 1}], key="k", max_parallelism=8)
         checkpoint.carry_rest()
     sums, others = (f"{partial.url}/operators/totals/keyed/{name}" for name in ("sums", "others"))
-    said = run("batch-parallelism", sums, others)
+    said = run("plan", "--input", sums, "--input", others)
     assert said.exit_code == 0
     assert said.stdout.count("left out  totals/sums:0-3 (9 rows were damaged)\n") == 1
-    document = json.loads(run("batch-parallelism", sums, others, "--output", "json").stdout)
+    document = json.loads(
+        run("plan", "--input", sums, "--input", others, "--output", "json").stdout
+    )
     missing = [one["missing"] for one in document["inputs"]]
     assert missing == ["totals/sums:0-3 (9 rows were damaged)", None]

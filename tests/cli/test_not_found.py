@@ -16,23 +16,20 @@ Run = Callable[..., Result]
 
 STATE = ("--operator", "totals-by-user", "--state", "totals")
 OFFSETS = ("--operator", "orders-source", "--state", "offsets")
-CLUSTERS = ("--source", "a=localhost:1", "--target", "b=localhost:2")
+CLUSTERS = ("--from-cluster", "a=localhost:1", "--to-cluster", "b=localhost:2")
 ON_A_STORE: dict[str, tuple[str, ...]] = {
-    "as-of": ("1", "2", *STATE),
     "compact": (),
     "copy": ("--target", "new"),
     "diff": ("1", "2"),
     "edit": (*STATE, "--delete", "u1"),
     "expire": ("--retain", "5"),
     "flink export": ("new",),
-    "forget": ("--key", "user_id=u1"),
+    "forget": ("--column", "user_id=u1"),
     "fork": ("--target", "new"),
     "gc": (),
     "get": (*STATE, "--key", "u1"),
-    "history": (*STATE, "--key", "u1"),
     "kafka translate": (*OFFSETS, *CLUSTERS),
     "list": (),
-    "pin": ("--lease", "1h"),
     "plan": (),
     "publish": ("--iceberg", "lake", "--table", "fraud.totals", *STATE),
     "purge": ("--operator", "totals-by-user", "--key", "u1"),
@@ -44,23 +41,18 @@ ON_A_STORE: dict[str, tuple[str, ...]] = {
     "salvage": ("2",),
     "savepoint": ("name",),
     "show": (),
-    "skew": (),
     "spark export": ("new", "--shuffle-partitions", "4"),
     "spark progress": ("new",),
-    "sql": (),
     "trend": (),
     "ui": ("--host", "192.0.2.1"),  # no address of this host, so it would not serve
-    "unpin": ("0d2f61c8a1b94d7fb5f0c7a9e6d83b12",),
     "upgrade": (),
     "verify": (),
 }
 """The required arguments of each command that reads an existing store."""
 ELSEWHERE = {
-    *("batch-parallelism", "config", "demo", "flink plan", "flink repack", "flink show"),
+    *("config", "demo", "flink plan", "flink repack", "flink show"),
     *("spark bootstrap", "spark repartition", "spark show"),  # need no store
     *("bootstrap", "flink import", "spark import"),  # create the store
-    "unpublish",  # finds the store in the catalog
-    "watch",  # waits for the store
 }
 SAVED = {name for name, verb in COMMANDS.items() if not isinstance(verb, Root)} - ELSEWHERE
 WHOLE = {"purge": ("--all",)}  # instead of a checkpoint

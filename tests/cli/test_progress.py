@@ -29,7 +29,7 @@ def test_restore_and_compact_draw_a_bar_on_a_terminal(
     url = changed(tmp_path / "store")
     with terminal() as drawn:
         assert main(["restore", "--to", str(tmp_path / "out"), "--store", url]) == 0
-        assert main(["compact", "--all", "--store", url]) == 0
+        assert main(["compact", "--everything", "--store", url]) == 0
     for part in ("restoring", "compacting", "100%"):
         assert part in drawn[0]
     assert "compacted checkpoint 2" in capsys.readouterr().out

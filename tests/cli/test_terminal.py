@@ -73,7 +73,7 @@ def test_stray_files_are_counted(store: StateStore) -> None:
 
 def test_a_null_is_shown(store: StateStore) -> None:
     assert shown(store, "get", "--key", "k59", *STATE)[1].split() == ["k59", "null"]
-    assert shown(store, "history", "--key", "k59", *STATE)[2].endswith("v null")
+    assert shown(store, "get", "--history", "--key", "k59", *STATE)[2].endswith("v null")
     answer = shown(store, "query", "SELECT k, v FROM s WHERE v IS NULL")
     assert answer[-1].split() == ["k59", "null"]
 
@@ -81,7 +81,7 @@ def test_a_null_is_shown(store: StateStore) -> None:
 def test_a_difference_has_the_rows_of_both_sides_and_examples_of_all_key_groups(
     store: StateStore,
 ) -> None:
-    lines = shown(store, "diff", "1", "2", "--keys", "16")
+    lines = shown(store, "diff", "1", "2", "--examples", "16")
     (row,) = (line.split() for line in lines if line.startswith("u  "))
     assert row[:7] == ["u", "s", "60", "60", "0", "0", "30"]
     examples = [line for line in lines if line.startswith("  ~ ")]

@@ -240,7 +240,7 @@ def test_a_damaged_file_of_any_checkpoint_blocks_the_purge_before_any_write(
     assert note == (
         "checkpoint 3, savepoint 'three', stops the purge, which has to search every kept "
         "checkpoint: "
-        f"{command} savepoint --delete three, then {command} expire --retain 1, which also "
+        f"{command} savepoint --remove three, then {command} expire --retain 1, which also "
         "expires all older checkpoints"
     )
     after = sorted(Path(store.url).rglob("*"))
@@ -255,7 +255,7 @@ def test_a_damaged_file_of_any_checkpoint_blocks_the_purge_before_any_write(
         (
             2,
             [
-                "savepoint --delete two",
+                "savepoint --remove two",
                 "expire --retain 2, which also expires all older checkpoints",
             ],
         ),

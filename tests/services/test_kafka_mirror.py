@@ -320,7 +320,7 @@ def translate(mirrored: Mirrored, capfd: pytest.CaptureFixture[str]) -> Command:
     def run(*arguments: str, state: str = "offsets") -> tuple[int, str, str]:
         capfd.readouterr()
         source, target = mirrored.source.bootstrap, mirrored.target.bootstrap
-        clusters = ("--source", f"A={source}", "--target", f"B={target}")
+        clusters = ("--from-cluster", f"A={source}", "--to-cluster", f"B={target}")
         names = ("--operator", "orders-source", "--state", state, "--store", "fraud")
         code = main(["kafka", "translate", *names, *clusters, *arguments])
         return code, *capfd.readouterr()
@@ -466,23 +466,26 @@ def test_wrong_states_and_options(translate: Command, store: StateStore, tmp_pat
     assert translate(state="empty")[0] == 2
     assert translate(state="none")[0] == 10
     for arguments, message in (
-        (("--target", "B"), "must have the form ALIAS=HOST:PORT"),
-        (("--source", "A"), "the offset syncs are on the source cluster, but no broker"),
-        (("--source", "A", "--syncs-on", "target", "--untranslated", "timestamp"), "by timestamp"),
+        (("--to-cluster", "B"), "must have the form ALIAS=HOST:PORT"),
+        (("--from-cluster", "A"), "the offset syncs are on the source cluster, but no broker"),
+        (
+            ("--from-cluster", "A", "--syncs-on", "target", "--untranslated", "timestamp"),
+            "by timestamp",
+        ),
     ):
         code, _, err = translate(*arguments)
         assert (code, message in err) == (2, True), err
     config = tmp_path / "client.properties"
     config.write_text("# a comment\n\nsecurity.protocol = PLAINTEXT\n")
-    assert translate("--target-config", str(config), "--dry-run")[0] == 0
+    assert translate("--to-config", str(config), "--dry-run")[0] == 0
     config.write_text("sasl.password hunter2\n")
-    code, _, err = translate("--target-config", str(config))
+    code, _, err = translate("--to-config", str(config))
     assert code == 2
     assert "line 1 of" in err
     assert "hunter2" not in err
     assert (
-        "requires --source ALIAS=HOST:PORT"
-        in translate("--source", "A", "--source-config", str(config))[2]
+        "requires --from-cluster ALIAS=HOST:PORT"
+        in translate("--from-cluster", "A", "--from-config", str(config))[2]
     )
     assert store.checkpoints() == (1,)
 

@@ -34,7 +34,7 @@ def test_a_query_of_spark_continues_at_the_new_cluster(
     with store.snapshot(parallelism=1) as checkpoint:  # as if it had not read the rest
         checkpoint.write_union("query", "offsets", [[{**each, "offset": 100} for each in elements]])
         checkpoint.carry_rest()
-    clusters = ("--source", f"A={source.bootstrap}", "--target", f"B={target.bootstrap}")
+    clusters = ("--from-cluster", f"A={source.bootstrap}", "--to-cluster", f"B={target.bootstrap}")
     names = ("--operator", "query", "--state", "offsets", "--store", url)
     assert main(["kafka", "translate", *names, *clusters]) == 0, capfd.readouterr().err
     topic = f"A.{PLAIN}"

@@ -47,13 +47,22 @@ def missing_lines(before: Surface, after: Surface, lines: list[str]) -> Iterator
     for item in sorted(before.keys() | after.keys()):
         old, new = before.get(item), after.get(item)
         if old is None or new is None:
-            if not any(item in codes for codes in named):
+            if not any(is_named(item, codes) for codes in named):
                 yield f"{item} was {'added' if old is None else 'removed'}"
             continue
         for part in sorted(old.keys() | new.keys()):
-            if old.get(part) == new.get(part) or any({item, part} <= codes for codes in named):
+            if old.get(part) == new.get(part) or any(
+                item in codes and is_named(part, codes) for codes in named
+            ):
                 continue
             yield f"{item}: {part} was {old.get(part)!r} and is {new.get(part)!r}"
+
+
+def is_named(name: str, codes: set[str]) -> bool:
+    """Return whether a line names an item or part: itself, or with ``.*`` all that is below it."""
+    return name in codes or any(
+        code.endswith(".*") and name.startswith(code.removesuffix("*")) for code in codes
+    )
 
 
 def test_each_change_since_the_last_release_has_a_line() -> None:
@@ -88,6 +97,8 @@ BEFORE = {"f": {"a": "int", "return": "str"}, "g": {}}
         (BEFORE | {"h": {}}, "", ["h was added"]),
         (BEFORE | {"h": {}}, "* `h` is new.", []),
         (BEFORE | {"h": {}}, "* h is new.", ["h was added"]),
+        (BEFORE | {"h.a": {}, "h.b": {}}, "* `h.*` is new.", []),
+        (BEFORE | {"h": {}, "hh.a": {}}, "* `h.*` is new.", ["h was added", "hh.a was added"]),
         ({"f": BEFORE["f"]}, "* `f` changed.", ["g was removed"]),
         ({"f": BEFORE["f"]}, "* `g` is gone.", []),
         (BEFORE | {"f": {"a": "str", "return": "str"}}, "* `f` takes more.", None),

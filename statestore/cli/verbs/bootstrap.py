@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from statestore.cli.arguments import named_values
-from statestore.cli.command import Invocation, Verb, one_state_options, pass_invocation
+from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import amount, count, counted
+from statestore.cli.options import (
+    dry_run_option,
+    hash_scheme_option,
+    key_column_option,
+    max_parallelism_option,
+    one_state_options,
+    sql_option,
+    type_option,
+)
 from statestore.cli.output import Bar, Output, Page, cell, page, progress_bar, table_of
 from statestore.cli.verbs.flink_plan import read_plan, uid_format
 from statestore.engines.row_check import CheckedRows
@@ -27,7 +36,6 @@ from statestore.interop.tables.duckdb_query import open_query
 from statestore.interop.tables.source_table import SourceTable, convert_text
 from statestore.interop.tables.table_formats import FORMATS, open_table
 from statestore.jobgraph.redistribution import RedistributionMode
-from statestore.keys.hashing import HASH_SCHEMES
 from statestore.snapshot.bootstrap import BootstrapPlan, PlannedState
 from statestore.snapshot.bootstrap_elements import ElementsPlan
 
@@ -45,7 +53,7 @@ _PLANNED = {
         *("key", "namespace", "kind", "entry", "time_domain", "ttl", "ttl_column"),
         "hash_scheme",
     )
-} | {"key_types": "--key-type"}
+} | {"key": "--key-column", "key_types": "--key-type"}
 """Options that describe a state without a plan, by the names of their parameters."""
 _OPERATOR_KINDS = tuple(map(str, RedistributionMode))
 _KEYED_OPTIONS = {name: flag for name, flag in _PLANNED.items() if name != "kind"} | {
@@ -74,29 +82,21 @@ class BootstrapSummary(PlannedState):
     "bootstrap",
     cls=Verb,
     prints=(
-        "The columns of the state with their types, before any row is read, and then the new "
-        "checkpoint. SOURCE is a Parquet or CSV file, a folder of Parquet files, or a Delta table; "
-        "--sql takes a SELECT of DuckDB instead, which can read files. All other states of the "
-        "newest checkpoint stay. Columns of a CSV file, and columns in the names of folders, are "
-        "text; --type gives them another type, in Delta's notation: long, integer, double, "
-        "boolean, date, timestamp (with a zone), timestamp_ntz, decimal(10,2), binary. Rows with a "
-        "null key, and several rows with the same key, are refused before anything is visible, "
-        "with examples. Operator state has no keys, and its elements are held in memory. With "
-        "--dry-run all rows are read and checked, and nothing is written. A job that runs at the "
-        "same time "
-        "can no longer commit. With --flink-plan the state is that of an operator of a Flink SQL "
-        "job: its key, kind, types and TTL come from the plan, and 'statestore flink plan' lists "
-        "the columns that SOURCE needs. Then 'flink export' makes a savepoint from which the plan "
-        "starts."
+        "The columns of the state with their types, and then the new checkpoint. SOURCE is a "
+        "Parquet or CSV file, a folder of Parquet files, or a Delta table. Text gets another "
+        "type by --type, in Delta's notation, such as timestamp_ntz or decimal(10,2). Null keys "
+        "and repeated keys are refused with examples. With --flink-plan the state is that of an "
+        "operator of a Flink SQL job; 'statestore flink plan' lists its columns. A running job "
+        "can no longer commit."
     ),
     examples=(
         (
-            "statestore bootstrap totals.parquet --operator totals-by-user --state totals --key "
-            "user_id --store ./fraud"
+            "statestore bootstrap totals.parquet --operator totals-by-user --state totals "
+            "--key-column user_id --store ./fraud"
         ),
         (
-            "statestore bootstrap totals.csv --operator totals-by-user --state totals --key "
-            "user_id --type total=long --dry-run --store ./fraud"
+            "statestore bootstrap totals.csv --operator totals-by-user --state totals "
+            "--key-column user_id --type total=long --dry-run --store ./fraud"
         ),
         (
             "statestore bootstrap rules.parquet --operator checks --state rules --kind broadcast "
@@ -104,8 +104,8 @@ class BootstrapSummary(PlannedState):
         ),
         (
             'statestore bootstrap --sql "SELECT user_id, sum(amount) AS total FROM '
-            "'events/*.parquet' GROUP BY user_id\" --operator totals-by-user --state totals --key "
-            "user_id --ttl 30d --store ./fraud"
+            "'events/*.parquet' GROUP BY user_id\" --operator totals-by-user --state totals "
+            "--key-column user_id --ttl 30d --store ./fraud"
         ),
         (
             "statestore bootstrap purchases.csv --flink-plan job.json --operator "
@@ -115,19 +115,14 @@ class BootstrapSummary(PlannedState):
 )
 @click.argument("source", required=False)
 @one_state_options
-@click.option("--sql", metavar="SELECT", help="The rows, as a query of DuckDB.")
+@sql_option
 @click.option(
     "--flink-plan",
     metavar="PLAN",
-    help="The compiled plan of a Flink SQL job that has the operator. It replaces --key.",
+    help="The compiled plan of a Flink SQL job that has the operator. It replaces --key-column.",
 )
 @uid_format
-@click.option(
-    "--key",
-    multiple=True,
-    metavar="COLUMN",
-    help="A key column; can be repeated. Operator state has none.",
-)
+@key_column_option("A key column; can be repeated. Operator state has none.")
 @click.option("--namespace", multiple=True, metavar="COLUMN", help="A namespace column.")
 @click.option(
     "--kind",
@@ -149,14 +144,8 @@ class BootstrapSummary(PlannedState):
     metavar="COLUMN",
     help=f"The time of a row's last use; rows may lack it. [{_TTL_COLUMN}]",
 )
-@click.option(
-    "--max-parallelism", type=int, metavar="N", help="The number of key groups. [128, as in Flink]"
-)
-@click.option(
-    "--hash-scheme",
-    type=click.Choice(list(HASH_SCHEMES)),
-    help="How keys are hashed. [java]",
-)
+@max_parallelism_option("The number of key groups. [128, as in Flink]")
+@hash_scheme_option("How keys are hashed. [java]")
 @click.option(
     "--key-type",
     "key_types",
@@ -164,13 +153,7 @@ class BootstrapSummary(PlannedState):
     metavar="COLUMN=TYPE",
     help="What a key column is hashed as, if not as its own type.",
 )
-@click.option(
-    "--type",
-    "types",
-    multiple=True,
-    metavar="COLUMN=TYPE",
-    help="The type of a column of text; can be repeated.",
-)
+@type_option
 @click.option(
     "--format",
     "file_format",
@@ -178,13 +161,13 @@ class BootstrapSummary(PlannedState):
     help="The format of SOURCE. [from its name and files]",
 )
 @click.option("--replace", is_flag=True, help="Replace the rows of a state that the store has.")
-@click.option("--dry-run", is_flag=True, help="Check all rows, and write nothing.")
+@dry_run_option
 @pass_invocation
 def bootstrap_state(
     invocation: Invocation,
     source: str | None,
-    uid: str,
-    name: str,
+    operator: str,
+    state: str,
     sql: str | None,
     flink_plan: str | None,
     uid_format: str | None,
@@ -208,22 +191,22 @@ def bootstrap_state(
     table = _open(source, sql, file_format, named_values("--type", "COLUMN=TYPE", types))
     if flink_plan is not None:
         plan, table = _plan_flink(
-            invocation, table, (flink_plan, uid_format, uid, name), max_parallelism
+            invocation, table, (flink_plan, uid_format, operator, state), max_parallelism
         )
     elif uid_format is not None:
         raise click.UsageError("--uid-format is for the uids of a --flink-plan")
     elif kind in _OPERATOR_KINDS:
         _refuse_keyed_options(kind)
-        plan = invocation.store().plan_bootstrap_elements(uid, name, table.schema, mode=kind)
+        plan = invocation.store().plan_bootstrap_elements(operator, state, table.schema, mode=kind)
     else:
         if not key:
             raise click.UsageError(
-                "name the key columns with --key; operator state, which has none, has the --kind "
-                f"{', '.join(_OPERATOR_KINDS)}"
+                "name the key columns with --key-column; operator state, which has none, has the "
+                f"--kind {', '.join(_OPERATOR_KINDS)}"
             )
         plan = invocation.store().plan_bootstrap(
-            uid,
-            name,
+            operator,
+            state,
             table.schema,
             key=key,
             namespace=namespace,

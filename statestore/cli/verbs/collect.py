@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import click
 
-from statestore.cli.arguments import SPAN
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import amount, counted, duration, size, span_text
+from statestore.cli.options import SPAN, dry_run_option
 from statestore.cli.output import Output, Page, progress_bar, write_first
 from statestore.format.hold_documents import Held
 from statestore.maintenance.expire import ExpiredCheckpoints
@@ -21,13 +21,10 @@ __all__ = ["collect", "expire_checkpoints"]
     "expire",
     cls=Verb,
     prints=(
-        "The checkpoints that expire, the checkpoints that stay, and the files and bytes "
-        "that no kept checkpoint needs afterwards. With both --retain and --older-than, a "
-        "checkpoint expires only if it is older than SPAN and not among the newest N. The "
-        "newest checkpoint never expires. A checkpoint that a savepoint or pin holds is "
-        "skipped and listed. An expired checkpoint cannot be listed or restored again, and "
-        "its number is not reused. Its files stay until 'statestore gc'. With --dry-run: the "
-        "same output, and nothing is changed."
+        "The checkpoints that expire and that stay, and the files that no kept checkpoint needs "
+        "then. With both options, a checkpoint expires only if it is older and not among the "
+        "newest N. The newest one and those that a savepoint or pin holds never expire. Files "
+        "stay until 'statestore gc'."
     ),
     examples=(
         "statestore expire --retain 1 --dry-run --store ./fraud",
@@ -42,7 +39,7 @@ __all__ = ["collect", "expire_checkpoints"]
     metavar="SPAN",
     help="Expire only older checkpoints, for example older than 12h or 7d.",
 )
-@click.option("--dry-run", is_flag=True, help="Report what would expire, and change nothing.")
+@dry_run_option
 @pass_invocation
 def expire_checkpoints(
     invocation: Invocation, retain: int | None, older_than: str | None, dry_run: bool
@@ -73,16 +70,10 @@ def write_expired(page: Page, expired: ExpiredCheckpoints) -> None:
     "gc",
     cls=Verb,
     prints=(
-        "The files and bytes that are removed: those of expired checkpoints, with the checkpoint "
-        "numbers that 'statestore expire' printed, and the stray files that 'statestore verify' "
-        "lists. Then the files that stay because they are in use or too young. Files are in use "
-        "if a checkpoint, a savepoint or a pin needs them. Pins whose lease is over, manifests of "
-        "expired checkpoints whose files are gone, and leftovers of interrupted writes are "
-        "removed too. If the files in use "
-        "cannot be determined, nothing is removed and the error gives the reason. Do not run a "
-        "snapshot that takes longer than the minimum age at the same time; with --minimum-age 0, "
-        "run none at all. Delta table versions whose files are removed can no longer be read. "
-        "With --dry-run: the same output, and nothing is removed."
+        "The removed files by checkpoint, the stray files among them, and the files that stay "
+        "because a checkpoint, savepoint or pin needs them, or because they are too young. If "
+        "the needed files cannot be determined, nothing is removed. Do not run it during a "
+        "snapshot that takes longer than the minimum age."
     ),
     examples=(
         "statestore gc --dry-run --store ./fraud",
@@ -97,7 +88,7 @@ def write_expired(page: Page, expired: ExpiredCheckpoints) -> None:
     metavar="SPAN",
     help="Keep files that were written, or whose checkpoint expired, less than this time ago.",
 )
-@click.option("--dry-run", is_flag=True, help="Report what would be removed, and change nothing.")
+@dry_run_option
 @pass_invocation
 def collect(invocation: Invocation, minimum_age: str, dry_run: bool) -> Output[CollectedGarbage]:
     """Delete the files that no kept checkpoint needs."""

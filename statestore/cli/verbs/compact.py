@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from statestore.cli.checkpoints import write_left_out
-from statestore.cli.command import (
-    Invocation,
-    Verb,
-    checkpoint_argument,
-    from_older_option,
-    operator_option,
-    pass_invocation,
-    state_option,
-)
+from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, counted, size
+from statestore.cli.options import (
+    checkpoint_argument,
+    dry_run_option,
+    from_older_option,
+    state_options,
+)
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.maintenance.compact import CompactedState, CompactReport
 
@@ -25,60 +25,35 @@ __all__ = ["compact_checkpoint"]
     "compact",
     cls=Verb,
     prints=(
-        "For each state with incremental changes: its layers, files and bytes before and after, "
-        "the number of folded spans, and the rows read. A span is the key groups of one base "
-        "file; folding applies its changes to the base. The store's compaction policy decides "
-        "what is folded and merged, usually a part at a time. With --all everything is folded, so "
-        "that no layers are left. With --key-groups only base files with some of these key groups "
-        "are folded, and no layers are merged. The old checkpoint does not change. If there is "
-        "nothing to compact, nothing is written. A job does not need this command, because it "
-        "compacts in the background. A job that runs at the same time can no longer commit. With "
-        "--dry-run: the planned work, and nothing is written."
+        "For each state with incremental changes: its layers, files and bytes before and after. "
+        "The store's compaction policy decides what is folded and merged, unless --everything "
+        "is passed. A job does not need this command, because it compacts in the background; a "
+        "running job can no longer commit."
     ),
     examples=(
         "statestore compact --dry-run --store ./fraud",
-        "statestore compact --all --operator totals-by-user --state totals --store ./fraud",
-        "statestore compact latest --all --key-groups 0-31 --store ./fraud",
+        "statestore compact --everything --operator totals-by-user --state totals --store ./fraud",
+        "statestore compact latest --everything --key-groups 0-31 --store ./fraud",
     ),
 )
 @checkpoint_argument
-@operator_option("Only states of this operator.")
-@state_option("Only states with this name.")
+@state_options
 @click.option(
     "--key-groups", metavar="FIRST-LAST", help="Only base files with some of these key groups."
 )
 @click.option(
-    "--all",
-    "everything",
+    "--everything",
     is_flag=True,
     help="Fold all changes, regardless of the compaction policy.",
 )
 @from_older_option
-@click.option("--dry-run", is_flag=True, help="Report what would be compacted, and write nothing.")
+@dry_run_option
 @pass_invocation
-def compact_checkpoint(
-    invocation: Invocation,
-    checkpoint: str,
-    uid: str | None,
-    name: str | None,
-    key_groups: str | None,
-    everything: bool,
-    from_older: bool,
-    dry_run: bool,
-) -> Output[CompactReport]:
+def compact_checkpoint(invocation: Invocation, /, **options: Any) -> Output[CompactReport]:
     """Fold incremental changes into their base files, as a new checkpoint."""
     store = invocation.store()
     with progress_bar("compacting") as progress:
-        report = store.maintenance.compact(
-            checkpoint,
-            operator=uid,
-            state=name,
-            key_groups=key_groups,
-            everything=everything,
-            from_older=from_older,
-            dry_run=dry_run,
-            on_progress=progress,
-        )
+        report = store.maintenance.compact(on_progress=progress, **options)
     return Output(report, write_report)
 
 

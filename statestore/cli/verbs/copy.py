@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from statestore.cli.checkpoints import write_left_out
-from statestore.cli.command import Invocation, Verb, checkpoint_argument, pass_invocation
+from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import amount
+from statestore.cli.options import checkpoint_argument, dry_run_option
 from statestore.cli.output import Output, Page, progress_bar
 from statestore.maintenance.copy import CopiedCheckpoint
 
@@ -16,15 +17,11 @@ __all__ = ["copy_checkpoint", "fork_checkpoint"]
 @click.command(
     "copy",
     cls=Verb,
-    replaced={"--to": "--target"},
     prints=(
         "The new checkpoint's number in the target store, and the files and bytes that the "
-        "target did not have. Each file's SHA-256 is checked during the copy, and the "
-        "checkpoint becomes visible after the last file is copied. If a copy was killed, "
-        "running the command again continues it. If the checkpoint was already copied, the "
-        "command reports that copy. If CHECKPOINT is the name of a savepoint, the target "
-        "gets a savepoint with that name. Both stores are accessed with the same "
-        "credentials. With --dry-run: what would be copied, and nothing is written."
+        "target lacked. Each file's SHA-256 is checked. A copy that was killed continues when "
+        "it is run again. If CHECKPOINT is a savepoint, the target gets a savepoint with that "
+        "name. Both stores are accessed with the same credentials."
     ),
     examples=(
         "statestore copy --target ./backup --dry-run --store ./fraud",
@@ -36,7 +33,7 @@ __all__ = ["copy_checkpoint", "fork_checkpoint"]
 @click.option(
     "--as-savepoint", metavar="NAME", help="Create a savepoint with this name for the copy."
 )
-@click.option("--dry-run", is_flag=True, help="Report what would be copied, and write nothing.")
+@dry_run_option
 @pass_invocation
 def copy_checkpoint(
     invocation: Invocation, checkpoint: str, target: str, as_savepoint: str | None, dry_run: bool
@@ -74,15 +71,10 @@ def write_copied(page: Page, copied: CopiedCheckpoint) -> None:
 @click.command(
     "fork",
     cls=Verb,
-    replaced={"--to": "--target"},
     prints=(
-        "The files and bytes that the new store shares with this store, and those that had "
-        "to be copied. On one file system nothing is copied: each file gets a name in both "
-        "stores and exists until both have deleted it. Therefore each store can expire, "
-        "compact, purge and collect without an effect on the other. Files are copied from or "
-        "to a bucket, and to another disk. A shared file that is damaged in place is damaged "
-        "in both stores. If CHECKPOINT is the name of a savepoint, the new store gets a "
-        "savepoint with that name. With --dry-run: the same output, and nothing is written."
+        "The files and bytes that the new store shares with this store, and those that had to "
+        "be copied. On one file system nothing is copied: each file gets a name in both stores, "
+        "so that each can expire, compact and collect without an effect on the other."
     ),
     examples=(
         "statestore fork --target ./what-if --dry-run --store ./fraud",
@@ -91,7 +83,7 @@ def write_copied(page: Page, copied: CopiedCheckpoint) -> None:
 )
 @checkpoint_argument
 @click.option("--target", metavar="URL", required=True, help="The path or URL of the new store.")
-@click.option("--dry-run", is_flag=True, help="Report what would be shared, and write nothing.")
+@dry_run_option
 @pass_invocation
 def fork_checkpoint(
     invocation: Invocation, checkpoint: str, target: str, dry_run: bool

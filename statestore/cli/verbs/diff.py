@@ -1,17 +1,30 @@
-"""``statestore diff``: compare two checkpoints."""
+"""``statestore diff``: compare two checkpoints, or one state of them row by row."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import click
 
 from statestore.cli.checkpoints import rows_explanation, rows_text, write_left_out
-from statestore.cli.command import Invocation, Verb, pass_invocation, state_options
-from statestore.cli.completion import complete_checkpoint
+from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.documents import Column
 from statestore.cli.drawing import count, size
-from statestore.cli.output import Output, Page, cell, progress_bar, table_of
+from statestore.cli.options import MOST_ROWS, limit_option, side_arguments, state_options
+from statestore.cli.output import (
+    Output,
+    Page,
+    cell,
+    progress_bar,
+    table_of,
+    value_text,
+    write_rows,
+)
 from statestore.cli.row_changes import write_row_changes
+from statestore.format.left_out import LeftOutState, left_out_of
 from statestore.maintenance.diff import DEFAULT_EXAMPLES
 from statestore.maintenance.diff_report import (
     CheckpointDifference,
@@ -19,42 +32,50 @@ from statestore.maintenance.diff_report import (
     Side,
     StateDifference,
 )
+from statestore.restore.outer_join import CHANGE, CHANGES
+from statestore.rows.python_values import display_rows
 from statestore.store import StateStore
 
-__all__ = ["compare_checkpoints"]
+__all__ = ["Joined", "compare_checkpoints"]
 
 
 @click.command(
     "diff",
     cls=Verb,
     prints=(
-        "The differences between checkpoints A and B: rows that only B has (added), rows "
-        "that only A has (removed), and rows with the same identity but other values "
-        "(changed). Rows are counted per state, and in JSON also per key group. Examples come "
-        "from as many key groups as possible, and show only what changed in a row. If the "
-        "rows of a side are not known before its changes are read, they are shown as in "
-        "'statestore list', such as 94,005 + 4,669. The key, "
-        "namespace and entry columns identify a row. Elements of operator state such as "
-        "offsets, schemas, the job graph and the parallelism are compared as well. Only key "
-        "groups whose digests differ are read; the first line shows the bytes read from each "
-        "side. A and B are checkpoint numbers, savepoint names or latest. With "
-        "--other-store, B is in that store; both stores are accessed with the same "
-        "credentials. With --exit-code the exit status is 1 if anything differs."
+        "The rows that only B has (added) or only A (removed), and those with other values "
+        "(changed), counted by state, with examples. Offsets, schemas, the job graph and the "
+        "parallelism are compared as well. Only key groups whose digests differ are read. With "
+        "--rows, one keyed state: a line for each row, those that differ first, with each value "
+        "column as NAME_a and NAME_b. A value is empty if that checkpoint has no such row."
     ),
     examples=(
         "statestore diff 1 2 --store ./fraud",
-        "statestore diff 1 latest --operator totals-by-user --keys 3 --store ./fraud",
+        "statestore diff 1 latest --operator totals-by-user --examples 3 --store ./fraud",
         "statestore diff 2 2 --other-store ./fraud --exit-code --output json --store ./fraud",
+        (
+            "statestore diff 1 2 --rows --operator totals-by-user --state totals --limit 5 "
+            "--store ./fraud"
+        ),
+        (
+            "statestore diff 1 --rows --operator totals-by-shop --state totals --changed-only "
+            "--output json --store ./fraud"
+        ),
     ),
+    modes={
+        "": ("--other-store", "--examples", "--exit-code"),
+        "--rows": ("--changed-only", "--limit"),
+    },
 )
-@click.argument("a", metavar="A", shell_complete=complete_checkpoint)
-@click.argument("b", default="latest", metavar="[B]", shell_complete=complete_checkpoint)
+@side_arguments
 @click.option(
-    "--other-store", "other", metavar="URL", help="The path or URL of the store that contains B."
+    "--other-store",
+    metavar="URL",
+    help="The store of B, which is accessed with the same credentials.",
 )
 @state_options
 @click.option(
-    "--keys",
+    "--examples",
     type=int,
     default=DEFAULT_EXAMPLES,
     show_default=True,
@@ -62,28 +83,131 @@ __all__ = ["compare_checkpoints"]
     help="The number of differing rows to show for each state.",
 )
 @click.option("--exit-code", is_flag=True, help="Exit with status 1 if anything differs.")
+@click.option("--rows", "by_row", is_flag=True, help="Show all rows of one keyed state instead.")
+@click.option("--changed-only", is_flag=True, help="Omit rows that are the same.")
+@limit_option
 @pass_invocation
 def compare_checkpoints(
     invocation: Invocation,
     a: str,
     b: str,
-    other: str | None,
-    uid: str | None,
-    name: str | None,
-    keys: int,
+    other_store: str | None,
+    operator: str | None,
+    state: str | None,
+    examples: int,
     exit_code: bool,
-) -> Output[CheckpointDifference]:
+    by_row: bool,
+    changed_only: bool,
+    limit: int | None,
+) -> Output[CheckpointDifference] | Output[Joined]:
     """Compare two checkpoints of one store or of two."""
     store = invocation.store()
-    second = None
-    if other is not None:
+    if by_row:
+        if operator is None or state is None:
+            raise click.UsageError("--rows is of one state: pass --operator and --state")
+        most = MOST_ROWS if limit is None else limit
+        joined = _join(store, (a, b), operator, state, changed_only=changed_only, limit=most)
+        return Output(joined, write_joined)
+    other = None
+    if other_store is not None:
         streams = invocation.settings.parallel_streams
-        second = StateStore.open(other, parallel_streams=streams)
+        other = StateStore.open(other_store, parallel_streams=streams)
     with progress_bar("comparing") as progress:
         difference = store.inspect.diff(
-            a, b, other=second, operator=uid, state=name, keys=keys, on_progress=progress
+            a,
+            b,
+            other=other,
+            operator=operator,
+            state=state,
+            keys=examples,
+            on_progress=progress,
         )
     return Output(difference, write_difference, status=1 if exit_code and difference.differs else 0)
+
+
+def _join(
+    store: StateStore,
+    sides: tuple[str, str],
+    operator: str,
+    state: str,
+    *,
+    changed_only: bool,
+    limit: int,
+) -> Joined:
+    counts: Counter[str] = Counter()
+    different: list[tuple[Any, ...]] = []
+    same: list[tuple[Any, ...]] = []
+    a, b = map(store.manifest, sides)
+    with store.inspect.as_of(a, b, operator, state) as answer:
+        # No column for the key group: it is where a row lies, and not what it is.
+        names = answer.schema.names[1:]
+        for batch in answer:
+            counts.update(batch.column(CHANGE).to_pylist())
+            for row in display_rows(batch):
+                rows = same if row[CHANGE] == "same" else different
+                if not limit or len(rows) < limit:
+                    rows.append(tuple(row[column] for column in names))
+        columns = tuple(Column(each.name, str(each.type)) for each in list(answer.schema)[1:])
+    rows = different if changed_only else [*different, *same]
+    told = counts.total() - (counts["same"] if changed_only else 0)
+    return Joined(
+        store=store.url,
+        a=a.checkpoint_id,
+        b=b.checkpoint_id,
+        operator=operator,
+        state=state,
+        columns=columns,
+        rows=tuple(rows[: limit or None]),
+        counts={change: counts[change] for change in CHANGES},
+        is_cut=bool(limit) and told > limit,
+        left_out_a=left_out_of(a.left_out, operator, state),
+        left_out_b=left_out_of(b.left_out, operator, state),
+        identity=a.keyed_entry(operator, state).state.identity,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joined:
+    """Rows of a state at two checkpoints, joined; ``counts`` has the number of all rows by change.
+
+    ``left_out`` lists, for each checkpoint, the source's rows of the state that it omits.
+    """
+
+    store: str
+    a: int
+    b: int
+    operator: str
+    state: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    counts: dict[str, int]
+    is_cut: bool
+    left_out_a: tuple[LeftOutState, ...]
+    left_out_b: tuple[LeftOutState, ...]
+    identity: tuple[str, ...] = field(repr=False)
+
+
+def write_joined(page: Page, joined: Joined) -> None:
+    """Write the joined rows as text."""
+    page.line(f"state {joined.state} of operator {joined.operator} of {joined.store}", "bold")
+    told = ", ".join(f"{count(rows)} {change}" for change, rows in joined.counts.items())
+    page.line(f"  a is checkpoint {joined.a}, b is checkpoint {joined.b}: {told}")
+    write_left_out(page, joined.left_out_a, indent="  a: ")
+    write_left_out(page, joined.left_out_b, indent="  b: ")
+    names = [column.name for column in joined.columns]
+    rows = [_texts(joined, names, row) for row in joined.rows]
+    write_rows(page, names, rows, is_cut=joined.is_cut)
+
+
+def _texts(joined: Joined, names: Sequence[str], row: Sequence[Any]) -> list[str]:
+    """Return the cells of a row; the values of a side without the row are empty."""
+    lacking = {"added": "_a", "removed": "_b"}.get(row[names.index(CHANGE)])
+    return [
+        ""
+        if lacking and name.endswith(lacking) and name not in joined.identity
+        else value_text(value)
+        for name, value in zip(names, row, strict=True)
+    ]
 
 
 def write_difference(page: Page, difference: CheckpointDifference) -> None:

@@ -10,16 +10,16 @@ import click
 
 from statestore.cli.arguments import column_values, key_of, named_values, parse_row
 from statestore.cli.checkpoints import write_left_out
-from statestore.cli.command import (
-    CHECKPOINT_WAS_OPTION,
-    Invocation,
-    Verb,
-    checkpoint_argument,
-    from_older_option,
-    one_state_options,
-    pass_invocation,
-)
+from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import amount, count, counted
+from statestore.cli.options import (
+    checkpoint_argument,
+    dry_run_option,
+    from_older_option,
+    key_option,
+    one_state_options,
+    sql_option,
+)
 from statestore.cli.output import Output, Page, json_text
 from statestore.cli.row_changes import write_row_changes
 from statestore.format.state import KeyedState
@@ -32,22 +32,12 @@ __all__ = ["edit_state"]
 @click.command(
     "edit",
     cls=Verb,
-    replaced=CHECKPOINT_WAS_OPTION,
     prints=(
-        "The new checkpoint, the changed rows before and after, and what was written. Only files "
-        "of changed key groups are written. The old checkpoint does not change. --key selects "
-        "the rows of a key, in the same form as in 'statestore get'; --where selects some of "
-        "them. --set changes one column of these rows, and the other columns keep their values. "
-        "VALUE has the same form as KEY: a JSON string, or the text itself. null is null, and "
-        "'\"null\"' is a text. --delete removes all rows of a key. Keys to delete without a row "
-        "are counted, and the first five are named. They are not an error, so the exit status is "
-        "0, also if nothing changes. --put takes a row as a JSON object and replaces the row with "
-        "the same key, namespace and entry columns. Its missing columns become null, which must "
-        "be confirmed. "
-        "--sql takes a SELECT over the table 'state', whose result becomes the state; it needs "
-        "DuckDB, and an empty result must be confirmed. Rows are checked like those of a "
-        "snapshot. A job that runs at the same time can no longer commit. With --dry-run: the "
-        "same output, and nothing is written."
+        "The new checkpoint, the changed rows before and after, and what was written. Only "
+        "files of changed key groups are written. KEY and VALUE have the form of 'statestore "
+        "get'; null is null. --put replaces the row with the same key, namespace and entry "
+        "columns. --sql is a SELECT over the table 'state', whose result becomes the state. A "
+        "running job can no longer commit."
     ),
     examples=(
         (
@@ -67,31 +57,25 @@ __all__ = ["edit_state"]
 )
 @checkpoint_argument
 @one_state_options
-@click.option(
-    "--key",
-    "keys",
-    multiple=True,
-    metavar="KEY",
-    help="A key whose rows --set changes; repeatable.",
-)
+@key_option("A key whose rows --set changes. Repeatable.", multiple=True)
 @click.option(
     "--set",
     "assignments",
     multiple=True,
     metavar="COLUMN=VALUE",
-    help="A new value of a column in the rows of --key; repeatable.",
+    help="A new value of a column in the rows of --key. Repeatable.",
 )
 @click.option(
     "--where",
     multiple=True,
     metavar="COLUMN=VALUE",
-    help="Change only rows of --key with this value in a column; repeatable.",
+    help="Change only rows of --key with this value in a column. Repeatable.",
 )
-@click.option("--delete", multiple=True, metavar="KEY", help="Remove a key; can be repeated.")
-@click.option("--put", multiple=True, metavar="JSON", help="Add or replace a row; can be repeated.")
-@click.option("--sql", metavar="SELECT", help="Replace the state with the result of this query.")
+@click.option("--delete", multiple=True, metavar="KEY", help="Remove a key. Repeatable.")
+@click.option("--put", multiple=True, metavar="JSON", help="Add or replace a row. Repeatable.")
+@sql_option
 @from_older_option
-@click.option("--dry-run", is_flag=True, help="Report what would change, and write nothing.")
+@dry_run_option
 @click.option(
     "--yes",
     "allow_empty",
@@ -101,52 +85,45 @@ __all__ = ["edit_state"]
 @pass_invocation
 def edit_state(
     invocation: Invocation,
-    uid: str,
-    name: str,
-    keys: tuple[str, ...],
+    /,
+    operator: str,
+    state: str,
+    key: tuple[str, ...],
     assignments: tuple[str, ...],
     where: tuple[str, ...],
     delete: tuple[str, ...],
     put: tuple[str, ...],
-    sql: str | None,
-    checkpoint: str,
-    from_older: bool,
-    dry_run: bool,
-    allow_empty: bool,
+    **options: Any,
 ) -> Output[EditedState]:
     """Change one keyed state offline, as a new checkpoint."""
-    if not (assignments or delete or put or sql):
+    if not (assignments or delete or put or options["sql"]):
         raise click.UsageError(
             "nothing to change: pass --key KEY --set COLUMN=VALUE, --delete KEY, --put JSON, or "
             "--sql SELECT"
         )
-    if bool(keys) != bool(assignments) or (where and not keys):
+    if bool(key) != bool(assignments) or (where and not key):
         raise click.UsageError("--key selects rows and --set changes them: pass both")
     values = named_values("--set", "COLUMN=VALUE", assignments)
     conditions = named_values("--where", "COLUMN=VALUE", where)
     store = invocation.store()
-    state = store.manifest(checkpoint).keyed_entry(uid, name).state
-    rows = [parse_row(text, state) for text in put]
-    if rows and not dry_run:
-        _confirm_nulls(rows, state, yes=allow_empty)
+    stored = store.manifest(options["checkpoint"]).keyed_entry(operator, state).state
+    rows = [parse_row(text, stored) for text in put]
+    if rows and not options["dry_run"]:
+        _confirm_nulls(rows, stored, yes=options["allow_empty"])
     update = None
     if assignments:
         update = RowUpdate(
-            keys=[key_of(text)(state) for text in keys],
-            values=column_values("--set", values, state),
-            where=column_values("--where", conditions, state),
+            keys=[key_of(text)(stored) for text in key],
+            values=column_values("--set", values, stored),
+            where=column_values("--where", conditions, stored),
         )
     edited = store.maintenance.edit(
-        uid,
-        name,
-        delete=[key_of(text)(state) for text in delete],
+        operator,
+        state,
+        delete=[key_of(text)(stored) for text in delete],
         put=rows,
         update=update,
-        sql=sql,
-        allow_empty=allow_empty,
-        checkpoint=checkpoint,
-        from_older=from_older,
-        dry_run=dry_run,
+        **options,
     )
     return Output(edited, write_edited)
 

@@ -12,6 +12,7 @@ import click
 from statestore.cli.arguments import distinct, named_values
 from statestore.cli.command import Invocation, LazyVerb, Root, Verb, common_options, pass_invocation
 from statestore.cli.drawing import count, size
+from statestore.cli.options import max_parallelism_option, subtasks_option
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.errors import DamagedFileError
 
@@ -124,11 +125,9 @@ hash_recipes = click.option(
     "show",
     cls=Verb,
     prints=(
-        "Each operator with its id, its parallelism, and its uid and name if the savepoint "
-        "has them. Each keyed state has its types, and its entries and bytes by key group. "
-        "Operator state is shown by subtask, with the next offsets of Kafka sources. "
-        "Unreadable parts are listed with the reason, and so is state that may have been "
-        "lost. The savepoint or checkpoint is only read."
+        "Each operator with its id, parallelism, uid and name. Each keyed state has its types, "
+        "and its entries and bytes by key group. Unreadable parts are listed with the reason, "
+        "and so is state that may have been lost."
     ),
     examples=(
         "statestore flink show ./savepoint",
@@ -157,13 +156,10 @@ def show_state(
     "repack",
     cls=Verb,
     prints=(
-        "Each operator with its entries by state, and the number of subtasks that share them. The "
-        "new savepoint has the canonical format. Flink restores it at any parallelism up to the "
-        "new maximum, with any state backend. Set pipeline.max-parallelism of the job to the new "
-        "maximum. Values are copied unchanged, so the state can have any class. Keys must have "
-        "types with a known hash, or a hash that --key-hash gives, and each key must be in the "
-        "key group of its hash. The "
-        "savepoint or checkpoint is only read."
+        "Each operator with its entries by state. Flink restores the new savepoint at any "
+        "parallelism up to the new maximum, with any state backend; set pipeline.max- "
+        "parallelism of the job to it. Values are copied unchanged. Keys must have types with a "
+        "known hash, or one that --key-hash gives."
     ),
     examples=(
         "statestore flink repack ./savepoint ./larger --max-parallelism 720",
@@ -172,19 +168,10 @@ def show_state(
 )
 @click.argument("savepoint")
 @click.argument("target", metavar="NEW")
-@click.option(
-    "--max-parallelism",
-    type=int,
-    required=True,
-    metavar="N",
-    help="The new number of key groups of all operators that have more than one.",
+@max_parallelism_option(
+    "The new number of key groups of all operators that have more than one.", required=True
 )
-@click.option(
-    "--parallelism",
-    type=int,
-    metavar="N",
-    help="The number of subtasks that share keyed state. [as in the savepoint]",
-)
+@subtasks_option("The number of subtasks that share keyed state. [as in the savepoint]")
 @moved_folders
 @allowed_places
 @hash_recipes

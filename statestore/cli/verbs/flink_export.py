@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from statestore.cli.arguments import named_values
-from statestore.cli.command import Invocation, Verb, checkpoint_option, pass_invocation
-from statestore.cli.completion import complete_operator
+from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, size
+from statestore.cli.options import (
+    checkpoint_option,
+    dry_run_option,
+    leave_out_option,
+    max_parallelism_option,
+    operators_option,
+    subtasks_option,
+)
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.cli.verbs.flink import allowed_places, moved_folders, parse_moved
 from statestore.jobgraph.redistribution import RedistributionMode
@@ -28,27 +35,17 @@ _OPERATOR_KINDS = tuple(map(str, RedistributionMode))
 @click.command(
     "export",
     cls=Verb,
-    had_store=True,
     prints=(
-        "The savepoint, each operator with its id, key groups, subtasks, rows and bytes, and each "
-        "state with its name in Flink and its types. The types of a state that was not imported "
-        "follow from its columns, and several columns are a Row. --type says other types of the "
-        "job, such as Tuple, List<Long> or com.acme.Account, whose fields have the names of "
-        "columns. Columns that do not fit are refused before anything is written, each by name. "
-        "Imported state is written with the job's own serializers. State that was left out is "
-        "listed at the end. If the checkpoint lacks some state of its source, the export fails "
-        "unless --leave-out names that state. Alternatively, --carry copies it from the imported "
-        "savepoint, which must still exist. State that Flink cannot represent is refused with its "
-        "operator, state and column. Before the savepoint becomes visible, all rows are read back "
-        "and compared with the store. Flink restores the savepoint at any parallelism up to the "
-        "maximum, with any state backend. Set pipeline.max-parallelism of the job to that "
-        "maximum. With --flink 2.3, values that Kryo of Flink 1 wrote are converted: Flink 2 "
-        "reads other values from them, without an error. With "
-        "--dry-run: what each subtask would get, and nothing is written."
+        "The savepoint, its operators, and the name and types of each state in Flink. Imported "
+        "state gets the job's own serializers; the types of other states follow from their "
+        "columns, unless --java-type says them. The export fails if the checkpoint lacks state "
+        "that neither --leave-out nor --carry names. All rows are read back before the "
+        "savepoint becomes visible. Set pipeline.max-parallelism of the job to its max "
+        "parallelism."
     ),
     examples=(
         "statestore flink export ./savepoint --flink 2.3 --store ./orders",
-        "statestore flink export ./typed --type kinds/tuple=Tuple --store ./orders",
+        "statestore flink export ./typed --java-type kinds/tuple=Tuple --store ./orders",
         "statestore flink export ./savepoint --max-parallelism 720 --dry-run --store ./orders",
         (
             "statestore flink export ./some --operator by_long --leave-out by_long/texts "
@@ -58,33 +55,11 @@ _OPERATOR_KINDS = tuple(map(str, RedistributionMode))
     ),
 )
 @click.argument("savepoint")
-@click.option(
-    "--operator",
-    "operators",
-    multiple=True,
-    metavar="OPERATOR",
-    help="Only this operator. Repeatable.",
-    shell_complete=complete_operator,
-)
-@click.option(
-    "--parallelism",
-    type=int,
-    metavar="N",
-    help="The number of subtasks that share the state. [as stored]",
-)
-@click.option(
-    "--max-parallelism",
-    type=int,
-    metavar="N",
-    help="The number of key groups. [as stored]",
-)
+@operators_option
+@subtasks_option("The number of subtasks that share the state. [as stored]")
+@max_parallelism_option("The number of key groups. [as stored]")
 @checkpoint_option("The checkpoint to export")
-@click.option(
-    "--leave-out",
-    multiple=True,
-    metavar="OPERATOR[/STATE]",
-    help="State to leave out, or that the checkpoint lacks. Repeatable.",
-)
+@leave_out_option("State to leave out, or that the checkpoint lacks.")
 @click.option(
     "--carry",
     multiple=True,
@@ -94,10 +69,10 @@ _OPERATOR_KINDS = tuple(map(str, RedistributionMode))
 @moved_folders
 @allowed_places
 @click.option(
-    "--type",
+    "--java-type",
     "types",
     multiple=True,
-    metavar="UID[/STATE]=TYPE",
+    metavar="OPERATOR[/STATE]=TYPE",
     help="The type of an operator's keys, or of a state, as in Java. Repeatable.",
 )
 @click.option(
@@ -115,9 +90,9 @@ _OPERATOR_KINDS = tuple(map(str, RedistributionMode))
     "--classes",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="The classes of the job in --type, and what replaces classes of Scala, as TOML.",
+    help="The classes of the job in --java-type, and what replaces classes of Scala, as TOML.",
 )
-@click.option("--dry-run", is_flag=True, help="Report what would be written, and write nothing.")
+@dry_run_option
 @pass_invocation
 def export_state(
     invocation: Invocation,
@@ -146,7 +121,7 @@ def export_state(
             parallelism=parallelism,
             max_parallelism=max_parallelism,
             target=module.FlinkTarget(
-                types=named_values("--type", "UID/STATE=TYPE or UID=TYPE", types),
+                types=named_values("--java-type", "OPERATOR[/STATE]=TYPE", types),
                 version=version,
                 written_by=written_by,
                 classes=None if classes is None else _read_classes(classes),

@@ -13,11 +13,13 @@ import click
 from statestore.cli.arguments import distinct, named_values
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count
+from statestore.cli.options import operators_option
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.cli.verbs.flink import (
     allowed_places,
     dropping,
     hash_recipes,
+    moved_folders,
     parse_moved,
     recipe_pair,
 )
@@ -38,38 +40,26 @@ _ID = re.compile(r"[0-9a-f]{32}")
 @click.command(
     "import",
     cls=Verb,
-    replaced={"--to": "--store"},
     prints=(
-        "The new checkpoint, and each of its states with rows and key. Keyed states keep their "
-        "names, kinds and key groups. Fields of tuples, rows and POJOs become columns. Values "
-        "that have no column form are kept as bytes, and the output names them. State that is "
-        "left out is listed first and recorded in the checkpoint. The exit status is 18 if an "
-        "operator cannot be read and was not excluded by name. A later savepoint of the same job "
-        "becomes an incremental checkpoint of the same store; it must contain all operators that "
-        "the store has. If the savepoint was already imported with these options, the command "
-        "reports that checkpoint. With other options it adds what is missing, or says what the "
-        "store cannot change. The savepoint is only read. FILE has one table for each operator "
-        "name, with key = [NAME, …] for all of its states, and tables states.STATE with key, "
-        "namespace, map_key and value. PyFlink savepoints contain no types. For a state "
-        "python-state-NAME, set type to 'ValueState<LONG>', or use ListState, MapState<STRING, "
-        "LONG>, ReducingState or AggregatingState with PyFlink's type names. Without a type, its "
-        "values stay bytes."
+        "The new checkpoint, and each of its states. Values without a column form are kept as "
+        "bytes and named. State that is left out is recorded, and the exit status is 18 if that "
+        "was not requested. A later savepoint of the job becomes an incremental checkpoint of "
+        "the same store. FILE has a table for each operator, with key = [NAME, …], and tables "
+        "states.STATE with key, namespace, map_key, value, and for PyFlink a type such as "
+        "'ListState<LONG>'."
     ),
     examples=(
         "statestore flink import ./savepoint --store ./orders",
-        "statestore flink import ./savepoint --store ./orders --operator kinds --ttl ttl_value=7d",
+        (
+            "statestore flink import ./savepoint --store ./orders --operator kinds --state-ttl "
+            "ttl_value=7d"
+        ),
         "statestore flink import ./savepoint --store ./orders --columns columns.toml",
         "statestore flink import ./chk-7 --store ./orders --uid kinds --moved /flink=./copy",
     ),
 )
 @click.argument("savepoint")
-@click.option(
-    "--operator",
-    "operators",
-    multiple=True,
-    metavar="OPERATOR",
-    help="Only this operator, by uid, name or id. Repeatable.",
-)
+@operators_option
 @click.option(
     "--uid",
     "uids",
@@ -86,7 +76,8 @@ _ID = re.compile(r"[0-9a-f]{32}")
     help="The names of columns, and the types of PyFlink states, as TOML.",
 )
 @click.option(
-    "--ttl",
+    "--state-ttl",
+    "ttl",
     multiple=True,
     metavar="STATE=TIME",
     help="The TTL of a state, for example 7d, 36h or 90min; savepoints do not contain it.",
@@ -96,12 +87,7 @@ _ID = re.compile(r"[0-9a-f]{32}")
     is_flag=True,
     help="Fail if a value would be kept as bytes, or state would be left out.",
 )
-@click.option(
-    "--moved",
-    multiple=True,
-    metavar="OLD=NEW",
-    help="The new path of a moved folder that the savepoint references by an absolute path.",
-)
+@moved_folders
 @allowed_places
 @hash_recipes
 @click.option(
@@ -149,7 +135,7 @@ def import_state(
                 ttl={
                     state: _duration(time)
                     for state, time in named_values(
-                        "--ttl", "STATE=TIME", ttl, at_last=True
+                        "--state-ttl", "STATE=TIME", ttl, at_last=True
                     ).items()
                 },
             ),
@@ -180,7 +166,7 @@ def _duration(text: str) -> str:
     try:
         milliseconds_of(text)
     except InvalidArgumentError as error:
-        raise click.UsageError(f"--ttl: {error}") from error
+        raise click.UsageError(f"--state-ttl: {error}") from error
     return text
 
 

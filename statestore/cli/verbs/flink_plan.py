@@ -90,10 +90,9 @@ class ShownPlan:
     "plan",
     cls=Verb,
     prints=(
-        "Each operator of a compiled plan that keeps state, with its uid. Each state has the "
-        "columns that a table needs to become this state with 'statestore bootstrap TABLE "
-        "--flink-plan PLAN', with their types in Flink SQL. Operators whose state cannot begin "
-        "with a table are listed with the reason. PLAN is the JSON that COMPILE PLAN writes."
+        "Each operator of a compiled plan that keeps state, and the columns that a table needs "
+        "to become this state with 'statestore bootstrap TABLE --flink-plan PLAN'. PLAN is the "
+        "JSON that COMPILE PLAN writes."
     ),
     examples=(
         "statestore flink plan ./job.json",

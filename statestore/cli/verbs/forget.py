@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
-from statestore.cli.arguments import parse_value
+from statestore.cli.arguments import named_values, parse_value
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import counted
+from statestore.cli.options import dry_run_option
 from statestore.cli.output import Output, Page, progress_bar
 from statestore.cli.verbs.purge import (
     write_purged,
@@ -28,39 +29,33 @@ __all__ = ["forget_subject"]
     "forget",
     cls=Verb,
     prints=(
-        "Each checkpoint that is replaced, its replacement, and the number of removed rows per "
-        "state. Rows are removed from every keyed state of every operator whose key, namespace or "
-        "entry columns (for example map keys) include all given columns, now or in the past. The "
-        "order, times and savepoints of checkpoints are preserved, as with 'statestore purge'. "
-        "Afterwards every file of the store is decoded and searched. The exit status is 0 only if "
-        "everything was searched and the subject was not found. Old files contain the subject "
-        "until they are deleted; --gc deletes them. A state that has one of the columns as a "
-        "value column, or with a type that cannot hold the value, is not changed and is listed. "
-        "VALUE has the same form as a KEY of one column in 'statestore get'. "
-        "With --dry-run: what would be removed, and nothing is changed."
+        "Each checkpoint that is replaced, its replacement, and the removed rows of each state "
+        "whose key, namespace or entry columns include all given columns, now or in the past. "
+        "Then every file of the store is decoded: the exit status is 0 only if the subject was "
+        "not found. Old files have it until --gc or 'statestore gc' deletes them."
     ),
     examples=(
-        "statestore forget --key user_id=u17 --dry-run --store ./fraud",
-        "statestore forget --key country=DE --key shop=17 --gc --store ./fraud",
-        "statestore forget --key user_id=nobody --check --store ./fraud",
+        "statestore forget --column user_id=u17 --dry-run --store ./fraud",
+        "statestore forget --column country=DE --column shop=17 --gc --store ./fraud",
+        "statestore forget --column user_id=nobody --check --store ./fraud",
     ),
 )
 @click.option(
-    "--key",
-    "keys",
+    "--column",
+    "texts",
     metavar="COLUMN=VALUE",
     required=True,
     multiple=True,
-    help="A column and its value; repeat the option for each column of the subject.",
+    help="A column of the subject and its value. Repeatable.",
 )
 @click.option("--check", is_flag=True, help="Only search the whole store for the subject.")
 @click.option("--gc", "collect", is_flag=True, help="Also delete all files that nothing needs.")
 @click.option("--ignore-pins", is_flag=True, help="Also replace checkpoints that are pinned.")
-@click.option("--dry-run", is_flag=True, help="Report what would be removed, and change nothing.")
+@dry_run_option
 @pass_invocation
 def forget_subject(
     invocation: Invocation,
-    keys: Sequence[str],
+    texts: Sequence[str],
     check: bool,
     collect: bool,
     ignore_pins: bool,
@@ -69,7 +64,7 @@ def forget_subject(
     """Remove one subject from all operators."""
     if sum((check, collect, dry_run)) > 1:
         raise click.UsageError("pass at most one of --check, --gc and --dry-run")
-    columns = _columns(keys)
+    columns = _columns(texts)
     store = invocation.store()
     with progress_bar("searching") as progress:
         if check:
@@ -81,21 +76,10 @@ def forget_subject(
     return Output(forgotten, write_forgotten, problem=forgotten.problem)
 
 
-def _columns(keys: Sequence[str]) -> dict[str, ValueOf]:
+def _columns(texts: Sequence[str]) -> dict[str, ValueOf]:
     """Return a parser for the value of each column; a column name must not contain ``=``."""
-    columns: dict[str, ValueOf] = {}
-    for key in keys:
-        name, equals, text = key.partition("=")
-        if not name or not equals:
-            raise click.UsageError(
-                f"--key {key!r:.80}: pass a column and its value, for example customer=312"
-            )
-        if name in columns:
-            raise click.UsageError(
-                f"--key {name!r:.80} is passed twice; pass each column only once"
-            )
-        columns[name] = partial(_parsed, text, name)
-    return columns
+    values = named_values("--column", "COLUMN=VALUE", texts)
+    return {name: partial(_parsed, text, name) for name, text in values.items()}
 
 
 def _parsed(text: str, name: str, data_type: DataType) -> Any:

@@ -1,4 +1,4 @@
-"""``statestore get``: show the rows of one key, in one keyed state or in all of them."""
+"""``statestore get``: show the rows of one key, in one keyed state or in all, or over time."""
 
 from __future__ import annotations
 
@@ -9,36 +9,29 @@ import click
 
 from statestore.cli.arguments import key_of, key_value, parse_key
 from statestore.cli.checkpoints import write_left_out
-from statestore.cli.command import (
-    Invocation,
-    KeyVerb,
-    checkpoint_argument,
-    key_option,
-    operator_option,
-    pass_invocation,
-    state_option,
-)
+from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.drawing import count, when
+from statestore.cli.options import checkpoint_argument, key_option, state_options
 from statestore.cli.output import Output, Page, cell, json_text, table_of, value_text
 from statestore.format.left_out import LeftOutState, left_out_of
+from statestore.format.state import KeyedState
+from statestore.restore.key_history import KeyAt
 from statestore.restore.key_states import KeyStates
 from statestore.restore.lookup import key_batch, key_group_of
+from statestore.store import StateStore
 
-__all__ = ["FoundRows", "KeyFound", "get_rows"]
+__all__ = ["FoundRows", "KeyFound", "KeyHistoryResult", "get_rows"]
 
 
 @click.command(
     "get",
-    cls=KeyVerb,
+    cls=Verb,
     prints=(
-        "The rows of the key in a keyed state, one per line; at most one data file is read. "
-        "KEY is a value of the key column: u17, 42, 2026-01-31T12:00:00Z. A JSON string is the "
-        'text within its quotes: "u17" is also u17, so a text with quotes of its own is written '
-        "as JSON. A time needs Z or an offset if its column has a zone. Years before 1 and after "
-        "9999 have the form that 'statestore query' prints: 10000-01-01, 0044-03-15 (BC), "
-        "infinity. Structs, arrays and maps are JSON. With several key columns, KEY is JSON: a "
-        "list of the values, or an object by column. If no row has the key, the command "
-        "succeeds and reports this. Without --operator or --state, the key is looked up in all "
-        "states that match the other options; states with another key type are skipped and listed."
+        "The rows of the key in a keyed state, or without --operator and --state in all states "
+        "whose key has that type. KEY is the value of the key column, such as u17, 42 or "
+        "2026-01-31T12:00:00Z, or a JSON string. With several key columns it is a JSON list of "
+        "the values, or an object by column. It is no error if no row has the key. With "
+        "--history: the rows at each kept checkpoint, with a * where they changed."
     ),
     examples=(
         "statestore get --operator totals-by-user --state totals --key u17 --store ./fraud",
@@ -48,46 +41,81 @@ __all__ = ["FoundRows", "KeyFound", "get_rows"]
         ),
         "statestore get --key u17 --store ./fraud",
         "statestore get 1 --operator totals-by-card --state totals --key -5 --store ./fraud",
+        (
+            "statestore get --history --operator totals-by-user --state totals --key u17 "
+            "--store ./fraud"
+        ),
     ),
+    modes={"": ("checkpoint",), "--history": ()},
 )
 @checkpoint_argument
-@key_option("The key to look up.")
-@operator_option("Only states of this operator.")
-@state_option("Only states with this name.")
+@key_option("The key to look up.", required=True)
+@state_options
+@click.option("--history", is_flag=True, help="Show the rows of one state at each checkpoint.")
 @pass_invocation
 def get_rows(
-    invocation: Invocation, checkpoint: str, key: str, uid: str | None, name: str | None
-) -> Output[FoundRows] | Output[KeyFound]:
+    invocation: Invocation,
+    checkpoint: str,
+    key: str,
+    operator: str | None,
+    state: str | None,
+    history: bool,
+) -> Output[FoundRows] | Output[KeyFound] | Output[KeyHistoryResult]:
     """Look up one key, in one keyed state or in all."""
     store = invocation.store()
-    if uid is None or name is None:
-        manifest = store.manifest(checkpoint)
-        found = store.inspect.key(
-            key_of(key), manifest, operator=uid, state=name, times_as_text=True
-        )
-        lacking = left_out_of(manifest.left_out, uid, name)
-        return Output(
-            KeyFound(store=store.url, key=key, found=found, left_out=lacking), write_found
-        )
+    if operator is not None and state is not None:
+        one = (operator, state, key)
+        return _history(store, *one) if history else _rows_of(store, checkpoint, *one)
+    if history:
+        raise click.UsageError("--history is of one state: pass --operator and --state")
+    manifest = store.manifest(checkpoint)
+    found = store.inspect.key(
+        key_of(key), manifest, operator=operator, state=state, times_as_text=True
+    )
+    lacking = left_out_of(manifest.left_out, operator, state)
+    return Output(KeyFound(store=store.url, key=key, found=found, left_out=lacking), write_found)
+
+
+def _rows_of(
+    store: StateStore, checkpoint: str, operator: str, state: str, key: str
+) -> Output[FoundRows]:
     restored = store.restore(checkpoint=checkpoint)
-    state = restored.keyed(uid, name)
-    values = parse_key(key, state.entry.state)
-    key_group = key_group_of(state.entry.state, key_batch(state.entry.state, key_value(values)))
+    keyed = restored.keyed(operator, state)
+    stored = keyed.entry.state
+    values = parse_key(key, stored)
+    key_group = key_group_of(stored, key_batch(stored, key_value(values)))
     return Output(
         FoundRows(
             store=store.url,
             checkpoint_id=restored.checkpoint_id,
-            operator=uid,
-            state=name,
-            key=dict(zip(state.entry.state.key, values, strict=True)),
-            rows=tuple(state.get(key_value(values), times_as_text=True)),
+            operator=operator,
+            state=state,
+            key=dict(zip(stored.key, values, strict=True)),
+            rows=tuple(keyed.get(key_value(values), times_as_text=True)),
             left_out=tuple(
                 record
                 for record in restored.manifest.left_out
-                if record.lacks(uid, name, key_group)
+                if record.lacks(operator, state, key_group)
             ),
         ),
         write_rows,
+    )
+
+
+def _history(store: StateStore, operator: str, state: str, key: str) -> Output[KeyHistoryResult]:
+    parsed: dict[str, Any] = {}
+
+    def of(stored: KeyedState) -> Any:
+        values = parse_key(key, stored)
+        parsed.update(zip(stored.key, values, strict=True))
+        return key_value(values)
+
+    history = store.inspect.history(of, operator, state, times_as_text=True)
+    return Output(
+        KeyHistoryResult(
+            store=store.url, operator=operator, state=state, key=parsed, history=history
+        ),
+        write_history,
     )
 
 
@@ -149,3 +177,41 @@ def write_found(page: Page, result: KeyFound) -> None:
     for skipped in found.skipped:
         page.line(f"skipped {skipped.entry.state}: {skipped.reason}")
     write_left_out(page, result.left_out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyHistoryResult:
+    """The rows of a key at each kept checkpoint; ``key`` has the key columns in order."""
+
+    store: str
+    operator: str
+    state: str
+    key: dict[str, Any]
+    history: tuple[KeyAt, ...]
+
+
+def write_history(page: Page, result: KeyHistoryResult) -> None:
+    """Write the rows of the key at each checkpoint as text."""
+    key = ", ".join(f"{name} {value_text(value)}" for name, value in result.key.items())
+    page.line(
+        f"state {result.state} of operator {result.operator} of {result.store}: {key}", "bold"
+    )
+    table = table_of("", "id", "taken", "rows", "values", right={"id", "rows"})
+    for one in result.history:
+        mark = "*" if one.is_changed else ""
+        first = (mark, str(one.checkpoint_id), when(one.created_at_ms))
+        table.add_row(*map(cell, (*first, *_rows(one, result.key))))
+    page.table(table)
+    for one in result.history:
+        write_left_out(page, one.left_out, indent=f"  {one.checkpoint_id}: ")
+
+
+def _rows(one: KeyAt, key: dict[str, Any]) -> tuple[str, str]:
+    """Return the number of rows, and the rows on one line, without the key."""
+    if one.rows is None:
+        return "", "no such state, or a different key type"
+    rows = [
+        ", ".join(f"{name} {value_text(value)}" for name, value in row.items() if name not in key)
+        for row in one.rows
+    ]
+    return count(len(rows)), "; ".join(rows)

@@ -11,18 +11,12 @@ import click
 
 from statestore.cli.arguments import distinct
 from statestore.cli.checkpoints import write_left_out
-from statestore.cli.command import (
-    CHECKPOINT_WAS_OPTION,
-    Invocation,
-    LazyVerb,
-    Root,
-    Verb,
+from statestore.cli.command import Invocation, LazyVerb, Root, Verb, common_options, pass_invocation
+from statestore.cli.options import (
     checkpoint_argument,
-    common_options,
+    dry_run_option,
     from_older_option,
-    operator_option,
-    pass_invocation,
-    state_option,
+    one_state_options,
 )
 from statestore.cli.output import Output, Page, cell, table_of
 from statestore.errors import IncompatibleStateError
@@ -53,8 +47,8 @@ class KafkaVerbs(Root):
 
     examples = (
         (
-            "statestore kafka translate --operator orders-source --state offsets --source "
-            "old=old:9092 --target new=new:9092 --dry-run --store ./fraud"
+            "statestore kafka translate --operator orders-source --state offsets --from-cluster "
+            "old=old:9092 --to-cluster new=new:9092 --dry-run --store ./fraud"
         ),
     )
     sections: ClassVar[Mapping[str, Mapping[str, LazyVerb]]] = {
@@ -84,54 +78,50 @@ def _policy(name: str, words: Any, default: str, text: str) -> Callable[[F], F]:
 @click.command(
     "translate",
     cls=Verb,
-    replaced=CHECKPOINT_WAS_OPTION,
     prints=(
-        "A line for each partition: its offset at the source, how exactly it was translated, the "
-        "live offsets at the target, the decision, and the reason. Then the new checkpoint, which "
-        "has the offsets of the target; its origin keeps those of the source. The old checkpoint "
-        "does not change. The translation uses the offset syncs and checkpoints of MirrorMaker 2. "
-        "It never misses an unread record that is at the target. If it is not exact, the line "
-        "says how many records are read again at most. If a policy refuses a partition, nothing "
-        "is written, and the exit code is 12. With --group the offsets are also committed for a "
-        "consumer group at the target, which must have no members: all of them, or none. A job "
-        "that runs at the same time can no longer commit. With --dry-run: the same table, and "
-        "nothing is written."
+        "A line for each partition: its offset at the source, how exactly it was translated, "
+        "the live offsets at the target, the decision and its reason; then the new checkpoint. "
+        "No unread record that is at the target is missed. If a policy refuses a partition, "
+        "nothing is written, and the exit status is 12. A running job can no longer commit."
     ),
     examples=(
         (
-            "statestore kafka translate --operator orders-source --state offsets --source "
-            "old=old:9092 --target new=new:9092 --dry-run --store ./fraud"
+            "statestore kafka translate --operator orders-source --state offsets --from-cluster "
+            "old=old:9092 --to-cluster new=new:9092 --dry-run --store ./fraud"
         ),
         (
-            "statestore kafka translate --operator orders-source --state offsets --source old "
-            "--target new=new:9092 --syncs-on target --read-again 100 --group orders-reader "
-            "--store ./fraud"
+            "statestore kafka translate --operator orders-source --state offsets --from-cluster "
+            "old --to-cluster new=new:9092 --syncs-on target --read-again 100 "
+            "--group orders-reader --store ./fraud"
         ),
     ),
 )
 @checkpoint_argument
-@operator_option("The operator.", required=True)
-@state_option("The state with the offsets.", required=True)
+@one_state_options
 @click.option(
-    "--source",
+    "--from-cluster",
+    "source",
     required=True,
     metavar="ALIAS[=HOST:PORT]",
     help="The old cluster: MirrorMaker's alias, and brokers, unless the syncs are on the target.",
 )
 @click.option(
-    "--target",
+    "--to-cluster",
+    "target",
     required=True,
     metavar="ALIAS=HOST:PORT",
     help="The new cluster: MirrorMaker's alias, and brokers.",
 )
 @click.option(
-    "--source-config",
+    "--from-config",
+    "source_config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
     help="librdkafka's options for the source, one name=value on each line.",
 )
 @click.option(
-    "--target-config",
+    "--to-config",
+    "target_config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
     help="The same for the target.",
@@ -171,12 +161,12 @@ def _policy(name: str, words: Any, default: str, text: str) -> Callable[[F], F]:
     help=f"How long to wait for an answer of Kafka. [{DEFAULT_SECONDS:g}]",
 )
 @from_older_option
-@click.option("--dry-run", is_flag=True, help="Report what would be written, and write nothing.")
+@dry_run_option
 @pass_invocation
 def translate_offsets(
     invocation: Invocation,
-    uid: str,
-    name: str,
+    operator: str,
+    state: str,
     source: str,
     target: str,
     source_config: Path | None,
@@ -202,9 +192,9 @@ def translate_offsets(
     source_alias, source_brokers = _alias(source)
     target_alias, target_brokers = _alias(target)
     if target_brokers is None:
-        raise click.UsageError(f"--target {target!r} must have the form ALIAS=HOST:PORT")
+        raise click.UsageError(f"--to-cluster {target!r} must have the form ALIAS=HOST:PORT")
     if source_config is not None and source_brokers is None:
-        raise click.UsageError("--source-config requires --source ALIAS=HOST:PORT")
+        raise click.UsageError("--from-config requires --from-cluster ALIAS=HOST:PORT")
     mirror = Mirror(
         flow=MirrorFlow(
             source=source_alias,
@@ -227,7 +217,12 @@ def translate_offsets(
     )
     store = invocation.store()
     plan = store.maintenance.plan_translation(
-        uid, name, mirror, checkpoint=checkpoint, from_older=from_older or dry_run, group=group
+        operator,
+        state,
+        mirror,
+        checkpoint=checkpoint,
+        from_older=from_older or dry_run,
+        group=group,
     )
     if dry_run or plan.found.refused:
         return Output(plan.report, write_translated, _refusal(plan))

@@ -1,44 +1,32 @@
-"""``statestore list``: list the checkpoints of a store, including damaged ones, and their holds."""
+"""``statestore list``: list or follow checkpoints, including damaged ones, with their holds."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import click
 
 from statestore.cli.checkpoints import (
-    changed_rows,
+    UNREADABLE,
+    CheckpointSummary,
     extent,
-    is_incremental,
+    find_checkpoint,
     maker,
     rows_explanation,
     rows_text,
 )
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.documents import ReadError
 from statestore.cli.drawing import count, duration, size, when
-from statestore.cli.output import Output, Page, cell, table_of, table_width
-from statestore.errors import (
-    CheckpointNotFoundError,
-    CorruptionError,
-    FormatVersionError,
-    StateStoreError,
-)
+from statestore.cli.options import SPAN
+from statestore.cli.output import Output, Page, cell, page, table_of, table_width
+from statestore.cli.verbs.follow import FollowedCheckpoint, follow, screen_of
+from statestore.durations import milliseconds_of
+from statestore.errors import CorruptionError, StateStoreError
 from statestore.format.hold_documents import Pin, Savepoint, publication_of
-from statestore.format.left_out import LeftOutState
-from statestore.format.manifest import Manifest
-from statestore.store import StateStore
 
-__all__ = [
-    "CheckpointList",
-    "ListedCheckpoint",
-    "checkpoint_list",
-    "list_checkpoints",
-    "write_list",
-]
+__all__ = ["CheckpointList", "checkpoint_list", "list_checkpoints", "write_list"]
 
 _COLUMNS = (
     *(
@@ -65,59 +53,73 @@ _FOR_WIDE_ONES = ("operators", "states", "files", "taken")
     "list",
     cls=Verb,
     prints=(
-        "One line for each checkpoint, oldest first: id, time, age, extent and parallelism, and "
-        "the numbers of operators, states, rows, bytes and files. The extent is full if all files "
-        "were written for this checkpoint, and incremental if it has changes or uses files of "
-        "earlier ones. Rows such as 94,005 + 4,669 are the rows in base files, and the changed and "
-        "deleted rows that a restore applies to them. Made by is the job, or a command with the "
-        "checkpoint that it started from. A narrow terminal has no room for all columns. If "
-        "state of its "
-        "source is missing, the line has the number of missing operators or parts "
-        "('statestore show' names them). The savepoints and pins follow, each with the "
-        "checkpoint that it keeps. A checkpoint with a damaged manifest is marked, the "
-        "others are still shown, and the exit status is 13."
+        "A line for each checkpoint, oldest first, and then the savepoints and pins. An extent of "
+        "full means that all files were written for this checkpoint. Rows such as 94,005 + 4,669 "
+        "are those in base files, and those of changes. A checkpoint with a damaged manifest is "
+        "marked, and then the exit status is 13. With --follow: a screen that is refreshed, or "
+        "without a terminal a line for each checkpoint."
     ),
     examples=(
         "statestore list --store ./fraud",
         "STATESTORE_URI=./fraud statestore list --output json",
+        "statestore list --follow --interval 500ms --store ./fraud",
+        "statestore list --follow --count 1 --output json --store ./fraud",
     ),
+    modes={"--follow": ("--interval", "--count")},
+)
+@click.option(
+    "--follow",
+    "is_followed",
+    is_flag=True,
+    help="Show the newest checkpoint, and then each new one, until Ctrl-C.",
+)
+@click.option(
+    "--interval",
+    type=SPAN,
+    default="2s",
+    metavar="SPAN",
+    help="The polling interval: 500ms, 1min. [2s]",
+)
+@click.option(
+    "--count",
+    "stop_after",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Exit after N new checkpoints.",
 )
 @pass_invocation
-def list_checkpoints(invocation: Invocation) -> Output[CheckpointList]:
-    """List the checkpoints of a store."""
+def list_checkpoints(
+    invocation: Invocation, is_followed: bool, interval: str, stop_after: int | None
+) -> Output[CheckpointList] | Iterator[FollowedCheckpoint]:
+    """List the checkpoints of a store, or follow them."""
     store, now_ms = invocation.store(), time.time_ns() // 1_000_000
-    problems: list[StateStoreError] = []
-    checkpoints = tuple(_listed(store, now_ms, problems))
-    problem = _problem(checkpoints, problems)
+    if is_followed:
+        return follow(
+            store,
+            interval_s=milliseconds_of(interval) / 1000,
+            stop_after=stop_after,
+            screen=None if invocation.settings.output == "json" else screen_of(page(), store.url),
+        )
+    summaries: list[CheckpointSummary] = []
+    errors: list[StateStoreError] = []
+    for checkpoint_id in store.checkpoints():
+        found = find_checkpoint(store, checkpoint_id)
+        if found is not None:  # its manifest, which may be large, is not kept
+            summaries.append(CheckpointSummary.of(found, now_ms))
+            errors += [] if found.error is None else [found.error]
+    problem = _problem(summaries, errors)
     savepoints: tuple[Savepoint, ...] = ()
     pins: tuple[Pin, ...] = ()
     try:
         savepoints, pins = store.maintenance.savepoints(), store.maintenance.pins()
-    except (CorruptionError, FormatVersionError) as error:
+    except UNREADABLE as error:
         problem = problem or error
-    listed = checkpoint_list(store.url, now_ms, checkpoints, savepoints, pins)
+    listed = checkpoint_list(store.url, now_ms, tuple(summaries), savepoints, pins)
     return Output(listed, write_list, problem)
 
 
-def _listed(
-    store: StateStore, now_ms: int, problems: list[StateStoreError]
-) -> Iterator[ListedCheckpoint]:
-    """Yield the checkpoints; add the errors of those that cannot be read to ``problems``.
-
-    Manifests are not kept, because they may be large and numerous.
-    """
-    for checkpoint_id in store.checkpoints():
-        try:
-            yield ListedCheckpoint.of(store.manifest(checkpoint_id), now_ms)
-        except CheckpointNotFoundError:
-            continue  # it expired while the list was made
-        except (CorruptionError, FormatVersionError) as error:
-            problems.append(error)
-            yield ListedCheckpoint(checkpoint_id=checkpoint_id, error=ReadError.of(error))
-
-
 def _problem(
-    checkpoints: Sequence[ListedCheckpoint], errors: Sequence[StateStoreError]
+    checkpoints: Sequence[CheckpointSummary], errors: Sequence[StateStoreError]
 ) -> StateStoreError | None:
     if not any(isinstance(error, CorruptionError) for error in errors):
         return errors[0] if errors else None
@@ -133,54 +135,6 @@ def _problem(
     for error in errors:
         problem.add_note(str(error))
     return problem
-
-
-@dataclass(frozen=True, kw_only=True)
-class ListedCheckpoint:
-    """A checkpoint, with ``rows`` in its files, of which ``changed_rows`` are changes.
-
-    ``command`` is the command that made the checkpoint. It is None for a job, and for an import
-    with an older release. ``is_incremental`` is false if all files were written for this
-    checkpoint, and None if an older release did not record it. ``origin`` is as in docs/FORMAT.md,
-    and None for a checkpoint that a job took. A damaged checkpoint has an id and an error; its
-    other members are None.
-    """
-
-    checkpoint_id: int
-    created_at_ms: int | None = None
-    age_ms: int | None = None
-    parallelism: int | None = None
-    operators: int | None = None
-    states: int | None = None
-    rows: int | None = None
-    changed_rows: int | None = None
-    size_bytes: int | None = None
-    files: int | None = None
-    is_incremental: bool | None = None
-    command: str | None = None
-    origin: Mapping[str, Any] | None = None
-    left_out: tuple[LeftOutState, ...] | None = None
-    error: ReadError | None = None
-
-    @classmethod
-    def of(cls, manifest: Manifest, now_ms: int) -> ListedCheckpoint:
-        """Return a checkpoint's entry in the list."""
-        return cls(
-            checkpoint_id=manifest.checkpoint_id,
-            created_at_ms=manifest.created_at_ms,
-            age_ms=now_ms - manifest.created_at_ms,
-            parallelism=manifest.parallelism,
-            operators=len(manifest.uids),
-            states=len(manifest.entries),
-            rows=manifest.rows,
-            changed_rows=changed_rows(manifest),
-            size_bytes=manifest.size_bytes,
-            files=manifest.files,
-            is_incremental=is_incremental(manifest),
-            command=(manifest.origin or {}).get("command", manifest.writer.command),
-            origin=manifest.origin,
-            left_out=manifest.left_out,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +164,7 @@ class CheckpointList:
     """The visible checkpoints, oldest first, with the savepoints and pins."""
 
     store: str
-    checkpoints: tuple[ListedCheckpoint, ...]
+    checkpoints: tuple[CheckpointSummary, ...]
     savepoints: tuple[ListedSavepoint, ...] = ()
     pins: tuple[ListedPin, ...] = ()
 
@@ -218,7 +172,7 @@ class CheckpointList:
 def checkpoint_list(
     store: str,
     now_ms: int,
-    checkpoints: tuple[ListedCheckpoint, ...],
+    checkpoints: tuple[CheckpointSummary, ...],
     savepoints: Iterable[Savepoint] = (),
     pins: Iterable[Pin] = (),
 ) -> CheckpointList:
@@ -278,7 +232,7 @@ def write_list(page: Page, listed: CheckpointList) -> None:
     _write_holds(page, listed)
 
 
-def _cells(listed: ListedCheckpoint) -> tuple[str, ...]:
+def _cells(listed: CheckpointSummary) -> tuple[str, ...]:
     return (
         str(listed.checkpoint_id),
         when(listed.created_at_ms or 0),
@@ -295,7 +249,7 @@ def _cells(listed: ListedCheckpoint) -> tuple[str, ...]:
     )
 
 
-def _explain_changes(page: Page, listed: Sequence[ListedCheckpoint]) -> None:
+def _explain_changes(page: Page, listed: Sequence[CheckpointSummary]) -> None:
     """Explain the row count of the newest checkpoint with changes, if there is one."""
     changed = [checkpoint for checkpoint in listed if checkpoint.changed_rows]
     if changed:

@@ -23,8 +23,8 @@ __all__ = ["Configuration", "print_settings", "run_demo"]
     "config",
     cls=Verb,
     prints=(
-        "Every setting with its value, unit, default, and source: the default, a file, the "
-        "environment or an argument. Later sources override earlier ones."
+        "Every setting with its value, unit, default and source. Arguments override the "
+        "environment, and the environment overrides a file."
     ),
     examples=(
         "statestore config",
@@ -59,9 +59,8 @@ def write_configuration(page: Page, configuration: Configuration) -> None:
     "demo",
     cls=Verb,
     prints=(
-        "Each step of a demonstration with Spark on this machine: a snapshot of real data, "
-        "and its restore at another parallelism. The store stays in DIR (./statestore-demo), "
-        "which can also be a URL."
+        "Each step of a demonstration with Spark on this machine. The store stays in DIR "
+        "(./statestore-demo), which can also be a URL."
     ),
     examples=("statestore demo", "statestore demo ./demo-store", "statestore demo s3://bucket/a"),
 )

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import click
 
-from statestore.cli.arguments import BytesPerSecond, graph_of, target_options
+from statestore.cli.arguments import graph_of
 from statestore.cli.checkpoints import (
     write_choices,
     write_key_groups,
@@ -27,11 +27,22 @@ from statestore.cli.checkpoints import (
     write_skew,
     write_subtasks,
 )
-from statestore.cli.command import Invocation, Verb, checkpoint_argument, pass_invocation
-from statestore.cli.drawing import amount, count, duration, size, when
+from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.drawing import amount, count, counted, duration, size, when
 from statestore.cli.graphs import write_matching
+from statestore.cli.options import (
+    Parsed,
+    checkpoint_argument,
+    rate_option,
+    state_options,
+    target_options,
+)
 from statestore.cli.output import Output, Page, cell, table_of
 from statestore.errors import InvalidArgumentError, SettingsError
+from statestore.maintenance.batch_parallelism import (
+    BatchParallelism,
+    choose_batch_parallelism,
+)
 from statestore.parsing import parse_integer
 from statestore.restore.compare_plans import Compared, Comparison, Prices
 from statestore.restore.placement import LOCALITY, STRATEGIES, OperatorPlacement
@@ -58,53 +69,33 @@ LEAST_BYTES = 64_000_000
 """A restore of fewer bytes supplies no rate."""
 
 
-class _Hosts(click.ParamType[Any]):
-    name = "hosts"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> dict[str, int]:
-        pairs = [one.strip().rpartition("=") for one in str(value).split(",")]
-        try:
-            hosts = {host: parse_integer(slots) for host, _, slots in pairs if host}
-        except ValueError:
-            hosts = {}
-        if len(hosts) != len(pairs):
-            self.fail(
-                f"{value!r:.80} must have the form HOST=SLOTS,HOST=SLOTS and name each host once",
-                param,
-                ctx,
-            )
-        return hosts
+def _hosts(text: str) -> dict[str, int]:
+    pairs = [one.strip().rpartition("=") for one in text.split(",")]
+    hosts = {host: parse_integer(slots) for host, _, slots in pairs if host}
+    if len(hosts) != len(pairs):
+        raise ValueError(text)
+    return hosts
 
 
-class _Numbers(click.ParamType[Any]):
-    name = "numbers"
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(parse_integer(one.strip()) for one in text.split(","))
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, ...]:
-        parts = [one.strip() for one in str(value).split(",")]
-        try:
-            return tuple(map(parse_integer, parts))
-        except ValueError:
-            self.fail(f"{value!r:.80} must have the form N,N,…, for example 4,8,16", param, ctx)
+
+_COMPARABLE = ("checkpoint", "--parallelism", "--balance", "--hosts", "--placement")
+_OF_ONE_PLAN = ("--bytes-per-task", "--graph", "--max-parallelism", "--operator", "--state")
 
 
 @click.command(
     "plan",
     cls=Verb,
     prints=(
-        "The key groups divided for the old and the new parallelism. For every operator and "
-        "subtask: its key groups, rows, bytes, files, requests and elements of operator state. "
-        "With auto: how the parallelism was chosen. With a local cache: the bytes that are on "
-        "this host. With --hosts: where each subtask should run; subtasks with the same number "
-        "share a slot, as in Flink, according to the slot groups of the job graph. With "
-        "--max-parallelism: the rows read for each row that is kept. With --balance: Flink's even "
-        "ranges next to balanced ones. With a job graph: the operators that find state or start "
-        "empty, the state that would be dropped, and the uid that would keep it. With --compare, "
-        "for each parallelism: the bytes that move (to another host with --hosts, otherwise to "
-        "another subtask), the largest subtask, files and requests, the time, and with "
-        "--prices the cost. Seconds are based on --rate, or on the rate of your last restore of at "
-        "least 64 MB of this store on this machine. The recommended parallelism takes "
-        "the least time. With prices it has the lowest cost among those that take at most 1.5 "
-        "times the least time."
+        "The key groups divided for the old and the new parallelism, and what each subtask reads. "
+        "With --balance: Flink's even ranges next to balanced ones. With --graph: the operators "
+        "that find state, and the state that would be dropped. With --hosts: where each subtask "
+        "should run. With --compare: the moved bytes, the largest subtask, requests and time of "
+        "each parallelism, with --prices the cost, and a recommendation. With --input, which needs "
+        "no store: the parallelism that Flink's adaptive batch scheduler would choose for a batch "
+        "job, whose tasks get whole files."
     ),
     examples=(
         "statestore plan --parallelism 7 --store ./fraud",
@@ -114,26 +105,33 @@ class _Numbers(click.ParamType[Any]):
         "statestore plan --parallelism 5 --max-parallelism 256 --store ./fraud",
         "statestore plan --parallelism 7 --compare 2,4,8 --rate 200MB/s --store ./fraud",
         "statestore plan --graph new-job.toml 1 --store ./fraud --output json",
+        "statestore plan --input ./fraud/operators/totals-by-user/keyed/totals",
+        "statestore plan --input ./fraud/operators --bytes-per-task 1MiB --output json",
     ),
+    modes={
+        "": (*_COMPARABLE, *_OF_ONE_PLAN),
+        "--compare": (*_COMPARABLE, "--rate", "--prices"),
+        "--input": ("--bytes-per-task", "--broadcast", "--min", "--max", "--algorithm"),
+    },
 )
+@checkpoint_argument
 @target_options
 @click.option(
     "--compare",
     "compared",
-    type=_Numbers(),
+    type=Parsed("numbers", _numbers, "{value!r:.80} must have the form N,N,…, for example 4,8,16"),
     metavar="N,N,…",
     help="Compare these parallelisms and --parallelism instead.",
 )
-@click.option(
-    "--rate",
-    type=BytesPerSecond(),
-    metavar="SIZE/s",
-    help="Bytes per second that a subtask reads, for example 200MB/s.",
-)
+@rate_option
 @click.option("--prices", metavar="FILE", help="Prices in TOML; see conf/prices.toml.")
 @click.option(
     "--hosts",
-    type=_Hosts(),
+    type=Parsed(
+        "hosts",
+        _hosts,
+        "{value!r:.80} must have the form HOST=SLOTS,HOST=SLOTS and name each host once",
+    ),
     metavar="HOST=N,…",
     help="Hosts with their slots: recommend a host for every subtask, close to its state.",
 )
@@ -143,48 +141,90 @@ class _Numbers(click.ParamType[Any]):
     default=LOCALITY,
     help="The strategy that places subtasks on --hosts. [locality]",
 )
-@checkpoint_argument
+@state_options
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="PLACE",
+    help="Plan a batch job that reads this Parquet file, folder or Delta table. Repeatable.",
+)
+@click.option(
+    "--broadcast",
+    multiple=True,
+    metavar="PLACE",
+    help="An input that every task of the batch job reads completely. Repeatable.",
+)
+@click.option(
+    "--min", "least", type=int, default=1, help="The minimum parallelism of the batch job. [1]"
+)
+@click.option(
+    "--max", "most", type=int, default=128, help="The maximum parallelism of the batch job. [128]"
+)
+@click.option(
+    "--algorithm",
+    type=click.Choice(["2.3", "1.16"]),
+    default="2.3",
+    help="Use the algorithm of this Flink release; for 1.16 a task reads 1GiB. [2.3]",
+)
 @pass_invocation
 def plan_restore(
     invocation: Invocation,
     /,
-    parallelism: int | Literal["auto"] | None,
-    hosts: dict[str, int] | None,
-    placement: str,
-    checkpoint: str,
+    graph: str | None,
     compared: tuple[int, ...] | None,
     rate: int | None,
     prices: str | None,
-    **given: Any,
-) -> Output[PlannedRestore] | Output[ComparedPlans]:
+    hosts: dict[str, int] | None,
+    placement: str,
+    inputs: tuple[str, ...],
+    broadcast: tuple[str, ...],
+    least: int,
+    most: int,
+    algorithm: Literal["2.3", "1.16"],
+    **target: Any,
+) -> Output[PlannedRestore] | Output[ComparedPlans] | Output[BatchParallelism]:
     """Show what a restore for another parallelism or job would read."""
-    target: dict[str, Any] = given | {
-        "parallelism": parallelism,
-        "checkpoint": checkpoint,
-        "graph": graph_of(given["graph"]),
-    }
-    if hosts and (given["max_parallelism"] is not None or given["balance"] is not None):
-        raise click.UsageError(
-            "--hosts requires the stored key groups in the ranges of the checkpoint or "
-            "Flink; remove --max-parallelism and --balance"
+    if inputs:
+        chosen = choose_batch_parallelism(
+            inputs,
+            broadcast=broadcast,
+            bytes_per_task=target["bytes_per_task"],
+            min_parallelism=least,
+            max_parallelism=most,
+            algorithm=algorithm,
         )
-    if compared is not None:
-        return _compare(invocation.store(), target, compared, rate, prices, hosts, placement)
-    if rate is not None or prices is not None:
-        raise click.UsageError(
-            "--rate and --prices require --compare; pass the parallelisms to compare"
-        )
+        return Output(chosen, write_chosen)
     store = invocation.store()
+    if compared is not None:
+        return _compare(store, target, compared, rate, prices, hosts, placement)
+    return _plan(store, target | {"graph": graph_of(graph)}, hosts, placement)
+
+
+def _plan(
+    store: StateStore, target: dict[str, Any], hosts: dict[str, int] | None, placement: str
+) -> Output[PlannedRestore]:
+    """Return the plan, with the placement on hosts and the skew of balanced ranges, if asked."""
     placed: tuple[OperatorPlacement, ...] = ()
     if hosts:
-        known = {name: target[name] for name in ("parallelism", "checkpoint", "bytes_per_task")}
-        placed = store.inspect.placement(hosts, strategy=placement, graph=target["graph"], **known)
+        refused = ("max_parallelism", "balance", "operator", "state")
+        if any(target[name] is not None for name in refused):
+            raise click.UsageError(
+                "--hosts requires all stored key groups in the ranges of the checkpoint or "
+                "Flink; remove --max-parallelism, --balance, --operator and --state"
+            )
+        known = ("parallelism", "checkpoint", "bytes_per_task", "graph")
+        placed = store.inspect.placement(
+            hosts, strategy=placement, **{name: target[name] for name in known}
+        )
     plan = store.plan(**target)
     skews: tuple[RangeSkew, ...] = ()
-    if given["balance"] is not None:
+    if target["balance"] is not None:
+        operators = {operator.operator for operator in plan.operators}
         skews = store.inspect.balance(
-            parallelism=plan.parallelism, by=given["balance"], checkpoint=checkpoint
+            parallelism=plan.parallelism, by=target["balance"], checkpoint=target["checkpoint"]
         )
+        skews = tuple(skew for skew in skews if skew.operator in operators)
     return Output(
         PlannedRestore(store=store.url, plan=plan, placements=placed, skews=skews), write_plan
     )
@@ -199,9 +239,6 @@ def _compare(
     hosts: dict[str, int] | None,
     placement: str,
 ) -> Output[ComparedPlans]:
-    for name in ("graph", "max_parallelism", "bytes_per_task"):
-        if target[name] is not None:
-            raise click.UsageError(f"--compare cannot be combined with --{name.replace('_', '-')}")
     own = target["parallelism"]
     if isinstance(own, str):
         raise click.UsageError("--compare requires numbers of subtasks instead of auto")
@@ -343,6 +380,26 @@ def _time(result: ComparedPlans) -> str:
         f"the time of the largest subtask at {size(round(rate))}/s, the rate of the restore "
         f"on this machine at {when(measured.at_ms)}"
     )
+
+
+def write_chosen(page: Page, chosen: BatchParallelism) -> None:
+    """Write the chosen parallelism as text."""
+    page.line(f"parallelism {chosen.parallelism}", "bold")
+    page.line(
+        f"  {size(chosen.bytes_per_task)} per task, between {chosen.min_parallelism} and "
+        f"{chosen.max_parallelism}, with the algorithm of Flink {chosen.algorithm}"
+    )
+    if chosen.task_bytes is not None:
+        page.line(
+            f"  {chosen.first_guess} from the bytes alone; files are assigned whole and in "
+            f"order, so the largest task reads {size(max(chosen.task_bytes))}"
+        )
+    for batch in chosen.inputs:
+        read = "read completely by every task" if batch.broadcast else "divided"
+        files = counted(len(batch.sizes), "file")
+        page.line(f"  {batch.url}: {size(batch.size_bytes)} in {files}, {read}")
+        if batch.missing is not None:
+            page.line(f"    left out  {batch.missing}")
 
 
 def unknown_rate() -> str:

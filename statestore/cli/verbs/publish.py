@@ -1,25 +1,24 @@
-"""``statestore publish`` and ``unpublish``: show a state as a table of an Iceberg catalog."""
+"""``statestore publish``: show a state as a table of an Iceberg catalog, or remove the table."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from statestore.cli.arguments import named_values
 from statestore.cli.checkpoints import write_left_out
-from statestore.cli.command import (
-    Invocation,
-    Verb,
+from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.drawing import amount, count, counted, duration
+from statestore.cli.options import (
     checkpoint_argument,
+    dry_run_option,
     from_older_option,
     operator_option,
-    pass_invocation,
     state_option,
 )
-from statestore.cli.drawing import amount, count, counted, duration
 from statestore.cli.output import Output, Page, progress_bar
 from statestore.publishing.iceberg_table import (
     DEFAULT_RETAIN,
@@ -29,11 +28,10 @@ from statestore.publishing.iceberg_table import (
 )
 from statestore.storage import refuse_credentials
 
-__all__ = ["publish_state", "unpublish_table"]
-
-F = TypeVar("F", bound=Callable[..., Any])
+__all__ = ["publish_state"]
 
 _TOTALS = "--iceberg lake --table fraud.totals --operator totals-by-user --state totals"
+_OF_PUBLICATION = ("--retain", "--store-url", "--compact", "--from-older")
 _SECRET = re.compile(r"token|credential|password|secret|access-key|session", re.IGNORECASE)
 
 
@@ -51,56 +49,45 @@ def _properties(texts: Sequence[str]) -> dict[str, str]:
     return properties
 
 
-def _catalog_options(function: F) -> F:
-    """Add the options that name a table of a catalog."""
-    for decorate in (
-        click.option(
-            "--catalog-option",
-            "options",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="A property of the catalog, in addition to its configuration. [repeatable]",
-        ),
-        click.option(
-            "--table",
-            required=True,
-            metavar="NAMESPACE.NAME",
-            help="The table in the catalog.",
-        ),
-        click.option(
-            "--iceberg",
-            "catalog",
-            required=True,
-            metavar="CATALOG",
-            help="The catalog's name in pyiceberg's configuration.",
-        ),
-    ):
-        function = decorate(function)
-    return function
-
-
 @click.command(
     "publish",
     cls=Verb,
     prints=(
         "The table, the checkpoint that it showed before, and the number of files that its "
-        "metadata gets and loses. The table names the checkpoint's own files, so no row is copied. "
-        "It is created, or changed in one commit. A savepoint keeps the files for the table, and "
-        "'statestore list' and 'gc' show it. If the table already shows the checkpoint, nothing is "
-        "done. A state with incremental changes needs --compact, which makes a new checkpoint: a "
-        "job that runs at the same time can no longer commit. pyiceberg reads the catalog's "
-        "address and credentials from .pyiceberg.yaml and from environment variables. With "
-        "--dry-run: the same output, and nothing is changed."
+        "metadata gets and loses. The table names the checkpoint's own files, which a savepoint "
+        "keeps for it. A state with incremental changes needs --compact, after which a running "
+        "job can no longer commit. pyiceberg reads the catalog's address and credentials from "
+        ".pyiceberg.yaml and from environment variables. With --remove: the table that is removed "
+        "from the catalog, and its savepoints; no data file is deleted before 'statestore gc'."
     ),
     examples=(
         f"statestore publish {_TOTALS} --dry-run --store ./fraud",
         f"statestore publish {_TOTALS} --store ./fraud",
+        "statestore publish --remove --iceberg lake --table fraud.totals --store ./fraud",
     ),
+    modes={
+        "": ("checkpoint", "--operator", "--state", *_OF_PUBLICATION),
+        "--remove": (),
+    },
 )
 @checkpoint_argument
-@_catalog_options
-@operator_option("The operator.", required=True)
-@state_option("The state, keyed or operator.", required=True)
+@click.option(
+    "--iceberg",
+    "catalog",
+    required=True,
+    metavar="CATALOG",
+    help="The catalog's name in pyiceberg's configuration.",
+)
+@click.option("--table", required=True, metavar="NAMESPACE.NAME", help="The table in the catalog.")
+@click.option(
+    "--catalog-option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A property of the catalog, in addition to its configuration. Repeatable.",
+)
+@operator_option("The operator.")
+@state_option("The state, keyed or operator.")
 @click.option(
     "--retain",
     type=int,
@@ -117,42 +104,47 @@ def _catalog_options(function: F) -> F:
 @click.option("--compact", is_flag=True, help="Fold changes first, as a new checkpoint.")
 @from_older_option
 @click.option("--replace", is_flag=True, help="Remove what another program changed in the table.")
-@click.option("--dry-run", is_flag=True, help="Report what would change, and change nothing.")
+@click.option("--remove", is_flag=True, help="Remove the table, and release its checkpoints.")
+@dry_run_option
 @pass_invocation
 def publish_state(
     invocation: Invocation,
-    checkpoint: str,
+    /,
     catalog: str,
     table: str,
     options: tuple[str, ...],
-    uid: str,
-    name: str,
+    operator: str | None,
+    state: str | None,
     retain: int,
     store_url: str | None,
-    compact: bool,
-    from_older: bool,
+    remove: bool,
     replace: bool,
     dry_run: bool,
-) -> Output[PublishedState]:
+    **source: Any,
+) -> Output[PublishedState] | Output[UnpublishedTable]:
     """Show a state of a checkpoint as an Iceberg table, without a copy."""
     store = invocation.store()
+    named = IcebergTable(
+        table,
+        catalog=catalog,
+        catalog_options=_properties(options),
+        retain=retain,
+        store_url=store_url,
+    )
+    if remove:
+        removed = store.maintenance.unpublish_iceberg(named, replace=replace, dry_run=dry_run)
+        return Output(removed, write_unpublished)
+    if operator is None or state is None:
+        raise click.UsageError("pass the --operator and the --state to publish")
     with progress_bar("reading footers") as progress:
         published = store.maintenance.publish_iceberg(
-            uid,
-            name,
-            IcebergTable(
-                table,
-                catalog=catalog,
-                catalog_options=_properties(options),
-                retain=retain,
-                store_url=store_url,
-            ),
-            checkpoint=checkpoint,
-            compact=compact,
-            from_older=from_older,
+            operator,
+            state,
+            named,
             replace=replace,
             dry_run=dry_run,
             on_progress=progress,
+            **source,
         )
     return Output(published, write_published)
 
@@ -197,40 +189,6 @@ def write_published(page: Page, published: PublishedState) -> None:
         )
     _write_leftovers(page, published.leftover_metadata)
     write_left_out(page, published.left_out)
-
-
-@click.command(
-    "unpublish",
-    cls=Verb,
-    prints=(
-        "The table that is removed from the catalog, and the savepoints that are deleted. The "
-        "checkpoints that these kept can expire then. No data file is deleted before 'statestore "
-        "gc'. If the catalog no longer has the table, only its savepoints are deleted. With "
-        "--dry-run: the same output, and nothing is changed."
-    ),
-    examples=(
-        "statestore unpublish --iceberg lake --table fraud.totals --dry-run --store ./fraud",
-        "statestore unpublish --iceberg lake --table fraud.totals --store ./fraud",
-    ),
-)
-@_catalog_options
-@click.option("--replace", is_flag=True, help="Remove the table even if others changed it.")
-@click.option("--dry-run", is_flag=True, help="Report what would be removed, and change nothing.")
-@pass_invocation
-def unpublish_table(
-    invocation: Invocation,
-    catalog: str,
-    table: str,
-    options: tuple[str, ...],
-    replace: bool,
-    dry_run: bool,
-) -> Output[UnpublishedTable]:
-    """Remove a published table, and release its checkpoints."""
-    named = IcebergTable(table, catalog=catalog, catalog_options=_properties(options))
-    removed = invocation.store().maintenance.unpublish_iceberg(
-        named, replace=replace, dry_run=dry_run
-    )
-    return Output(removed, write_unpublished)
 
 
 def write_unpublished(page: Page, removed: UnpublishedTable) -> None:

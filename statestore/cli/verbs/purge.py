@@ -8,17 +8,15 @@ import click
 
 from statestore.cli.arguments import key_of
 from statestore.cli.checkpoints import write_left_out
-from statestore.cli.command import (
-    CHECKPOINT_WAS_OPTION,
-    Invocation,
-    Verb,
+from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.drawing import count, counted, size
+from statestore.cli.options import (
+    dry_run_option,
     key_option,
     no_checkpoint_argument,
     operator_option,
-    pass_invocation,
     state_option,
 )
-from statestore.cli.drawing import count, counted, size
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.maintenance.purge import PurgedKey, ReplacedCheckpoint
 from statestore.maintenance.search import (
@@ -40,20 +38,11 @@ __all__ = [
 @click.command(
     "purge",
     cls=Verb,
-    replaced=CHECKPOINT_WAS_OPTION,
     prints=(
-        "Each checkpoint that is replaced, its replacement, and for each state the number of "
-        "removed rows and their key group. All checkpoints from the first one with the key "
-        "are replaced, so their order is preserved. The old checkpoints expire, and their "
-        "savepoints move to the replacements. A job that runs at the same time still has the "
-        "key and can no longer commit. The old files stay until 'statestore gc'. Afterwards, "
-        "--check decodes every file of the store. It confirms that the key is gone, or exits "
-        "with status 1 and lists the files that still have the key or could not be searched. "
-        "With CHECKPOINT, only that one is replaced. KEY has the same form as in 'statestore "
-        "get'. If the state once had other key "
-        "columns, rows that match these are also removed, and the columns are listed: check "
-        "them with --dry-run. 'statestore forget' compares with a column that you name. With "
-        "--dry-run: what would be replaced, and nothing is changed."
+        "Each checkpoint that is replaced, its replacement, and the removed rows. All "
+        "checkpoints from the first one with the key are replaced, and their savepoints move. "
+        "Old files stay until 'statestore gc'; --check decodes every file afterwards, and exits "
+        "with status 1 if the key is still there."
     ),
     examples=(
         "statestore purge --operator totals-by-user --key u17 --all --dry-run --store ./fraud",
@@ -64,16 +53,16 @@ __all__ = [
 @no_checkpoint_argument
 @operator_option("The operator.", required=True)
 @state_option("Only this state of the operator.")
-@key_option("The key to remove.")
+@key_option("The key to remove.", required=True)
 @click.option("--all", "every", is_flag=True, help="Remove the key from all kept checkpoints.")
 @click.option("--check", is_flag=True, help="Only search the whole store for the key.")
 @click.option("--ignore-pins", is_flag=True, help="Also replace checkpoints that are pinned.")
-@click.option("--dry-run", is_flag=True, help="Report what would be replaced, and change nothing.")
+@dry_run_option
 @pass_invocation
 def purge_key(
     invocation: Invocation,
-    uid: str,
-    name: str | None,
+    operator: str,
+    state: str | None,
     key: str,
     checkpoint: str | None,
     every: bool,
@@ -87,10 +76,15 @@ def purge_key(
     store = invocation.store()
     if check:
         with progress_bar("searching") as progress:
-            search = store.maintenance.find_key(uid, key_of(key), name, on_progress=progress)
+            search = store.maintenance.find_key(operator, key_of(key), state, on_progress=progress)
         return Output(search, write_search, problem=search.problem)
     purged = store.maintenance.purge(
-        uid, key_of(key), name, checkpoint=checkpoint, ignore_pins=ignore_pins, dry_run=dry_run
+        operator,
+        key_of(key),
+        state,
+        checkpoint=checkpoint,
+        ignore_pins=ignore_pins,
+        dry_run=dry_run,
     )
     return Output(purged, write_purged_key)
 

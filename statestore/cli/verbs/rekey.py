@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from statestore.cli.checkpoints import write_left_out
-from statestore.cli.command import (
-    CHECKPOINT_WAS_OPTION,
-    Invocation,
-    Verb,
+from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.drawing import count, size
+from statestore.cli.options import (
     checkpoint_argument,
+    dry_run_option,
     from_older_option,
+    hash_scheme_option,
+    key_column_option,
+    max_parallelism_option,
     operator_option,
-    pass_invocation,
     state_option,
 )
-from statestore.cli.drawing import count, size
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.format.digest import digest_text
-from statestore.keys.hashing import HASH_SCHEMES
 from statestore.maintenance.rekey import RekeyedState, RekeyReport
 
 __all__ = ["rekey_operator"]
@@ -27,17 +29,10 @@ __all__ = ["rekey_operator"]
 @click.command(
     "rekey",
     cls=Verb,
-    replaced=CHECKPOINT_WAS_OPTION,
     prints=(
         "The new checkpoint, and for each state its key, max parallelism and hash scheme before "
-        "and after, rows, files and bytes. The output also has the digest of the rows, which does "
-        "not change. The change applies to all keyed states of the operator, or with --state to "
-        "one. --key applies to one state and names existing columns; former key columns become "
-        "value columns. Each row is read once and spilled to a local disk, so little memory is "
-        "used. With --work an interrupted run can be continued, and a second run at the same time "
-        "is refused. Without --work a failed run leaves nothing behind. The old checkpoint does "
-        "not change. A job that runs at the same time can no longer commit. With --dry-run: the "
-        "planned work, and no row is read."
+        "and after, rows, files, bytes, and the digest of the rows, which does not change. Each "
+        "row is read once and spilled to a local disk. A running job can no longer commit."
     ),
     examples=(
         (
@@ -46,58 +41,36 @@ __all__ = ["rekey_operator"]
         ),
         "statestore rekey --operator totals-by-shop --hash-scheme flink-sql --store ./fraud",
         (
-            "statestore rekey --operator totals-by-shop --state totals --key shop --key country "
-            "--work ./rekey-work --store ./fraud"
+            "statestore rekey --operator totals-by-shop --state totals --key-column shop "
+            "--key-column country --work ./rekey-work --store ./fraud"
         ),
     ),
 )
 @checkpoint_argument
 @operator_option("The operator whose states change.", required=True)
 @state_option("Only this state.")
-@click.option(
-    "--max-parallelism", type=int, metavar="N", help="The new number of key groups, 1 to 32768."
+@max_parallelism_option("The new number of key groups, 1 to 32768.")
+@key_column_option(
+    "A column of the new key of one state; repeat for several. Former key columns become values."
 )
-@click.option(
-    "--key", multiple=True, metavar="COLUMN", help="A column of the new key; repeat for several."
-)
-@click.option(
-    "--hash-scheme", type=click.Choice(HASH_SCHEMES), help="The new hash scheme of the keys."
-)
+@hash_scheme_option("The new hash scheme of the keys.")
 @click.option(
     "--work", metavar="DIR", help="A working folder from which an interrupted run continues."
 )
 @from_older_option
-@click.option("--dry-run", is_flag=True, help="Report what would be done, and write nothing.")
+@dry_run_option
 @pass_invocation
 def rekey_operator(
-    invocation: Invocation,
-    uid: str,
-    name: str | None,
-    max_parallelism: int | None,
-    key: tuple[str, ...],
-    hash_scheme: str | None,
-    checkpoint: str,
-    from_older: bool,
-    work: str | None,
-    dry_run: bool,
+    invocation: Invocation, /, operator: str, key: tuple[str, ...], **options: Any
 ) -> Output[RekeyReport]:
     """Distribute keyed states over other key groups, as a new checkpoint."""
-    if max_parallelism is None and not key and hash_scheme is None:
-        raise click.UsageError("nothing to change: pass --max-parallelism, --key or --hash-scheme")
+    if options["max_parallelism"] is None and not key and options["hash_scheme"] is None:
+        raise click.UsageError(
+            "nothing to change: pass --max-parallelism, --key-column or --hash-scheme"
+        )
     store = invocation.store()
     with progress_bar("rekeying") as progress:
-        report = store.maintenance.rekey(
-            uid,
-            name,
-            max_parallelism=max_parallelism,
-            key=key or None,
-            hash_scheme=hash_scheme,
-            checkpoint=checkpoint,
-            from_older=from_older,
-            work=work,
-            dry_run=dry_run,
-            on_progress=progress,
-        )
+        report = store.maintenance.rekey(operator, key=key or None, on_progress=progress, **options)
     return Output(report, write_report)
 
 

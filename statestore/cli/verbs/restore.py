@@ -5,22 +5,22 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import click
 
-from statestore.cli.arguments import graph_of, target_options
+from statestore.cli.arguments import graph_of
 from statestore.cli.checkpoints import write_left_out
-from statestore.cli.command import (
-    Invocation,
-    Verb,
-    checkpoint_argument,
-    pass_invocation,
-    state_options,
-)
+from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, size
+from statestore.cli.options import (
+    checkpoint_argument,
+    state_options,
+    target_options,
+    verify_option,
+)
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
-from statestore.cli.verbs.plan import PlannedRestore, Rate, keep_rate, write_plan
+from statestore.cli.verbs.plan import Rate, keep_rate
 from statestore.format.digest import digest_text
 from statestore.restore.export import ExportedCheckpoint, ExportedState
 from statestore.restore.row_files import EXPORT_FORMATS
@@ -32,17 +32,18 @@ __all__ = ["Restored", "restore_checkpoint"]
     "restore",
     cls=Verb,
     prints=(
-        "What was written: states, rows, bytes and files, and for each state the rows and digest "
-        "of each subtask. These digests add up to the stored one. For example, the rows of "
-        "subtask 3 are in DIR/<operator>/<state>/subtask=00003/part-0.parquet. DIR must be empty "
-        "or new, and it is empty after an error. Files of a killed run are replaced; other files "
-        "are never deleted. The command needs no Spark. The measured rate is saved in the user's "
-        "cache folder for plan --compare. With --dry-run: the plan, and nothing is written."
+        "The written states, rows, bytes and files, and the rows and digest of each subtask; these "
+        "digests add up to the stored one. The rows of subtask 3 are in "
+        "DIR/<operator>/<state>/subtask=00003/part-0.parquet. DIR must be empty or new, and it is "
+        "empty after an error. 'statestore plan' shows before what would be read."
     ),
     examples=(
         "statestore restore --parallelism 7 --to ./restored --store ./fraud",
         "statestore restore 1 --to ./one --operator totals-by-user --format jsonl --store ./fraud",
-        "statestore restore --parallelism auto --bytes-per-task 256MiB --dry-run --store ./fraud",
+        (
+            "statestore restore --parallelism auto --bytes-per-task 256MiB --to ./auto "
+            "--store ./fraud"
+        ),
         "statestore restore --max-parallelism 16 --operator totals-by-shop --to up --store ./fraud",
         "statestore restore --parallelism 3 --balance bytes --to ./balanced --store ./fraud",
         "statestore restore --graph new-job.toml --to ./new --store ./fraud",
@@ -55,51 +56,33 @@ __all__ = ["Restored", "restore_checkpoint"]
     is_flag=True,
     help="Drop the state that no operator of the graph claims.",
 )
-@click.option("--to", "directory", metavar="DIR", help="The directory to write to.")
+@click.option("--to", "directory", required=True, metavar="DIR", help="The directory to write to.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(EXPORT_FORMATS),
     default="parquet",
-    help="The file format.",
+    help="The file format. [parquet]",
 )
-@click.option(
-    "--verify", is_flag=True, help="Check the SHA-256 of every file before its rows are read."
-)
-@click.option("--dry-run", is_flag=True, help="Print the plan, and write nothing.")
+@verify_option
 @state_options
 @pass_invocation
 def restore_checkpoint(
     invocation: Invocation,
-    checkpoint: str,
-    parallelism: int | Literal["auto"] | None,
-    bytes_per_task: int | None,
+    /,
     graph: str | None,
-    max_parallelism: int | None,
-    balance: str | None,
     allow_non_restored_state: bool,
-    directory: str | None,
+    directory: str,
     form: str,
     verify: bool,
-    dry_run: bool,
-    uid: str | None,
-    name: str | None,
-) -> Output[PlannedRestore] | Output[Restored]:
+    operator: str | None,
+    state: str | None,
+    **target: Any,
+) -> Output[Restored]:
     """Write the restored rows to files, one directory per subtask."""
     store = invocation.store()
-    target: dict[str, Any] = {
-        "checkpoint": checkpoint,
-        "parallelism": parallelism,
-        "bytes_per_task": bytes_per_task,
-        "graph": graph_of(graph),
-        "max_parallelism": max_parallelism,
-        "balance": balance,
-    }
-    plan = store.plan(operator=uid, state=name, **target)
-    if dry_run:
-        return Output(PlannedRestore(store=store.url, plan=plan), write_plan)
-    if directory is None:
-        raise click.UsageError("no directory is named: pass --to DIR, or --dry-run")
+    target["graph"] = graph_of(graph)
+    plan = store.plan(operator=operator, state=state, **target)
     began = time.monotonic()
     with progress_bar("restoring") as progress:
         restored = store.restore(
@@ -107,14 +90,14 @@ def restore_checkpoint(
         )
         exported = restored.export(
             directory,
-            operator=uid,
-            state=name,
+            operator=operator,
+            state=state,
             format=form,
             parquet=store.parts.parquet,
             progress=progress,
         )
     seconds = time.monotonic() - began
-    store_id = store.manifest(checkpoint).store_id
+    store_id = store.parts.catalog().store_id
     keep_rate(os.environ, store_id, Rate(plan.size_bytes, seconds, time.time_ns() // 1_000_000))
     return Output(Restored(store=store.url, exported=exported), write_restored)
 

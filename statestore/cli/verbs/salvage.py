@@ -8,6 +8,7 @@ from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.completion import complete_checkpoint
 from statestore.cli.drawing import count, counted
+from statestore.cli.options import dry_run_option, keys_option
 from statestore.cli.output import Output, Page, cell, json_text, progress_bar, table_of
 from statestore.errors import CorruptionError
 from statestore.keys.groups import KeyGroupRange
@@ -25,13 +26,8 @@ _KEYS_IN_TEXT = 10
     cls=Verb,
     prints=(
         "The damaged files, and for each state the key groups and rows that can no longer be "
-        "read. For these, the output names the newest older checkpoint that still has them, "
-        "and some of their keys. The readable part becomes a new checkpoint, which "
-        "references only intact files; the damaged checkpoint does not change. With "
-        "--from-older, lost rows are replaced with the rows of that older checkpoint, and "
-        "the new manifest records this. A checkpoint that is not the newest needs --from-older, "
-        "too, because the new checkpoint undoes the newer ones. Every byte is read. If nothing "
-        "is damaged, nothing is written. With --dry-run: the same output, and nothing is written."
+        "read, with the newest older checkpoint that has them. The readable part becomes a new "
+        "checkpoint. If nothing is damaged, nothing is written."
     ),
     examples=(
         "statestore salvage 2 --dry-run --store ./fraud",
@@ -44,15 +40,8 @@ _KEYS_IN_TEXT = 10
     is_flag=True,
     help="Accept older state: rows of older checkpoints for lost rows, and an older CHECKPOINT.",
 )
-@click.option(
-    "--keys",
-    type=int,
-    default=DEFAULT_KEYS,
-    show_default=True,
-    metavar="N",
-    help="The number of lost keys to show for each state.",
-)
-@click.option("--dry-run", is_flag=True, help="Report what would be salvaged, and write nothing.")
+@keys_option(DEFAULT_KEYS)
+@dry_run_option
 @pass_invocation
 def salvage_checkpoint(
     invocation: Invocation, checkpoint: str, from_older: bool, keys: int, dry_run: bool
@@ -132,19 +121,16 @@ def _part(part: LostPart) -> tuple[str, ...]:
     "repair",
     cls=Verb,
     prints=(
-        "The documents that were rebuilt. statestore.json is rebuilt from its own checksum or "
-        "from the checkpoints. A damaged writer claim is superseded by a new one, after which a "
-        "running job can no longer commit. A missing entry of a Delta log is rebuilt if a "
-        "checkpoint and the neighboring entries prove its content. Damage that cannot be repaired "
-        "is listed with what to do, and then the exit status is 13. Checkpoints are not checked; "
-        "use verify and salvage. With --dry-run: the same output, and nothing is changed."
+        "The documents that were rebuilt: statestore.json, the newest writer's claim, and "
+        "missing entries of Delta logs. Damage that cannot be repaired is listed with what to "
+        "do, and then the exit status is 13."
     ),
     examples=(
         "statestore repair --dry-run --store ./fraud",
         "statestore repair --store ./fraud",
     ),
 )
-@click.option("--dry-run", is_flag=True, help="Report what would be repaired, and change nothing.")
+@dry_run_option
 @pass_invocation
 def repair_store(invocation: Invocation, dry_run: bool) -> Output[RepairedStore]:
     """Rebuild damaged documents that block all writers."""

@@ -1,4 +1,4 @@
-"""``statestore show``: show the content of one checkpoint, or its job graph."""
+"""``statestore show``: show the content of one checkpoint, its job graph, or its skew."""
 
 from __future__ import annotations
 
@@ -19,17 +19,13 @@ from statestore.cli.checkpoints import (
     write_key_groups,
     write_subtasks,
 )
-from statestore.cli.command import (
-    Invocation,
-    Verb,
-    checkpoint_argument,
-    pass_invocation,
-    state_options,
-)
+from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.documents import Column
 from statestore.cli.drawing import amount, count, counted, duration, when
 from statestore.cli.graphs import ShownGraph, shown_graph, write_graph
+from statestore.cli.options import checkpoint_argument, keys_option, state_options
 from statestore.cli.output import Output, Page
+from statestore.cli.verbs.skew import FoundSkew, write_skews
 from statestore.errors import InvalidArgumentError
 from statestore.format.batches import BatchRecord
 from statestore.format.digest import digest_text
@@ -41,8 +37,11 @@ from statestore.format.schema import type_text
 from statestore.format.state import Layout, StateKind, TimeDomain
 from statestore.format.ttl import TimeToLive
 from statestore.jobgraph.redistribution import RedistributionMode
+from statestore.restore.hot_keys import KEYS, READ_GROUPS
+from statestore.restore.key_group_weights import Weight
 from statestore.restore.plan import RestorePlan
 from statestore.restore.selection import select
+from statestore.restore.skew import FACTOR
 
 __all__ = ["ShownCheckpoint", "show_checkpoint", "write_checkpoint"]
 
@@ -51,32 +50,79 @@ __all__ = ["ShownCheckpoint", "show_checkpoint", "write_checkpoint"]
     "show",
     cls=Verb,
     prints=(
-        "The checkpoint (the latest unless one is named), and its key groups divided among "
-        "its subtasks. For each operator: id, max parallelism, each state with its columns, "
-        "rows, bytes, files, digest and table, and the content of each subtask. State of its "
-        "source that the checkpoint lacks is listed. With --graph: the stored job graph, its "
-        "chained operators and the state of each operator."
+        "The checkpoint with its key groups. For each operator: its states, and the content of "
+        "each subtask. With --job-graph: the job graph, and the state of each operator. With "
+        "--skew: the skewed key groups of each operator, and the keys with the most rows in "
+        "states where a key has several. The output says whether these keys are exact."
     ),
     examples=(
         "statestore show --store ./fraud",
-        "statestore show --graph --store ./fraud",
+        "statestore show --job-graph --store ./fraud",
         "statestore show 1 --operator totals-by-user --state totals --store ./fraud",
+        (
+            "statestore show --skew --operator totals-by-user --state per_country --keys 3 "
+            "--store ./fraud"
+        ),
+        "statestore show 1 --skew --times 4 --by rows --keys 0 --store ./fraud --output json",
     ),
+    modes={"--job-graph": (), "--skew": ("--keys", "--times", "--by", "--read")},
 )
 @checkpoint_argument
 @state_options
-@click.option("--graph", is_flag=True, help="Show the job graph instead.")
+@click.option("--job-graph", is_flag=True, help="Show the job graph instead.")
+@click.option("--skew", is_flag=True, help="Show skewed key groups and hot keys instead.")
+@keys_option(KEYS)
+@click.option(
+    "--times",
+    type=click.FloatRange(min=1),
+    default=FACTOR,
+    metavar="F",
+    help=f"A key group is skewed if it has more than this multiple of the even share. [{FACTOR:g}]",
+)
+@click.option(
+    "--by",
+    type=click.Choice([one.value for one in Weight]),
+    default=Weight.BYTES.value,
+    help="Compare key groups by bytes or rows. [bytes]",
+)
+@click.option(
+    "--read",
+    type=click.IntRange(min=0),
+    default=READ_GROUPS,
+    metavar="N",
+    help=f"The most key groups to read for the keys of a state. [{READ_GROUPS}]",
+)
 @pass_invocation
 def show_checkpoint(
-    invocation: Invocation, checkpoint: str, uid: str | None, name: str | None, graph: bool
-) -> Output[ShownCheckpoint] | Output[ShownGraph]:
+    invocation: Invocation,
+    checkpoint: str,
+    operator: str | None,
+    state: str | None,
+    job_graph: bool,
+    skew: bool,
+    keys: int,
+    times: float,
+    by: str,
+    read: int,
+) -> Output[ShownCheckpoint] | Output[ShownGraph] | Output[FoundSkew]:
     """Show what a checkpoint contains."""
     store = invocation.store()
+    if skew:
+        report = store.inspect.skew(
+            operator,
+            state,
+            keys=keys,
+            checkpoint=checkpoint,
+            by=by,
+            factor=times,
+            read_groups=read,
+        )
+        return Output(FoundSkew(store=store.url, report=report), write_skews)
     manifest = store.manifest(checkpoint)
-    if graph:
-        return _show_graph(store.url, select(manifest, uid, name))
-    plan = store.plan(checkpoint=manifest, operator=uid, state=name)
-    manifest = select(manifest, uid, name)
+    if job_graph:
+        return _show_graph(store.url, select(manifest, operator, state))
+    plan = store.plan(checkpoint=manifest, operator=operator, state=state)
+    manifest = select(manifest, operator, state)
     shown = ShownCheckpoint.of(store.url, manifest, time.time_ns() // 1_000_000)
     return Output(shown, lambda page, _: write_checkpoint(page, shown, manifest, plan))
 

@@ -1,94 +1,18 @@
-"""``statestore skew``: find key groups and keys with more than their share."""
+"""Key groups and keys with more than their share, for ``statestore show --skew``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import click
-
 from statestore.cli.arguments import key_value
 from statestore.cli.checkpoints import write_left_out
-from statestore.cli.command import (
-    Invocation,
-    Verb,
-    checkpoint_argument,
-    pass_invocation,
-    state_options,
-)
 from statestore.cli.drawing import bar, count, counted, size
-from statestore.cli.output import Output, Page, cell, table_of, value_text
-from statestore.restore.hot_keys import KEYS, READ_GROUPS
-from statestore.restore.key_group_weights import Weight
-from statestore.restore.skew import FACTOR, HotKeys, SkewedOperator, SkewReport
+from statestore.cli.output import Page, cell, table_of, value_text
+from statestore.restore.skew import HotKeys, SkewedOperator, SkewReport
 
-__all__ = ["FoundSkew", "find_skew"]
+__all__ = ["FoundSkew", "write_skews"]
 
 BAR = 20
-
-
-@click.command(
-    "skew",
-    cls=Verb,
-    prints=(
-        "For each operator, the key groups with more than --times the even share of its bytes, "
-        "with their rows, bytes and share. For each list, map, timer or namespaced state, the "
-        "keys with the most rows. The key groups are known from the manifest. To find the keys, "
-        "the key columns of the largest key groups are read, at most --read of them, until no "
-        "other key group can have a hotter key. The output says whether these keys are exact. "
-        "Changes count as rows of their key group until they are compacted."
-    ),
-    examples=(
-        "statestore skew --store ./fraud",
-        "statestore skew --operator totals-by-user --state per_country --keys 3 --store ./fraud",
-        "statestore skew 1 --times 4 --by rows --keys 0 --store ./fraud --output json",
-    ),
-)
-@checkpoint_argument
-@click.option(
-    "--keys",
-    type=click.IntRange(min=0),
-    default=KEYS,
-    metavar="N",
-    help=f"The number of keys to show for each state; 0 reads nothing. [{KEYS}]",
-)
-@click.option(
-    "--times",
-    type=click.FloatRange(min=1),
-    default=FACTOR,
-    metavar="F",
-    help=f"A key group is skewed if it has more than this multiple of the even share. [{FACTOR:g}]",
-)
-@click.option(
-    "--by",
-    type=click.Choice([one.value for one in Weight]),
-    default=Weight.BYTES.value,
-    help="Compare key groups by bytes or rows. [bytes]",
-)
-@click.option(
-    "--read",
-    type=click.IntRange(min=0),
-    default=READ_GROUPS,
-    metavar="N",
-    help=f"The most key groups to read for the keys of a state. [{READ_GROUPS}]",
-)
-@state_options
-@pass_invocation
-def find_skew(
-    invocation: Invocation,
-    checkpoint: str,
-    keys: int,
-    times: float,
-    by: str,
-    read: int,
-    uid: str | None,
-    name: str | None,
-) -> Output[FoundSkew]:
-    """Show skewed key groups and hot keys."""
-    store = invocation.store()
-    report = store.inspect.skew(
-        uid, name, keys=keys, checkpoint=checkpoint, by=by, factor=times, read_groups=read
-    )
-    return Output(FoundSkew(store=store.url, report=report), write_skews)
 
 
 @dataclass(frozen=True, kw_only=True)

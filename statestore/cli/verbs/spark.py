@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from statestore.cli.checkpoints import write_left_out
-from statestore.cli.command import (
-    Invocation,
-    LazyVerb,
-    Root,
-    Verb,
-    checkpoint_option,
-    common_options,
-    pass_invocation,
-)
+from statestore.cli.command import Invocation, LazyVerb, Root, Verb, common_options, pass_invocation
 from statestore.cli.drawing import count, counted, size, when
+from statestore.cli.options import (
+    checkpoint_option,
+    dry_run_option,
+    leave_out_option,
+    max_parallelism_option,
+)
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.cli.spark_options import (
     OPERATOR_NAMES,
+    batch_option,
     location_module,
     shape_options,
     spark_target,
@@ -134,11 +133,9 @@ def check_location(location: str, batch: int | None, operator_names: Mapping[int
     "show",
     cls=Verb,
     prints=(
-        "The query's id, the shown micro-batch and the kept ones, a planned micro-batch that "
-        "will run again, the state store provider, the watermark and the position of each "
-        "source. For each operator: its stores with columns, and rows and bytes by "
-        "partition. Fields that an import keeps as bytes or cannot import are listed with "
-        "the reason. The location is only read, and its query may be running."
+        "The query and its micro-batch, the position of each source, and the stores of each "
+        "operator, with rows and bytes by partition. What an import cannot use is listed with "
+        "the reason. The query may be running."
     ),
     examples=(
         "statestore spark show ./checkpoints/orders",
@@ -146,7 +143,7 @@ def check_location(location: str, batch: int | None, operator_names: Mapping[int
     ),
 )
 @click.argument("location")
-@click.option("--batch", type=int, metavar="N", help="A completed micro-batch. [newest]")
+@batch_option
 @OPERATOR_NAMES
 @pass_invocation
 def show_state(
@@ -165,15 +162,10 @@ def show_state(
 @click.command(
     "import",
     cls=Verb,
-    replaced={"--to": "--store"},
     prints=(
-        "The new checkpoint, and each of its states with rows and key. Each state store of the "
-        "query becomes a keyed state: the key is Spark's shuffle key, and the fields of keys and "
-        "values become columns. If no column can hold a field, the field is reported and its "
-        "store is kept as Spark's bytes. The source positions and the query's logs are imported "
-        "as well. A later micro-batch of the query becomes an incremental checkpoint of the same "
-        "store. If the micro-batch was already imported with the same rows and logs, the command "
-        "reports that checkpoint. The location is only read, and its query may be running."
+        "The new checkpoint, and each of its states with rows and key. Fields that no column "
+        "can hold are kept as bytes and named. A later micro-batch becomes an incremental "
+        "checkpoint of the same store. The query may be running."
     ),
     examples=(
         "statestore spark import ./checkpoints/orders --store ./orders",
@@ -181,13 +173,8 @@ def show_state(
     ),
 )
 @click.argument("location")
-@click.option("--batch", type=int, metavar="N", help="A completed micro-batch. [newest]")
-@click.option(
-    "--max-parallelism",
-    type=int,
-    metavar="N",
-    help="The key groups of states; a store keeps its number.",
-)
+@batch_option
+@max_parallelism_option("The number of key groups of new states; a store keeps its number.")
 @OPERATOR_NAMES
 @pass_invocation
 def import_state(
@@ -246,17 +233,11 @@ _CHECKPOINT = checkpoint_option("The checkpoint to export")
 @click.command(
     "export",
     cls=Verb,
-    had_store=True,
     prints=(
-        "The new checkpoint location, and for each state store the rows and bytes of its fullest "
-        "partition and of all partitions. The query keeps its id, and the micro-batch its number. "
-        "Start the query with the new location to continue it; a planned micro-batch that was not "
-        "completed runs again with the same data. Before the location can be used, Spark's own "
-        "reader reads back all rows, and their number, values and partitions are compared. The "
-        "checkpoint must be an imported one, or derived from one. If a StatefulQuery continued "
-        "with the state, pass its checkpoint location as --progress. State that the location "
-        "would lack must be named with --leave-out. With --dry-run: "
-        "what each partition would get, and nothing is written."
+        "The new checkpoint location, and the rows and bytes of each store. Start the query "
+        "with it. Spark's own reader reads back all rows before the location can be used. The "
+        "checkpoint must be an imported one, or derived from one. State that the location would "
+        "lack must be named with --leave-out."
     ),
     examples=(
         "statestore spark export ./new --shuffle-partitions 7 --dry-run --store ./orders",
@@ -271,13 +252,8 @@ _CHECKPOINT = checkpoint_option("The checkpoint to export")
     metavar="LOCATION",
     help="The checkpoint location of the StatefulQuery that continued with the state.",
 )
-@click.option(
-    "--leave-out",
-    multiple=True,
-    metavar="OPERATOR[/STATE]",
-    help="State that the checkpoint or the new location lacks intentionally. Repeatable.",
-)
-@click.option("--dry-run", is_flag=True, help="Report what would be written, and write nothing.")
+@leave_out_option("State that the checkpoint or the new location lacks intentionally.")
+@dry_run_option
 @pass_invocation
 def export_state(
     invocation: Invocation,
@@ -312,13 +288,10 @@ def export_state(
 @click.command(
     "progress",
     cls=Verb,
-    had_store=True,
     prints=(
-        "The location, and the query and micro-batch at which it ends. The location has no "
-        "state. Start a StatefulQuery with it, with source 'query' and the uid, name and key "
-        "of the imported state; it continues in the store after the last micro-batch of "
-        "Spark's query. To return to Spark, pass the location "
-        "to 'statestore spark export --progress'."
+        "The location, and the micro-batch at which the query ends. Start a StatefulQuery with "
+        "it, with source 'query' and the uid, name and key of the imported state. To return to "
+        "Spark, pass the location to 'statestore spark export --progress'."
     ),
     examples=(
         "statestore spark progress ./progress --store ./orders",

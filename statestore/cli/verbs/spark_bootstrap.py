@@ -13,10 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from statestore.cli.arguments import INSTANT, distinct, named_values
+from statestore.cli.arguments import distinct, named_values
 from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.options import INSTANT, dry_run_option
 from statestore.cli.output import Output, Page, cell, page, progress_bar, table_of
-from statestore.cli.spark_options import location_module
+from statestore.cli.spark_options import (
+    location_module,
+    provider_option,
+    shuffle_partitions_option,
+)
 from statestore.cli.verbs.spark import exported_table, open_session
 from statestore.errors import InvalidArgumentError
 from statestore.interop.tables.duckdb_query import open_query
@@ -61,22 +66,17 @@ class QueryPlan:
     "bootstrap",
     cls=Verb,
     prints=(
-        "Without NEW: the states that the query wants, with the columns and types that a table for "
-        "each must have, and where its sources begin. With NEW: the new checkpoint location, and "
-        "the rows and bytes of each store, with the fullest partition. JOB names a function that "
-        "takes a SparkSession and returns the streaming DataFrame, as job.py:build or "
-        "package.module:build. Spark plans it without reading data. The location looks as if "
-        "micro-batch 0 had produced the state, so that the query starts with the data after the "
-        "positions of its sources: Kafka and Delta sources begin where their options say, file "
-        "sources after --files-after. Rows with the same key and columns that do not fit are "
-        "refused before the location is created. Before it can be used, Spark's own reader reads "
-        "back all rows, and their number, values and partitions are compared. With --dry-run: "
-        "what each partition would get, and nothing is written."
+        "Without NEW: the states that the query wants, with the columns that a table for each "
+        "must have. With NEW: the new location, and the rows and bytes of each store. JOB names "
+        "a function that takes a SparkSession and returns the streaming DataFrame, as "
+        "job.py:build or package.module:build. Sources begin where their options say, file "
+        "sources after --files-after. Spark's own reader reads back all rows before the "
+        "location can be used."
     ),
     examples=(
         "statestore spark bootstrap job.py:build --output-mode update",
         (
-            "statestore spark bootstrap job.py:build ./new --output-mode update --table "
+            "statestore spark bootstrap job.py:build ./new --output-mode update --from-table "
             "stateStoreSave-0/default=totals.parquet --shuffle-partitions 8"
         ),
     ),
@@ -90,28 +90,22 @@ class QueryPlan:
     help="The output mode of the query. [append]",
 )
 @click.option(
-    "--table",
+    "--from-table",
     "tables",
     multiple=True,
     metavar="STATE=PLACE",
     help="A Parquet or CSV file, a folder or a Delta table for a state; one for each state.",
 )
 @click.option(
-    "--sql", "queries", multiple=True, metavar="STATE=SELECT", help="A query of DuckDB for a state."
+    "--from-sql",
+    "queries",
+    multiple=True,
+    metavar="STATE=SELECT",
+    help="A query of DuckDB for a state.",
 )
 @click.option("--empty", multiple=True, metavar="STATE", help="A state that begins without rows.")
-@click.option(
-    "--shuffle-partitions",
-    "partitions",
-    type=int,
-    metavar="N",
-    help="The number of shuffle partitions of the query. [as in the settings]",
-)
-@click.option(
-    "--provider",
-    type=click.Choice(("hdfs", "rocksdb")),
-    help="The query's state store provider. [as in the settings: hdfs]",
-)
+@shuffle_partitions_option("The number of shuffle partitions of the query. [as in the settings]")
+@provider_option("The query's state store provider. [as in the settings: hdfs]")
 @click.option("--watermark", type=INSTANT, metavar="TIME", help="The query's first watermark.")
 @click.option(
     "--files-after", type=INSTANT, metavar="TIME", help="Older files of file sources count as read."
@@ -126,7 +120,7 @@ class QueryPlan:
 @click.option(
     "--fingerprint", metavar="TEXT", help="The plan that the tables are for; another is refused."
 )
-@click.option("--dry-run", is_flag=True, help="Check all rows, and write nothing.")
+@dry_run_option
 @pass_invocation
 def bootstrap_location(
     invocation: Invocation,
@@ -145,9 +139,12 @@ def bootstrap_location(
     dry_run: bool,
 ) -> Output[QueryPlan] | Output[BootstrappedLocation]:
     """Start a query that has never run with state from tables."""
-    places = named_values("--table", "STATE=PLACE", tables)
-    statements = named_values("--sql", "STATE=SELECT", queries)
-    distinct("--table, --sql or --empty", ((name, None) for name in (*places, *statements, *empty)))
+    places = named_values("--from-table", "STATE=PLACE", tables)
+    statements = named_values("--from-sql", "STATE=SELECT", queries)
+    distinct(
+        "--from-table, --from-sql or --empty",
+        ((name, None) for name in (*places, *statements, *empty)),
+    )
     if new is None and (places or statements or empty):
         raise click.UsageError("name the NEW location for the tables")
     if new is None:

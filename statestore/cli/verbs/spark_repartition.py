@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.options import dry_run_option
 from statestore.cli.output import Output, Page, progress_bar
 from statestore.cli.spark_options import (
     OPERATOR_NAMES,
+    batch_option,
     location_module,
     shape_options,
     spark_target,
@@ -27,14 +29,9 @@ __all__ = ["repartition_state"]
     "repartition",
     cls=Verb,
     prints=(
-        "The new location, and the rows and bytes of each store, with the fullest partition. The "
-        "old location is only read, and its query may be running; stop it before you start the "
-        "query with the new location. The query keeps its id, and the micro-batch its number. A "
-        "planned micro-batch that was not completed runs again with the same data. Before the new "
-        "location can be used, Spark's own reader reads back all rows, and their number, values "
-        "and partitions are compared with the old ones. With --dry-run: what each partition would "
-        "get, and nothing is written. To look at the state or to change it on the way, use "
-        "'statestore spark import' and 'statestore spark export'."
+        "The new location, and the rows and bytes of each store. Start the query with the new "
+        "location: it keeps its id and its micro-batch. Spark's own reader reads back all rows "
+        "before the location can be used."
     ),
     examples=(
         "statestore spark repartition ./before ./at-7 --shuffle-partitions 7 --dry-run",
@@ -44,9 +41,9 @@ __all__ = ["repartition_state"]
 @click.argument("location")
 @click.argument("new")
 @shape_options
-@click.option("--batch", type=int, metavar="N", help="A completed micro-batch. [newest]")
+@batch_option
 @OPERATOR_NAMES
-@click.option("--dry-run", is_flag=True, help="Report what would be written, and write nothing.")
+@dry_run_option
 @pass_invocation
 def repartition_state(
     invocation: Invocation,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import click
 
-from statestore.cli.arguments import SPAN, Bytes, BytesPerSecond
 from statestore.cli.checkpoints import rows_text
-from statestore.cli.command import Invocation, Verb, pass_invocation, state_options
+from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import (
     count,
     counted,
@@ -21,6 +21,7 @@ from statestore.cli.drawing import (
     sparkline,
     when,
 )
+from statestore.cli.options import SIZE, SPAN, rate_option, state_options, subtasks_option
 from statestore.cli.output import DRAWING_WIDTH, Output, Page, cell, progress_bar, table_of
 from statestore.cli.verbs.plan import Rate, kept_rate, unknown_rate
 from statestore.errors import CorruptionError, FormatVersionError, StateStoreError
@@ -42,17 +43,12 @@ _FOR_WIDE_ONES = ("a day", "90 % bounds")
     "trend",
     cls=Verb,
     prints=(
-        "For each state, the fastest growing first: its rows and bytes, their growth a day with "
-        "the bounds of the 90 % confidence interval, its bytes at each kept checkpoint, its skew "
-        "and its age. The skew is the multiple of the even share that the heaviest key group "
-        "has. The age is the time since files of the state were last written, at the newest "
-        "checkpoint. Growth is the median slope between all pairs of checkpoints (Theil-Sen). It "
-        "needs 5 checkpoints at different times. With --size: when each state, and all of them "
-        "together, reach the size. With --restore-time: when a restore takes that long, which is "
-        "the time of its largest subtask at --rate, or at the rate of your last restore of at "
-        "least 64 MB of this store on this machine. Only the manifests of the visible "
-        "checkpoints and of savepoints are read. If one cannot be read, it is named, the others "
-        "are still used, and the exit status is 13."
+        "For each state, the fastest growing first: its rows and bytes, their growth a day, its "
+        "bytes at each kept checkpoint, its skew, and the time since its files were written. "
+        "Growth is the median slope between all pairs of checkpoints (Theil-Sen) and needs 5 at "
+        "different times. The restore time is that of the largest subtask at --rate, or at the "
+        "rate of your last restore on this machine. If a manifest cannot be read, the exit "
+        "status is 13."
     ),
     examples=(
         "statestore trend --store ./fraud",
@@ -70,7 +66,7 @@ _FOR_WIDE_ONES = ("a day", "90 % bounds")
 @click.option(
     "--size",
     "size_bytes",
-    type=Bytes(),
+    type=SIZE,
     metavar="SIZE",
     help="Forecast when this size is reached, for example 100GB.",
 )
@@ -80,48 +76,19 @@ _FOR_WIDE_ONES = ("a day", "90 % bounds")
     metavar="SPAN",
     help="Forecast when a restore takes this long, for example 10m.",
 )
-@click.option(
-    "--rate",
-    type=BytesPerSecond(),
-    metavar="SIZE/s",
-    help="Bytes per second that a subtask reads, for example 200MB/s.",
-)
-@click.option(
-    "--parallelism",
-    type=int,
-    metavar="N",
-    help="The parallelism of the restore. Default: that of the newest checkpoint.",
-)
+@rate_option
+@subtasks_option("The parallelism of the restore. [as in the newest checkpoint]")
 @state_options
 @pass_invocation
-def show_trend(
-    invocation: Invocation,
-    last: int | None,
-    size_bytes: int | None,
-    restore_time: str | None,
-    rate: int | None,
-    parallelism: int | None,
-    uid: str | None,
-    name: str | None,
-) -> Output[FoundTrend]:
+def show_trend(invocation: Invocation, /, rate: float | None, **options: Any) -> Output[FoundTrend]:
     """Show the growth of each state, and when it reaches a size or a restore time."""
     store = invocation.store()
     known: Rate | None = None
-    per_second: float | None = rate
     if rate is None:
         known = kept_rate(os.environ, store.parts.catalog().store_id)
-        per_second = None if known is None else known.bytes_per_second
+        rate = None if known is None else known.bytes_per_second
     with progress_bar("reading manifests") as progress:
-        trend = store.inspect.trend(
-            uid,
-            name,
-            last=last,
-            size_bytes=size_bytes,
-            restore_time=restore_time,
-            rate=per_second,
-            parallelism=parallelism,
-            on_progress=progress,
-        )
+        trend = store.inspect.trend(rate=rate, on_progress=progress, **options)
     found = FoundTrend(store=store.url, trend=trend, measured=known)
     return Output(found, write_trend, problem=_problem(trend))
 

@@ -13,10 +13,10 @@ from importlib import import_module
 
 import click
 
-from statestore.cli.arguments import query_limit_options
-from statestore.cli.command import Invocation, Verb, checkpoint_argument, pass_invocation
+from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.completion import complete_checkpoint
 from statestore.cli.drawing import size
+from statestore.cli.options import checkpoint_argument, query_limit_options
 from statestore.cli.output import Output, Page, progress_bar
 from statestore.durations import milliseconds_of
 
@@ -27,12 +27,9 @@ __all__ = ["WrittenReport", "serve_store", "write_store_report"]
     "ui",
     cls=Verb,
     prints=(
-        "The address of the pages, on stderr; the command serves them until Ctrl-C. The "
-        "pages show the checkpoints over time, a checkpoint with its job graph, states, key "
-        "groups and hot keys, a restore at another parallelism, the states and history of a "
-        "key, a comparison of two checkpoints, and SQL queries. They never change a store. "
-        "If the server listens on another address than localhost, each request needs a "
-        "token, which is part of the printed address."
+        "The address of the pages, on stderr, until Ctrl-C. The pages never change a store. On "
+        "another address than localhost, each request needs a token, which is part of the "
+        "printed address."
     ),
     examples=(
         "statestore ui --store ./fraud",
@@ -93,11 +90,8 @@ def serve_store(
     "report",
     cls=Verb,
     prints=(
-        "The path and size of the report, and what it does not contain. The report is one HTML "
-        "file of at most 300 kB, without scripts and forms, that needs no network. It shows the "
-        "chosen checkpoint (the latest by default) with its largest states, the newest "
-        "checkpoints, and restores at other parallelisms. With --against: the differences "
-        "between the two checkpoints, whose rows are read for this."
+        "The path and size of the report, and what it does not contain: one HTML file of at "
+        "most 300 kB that needs no network."
     ),
     examples=(
         "statestore report --to report.html --store ./fraud",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.options import dry_run_option
 from statestore.cli.output import Output, Page
 from statestore.maintenance.upgrade import UpgradedStore
 
@@ -15,11 +16,9 @@ __all__ = ["upgrade_store"]
     "upgrade",
     cls=Verb,
     prints=(
-        "The writer version before and after, and the oldest release that can write to the store. "
-        "Two small documents are added, and no checkpoint changes. Older releases can still read "
-        "the checkpoints that they understand. A running job can no longer commit until it reopens "
-        "the store. With --back: the last upgrade is undone, unless a checkpoint was committed "
-        "after it. With --dry-run: the same output, and nothing is changed."
+        "The writer version before and after, and the oldest release that can write to the "
+        "store. Older releases still read the checkpoints that they understand. A running job "
+        "can no longer commit until it reopens the store."
     ),
     examples=(
         "statestore upgrade --dry-run --store ./fraud",
@@ -28,7 +27,7 @@ __all__ = ["upgrade_store"]
     ),
 )
 @click.option("--back", is_flag=True, help="Undo the last upgrade.")
-@click.option("--dry-run", is_flag=True, help="Report what would change, and change nothing.")
+@dry_run_option
 @pass_invocation
 def upgrade_store(invocation: Invocation, back: bool, dry_run: bool) -> Output[UpgradedStore]:
     """Raise the writer version, so that older releases refuse to write."""

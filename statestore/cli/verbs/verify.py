@@ -8,8 +8,9 @@ import click
 from rich.table import Table
 
 from statestore.cli.checkpoints import rows_text
-from statestore.cli.command import Invocation, Verb, checkpoint_argument, pass_invocation
+from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import counted, size
+from statestore.cli.options import checkpoint_argument
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of, write_first
 from statestore.format.names import KEY_GROUP
 from statestore.maintenance.verify import ALL, BrokenFile, VerifyReport
@@ -24,15 +25,10 @@ DEEP = "every byte and every row: SHA-256, digest, key groups, order, duplicates
     "verify",
     cls=Verb,
     prints=(
-        "What was checked, every broken file with its operator, state, key groups and "
-        "problem, and the number of stray files with the first five. Stray files are not "
-        "referenced by a manifest and are not damage; 'statestore gc' deletes them. --all finds "
-        "them in the whole store, and JSON has all names. Without --deep, the manifest and each "
-        "file's length, rows, row groups and columns are checked, and no data is read. With "
-        "--deep every byte and row is read to check SHA-256, digest, the key group of every key, "
-        "order, duplicates and null keys. "
-        "If a checkpoint lacks state of its source, that state is listed; it is not damage. "
-        "The exit status is 13 if anything is broken."
+        "What was checked, and every broken file with its problem; then the exit status is 13. "
+        "Without --deep, no data is read. With it, SHA-256, digest, the key group of every key, "
+        "order, duplicates and null keys are checked. Stray files, which no manifest "
+        "references, are no damage; --all finds them in the whole store."
     ),
     examples=(
         "statestore verify --store ./fraud",

@@ -17,7 +17,7 @@ from statestore.rows.digests import rows_digest
 
 Run = Callable[..., Result]
 
-STATE = ("--operator", "u", "--state", "totals", "--key", "user_id", "--store", "s")
+STATE = ("--operator", "u", "--state", "totals", "--key-column", "user_id", "--store", "s")
 
 
 def write_rows(**columns: list[Any]) -> None:
@@ -190,7 +190,7 @@ def test_operator_state_has_no_keys_and_keyed_state_has(run: Run) -> None:
     state = ("--operator", "u", "--state", "rules", "--store", "s")
     done = run("bootstrap", "t.parquet", *state)
     assert (done.exit_code, "name the key columns with --key" in done.stderr) == (2, True)
-    for option in (("--key", "rule"), ("--ttl", "7d"), ("--max-parallelism", "12")):
+    for option in (("--key-column", "rule"), ("--ttl", "7d"), ("--max-parallelism", "12")):
         done = run("bootstrap", "t.parquet", *state, "--kind", "union", *option)
         assert done.exit_code == 2
         assert "--kind union is operator state, which has no keys" in done.stderr

@@ -31,10 +31,10 @@ def layered(filled: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_all_changes_are_folded_into_a_new_checkpoint(run: Run, layered: Path) -> None:
-    done = run("compact", "--all", "--dry-run", "--store", layered)
+    done = run("compact", "--everything", "--dry-run", "--store", layered)
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith(f"would compact checkpoint 3 of {layered}\n")
-    done = run("compact", "latest", "--all", "--store", layered)
+    done = run("compact", "latest", "--everything", "--store", layered)
     lines = done.stdout.splitlines()
     assert lines[0] == f"compacted checkpoint 3 of {layered}: checkpoint 4"
     (line,) = (line for line in lines if "totals-by-user" in line)
@@ -44,14 +44,23 @@ def test_all_changes_are_folded_into_a_new_checkpoint(run: Run, layered: Path) -
     assert store.manifest().keyed_entry("totals-by-user", "totals").layers == ()
     keyed = store.restore(parallelism=2).keyed("totals-by-user", "totals")
     assert [row["total"] for row in keyed.get("u3")] == [7]
-    done = run("compact", "--all", "--store", layered)
+    done = run("compact", "--everything", "--store", layered)
     assert "no state has layers of changes" in done.stdout
     assert store.checkpoints() == (1, 2, 3, 4)
 
 
 @pytest.mark.slow
 def test_as_json(run: Run, layered: Path) -> None:
-    arguments = ("compact", "--all", "--state", "totals", "--store", layered, "--output", "json")
+    arguments = (
+        "compact",
+        "--everything",
+        "--state",
+        "totals",
+        "--store",
+        layered,
+        "--output",
+        "json",
+    )
     document = json.loads(run(*arguments, "--dry-run").stdout)
     assert (document["checkpoint_id"], document["new_checkpoint_id"], document["dry_run"]) == (
         3,

@@ -59,7 +59,7 @@ def test_examples_work(here: Path, run: Run) -> None:
 
 def test_as_json(here: Path, run: Run) -> None:
     options = ("--max-parallelism", "720", "--parallelism", "3", "--output", "json")
-    more = ("--operator", "parts", "--type", "parts/union=List<Tuple>")
+    more = ("--operator", "parts", "--java-type", "parts/union=List<Tuple>")
     done = run("flink", "export", "to", "--store", "orders", *options, *more)
     assert (done.exit_code, done.stderr) == (0, "")
     said = json.loads(done.stdout)
@@ -95,7 +95,9 @@ def test_the_types_of_the_job_are_shown_before_anything_is_written(run: Run) -> 
         'hash = "java:31 * name.hashCode() + zone"\n'
     )
     export = ("flink", "export", "to", "--store", "spots", "--classes", "classes.toml", "--dry-run")
-    done = run(*export, "--type", "spots=com.acme.Spot", "--type", "spots/last=Tuple1<Long>")
+    done = run(
+        *export, "--java-type", "spots=com.acme.Spot", "--java-type", "spots/last=Tuple1<Long>"
+    )
     assert (done.exit_code, done.stderr) == (0, "")
     keys = (
         "  keys         Spot(name String, zone Integer), hashed by java:31 * name.hashCode() + zone"
@@ -103,7 +105,9 @@ def test_the_types_of_the_job_are_shown_before_anything_is_written(run: Run) -> 
     assert keys in done.stdout.splitlines()
     assert "  check        {'name': 'a', 'zone': 1} has the hashCode() 3008\n" in done.stdout
     assert "Tuple1<Long>" in done.stdout
-    done = run(*export, "--type", "spots=com.acme.Spot", "--type", "spots/last=com.acme.Spot")
+    done = run(
+        *export, "--java-type", "spots=com.acme.Spot", "--java-type", "spots/last=com.acme.Spot"
+    )
     assert done.exit_code == 12
     assert "error: 3 columns do not fit the types of the job" in done.stderr
     assert "the column 'total' is no field; the fields are name, zone" in done.stderr
@@ -115,12 +119,12 @@ def test_the_types_of_the_job_are_shown_before_anything_is_written(run: Run) -> 
     [
         (("to", "--store", "orders", "--leave-out", "nothing"), "'nothing' cannot be left out"),
         (
-            ("to", "--store", "orders", "--type", "parts/union"),
-            "--type 'parts/union' must have the form UID/STATE=TYPE",
+            ("to", "--store", "orders", "--java-type", "parts/union"),
+            "--java-type 'parts/union' must have the form OPERATOR[/STATE]=TYPE",
         ),
         (
-            ("to", "--store", "orders", "--type", "a=int", "--type", "a=long"),
-            "--type is passed twice for a",
+            ("to", "--store", "orders", "--java-type", "a=int", "--java-type", "a=long"),
+            "--java-type is passed twice for a",
         ),
         (
             ("to", "--store", "orders", "--moved", "a=b", "--moved", "a=c"),

@@ -113,7 +113,7 @@ def test_pyflink_types_are_declared(run: Run) -> None:
 
 @pytest.mark.long
 def test_times_are_read(here: Path, run: Run) -> None:
-    times = ("--ttl", "ttl_value=36500d", "--ttl", "kinds/ttl_map=90min")
+    times = ("--state-ttl", "ttl_value=36500d", "--state-ttl", "kinds/ttl_map=90min")
     done = run("flink", "import", "savepoint", "--store", "o", "--operator", "kinds", *times)
     assert (done.exit_code, done.stderr) == (0, "")
     restored = StateStore.open("o").restore()
@@ -187,10 +187,10 @@ def test_excluded_operators_are_reported(here: Path, run: Run) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (("--ttl", "ttl_value"), "--ttl 'ttl_value' must have the form STATE=TIME"),
-        (("--ttl", "ttl_value=soon"), "'soon' is not a duration"),
+        (("--state-ttl", "ttl_value"), "--state-ttl 'ttl_value' must have the form STATE=TIME"),
+        (("--state-ttl", "ttl_value=soon"), "'soon' is not a duration"),
         (("--moved", "x"), "--moved 'x' must have the form OLD=NEW"),
-        (("--ttl", "a=1d", "--ttl", "a=2d"), "--ttl is passed twice for a"),
+        (("--state-ttl", "a=1d", "--state-ttl", "a=2d"), "--state-ttl is passed twice for a"),
         (("--uid", "a", "--uid", "a"), "--uid is passed twice for"),
         (("--key-hash", "a=java:1", "--key-hash", "a=java:2"), "--key-hash is passed twice for a"),
         (("--columns", "bad.toml"), "bad.toml is not valid TOML"),

@@ -116,12 +116,12 @@ def test_a_table_that_does_not_fit_is_refused(text: str, message: str, run: Run)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ((*PLAN, "--key", "user_id"), "--key follows from the plan"),
+        ((*PLAN, "--key-column", "user_id"), "--key-column follows from the plan"),
         ((*PLAN, "--ttl", "7d"), "--ttl follows from the plan"),
         ((*PLAN, "--key-type", "user_id=STRING"), "--key-type follows from the plan"),
         ((), "name the key columns with --key"),
         (
-            ("--key", "user_id", "--uid-format", "<id>"),
+            ("--key-column", "user_id", "--uid-format", "<id>"),
             "--uid-format is for the uids of a --flink-plan",
         ),
     ],

@@ -62,22 +62,6 @@ def test_keys_of_every_kind_as_json(
     )
 
 
-@pytest.mark.parametrize(
-    "words", [("u17",), ("u17", "1"), ("-5",), ("1", "--state", "totals"), ("--", "-5", "1")]
-)
-def test_the_argument_of_an_earlier_release_is_explained(
-    run: Run, fraud: Path, words: tuple[str, ...]
-) -> None:
-    for verb in ("get", "history"):
-        done = run(verb, "--operator", "totals-by-user", "--store", fraud, *words)
-        assert done.exit_code == 2
-    done = run("get", "--operator", "totals-by-user", "--store", fraud, *words)
-    assert done.stderr == (
-        "error: pass the key as --key KEY; it was the argument KEY before version 0.2.0\n"
-        "Try: statestore get --help\n"
-    )
-
-
 def test_a_missing_key_is_a_valid_result(run: Run, fraud: Path) -> None:
     done = get(run, fraud, "totals-by-user", "nobody")
     assert done.exit_code == 0

@@ -1,4 +1,4 @@
-"""``savepoint``, ``pin``, ``unpin``, ``expire`` and ``gc`` on the command line."""
+"""``savepoint``, ``expire`` and ``gc`` on the command line."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def test_a_savepoint_is_created_listed_used_and_deleted(run: Run, damaged: Path)
     assert wrong.exit_code == 10
     assert "no savepoint 'befor-upgrade' in" in wrong.stderr
     assert "existing savepoints: 'before-upgrade'" in wrong.stderr
-    assert run("savepoint", "x", "--delete", "--checkpoint", 1, "--store", damaged).exit_code == 2
-    gone = run("savepoint", "--delete", "before-upgrade", "--store", damaged, "--output", "json")
+    assert run("savepoint", "--remove", "x", "--checkpoint", 1, "--store", damaged).exit_code == 2
+    gone = run("savepoint", "--remove", "before-upgrade", "--store", damaged, "--output", "json")
     assert json.loads(gone.stdout)["deleted"] is True
     assert StateStore.open(str(damaged)).maintenance.savepoints() == ()
 
 
 def test_a_pin_prints_only_its_token(run: Run, damaged: Path) -> None:
-    token = run("pin", "--lease", "2h", "--holder", "me", "--store", damaged).stdout.strip()
+    token = run("savepoint", "--lease", "2h", "--holder", "me", "--store", damaged).stdout.strip()
     (pin,) = json.loads(run("list", "--store", damaged, "--output", "json").stdout)["pins"]
     assert (pin["token"], pin["checkpoint_id"], pin["holder"], pin["is_over"]) == (
         token,
@@ -65,11 +65,11 @@ def test_a_pin_prints_only_its_token(run: Run, damaged: Path) -> None:
         "me",
         False,
     )
-    wrong = run("unpin", "x", "--store", damaged)
+    wrong = run("savepoint", "--remove", "x", "--store", damaged)
     assert (wrong.exit_code, token in wrong.stderr) == (10, True)
-    assert run("unpin", token, "--store", damaged).exit_code == 0
-    assert run("pin", "--lease", "2", "--store", damaged).exit_code == 2
-    assert run("pin", "--lease", "0", "--store", damaged).exit_code == 2
+    assert run("savepoint", "--remove", token, "--store", damaged).exit_code == 0
+    assert run("savepoint", "--lease", "2", "--store", damaged).exit_code == 2
+    assert run("savepoint", "--lease", "0", "--store", damaged).exit_code == 2
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_gc_reports_what_expire_and_verify_reported(run: Run, damaged: Path) -> 
     text = run("gc", "--store", damaged).stdout
     assert "77 B in 7 files (unused, for less than 1 d; 7 stray files of these)" in text
     expired = answer("expire", "--retain", 1)
-    run("pin", 2, "--lease", "1ms", "--store", damaged)
+    run("savepoint", "--checkpoint", 2, "--lease", "1ms", "--store", damaged)
     (pin,) = answer("list")["pins"]
     planned = answer("gc", "--minimum-age", 0, "--dry-run")
     assert (planned["expired"], planned["kept"]) == (expired["expired"], expired["kept"])
@@ -149,8 +149,8 @@ def test_a_damaged_hold_is_named_and_can_be_released(run: Run, damaged: Path) ->
     for verb in (["list"], ["expire", "--retain", 1], ["gc"]):
         done = run(*verb, "--store", damaged)
         assert (done.exit_code, "is damaged" in done.stderr) == (13, True)
-    assert run("unpin", "00", "--store", damaged).exit_code == 0
-    gone = run("savepoint", "--delete", "audit", "--store", damaged)
+    assert run("savepoint", "--remove", "00", "--store", damaged).exit_code == 0
+    gone = run("savepoint", "--remove", "audit", "--store", damaged)
     assert (gone.exit_code, "was damaged" in gone.stdout) == (0, True)
     assert run("gc", "--store", damaged).exit_code == 0
 

@@ -14,9 +14,10 @@ from rich.console import Console
 
 from statestore import StateStore
 from statestore.api.inspection import StoreInspection
+from statestore.cli.checkpoints import CheckpointSummary, FoundCheckpoint
 from statestore.cli.drawing import UNICODE
 from statestore.cli.output import Page
-from statestore.cli.verbs.list import CheckpointList, ListedCheckpoint, write_list
+from statestore.cli.verbs.list import CheckpointList, write_list
 from statestore.format.digest import digest_text
 from statestore.format.documents import document_bytes
 from statestore.jobgraph.operators import operator_id
@@ -49,7 +50,10 @@ def test_a_narrow_terminal_shows_each_checkpoint_on_one_line(fraud: Path) -> Non
     latest = store.manifest()
     edited = replace(latest, origin={"command": "rekey", "checkpoint": 1})
     now_ms = latest.created_at_ms
-    rows = tuple(ListedCheckpoint.of(one, now_ms) for one in (store.manifest(1), edited))
+    rows = tuple(
+        CheckpointSummary.of(FoundCheckpoint(one.checkpoint_id, one), now_ms)
+        for one in (store.manifest(1), edited)
+    )
     file = StringIO()
     console = Console(file=file, width=80, force_terminal=True, no_color=True)
     shown = CheckpointList(store=store.url, checkpoints=rows)
@@ -81,9 +85,11 @@ def test_list_as_json(run: Run, fraud: Path) -> None:
     manifest = StateStore.open(str(fraud)).manifest(2)
     row = document["checkpoints"][1]
     assert row.pop("age_ms") >= 0
+    assert row.pop("metrics")["written"]["files"] == manifest.files
     assert row == {
         "checkpoint_id": 2,
         "created_at_ms": manifest.created_at_ms,
+        "took_ms": manifest.took_ms,
         "parallelism": 4,
         "operators": 4,
         "states": 7,
@@ -91,6 +97,7 @@ def test_list_as_json(run: Run, fraud: Path) -> None:
         "changed_rows": 0,
         "size_bytes": manifest.size_bytes,
         "files": manifest.files,
+        "layers": 0,
         "is_incremental": False,
         "command": None,
         "origin": None,
@@ -258,16 +265,16 @@ def test_the_command_that_made_a_checkpoint_is_shown(run: Run, fraud: Path, tmp_
         ("show", "kept"),
         ("show", "kept", "--operator", "totals-by-user"),
         ("plan", "kept", "--parallelism", "2"),
-        ("restore", "kept", "--parallelism", "2", "--dry-run"),
+        ("restore", "kept", "--parallelism", "2", "--to", "restored"),
         ("verify", "kept"),
-        ("skew", "kept"),
+        ("show", "kept", "--skew"),
         ("get", "kept", "--key", "u7"),
         ("get", "kept", "--key", "u7", "--operator", "totals-by-user", "--state", "totals"),
         ("query", "SELECT count(*) FROM per_country", "--checkpoint", "kept"),
         ("query", "--tables", "--checkpoint", "kept"),
         ("diff", "kept", "latest"),
-        ("as-of", "kept", "latest", "--operator", "totals-by-user", "--state", "totals"),
-        ("as-of", "latest", "kept", "--operator", "totals-by-user", "--state", "totals"),
+        ("diff", "kept", "latest", "--rows", "--operator", "totals-by-user", "--state", "totals"),
+        ("diff", "latest", "kept", "--rows", "--operator", "totals-by-user", "--state", "totals"),
         ("report", "kept", "--to", "report.html"),
         ("report", "kept", "--against", "2", "--to", "report.html"),
         ("report", "2", "--against", "kept", "--to", "report.html"),
@@ -285,7 +292,7 @@ def test_commands_read_a_checkpoint_that_only_a_savepoint_keeps(
     assert result.exit_code == 0, result.output
 
 
-def test_as_of_names_the_checkpoint_of_its_rows(
+def test_diff_by_row_names_the_checkpoint_of_its_rows(
     run: Run, damaged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A checkpoint is committed while the rows are read."""
@@ -300,6 +307,6 @@ def test_as_of_names_the_checkpoint_of_its_rows(
     monkeypatch.setattr(StoreInspection, "as_of", committed_meanwhile)
     which = ("--operator", "totals-by-user", "--state", "totals")
     document = json.loads(
-        run("--store", damaged, "--output", "json", "as-of", "1", "latest", *which).stdout
+        run("--store", damaged, "--output", "json", "diff", "1", "latest", "--rows", *which).stdout
     )
     assert (document["a"], document["b"]) == (1, 2)

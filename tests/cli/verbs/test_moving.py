@@ -73,7 +73,7 @@ def test_a_purge_names_replaced_checkpoints_and_the_check_names_remaining_ones(
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_subject_is_forgotten_in_all_operators(run: Run, damaged: Path) -> None:
-    words = ("forget", "--key", "country=DE", "--store", damaged)
+    words = ("forget", "--column", "country=DE", "--store", damaged)
     planned = document(run(*words, "--dry-run", "--output", "json"))
     assert [one["new_checkpoint_id"] for one in planned["purged"]["replaced"]] == [None, None]  # type: ignore[index]
     purged = run(*words)
@@ -98,7 +98,7 @@ def test_a_search_reports_the_searched_files(run: Run, tmp_path: Path) -> None:
         with store.snapshot(parallelism=1) as checkpoint:
             checkpoint.write_keyed("u", "s", [{"k": "a"}], key="k")
             checkpoint.write_keyed("u", "t", [{"other": "a"}], key="other", max_parallelism=128)
-    words = ("forget", "--key", "k=nobody", "--check", "--store", tmp_path / "store")
+    words = ("forget", "--column", "k=nobody", "--check", "--store", tmp_path / "store")
     lines = [line.strip() for line in run(*words).stdout.splitlines()[1:]]
     assert lines == [
         "2 data files",
@@ -110,7 +110,16 @@ def test_a_search_reports_the_searched_files(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_subject_of_several_columns(run: Run, damaged: Path) -> None:
-    words = ("forget", "--key", "country=DE", "--key", "shop=17.0", "--gc", "--store", damaged)
+    words = (
+        "forget",
+        "--column",
+        "country=DE",
+        "--column",
+        "shop=17.0",
+        "--gc",
+        "--store",
+        damaged,
+    )
     found = document(run(*words, "--output", "json"))
     states = [state for one in found["purged"]["replaced"] for state in one["states"]]  # type: ignore[index]
     assert [(state["operator"], state["rows"]) for state in states] == [("totals-by-shop", 1)] * 2
@@ -122,10 +131,10 @@ def test_a_subject_of_several_columns(run: Run, damaged: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--key", "card"], "pass a column and its value"),
-        (["--key", "card=1", "--key", "card=2"], "passed twice"),
-        (["--key", "card=1", "--gc", "--dry-run"], "at most one of"),
-        (["--key", "client=1"], "no keyed state has 'client'"),
+        (["--column", "card"], "must have the form COLUMN=VALUE"),
+        (["--column", "card=1", "--column", "card=2"], "passed twice"),
+        (["--column", "card=1", "--gc", "--dry-run"], "at most one of"),
+        (["--column", "client=1"], "no keyed state has 'client'"),
     ],
 )
 def test_an_invalid_subject_is_refused(

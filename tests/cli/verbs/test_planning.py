@@ -1,5 +1,5 @@
 """The output of ``plan`` before a restore (balance, another max parallelism, comparisons) and of
-``skew``.
+``show --skew``.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_balanced_ranges_are_drawn(run: Run, fraud: Path) -> None:
 @pytest.mark.parametrize("way", [("--max-parallelism", "16"), ("--balance", "bytes")])
 def test_restore_follows_the_plan(run: Run, fraud: Path, way: tuple[str, str]) -> None:
     one = ("--operator", "totals-by-shop", "--parallelism", "3", *way, "--store", fraud)
-    planned = document(run("restore", *one, "--dry-run", "--output", "json"))
+    planned = document(run("plan", *one, "--output", "json"))
     (operator,) = planned["plan"]["operators"]
     written = document(run("restore", *one, "--to", "out", "--output", "json"))
     (state,) = written["exported"]["states"]
@@ -148,7 +148,7 @@ def test_the_next_comparison_uses_the_measured_restore_rate(run: Run, store: Sta
 
 def test_an_error_names_the_option_and_not_the_argument(run: Run, fraud: Path) -> None:
     place = ("--operator", "totals-by-card", "--state", "totals", "--store", fraud)
-    done = run("restore", "--parallelism", "9", "--dry-run", *place)
+    done = run("plan", "--parallelism", "9", *place)
     assert done.exit_code == 12
     assert "restore at 8 or less, or pass --max-parallelism 16: a multiple" in done.stderr
     done = run("trend", "--parallelism", "9", "--store", fraud)  # it has no such option
@@ -171,8 +171,8 @@ def test_a_small_restore_supplies_no_rate(run: Run, fraud: Path) -> None:
     assert kept_rate(os.environ, store_id) is None
 
 
-def test_a_dry_run_and_a_failed_restore_record_no_rate(run: Run, fraud: Path) -> None:
-    run("restore", "--dry-run", "--store", fraud)
+def test_a_plan_and_a_failed_restore_record_no_rate(run: Run, fraud: Path) -> None:
+    run("plan", "--store", fraud)
     Path("full").mkdir()
     Path("full", "file").touch()
     assert run("restore", "--to", "full", "--store", fraud).exit_code == 2
@@ -222,14 +222,14 @@ def test_a_user_without_a_home_is_not_an_error(monkeypatch: pytest.MonkeyPatch) 
         (["--to", "2"], "no such option '--to'"),
         (["--compare", "2,x"], "invalid value for '--compare'"),
         (["--compare", "2", "--rate", "fast"], "invalid value for '--rate': 'fast' is not a rate"),
-        (["--rate", "1MB/s"], "--rate and --prices require --compare"),
+        (["--rate", "1MB/s"], "remove --rate: it needs --compare"),
         (["--compare", "2", "--prices", "nowhere.toml"], "the price file nowhere.toml"),
         (["--compare", "2", "--parallelism", "auto"], "--compare requires numbers"),
         (
             ["--compare", "2", "--max-parallelism", "256"],
-            "--compare cannot be combined with --max-par",
+            "remove --max-parallelism: --compare takes none",
         ),
-        (["--hosts", "a=9", "--balance", "rows"], "--hosts requires the stored key groups"),
+        (["--hosts", "a=9", "--balance", "rows"], "--hosts requires all stored key groups"),
         (["--balance", "files"], "invalid value for '--balance'"),
     ],
 )
@@ -248,7 +248,7 @@ def test_invalid_prices_name_the_file(run: Run, fraud: Path, text: str) -> None:
 
 
 def test_skew_as_text_and_json(run: Run, fraud: Path) -> None:
-    given = ("skew", "--operator", "totals-by-user", "--keys", "3", "--store", fraud)
+    given = ("show", "--skew", "--operator", "totals-by-user", "--keys", "3", "--store", fraud)
     done = run(*given)
     assert (done.exit_code, done.stderr) == (0, "")
     assert "operator totals-by-user (totals, per_country)" in done.stdout
@@ -262,5 +262,5 @@ def test_skew_as_text_and_json(run: Run, fraud: Path) -> None:
     (hot,) = operator["hot"]
     assert (hot["state"], hot["rows"], len(hot["keys"])) == ("per_country", 200, 3)
     assert set(hot["keys"][0]) == {"key", "key_group", "rows"}
-    none = run("skew", "--operator", "orders-source", "--store", fraud)
+    none = run("show", "--skew", "--operator", "orders-source", "--store", fraud)
     assert (none.exit_code, none.stdout) == (10, "")

@@ -60,12 +60,12 @@ def test_a_state_is_published_listed_and_removed(
     document = json.loads(run("verify", "--store", damaged, "--output", "json").stdout)
     assert document["iceberg_tables"] == {"2": ["lake.fraud.totals"]}
 
-    gone = run("unpublish", *catalog, "--dry-run", "--store", damaged)
+    gone = run("publish", "--remove", *catalog, "--dry-run", "--store", damaged)
     assert gone.stdout.startswith(f"would remove the Iceberg table lake.fraud.totals of {damaged}")
-    gone = run("unpublish", *catalog, "--store", damaged)
+    gone = run("publish", "--remove", *catalog, "--store", damaged)
     assert gone.stdout.splitlines()[1].startswith("  released savepoint iceberg:lake.fraud.totals:")
     assert StateStore.open(str(damaged)).maintenance.savepoints() == ()
-    missing = run("unpublish", *catalog, "--store", damaged)
+    missing = run("publish", "--remove", *catalog, "--store", damaged)
     assert (missing.exit_code, "no Iceberg table" in missing.stderr) == (10, True)
 
 

@@ -248,8 +248,8 @@ def test_no_word_of_a_wide_row_is_broken(text: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "pass one SQL statement, or --tables"),
-        (("SELECT 1", "--tables"), "pass one SQL statement, or --tables"),
+        (("SELECT 1", "--tables"), "--tables and SQL exclude each other: pass one"),
+        (("--tables", "--limit", "1"), "remove --limit: it needs SQL"),
         (("SELECT * FROM nobody",), 'nobody does not exist!; the views are "offsets", "files"'),
         (("DROP VIEW per_country",), "a query must be a SELECT"),
     ],

@@ -1,4 +1,4 @@
-"""``fork``, ``rekey``, ``as-of`` and ``history`` on the command line."""
+"""``fork``, ``rekey``, ``diff --rows`` and ``get --history`` on the command line."""
 
 from __future__ import annotations
 
@@ -66,7 +66,17 @@ def test_rekey_reports_each_state(run: Run, store: StateStore) -> None:
         assert after["digest"] == f"{entry.digest:016x}"
         assert after["rows"] == before["rows"] == 3
     text = run(
-        "rekey", "--operator", "u", "--state", "s", "--key", "k", "--key", "at", "--store", "s"
+        "rekey",
+        "--operator",
+        "u",
+        "--state",
+        "s",
+        "--key-column",
+        "k",
+        "--key-column",
+        "at",
+        "--store",
+        "s",
     )
     assert "checkpoint 4" in text.stdout
     assert "k -> k, at" in text.stdout
@@ -76,12 +86,12 @@ def test_rekey_reports_each_state(run: Run, store: StateStore) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ((), 2, "nothing to change: pass --max-parallelism, --key or --hash-scheme"),
+        ((), 2, "nothing to change: pass --max-parallelism, --key-column or --hash-scheme"),
         (("--max-parallelism", "0"), 2, "configured max parallelism 0 is out of"),
-        (("--key", "v"), 2, "a new key applies to only one state"),
-        (("--key", "x", "--state", "s"), 2, "state 's' of operator 'u' has no column 'x'"),
+        (("--key-column", "v"), 2, "a new key applies to only one state"),
+        (("--key-column", "x", "--state", "s"), 2, "state 's' of operator 'u' has no column 'x'"),
         (
-            ("--key", "at", "--state", "s"),
+            ("--key-column", "at", "--state", "s"),
             2,
             "two rows of state 's' of operator 'u' have the same identity",
         ),
@@ -99,7 +109,7 @@ def test_an_invalid_rekey_is_one_sentence(
 
 
 def test_as_of_prints_a_table_of_both_checkpoints(run: Run, store: StateStore) -> None:
-    where = ("as-of", "1", "2", "--operator", "u", "--state", "s", "--store", "s")
+    where = ("diff", "1", "2", "--rows", "--operator", "u", "--state", "s", "--store", "s")
     found = document(run(*where, "--output", "json"))
     assert [column["name"] for column in found["columns"]] == [
         "change",
@@ -132,7 +142,7 @@ def test_as_of_prints_a_table_of_both_checkpoints(run: Run, store: StateStore) -
 def test_history_marks_where_a_key_changed(run: Run, store: StateStore) -> None:
     def marks(key: str, state: str = "s") -> list[tuple[bool, Any]]:
         done = run(
-            *("history", "--operator", "u", "--state", state, "--key", key),
+            *("get", "--history", "--operator", "u", "--state", state, "--key", key),
             *("--output", "json", "--store", "s"),
         )
         return [(one["is_changed"], one["rows"]) for one in document(done)["history"]]
@@ -142,19 +152,21 @@ def test_history_marks_where_a_key_changed(run: Run, store: StateStore) -> None:
     assert [changed for changed, _ in marks("u1")] == [True, False]
     assert marks("nobody") == [(False, []), (False, [])]
     assert marks("u2", "late") == [(False, None), (True, u2[1])]
-    text = run("history", "--key", "u2", "--operator", "u", "--state", "s", "--store", "s").stdout
+    text = run(
+        "get", "--history", "--key", "u2", "--operator", "u", "--state", "s", "--store", "s"
+    ).stdout
     assert [line[0] for line in text.splitlines()[2:]] == ["*", "*"]
     assert "at 7, v 20" in text
     late = run(
-        "history", "--key", "u2", "--operator", "u", "--state", "late", "--store", "s"
+        "get", "--history", "--key", "u2", "--operator", "u", "--state", "late", "--store", "s"
     ).stdout
     assert "no such state, or a different key type" in late
-    gone = run("history", "--key", "u2", "--operator", "u", "--state", "x", "--store", "s")
+    gone = run("get", "--history", "--key", "u2", "--operator", "u", "--state", "x", "--store", "s")
     assert (gone.exit_code, gone.stdout) == (10, "")
 
 
 def test_null_is_shown_alike_everywhere(run: Run, tmp_path: Path) -> None:
-    """``get`` of one state and of all, ``history``, ``query`` and ``as-of``."""
+    """``get`` of one state and of all, with ``--history``, ``query`` and ``diff --rows``."""
     nulls = StateStore.open(str(tmp_path / "n"), table_format="parquet")
     table = pa.table({"k": ["a", "b"], "v": pa.array([None, None], pa.int64()), "w": ["", "x"]})
     for rows in (1, 2):
@@ -169,11 +181,13 @@ def test_null_is_shown_alike_everywhere(run: Run, tmp_path: Path) -> None:
 
     assert last("get", "--key", "b", *state).split() == ["b", "null", "x"]
     assert last("get", "--key", "b", "--store", "n").endswith("k b, v null, w x")
-    assert last("history", "--key", "b", *state).endswith("v null, w x")
+    assert last("get", "--history", "--key", "b", *state).endswith("v null, w x")
     assert last("query", "SELECT * FROM s WHERE k = 'b'", "--store", "n").split()[-3:] == [
         *("b", "null", "x")
     ]
-    joined = [line.split() for line in run("as-of", "1", "2", *state).stdout.splitlines()[3:]]
+    joined = [
+        line.split() for line in run("diff", "1", "2", "--rows", *state).stdout.splitlines()[3:]
+    ]
     # An empty value, a null, and nothing in the columns of a checkpoint without the row.
     assert joined == [["added", "b", "null", "x"], ["same", "a", "null", "null"]]
 

@@ -147,7 +147,7 @@ def test_diff_as_json(run: Run, changed: Path) -> None:
         ("orders-source", "offsets"),
         ("totals-by-user", "totals"),
     ]
-    narrowed = json.loads(run(*arguments, "--operator", "totals-by-user", "--keys", 1).stdout)
+    narrowed = json.loads(run(*arguments, "--operator", "totals-by-user", "--examples", 1).stdout)
     assert [len(state["examples"]) for state in narrowed["states"]] == [0, 1]
 
 

@@ -278,7 +278,7 @@ def test_sources_are_changed_on_the_way(
     here: Path, run: Run, sources: tuple[str, ...], positions: dict[str, str]
 ) -> None:
     words = ("spark", "repartition", "checkpoints/orders", "new", "--shuffle-partitions", "3")
-    changes = [word for source in sources for word in ("--source", source)]
+    changes = [word for source in sources for word in ("--rename-source", source)]
     done = document(run(*words, *changes, "--dry-run", "--output", "json"))
     assert done["sources"] == positions
 
@@ -297,7 +297,7 @@ def test_wrong_changes_of_sources_are_refused(
     here: Path, run: Run, source: str, message: str
 ) -> None:
     words = ("spark", "repartition", "checkpoints/orders", "new", "--shuffle-partitions", "3")
-    done = run(*words, "--source", source)
+    done = run(*words, "--rename-source", source)
     assert done.exit_code == 2
     assert message in done.stderr
 
@@ -318,7 +318,7 @@ def test_a_new_query_is_planned_and_starts_with_a_csv_file(run: Run) -> None:
         ("k", "string"),
         ("sum", "bigint"),
     ]
-    words = (*NEW, "--table", f"{STATE}=totals.csv", "--shuffle-partitions", "3")
+    words = (*NEW, "--from-table", f"{STATE}=totals.csv", "--shuffle-partitions", "3")
     done = run(*words, "--fingerprint", plan["fingerprint"], "--provider", "rocksdb")
     assert (done.exit_code, done.stderr) == (0, "")
     assert f"wrote {Path.cwd()}/new" in done.stdout
@@ -353,13 +353,13 @@ def test_a_new_query_is_planned_and_starts_with_a_csv_file(run: Run) -> None:
             "the query has no watermark",
         ),
         (("job.py:build", "./new", "--empty", "x"), f"no table is given for {STATE}"),
-        (("job.py:build", "./new", "--table", "x=y"), "the query has no state 'x'"),
-        (("job.py:build", "./new", "--table", "x"), "must have the form STATE=PLACE"),
+        (("job.py:build", "./new", "--from-table", "x=y"), "the query has no state 'x'"),
+        (("job.py:build", "./new", "--from-table", "x"), "must have the form STATE=PLACE"),
         (("job.py:build", "./new", "--watermark", "soon"), "a time is 2026-11-27T10:00:00Z"),
         (("job.py:build", "./new", "--files-after", "2026-11-27"), "has no time zone; add Z for"),
-        (("job.py:build", "./new", "--sql", f"{STATE}=SELECT 1 AS k"), "column 'k' is int"),
+        (("job.py:build", "./new", "--from-sql", f"{STATE}=SELECT 1 AS k"), "column 'k' is int"),
         (
-            ("job.py:build", "./new", "--empty", STATE, "--table", f"{STATE}=totals.parquet"),
+            ("job.py:build", "./new", "--empty", STATE, "--from-table", f"{STATE}=totals.parquet"),
             "is passed twice for stateStoreSave-0/default",
         ),
     ],

@@ -50,10 +50,10 @@ class JobTypes:
         count = len(self.differences)
         error = SchemaMismatchError(
             f"{self.differences[0]}. Bootstrap the state with such columns, or correct the type "
-            "(--type, --classes)"
+            "(--java-type, --classes)"
             if count == 1
             else f"{count} columns do not fit the types of the job; bootstrap the states with such "
-            "columns, or correct the types (--type, --classes)"
+            "columns, or correct the types (--java-type, --classes)"
         )
         for difference in self.differences if count > 1 else ():
             error.add_note(difference)

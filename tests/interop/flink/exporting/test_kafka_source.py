@@ -112,7 +112,7 @@ def test_a_source_has_no_other_state_and_no_broadcast_state(tmp_path: Path) -> N
 def test_offsets_can_be_data_of_the_job(tmp_path: Path) -> None:
     store = store_of(tmp_path / "store", OFFSETS)
     with pytest.raises(
-        UnsupportedTypeError, match="pass --type kafka/offsets=KafkaSource; if they"
+        UnsupportedTypeError, match="pass --java-type kafka/offsets=KafkaSource; if they"
     ):
         export_savepoint(store, str(tmp_path / "to"))
     target = FlinkTarget(types={"kafka/offsets": "List<Row>"})

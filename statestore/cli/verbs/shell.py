@@ -1,4 +1,4 @@
-"""``statestore sql``: a shell for SQL over the states of a checkpoint."""
+"""A shell for SQL over the states of a checkpoint, for ``statestore query``."""
 
 from __future__ import annotations
 
@@ -10,22 +10,8 @@ from typing import Any
 
 import click
 
-from statestore.cli.arguments import query_limit_options
-from statestore.cli.command import (
-    CHECKPOINT_WAS_OPTION,
-    Invocation,
-    Verb,
-    checkpoint_argument,
-    pass_invocation,
-)
 from statestore.cli.output import page, report
-from statestore.cli.verbs.query import (
-    answered,
-    listed_views,
-    write_answer,
-    write_views,
-)
-from statestore.durations import milliseconds_of
+from statestore.cli.verbs.answers import answered, listed_views, write_answer, write_views
 from statestore.errors import StateStoreError
 from statestore.extras import needs_extra
 from statestore.restore.duck import run_interruptibly
@@ -49,29 +35,11 @@ _WORDS = (
 )
 
 
-@click.command(
-    "sql",
-    cls=Verb,
-    replaced=CHECKPOINT_WAS_OPTION,
-    prints=(
-        "The rows of each statement, at most 1,000, as 'statestore query' does. In a terminal the "
-        "shell completes the names of views and columns with Tab, and remembers the statements of "
-        "earlier sessions. Without a terminal it reads the statements from stdin, and stops at "
-        "the first error. It needs the extra 'query'."
-    ),
-    examples=(
-        "statestore sql --store ./fraud",
-        "statestore sql 1 --store ./fraud",
-    ),
-)
-@checkpoint_argument
-@query_limit_options(duration=None, memory=None)
-@pass_invocation
 def run_shell(
-    invocation: Invocation, checkpoint: str, time_limit: str, memory_limit: int | None
+    store: StateStore, checkpoint: str, time_limit: str | None, memory_limit: int | None
 ) -> None:
-    """Query the states of a checkpoint with SQL, one statement after another."""
-    shell = _Shell(invocation.store(), checkpoint, time_limit, memory_limit)
+    """Run each statement of a terminal, or those of stdin until the first error."""
+    shell = _Shell(store, checkpoint, time_limit, memory_limit)
     if not sys.stdin.isatty():
         for statement in _statements(sys.stdin):
             shell.run(statement)
@@ -89,10 +57,10 @@ class _Shell:
     """A session: the checkpoint that it queries, and its limits."""
 
     def __init__(
-        self, store: StateStore, checkpoint: str, time_limit: str, memory_limit: int | None
+        self, store: StateStore, checkpoint: str, time_limit: str | None, memory_limit: int | None
     ) -> None:
         self._store = store
-        self._time_limit = time_limit if milliseconds_of(time_limit) else None
+        self._time_limit = time_limit
         self._memory_limit = memory_limit
         self._use(checkpoint)
 

@@ -1,4 +1,4 @@
-"""``statestore sql``: the shell, in a real terminal and with statements from a pipe."""
+"""The shell of ``statestore query``, in a real terminal and with statements from a pipe."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def terminal(fraud: Path, tmp_path: Path) -> Iterator[Callable[[], Terminal]]:
     opened: list[Terminal] = []
 
     def open_one() -> Terminal:
-        opened.append(Terminal(["sql", "--store", str(fraud)], tmp_path))
+        opened.append(Terminal(["query", "--store", str(fraud)], tmp_path))
         opened[-1].wait_for("checkpoint 2>")
         return opened[-1]
 
@@ -130,17 +130,17 @@ def test_rows_fit_a_terminal_that_becomes_narrower(terminal: Callable[[], Termin
 
 def test_statements_come_from_a_pipe(fraud: Path) -> None:
     cut = CliRunner().invoke(
-        cli, ["sql", "--store", str(fraud)], input="SELECT * FROM range(1001);\n"
+        cli, ["query", "--store", str(fraud)], input="SELECT * FROM range(1001);\n"
     )
     hint = "only the first 1,000 rows are shown; 'statestore query --limit 0' shows all"
     assert cut.stdout.splitlines()[1000:] == ["999", hint]
     lines = "SELECT count(*) AS c\n  FROM per_country;\n\n.tables\nSHOW TABLES"
-    done = CliRunner().invoke(cli, ["sql", "--store", str(fraud)], input=lines)
+    done = CliRunner().invoke(cli, ["query", "--store", str(fraud)], input=lines)
     assert done.exit_code == 0, done.stderr
     assert done.stdout.splitlines()[:2] == ["c", "200"]
     assert done.stdout.count("totals-by-shop") >= 2
     failed = CliRunner().invoke(
-        cli, ["sql", "--store", str(fraud)], input="SELECT 1 AS a;\nSELECT b;\nSELECT 3;\n"
+        cli, ["query", "--store", str(fraud)], input="SELECT 1 AS a;\nSELECT b;\nSELECT 3;\n"
     )
     assert failed.exit_code == 2
     assert failed.stdout.splitlines() == ["a", "1"]

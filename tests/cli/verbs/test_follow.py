@@ -1,4 +1,4 @@
-"""``watch`` follows a store to which a job writes, in another process or in this one."""
+"""``list --follow`` follows a store to which a job writes, in another process or in this one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from click.testing import Result
 
 from statestore import StateStore
-from statestore.cli.verbs.watch import followed
+from statestore.cli.verbs.follow import followed
 from statestore.errors import StorageError
 from statestore.format.manifest import Manifest
 from statestore.storage import LocalStorage
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 Run = Callable[..., Result]
 
 ROWS = pa.table({"k": [f"k{i}" for i in range(50)], "v": list(range(50))})
-WATCH = [sys.executable, "-m", "statestore", "watch", "--interval", "50ms"]
+FOLLOW = [sys.executable, "-m", "statestore", "list", "--follow", "--interval", "50ms"]
 SOON_S = 60
 
 
@@ -48,14 +48,14 @@ def take(store: StateStore, checkpoint_id: int | None = None) -> int:
 
 
 @pytest.fixture
-def watching(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start ``watch`` of the store ``./live`` in its own process."""
+def following(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start ``list --follow`` of the store ``./live`` in its own process."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
         environment = os.environ | {"PYTHONPATH": str(Path.cwd()), "COLUMNS": "120"}
-        command = [*WATCH, "--store", str(tmp_path / "live"), *arguments]
+        command = [*FOLLOW, "--store", str(tmp_path / "live"), *arguments]
         process = subprocess.Popen(command, text=True, env=environment, **options)
         started.append(process)
         return process
@@ -67,15 +67,15 @@ def watching(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 def first_line(process: subprocess.Popen[str], stream: str) -> str:
-    """Return the first line of output. ``watch`` prints it when it starts to wait."""
+    """Return the first line of output. ``list --follow`` prints it when it starts to wait."""
     line: str = getattr(process, stream).readline()
     return line
 
 
 def test_a_missing_store_is_awaited_and_each_checkpoint_is_a_json_line(
-    tmp_path: Path, watching: Callable[..., subprocess.Popen[str]]
+    tmp_path: Path, following: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    process = watching("--count", "3", "--output", "json")
+    process = following("--count", "3", "--output", "json")
     assert first_line(process, "stderr") == f"waiting for a store at {tmp_path / 'live'}\n"
     store = uncompacted(tmp_path / "live")
     assert [take(store) for _ in range(3)] == [1, 2, 3]
@@ -103,20 +103,20 @@ def test_the_newest_checkpoint_is_shown_first_and_is_not_counted(run: Run, tmp_p
     take(store)
     writer = threading.Thread(target=lambda: take(store))
     ids: list[tuple[int, bool]] = []
-    for watched in followed(store, interval_s=0, stop_after=1, say=pytest.fail):
-        ids.append((watched.checkpoint_id, watched.is_new))
-        if not watched.is_new:
+    for found, is_new in followed(store, interval_s=0, stop_after=1, say=pytest.fail):
+        ids.append((found.checkpoint_id, is_new))
+        if not is_new:
             writer.start()
     writer.join()
     assert ids == [(2, False), (3, True)]
 
 
 def test_text_lines_are_short_and_name_the_changed_share_and_holds(
-    tmp_path: Path, watching: Callable[..., subprocess.Popen[str]]
+    tmp_path: Path, following: Callable[..., subprocess.Popen[str]]
 ) -> None:
     store = uncompacted(tmp_path / "live")
     take(store)
-    process = watching("--count", "1")
+    process = following("--count", "1")
     first = first_line(process, "stdout")
     take(store)
     out, err = process.communicate(timeout=SOON_S)
@@ -133,9 +133,9 @@ def test_text_lines_are_short_and_name_the_changed_share_and_holds(
 
 @pytest.mark.long
 def test_ctrl_c_exits_without_a_traceback(
-    tmp_path: Path, watching: Callable[..., subprocess.Popen[str]]
+    tmp_path: Path, following: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    process = watching()
+    process = following()
     assert first_line(process, "stderr").startswith("waiting for a store")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=SOON_S)
@@ -147,7 +147,7 @@ def test_ctrl_c_exits_without_a_traceback(
 @pytest.mark.parametrize("is_written", [False, True], ids=["while it waits", "as it writes"])
 def test_piped_to_head_it_exits_quietly(
     tmp_path: Path,
-    watching: Callable[..., subprocess.Popen[str]],
+    following: Callable[..., subprocess.Popen[str]],
     output: str,
     is_written: bool,
 ) -> None:
@@ -159,7 +159,7 @@ def test_piped_to_head_it_exits_quietly(
     # The 1 h interval proves that it notices a closed pipe while it waits. If it did not, the test
     # would time out.
     interval = ("--interval", "200ms" if is_written else "1h")
-    process = watching("--output", output, *interval)
+    process = following("--output", output, *interval)
     assert process.stdout is not None
     head = subprocess.run(
         ["head", "-1"], stdin=process.stdout, capture_output=True, text=True, check=True
@@ -177,12 +177,12 @@ def test_piped_to_head_it_exits_quietly(
 
 
 def test_on_a_terminal_a_screen_is_drawn(
-    tmp_path: Path, watching: Callable[..., subprocess.Popen[str]]
+    tmp_path: Path, following: Callable[..., subprocess.Popen[str]]
 ) -> None:
     store = uncompacted(tmp_path / "live")
     take(store)
     ours, theirs = pty.openpty()
-    process = watching("--count", "1", stdout=theirs, stderr=theirs)
+    process = following("--count", "1", stdout=theirs, stderr=theirs)
     os.close(theirs)
     seen = b""
     while b"checkpoint 1," not in seen:
@@ -206,18 +206,18 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-def test_a_damaged_manifest_is_reported_and_watching_continues(tmp_path: Path) -> None:
+def test_a_damaged_manifest_is_reported_and_following_continues(tmp_path: Path) -> None:
     store = uncompacted(tmp_path / "live")
     take(store)
     found = followed(store, interval_s=0, stop_after=2, say=pytest.fail)
-    assert next(found).manifest is not None
+    assert next(found)[0].manifest is not None
     (tmp_path / "live" / "checkpoints" / "0000000002.json").write_text("{")
-    damaged = next(found)
+    damaged, _ = next(found)
     assert (damaged.checkpoint_id, damaged.manifest) == (2, None)
     assert damaged.error is not None
     (tmp_path / "live" / "checkpoints" / "0000000002.json").unlink()
     take(uncompacted(tmp_path / "live"), 3)  # a store that has not seen the removed checkpoint
-    assert next(found).manifest is not None
+    assert next(found)[0].manifest is not None
     assert list(found) == []
 
 
@@ -245,14 +245,14 @@ def test_an_unavailable_store_is_reported_once_and_found_again(tmp_path: Path) -
     found = followed(StateStore.from_storage(storage), interval_s=0, stop_after=1, say=say)
     next(found)
     storage.is_away = True
-    assert [watched.checkpoint_id for watched in found] == [2]
+    assert [one.checkpoint_id for one, _ in found] == [2]
     assert said == ["retrying after an error: gone away"]
     storage.is_away = True
     with pytest.raises(StorageError):
         next(followed(StateStore.from_storage(storage), interval_s=0, stop_after=1, say=say))
 
 
-def test_watching_reads_only_listings_and_new_manifests(
+def test_following_reads_only_listings_and_new_manifests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = uncompacted(tmp_path / "live")
@@ -266,8 +266,8 @@ def test_watching_reads_only_listings_and_new_manifests(
         return real(self, checkpoint)
 
     monkeypatch.setattr(StateStore, "manifest", manifest)
-    for watched in followed(store, interval_s=0, stop_after=1, say=pytest.fail):
-        if not watched.is_new:
+    for _, is_new in followed(store, interval_s=0, stop_after=1, say=pytest.fail):
+        if not is_new:
             take(store)
     assert loaded == [3, 4]
 
@@ -289,7 +289,7 @@ def test_a_checkpoint_without_metrics_shows_none(run: Run, tmp_path: Path) -> No
     document = json.loads(run("show", "--store", golden, "--output", "json").stdout)
     assert document["metrics"] is None
     assert "phases" not in run("show", "--store", golden).stdout
-    found = next(
+    found, _ = next(
         followed(StateStore.open(str(golden)), interval_s=0, stop_after=1, say=pytest.fail)
     )
     assert found.manifest is not None

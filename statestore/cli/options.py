@@ -1,0 +1,322 @@
+"""The options and arguments that several verbs share, each declared once, and their types.
+
+An option has one meaning and one form of value in all verbs. Its parameter has the name of the
+argument in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, TypeVar
+
+import click
+
+from statestore.cli.arguments import parse_instant
+from statestore.cli.completion import complete_checkpoint, complete_operator, complete_state
+from statestore.durations import milliseconds_of
+from statestore.keys.hashing import HASH_SCHEMES
+from statestore.parsing import parse_integer
+from statestore.restore.byte_sizes import AUTO, bytes_of
+from statestore.restore.key_group_weights import Weight
+
+__all__ = [
+    "INSTANT",
+    "MOST_ROWS",
+    "SIZE",
+    "SPAN",
+    "Parsed",
+    "checkpoint_argument",
+    "checkpoint_option",
+    "dry_run_option",
+    "from_older_option",
+    "hash_scheme_option",
+    "in_order",
+    "key_column_option",
+    "key_option",
+    "keys_option",
+    "leave_out_option",
+    "limit_option",
+    "max_parallelism_option",
+    "no_checkpoint_argument",
+    "one_state_options",
+    "operator_option",
+    "operators_option",
+    "query_limit_options",
+    "rate_option",
+    "side_arguments",
+    "sql_option",
+    "state_option",
+    "state_options",
+    "subtasks_option",
+    "target_option",
+    "target_options",
+    "type_option",
+    "verify_option",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+MOST_ROWS = 1000
+
+
+class Parsed(click.ParamType[Any]):
+    """The values that a function parses from text; its ValueError becomes a usage error."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any], problem: str = "{error}") -> None:
+        """Take the type's name, the function, and the message for a wrong ``value``."""
+        self.name, self._parse, self._problem = name, parse, problem
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Parse a value. Raises a usage error if that is not possible."""
+        try:
+            return self._parse(str(value))
+        except ValueError as error:
+            self.fail(self._problem.format(value=value, error=error), param, ctx)
+
+
+def _span(text: str) -> str:
+    milliseconds_of(text)
+    return text
+
+
+SPAN = Parsed("span", _span)
+"""A duration, such as 90s; its value is the text."""
+
+SIZE = Parsed("size", bytes_of)
+"""A number of bytes, such as 256MiB."""
+
+INSTANT = Parsed("time", parse_instant, "{error}; a time is 2026-11-27T10:00:00Z")
+"""A time in ISO 8601, with ``Z`` or an offset."""
+
+
+def in_order(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return one decorator for several, in the order in which the help shows them."""
+
+    def decorate(function: F) -> F:
+        return reduce(lambda decorated, each: each(decorated), reversed(decorators), function)
+
+    return decorate
+
+
+def _checkpoint_argument(**attributes: Any) -> Callable[[F], F]:
+    return click.argument(
+        "checkpoint", metavar="[CHECKPOINT]", shell_complete=complete_checkpoint, **attributes
+    )
+
+
+checkpoint_argument = _checkpoint_argument(default="latest")
+"""A checkpoint: its number, a savepoint's name, or ``latest``, the default."""
+
+no_checkpoint_argument = _checkpoint_argument(required=False)
+"""A checkpoint, without a default."""
+
+side_arguments = in_order(
+    click.argument("a", metavar="A", shell_complete=complete_checkpoint),
+    click.argument("b", default="latest", metavar="[B]", shell_complete=complete_checkpoint),
+)
+"""Two checkpoints to compare, the second one by default ``latest``."""
+
+
+def checkpoint_option(text: str, default: str | None = "latest") -> Callable[[F], F]:
+    """Return ``--checkpoint``, for commands whose argument is something else."""
+    return click.option(
+        "--checkpoint",
+        default=default,
+        metavar="CHECKPOINT",
+        help=f"{text}: its number, a savepoint's name, or latest. [latest]",
+        shell_complete=complete_checkpoint,
+    )
+
+
+def operator_option(
+    text: str = "Only this operator.", *, name: str = "operator", **attributes: Any
+) -> Callable[[F], F]:
+    """Return ``--operator``, whose parameter is ``name``; ``attributes`` are those of click."""
+    return click.option(
+        "--operator",
+        name,
+        metavar="OPERATOR",
+        help=text,
+        shell_complete=complete_operator,
+        **attributes,
+    )
+
+
+def state_option(text: str = "Only this state.", *, required: bool = False) -> Callable[[F], F]:
+    """Return ``--state``, the name of a state."""
+    return click.option(
+        "--state", metavar="STATE", required=required, help=text, shell_complete=complete_state
+    )
+
+
+state_options = in_order(operator_option(), state_option())
+"""The states to which a command is restricted."""
+
+one_state_options = in_order(
+    operator_option("The operator.", required=True), state_option("The state.", required=True)
+)
+"""The state that a command reads or changes."""
+
+operators_option = operator_option(
+    "Only this operator, by uid, name or id. Repeatable.", name="operators", multiple=True
+)
+"""The operators to which an import or export is restricted."""
+
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Report what would be done, and change nothing."
+)
+from_older_option = click.option(
+    "--from-older",
+    is_flag=True,
+    help="Allow a checkpoint that is not the newest: the new checkpoint undoes the newer ones.",
+)
+verify_option = click.option(
+    "--verify", is_flag=True, help="Check the SHA-256 of each file before its first row is read."
+)
+sql_option = click.option(
+    "--sql", metavar="SELECT", help="The rows of the state, as a query of DuckDB."
+)
+type_option = click.option(
+    "--type",
+    "types",
+    multiple=True,
+    metavar="COLUMN=TYPE",
+    help="The type of a column of text. Repeatable.",
+)
+
+
+def key_option(text: str, **attributes: Any) -> Callable[[F], F]:
+    """Return ``--key``, the value of a key."""
+    return click.option("--key", metavar="KEY", help=text, **attributes)
+
+
+def key_column_option(text: str) -> Callable[[F], F]:
+    """Return ``--key-column``, a column of the key."""
+    return click.option("--key-column", "key", multiple=True, metavar="COLUMN", help=text)
+
+
+def keys_option(default: int, **attributes: Any) -> Callable[[F], F]:
+    """Return ``--keys``, the number of keys to show for each state."""
+    return click.option(
+        "--keys",
+        type=click.IntRange(min=0),
+        default=default,
+        metavar="N",
+        help=f"The number of keys to show for each state. [{default}]",
+    )
+
+
+def max_parallelism_option(text: str, *, required: bool = False) -> Callable[[F], F]:
+    """Return ``--max-parallelism``, the number of key groups."""
+    return click.option("--max-parallelism", type=int, metavar="N", required=required, help=text)
+
+
+def subtasks_option(text: str) -> Callable[[F], F]:
+    """Return ``--parallelism``, the number of subtasks, for commands that choose no number."""
+    return click.option("--parallelism", type=int, metavar="N", help=text)
+
+
+def hash_scheme_option(text: str) -> Callable[[F], F]:
+    """Return ``--hash-scheme``, by which keys get their key groups."""
+    return click.option("--hash-scheme", type=click.Choice(HASH_SCHEMES), help=text)
+
+
+def leave_out_option(text: str) -> Callable[[F], F]:
+    """Return ``--leave-out``, the state that an export lacks intentionally."""
+    return click.option(
+        "--leave-out", multiple=True, metavar="OPERATOR[/STATE]", help=f"{text} Repeatable."
+    )
+
+
+def target_option(text: str) -> Callable[[F], F]:
+    """Return ``--target``, the store that gets a checkpoint."""
+    return click.option("--target", metavar="URL", required=True, help=text)
+
+
+rate_option = click.option(
+    "--rate",
+    type=Parsed(
+        "rate",
+        lambda text: bytes_of(text.strip().removesuffix("/s")),
+        "{value!r} is not a rate; write it as 200MB/s",
+    ),
+    metavar="SIZE/s",
+    help="Bytes per second that a subtask reads, for example 200MB/s.",
+)
+limit_option = click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    metavar="ROWS",
+    help=f"The maximum number of rows; 0 for all. [{MOST_ROWS} in a table, else all]",
+)
+
+
+def query_limit_options(*, duration: str | None, memory: str | None) -> Callable[[F], F]:
+    """Return ``--time-limit`` and ``--memory-limit`` for SQL.
+
+    Args:
+        duration: The default time limit; None for no limit.
+        memory: The default memory limit, such as ``1GiB``; None for DuckDB's own default.
+    """
+    return in_order(
+        click.option(
+            "--time-limit",
+            type=SPAN,
+            default=duration or "0",
+            metavar="SPAN",
+            help=(
+                "Stop a query after this time, such as 90s or 5min; 0 for no limit. "
+                f"[{duration or 'none'}]"
+            ),
+        ),
+        click.option(
+            "--memory-limit",
+            type=SIZE,
+            default=memory,
+            metavar="SIZE",
+            help=(
+                "The most memory that DuckDB can use for a query, for example 512MiB. "
+                f"[{memory or '80 % of the memory'}]"
+            ),
+        ),
+    )
+
+
+target_options = in_order(
+    click.option(
+        "--parallelism",
+        type=Parsed(
+            "parallelism",
+            lambda text: AUTO if text == AUTO else parse_integer(text),
+            "{value!r:.80} is neither a number nor 'auto'",
+        ),
+        metavar="N|auto",
+        help=(
+            "The number of subtasks to restore for; auto chooses it from the stored bytes. "
+            "Default: the parallelism of the checkpoint."
+        ),
+    ),
+    click.option(
+        "--bytes-per-task",
+        type=SIZE,
+        metavar="SIZE",
+        help="Bytes that each subtask should read, if they decide the parallelism. [16MiB]",
+    ),
+    click.option(
+        "--graph",
+        metavar="FILE",
+        help="The new job's graph as TOML. Its operators find their state by operator id.",
+    ),
+    max_parallelism_option(
+        "Read the stored key groups as N key groups: a multiple or a divisor of their number."
+    ),
+    click.option(
+        "--balance",
+        type=click.Choice([weight.value for weight in Weight]),
+        help=(
+            "Choose key-group ranges with balanced bytes or rows instead of equal numbers of "
+            "key groups."
+        ),
+    ),
+)
+"""The target of a restore."""
