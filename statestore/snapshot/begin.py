@@ -7,10 +7,8 @@ writer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Fence
@@ -19,90 +17,22 @@ from statestore.errors import CommitConflictError, InvalidArgumentError
 from statestore.format.batches import Batch, BatchRecord, batch_of
 from statestore.format.claim_documents import Claim
 from statestore.format.compaction_policy import CompactionRule
-from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, Writer
+from statestore.format.manifest import Manifest, Writer
 from statestore.format.manifest_json import manifest_to_json
 from statestore.format.names import GREATEST_GIVEN_ID, manifest_path
 from statestore.format.ttl import clock_ms
 from statestore.jobgraph.graph import JobGraph
-from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.jobgraph.stored_operators import Operators
 from statestore.keys.groups import check_parallelism
 from statestore.keys.ranges import RangeAssignment
 from statestore.parquet.writer import ParquetOptions
-from statestore.restore.plan import owners_of
-from statestore.snapshot.acknowledgement import Acknowledgement
 from statestore.snapshot.background_compaction import BackgroundCompaction
-from statestore.snapshot.carry import LATEST
-from statestore.snapshot.checkpoint_context import CheckpointContext
 from statestore.snapshot.measurement import Measuring
+from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 from statestore.snapshot.prior_checkpoints import PriorCheckpoints
-from statestore.snapshot.state_spec import Changes, StateSpec
-from statestore.snapshot.subtask_writer import KeyedWriter
 from statestore.snapshot.writer import CheckpointWriter
 
-__all__ = ["CommittedCheckpoint", "begin"]
-
-
-class CommittedCheckpoint(CheckpointWriter):
-    """A checkpoint that already contains the batch.
-
-    Each call that writes returns the stored state instead, and raises StateNotFoundError if the
-    checkpoint lacks the state. Rows are ignored, so a DataFrame is not even computed. It has the
-    parts of any other writer, but never commits them. So every other call works, and has no effect.
-    """
-
-    already_committed = True
-
-    def __init__(self, attempt: CheckpointContext, manifest: Manifest) -> None:
-        """Take the stored manifest; ``id`` and ``manifest`` are available immediately."""
-        super().__init__(attempt)
-        self._commit.manifest = manifest
-
-    def _write_full(self, spec: StateSpec, rows: Any) -> KeyedEntry:
-        return self.manifest.keyed_entry(spec.operator, spec.state)
-
-    def _write_changes(self, spec: StateSpec, changes: Changes, base: int | str) -> KeyedEntry:
-        return self.manifest.keyed_entry(spec.operator, spec.state)
-
-    def _write_against(self, spec: StateSpec, rows: Any, base: int | str) -> KeyedEntry:
-        return self.manifest.keyed_entry(spec.operator, spec.state)
-
-    def _declare(self, spec: StateSpec, schema: Any) -> KeyedWriter:
-        """Return a writer whose subtasks write nothing."""
-        manifest = self.manifest
-        stored = manifest.keyed_entry(spec.operator, spec.state)
-        owners = owners_of(manifest, spec.operator)
-        return KeyedWriter(self._attempt.id, replace(stored, handles=()), owners, target=None)
-
-    def _operator(
-        self, operator: str, state: str, elements: Any, mode: RedistributionMode
-    ) -> OperatorEntry:
-        return self.manifest.operator_entry(operator, state)
-
-    def carry(self, operator: str, state: str, *, base: int | str = LATEST) -> Entry:
-        """Return the stored state. Raises StateNotFoundError if the checkpoint lacks it."""
-        return self.manifest.find(operator, state)
-
-    def carry_rest(self, *, base: int | str = LATEST) -> None:
-        """Do nothing, because the checkpoint is complete."""
-
-    def drop(self, operator: str, state: str) -> None:
-        """Do nothing, because the checkpoint is complete."""
-
-    def left_out(self, naming: Iterable[tuple[str, str]] = ()) -> tuple[tuple[str, str], ...]:
-        """Return an empty tuple, because the checkpoint is complete."""
-        return ()
-
-    def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
-        """Return False, because the checkpoint does not take the subtask's files."""
-        return False
-
-    def __del__(self) -> None:
-        """Do not warn if its block was never entered: the checkpoint exists."""
-
-    def _end(self, error: BaseException | None) -> None:
-        """Do nothing: the checkpoint stays, even after an error in the block."""
-        self._collected.left = True
+__all__ = ["begin"]
 
 
 def begin(
@@ -132,7 +62,7 @@ def begin(
     current time is used. ``measuring`` is a stopwatch that the caller has started. The checkpoint
     must have or drop each state of ``made_of``, or of the newest checkpoint if that is None. If the
     store already contains the batch, nothing is claimed or written; see
-    :class:`CommittedCheckpoint`. The default batch is the one of ``checkpoint_id``, except for a
+    :class:`CheckpointWriter`. The default batch is the one of ``checkpoint_id``, except for a
     checkpoint that is derived from another one. ``observed_newest_id`` is the newest id at the time
     when ``made_of`` was read.
 
@@ -148,8 +78,8 @@ def begin(
     _refuse_unreadable(catalog, operators, ranges or {})
 
     history = PriorCheckpoints(catalog, operators)
-    context = partial(
-        CheckpointContext,
+    attempt = partial(
+        PendingCheckpoint,
         *(catalog, fence, table, parquet, operators),
         history=history,
         started_at_ms=now_ms,
@@ -166,7 +96,7 @@ def begin(
         # active writer.
         done = _find_committed(catalog, own)
         if done is not None:
-            return _committed(context, done)
+            return _committed(attempt, done)
     if checkpoint_id is not None and made_of is None:
         _refuse_id(catalog, checkpoint_id, catalog.next_id())
     with measuring.telling(checkpoint_id):
@@ -174,11 +104,11 @@ def begin(
             catalog.refuse_taken(observed_newest_id + 1, observed_newest_id)
         claimed = _claim_id(catalog, fence, checkpoint_id, own, made_of, observed_newest_id)
         if isinstance(claimed, Manifest):
-            return _committed(context, claimed)
+            return _committed(attempt, claimed)
         claim, number = claimed
         newest_id = history.newest_id
     return CheckpointWriter(
-        context(
+        attempt(
             checkpoint_id=number,
             writer=Writer(release, claim.name, token, claim.generation),
             started_at_ms=clock_ms(None),
@@ -188,11 +118,9 @@ def begin(
     )
 
 
-def _committed(
-    context: Callable[..., CheckpointContext], manifest: Manifest
-) -> CommittedCheckpoint:
-    number, writer = manifest.checkpoint_id, manifest.writer
-    return CommittedCheckpoint(context(checkpoint_id=number, writer=writer), manifest)
+def _committed(attempt: Callable[..., PendingCheckpoint], manifest: Manifest) -> CheckpointWriter:
+    pending = attempt(checkpoint_id=manifest.checkpoint_id, writer=manifest.writer)
+    return CheckpointWriter(pending, stored=manifest)
 
 
 def _refuse_unreadable(

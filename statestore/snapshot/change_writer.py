@@ -37,7 +37,6 @@ from statestore.rows.change_rows import (
 from statestore.rows.delete_markers import Deletion, named_columns
 from statestore.rows.input_rows import StreamedRows
 from statestore.snapshot.carry import LATEST
-from statestore.snapshot.checkpoint_context import CheckpointContext
 from statestore.snapshot.full_writer import write_prepared
 from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 from statestore.snapshot.prepare import prepare, prepare_changes
@@ -53,35 +52,34 @@ _log = logging.getLogger(__name__)
 
 
 def write_changes(
-    collected: PendingCheckpoint, spec: StateSpec, changes: Changes, base: int | str
+    pending: PendingCheckpoint, spec: StateSpec, changes: Changes, base: int | str
 ) -> KeyedEntry:
     """Write the changes, and return the state; see ``CheckpointWriter.write_changes``."""
-    return _ChangeWriter(collected, spec, base).changes(changes)
+    return _ChangeWriter(pending, spec, base).changes(changes)
 
 
 def write_against(
-    collected: PendingCheckpoint, spec: StateSpec, rows: Any, base: int | str
+    pending: PendingCheckpoint, spec: StateSpec, rows: Any, base: int | str
 ) -> KeyedEntry:
     """Write the differences from a checkpoint; see ``CheckpointWriter.write_changes_against``."""
-    return _ChangeWriter(collected, spec, base).changes_against(rows)
+    return _ChangeWriter(pending, spec, base).changes_against(rows)
 
 
 class _ChangeWriter:
     """Writes the changes of one state, or without a base to build on, its rows in full."""
 
-    def __init__(self, collected: PendingCheckpoint, spec: StateSpec, base: int | str) -> None:
+    def __init__(self, pending: PendingCheckpoint, spec: StateSpec, base: int | str) -> None:
         """Look up the base. Raises the errors of :func:`latest_or` and of a completed spec."""
         if spec.co_located:
             raise InvalidArgumentError(
                 f"co_located cannot be set for changes of {spec}; it "
                 "applies to all rows of a state, which write_keyed(…) writes"
             )
-        self._collected, self._attempt = collected, collected.attempt
-        attempt = self._attempt
-        self._base = latest_or(attempt, spec.operator, spec.state, base)
-        self._stored = attempt.history.stored(spec.operator, spec.state)
+        self._pending = pending
+        self._base = latest_or(pending, spec.operator, spec.state, base)
+        self._stored = pending.history.stored(spec.operator, spec.state)
         known = self._stored.state if self._base is None else self._base.state
-        self._spec = spec.completed(known, attempt.operators, attempt.layout)
+        self._spec = spec.completed(known, pending.operators, pending.layout)
 
     def __str__(self) -> str:
         """Return the state's name for messages."""
@@ -93,7 +91,7 @@ class _ChangeWriter:
                 f"no changes of {self} were passed; pass Changes(upserts=, deletes= or cleared=), "
                 "or an empty table if nothing changed"
             )
-        most = self._attempt.parquet.stream_bytes
+        most = self._pending.parquet.stream_bytes
         upserts = reread_untyped(requested.upserts, str(self), most)
         deletes = reread_untyped(requested.deletes, f"{_DELETES} of {self}", most)
         cleared = reread_untyped(requested.cleared, f"{_CLEARED} of {self}", most)
@@ -101,7 +99,7 @@ class _ChangeWriter:
         if old is None:
             return self._write_in_full(upserts, fills_times=True)
         prepared = prepare_changes(
-            self._collected, self._spec, upserts, old, self._stored, fills_times=True
+            self._pending, self._spec, upserts, old, self._stored, fills_times=True
         )
         entry = replace(old, state=prepared.state)
         changes = change_state(entry.state)
@@ -120,18 +118,18 @@ class _ChangeWriter:
             raise InvalidArgumentError(
                 f"no rows of {self} were passed; pass all of its current rows, or an empty table"
             )
-        rows = reread_untyped(rows, str(self), self._attempt.parquet.stream_bytes)
+        rows = reread_untyped(rows, str(self), self._pending.parquet.stream_bytes)
         old = self._base
         if old is None:
             return self._write_in_full(rows, fills_times=False)
         prepared = prepare_changes(
-            self._collected, self._spec, rows, old, self._stored, fills_times=False
+            self._pending, self._spec, rows, old, self._stored, fills_times=False
         )
         engine, rows, entry = prepared.engine, prepared.rows, replace(old, state=prepared.state)
         # Here, and not in Spark's job submission, where it would be wrapped in another error.
         read_all(part.handles for part in entry.parts)
-        options = self._attempt.parquet
-        storage = self._attempt.catalog.storage
+        options = self._pending.parquet
+        storage = self._pending.catalog.storage
         against = BaseComparison(storage, entry, options.run_bytes, options.memory_bytes)
         return self._write_layer(
             entry,
@@ -159,8 +157,8 @@ class _ChangeWriter:
                 "its rows as upserts"
             )
         _log.warning("the newest checkpoint has no %s, so its rows are written in full", self)
-        prepared = prepare(self._collected, self._spec, rows, self._stored, fills_times=fills_times)
-        return write_prepared(self._collected, prepared)
+        prepared = prepare(self._pending, self._spec, rows, self._stored, fills_times=fills_times)
+        return write_prepared(self._pending, prepared)
 
     def _collect_changes(
         self,
@@ -169,7 +167,7 @@ class _ChangeWriter:
         changes: KeyedState,
     ) -> tuple[Engine, Any]:
         """Return all changes as a local table or stream, or as a DataFrame if there are many."""
-        most = self._attempt.parquet.driver_bytes
+        most = self._pending.parquet.driver_bytes
         collected = [
             (engine.on_driver(rows, named_columns(deletion, state), most), deletion)
             for engine, rows, deletion in parts
@@ -189,32 +187,32 @@ class _ChangeWriter:
         return engine_of(spark_module("state_writer").change_frame(frames, state, changes))
 
     def _write_layer(self, entry: KeyedEntry, engine: Engine, write: Write) -> KeyedEntry:
-        attempt, changes = self._attempt, change_state(entry.state)
+        pending, changes = self._pending, change_state(entry.state)
         folder = changes_table(self._spec.operator, self._spec.state)
         target = KeyedTarget(
-            storage=attempt.catalog.storage,
+            storage=pending.catalog.storage,
             folder=folder,
-            checkpoint_id=attempt.checkpoint_id,
+            checkpoint_id=pending.checkpoint_id,
             # the times of upserts are checked against it
             state=replace(changes, ttl=entry.state.ttl),
-            options=attempt.parquet,
+            options=pending.parquet,
             synced_later=engine.syncs_later,
         )
         before = entry.contents
-        handles, rows = write(attempt.owners_of(entry.state), target)
+        handles, rows = write(pending.owners_of(entry.state), target)
         if handles:
             stored = KeyedEntry(changes, TableRef("parquet", folder), handles)
             everything = KeyGroupRange.every(changes.max_parallelism)
-            layer = Layer(stored, attempt.checkpoint_id, 0, (everything,))
+            layer = Layer(stored, pending.checkpoint_id, 0, (everything,))
             entry = replace(entry, layers=(*entry.layers, layer))
         entry = entry.recording(rows or (None if handles else before))
         names = [f"{folder}/{handle.path}" for handle in handles]
-        self._collected.add_changed(entry, names, unsynced=names if target.synced_later else ())
+        self._pending.add_changed(entry, names, unsynced=names if target.synced_later else ())
         return entry
 
 
 def latest_or(
-    attempt: CheckpointContext, uid: str, name: str, base: int | str
+    pending: PendingCheckpoint, uid: str, name: str, base: int | str
 ) -> KeyedEntry | None:
     """Return a state of the newest checkpoint or of ``base``.
 
@@ -224,23 +222,23 @@ def latest_or(
 
     """
     if base == LATEST:
-        return attempt.history.newest_keyed(uid, name)
+        return pending.history.newest_keyed(uid, name)
     try:
-        manifest = attempt.history.load(base)
+        manifest = pending.history.load(base)
     except CheckpointNotFoundError as error:
         error.add_note(
             f"the changes of state {name!r} of operator {uid!r} are based on this checkpoint: "
             "take a full snapshot, or restore a kept checkpoint and pass its number as base"
         )
         raise
-    stored = attempt.history.keyed_in(manifest, uid, name)
+    stored = pending.history.keyed_in(manifest, uid, name)
     if stored is not None:
         return stored
     other = manifest.keyed_entry(uid, name)
     raise StateNotFoundError(
         f"{other.state} in checkpoint {manifest.checkpoint_id} belongs to another operator, "
         f"because the operator ids differ: {manifest.operators.id_of(uid)} there, "
-        f"{attempt.operators.id_of(uid)} in this job. Write the state in full with "
+        f"{pending.operators.id_of(uid)} in this job. Write the state in full with "
         "checkpoint.write_keyed(…). If it is the same operator, give it the same uid, or pass the "
         "job graph to the snapshot"
     )

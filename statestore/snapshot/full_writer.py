@@ -18,60 +18,57 @@ from statestore.snapshot.subtask_writer import KeyedWriter, PendingSubtasks
 __all__ = ["declare", "write_full", "write_operator", "write_prepared"]
 
 
-def write_full(collected: PendingCheckpoint, spec: StateSpec, rows: Any) -> KeyedEntry:
+def write_full(pending: PendingCheckpoint, spec: StateSpec, rows: Any) -> KeyedEntry:
     """Write all rows of a keyed state, and return it.
 
     Raises NullKeyError, DuplicateKeyError, UnsupportedTypeError, SchemaMismatchError or
     ParallelismError.
     """
-    attempt = collected.attempt
-    stored = attempt.history.stored(spec.operator, spec.state)
-    spec = spec.completed(stored.state, attempt.operators, attempt.layout)
-    prepared = prepare(collected, spec, rows, stored)
-    return write_prepared(collected, prepared, co_located=spec.co_located)
+    stored = pending.history.stored(spec.operator, spec.state)
+    spec = spec.completed(stored.state, pending.operators, pending.layout)
+    prepared = prepare(pending, spec, rows, stored)
+    return write_prepared(pending, prepared, co_located=spec.co_located)
 
 
 def write_prepared(
-    collected: PendingCheckpoint, prepared: Prepared, *, co_located: bool = False
+    pending: PendingCheckpoint, prepared: Prepared, *, co_located: bool = False
 ) -> KeyedEntry:
     """Write all rows of a keyed state that is prepared, and return it."""
-    attempt, state = collected.attempt, prepared.state
-    target, owners = attempt.target_of(state, co_located=co_located), attempt.owners_of(state)
+    state = prepared.state
+    target, owners = pending.target_of(state, co_located=co_located), pending.owners_of(state)
     handles = prepared.engine.write_keyed(prepared.rows, owners, target)
-    written = replace(attempt.entry_of(state), handles=handles)
-    collected.add_keyed(written)
+    written = replace(pending.entry_of(state), handles=handles)
+    pending.add_written(written)
     return written
 
 
-def declare(collected: PendingCheckpoint, spec: StateSpec, schema: Any) -> KeyedWriter:
+def declare(pending: PendingCheckpoint, spec: StateSpec, schema: Any) -> KeyedWriter:
     """Return a writer for a keyed state that its subtasks write, in any process."""
-    attempt = collected.attempt
-    stored = attempt.history.stored(spec.operator, spec.state)
-    spec = spec.completed(stored.state, attempt.operators, attempt.layout)
-    state = prepare_declared(collected, spec, schema, stored).state
-    target, owners = attempt.target_of(state, co_located=spec.co_located), attempt.owners_of(state)
-    writer = KeyedWriter(attempt.id, attempt.entry_of(state), owners, target)
-    collected.expect(PendingSubtasks(writer, target.storage))
-    attempt.measuring.declared(state.uid, state.name)
+    stored = pending.history.stored(spec.operator, spec.state)
+    spec = spec.completed(stored.state, pending.operators, pending.layout)
+    state = prepare_declared(pending, spec, schema, stored).state
+    target, owners = pending.target_of(state, co_located=spec.co_located), pending.owners_of(state)
+    writer = KeyedWriter(pending.id, pending.entry_of(state), owners, target)
+    pending.expect(PendingSubtasks(writer, target.storage))
+    pending.measuring.declared(state.uid, state.name)
     return writer
 
 
 def write_operator(
-    collected: PendingCheckpoint, uid: str, name: str, elements: Any, mode: RedistributionMode
+    pending: PendingCheckpoint, uid: str, name: str, elements: Any, mode: RedistributionMode
 ) -> OperatorEntry:
     """Write the elements of an operator's state, and return it."""
-    collected.refuse_twice(uid, name)
-    attempt = collected.attempt
-    with attempt.measuring.writing(uid, name):
+    pending.refuse_twice(uid, name)
+    with pending.measuring.writing(uid, name):
         parallelism, stored = (
-            attempt.operators.parallelism_of(uid),
-            attempt.history.operator(uid, name),
+            pending.operators.parallelism_of(uid),
+            pending.history.operator(uid, name),
         )
         state, table, counts = operator_state(uid, name, elements, mode, parallelism, stored)
         folder = operator_table(uid, name)
         handles = write_elements(
-            table, state, attempt.catalog.storage, folder, attempt.checkpoint_id
+            table, state, pending.catalog.storage, folder, pending.checkpoint_id
         )
-    written = OperatorEntry(state, TableRef(attempt.table.format, folder), counts, handles)
-    collected.add_operator(written)
+    written = OperatorEntry(state, TableRef(pending.table.format, folder), counts, handles)
+    pending.add_written(written)
     return written

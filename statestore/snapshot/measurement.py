@@ -23,10 +23,10 @@ from statestore.format.metrics import (
     amount_of,
 )
 from statestore.listeners import Listeners
+from statestore.snapshot.taken_names import Name, name_of
 
 __all__ = ["Measuring"]
 
-Name = tuple[str, str]
 K = TypeVar("K", str, Name)
 
 
@@ -103,22 +103,22 @@ class Measuring:
         """
         written = amount_of(entry.handles) if new is None else _amount(entry, new)
         with self._lock:
-            self._written[_name(entry)] = written
-            self._bases[_name(entry)] = _base_rows(entry)
+            self._written[name_of(entry)] = written
+            self._bases[name_of(entry)] = _base_rows(entry)
 
     def compacted(self, entry: Entry, new: Collection[str]) -> None:
         """Record the amount that compaction has written of a state, by the names of its files."""
         with self._lock:
             self._compacted += _amount(entry, new)
-            self._written.setdefault(_name(entry), Amount())
-            self._bases.setdefault(_name(entry), _base_rows(entry))
+            self._written.setdefault(name_of(entry), Amount())
+            self._bases.setdefault(name_of(entry), _base_rows(entry))
 
     def metrics(self, manifest: Manifest | None = None) -> CheckpointMetrics:
         """Return the metrics so far, for all attempted states, or for the states of a manifest."""
         with self._lock:
             names = {**self._written, **self._writes}
             if manifest is not None:
-                kept = {_name(entry) for entry in manifest.entries}
+                kept = {name_of(entry) for entry in manifest.entries}
                 names = {name: spent for name, spent in names.items() if name in kept}
             spent = {f"{name}_ms": _ms(nanoseconds) for name, nanoseconds in self._phases.items()}
             put = spent.get("put_ms", 0)
@@ -171,10 +171,6 @@ def _amount(entry: Entry, new: Collection[str]) -> Amount:
 
 def _base_rows(entry: Entry) -> int | None:
     return entry.rows - entry.changed_rows if isinstance(entry, KeyedEntry) else None
-
-
-def _name(entry: Entry) -> Name:
-    return entry.state.uid, entry.state.name
 
 
 def _ms(nanoseconds: int) -> int:

@@ -1,28 +1,39 @@
-"""Collect the states of one checkpoint, each once, with the files that were written for it."""
+"""A checkpoint that is being taken: its fixed values, and the states that it has so far."""
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Collection, Sequence
-from itertools import chain
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from statestore.errors import InvalidArgumentError, ParallelismError, StorageError
-from statestore.format.compaction_policy import CompactionRule, is_overdue
+from statestore.catalog.catalog import Catalog
+from statestore.catalog.fence import Fence
+from statestore.delta.state_table import StateTable
+from statestore.errors import InvalidArgumentError
+from statestore.format.batches import Batch
+from statestore.format.compaction_policy import CompactionRule
 from statestore.format.handles import Handle
-from statestore.format.listed import ListedFiles
-from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
-from statestore.format.names import folder_of
+from statestore.format.left_out import LeftOutState
+from statestore.format.manifest import Entry, KeyedEntry, Manifest, TableRef, Writer
+from statestore.format.metrics import CheckpointMetrics
+from statestore.format.names import file_list_path, keyed_table
 from statestore.format.state import KeyedState
-from statestore.layers.compaction import Compactor
+from statestore.jobgraph.stored_operators import Operators
+from statestore.keys.groups import KeyGroupAssignment
+from statestore.keys.ranges import Assignment, RangeAssignment
+from statestore.parquet.keyed_writer import KeyedTarget
 from statestore.parquet.uncommitted_files import UncommittedFiles
-from statestore.snapshot.checkpoint_context import CheckpointContext
+from statestore.parquet.writer import ParquetOptions
+from statestore.snapshot.acknowledgement import AttemptId
+from statestore.snapshot.background_compaction import BackgroundCompaction
+from statestore.snapshot.measurement import Measuring
+from statestore.snapshot.prior_checkpoints import PriorCheckpoints
 from statestore.snapshot.subtask_writer import PendingSubtasks
-from statestore.snapshot.taken_names import Name, TakenNames
+from statestore.snapshot.taken_names import Name, TakenNames, name_of
 
 __all__ = ["NOT_ENTERED", "USED", "PendingCheckpoint"]
 
-_log = logging.getLogger(__name__)
 USED = (
     "the 'with' block of this snapshot has already begun; take another snapshot: store.snapshot(…)"
 )
@@ -32,48 +43,128 @@ NOT_ENTERED = (
 )
 
 
+@dataclass(eq=False)
 class PendingCheckpoint:
-    """The states of a pending checkpoint: written, declared or carried."""
+    """One attempt to take a checkpoint: its fixed values, and the states that it has so far.
 
-    def __init__(self, attempt: CheckpointContext) -> None:
+    Attributes:
+        layout: the store's layout for keyed states; None if it has no setting.
+        now_ms: the TTL clock: the last use of rows written without a time, and the time for expiry
+            during compaction.
+        background: the store's background compaction, whose results jobs adopt. None for commands.
+        made_of: the checkpoint that this one is derived from; None if it follows the newest one.
+        observed_newest_id: the newest id at the time when ``made_of`` was read. If a later
+            checkpoint exists when this one is committed, the commit fails. None if the source is in
+            another store, where later checkpoints do not matter.
+        batch: the batch that the checkpoint contains; None if the caller gave none.
+        origin: how this checkpoint was derived from another one, for its manifest.
+        command: the command that took the checkpoint, with state from outside of the store.
+        replaced: the checkpoint whose times this one keeps.
+        left_out: state of the source that this checkpoint lacks.
+        inherits_left_out: whether the same records of the previous checkpoint still apply.
+        dropped: the states that are left out on purpose.
+        rest_of: the checkpoint whose other states are carried when the block ends; None for none.
+        entered: whether the ``with`` block has begun; ``left`` says whether it has ended.
+        written: the states that were written in full in this process.
+        awaited: the states that subtasks write.
+        carried: the states that have files of another checkpoint.
+        changed: the carried states for which changes were written.
+        rewritten: the states that the job wrote with all of their rows.
+        bases: checkpoints, by id, from which states are taken over.
+        adopted: by table, the files of background compactions that this checkpoint adopts.
+        new_files: the written files. They are deleted if the attempt fails.
+        new_lists: the written lists of files, in the same way.
+        unsynced: the written files that are not durable yet.
+        published: the Delta tables whose logs may reference the new files.
+        manifest: the committed manifest; None before the commit.
+        metrics: the metrics of the committed checkpoint, including the put of its manifest.
+    """
+
+    catalog: Catalog
+    fence: Fence
+    table: StateTable
+    parquet: ParquetOptions
+    operators: Operators
+    checkpoint_id: int
+    history: PriorCheckpoints
+    writer: Writer
+    started_at_ms: int
+    now_ms: int
+    measuring: Measuring
+    layout: str | None = None
+    compaction: CompactionRule | None = None
+    background: BackgroundCompaction | None = None
+    ranges: Mapping[str, RangeAssignment] = field(default_factory=dict)
+    made_of: Manifest | None = None
+    observed_newest_id: int | None = None
+    batch: Batch | None = None
+
+    def __post_init__(self) -> None:
         """Start with no states."""
-        self.attempt = attempt
-        self.awaited: dict[Name, PendingSubtasks] = {}
+        self.origin: Mapping[str, Any] | None = None
+        self.command: str | None = None
+        self.replaced: Manifest | None = None
+        self.left_out: tuple[LeftOutState, ...] = ()
+        self.inherits_left_out = True
+        self.dropped: set[Name] = set()
+        self.rest_of: int | str | None = None
         self.entered = self.left = False
+        self.written: list[Entry] = []
+        self.awaited: dict[Name, PendingSubtasks] = {}
+        self.carried: list[Entry] = []
+        self.changed: set[Name] = set()
         self.rewritten: set[Name] = set()
-        """States that the job wrote with all of their rows."""
         self.bases: dict[int, Manifest] = {}
-        """Checkpoints, by id, from which states are taken over."""
-        self._keyed: list[KeyedEntry] = []
-        self._operator: list[OperatorEntry] = []
-        self._carried: list[Entry] = []
-        self._changed: set[Name] = set()
         self.adopted: dict[str, list[str]] = {}
-        self._written = UncommittedFiles(attempt.catalog.storage)
-        self._lists = UncommittedFiles(attempt.catalog.storage)
-        self._unsynced: list[str] = []
+        self.new_files = UncommittedFiles(self.catalog.storage)
+        self.new_lists = UncommittedFiles(self.catalog.storage)
+        self.unsynced: list[str] = []
+        self.published: frozenset[str] = frozenset()
+        self.manifest: Manifest | None = None
+        self.metrics: CheckpointMetrics | None = None
+        self._list_numbers = itertools.count()
         self._taken: TakenNames | None = None
+
+    @property
+    def id(self) -> AttemptId:
+        """The id that distinguishes this attempt from all others, in every store."""
+        return AttemptId(self.catalog.store_id, self.checkpoint_id, self.writer.token)
+
+    @property
+    def parent(self) -> Manifest | None:
+        """The checkpoint that this one is derived from or follows, or None."""
+        return self.made_of or self.history.before()
+
+    @property
+    def before(self) -> Manifest | None:
+        """The checkpoint of this store that this one is derived from or follows, or None."""
+        if self.made_of is not None and self.made_of.store_id == self.catalog.store_id:
+            return self.made_of
+        return self.history.before()
 
     @property
     def entries(self) -> tuple[Entry, ...]:
         """All states, with the files known so far."""
-        return (*self.keyed, *self._operator, *self._carried)
+        awaited = (awaited.entry for awaited in self.awaited.values())
+        return (*self.written, *awaited, *self.carried)
 
     @property
     def keyed(self) -> tuple[KeyedEntry, ...]:
         """The keyed states that are written for this checkpoint."""
-        return (*self._keyed, *(awaited.entry for awaited in self.awaited.values()))
+        written = (entry for entry in self.written if isinstance(entry, KeyedEntry))
+        return (*written, *(awaited.entry for awaited in self.awaited.values()))
 
     @property
     def names(self) -> set[Name]:
         """Operator uid and name of all states."""
-        return {_name(entry) for entry in self.entries}
+        return {name_of(entry) for entry in self.entries}
 
     @property
     def taken(self) -> TakenNames:
         """The names of all states, in addition to the previous checkpoint's names."""
         if self._taken is None:
-            self._taken = TakenNames(self.attempt.stored_names())
+            stored = () if self.before is None else self.before.entries
+            self._taken = TakenNames(map(name_of, stored))
         return self._taken
 
     def refuse_twice(self, uid: str, name: str, table: str | None = None) -> None:
@@ -86,43 +177,71 @@ class PendingCheckpoint:
             raise InvalidArgumentError(USED)
         if not self.entered:
             raise InvalidArgumentError(NOT_ENTERED)
-        self.attempt.operators.check(uid)
+        self.operators.check(uid)
         self.taken.refuse(uid, name, table)
+
+    def entry_of(self, state: KeyedState) -> KeyedEntry:
+        """Return the manifest entry of a state, without files."""
+        return KeyedEntry(
+            state, TableRef(self.table.format, keyed_table(state.uid, state.name)), ()
+        )
+
+    def owners_of(self, state: KeyedState) -> Assignment:
+        """Return the key groups of each subtask for a state.
+
+        Use the ranges given for this checkpoint if they fit, or Flink's even ranges.
+        """
+        assignment = self.ranges.get(state.uid)
+        parallelism = self.operators.parallelism_of(state.uid)
+        if assignment and (assignment.parallelism, assignment.max_parallelism) == (
+            parallelism,
+            state.max_parallelism,
+        ):
+            return assignment
+        return KeyGroupAssignment(max_parallelism=state.max_parallelism, parallelism=parallelism)
+
+    def target_of(self, state: KeyedState, *, co_located: bool) -> KeyedTarget:
+        """Return the location and options for writing the state."""
+        folder = keyed_table(state.uid, state.name)
+        return KeyedTarget(
+            self.catalog.storage,
+            folder,
+            self.checkpoint_id,
+            state,
+            self.parquet,
+            co_located=co_located,
+            logged=self.table.format == "delta",
+        )
 
     def expect(self, declared: PendingSubtasks) -> None:
         """Add a state that its subtasks will write."""
-        self.awaited[_name(declared.entry)] = declared
+        self.awaited[name_of(declared.entry)] = declared
         self.taken.add(declared.entry)
 
-    def add_keyed(self, entry: KeyedEntry) -> None:
-        """Add a keyed state that was written in full."""
-        self._keyed.append(entry)
+    def add_written(self, entry: Entry) -> None:
+        """Add a state that was written in full."""
+        self.written.append(entry)
         self.taken.add(entry)
-        self._written.add(entry.table.path, entry.handles)
-        self.attempt.measuring.wrote(entry)
-
-    def add_operator(self, entry: OperatorEntry) -> None:
-        """Add an operator state that was written."""
-        self._operator.append(entry)
-        self.taken.add(entry)
-        self._written.add(entry.table.path, entry.handles)
-        self.attempt.measuring.wrote(entry)
+        self.new_files.add(entry.table.path, entry.handles)
+        self.measuring.wrote(entry)
 
     def add_changed(
         self, entry: KeyedEntry, new: Sequence[str], *, unsynced: Sequence[str] = ()
     ) -> None:
         """Add a state with changes, and the names of the files that were written for it.
 
-        ``unsynced`` names the files that are not durable yet. :meth:`settle` syncs the files of all
+        ``unsynced`` names the files that are not durable yet. The commit syncs the files of all
         states together, because these share most folders.
         """
         self.carry_written([entry], new)
-        self._unsynced += unsynced
-        self._changed.add(_name(entry))
+        self.unsynced += unsynced
+        self.changed.add(name_of(entry))
 
-    def add_list(self, name: str) -> None:
-        """Add the name of a list of files that is about to be put."""
-        self._lists.names.append(name)
+    def name_list(self) -> str:
+        """Return the name of a list of files that is about to be put."""
+        name = file_list_path(self.checkpoint_id, self.writer.token, next(self._list_numbers))
+        self.new_lists.names.append(name)
+        return name
 
     def carry_entry(self, entry: Entry, new: Sequence[Handle] = ()) -> None:
         """Add a state of another checkpoint of this store, with its files.
@@ -131,14 +250,11 @@ class PendingCheckpoint:
         except the ones in ``new``, which were written for this checkpoint. Raises
         InvalidArgumentError for a state that this checkpoint already has.
         """
-        self.refuse_twice(*_name(entry), entry.table.path)
-        self._carried.append(entry)
-        self.taken.add(entry)
-        self.attempt.measuring.wrote(entry, self._written.add(entry.table.path, new))
+        self.carry_written([entry], [entry.table.name_of(handle) for handle in new])
 
     def carry_written(
         self,
-        entries: Sequence[KeyedEntry],
+        entries: Sequence[Entry],
         new: Sequence[str],
         *,
         compacted: bool = False,
@@ -151,125 +267,9 @@ class PendingCheckpoint:
         another attempt can resume.
         """
         for entry in entries:
-            self.refuse_twice(*_name(entry), entry.table.path)
-            self._carried.append(entry)
+            self.refuse_twice(*name_of(entry), entry.table.path)
+            self.carried.append(entry)
             self.taken.add(entry)
-        self._written.names += () if kept else new
-        measuring = self.attempt.measuring
+        self.new_files.names += () if kept else new
         for entry in entries:
-            (measuring.compacted if compacted else measuring.wrote)(entry, new)
-
-    def settle(self) -> None:
-        """Finish the states: check them, sync all files, and adopt compactions.
-
-        If the backlog of changes of a state is too large, it is reduced. Raises
-        InvalidArgumentError if a subtask has not answered, ParallelismError for an operator whose
-        states have different max parallelisms, StorageError, and the errors of compaction.
-        """
-        for awaited in self.awaited.values():
-            awaited.refuse_missing()
-            self.attempt.measuring.wrote(awaited.entry)
-        self._refuse_mixed()
-        with self.attempt.measuring.phase("publish"):
-            self.attempt.catalog.storage.sync(self._unsynced)
-        with self.attempt.measuring.phase("wait"):
-            latest = time.monotonic() + self.attempt.measuring.write_seconds(self._changed)
-            self._carried = [self._compacted(entry, latest) for entry in self._carried]
-
-    def _compacted(self, entry: Entry, latest: float) -> Entry:
-        """Return a state with the result of its background compaction.
-
-        If too many changes wait, a compaction under way is awaited until the monotonic time
-        ``latest``, or a part of them is folded.
-        """
-        background, policy = self.attempt.background, self.attempt.compaction
-        if not isinstance(entry, KeyedEntry) or not entry.layers or background is None:
-            return entry
-        is_changed = policy is not None and _name(entry) in self._changed
-        if policy is not None and is_changed and is_overdue(entry, policy):
-            background.wait_for(entry, latest)
-        adoption = background.adopt(entry)
-        if adoption is not None:
-            entry, self.adopted[entry.table.path] = adoption
-            self.attempt.measuring.compacted(entry, self.adopted[entry.table.path])
-        if policy is None or not is_changed:
-            return entry
-        # After an adoption the next compaction starts at the commit, with all layers.
-        layers = background.compacting_layers(entry) if adoption is None else len(entry.layers)
-        return self._with_less_backlog(entry, policy, layers)
-
-    def _with_less_backlog(
-        self, entry: KeyedEntry, policy: CompactionRule, compacting: int | None
-    ) -> KeyedEntry:
-        attempt = self.attempt
-        own = (layer for layer in entry.layers if layer.checkpoint_id == attempt.checkpoint_id)
-        compactor = Compactor(
-            attempt.catalog.storage, attempt.checkpoint_id, attempt.parquet, attempt.now_ms
-        )
-        try:
-            changed_rows = sum(layer.entry.rows for layer in own)
-            entry = compactor.reduce_backlog(entry, policy, changed_rows, compacting)
-        finally:
-            self._written.names += compactor.new.names
-        if compactor.new.names:
-            attempt.measuring.compacted(entry, compactor.new.names)
-        return entry
-
-    def _refuse_mixed(self) -> None:
-        """Refuse different max parallelisms among the states of one operator."""
-        known: dict[str, KeyedState] = {}
-        for entry in self.entries:
-            if not isinstance(entry, KeyedEntry):
-                continue
-            other = known.setdefault(entry.state.uid, entry.state)
-            if other.max_parallelism != entry.state.max_parallelism:
-                raise ParallelismError(
-                    f"{other} has max parallelism {other.max_parallelism}, but {entry.state} "
-                    f"has {entry.state.max_parallelism}, and all states of an operator must "
-                    "have the same: write all of its keyed states with "
-                    "regroup=True and the new max parallelism"
-                )
-
-    def delete_merged(self, manifest: Manifest) -> None:
-        """Delete files that were written or adopted here, but compacted before the commit.
-
-        Files that cannot be deleted are left to ``gc``.
-        """
-        written = {*self._written.names, *chain.from_iterable(self.adopted.values())}
-        tables = set(map(folder_of, written))  # tables without such files are skipped
-        named = {
-            part.table.name_of(handle)
-            for part in manifest.parts
-            if part.table.path in tables
-            # A list that was not even read has no files of this checkpoint.
-            and not (isinstance(part.handles, ListedFiles) and not part.handles.is_known)
-            for handle in part.handles
-        }
-        for name in sorted(written - named):
-            try:
-                self._written.storage.delete(name)
-            except StorageError as error:
-                _log.warning(
-                    "a merged file could not be deleted; 'statestore gc' deletes it later: %s",
-                    error,
-                )
-
-    def abandon(self, reason: BaseException, published: Collection[str]) -> None:
-        """End the attempt, and delete the written files.
-
-        Failed deletions are added as notes to ``reason``. The logs of the ``published`` tables may
-        name their files already. These files stay, so that the tables remain readable.
-        """
-        self._lists.delete(reason)
-        for awaited in self.awaited.values():
-            self._written.add(awaited.entry.table.path, awaited.entry.handles)
-        own = [name for name in self._written.names if folder_of(name) not in published]
-        if len(own) < len(self._written.names):
-            reason.add_note(
-                "its files were kept because the newest table versions may reference them"
-            )
-        UncommittedFiles(self._written.storage, own).delete(reason)
-
-
-def _name(entry: Entry) -> Name:
-    return entry.state.uid, entry.state.name
+            (self.measuring.compacted if compacted else self.measuring.wrote)(entry, new)

@@ -40,7 +40,7 @@ class Prepared:
 
 
 def prepare(
-    collected: PendingCheckpoint,
+    pending: PendingCheckpoint,
     spec: StateSpec,
     rows: Any,
     stored: StoredFacts,
@@ -55,21 +55,21 @@ def prepare(
     Raises the errors of :func:`statestore.snapshot.state_request.keyed_state`, and
     InvalidArgumentError for rows without times.
     """
-    attempt, old, subject = collected.attempt, stored.state, str(spec)
-    rows = _as_stored(reread_untyped(rows, subject, attempt.parquet.stream_bytes), spec, old)
+    old, subject = stored.state, str(spec)
+    rows = _as_stored(reread_untyped(rows, subject, pending.parquet.stream_bytes), spec, old)
     engine, rows = engine_of(rows, subject)
     ttl = kept_ttl(spec.ttl, old.ttl if old else None, spec.renamed)
     if not fills_times:
         _refuse_new_times(engine, rows, ttl, old)
-    rows = add_time_column(engine, rows, ttl, old, attempt.now_ms)
+    rows = add_time_column(engine, rows, ttl, old, pending.now_ms)
     if spec.regroup:
         rows = engine.ungrouped(rows)  # they still have their old key groups
     count = engine.rows_known(rows)
-    return _prepared(collected, spec, engine, rows, ttl=ttl, row_count=count, stored=stored)
+    return _prepared(pending, spec, engine, rows, ttl=ttl, row_count=count, stored=stored)
 
 
 def prepare_declared(
-    collected: PendingCheckpoint, spec: StateSpec, schema: Any, stored: StoredFacts
+    pending: PendingCheckpoint, spec: StateSpec, schema: Any, stored: StoredFacts
 ) -> Prepared:
     """Prepare a state whose rows, which have an Arrow schema, are written by its subtasks.
 
@@ -78,11 +78,11 @@ def prepare_declared(
     engine, rows = engine_of(schema, str(spec))
     old = stored.state
     ttl = kept_ttl(spec.ttl, old.ttl if old else None, spec.renamed)
-    return _prepared(collected, spec, engine, rows, ttl=ttl, row_count=None, stored=stored)
+    return _prepared(pending, spec, engine, rows, ttl=ttl, row_count=None, stored=stored)
 
 
 def prepare_changes(
-    collected: PendingCheckpoint,
+    pending: PendingCheckpoint,
     spec: StateSpec,
     rows: Any,
     base: KeyedEntry,
@@ -108,7 +108,7 @@ def prepare_changes(
             rows = frame_like(rows, old.schema, old.schema.names, subject=str(spec))
         engine, rows = engine_of(rows, str(spec))
         if fills_times:
-            rows = add_time_column(engine, rows, ttl, old, collected.attempt.now_ms)
+            rows = add_time_column(engine, rows, ttl, old, pending.now_ms)
         else:
             _refuse_new_times(engine, rows, ttl, old)
     refuse_other_form(
@@ -116,15 +116,15 @@ def prepare_changes(
         engine,
         rows,
         old,
-        parallelism=collected.attempt.operators.parallelism_of(spec.operator),
+        parallelism=pending.operators.parallelism_of(spec.operator),
         stored=stored,
-        so_far=collected.keyed,
+        so_far=pending.keyed,
     )
     return Prepared(engine, rows, replace(old, uid=spec.operator, ttl=ttl))
 
 
 def _prepared(
-    collected: PendingCheckpoint,
+    pending: PendingCheckpoint,
     spec: StateSpec,
     engine: Engine,
     rows: Any,
@@ -140,9 +140,9 @@ def _prepared(
         rows,
         ttl=ttl,
         row_count=row_count,
-        parallelism=collected.attempt.operators.parallelism_of(spec.operator),
+        parallelism=pending.operators.parallelism_of(spec.operator),
         stored=stored,
-        so_far=collected.keyed,
+        so_far=pending.keyed,
     )
     return Prepared(engine, rows, state)
 

@@ -16,10 +16,15 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.manifest import Entry
 from statestore.format.names import fold_name, keyed_table, operator_table
 
-__all__ = ["Name", "TakenNames"]
+__all__ = ["Name", "TakenNames", "name_of"]
 
 Name = tuple[str, str]
 """The uid of an operator, and the name of a state."""
+
+
+def name_of(entry: Entry) -> Name:
+    """Return operator uid and name of a state."""
+    return entry.state.uid, entry.state.name
 
 
 class TakenNames:
@@ -38,7 +43,7 @@ class TakenNames:
 
     def add(self, entry: Entry) -> None:
         """Add a state that was written, declared or carried."""
-        name = (entry.state.uid, entry.state.name)
+        name = name_of(entry)
         self._states[name] = entry
         self._owners[entry.table.path] = name
         self._add_folded(name)

@@ -4,6 +4,10 @@ Tables are published first, and the manifest is put last (I5). :class:`Checkpoin
 ``with store.snapshot(…) as checkpoint`` yields. Each call writes one state's files immediately;
 leaving the block publishes the tables and commits the manifest. An exception in the block deletes
 what was written and commits nothing.
+
+If the store already has the batch, each call that writes returns the stored state instead, and
+raises StateNotFoundError if that checkpoint lacks the state. Rows are ignored, so a DataFrame is
+not even computed. All other calls work, and have no effect.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, NoReturn, Self, Unpack
 
@@ -21,11 +26,11 @@ from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, Writer
 from statestore.format.metrics import CheckpointMetrics
 from statestore.jobgraph.redistribution import RedistributionMode
+from statestore.restore.plan import owners_of
 from statestore.snapshot.acknowledgement import Acknowledgement
-from statestore.snapshot.carry import LATEST, Carrying
+from statestore.snapshot.carry import LATEST, carry, left_out
 from statestore.snapshot.change_writer import write_against, write_changes
-from statestore.snapshot.checkpoint_context import CheckpointContext
-from statestore.snapshot.commit import Commit
+from statestore.snapshot.commit import abandon, commit, record
 from statestore.snapshot.full_writer import declare, write_full, write_operator
 from statestore.snapshot.pending_checkpoint import NOT_ENTERED, USED, PendingCheckpoint
 from statestore.snapshot.state_spec import Changes, StateOptions, StateSpec
@@ -36,19 +41,22 @@ __all__ = ["CheckpointWriter"]
 
 @checked_methods
 class CheckpointWriter:
-    """Collects the states of one checkpoint, and commits them together when its block ends.
+    """Collects the states of one checkpoint, and commits them together when its block ends."""
 
-    ``already_committed`` is True if the store already contains this batch; then nothing is written.
-    """
+    def __init__(self, pending: PendingCheckpoint, stored: Manifest | None = None) -> None:
+        """Start with no states; see ``StateStore.snapshot``.
 
-    already_committed = False
+        Args:
+            pending: the checkpoint to take.
+            stored: the checkpoint that already contains the batch; None if there is none.
+        """
+        self._pending, self._stored = pending, stored
+        pending.manifest = stored
 
-    def __init__(self, attempt: CheckpointContext) -> None:
-        """Start with no states; see ``StateStore.snapshot``."""
-        self._attempt = attempt
-        self._collected = PendingCheckpoint(attempt)
-        self._carrying = Carrying(self._collected)
-        self._commit = Commit(self._collected)
+    @property
+    def already_committed(self) -> bool:
+        """Whether the store already contains this batch; then nothing is written."""
+        return self._stored is not None
 
     @property
     def id(self) -> int:
@@ -66,7 +74,7 @@ class CheckpointWriter:
         A caller that never receives the answer to a commit can look up this number. The checkpoint
         is this one if its manifest names the same writer.
         """
-        return self._attempt.checkpoint_id, self._attempt.writer
+        return self._pending.checkpoint_id, self._pending.writer
 
     @property
     def manifest(self) -> Manifest:
@@ -75,11 +83,11 @@ class CheckpointWriter:
         Raises:
             InvalidArgumentError: before the block has ended.
         """
-        if self._commit.manifest is None:
+        if self._pending.manifest is None:
             raise InvalidArgumentError(
                 "the checkpoint is committed when its 'with' block ends, not earlier"
             )
-        return self._commit.manifest
+        return self._pending.manifest
 
     @property
     def metrics(self) -> CheckpointMetrics | None:
@@ -90,12 +98,12 @@ class CheckpointWriter:
         Raises:
             InvalidArgumentError: before the block has ended.
         """
-        return self.manifest.metrics if self._commit.metrics is None else self._commit.metrics
+        return self._pending.metrics or self.manifest.metrics
 
     @property
     def collected(self) -> PendingCheckpoint:
         """The states written or carried so far, for commands that derive a checkpoint."""
-        return self._collected
+        return self._pending
 
     def write_keyed(
         self,
@@ -226,43 +234,53 @@ class CheckpointWriter:
         return self._write_against(StateSpec.of(operator, state, options), rows, base)
 
     def _write_full(self, spec: StateSpec, rows: Any) -> KeyedEntry:
+        if self._stored is not None:
+            return self._stored.keyed_entry(spec.operator, spec.state)
         if rows is None or is_schema(rows):
             raise InvalidArgumentError(
                 f"{spec} has no rows; write changes with checkpoint.write_changes(…), and rows "
                 "of subtasks with checkpoint.declare_keyed(…)"
             )
-        self._collected.refuse_twice(spec.operator, spec.state)
-        with self._attempt.measuring.writing(spec.operator, spec.state):
-            entry = write_full(self._collected, spec, rows)
-        self._collected.rewritten.add((spec.operator, spec.state))
+        self._pending.refuse_twice(spec.operator, spec.state)
+        with self._pending.measuring.writing(spec.operator, spec.state):
+            entry = write_full(self._pending, spec, rows)
+        self._pending.rewritten.add((spec.operator, spec.state))
         return entry
 
     def _declare(self, spec: StateSpec, schema: Any) -> KeyedWriter:
+        if self._stored is not None:  # its subtasks write nothing
+            entry = self._stored.keyed_entry(spec.operator, spec.state)
+            owners = owners_of(self._stored, spec.operator)
+            return KeyedWriter(self._pending.id, replace(entry, handles=()), owners, target=None)
         if not is_schema(schema):
             raise InvalidArgumentError(
                 f"{spec} must be declared with a pyarrow.Schema, not "
                 f"{type(schema).__name__}; write rows with checkpoint.write_keyed(…)"
             )
-        self._collected.refuse_twice(spec.operator, spec.state)
-        with self._attempt.measuring.writing(spec.operator, spec.state):
-            writer = declare(self._collected, spec, schema)
-        self._collected.rewritten.add((spec.operator, spec.state))
+        self._pending.refuse_twice(spec.operator, spec.state)
+        with self._pending.measuring.writing(spec.operator, spec.state):
+            writer = declare(self._pending, spec, schema)
+        self._pending.rewritten.add((spec.operator, spec.state))
         return writer
 
     def _write_changes(self, spec: StateSpec, changes: Changes, base: int | str) -> KeyedEntry:
-        self._collected.refuse_twice(spec.operator, spec.state)
-        with self._attempt.measuring.writing(spec.operator, spec.state):
-            entry = write_changes(self._collected, spec, changes, base)
+        if self._stored is not None:
+            return self._stored.keyed_entry(spec.operator, spec.state)
+        self._pending.refuse_twice(spec.operator, spec.state)
+        with self._pending.measuring.writing(spec.operator, spec.state):
+            entry = write_changes(self._pending, spec, changes, base)
         if base != LATEST:
-            manifest = self._attempt.history.load(base)
-            self._collected.bases[manifest.checkpoint_id] = manifest
+            manifest = self._pending.history.load(base)
+            self._pending.bases[manifest.checkpoint_id] = manifest
         return entry
 
     def _write_against(self, spec: StateSpec, rows: Any, base: int | str) -> KeyedEntry:
-        self._collected.refuse_twice(spec.operator, spec.state)
-        with self._attempt.measuring.writing(spec.operator, spec.state):
-            entry = write_against(self._collected, spec, rows, base)
-        self._collected.rewritten.add((spec.operator, spec.state))
+        if self._stored is not None:
+            return self._stored.keyed_entry(spec.operator, spec.state)
+        self._pending.refuse_twice(spec.operator, spec.state)
+        with self._pending.measuring.writing(spec.operator, spec.state):
+            entry = write_against(self._pending, spec, rows, base)
+        self._pending.rewritten.add((spec.operator, spec.state))
         return entry
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
@@ -281,16 +299,18 @@ class CheckpointWriter:
             InvalidArgumentError: for an answer to another checkpoint or attempt, or for a state
                 that was not declared; its files are not touched.
         """
-        if self._collected.left:
+        if self._stored is not None:
+            return False
+        if self._pending.left:
             raise InvalidArgumentError(USED)
-        state, attempted = acknowledgement.entry.state, self._attempt.id
+        state, attempted = acknowledgement.entry.state, self._pending.id
         if acknowledgement.attempt != attempted:
             raise InvalidArgumentError(
                 f"the acknowledgement of subtask {acknowledgement.subtask} of {state} is for "
                 f"{acknowledgement.attempt}, but this is {attempted}; write again with the "
                 "writer that declare_keyed(…) of this checkpoint returned"
             )
-        awaited = self._collected.awaited.get((state.uid, state.name))
+        awaited = self._pending.awaited.get((state.uid, state.name))
         if awaited is None:
             raise InvalidArgumentError(
                 f"{state} was not declared in this checkpoint; declare it with "
@@ -298,7 +318,7 @@ class CheckpointWriter:
             )
         is_new = awaited.add(acknowledgement)
         if is_new:
-            self._attempt.measuring.answered(state.uid, state.name)
+            self._pending.measuring.answered(state.uid, state.name)
         return is_new
 
     def write_split(self, operator: str, state: str, elements: Any) -> OperatorEntry:
@@ -344,8 +364,10 @@ class CheckpointWriter:
     def _operator(
         self, operator: str, state: str, elements: Any, mode: RedistributionMode
     ) -> OperatorEntry:
-        entry = write_operator(self._collected, operator, state, elements, mode)
-        self._collected.rewritten.add((operator, state))
+        if self._stored is not None:
+            return self._stored.operator_entry(operator, state)
+        entry = write_operator(self._pending, operator, state, elements, mode)
+        self._pending.rewritten.add((operator, state))
         return entry
 
     def carry(self, operator: str, state: str, *, base: int | str = LATEST) -> Entry:
@@ -367,15 +389,24 @@ class CheckpointWriter:
             StateNotFoundError or CheckpointNotFoundError: if the base or its state does not exist.
             MalformedManifestError or ParallelismError: if the state cannot be carried.
         """
-        return self._carrying.carry(operator, state, base=base)
+        if self._stored is not None:
+            return self._stored.find(operator, state)
+        return carry(self._pending, operator, state, base)
 
     def carry_rest(self, *, base: int | str = LATEST) -> None:
         """Carry all remaining states of the newest checkpoint, or of ``base``, when the block ends.
 
         A state remains if this checkpoint has not written, carried or dropped it by then. It is
         carried as :meth:`carry` does.
+
+        Raises:
+            InvalidArgumentError: after the block has ended.
         """
-        self._carrying.carry_rest(base=base)
+        if self._pending.left:
+            raise InvalidArgumentError(
+                "carry_rest() was called outside of the 'with' block; call it inside"
+            )
+        self._pending.rest_of = base
 
     def drop(self, operator: str, state: str) -> None:
         """Leave a state of the newest checkpoint out of this one and all later ones.
@@ -385,8 +416,13 @@ class CheckpointWriter:
         Args:
             operator: the operator's uid.
             state: the state's name.
+
+        Raises:
+            InvalidArgumentError: after the block has ended.
         """
-        self._carrying.drop(operator, state)
+        if self._pending.left:
+            raise InvalidArgumentError("drop(…) must be called inside the 'with' block")
+        self._pending.dropped.add((operator, state))
 
     def left_out(self, naming: Iterable[tuple[str, str]] = ()) -> tuple[tuple[str, str], ...]:
         """Return the states that would be lost if the block ended now.
@@ -399,12 +435,12 @@ class CheckpointWriter:
         Returns:
             Operator uid and name of each state.
         """
-        return self._carrying.left_out(naming)
+        return () if self._stored is not None else left_out(self._pending, naming)
 
     @contextmanager
     def compacting(self) -> Iterator[None]:
         """Count the time of a block as compaction of carried states."""
-        with self._attempt.measuring.phase("compaction"):
+        with self._pending.measuring.phase("compaction"):
             yield
 
     def record_origin(self, origin: Mapping[str, Any]) -> None:
@@ -418,7 +454,7 @@ class CheckpointWriter:
         Raises:
             InvalidArgumentError: for an origin that would not be read back equal.
         """
-        self._commit.record(origin=dict(origin))
+        record(self._pending, origin=dict(origin))
 
     def record_command(self, command: str) -> None:
         """Record that a command took this checkpoint, with state from outside of the store.
@@ -429,7 +465,7 @@ class CheckpointWriter:
         Raises:
             InvalidArgumentError: for a name with an unpaired surrogate.
         """
-        self._commit.record(command=command)
+        record(self._pending, command=command)
 
     def keep_times(self, manifest: Manifest) -> None:
         """Keep the times of a checkpoint that this one replaces.
@@ -438,7 +474,7 @@ class CheckpointWriter:
             manifest: the replaced checkpoint. For readers and for ``expire``, its rows keep their
                 age.
         """
-        self._commit.replaced = manifest
+        self._pending.replaced = manifest
 
     def record_left_out(self, records: Iterable[LeftOutState], *, inherit: bool = True) -> None:
         """Record state of the source that this checkpoint does not have (I16).
@@ -451,8 +487,8 @@ class CheckpointWriter:
         Raises:
             InvalidArgumentError: for a record that could not be read back.
         """
-        left_out = (*self._commit.left_out, *records)
-        self._commit.record(left_out=left_out, inherits_left_out=inherit)
+        known = self._pending.left_out
+        record(self._pending, left_out=(*known, *records), inherits_left_out=inherit)
 
     def abandon(self) -> None:
         """Abandon the checkpoint before anything was written.
@@ -460,11 +496,11 @@ class CheckpointWriter:
         Raises:
             InvalidArgumentError: if it is called inside the block.
         """
-        if self._collected.entered and not self._collected.left:
+        if self._pending.entered and not self._pending.left:
             raise InvalidArgumentError(
                 "abandon() was called inside the 'with' block; raise an exception there instead"
             )
-        self._collected.entered = self._collected.left = True
+        self._pending.entered = self._pending.left = True
 
     def __reduce__(self) -> NoReturn:
         """Refuse to pickle the writer: only this process commits the checkpoint."""
@@ -475,12 +511,12 @@ class CheckpointWriter:
 
     def __del__(self) -> None:
         """Warn about a checkpoint whose block was never entered, because nothing was committed."""
-        collected = getattr(self, "_collected", None)
-        if collected is None or collected.entered or collected.left:
+        pending = getattr(self, "_pending", None)
+        if pending is None or pending.entered or pending.left or self.already_committed:
             return
         warnings.warn(
             (
-                f"checkpoint {self._attempt.checkpoint_id} of {self._attempt.catalog.storage.url} "
+                f"checkpoint {pending.checkpoint_id} of {pending.catalog.storage.url} "
                 f"was begun but never taken: {NOT_ENTERED}"
             ),
             ResourceWarning,
@@ -490,11 +526,11 @@ class CheckpointWriter:
 
     def __enter__(self) -> Self:
         """Return the writer. Raises InvalidArgumentError if it was used before."""
-        if self._collected.entered:
+        if self._pending.entered:
             raise InvalidArgumentError(USED)
-        self._collected.entered = True
-        if self._attempt.background is not None:
-            self._attempt.background.snapshot_began()
+        self._pending.entered = True
+        if self._pending.background is not None:
+            self._pending.background.snapshot_began()
         return self
 
     def __exit__(
@@ -505,24 +541,17 @@ class CheckpointWriter:
     ) -> None:
         """Carry the rest if requested, refuse to lose a state, and commit.
 
-        After an exception, the written files are deleted instead.
+        After an exception, the written files are deleted instead. A checkpoint that already exists
+        stays, even after an exception.
         """
+        pending = self._pending
         try:
-            self._end(error)
+            if self._stored is not None:
+                pending.left = True
+            elif error is None:
+                commit(pending)
+            else:
+                abandon(pending, error)
         finally:
-            if self._attempt.background is not None:
-                self._attempt.background.snapshot_ended(self._commit.manifest, self._attempt.now_ms)
-
-    def _end(self, error: BaseException | None) -> None:
-        try:
-            if error is None:
-                self._carrying.settle()
-        except BaseException as failure:
-            self._commit.fail(failure)
-            raise
-        finally:
-            self._collected.left = True
-        if error is None:
-            self._commit.run()
-        else:
-            self._commit.fail(error)
+            if pending.background is not None:
+                pending.background.snapshot_ended(pending.manifest, pending.now_ms)

@@ -147,7 +147,7 @@ def _attempt(store: StateStore, writer: int, number: int) -> Attempt:
         outcome, message = "refused", str(error)
     except StorageError as error:
         outcome, message = "unknown", str(error)
-    known = 0 if checkpoint is None else checkpoint._attempt.checkpoint_id
+    known = 0 if checkpoint is None else checkpoint._pending.checkpoint_id
     return Attempt(writer, number, called, time.monotonic_ns(), known, outcome, message)
 
 

@@ -32,7 +32,8 @@ from statestore.errors import (
 from statestore.format.claim_documents import Claim, claim_from_json, claim_to_json
 from statestore.format.documents import document_bytes
 from statestore.format.names import generation_of, writer_path
-from statestore.snapshot.commit import Commit
+from statestore.snapshot import commit
+from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 from statestore.storage import LocalStorage
 from tests.support.stores import opened
 from tests.support.writers import ROWS, claims, stored_files, take
@@ -165,7 +166,7 @@ def test_threads_of_one_object_share_its_claim(url: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         begun = list(pool.map(lambda _: store.snapshot(parallelism=1), range(4)))
     assert len(claims(url)) == 1
-    assert {checkpoint._attempt.writer.generation for checkpoint in begun} == {1}
+    assert {checkpoint._pending.writer.generation for checkpoint in begun} == {1}
     for checkpoint in begun:
         checkpoint.abandon()
 
@@ -535,14 +536,14 @@ def test_a_lost_commit_leaves_only_files_that_a_log_may_reference(
         for state in ("changed", "full"):
             checkpoint.write_keyed("u", state, ROWS, key="k", max_parallelism=4)
     committed = stored_files(url)
-    publish = Commit._publish_one
+    publish = commit._publish_one
 
-    def overtaken(self: Commit, *arguments: Any) -> Any:
-        table = publish(self, *arguments)
+    def overtaken(pending: PendingCheckpoint, *arguments: Any) -> Any:
+        table = publish(pending, *arguments)
         StateStore.open(url).snapshot(parallelism=1).abandon()
         return table
 
-    monkeypatch.setattr(Commit, "_publish_one", overtaken)
+    monkeypatch.setattr(commit, "_publish_one", overtaken)
     checkpoint = store.snapshot(parallelism=1)
     with ExitStack() as block:
         block.enter_context(checkpoint)

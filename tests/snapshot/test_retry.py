@@ -67,7 +67,7 @@ CALLS: dict[str, Callable[[CheckpointWriter], Any]] = {
     "id": lambda writer: None,
     "abandon": lambda writer: None,
     "planned": lambda writer: (writer.planned[0], writer.planned[1].release),
-    "collected": lambda writer: writer.collected.attempt.checkpoint_id,
+    "collected": lambda writer: writer.collected.checkpoint_id,
     "write_keyed": lambda writer: writer.write_keyed("u", "n", ROWS, **KEYED).state,
     "declare_keyed": acknowledged,
     "acknowledge": lambda writer: None,  # as above
@@ -85,7 +85,7 @@ CALLS: dict[str, Callable[[CheckpointWriter], Any]] = {
     "compacting": compacted,
     "record_origin": lambda writer: writer.record_origin({"command": "edit", "checkpoint": 2}),
     "record_command": lambda writer: writer.record_command("test"),
-    "keep_times": lambda writer: writer.keep_times(writer.collected.attempt.history.load(1)),
+    "keep_times": lambda writer: writer.keep_times(writer.collected.history.load(1)),
     "record_left_out": lambda writer: writer.record_left_out([]),
 }
 

@@ -12,7 +12,7 @@ import pytest
 from statestore.errors import StorageError
 from statestore.format.manifest import Manifest
 from statestore.snapshot import background_compaction as background
-from statestore.snapshot.commit import Commit
+from statestore.snapshot import commit
 from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 from tests.snapshot.test_background_compaction import ROWS, change, content, full, opened, stored
 
@@ -24,16 +24,16 @@ def test_a_checkpoint_right_after_an_adoption_deletes_no_adopted_file(
     store = opened(tmp_path)
     full(store)
     change(store, {"u1": 100})
-    delete_merged = PendingCheckpoint.delete_merged
+    delete_merged = commit._delete_merged
 
-    def overtaken(self: PendingCheckpoint, manifest: Manifest) -> None:
+    def overtaken(pending: PendingCheckpoint, manifest: Manifest) -> None:
         if manifest.checkpoint_id == 3:
             thread = threading.Thread(target=change, args=(store, {"u3": 300}))
             thread.start()
             thread.join()
-        delete_merged(self, manifest)
+        delete_merged(pending, manifest)
 
-    monkeypatch.setattr(PendingCheckpoint, "delete_merged", overtaken)
+    monkeypatch.setattr(commit, "_delete_merged", overtaken)
     change(store, {"u2": 200})
     assert store.checkpoints() == (1, 2, 3, 4)
     assert store.maintenance.verify(deep=True).is_intact
@@ -47,25 +47,25 @@ def test_a_snapshot_that_is_slow_after_its_put_deletes_no_newer_result(
     store = opened(tmp_path)
     full(store)
     change(store, {"u1": 100})
-    delete_merged, check = PendingCheckpoint.delete_merged, Commit._manifest
+    delete_merged, check = commit._delete_merged, commit._manifest
     is_adopted, goes_on = threading.Event(), threading.Event()
 
-    def overtaken(self: PendingCheckpoint, manifest: Manifest) -> None:
-        delete_merged(self, manifest)
+    def overtaken(pending: PendingCheckpoint, manifest: Manifest) -> None:
+        delete_merged(pending, manifest)
         if manifest.checkpoint_id == 3:
             change(store, {"u3": 300})
             adopting.start()
             assert is_adopted.wait(60)
 
-    def stopped(self: Commit) -> Manifest:
-        manifest = check(self)
+    def stopped(pending: PendingCheckpoint) -> Manifest:
+        manifest = check(pending)
         if manifest.checkpoint_id == 5:
             is_adopted.set()
             assert goes_on.wait(60)
         return manifest
 
-    monkeypatch.setattr(PendingCheckpoint, "delete_merged", overtaken)
-    monkeypatch.setattr(Commit, "_manifest", stopped)
+    monkeypatch.setattr(commit, "_delete_merged", overtaken)
+    monkeypatch.setattr(commit, "_manifest", stopped)
     adopting = threading.Thread(target=change, args=(store, {"u4": 400}))
     change(store, {"u2": 200})
     goes_on.set()
@@ -120,9 +120,9 @@ def test_commits_at_the_same_time_start_one_compaction(
         threading.Thread(target=store.parts.background.snapshot_ended, args=(store.manifest(), 0))
         for _ in range(2)
     ]
-    for commit in commits:
-        commit.start()
-    for commit in commits:
-        commit.join()
+    for thread in commits:
+        thread.start()
+    for thread in commits:
+        thread.join()
     store.parts.background.wait()
     assert started == ["statestore-compaction"]

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from statestore import StateStore
 from statestore.errors import SchemaMismatchError
 from statestore.format.state import Layout
+from statestore.snapshot import commit
 
 STEPS: list[tuple[str, str, dict[str, Any]]] = [
     ("k string, v int", "('a', 1), ('b', null)", {}),
@@ -110,7 +111,7 @@ def test_an_uncommitted_checkpoint_leaves_no_columns_behind(
     crashed = store.snapshot(parallelism=1)
     crashed.__enter__()
     crashed.write_keyed("u", "n", lost, key="k")
-    crashed._commit._manifest()
+    commit._manifest(crashed.collected)
     assert "w" in spark.read.format("delta").load(table).columns
     with StateStore.open(store.url, spark=spark).snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("u", "n", kept, key="k")
