@@ -28,8 +28,6 @@ PYTHON = {
             "statestore.api.maintenance.StoreMaintenance",
             "statestore.restore.restored.RestoredKeyedState",
             "statestore.restore.restored.RestoredOperatorState",
-            "statestore.snapshot.bootstrap.BootstrapPlan",
-            "statestore.snapshot.bootstrap_elements.ElementsPlan",
             "statestore.maintenance.translate_offsets.TranslationPlan",
         ),
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from statestore._version import __version__
@@ -26,7 +26,7 @@ from statestore.display import (
     when,
 )
 from statestore.durations import Duration, milliseconds_of
-from statestore.engines.choice import reread, rows_on_driver, spark_module
+from statestore.engines.choice import spark_module
 from statestore.errors import InvalidArgumentError, StateStoreError, StoreNotFoundError
 from statestore.format.compaction_policy import CompactionRule
 from statestore.format.manifest import CheckpointRef, Manifest
@@ -46,12 +46,8 @@ from statestore.restore.sql_query import View
 from statestore.restore.target import RestoreTarget
 from statestore.rows.dataframes import RowStream
 from statestore.snapshot import begin as begin_command
-from statestore.snapshot.bootstrap import BootstrappedState, BootstrapPlan
-from statestore.snapshot.bootstrap import plan_bootstrap as plan_bootstrap_command
-from statestore.snapshot.bootstrap_elements import ElementsPlan
-from statestore.snapshot.bootstrap_elements import (
-    plan_bootstrap_elements as plan_bootstrap_elements_command,
-)
+from statestore.snapshot.bootstrap import BootstrappedState
+from statestore.snapshot.bootstrap import bootstrap as bootstrap_command
 from statestore.snapshot.measurement import Measuring
 from statestore.snapshot.state_spec import StateOptions
 from statestore.snapshot.writer import CheckpointWriter
@@ -352,10 +348,13 @@ class StateStore:
         state: str,
         rows: Any,
         *,
+        mode: RedistributionMode | str | None = None,
         replace: bool = False,
+        dry_run: bool = False,
+        also: Callable[[CheckpointWriter], None] | None = None,
         **options: Unpack[StateOptions],
     ) -> BootstrappedState:
-        """Begin a keyed state with the rows of a table, as a new checkpoint.
+        """Begin a keyed state or an operator state with the rows of a table, as a new checkpoint.
 
         All other states of the newest checkpoint stay. The store is created if it does not exist. A
         job that runs at the same time can no longer commit. Use it for state that was computed
@@ -367,124 +366,47 @@ class StateStore:
         Args:
             operator: the operator's uid.
             state: the state's name.
-            rows: all rows of the state, as in ``checkpoint.write_keyed``.
+            rows: all rows of the state, as in ``checkpoint.write_keyed``. The elements of an
+                operator state are a DataFrame, a table or dictionaries, and are held in memory. A
+                dry run also takes a ``pyarrow.Schema``.
+            mode: ``split``, ``union`` or ``broadcast`` for operator state, which has no
+                ``options``. Flink takes the first column of broadcast state as the key of an entry.
             replace: whether the rows may replace a state that the store has.
-            **options: what describes the state, as in ``checkpoint.write_keyed``. Without
+            dry_run: whether to write nothing, and count the rows that the state cannot store. With
+                a schema, no rows are read either.
+            also: called with the checkpoint before the state is written; it can write other states.
+            **options: what describes a keyed state, as in ``checkpoint.write_keyed``. Without
                 ``max_parallelism`` it is the operator's, or 128. With ``ttl`` rows may lack its
                 column, and get the time of this call.
 
         Returns:
-            The state, and the checkpoint.
+            The state with the type and role of each column, and the checkpoint.
 
         Raises:
             NullKeyError or DuplicateKeyError: for rows that the state cannot have, with examples.
-            InvalidArgumentError: if the store has the state, unless ``replace`` is True.
+            InvalidArgumentError: if the store has the state, unless ``replace`` or ``dry_run`` is
+                True. In a dry run, also for a Spark DataFrame.
             CommitConflictError: if another writer has taken over.
-            StateStoreError: as ``checkpoint.write_keyed``.
-        """
-        rows = reread(rows, f"state {state!r}", self._parts.parquet.stream_bytes)
-        plan = self.plan_bootstrap(operator, state, rows, **options)
-        return plan.write(rows, replace_stored=replace)
-
-    def plan_bootstrap(
-        self,
-        operator: str,
-        state: str,
-        rows: Any,
-        **options: Unpack[StateOptions],
-    ) -> BootstrapPlan:
-        """Return which state :meth:`bootstrap` would make; nothing is read or written.
-
-        The plan's ``columns`` have the type and the role of each column. ``plan.check(rows)``
-        counts null keys and duplicates, and ``plan.write(rows)`` writes the state.
-
-        Args:
-            operator: as in :meth:`bootstrap`.
-            state: as in :meth:`bootstrap`.
-            rows: the rows, or their ``pyarrow.Schema``.
-            **options: as in :meth:`bootstrap`.
-
-        Returns:
-            The plan.
-
-        Raises:
-            InvalidArgumentError or UnsupportedTypeError: for columns that the state cannot have.
-            SchemaMismatchError or ParallelismError: for a conflict with the stored state.
+            StateStoreError: as ``checkpoint.write_keyed``, or ``checkpoint.write_split``.
         """
         try:
             catalog = self._parts.catalog()
         except StoreNotFoundError:
             catalog = None
-        return plan_bootstrap_command(
+        return bootstrap_command(
             catalog,
             self.url,
             operator,
             state,
             rows,
             options,
+            mode=mode,
+            replaces=replace,
+            dry_run=dry_run,
+            also=also,
             layout=self._parts.layout if catalog is None else catalog.layout(self._parts.layout),
             parquet=self._parts.parquet,
             snapshot=self.snapshot,
-        )
-
-    def bootstrap_elements(
-        self,
-        operator: str,
-        state: str,
-        rows: Any,
-        *,
-        mode: RedistributionMode | str,
-        replace: bool = False,
-    ) -> BootstrappedState:
-        """Begin an operator state with the rows of a table, as a new checkpoint.
-
-        It does for operator state what :meth:`bootstrap` does for keyed state. All elements are
-        held in memory.
-
-        Args:
-            operator: the operator's uid.
-            state: the state's name.
-            rows: all elements, as a DataFrame or table, or as dictionaries.
-            mode: ``split``, ``union`` or ``broadcast``. Flink takes the first column of broadcast
-                state as the key of an entry.
-            replace: whether the elements may replace a state that the store has.
-
-        Returns:
-            The state, and the checkpoint.
-
-        Raises:
-            InvalidArgumentError: if the store has the state, unless ``replace`` is True.
-            CommitConflictError: if another writer has taken over.
-            StateStoreError: as ``checkpoint.write_split``.
-        """
-        table = rows_on_driver(rows, f"state {state!r}")
-        plan = self.plan_bootstrap_elements(operator, state, table, mode=mode)
-        return plan.write(table, replace_stored=replace)
-
-    def plan_bootstrap_elements(
-        self, operator: str, state: str, rows: Any, *, mode: RedistributionMode | str
-    ) -> ElementsPlan:
-        """Return which state :meth:`bootstrap_elements` would make; nothing is read or written.
-
-        Args:
-            operator: as in :meth:`bootstrap_elements`.
-            state: as in :meth:`bootstrap_elements`.
-            rows: the elements, or their ``pyarrow.Schema``.
-            mode: as in :meth:`bootstrap_elements`.
-
-        Returns:
-            The plan, with the same methods as the plan of :meth:`plan_bootstrap`.
-
-        Raises:
-            InvalidArgumentError or UnsupportedTypeError: for columns that the state cannot have.
-            SchemaMismatchError: for a conflict with the stored state.
-        """
-        try:
-            catalog = self._parts.catalog()
-        except StoreNotFoundError:
-            catalog = None
-        return plan_bootstrap_elements_command(
-            catalog, self.url, operator, state, rows, mode, snapshot=self.snapshot
         )
 
     def restore(

@@ -1,44 +1,37 @@
-"""Begin a keyed state with the rows of a table, as a new checkpoint; all other states stay.
+"""Begin a state with the rows of a table, as a new checkpoint; all other states stay.
 
-The plan says which columns the state has, with which types, before any row is read. It also says
-whether the store already has the state.
+Before any row is read, a plan says which columns the state has, with which types, and whether the
+store already has the state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from statestore.catalog.catalog import Catalog
-from statestore.engines.choice import engine_of, reread
+from statestore.engines.arrow_engine import is_schema
+from statestore.engines.choice import engine_of, reread, rows_on_driver
 from statestore.engines.row_check import CheckedRows, check_rows
-from statestore.errors import InvalidArgumentError, SchemaMismatchError
-from statestore.format.manifest import KeyedEntry, Manifest
-from statestore.format.schema import type_text
-from statestore.format.state import KeyedState, Layout, OperatorState
+from statestore.errors import InvalidArgumentError, unknown_choice
+from statestore.format.manifest import Entry, Manifest
+from statestore.format.schema import Field, type_text
+from statestore.format.state import KeyedState, OperatorState
+from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.jobgraph.stored_operators import Operators
 from statestore.parquet.writer import ParquetOptions
 from statestore.rows.input_rows import StreamedRows
 from statestore.snapshot.prepare import add_time_column
 from statestore.snapshot.prior_checkpoints import PriorCheckpoints, StoredFacts
-from statestore.snapshot.state_request import keyed_state
+from statestore.snapshot.state_request import keyed_state, operator_state
 from statestore.snapshot.state_spec import StateOptions, StateSpec
 from statestore.snapshot.state_ttl import kept_ttl
 from statestore.snapshot.writer import CheckpointWriter
 
-__all__ = [
-    "BootstrapPlan",
-    "BootstrappedState",
-    "PlannedColumn",
-    "PlannedState",
-    "newest_checkpoint",
-    "plan_bootstrap",
-    "stored_error",
-]
+__all__ = ["BootstrappedState", "PlannedColumn", "bootstrap"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,12 +50,13 @@ class PlannedColumn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedState:
-    """A state that will be made from a table.
+class BootstrappedState:
+    """A state that was made from a table, or in a dry run, the state that would be made.
 
     ``kind`` is the kind of keyed state, or the redistribution mode of operator state, which has no
     ``hash_scheme`` and ``max_parallelism``. ``replaced_rows`` is the number of rows that the state
-    had before; None for a new state.
+    had before; None for a new state. A dry run has no ``new_checkpoint_id``. ``checked`` are the
+    counts of its rows, unless only their schema was given.
     """
 
     store: str
@@ -73,159 +67,37 @@ class PlannedState:
     max_parallelism: int | None
     columns: tuple[PlannedColumn, ...]
     replaced_rows: int | None
+    new_checkpoint_id: int | None = None
+    rows: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    checked: CheckedRows | None = None
 
-
-@dataclass(frozen=True, kw_only=True)
-class BootstrappedState(PlannedState):
-    """A state that was made from a table, in checkpoint ``new_checkpoint_id``."""
-
-    new_checkpoint_id: int
-    rows: int
-    files: int
-    size_bytes: int
+    def __str__(self) -> str:
+        """Return the state's name in messages."""
+        kind = "" if self.max_parallelism is not None else f"{self.kind} "
+        return f"{kind}state {self.state!r} of operator {self.operator!r}"
 
 
 @dataclass(frozen=True)
-class BootstrapPlan:
-    """A keyed state to be made from a table's rows; nothing was read or written yet.
+class _Base:
+    """The newest checkpoint of the store, and the checkpoints before it."""
 
-    ``planned`` is the state, ``stored`` is the one that the store has, and ``begin`` begins a
-    checkpoint.
-    """
-
-    store: str
-    planned: KeyedState
-    stored: KeyedEntry | None
-    options: StateOptions
-    parquet: ParquetOptions
-    begin: Callable[[], CheckpointWriter]
-
-    @property
-    def columns(self) -> tuple[PlannedColumn, ...]:
-        """The columns of the state, in their stored order."""
-        state = self.planned
-        hashed = dict(zip(state.key, state.key_types, strict=True))
-        return tuple(
-            PlannedColumn(
-                name=field.name,
-                type=type_text(field.type),
-                role=_role(field.name, state),
-                hashed_as=hashed.get(field.name),
-            )
-            for field in state.schema.fields
-        )
-
-    @property
-    def state(self) -> PlannedState:
-        """The description of the state before any row is read."""
-        planned = self.planned
-        return PlannedState(
-            store=self.store,
-            operator=planned.uid,
-            state=planned.name,
-            kind=planned.kind.value,
-            hash_scheme=planned.hash_scheme,
-            max_parallelism=planned.max_parallelism,
-            columns=self.columns,
-            replaced_rows=None if self.stored is None else self.stored.rows,
-        )
-
-    def check(self, rows: Any) -> CheckedRows:
-        """Read all rows, and count the rows that the state cannot store; nothing is written.
-
-        Args:
-            rows: all rows of the state, but no Spark DataFrame, whose rows :meth:`write` checks.
-
-        Returns:
-            The number of rows, of null keys and of duplicates, with examples.
-
-        Raises:
-            InvalidArgumentError: for a DataFrame, and for a value that the state cannot store.
-            StorageError: if the temporary folder for the sort cannot be written.
-        """
-        subject = str(self.planned)
-        rows = reread(rows, subject, self.parquet.stream_bytes)
-        engine, known = engine_of(rows, subject)
-        if not isinstance(known, pa.Table | StreamedRows):
-            raise InvalidArgumentError(
-                f"the rows of a DataFrame for {subject} are checked only while they are written: "
-                "write them, which leaves nothing behind if a row is refused"
-            )
-        known = add_time_column(engine, known, self.planned.ttl, self.planned, now_ms=0)
-        return check_rows(known, self.planned, self.parquet)
-
-    def write(
-        self,
-        rows: Any,
-        *,
-        replace_stored: bool = False,
-        also: Callable[[CheckpointWriter], None] | None = None,
-    ) -> BootstrappedState:
-        """Write all rows as the state, in a new checkpoint with all other states of the newest one.
-
-        Args:
-            rows: all rows of the state, as in ``checkpoint.write_keyed``.
-            replace_stored: whether the state may replace the one that the store has.
-            also: called with the checkpoint before the state is written; it can write other states.
-
-        Returns:
-            The state.
-
-        Raises:
-            InvalidArgumentError: if the store has the state, unless ``replace_stored`` is True.
-            NullKeyError or DuplicateKeyError: for rows that the state cannot have.
-            SchemaMismatchError: if the rows have other columns than the plan, or than the stored
-                state.
-            CommitConflictError: if another writer has taken over the store.
-        """
-        name = (self.planned.uid, self.planned.name)
-        if self.stored is not None and not replace_stored:
-            raise stored_error(self.planned, self.store)
-        with self.begin() as checkpoint:  # another writer may have added the state since the plan
-            checkpoint.record_command("bootstrap")
-            if name in checkpoint.left_out() and not replace_stored:
-                raise stored_error(self.planned, self.store)
-            if also is not None:
-                also(checkpoint)
-            entry = checkpoint.write_keyed(*name, rows, **self.options)
-            _refuse_other_plan(entry.state, self.planned)
-            checkpoint.carry_rest()
-        return BootstrappedState(
-            **vars(self.state),
-            new_checkpoint_id=checkpoint.id,
-            rows=entry.rows,
-            files=len(entry.handles),
-            size_bytes=sum(handle.size_bytes for handle in entry.handles),
-        )
+    newest: Manifest
+    history: PriorCheckpoints
 
 
-def _role(name: str, state: KeyedState) -> str:
-    roles = {"key": state.key, "namespace": state.namespace, "entry": state.entry}
-    of_column = (role for role, names in roles.items() if name in names)
-    is_time = state.ttl is not None and name == state.ttl.column
-    return next(of_column, "time" if is_time else "value")
+@dataclass(frozen=True)
+class _Plan:
+    """The state to make, the one that the store has, and how its rows are checked and written."""
+
+    state: KeyedState | OperatorState
+    stored: Entry | None
+    check: Callable[[], CheckedRows]
+    write: Callable[[CheckpointWriter], Entry]
 
 
-def stored_error(state: KeyedState | OperatorState, store: str) -> InvalidArgumentError:
-    """Return the error for a state that the store has and that may not be replaced."""
-    return InvalidArgumentError(
-        f"{store} already has {state}: choose another name, replace its rows (--replace, or "
-        "replace=True), or change single rows with 'statestore edit'"
-    )
-
-
-def _refuse_other_plan(written: KeyedState, planned: KeyedState) -> None:
-    """Refuse rows that would become another state than the planned one."""
-    as_planned = replace(written, layout=Layout.RANGED)
-    if as_planned != replace(planned, layout=Layout.RANGED):
-        raise SchemaMismatchError(
-            f"{written} was planned with the columns ({planned.schema}) and "
-            f"{planned.max_parallelism} key groups, but the rows make ({written.schema}) and "
-            f"{written.max_parallelism} key groups: plan it again"
-        )
-
-
-def plan_bootstrap(
+def bootstrap(
     catalog: Catalog | None,
     store: str,
     operator: str,
@@ -233,61 +105,187 @@ def plan_bootstrap(
     rows: Any,
     options: StateOptions,
     *,
+    mode: RedistributionMode | str | None,
+    replaces: bool,
+    dry_run: bool,
+    also: Callable[[CheckpointWriter], None] | None,
     layout: str | None,
     parquet: ParquetOptions,
     snapshot: Callable[..., CheckpointWriter],
-) -> BootstrapPlan:
-    """Plan a state.
+) -> BootstrappedState:
+    """Make a state of a table's rows; see ``StateStore.bootstrap``.
 
-    Args:
-        catalog: the store's catalog; None if the store does not exist.
-        store: the store's URL.
-        operator: the operator's uid.
-        state: the state's name.
-        rows: the rows, or a schema; only its columns are looked at.
-        options: what describes the state.
-        layout: the store's layout.
-        parquet: how the files are written.
-        snapshot: begins a checkpoint, as ``StateStore.snapshot``.
-
-    Returns:
-        The plan.
-
-    Raises:
-        InvalidArgumentError, UnsupportedTypeError, ParallelismError or SchemaMismatchError: as
-            ``checkpoint.write_keyed``.
+    ``catalog`` is None if the store does not exist. ``replaces`` says whether the rows may replace
+    a state that the store has. ``snapshot`` begins a checkpoint, as ``StateStore.snapshot``.
     """
-    newest = None if catalog is None else newest_checkpoint(catalog)
-    operators = Operators(1) if newest is None else newest.operators
+    base = None if catalog is None else _base_of(catalog)
+    operators = Operators(1) if base is None else base.newest.operators
+    if mode is None:
+        spec = StateSpec.of(operator, state, options)
+        plan = _plan_keyed(spec, options, rows, operators, base, layout, parquet)
+    elif options:
+        raise InvalidArgumentError(
+            f"state {state!r} of operator {operator!r} is operator state, because it has a mode, "
+            f"and operator state has no keys: remove {', '.join(f'{name}=' for name in options)}"
+        )
+    else:
+        plan = _plan_elements(operator, state, rows, mode, operators, base)
+    planned = _planned_state(store, plan)
+    if dry_run:
+        checked = None if is_schema(rows) else plan.check()
+        return replace(planned, checked=checked, rows=0 if checked is None else checked.rows)
+    if plan.stored is not None and not replaces:
+        raise _stored_error(plan.state, store)
+    with snapshot(
+        parallelism=operators.parallelism,
+        graph=operators.graph,
+        ranges=None if base is None else base.newest.ranges,
+    ) as checkpoint:
+        checkpoint.record_command("bootstrap")
+        # Another writer may have added the state since the newest checkpoint was read.
+        if (operator, state) in checkpoint.left_out() and not replaces:
+            raise _stored_error(plan.state, store)
+        if also is not None:
+            also(checkpoint)
+        entry = plan.write(checkpoint)
+        checkpoint.carry_rest()
+    return replace(
+        planned,
+        new_checkpoint_id=checkpoint.id,
+        rows=entry.rows,
+        files=len(entry.handles),
+        size_bytes=sum(handle.size_bytes for handle in entry.handles),
+    )
+
+
+def _base_of(catalog: Catalog) -> _Base | None:
+    visible, _ = catalog.visible_and_newest()
+    if not visible:
+        return None
+    newest = catalog.load(visible[-1])
+    return _Base(newest, PriorCheckpoints(catalog, newest.operators))
+
+
+def _plan_keyed(
+    spec: StateSpec,
+    options: StateOptions,
+    rows: Any,
+    operators: Operators,
+    base: _Base | None,
+    layout: str | None,
+    parquet: ParquetOptions,
+) -> _Plan:
     stored, entry = StoredFacts(None, None), None
-    if catalog is not None and newest is not None:
-        history = PriorCheckpoints(catalog, operators)
-        stored = history.stored(operator, state)
-        entry = history.keyed_in(newest, operator, state)
-    spec = StateSpec.of(operator, state, options).completed(stored.state, operators, layout)
+    if base is not None:
+        stored = base.history.stored(spec.operator, spec.state)
+        entry = base.history.keyed_in(base.newest, spec.operator, spec.state)
+    rows = reread(rows, str(spec), parquet.stream_bytes)
+    spec = spec.completed(stored.state, operators, layout)
     engine, known = engine_of(rows, str(spec))
     ttl = kept_ttl(spec.ttl, stored.state.ttl if stored.state else None, spec.renamed)
-    known = add_time_column(engine, known, ttl, stored.state, now_ms=0)  # only its type matters
-    planned = keyed_state(
+    timed = add_time_column(engine, known, ttl, stored.state, now_ms=0)  # only its type matters
+    state = keyed_state(
         spec,
         engine,
-        known,
+        timed,
         ttl=ttl,
         row_count=None,
-        parallelism=operators.parallelism_of(operator),
+        parallelism=operators.parallelism_of(spec.operator),
         stored=stored,
         so_far=(),
     )
-    begin = partial(
-        snapshot,
-        parallelism=operators.parallelism,
-        graph=operators.graph,
-        ranges=None if newest is None else newest.ranges,
+
+    def check() -> CheckedRows:
+        if not isinstance(timed, pa.Table | StreamedRows):
+            raise InvalidArgumentError(
+                f"the rows of a DataFrame for {spec} are checked only while they are written: "
+                "write them, which leaves nothing behind if a row is refused"
+            )
+        return check_rows(timed, state, parquet)
+
+    def write(checkpoint: CheckpointWriter) -> Entry:
+        return checkpoint.write_keyed(spec.operator, spec.state, rows, **options)
+
+    return _Plan(state, entry, check, write)
+
+
+def _plan_elements(
+    uid: str,
+    name: str,
+    rows: Any,
+    mode: RedistributionMode | str,
+    operators: Operators,
+    base: _Base | None,
+) -> _Plan:
+    try:
+        mode = RedistributionMode(mode)
+    except ValueError:
+        raise unknown_choice("mode", mode, RedistributionMode) from None
+    stored, entry = None, None
+    if base is not None:
+        stored = base.history.operator(uid, name)
+        known = {(entry.state.uid, entry.state.name): entry for entry in base.newest.operator}
+        entry = known.get((uid, name))
+    table = rows.empty_table() if is_schema(rows) else rows_on_driver(rows, f"state {name!r}")
+    parallelism = operators.parallelism_of(uid)
+    none = table.schema.empty_table()
+    state, _, _ = operator_state(uid, name, none, mode, parallelism, stored)
+
+    def check() -> CheckedRows:
+        """Count the elements; an operator state can have each of them."""
+        return CheckedRows(
+            rows=table.num_rows,
+            null_keys=0,
+            null_key_examples=(),
+            duplicates=0,
+            duplicate_examples=(),
+        )
+
+    def write(checkpoint: CheckpointWriter) -> Entry:
+        writes = {
+            RedistributionMode.SPLIT: checkpoint.write_split,
+            RedistributionMode.UNION: checkpoint.write_union,
+            RedistributionMode.BROADCAST: checkpoint.write_broadcast,
+        }
+        return writes[mode](uid, name, table)
+
+    return _Plan(state, entry, check, write)
+
+
+def _planned_state(store: str, plan: _Plan) -> BootstrappedState:
+    """Return the description of a state before any row is read."""
+    state, stored = plan.state, plan.stored
+    keyed = state if isinstance(state, KeyedState) else None
+    return BootstrappedState(
+        store=store,
+        operator=state.uid,
+        state=state.name,
+        kind=(state.kind if isinstance(state, KeyedState) else state.mode).value,
+        hash_scheme=None if keyed is None else keyed.hash_scheme,
+        max_parallelism=None if keyed is None else keyed.max_parallelism,
+        columns=tuple(_planned_column(field, keyed) for field in state.schema.fields),
+        replaced_rows=None if stored is None else stored.rows,
     )
-    return BootstrapPlan(store, planned, entry, options, parquet, begin)
 
 
-def newest_checkpoint(catalog: Catalog) -> Manifest | None:
-    """Return the newest checkpoint of a store, None if it has none."""
-    visible, _ = catalog.visible_and_newest()
-    return catalog.load(visible[-1]) if visible else None
+def _planned_column(field: Field, keyed: KeyedState | None) -> PlannedColumn:
+    column = PlannedColumn(name=field.name, type=type_text(field.type), role="value")
+    if keyed is None:
+        return column
+    if field.name in keyed.key:
+        hashed_as = keyed.key_types[keyed.key.index(field.name)]
+        return replace(column, role="key", hashed_as=hashed_as)
+    if field.name in keyed.namespace:
+        return replace(column, role="namespace")
+    if field.name in keyed.entry:
+        return replace(column, role="entry")
+    is_time = keyed.ttl is not None and field.name == keyed.ttl.column
+    return replace(column, role="time") if is_time else column
+
+
+def _stored_error(state: KeyedState | OperatorState, store: str) -> InvalidArgumentError:
+    """Return the error for a state that the store has and that may not be replaced."""
+    return InvalidArgumentError(
+        f"{store} already has {state}: choose another name, replace its rows (--replace, or "
+        "replace=True), or change single rows with 'statestore edit'"
+    )

@@ -21,7 +21,7 @@ from statestore.errors import (
     SchemaMismatchError,
 )
 from statestore.jobgraph.graph import JobGraph, Node
-from tests.support.stores import values_in
+from tests.support.stores import overtake, values_in
 
 ROWS = pa.table({"user_id": ["a", "b", "c"], "total": [1, 2, 3]})
 
@@ -57,19 +57,28 @@ def test_any_rows_become_a_state(rows: Any, store: StateStore) -> None:
     assert store.maintenance.verify("all", deep=True).is_intact
 
 
-def test_a_plan_has_the_columns_and_writes_nothing(store: StateStore, tmp_path: Path) -> None:
-    schema = ROWS.append_column("w", pa.array([0, 0, 0])).schema
-    plan = store.plan_bootstrap(
-        "u", "totals", schema, key="user_id", namespace="w", ttl=TimeToLive("7d", "used")
+def test_a_dry_run_has_the_columns_and_writes_nothing(store: StateStore, tmp_path: Path) -> None:
+    rows = ROWS.append_column("w", pa.array([0, 0, 0]))
+    bootstrap = partial(
+        store.bootstrap,
+        *("u", "totals"),
+        key="user_id",
+        namespace="w",
+        ttl=TimeToLive("7d", "used"),
+        dry_run=True,
     )
-    columns = [(c.name, c.type, c.role, c.hashed_as) for c in plan.columns]
+    planned = bootstrap(rows.schema)
+    columns = [(c.name, c.type, c.role, c.hashed_as) for c in planned.columns]
     assert columns == [
         ("user_id", "string", "key", "String"),
         ("w", "long", "namespace", None),
         ("total", "long", "value", None),
         ("used", "long", "time", None),
     ]
-    assert plan.check(ROWS.append_column("w", pa.array([0, 0, 0]))).is_valid
+    assert (planned.new_checkpoint_id, planned.rows, planned.checked) == (None, 0, None)
+    checked = bootstrap(pa.concat_tables([rows, rows.slice(1)])).checked
+    assert checked is not None
+    assert (checked.rows, checked.duplicates, checked.is_valid) == (5, 2, False)
     assert not (tmp_path / "store").exists()
 
 
@@ -88,7 +97,7 @@ def test_other_states_and_the_job_stay(store: StateStore) -> None:
         ("u", "totals"),
     }
     with pytest.raises(ParallelismError, match="max parallelism 12 in the job graph"):
-        store.plan_bootstrap("u", "more", ROWS, key="user_id", max_parallelism=64)
+        store.bootstrap("u", "more", ROWS, key="user_id", max_parallelism=64, dry_run=True)
 
 
 def test_a_stored_state_is_replaced_only_on_request(store: StateStore) -> None:
@@ -104,19 +113,13 @@ def test_a_stored_state_is_replaced_only_on_request(store: StateStore) -> None:
         store.bootstrap("u", "totals", other_key, key="customer", replace=True)
 
 
-def test_a_state_that_appears_after_the_plan_is_not_replaced(store: StateStore) -> None:
-    plan = store.plan_bootstrap("u", "totals", ROWS, key="user_id")
-    store.bootstrap("u", "totals", ROWS.slice(1), key="user_id")
+def test_a_state_that_another_writer_adds_meanwhile_is_not_replaced(
+    store: StateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overtake(monkeypatch, lambda: store.bootstrap("u", "totals", ROWS.slice(1), key="user_id"))
     with pytest.raises(InvalidArgumentError, match="already has state"):
-        plan.write(ROWS)
+        store.bootstrap("u", "totals", ROWS, key="user_id")
     assert stored(store) == {"b": 2, "c": 3}
-
-
-def test_rows_that_differ_from_the_plan_are_refused(store: StateStore) -> None:
-    plan = store.plan_bootstrap("u", "totals", ROWS, key="user_id")
-    with pytest.raises(SchemaMismatchError, match="was planned with the columns"):
-        plan.write(ROWS.append_column("more", pa.array([1, 2, 3])))
-    assert store.checkpoints() == ()
 
 
 def test_errors_have_examples_and_leave_nothing(store: StateStore) -> None:

@@ -15,6 +15,7 @@ from statestore.errors import (
     StateStoreError,
     UnsupportedTypeError,
 )
+from tests.support.stores import overtake
 
 RULES = pa.table({"rule": ["a", "b", "c"], "limit": [1, 2, 3]})
 
@@ -26,7 +27,7 @@ def elements(store: StateStore, state: str, parallelism: int = 1) -> list[list[d
 
 @pytest.mark.parametrize("mode", ["split", "union", "broadcast"])
 def test_a_table_becomes_an_operator_state(mode: str, store: StateStore) -> None:
-    made = store.bootstrap_elements("u", "rules", RULES, mode=mode)
+    made = store.bootstrap("u", "rules", RULES, mode=mode)
     assert (made.kind, made.rows, made.replaced_rows) == (mode, 3, None)
     assert (made.hash_scheme, made.max_parallelism) == (None, None)
     assert [(column.name, column.type, column.role) for column in made.columns] == [
@@ -40,8 +41,8 @@ def test_a_table_becomes_an_operator_state(mode: str, store: StateStore) -> None
 
 def test_all_other_states_stay(store: StateStore) -> None:
     store.bootstrap("u", "totals", pa.table({"k": [1, 2], "v": [3, 4]}), key="k")
-    store.bootstrap_elements("u", "rules", RULES, mode="union")
-    store.bootstrap_elements("u", "more", [{"x": 1}], mode="split")
+    store.bootstrap("u", "rules", RULES, mode="union")
+    store.bootstrap("u", "more", [{"x": 1}], mode="split")
     assert store.manifest().keyed_entry("u", "totals").rows == 2
     assert elements(store, "rules") == [RULES.to_pylist()]
     assert elements(store, "more") == [[{"x": 1}]]
@@ -50,39 +51,49 @@ def test_all_other_states_stay(store: StateStore) -> None:
 def test_the_elements_are_divided_over_a_store_with_several_subtasks(store: StateStore) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_split("u", "other", [[{"x": 1}], [{"x": 2}]])
-    store.bootstrap_elements("u", "rules", RULES, mode="split")
+    store.bootstrap("u", "rules", RULES, mode="split")
     rows = RULES.to_pylist()
     assert elements(store, "rules", 2) == [rows[:2], rows[2:]]
     assert elements(store, "other", 2) == [[{"x": 1}], [{"x": 2}]]
 
 
 def test_a_stored_state_needs_replace_and_keeps_its_columns(store: StateStore) -> None:
-    store.bootstrap_elements("u", "rules", RULES, mode="union")
+    store.bootstrap("u", "rules", RULES, mode="union")
     with pytest.raises(InvalidArgumentError, match="already has union state 'rules'"):
-        store.bootstrap_elements("u", "rules", RULES, mode="union")
-    made = store.bootstrap_elements("u", "rules", RULES.slice(1), mode="union", replace=True)
+        store.bootstrap("u", "rules", RULES, mode="union")
+    made = store.bootstrap("u", "rules", RULES.slice(1), mode="union", replace=True)
     assert (made.rows, made.replaced_rows) == (2, 3)
     with pytest.raises(SchemaMismatchError, match="keep the mode and columns"):
-        store.plan_bootstrap_elements("u", "rules", RULES, mode="split")
+        store.bootstrap("u", "rules", RULES, mode="split", dry_run=True)
     other = RULES.rename_columns(["rule", "most"])
     with pytest.raises(SchemaMismatchError, match="keep the mode and columns"):
-        store.bootstrap_elements("u", "rules", other, mode="union", replace=True)
+        store.bootstrap("u", "rules", other, mode="union", replace=True)
     assert store.checkpoints() == (1, 2)
 
 
-def test_a_state_that_another_writer_added_since_the_plan_is_kept(store: StateStore) -> None:
-    plan = store.plan_bootstrap_elements("u", "rules", RULES.schema, mode="union")
-    store.bootstrap_elements("u", "rules", RULES, mode="union")
+def test_a_state_that_another_writer_adds_meanwhile_is_kept(
+    store: StateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overtake(monkeypatch, lambda: store.bootstrap("u", "rules", RULES, mode="union"))
     with pytest.raises(InvalidArgumentError, match="already has union state 'rules'"):
-        plan.write(RULES.slice(2))
+        store.bootstrap("u", "rules", RULES.slice(2), mode="union")
     assert elements(store, "rules") == [RULES.to_pylist()]
 
 
-def test_rows_that_are_not_those_of_the_plan_are_refused(store: StateStore) -> None:
-    plan = store.plan_bootstrap_elements("u", "rules", RULES.schema, mode="split")
-    with pytest.raises(SchemaMismatchError, match="was planned with the columns"):
-        plan.write(RULES.append_column("more", RULES["limit"]))
-    assert store.checkpoints() == ()
+def test_a_dry_run_writes_nothing(store: StateStore) -> None:
+    planned = store.bootstrap("u", "rules", RULES.schema, mode="split", dry_run=True)
+    assert str(planned) == "split state 'rules' of operator 'u'"
+    assert (planned.rows, planned.checked) == (0, None)
+    checked = store.bootstrap("u", "rules", RULES, mode="split", dry_run=True)
+    assert checked.checked is not None
+    assert (checked.rows, checked.checked.is_valid) == (3, True)
+    assert checked.columns == planned.columns
+    assert not Path(store.url).exists()
+
+
+def test_options_of_keyed_state_are_refused(store: StateStore) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"no keys: remove key=, ttl="):
+        store.bootstrap("u", "rules", RULES, mode="split", key="rule", ttl="7d")
 
 
 @pytest.mark.parametrize(
@@ -97,5 +108,5 @@ def test_what_no_operator_state_can_have_is_refused(
     rows: pa.Table, mode: str, kind: type[StateStoreError], said: str, store: StateStore
 ) -> None:
     with pytest.raises(kind, match=said):
-        store.bootstrap_elements("u", "rules", rows, mode=mode)
+        store.bootstrap("u", "rules", rows, mode=mode)
     assert not Path(store.url).exists()

@@ -19,9 +19,8 @@ def test_a_dataframe_becomes_a_state(spark: SparkSession, tmp_path: Path) -> Non
     made = store.bootstrap("u", "s", frame, key="k", max_parallelism=8)
     assert (made.rows, made.new_checkpoint_id) == (100, 1)
     assert store.restore(parallelism=2).keyed("u", "s").to_spark().count() == 100
-    plan = store.plan_bootstrap("u", "more", frame, key="k")
     with pytest.raises(InvalidArgumentError, match="checked only while they are written"):
-        plan.check(frame)
+        store.bootstrap("u", "more", frame, key="k", dry_run=True)
 
 
 def test_a_dataframe_is_not_taken_for_a_state_of_a_flink_plan(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from statestore.format.names import KEY_GROUP
+from statestore.snapshot.writer import CheckpointWriter
 from statestore.store import StateStore
 
 __all__ = ["file_bytes", "keys_in", "opened", "rows_in", "uncompacted", "values_in"]
@@ -60,3 +63,15 @@ def file_bytes(folder: Path | str) -> dict[str, bytes]:
     """Return the content of each file below a folder, by its relative path."""
     files = (path for path in Path(folder).rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def overtake(monkeypatch: pytest.MonkeyPatch, write: Callable[[], object]) -> None:
+    """Let another writer write right before the next snapshot begins, after the store was read."""
+    snapshot = StateStore.snapshot
+
+    def overtaken(self: StateStore, **options: Any) -> CheckpointWriter:
+        monkeypatch.setattr(StateStore, "snapshot", snapshot)
+        write()
+        return snapshot(self, **options)
+
+    monkeypatch.setattr(StateStore, "snapshot", overtaken)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 import click
 
@@ -36,15 +37,12 @@ from statestore.interop.tables.duckdb_query import open_query
 from statestore.interop.tables.source_table import SourceTable, convert_text
 from statestore.interop.tables.table_formats import FORMATS, open_table
 from statestore.jobgraph.redistribution import RedistributionMode
-from statestore.snapshot.bootstrap import BootstrapPlan, PlannedState
-from statestore.snapshot.bootstrap_elements import ElementsPlan
-
-if TYPE_CHECKING:
-    from statestore.interop.flink_plans.bootstrap_plan import FlinkBootstrap
+from statestore.snapshot.bootstrap import BootstrappedState
 
 __all__ = ["bootstrap_state"]
 
-AnyPlan: TypeAlias = "BootstrapPlan | ElementsPlan | FlinkBootstrap"
+Bootstrap: TypeAlias = Callable[..., BootstrappedState]
+"""Makes a state of rows, or with ``dry_run`` checks rows or a schema."""
 
 _TTL_COLUMN = "last_access"
 _PLANNED = {
@@ -62,7 +60,7 @@ _KEYED_OPTIONS = {name: flag for name, flag in _PLANNED.items() if name != "kind
 
 
 @dataclass(frozen=True, kw_only=True)
-class BootstrapSummary(PlannedState):
+class BootstrapSummary(BootstrappedState):
     """A state that was made from a table, or in a dry run the state that would be made.
 
     ``checked`` is None if the rows were written. ``replaced_rows`` is the number of rows that the
@@ -71,11 +69,6 @@ class BootstrapSummary(PlannedState):
 
     source: str
     dry_run: bool
-    new_checkpoint_id: int | None
-    rows: int
-    files: int
-    size_bytes: int
-    checked: CheckedRows | None
 
 
 @click.command(
@@ -187,27 +180,26 @@ def bootstrap_state(
     dry_run: bool,
 ) -> Output[BootstrapSummary]:
     """Begin a state with the rows of a table, as a new checkpoint."""
-    plan: AnyPlan
     table = _open(source, sql, file_format, named_values("--type", "COLUMN=TYPE", types))
     if flink_plan is not None:
-        plan, table = _plan_flink(
+        bootstrap, table = _of_flink(
             invocation, table, (flink_plan, uid_format, operator, state), max_parallelism
         )
     elif uid_format is not None:
         raise click.UsageError("--uid-format is for the uids of a --flink-plan")
     elif kind in _OPERATOR_KINDS:
         _refuse_keyed_options(kind)
-        plan = invocation.store().plan_bootstrap_elements(operator, state, table.schema, mode=kind)
+        bootstrap = partial(invocation.store().bootstrap, operator, state, mode=kind)
     else:
         if not key:
             raise click.UsageError(
                 "name the key columns with --key-column; operator state, which has none, has the "
                 f"--kind {', '.join(_OPERATOR_KINDS)}"
             )
-        plan = invocation.store().plan_bootstrap(
+        bootstrap = partial(
+            invocation.store().bootstrap,
             operator,
             state,
-            table.schema,
             key=key,
             namespace=namespace,
             max_parallelism=max_parallelism,
@@ -218,12 +210,12 @@ def bootstrap_state(
             hash_scheme=hash_scheme,
             key_types=named_values("--key-type", "COLUMN=TYPE", key_types) or None,
         )
+    planned = bootstrap(table.schema, dry_run=True)
     if invocation.settings.output == "text":
-        _write_plan(page(), table, plan)
-    if dry_run:
-        checked = _check(plan, table)
-        return Output(_summary_of_check(table, plan, checked), write_summary, _problem(checked))
-    return Output(_write(plan, table, replace_stored=replace), write_summary)
+        _write_columns(page(), table, planned)
+    made = _check(bootstrap, table) if dry_run else _write(bootstrap, table, replace_stored=replace)
+    summary = BootstrapSummary(**vars(made), source=table.name, dry_run=dry_run)
+    return Output(summary, write_summary, _problem(made.checked))
 
 
 def _refuse_keyed_options(kind: str) -> None:
@@ -236,23 +228,21 @@ def _refuse_keyed_options(kind: str) -> None:
             )
 
 
-def _write(plan: AnyPlan, table: SourceTable, *, replace_stored: bool) -> BootstrapSummary:
+def _write(bootstrap: Bootstrap, table: SourceTable, *, replace_stored: bool) -> BootstrappedState:
     with progress_bar("bootstrapping") as progress:
         try:
-            written = plan.write(_read(table, progress), replace_stored=replace_stored)
+            return bootstrap(_read(table, progress), replace=replace_stored)
         except (DuplicateKeyError, NullKeyError) as error:
-            checked = _check(plan, table)
-            raise _problem(checked) or error from error
-    return BootstrapSummary(**vars(written), source=table.name, dry_run=False, checked=None)
+            raise _problem(_check(bootstrap, table).checked) or error from error
 
 
-def _plan_flink(
+def _of_flink(
     invocation: Invocation,
     table: SourceTable,
     state: tuple[str, str | None, str, str],
     max_parallelism: int | None,
-) -> tuple[FlinkBootstrap, SourceTable]:
-    """Plan a state of a compiled plan; return the table with the plan's types.
+) -> tuple[Bootstrap, SourceTable]:
+    """Return the bootstrap of a state of a compiled plan, and the table with the plan's types.
 
     Args:
         invocation: the options of the command.
@@ -272,16 +262,16 @@ def _plan_flink(
     layout = plan.find_state(operator, name)
     table = convert_text(table, layout.text_types(table.untyped))
     module: Any = importlib.import_module("statestore.interop.flink_plans.bootstrap_plan")
-    planned: FlinkBootstrap = module.plan_flink_bootstrap(
+    bootstrap = partial(
+        module.bootstrap_flink_state,
         invocation.store(),
         plan,
         operator,
         name,
-        table.schema,
         max_parallelism=max_parallelism,
         table=table.name,
     )
-    return planned, table
+    return bootstrap, table
 
 
 def _open(
@@ -314,9 +304,9 @@ def _time_to_live(ttl: str | None, column: str | None) -> TimeToLive | None:
         raise click.UsageError(f"--ttl: {error}") from error
 
 
-def _check(plan: AnyPlan, table: SourceTable) -> CheckedRows:
+def _check(bootstrap: Bootstrap, table: SourceTable) -> BootstrappedState:
     with progress_bar("checking") as progress:
-        return plan.check(_read(table, progress))
+        return bootstrap(_read(table, progress), dry_run=True)
 
 
 def _read(table: SourceTable, progress: Bar) -> Iterator[Any]:
@@ -325,8 +315,10 @@ def _read(table: SourceTable, progress: Bar) -> Iterator[Any]:
     return table.batches(None if total is None else lambda done: progress(done, total))
 
 
-def _problem(checked: CheckedRows) -> InvalidArgumentError | None:
+def _problem(checked: CheckedRows | None) -> InvalidArgumentError | None:
     """Return the error that names all rows that a state cannot have, or None."""
+    if checked is None:
+        return None
     parts = []
     if checked.null_keys:
         examples = "; ".join(checked.null_key_examples)
@@ -344,26 +336,13 @@ def _problem(checked: CheckedRows) -> InvalidArgumentError | None:
     )
 
 
-def _summary_of_check(table: SourceTable, plan: AnyPlan, checked: CheckedRows) -> BootstrapSummary:
-    return BootstrapSummary(
-        **vars(plan.state),
-        source=table.name,
-        dry_run=True,
-        new_checkpoint_id=None,
-        rows=checked.rows,
-        files=0,
-        size_bytes=0,
-        checked=checked,
-    )
-
-
-def _write_plan(page: Page, source: SourceTable, plan: AnyPlan) -> None:
+def _write_columns(page: Page, source: SourceTable, planned: BootstrappedState) -> None:
     """Write the columns of the state before its rows are read."""
     table = table_of("column", "type", "role", "hashed as")
-    for column in plan.columns:
+    for column in planned.columns:
         table.add_row(*map(cell, (column.name, column.type, column.role, column.hashed_as or "")))
     rows = "" if source.rows is None else f", {counted(source.rows, 'row')}"
-    page.line(f"{source.name}{rows}, as {plan.planned}:")
+    page.line(f"{source.name}{rows}, as {planned}:")
     page.table(table)
 
 

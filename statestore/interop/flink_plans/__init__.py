@@ -6,18 +6,12 @@
 Converting rows to entries of a savepoint belongs in ``statestore.interop.flink``.
 """
 
-from statestore.interop.flink_plans.bootstrap_plan import (
-    FlinkBootstrap,
-    bootstrap_flink_state,
-    plan_flink_bootstrap,
-)
+from statestore.interop.flink_plans.bootstrap_plan import bootstrap_flink_state
 from statestore.interop.flink_plans.plan_file import FlinkPlan, PlanOperator, read_flink_plan
 
 __all__ = [
-    "FlinkBootstrap",
     "FlinkPlan",
     "PlanOperator",
     "bootstrap_flink_state",
-    "plan_flink_bootstrap",
     "read_flink_plan",
 ]

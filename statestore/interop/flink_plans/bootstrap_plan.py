@@ -8,7 +8,6 @@ are recorded as left out, so an export names them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +15,6 @@ import pyarrow as pa
 
 from statestore.arguments import checked
 from statestore.engines.choice import engine_of, reread
-from statestore.engines.row_check import CheckedRows
 from statestore.errors import (
     CheckpointNotFoundError,
     IncompatibleStateError,
@@ -24,7 +22,6 @@ from statestore.errors import (
     StoreNotFoundError,
 )
 from statestore.format.left_out import LeftOutState
-from statestore.format.state import KeyedState
 from statestore.format.ttl import TimeToLive
 from statestore.interop.flink.importing.import_record import RECORD
 from statestore.interop.flink_plans.layouts import LAST_ACCESS, PlanState
@@ -41,124 +38,145 @@ from statestore.interop.flink_plans.table_rows import (
 )
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.rows.input_rows import StreamedRows
-from statestore.snapshot.bootstrap import (
-    BootstrappedState,
-    BootstrapPlan,
-    PlannedColumn,
-    PlannedState,
-)
+from statestore.snapshot.bootstrap import BootstrappedState
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.store import StateStore
 
 
-@dataclass(frozen=True)
-class FlinkBootstrap:
-    """A state of a plan that will be made from a table's rows; nothing was read or written yet.
+@checked
+def bootstrap_flink_state(
+    store: StateStore,
+    plan: FlinkPlan,
+    operator: str,
+    state: str,
+    rows: Any,
+    *,
+    max_parallelism: int | None = None,
+    replace: bool = False,
+    dry_run: bool = False,
+    table: str = "the table",
+) -> BootstrappedState:
+    """Begin a state of a Flink SQL job with the rows of a table, as a new checkpoint.
 
-    ``layout`` is the state in the plan, and ``bootstrap`` describes it in the store. ``table`` is
-    the table's name in messages.
+    All other states of the newest checkpoint stay. ``export_savepoint`` writes the states of a plan
+    as a savepoint, from which ``EXECUTE`` of the plan starts::
+
+        plan = read_flink_plan("job.json")
+        totals = pq.read_table("totals.parquet")
+        bootstrap_flink_state(store, plan, "5_group-aggregate", "accState", totals)
+        export_savepoint(store, "./savepoint")
+
+    Args:
+        store: the store.
+        plan: the compiled plan.
+        operator: the operator's uid in the plan.
+        state: the state's name.
+        rows: all rows of the state, with the columns that the plan's state has, as in
+            ``StateStore.bootstrap``, but no Spark DataFrame. A dry run also takes their
+            ``pyarrow.Schema``.
+        max_parallelism: the number of key groups; by default the operator's, or 128.
+        replace: whether the rows may replace a state that the store has.
+        dry_run: whether the rows are only checked, as in ``StateStore.bootstrap``.
+        table: the table's name in messages.
+
+    Returns:
+        The state, and the checkpoint.
+
+    Raises:
+        StateNotFoundError: if the plan has no such operator or state.
+        UnsupportedTypeError: if the layout of the operator's state is not known.
+        SchemaMismatchError: for a table with other columns than the state, which names each
+            difference, and if the store has states for another plan.
+        InvalidArgumentError: for a value that its column cannot hold, with its row, if the store
+            has the state, unless ``replace`` is True, and if it was imported from a savepoint.
+        IncompatibleStateError: if the file of the plan has changed since it was read.
+        DuplicateKeyError: for two rows with the same identity, with examples.
+        StateStoreError: as ``StateStore.bootstrap``.
     """
+    layout = plan.find_state(operator, state)
+    rows = reread(rows, str(layout), store.parts.parquet.stream_bytes)
+    known = rows if isinstance(rows, pa.Schema) else _arrow_rows(rows, layout)
+    schema = known if isinstance(known, pa.Schema) else known.schema
+    refuse_other_columns(schema, layout, table)
+    newest = _newest_checkpoint(store)
+    if newest is not None:
+        _refuse_imported(newest, store.url)
+        refuse_other_plan(read_plan_record(newest), plan, store.url)
+    if layout.is_single and max_parallelism not in (None, 1):
+        raise InvalidArgumentError(
+            f"{layout} has one key group, because one subtask gets all rows; leave out the max "
+            f"parallelism {max_parallelism}"
+        )
+    if not dry_run:
+        _refuse_changed_file(plan)
+    ttl = None
+    if layout.ttl_ms:
+        ttl = TimeToLive(timedelta(milliseconds=layout.ttl_ms), LAST_ACCESS)
+    return store.bootstrap(
+        operator,
+        state,
+        _convert(known, layout, table),
+        key=layout.key_columns,
+        namespace=layout.namespace,
+        max_parallelism=1 if layout.is_single else max_parallelism,
+        ttl=ttl,
+        kind=layout.stored_kind,
+        entry=layout.entry or None,
+        hash_scheme="flink-sql",
+        key_types=_key_types(layout),
+        replace=replace,
+        dry_run=dry_run,
+        also=lambda checkpoint: _record(checkpoint, store, plan, layout),
+    )
 
-    store: StateStore
-    plan: FlinkPlan
-    layout: PlanState
-    bootstrap: BootstrapPlan
-    table: str
 
-    @property
-    def planned(self) -> KeyedState:
-        """The state in the store."""
-        return self.bootstrap.planned
+def _convert(
+    rows: pa.Schema | pa.Table | StreamedRows, layout: PlanState, table: str
+) -> pa.Schema | pa.Table | StreamedRows:
+    """Return the rows of the table as rows of the state; a stream is converted when it is read."""
+    if isinstance(rows, pa.Schema):
+        return stored_schema(rows, layout)
+    read_rows = 0
 
-    @property
-    def columns(self) -> tuple[PlannedColumn, ...]:
-        """The columns of the state, in their stored order."""
-        return self.bootstrap.columns
+    def convert(part: pa.Table) -> pa.Table:
+        nonlocal read_rows
+        converted = convert_rows(part, layout, table, read_rows)
+        read_rows += len(part)
+        return converted
 
-    @property
-    def state(self) -> PlannedState:
-        """The description of the state before any row is read."""
-        return self.bootstrap.state
+    return convert(rows) if isinstance(rows, pa.Table) else rows.map(convert)
 
-    def check(self, rows: Any) -> CheckedRows:
-        """Read all rows, and count duplicates; nothing is written.
 
-        Args:
-            rows: all rows of the table, as in ``StateStore.bootstrap``, but no Spark DataFrame.
-
-        Returns:
-            The number of rows and of duplicates, with examples.
-
-        Raises:
-            InvalidArgumentError: for a value that its column cannot hold, with its row.
-        """
-        return self.bootstrap.check(self._convert(rows))
-
-    def write(self, rows: Any, *, replace_stored: bool = False) -> BootstrappedState:
-        """Write all rows as the state, in a new checkpoint with all other states of the newest one.
-
-        Args:
-            rows: all rows of the table, as in ``StateStore.bootstrap``, but no Spark DataFrame.
-            replace_stored: whether the state may replace the one that the store has.
-
-        Returns:
-            The state.
-
-        Raises:
-            InvalidArgumentError: for a value that its column cannot hold, with its row, and if the
-                store has the state, unless ``replace_stored`` is True.
-            IncompatibleStateError: if the file of the plan has changed since it was read.
-            SchemaMismatchError: if the store has states for another plan.
-            DuplicateKeyError: for two rows with the same identity.
-            StateStoreError: as ``StateStore.bootstrap``.
-        """
-        self._refuse_changed_file()
-        return self.bootstrap.write(
-            self._convert(rows), replace_stored=replace_stored, also=self._record
+def _refuse_changed_file(plan: FlinkPlan) -> None:
+    now = read_flink_plan(
+        plan.place, uid_format=plan.uid_format, storage_options=plan.storage_options
+    )
+    if now.digest != plan.digest:
+        raise IncompatibleStateError(
+            f"{plan.place} was changed since it was read: its digest was {plan.digest:.12} and "
+            f"is {now.digest:.12}. Look at the states of the new plan, and start again"
         )
 
-    def _refuse_changed_file(self) -> None:
-        plan = self.plan
-        now = read_flink_plan(
-            plan.place, uid_format=plan.uid_format, storage_options=plan.storage_options
+
+def _record(
+    checkpoint: CheckpointWriter, store: StateStore, plan: FlinkPlan, layout: PlanState
+) -> None:
+    """Record the plan and its other states, before the state is written.
+
+    By then this writer has claimed the store, so nobody else can commit another plan.
+    """
+    newest = _newest_checkpoint(store)
+    stored = None if newest is None else read_plan_record(newest)
+    refuse_other_plan(stored, plan, store.url)
+    if stored is None:
+        write_plan_record(checkpoint, plan)
+        present = set() if newest is None else _state_names(newest)
+        present.add((layout.operator, layout.state))
+        checkpoint.record_left_out(
+            record
+            for record in _plan_records(plan)
+            if (record.operator, record.state) not in present
         )
-        if now.digest != plan.digest:
-            raise IncompatibleStateError(
-                f"{plan.place} was changed since it was read: its digest was {plan.digest:.12} and "
-                f"is {now.digest:.12}. Look at the states of the new plan, and start again"
-            )
-
-    def _convert(self, rows: Any) -> Any:
-        """Return the rows of the table as rows of the state, which are converted when read."""
-        rows = reread(rows, str(self.layout), self.bootstrap.parquet.stream_bytes)
-        known = _arrow_rows(rows, self.layout)
-        read_rows = 0
-
-        def convert(table: pa.Table) -> pa.Table:
-            nonlocal read_rows
-            converted = convert_rows(table, self.layout, self.table, read_rows)
-            read_rows += len(table)
-            return converted
-
-        return convert(known) if isinstance(known, pa.Table) else known.map(convert)
-
-    def _record(self, checkpoint: CheckpointWriter) -> None:
-        """Record the plan and its other states, before the state is written.
-
-        By then this writer has claimed the store, so nobody else can commit another plan.
-        """
-        newest = _newest_checkpoint(self.store)
-        stored = None if newest is None else read_plan_record(newest)
-        refuse_other_plan(stored, self.plan, self.store.url)
-        if stored is None:
-            write_plan_record(checkpoint, self.plan)
-            present = set() if newest is None else _state_names(newest)
-            present.add((self.layout.operator, self.layout.state))
-            checkpoint.record_left_out(
-                record
-                for record in _plan_records(self.plan)
-                if (record.operator, record.state) not in present
-            )
 
 
 def _state_names(restored: RestoredCheckpoint) -> set[tuple[str, str | None]]:
@@ -190,66 +208,6 @@ def _newest_checkpoint(store: StateStore) -> RestoredCheckpoint | None:
         return None
 
 
-@checked
-def plan_flink_bootstrap(
-    store: StateStore,
-    plan: FlinkPlan,
-    operator: str,
-    state: str,
-    rows: Any,
-    *,
-    max_parallelism: int | None = None,
-    table: str = "the table",
-) -> FlinkBootstrap:
-    """Return which state :func:`bootstrap_flink_state` would make; nothing is read or written.
-
-    Args:
-        store: as in :func:`bootstrap_flink_state`.
-        plan: as in :func:`bootstrap_flink_state`.
-        operator: as in :func:`bootstrap_flink_state`.
-        state: as in :func:`bootstrap_flink_state`.
-        rows: the rows, or their ``pyarrow.Schema``.
-        max_parallelism: as in :func:`bootstrap_flink_state`.
-        table: the table's name in messages.
-
-    Returns:
-        The plan of the state.
-
-    Raises:
-        StateNotFoundError, UnsupportedTypeError, SchemaMismatchError or ParallelismError: as
-            :func:`bootstrap_flink_state`.
-    """
-    planned = plan.find_state(operator, state)
-    schema = rows if isinstance(rows, pa.Schema) else _arrow_rows(rows, planned).schema
-    refuse_other_columns(schema, planned, table)
-    newest = _newest_checkpoint(store)
-    if newest is not None:
-        _refuse_imported(newest, store.url)
-        refuse_other_plan(read_plan_record(newest), plan, store.url)
-    if planned.is_single and max_parallelism not in (None, 1):
-        raise InvalidArgumentError(
-            f"{planned} has one key group, because one subtask gets all rows; leave out the max "
-            f"parallelism {max_parallelism}"
-        )
-    ttl = None
-    if planned.ttl_ms:
-        ttl = TimeToLive(timedelta(milliseconds=planned.ttl_ms), LAST_ACCESS)
-    bootstrap = store.plan_bootstrap(
-        operator,
-        state,
-        stored_schema(schema, planned),
-        key=planned.key_columns,
-        namespace=planned.namespace,
-        max_parallelism=1 if planned.is_single else max_parallelism,
-        ttl=ttl,
-        kind=planned.stored_kind,
-        entry=planned.entry or None,
-        hash_scheme="flink-sql",
-        key_types=_key_types(planned),
-    )
-    return FlinkBootstrap(store, plan, planned, bootstrap, table)
-
-
 def _refuse_imported(newest: RestoredCheckpoint, url: str) -> None:
     """Refuse a store that has the operators and types of a savepoint."""
     if any(entry.state.uid == RECORD for entry in newest.manifest.operator):
@@ -275,55 +233,3 @@ def _arrow_rows(rows: Any, state: PlanState) -> pa.Table | StreamedRows:
             "toArrow()"
         )
     return known
-
-
-@checked
-def bootstrap_flink_state(
-    store: StateStore,
-    plan: FlinkPlan,
-    operator: str,
-    state: str,
-    rows: Any,
-    *,
-    max_parallelism: int | None = None,
-    replace: bool = False,
-) -> BootstrappedState:
-    """Begin a state of a Flink SQL job with the rows of a table, as a new checkpoint.
-
-    All other states of the newest checkpoint stay. ``export_savepoint`` writes the states of a plan
-    as a savepoint, from which ``EXECUTE`` of the plan starts::
-
-        plan = read_flink_plan("job.json")
-        totals = pq.read_table("totals.parquet")
-        bootstrap_flink_state(store, plan, "5_group-aggregate", "accState", totals)
-        export_savepoint(store, "./savepoint")
-
-    Args:
-        store: the store.
-        plan: the compiled plan.
-        operator: the operator's uid in the plan.
-        state: the state's name.
-        rows: all rows of the state, with the columns that the plan's state has, as in
-            ``StateStore.bootstrap``, but no Spark DataFrame.
-        max_parallelism: the number of key groups; by default the operator's, or 128.
-        replace: whether the rows may replace a state that the store has.
-
-    Returns:
-        The state, and the checkpoint.
-
-    Raises:
-        StateNotFoundError: if the plan has no such operator or state.
-        UnsupportedTypeError: if the layout of the operator's state is not known.
-        SchemaMismatchError: for a table with other columns than the state, which names each
-            difference, and if the store has states for another plan.
-        InvalidArgumentError: for a value that its column cannot hold, with its row, if the store
-            has the state, unless ``replace`` is True, and if it was imported from a savepoint.
-        IncompatibleStateError: if the file of the plan has changed since it was read.
-        DuplicateKeyError: for two rows with the same identity, with examples.
-        StateStoreError: as ``StateStore.bootstrap``.
-    """
-    rows = reread(rows, f"state {state!r}", store.parts.parquet.stream_bytes)
-    planned = plan_flink_bootstrap(
-        store, plan, operator, state, rows, max_parallelism=max_parallelism
-    )
-    return planned.write(rows, replace_stored=replace)

@@ -426,7 +426,7 @@ class _Tables:
         }
         for mode, (name, rows, columns) in tables.items():
             table = pa.Table.from_pylist(rows, pa.schema(columns))
-            self.store.bootstrap_elements("rules", name, table, mode=mode)
+            self.store.bootstrap("rules", name, table, mode=mode)
 
 
 _USER = [("user", pa.string())]

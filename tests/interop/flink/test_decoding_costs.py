@@ -54,7 +54,7 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> StateStore:
     store = StateStore.open(str(tmp_path_factory.mktemp("rules") / "store"), table_format="parquet")
     names = [f"rule {number}" for number in range(RULES)]
     table = pa.table({"key": names, "most": range(RULES)})
-    store.bootstrap_elements("uid", "rules", table, mode="broadcast")
+    store.bootstrap("uid", "rules", table, mode="broadcast")
     return store
 
 

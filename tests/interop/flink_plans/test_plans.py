@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,6 @@ from statestore.interop.flink_plans import (
     FlinkPlan,
     PlanOperator,
     bootstrap_flink_state,
-    plan_flink_bootstrap,
     read_flink_plan,
 )
 from statestore.interop.flink_plans.layouts import (
@@ -54,6 +54,7 @@ from statestore.store import StateStore
 from tests.interop.flink.exporting.test_export_imported import entries
 from tests.interop.flink.goldens import FOLDER
 from tests.servers.published import FLINK_SQL
+from tests.support.stores import overtake
 
 GOLDEN = FOLDER / "2.3_plan.json"
 TOTALS, JOIN = "3_group-aggregate", "7_join"
@@ -247,13 +248,15 @@ def totals(**columns: Any) -> pa.Table:
 
 
 def test_a_state_has_the_columns_of_the_plan(plan: FlinkPlan, store: StateStore) -> None:
-    planned = plan_flink_bootstrap(store, plan, TOTALS, "accState", totals().schema)
+    schema = totals().schema
+    planned = bootstrap_flink_state(store, plan, TOTALS, "accState", schema, dry_run=True)
     assert [(c.name, c.type, c.role, c.hashed_as) for c in planned.columns] == [
         ("user_id", "string", "key", "STRING"),
         ("purchases", "long", "value", None),
         ("total", "decimal(38,2)", "value", None),
     ]
-    made = planned.write(totals())
+    made = bootstrap_flink_state(store, plan, TOTALS, "accState", totals())
+    assert made.columns == planned.columns
     assert (made.rows, made.hash_scheme, made.max_parallelism) == (2, "flink-sql", 128)
     rows = store.restore(parallelism=1).keyed(TOTALS, "accState").to_arrow(0).to_pylist()
     assert sorted((row["user_id"] or "", str(row["total"])) for row in rows) == [
@@ -282,7 +285,7 @@ def test_an_export_names_the_states_without_a_table(
 def test_all_differences_of_columns_are_named(plan: FlinkPlan, store: StateStore) -> None:
     table = totals(purchases=["two", "one"], other=[1, 2]).drop_columns(["total"])
     with pytest.raises(SchemaMismatchError) as caught:
-        plan_flink_bootstrap(store, plan, TOTALS, "accState", table, table="t.parquet")
+        bootstrap_flink_state(store, plan, TOTALS, "accState", table, table="t.parquet")
     assert str(caught.value).startswith(
         f"t.parquet cannot become state 'accState' of operator '{TOTALS}': the column 'purchases' "
         "is string, but the plan has BIGINT NOT NULL; the column 'total' (DECIMAL(38, 2)) is "
@@ -354,14 +357,13 @@ def test_a_stream_that_does_not_fit_in_memory_is_checked_row_by_row(
                 [pa.array(*pair) for pair in zip(columns, schema.types, strict=True)], schema=schema
             )
 
-    planned = plan_flink_bootstrap(store, plan, TOTALS, "accState", schema, table="t")
-    with pytest.raises(InvalidArgumentError, match="row 4322 of t has a value in the column 'pur"):
-        planned.check(batches(None))
-    assert planned.check(batches(1)).rows == 6_000
-    with pytest.raises(InvalidArgumentError, match="row 4322 of t has a value in the column 'pur"):
-        planned.write(batches(None))
+    bootstrap = partial(bootstrap_flink_state, store, plan, TOTALS, "accState", table="t")
+    for dry_run in (True, False):
+        with pytest.raises(InvalidArgumentError, match="row 4322 of t has a value in the col"):
+            bootstrap(batches(None), dry_run=dry_run)
+    assert bootstrap(batches(1), dry_run=True).rows == 6_000
     assert store.checkpoints() == ()
-    assert planned.write(batches(1)).rows == 6_000
+    assert bootstrap(batches(1)).rows == 6_000
     (totals_of_store,) = (
         store.query(f'SELECT sum(purchases) AS n, sum(total) AS t FROM "{TOTALS}"."accState"')
         .read_all()
@@ -371,20 +373,18 @@ def test_a_stream_that_does_not_fit_in_memory_is_checked_row_by_row(
     assert totals_of_store["t"] == sum(range(6_000)) / 4
 
 
-def test_a_plan_that_changed_in_between_is_refused(
+def test_a_plan_that_changed_since_it_was_read_is_refused(
     plan: FlinkPlan, store: StateStore, tmp_path: Path
 ) -> None:
-    planned = plan_flink_bootstrap(store, plan, TOTALS, "accState", totals())
     text = GOLDEN.read_text()
     (tmp_path / "plan.json").write_text(json.dumps(json.loads(text)))  # only white space
-    planned.write(totals())
+    bootstrap_flink_state(store, plan, TOTALS, "accState", totals())
     (tmp_path / "plan.json").write_text(text.replace("`purchases`", "`number`"))
-    again = plan_flink_bootstrap(store, plan, JOIN, "right-records", RIGHT)
     with pytest.raises(IncompatibleStateError, match="was changed since it was read"):
-        again.write(RIGHT)
+        bootstrap_flink_state(store, plan, JOIN, "right-records", RIGHT)
     changed = read_flink_plan(str(tmp_path / "plan.json"))
     with pytest.raises(SchemaMismatchError, match=f"has states for the plan {tmp_path}/plan.json"):
-        plan_flink_bootstrap(store, changed, JOIN, "right-records", RIGHT)
+        bootstrap_flink_state(store, changed, JOIN, "right-records", RIGHT)
     assert len(store.checkpoints()) == 1
 
 
@@ -392,16 +392,18 @@ RIGHT = pa.table({"user_id": ["a"], "city": ["b"]})
 
 
 def test_another_plan_that_comes_first_is_noticed_by_the_writer(
-    plan: FlinkPlan, store: StateStore, tmp_path: Path
+    plan: FlinkPlan, store: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The writer compares the plans again after it has claimed the store."""
-    planned = plan_flink_bootstrap(store, plan, TOTALS, "accState", totals())
     other = tmp_path / "other.json"
     other.write_text(GOLDEN.read_text().replace("`purchases`", "`number`"))
     columns = totals().rename_columns(["user_id", "number", "total"])
-    bootstrap_flink_state(store, read_flink_plan(str(other)), TOTALS, "accState", columns)
+    another = read_flink_plan(str(other))
+    overtake(
+        monkeypatch, lambda: bootstrap_flink_state(store, another, TOTALS, "accState", columns)
+    )
     with pytest.raises(SchemaMismatchError, match="begin a new store for the new plan"):
-        planned.write(totals(), replace_stored=True)
+        bootstrap_flink_state(store, plan, TOTALS, "accState", totals(), replace=True)
     assert len(store.checkpoints()) == 1
 
 
@@ -451,9 +453,9 @@ def test_imported_states_and_those_of_a_plan_do_not_mix(
 
 def test_unknown_operators_and_states_are_named(plan: FlinkPlan, store: StateStore) -> None:
     with pytest.raises(StateNotFoundError, match=f"it has {TOTALS}, {JOIN}"):
-        plan_flink_bootstrap(store, plan, "4_rank", "accState", totals())
+        bootstrap_flink_state(store, plan, "4_rank", "accState", totals())
     with pytest.raises(StateNotFoundError, match="it has left-records, right-records"):
-        plan_flink_bootstrap(store, plan, JOIN, "accState", totals())
+        bootstrap_flink_state(store, plan, JOIN, "accState", totals())
 
 
 def test_an_operator_whose_layout_is_not_known_is_refused(
@@ -462,7 +464,7 @@ def test_an_operator_whose_layout_is_not_known_is_refused(
     text = GOLDEN.read_text().replace('"$SUM$1"', '"$LISTAGG$1"')
     changed = parse_flink_plan(text.encode(), "plan.json")
     with pytest.raises(UnsupportedTypeError, match=r"function \$LISTAGG\$1 of 'total' is not know"):
-        plan_flink_bootstrap(store, changed, TOTALS, "accState", totals())
+        bootstrap_flink_state(store, changed, TOTALS, "accState", totals())
     assert [state.operator for state in changed.states] == [JOIN, JOIN]
     assert len(plan.states) == 3
 

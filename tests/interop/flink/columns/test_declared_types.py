@@ -202,7 +202,7 @@ def test_a_ttl_and_a_window_are_no_part_of_the_type(tmp_path: Path) -> None:
 def test_broadcast_state_is_a_map_by_its_first_column(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     rules = pa.table({"key": pa.array([{"a": "x", "b": 1}], PAIR), "rule": ["r"], "most": [5]})
-    store.bootstrap_elements("uid", "rules", rules, mode="broadcast")
+    store.bootstrap("uid", "rules", rules, mode="broadcast")
     types = {"uid/rules": "Map<com.acme.Key, com.acme.Rule>"}
     done = export_savepoint(store, str(tmp_path / "to"), target=FlinkTarget(types=types))
     (state,) = done.operators[0].states
@@ -214,7 +214,7 @@ def test_broadcast_state_is_a_map_by_its_first_column(tmp_path: Path) -> None:
         SchemaMismatchError, store, tmp_path / "list", types={"uid/rules": "List<Row>"}
     )
     twice = pa.concat_tables([rules, rules])
-    store.bootstrap_elements("uid", "rules", twice, mode="broadcast", replace=True)
+    store.bootstrap("uid", "rules", twice, mode="broadcast", replace=True)
     said = refused(UnsupportedTypeError, store, tmp_path / "twice", types=types)
     assert "the elements of broadcast state 'rules' of operator 'uid' cannot be written" in said
     assert "a map has the key {'a': 'x', 'b': 1} twice" in said

@@ -37,7 +37,7 @@ OFFSETS = pa.table(
 
 def store_of(folder: Path, offsets: pa.Table, mode: str = "union") -> StateStore:
     store = StateStore.open(str(folder), table_format="parquet")
-    store.bootstrap_elements("kafka", "offsets", offsets, mode=mode)
+    store.bootstrap("kafka", "offsets", offsets, mode=mode)
     return store
 
 
