@@ -246,8 +246,8 @@ def plan_operator_state(state: OperatorState, types: JobTypes) -> OperatorStateP
     if declared is None and set(names) >= _OFFSETS:
         raise UnsupportedTypeError(
             f"{state} has Kafka offsets. If a KafkaSource of the job continues at them, pass "
-            f"--java-type {state.uid}/{state.name}={KAFKA_SOURCE}; if they are data of the job, pass "
-            "their type, such as List<Row>. Or leave the state out"
+            f"--java-type {state.uid}/{state.name}={KAFKA_SOURCE}; if they are data of the job, "
+            "pass their type, such as List<Row>. Or leave the state out"
         )
     mode = MODES[RedistributionMode(state.mode)]
     shape = "Map" if mode == "broadcast" else "List"
