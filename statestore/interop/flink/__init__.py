@@ -33,14 +33,9 @@ from statestore.interop.flink.options import (
     SavepointAccess,
     SavepointHints,
 )
+from statestore.interop.flink.read.keyed_states import SavepointRows, StateEntries
 from statestore.interop.flink.read.refusals import Refused
-from statestore.interop.flink.read.savepoint import (
-    FlinkOperator,
-    FlinkSavepoint,
-    SavepointRows,
-    StateEntries,
-    open_savepoint,
-)
+from statestore.interop.flink.read.savepoint import FlinkOperator, FlinkSavepoint, open_savepoint
 from statestore.interop.flink.read.show_savepoint import (
     ShownKeyedState,
     ShownOperator,

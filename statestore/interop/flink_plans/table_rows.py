@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
-from statestore.interop.flink.columns.state_columns import empty_key
+from statestore.interop.flink.columns.part_columns import empty_key
 from statestore.interop.flink_plans.layouts import (
     LAST_ACCESS,
     NO_KEY,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -20,10 +21,12 @@ import pyarrow.compute as pc
 from statestore.errors import UnsupportedTypeError
 from statestore.format.schema import type_text
 from statestore.interop.flink.columns.declared_types import BOXES, SIMPLE_TYPES, DeclaredType
+from statestore.interop.flink.columns.part import Part, no_columns
 from statestore.interop.flink.columns.store_types import (
-    FlinkColumn,
     as_millis,
     cast_column,
+    cast_to,
+    fields_from_flink,
     from_millis,
     identity_column,
     key_column,
@@ -48,7 +51,6 @@ from statestore.interop.flink.types.flink_types import (
 from statestore.keys.key_types import JavaType
 from statestore.rows.column_types import schema_of_arrow
 
-_NOTHING = Scalar("Void")
 _INTEGERS = {
     "Byte": pa.int8(), "Short": pa.int16(), "Integer": pa.int32(), "Long": pa.int64(),
 }  # fmt: skip
@@ -87,7 +89,7 @@ class ColumnFitter:
 
     def fit_columns(
         self, declared: DeclaredType, names: Sequence[str], stored: Sequence[pa.DataType]
-    ) -> FlinkColumn:
+    ) -> Part:
         """Return the columns of a part of a state as one value of the declared type.
 
         A single column is the value itself, unless the type has fields and the column has none.
@@ -95,31 +97,21 @@ class ColumnFitter:
         Raises:
             UnsupportedTypeError: for a type that Flink writes with Kryo.
         """
-        whole = pa.struct([pa.field(*column) for column in zip(names, stored, strict=True)])
-        if len(names) != 1:
-            return self._fit(declared, whole, "")
-        (only,) = stored
         is_enum = bool(self.classes.get(declared.name, JobClass()).constants)
-        if pa.types.is_struct(only) or not declared.is_composite or is_enum:
-            return self._fit(declared, only, names[0])
-        inner = self._fit(declared, whole, "")
-        return replace(
-            inner,
-            stored=only,
-            to_flink=lambda array: inner.to_flink(
-                pa.StructArray.from_arrays([array], fields=list(whole))
-            ),
-            from_flink=lambda array: inner.from_flink(array).field(0),
-        )
+        is_value = is_enum or not declared.is_composite or pa.types.is_struct(stored[0])
+        if len(names) == 1 and is_value:
+            return replace(self._fit(declared, stored[0], names[0]), names=tuple(names))
+        whole = pa.struct([pa.field(*column) for column in zip(names, stored, strict=True)])
+        return replace(self._fit(declared, whole, ""), names=tuple(names), is_flat=True)
 
-    def add_difference(self, text: str) -> FlinkColumn:
+    def add_difference(self, text: str) -> Part:
         """Record a difference; return a placeholder for the column that does not fit."""
         self.differences.append(f"{self.subject}: {text}")
-        return FlinkColumn(pa.null(), _NOTHING, lambda array: array, lambda array: array)
+        return no_columns()
 
     def _fit(
         self, declared: DeclaredType, stored: pa.DataType, path: str, inside: str = ""
-    ) -> FlinkColumn:
+    ) -> Part:
         """Fit a column at a path.
 
         ``inside`` says what a serializer by reflection belongs to: ``class`` for the field of a
@@ -141,7 +133,7 @@ class ColumnFitter:
 
     def _fit_fields(
         self, declared: DeclaredType, stored: pa.DataType, path: str, inside: str
-    ) -> FlinkColumn:
+    ) -> Part:
         """Fit a tuple or a row."""
         if not pa.types.is_struct(stored):
             return self._differ(declared, stored, path)
@@ -165,7 +157,7 @@ class ColumnFitter:
         except UnsupportedTypeError as error:
             raise UnsupportedTypeError(f"{self.subject}: {error}") from error
 
-    def _fit_class(self, declared: DeclaredType, stored: pa.DataType, path: str) -> FlinkColumn:
+    def _fit_class(self, declared: DeclaredType, stored: pa.DataType, path: str) -> Part:
         """Fit a POJO or an enum of the job."""
         name = declared.name
         known = self.classes.get(name)
@@ -186,7 +178,7 @@ class ColumnFitter:
         primitives = [member for member, declared in types.items() if declared.name in BOXES]
         where = f"{self.subject}: a field of {name}"
 
-        def build(struct: pa.StructType, parts: Sequence[FlinkColumn]) -> FlinkColumn:
+        def build(struct: pa.StructType, parts: Sequence[Part]) -> Part:
             return _pojo_column(name, struct, parts, primitives, where)
 
         return self._fit_named(in_order, stored, path, "class", build)
@@ -197,8 +189,8 @@ class ColumnFitter:
         stored: pa.StructType,
         path: str,
         inside: str,
-        build: Callable[[pa.StructType, Sequence[FlinkColumn]], FlinkColumn],
-    ) -> FlinkColumn:
+        build: Callable[[pa.StructType, Sequence[Part]], Part],
+    ) -> Part:
         """Fit fields by name, in the order of ``types``."""
         names = _names(stored)
         for missing in [name for name in types if name not in names]:
@@ -220,7 +212,7 @@ class ColumnFitter:
 
     def _fit_collection(
         self, declared: DeclaredType, stored: pa.DataType, path: str, inside: str
-    ) -> FlinkColumn:
+    ) -> Part:
         """Fit a list, set or map; as the field of a class only Flink 2 has a serializer for it."""
         if not (pa.types.is_map if declared.name == "Map" else pa.types.is_list)(stored):
             return self._differ(declared, stored, path)
@@ -242,7 +234,7 @@ class ColumnFitter:
 
     def _fit_array(
         self, declared: DeclaredType, stored: pa.DataType, path: str, inside: str
-    ) -> FlinkColumn:
+    ) -> Part:
         (element,) = declared.parts
         if element.name == "byte":
             is_fit = pa.types.is_binary(stored)
@@ -265,7 +257,7 @@ class ColumnFitter:
         array_type = ArrayType(_class_name(element, inner.flink_type), inner.flink_type)
         return replace(fitted, flink_type=array_type)
 
-    def _differ(self, declared: DeclaredType, stored: pa.DataType, path: str) -> FlinkColumn:
+    def _differ(self, declared: DeclaredType, stored: pa.DataType, path: str) -> Part:
         return self.add_difference(f"{_place(path)} {_text(stored)}, but the job has {declared}")
 
     def _kryo_error(self, declared: DeclaredType, path: str) -> UnsupportedTypeError:
@@ -346,7 +338,7 @@ def _class_name(element: DeclaredType, flink_type: FlinkType) -> str:
     return f"java.{'time' if is_time else package}.{element.name}"
 
 
-def _fit_simple(box: str, stored: pa.DataType, where: str) -> FlinkColumn | None:
+def _fit_simple(box: str, stored: pa.DataType, where: str) -> Part | None:
     """Return a column as a class without parameters; None if it does not fit."""
     types = pa.types
     if box in _INTEGERS:
@@ -379,7 +371,7 @@ def _own_class(stored: pa.DataType) -> str | None:
     return flink_type.name if isinstance(flink_type, Scalar) else None
 
 
-def _character_column(stored: pa.DataType, where: str) -> FlinkColumn:
+def _character_column(stored: pa.DataType, where: str) -> Part:
     def to_flink(array: pa.Array) -> pa.Array:
         units = [None if text is None else text.encode("utf-16-be") for text in array.to_pylist()]
         wrong = next((unit for unit in units if unit is not None and len(unit) != 2), None)
@@ -391,13 +383,13 @@ def _character_column(stored: pa.DataType, where: str) -> FlinkColumn:
         codes = [None if unit is None else int.from_bytes(unit, "big") for unit in units]
         return pa.array(codes, pa.uint16())
 
-    def from_flink(array: pa.Array) -> pa.Array:
+    def from_flink(array: pa.Array, stored: pa.DataType) -> pa.Array:
         return pa.array([None if code is None else chr(code) for code in array.to_pylist()], stored)
 
-    return FlinkColumn(stored, Scalar("Character"), to_flink, from_flink)
+    return Part(stored, Scalar("Character"), to_flink, from_flink)
 
 
-def _time_column(stored: pa.DataType, where: str) -> FlinkColumn:
+def _time_column(stored: pa.DataType, where: str) -> Part:
     def to_flink(array: pa.Array) -> pa.Array:
         outside = pc.or_(pc.less(array, 0), pc.greater_equal(array, _NANOS_OF_DAY))
         if pc.any(outside).as_py():
@@ -407,25 +399,25 @@ def _time_column(stored: pa.DataType, where: str) -> FlinkColumn:
             )
         return array.cast(pa.time64("ns"))
 
-    return FlinkColumn(stored, Scalar("LocalTime"), to_flink, lambda array: array.cast(pa.int64()))
+    return Part(stored, Scalar("LocalTime"), to_flink, cast_to)
 
 
-def _millis_column(stored: pa.DataType, name: str, where: str) -> FlinkColumn:
+def _millis_column(stored: pa.DataType, name: str, where: str) -> Part:
     def to_flink(array: pa.Array) -> pa.Array:
         try:
             return as_millis(array).cast(_MILLIS)
         except UnsupportedTypeError as error:
             raise UnsupportedTypeError(f"{where} {name}: {error}") from error
 
-    return FlinkColumn(
+    return Part(
         stored,
         Scalar(name),
         to_flink,
-        lambda array: from_millis(array.cast(pa.int64()), stored),
+        lambda array, stored: from_millis(array.cast(pa.int64()), stored),
     )
 
 
-def _enum_column(enum: EnumType, where: str) -> FlinkColumn:
+def _enum_column(enum: EnumType, where: str) -> Part:
     def to_flink(array: pa.Array) -> pa.Array:
         known = pc.is_in(array, pa.array([*enum.constants, None], pa.string()))
         if not pc.all(known).as_py():
@@ -436,16 +428,16 @@ def _enum_column(enum: EnumType, where: str) -> FlinkColumn:
             )
         return array
 
-    return FlinkColumn(pa.string(), enum, to_flink, lambda array: array.cast(pa.string()))
+    return Part(pa.string(), enum, to_flink, cast_to)
 
 
 def _pojo_column(
     class_name: str,
     stored: pa.StructType,
-    parts: Sequence[FlinkColumn],
+    parts: Sequence[Part],
     primitives: Sequence[str],
     where: str,
-) -> FlinkColumn:
+) -> Part:
     """Return a struct, whose fields have Java's order, as a POJO."""
     names = _names(stored)
     pojo = PojoType(
@@ -469,16 +461,10 @@ def _pojo_column(
         converted = [part.to_flink(columns[name]) for name, part in zip(names, parts, strict=True)]
         return pa.StructArray.from_arrays(converted, names, mask=null_mask(array))
 
-    def from_flink(array: pa.Array) -> pa.Array:
-        converted = [
-            part.from_flink(column) for part, column in zip(parts, array.flatten(), strict=True)
-        ]
-        return pa.StructArray.from_arrays(converted, fields=list(stored), mask=null_mask(array))
-
-    return FlinkColumn(stored, pojo, to_flink, from_flink)
+    return Part(stored, pojo, to_flink, partial(fields_from_flink, parts=parts))
 
 
-def _reorder(stored: pa.StructType, inner: FlinkColumn) -> FlinkColumn:
+def _reorder(stored: pa.StructType, inner: Part) -> Part:
     """Return the column of a struct whose fields have another order in the store."""
     order = [stored.get_field_index(member.name) for member in inner.stored]
     back = np.argsort(order).tolist()
@@ -488,9 +474,9 @@ def _reorder(stored: pa.StructType, inner: FlinkColumn) -> FlinkColumn:
         picked = [columns[index] for index in indexes]
         return pa.StructArray.from_arrays(picked, fields=list(target), mask=null_mask(array))
 
-    return FlinkColumn(
+    return Part(
         stored,
         inner.flink_type,
         lambda array: inner.to_flink(pick(array, order, inner.stored)),
-        lambda array: pick(inner.from_flink(array), back, stored),
+        lambda array, stored: pick(inner.from_flink(array, inner.stored), back, stored),
     )

@@ -11,12 +11,17 @@ type that a store's column cannot hold is converted:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.interop.flink.columns.part import NO_VALUE, Part, convert_column, no_columns
+from statestore.interop.flink.columns.store_types import insert_rows
 from statestore.interop.flink.metadata.logical_types import LogicalType
 from statestore.interop.flink.types.arrow_types import INSTANT, to_nanos
 from statestore.interop.flink.types.flink_types import (
@@ -32,6 +37,7 @@ from statestore.interop.flink.types.flink_types import (
     Scalar,
     StreamElementType,
     TupleType,
+    UndecodedType,
 )
 
 _FLAT = (
@@ -39,6 +45,13 @@ _FLAT = (
     StreamElementType,
 )
 _ROW_KIND, _CLASS = "row_kind", "class"
+
+UNDECODED = UndecodedType(NO_VALUE)
+"""The type of keys and values that stay bytes."""
+
+_HASH_OF_NO_KEY = pa.scalar(-1404071217, pa.int32())
+"""The only INT that Flink SQL hashes like a row without columns, so it is in its key group."""
+
 _LTZ = "TIMESTAMP_WITH_LOCAL_TIME_ZONE"
 
 # The hashed types of keys of Flink SQL, by their names.
@@ -49,94 +62,6 @@ _SQL = (
 )
 _EXACT_DIGITS = 6
 _NANOS = 1_000_000_000
-
-
-@dataclass(frozen=True)
-class PartColumns:
-    """The columns of one part of a row; if ``flink_type`` is None, the part is undecoded bytes."""
-
-    flink_type: FlinkType | None
-    fields: tuple[pa.Field, ...]
-    stored: tuple[pa.DataType, ...]
-    is_flat: bool
-    names: tuple[str, ...] = ()
-
-    def columns(self, array: pa.Array) -> list[pa.Array]:
-        """Return the columns for the values of the part.
-
-        Raises UnsupportedTypeError for a value that its column cannot hold.
-        """
-        if not self.fields:
-            return []
-        if not self.is_flat:
-            return [_to_stored(array, self.stored[0])]
-        if array.null_count:
-            raise UnsupportedTypeError(
-                f"an object of {self._title} is null, but its fields are not"
-            )
-        columns = []
-        for field, stored in zip(self.fields, self.stored, strict=True):
-            index = array.type.get_field_index(field.name)
-            if index >= 0:
-                column = array.field(index)
-            elif field.name == _CLASS and isinstance(self.flink_type, PojoType):
-                column = pa.repeat(pa.scalar(self.flink_type.class_name), len(array))
-            else:
-                column = pa.nulls(len(array), stored)
-            columns.append(_to_stored(column, stored))
-        return columns
-
-    def with_stored_types(self, schema: pa.Schema) -> PartColumns:
-        """Return the part with the types that its columns have in ``schema``."""
-        return replace(self, stored=tuple(schema.field(name).type for name in self.names))
-
-    def with_type(self, flink_type: FlinkType) -> PartColumns:
-        """Return the part with another type, which has as many columns."""
-        other = part_columns(flink_type, flat=self.is_flat)
-        stored = (
-            own if field.type == before.type else new
-            for field, before, own, new in zip(
-                other.fields, self.fields, self.stored, other.stored, strict=True
-            )
-        )
-        return replace(other, stored=tuple(stored), names=self.names)
-
-    def with_stored_zones(self, schema: pa.Schema) -> PartColumns:
-        """Return the part with a column's type in ``schema`` if only time zones differ."""
-        stored = tuple(
-            schema.field(name).type
-            if name in schema.names
-            and _without_zones(schema.field(name).type) == _without_zones(own)
-            else own
-            for name, own in zip(self.names, self.stored, strict=True)
-        )
-        return replace(self, stored=stored)
-
-    def array(self, rows: pa.RecordBatch) -> pa.Array:
-        """Return the values of the part in the form in which Flink's bytes are decoded.
-
-        Raises InvalidArgumentError for a value that the type of Flink cannot hold, with its column.
-        """
-        columns = [
-            _convert_stored(rows.column(name), field.type, name)
-            for name, field in zip(self.names, self.fields, strict=True)
-        ]
-        if self.flink_type is None or not self.is_flat:
-            return columns[0] if columns else pa.nulls(rows.num_rows)
-        whole = self.flink_type.arrow_type()
-        if not isinstance(self.flink_type, Scalar) and len(self.fields) < whole.num_fields:
-            insert = pa.array(np.zeros(rows.num_rows, np.int8))  # the row kind of keys is INSERT
-            columns = [insert, *columns]
-        return pa.StructArray.from_arrays(columns, fields=list(whole))
-
-    @property
-    def text(self) -> str:
-        """The fields with their types, as one line."""
-        return ", ".join(f"{field.name} {field.type}".lstrip() for field in self.fields)
-
-    @property
-    def _title(self) -> str:
-        return "bytes" if self.flink_type is None else self.flink_type.java_name
 
 
 def _to_stored(array: pa.Array, stored: pa.DataType) -> pa.Array:
@@ -193,36 +118,6 @@ def _to_instants(array: pa.Array) -> pa.Array:
     nanos = array.fill_null(0).to_numpy(zero_copy_only=False)
     parts = [pa.array(nanos // _NANOS), pa.array((nanos % _NANOS).astype(np.int32))]
     return pa.StructArray.from_arrays(parts, fields=list(INSTANT), mask=_null_mask(array))
-
-
-def _convert_stored(array: pa.Array, data_type: pa.DataType, name: str) -> pa.Array:
-    """Convert a stored column; InvalidArgumentError names the first value that does not fit.
-
-    The store's types are wider than some of Flink's: a character is a whole number, and a time has
-    microseconds.
-    """
-    try:
-        return _from_stored(array, data_type)
-    except pa.ArrowInvalid as error:
-        place = _find_refused(array, data_type)
-        raise InvalidArgumentError(
-            f"the column {name!r} has the value {array[place]}, which Flink's type cannot hold "
-            f"({str(error).splitlines()[0]}): edit the value"
-        ) from error
-
-
-def _find_refused(array: pa.Array, data_type: pa.DataType) -> int:
-    """Return the place of the first value that cannot be converted; there must be one."""
-    begin, end = 0, len(array)
-    while end - begin > 1:
-        middle = (begin + end) // 2
-        try:
-            _from_stored(array.slice(begin, middle - begin), data_type)
-        except pa.ArrowInvalid:
-            end = middle
-        else:
-            begin = middle
-    return begin
 
 
 def _from_stored(array: pa.Array, data_type: pa.DataType) -> pa.Array:
@@ -314,13 +209,11 @@ def _has_fields(flink_type: FlinkType) -> bool:
     )
 
 
-def part_columns(
-    flink_type: FlinkType | None, *, is_key: bool = False, flat: bool = True
-) -> PartColumns:
-    """Return the columns of a part, without names; None means undecoded bytes.
+def part_columns(flink_type: FlinkType | None, *, is_key: bool = False, flat: bool = True) -> Part:
+    """Return the columns of an imported part, with the names of its fields.
 
     Args:
-        flink_type: the part's type.
+        flink_type: the part's type; None means undecoded bytes.
         is_key: whether the part is the hashed key, which needs the column types of the hash.
         flat: whether its fields become separate columns.
 
@@ -331,27 +224,139 @@ def part_columns(
         UnsupportedTypeError: for a type without a column type.
     """
     if flink_type is None:
-        return PartColumns(None, (pa.field("", pa.binary()),), (pa.binary(),), False)
+        return _single_column(UNDECODED, pa.binary(), pa.binary())
     whole = flink_type.arrow_type()
     if pa.types.is_null(whole) and not is_key:
-        return PartColumns(flink_type, (), (), False)
+        return no_columns(flink_type)
     is_window = isinstance(flink_type, Scalar) and flink_type.name in (
         "TimeWindow",
         "SqlTimeWindow",
     )
-    is_row_key = is_key and isinstance(flink_type, RowType)
+    if is_key and isinstance(flink_type, RowType):
+        return _row_key(flink_type)
     is_flat = _has_fields(flink_type.value if isinstance(flink_type, PythonType) else flink_type)
     flat = flat and is_flat and not (isinstance(flink_type, PythonType) and flink_type.many)
-    if is_row_key:  # must stay one column, because a Row hashes differently; its kind is INSERT
-        whole = pa.struct([field for field in whole if field.name != _ROW_KIND])
-    if is_row_key or not (is_window or flat):
-        field = pa.field("", whole)
-        return PartColumns(flink_type, (field,), (_stored_type(whole, is_key=is_key),), False)
+    if not (is_window or flat):
+        return _single_column(flink_type, whole, _stored_type(whole, is_key=is_key))
     fields = [field for field in whole if not (is_key and field.name == _ROW_KIND)]
+    if not fields:
+        empty = pa.scalar({}, pa.struct([]))
+        return replace(no_columns(flink_type), to_flink=lambda array: pa.repeat(empty, len(array)))
     stored = [_stored_type(field.type, is_key=is_key) for field in fields]
     if isinstance(flink_type, RowDataType):
         first = len(fields) - len(flink_type.columns)
         for index, column in enumerate(flink_type.columns, first):
             if column.root == _LTZ and pa.types.is_timestamp(fields[index].type):
                 stored[index] = pa.timestamp("us", "UTC")
-    return PartColumns(flink_type, tuple(fields), tuple(stored), True)
+    return _flat_columns(flink_type, fields, stored)
+
+
+def _single_column(flink_type: FlinkType, whole: pa.DataType, stored: pa.DataType) -> Part:
+    fields = (pa.field("", whole),)
+    return Part(
+        stored, flink_type, partial(_from_stored, data_type=whole), _to_stored, fields=fields
+    )
+
+
+def _row_key(row_type: RowType) -> Part:
+    """Return a row as one column, because the fields of a ``Row`` are hashed otherwise."""
+    whole = pa.struct([field for field in row_type.arrow_type() if field.name != _ROW_KIND])
+    single = _single_column(row_type, whole, _stored_type(whole, is_key=True))
+
+    def from_flink(array: pa.Array, stored: pa.DataType) -> pa.Array:
+        arrays = [array.field(field.name) for field in whole]
+        return _to_stored(pa.StructArray.from_arrays(arrays, fields=list(whole)), stored)
+
+    return replace(
+        single,
+        to_flink=lambda array: insert_rows(single.to_flink(array).flatten(), row_type),
+        from_flink=from_flink,
+    )
+
+
+def _flat_columns(
+    flink_type: FlinkType, fields: Sequence[pa.Field], types: Sequence[pa.DataType]
+) -> Part:
+    """Return a column for each field of a type that has ``fields`` and possibly a row kind."""
+    whole = flink_type.arrow_type()
+    names = [field.name for field in fields]
+    struct = pa.struct([pa.field(*column) for column in zip(names, types, strict=True)])
+    has_kind = not isinstance(flink_type, Scalar) and len(fields) < whole.num_fields
+
+    def to_flink(array: pa.Array) -> pa.Array:
+        columns = [
+            convert_column(column, partial(_from_stored, data_type=field.type), given.name)
+            for column, field, given in zip(array.flatten(), fields, array.type, strict=True)
+        ]
+        if has_kind:  # the row kind of keys is INSERT
+            columns = [pa.array(np.zeros(len(array), np.int8)), *columns]
+        return pa.StructArray.from_arrays(columns, fields=list(whole))
+
+    def from_flink(array: pa.Array, stored: pa.DataType) -> pa.Array:
+        if array.null_count:
+            raise UnsupportedTypeError(
+                f"an object of {flink_type.java_name} is null, but its fields are not"
+            )
+        columns = []
+        for name, field in zip(names, stored, strict=True):
+            index = array.type.get_field_index(name)
+            if index >= 0:
+                column = array.field(index)
+            elif name == _CLASS and isinstance(flink_type, PojoType):
+                column = pa.repeat(pa.scalar(flink_type.class_name), len(array))
+            else:
+                column = pa.nulls(len(array), field.type)
+            columns.append(_to_stored(column, field.type))
+        return pa.StructArray.from_arrays(columns, fields=list(stored))
+
+    return Part(struct, flink_type, to_flink, from_flink, is_flat=True, fields=tuple(fields))
+
+
+def empty_key_part(row_type: FlinkType, stored: pa.DataType, state: str) -> Part:
+    """Return the key of rows of Flink SQL without columns: one value for all of them.
+
+    ``state`` is the state's name in messages.
+    """
+
+    def to_flink(array: pa.Array) -> pa.Array:
+        only = empty_key(array.type)
+        other = next((key for key in pc.unique(array) if not key.equals(only)), None)
+        if other is not None:
+            raise InvalidArgumentError(
+                f"state {state!r} has the key {other}, but its keys in Flink have no columns, so "
+                f"the only key is {only}; delete the rows of the other key"
+            )
+        return pa.StructArray.from_arrays([pa.array(np.zeros(len(array), np.int8))], [_ROW_KIND])
+
+    def from_flink(array: pa.Array, stored: pa.DataType) -> pa.Array:
+        return pa.repeat(empty_key(stored), len(array))
+
+    return Part(stored, row_type, to_flink, from_flink, fields=(pa.field("", stored),))
+
+
+def empty_key(stored: pa.DataType) -> pa.Scalar:
+    """Return the stored value of a key without columns; with one key group it is null."""
+    return _HASH_OF_NO_KEY if stored == _HASH_OF_NO_KEY.type else pa.scalar(None, stored)
+
+
+def with_type(part: Part, flink_type: FlinkType) -> Part:
+    """Return an imported part with another type, which has as many columns."""
+    other = part_columns(flink_type, flat=part.is_flat)
+    types = (
+        own if field.type == before.type else new
+        for field, before, own, new in zip(
+            other.fields, part.fields, part.types, other.types, strict=True
+        )
+    )
+    return other.with_names(part.names).with_types(tuple(types))
+
+
+def with_stored_zones(part: Part, schema: pa.Schema) -> Part:
+    """Return a part with a column's type in ``schema`` if only time zones differ."""
+    types = (
+        schema.field(name).type
+        if name in schema.names and _without_zones(schema.field(name).type) == _without_zones(own)
+        else own
+        for name, own in zip(part.names, part.types, strict=True)
+    )
+    return part.with_types(tuple(types))

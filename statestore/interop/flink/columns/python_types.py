@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
-from statestore.interop.flink.read.keyed_states import KeyedStateInfo
+from statestore.interop.flink.read.keyed_states import FlinkState, ValueState
 from statestore.interop.flink.types.flink_types import (
     ArrayType,
     FlinkType,
@@ -106,7 +106,7 @@ def is_python_state(name: str) -> bool:
     return name.startswith(_PREFIX)
 
 
-def declared_state(state: KeyedStateInfo, declared: str) -> KeyedStateInfo:
+def declared_state(state: FlinkState, declared: str) -> FlinkState:
     """Return a PyFlink state with its declared types.
 
     Args:
@@ -133,14 +133,12 @@ def declared_state(state: KeyedStateInfo, declared: str) -> KeyedStateInfo:
             f"state {state.name!r}: the declared type {declared!r} does not fit; a "
             f"{state.kind} state of PyFlink is a {what} of its types"
         )
-    if isinstance(state.value, MapType):
-        value = _replace_innermost(state.value.value, PythonType(parts[1]))
-        return replace(state, value=MapType(PythonType(parts[0]), value))
-    assert isinstance(state.value, ListType), "a PyFlink state is a list or a map"
-    element = _replace_innermost(state.value.element, PythonType(parts[0], many=name == _LIST))
+    inner = _replace_innermost(state.inner, PythonType(parts[-1], many=name == _LIST))
+    if name == _MAP:
+        return replace(state, value=MapType(PythonType(parts[0]), inner))
     if name == _LIST:
-        return replace(state, value=ListType(element))
-    return replace(state, kind="value", value=element)
+        return replace(state, value=ListType(inner))
+    return ValueState(state.name, "value", state.key, state.namespace, inner, state.recipe)
 
 
 def _replace_innermost(flink_type: FlinkType, value: PythonType) -> FlinkType:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import count
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,14 +25,25 @@ import pyarrow.compute as pc
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.format.names import RESERVED_COLUMNS
 from statestore.format.state import StateKind
-from statestore.interop.flink.columns.part_columns import PartColumns, key_types, part_columns
-from statestore.interop.flink.read.keyed_states import KeyedStateInfo
-from statestore.interop.flink.read.savepoint import SavepointRows, StateEntries
+from statestore.interop.flink.columns.part import Part, single_chunk
+from statestore.interop.flink.columns.part_columns import (
+    empty_key_part,
+    key_types,
+    part_columns,
+    with_stored_zones,
+)
+from statestore.interop.flink.columns.store_types import as_millis, from_millis, python_key
+from statestore.interop.flink.read.keyed_states import (
+    FlinkState,
+    MapState,
+    SavepointRows,
+    StateEntries,
+    TimerState,
+)
+from statestore.interop.flink.types.byte_slices import Spans
 from statestore.interop.flink.types.families.kryo import find_kryo_part
 from statestore.interop.flink.types.flink_types import (
     KryoType,
-    ListType,
-    MapType,
     RowDataType,
     RowType,
     Scalar,
@@ -42,30 +54,19 @@ from statestore.interop.flink.types.flink_types import (
 from statestore.keys.arrow_types import check_key_type
 from statestore.rows.digests import row_hashes
 
-__all__ = [
-    "FLINK_KEY_GROUP",
-    "EntryForm",
-    "Names",
-    "PartColumns",
-    "StateColumns",
-    "empty_key",
-    "first_free",
-    "state_columns",
-]
-
 FLINK_KEY_GROUP = "flink_key_group"
 """Flink's key group of entries that stay bytes, because it cannot be computed from the bytes."""
 
 _KEY_BYTES, _VALUE_BYTES, _NO_KEY = "key_bytes", "value_bytes", "no_key"
-_HASH_OF_NO_KEY = pa.scalar(-1404071217, pa.int32())
-"""The only INT that Flink SQL hashes like a row without columns, so it is in its key group."""
-
 _RESERVED = (*RESERVED_COLUMNS, FLINK_KEY_GROUP)
-_ROW_KIND = "row_kind"
 _WINDOW = ("window_start", "window_end")
 _VOID = Scalar("VoidNamespace")
 _PYFLINK = "pyflink"
 _ENTRY = {"list": "position", "timers": "timestamp"}
+_PARTS = ("key", "namespace", "map_key", "value")
+
+Groups: TypeAlias = npt.NDArray[np.int32]
+Places: TypeAlias = npt.NDArray[np.intp]
 
 Names = Mapping[str, tuple[str, ...]]
 """Names of columns by part: ``key``, ``namespace``, ``map_key``, ``value`` and others."""
@@ -123,20 +124,21 @@ class StateColumns:
     """The columns of a state: the columns of its parts, and two optional ones.
 
     ``entry`` is the column of list positions or timestamps. ``last_access`` is the column of TTL
-    timestamps.
+    timestamps. ``stored`` are the columns in the store; an import makes them.
     """
 
-    state: KeyedStateInfo
+    state: FlinkState
     form: EntryForm
     kind: StateKind
-    key: PartColumns
-    namespace: PartColumns
-    map_key: PartColumns | None
-    value: PartColumns | None
+    key: Part
+    namespace: Part
+    map_key: Part | None
+    value: Part | None
     entry: str | None
     last_access: str | None
     hash_scheme: str
     key_types: tuple[str, ...]
+    stored: pa.Schema | None = None
 
     @property
     def names(self) -> Names:
@@ -160,15 +162,17 @@ class StateColumns:
     @property
     def schema(self) -> pa.Schema:
         """The columns in their order, with their types."""
+        if self.stored is not None:
+            return self.stored
         fields: list[tuple[str, pa.DataType]] = []
         for part in (self.key, self.namespace, self.map_key):
             if part is not None:
-                fields += zip(part.names, part.stored, strict=True)
+                fields += zip(part.names, part.types, strict=True)
         if self.entry is not None:
             is_timer = self.kind is StateKind.TIMERS
             fields.append((self.entry, pa.int64() if is_timer else pa.int32()))
         if self.value is not None:
-            fields += zip(self.value.names, self.value.stored, strict=True)
+            fields += zip(self.value.names, self.value.types, strict=True)
         if self.last_access is not None:
             fields.append((self.last_access, pa.int64()))
         if self.form.has_flink_groups:
@@ -178,7 +182,7 @@ class StateColumns:
     @property
     def layout(self) -> dict[str, str]:
         """The kind, and the fields of each part with their types, without the names of columns."""
-        parts = {part: getattr(self, part) for part in ("key", "namespace", "map_key", "value")}
+        parts = {part: getattr(self, part) for part in _PARTS}
         return {
             "kind": str(self.kind),
             **{part: "" if columns is None else columns.text for part, columns in parts.items()},
@@ -189,11 +193,11 @@ class StateColumns:
     def with_stored_types(self, schema: pa.Schema) -> StateColumns:
         """Return these columns with the types that the store has for them."""
         parts = {
-            name: part.with_stored_types(schema)
-            for name in ("key", "namespace", "map_key", "value")
+            name: part.with_types([schema.field(column).type for column in part.names])
+            for name in _PARTS
             if (part := getattr(self, name)) is not None
         }
-        return replace(self, **parts)
+        return replace(self, **parts, stored=schema)
 
     def with_stored_zones(self, schema: pa.Schema) -> StateColumns:
         """Return these columns with the time zones that the store has for nested timestamps.
@@ -201,168 +205,188 @@ class StateColumns:
         Earlier releases stored a nested ``TIMESTAMP_LTZ`` without the zone UTC. Its values are the
         same, so a later savepoint continues with the column types of the store.
         """
-        map_key = None if self.map_key is None else self.map_key.with_stored_zones(schema)
-        value = None if self.value is None else self.value.with_stored_zones(schema)
+        map_key = None if self.map_key is None else with_stored_zones(self.map_key, schema)
+        value = None if self.value is None else with_stored_zones(self.value, schema)
         return replace(self, map_key=map_key, value=value)
-
-    @property
-    def has_empty_key(self) -> bool:
-        """Whether all keys are the same row of Flink SQL without columns."""
-        return isinstance(self.key.flink_type, RowDataType) and not self.key.flink_type.columns
-
-    def table_of_bytes(self, entries: StateEntries, prefix: int) -> pa.Table:
-        """Return undecoded entries of one key group as rows.
-
-        The first ``prefix`` bytes of each key, which are the key group, are cut.
-        """
-        keys = entries.keys
-        whole = type(keys)(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)
-        columns = [whole.arrow()]
-        if self.value is not None:
-            columns.append(entries.values.arrow())
-        columns.append(pa.array(np.full(len(keys), entries.key_group, np.int32)))
-        return pa.Table.from_arrays(columns, schema=self.schema)
-
-    def table(self, rows: SavepointRows) -> pa.Table:
-        """Return the decoded rows of one key group as rows of the store.
-
-        Raises UnsupportedTypeError for a value that its column cannot hold.
-        """
-        columns = self._key_columns(rows)
-        columns += self.namespace.columns(rows.namespace)
-        if self.kind is StateKind.TIMERS:
-            return self._build_table([*columns, rows.time], rows.key_group)
-        value, map_key = rows.value, rows.map_key
-        assert value is not None, "only timers have no value"
-        if self.map_key is not None:
-            assert map_key is not None, "a map must have keys"
-            columns += self.map_key.columns(map_key)
-        if self.entry is not None:
-            counts = np.diff(np.asarray(value.offsets))
-            parents = np.repeat(np.arange(len(counts)), counts)
-            starts = np.repeat(np.cumsum(counts) - counts, counts)
-            columns = [column.take(pa.array(parents)) for column in columns]
-            columns.append(pa.array((np.arange(len(parents)) - starts).astype(np.int32)))
-            value = value.flatten()
-        times = []
-        if self.last_access is not None:
-            times, value = [value.field("last_access")], value.field("value")
-        assert self.value is not None, "only timers have no value"
-        return self._build_table([*columns, *self.value.columns(value), *times], rows.key_group)
-
-    def _build_table(self, columns: list[pa.Array], key_group: int) -> pa.Table:
-        """Return the columns as a table, with Flink's key group if the form has it."""
-        if self.form.has_flink_groups:
-            columns = [*columns, pa.array(np.full(len(columns[0]), key_group, np.int32))]
-        return pa.Table.from_arrays(columns, schema=self.schema)
-
-    def _key_columns(self, rows: SavepointRows) -> list[pa.Array]:
-        if self.has_empty_key:
-            return [pa.repeat(empty_key(self.key.stored[0]), len(rows))]
-        key = rows.key
-        if self.hash_scheme == _PYFLINK:
-            key = key.field("f0")
-            if key.null_count:
-                raise UnsupportedTypeError("a PyFlink key is null, which has no key group")
-        if isinstance(self.key.flink_type, RowType):
-            fields = list(key.type)[-len(self.key.flink_type.fields) :]
-            arrays = [key.field(field.name) for field in fields]
-            key = pa.StructArray.from_arrays(arrays, fields=fields)
-        return self.key.columns(key)
-
-    def rows(self, table: pa.Table, key_group: int) -> SavepointRows:
-        """Return ordered rows of one key group of the store in the form of decoded Flink entries.
-
-        The elements of a list become one list again. For entries that stay bytes, ``key`` and
-        ``value`` are these bytes.
-        """
-        whole = table.combine_chunks()
-        batches = whole.to_batches()
-        batch = batches[0] if batches else pa.RecordBatch.from_pylist([], whole.schema)
-        key, namespace = self._key_array(batch), self.namespace.array(batch)
-        if self.kind is StateKind.TIMERS:
-            time = batch.column(self.entry_columns[0])
-            return SavepointRows(self.state, key_group, key, namespace, None, None, time)
-        map_key = None if self.map_key is None else self.map_key.array(batch)
-        value = None if self.value is None else self.value.array(batch)
-        if self.last_access is not None:
-            stamps = batch.column(self.last_access)
-            value = pa.StructArray.from_arrays([stamps, value], ["last_access", "value"])
-        if self.has_positions:
-            begins = self._list_begins(batch)
-            offsets = pa.array(np.append(begins, batch.num_rows).astype(np.int32))
-            value = pa.ListArray.from_arrays(offsets, value)
-            places = pa.array(begins)
-            key, namespace = key.take(places), namespace.take(places)
-        return SavepointRows(self.state, key_group, key, namespace, map_key, value)
 
     @property
     def has_positions(self) -> bool:
         """Whether a row is an element of a list, with its position."""
         return self.entry is not None and self.kind is StateKind.LIST
 
-    def renumbered(self, rows: pa.Table) -> pa.Table:
-        """Return ordered rows whose positions in each list count from 0, without gaps.
+    @property
+    def _has_lists_in_map(self) -> bool:
+        return self.has_positions and isinstance(self.state, MapState)
 
-        Gaps remain where elements have expired or an edit has deleted them. A savepoint has no
-        positions.
+    def table_of_bytes(self, entries: StateEntries, prefix: int, groups: Groups) -> pa.Table:
+        """Return undecoded entries as rows.
+
+        The first ``prefix`` bytes of each key, which are the key group, are cut. ``groups`` are the
+        key groups of the entries.
         """
-        if self.entry is None or not self.has_positions:
+        keys = entries.keys
+        whole = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)
+        columns = [whole.arrow()]
+        if self.value is not None:
+            columns.append(entries.values.arrow())
+        columns.append(pa.array(groups, pa.int32()))
+        return pa.Table.from_arrays(columns, schema=self.schema)
+
+    def table(self, rows: SavepointRows, groups: Groups) -> tuple[pa.Table, Groups]:
+        """Return decoded entries as rows of the store.
+
+        Args:
+            rows: the entries.
+            groups: the key group of each entry.
+
+        Returns:
+            The rows, and the key group of each row; an element of a list is a row.
+
+        Raises:
+            UnsupportedTypeError: for a value that its column cannot hold.
+        """
+        schema, value = self.schema, rows.value
+        columns = self.key.columns(rows.key) | self.namespace.columns(rows.namespace)
+        if self.map_key is not None:
+            columns |= self.map_key.columns(rows.map_key)
+        if self.entry is not None and rows.time is not None:
+            columns[self.entry] = from_millis(rows.time, schema.field(self.entry).type)
+        if self._has_lists_in_map:
+            value = self._take_times(columns, value, schema)
+        if self.entry is not None and value is not None and self.has_positions:
+            lengths = np.diff(value.offsets.to_numpy(zero_copy_only=False))
+            parents = pa.array(np.repeat(np.arange(len(lengths)), lengths))
+            columns = {name: column.take(parents) for name, column in columns.items()}
+            columns[self.entry] = _count_from_zero(lengths, schema.field(self.entry).type)
+            value, groups = value.flatten(), np.repeat(groups, lengths)
+        if not self._has_lists_in_map:
+            value = self._take_times(columns, value, schema)
+        if self.value is not None:
+            columns |= self.value.columns(value)
+        if self.form.has_flink_groups:
+            columns[FLINK_KEY_GROUP] = pa.array(groups, pa.int32())
+        return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema), groups
+
+    def _take_times(
+        self, columns: dict[str, pa.Array], value: pa.Array | None, schema: pa.Schema
+    ) -> pa.Array | None:
+        """Add the column of TTL timestamps; return the values without them."""
+        if self.last_access is None or value is None:
+            return value
+        times, inner = value.flatten()
+        columns[self.last_access] = from_millis(times, schema.field(self.last_access).type)
+        return inner
+
+    def rows(self, table: pa.Table) -> tuple[SavepointRows, Places | None]:
+        """Return ordered rows of the store in the form of decoded Flink entries.
+
+        The elements of a list become one list again. For entries that stay bytes, ``key`` and
+        ``value`` are these bytes.
+
+        Args:
+            table: the rows. The elements of a list are adjacent.
+
+        Returns:
+            The entries, and the place of the first row of each list; None if there are no lists.
+
+        Raises:
+            InvalidArgumentError: for a value that the type of Flink cannot hold.
+            UnsupportedTypeError: for a value that Flink cannot represent.
+        """
+        batch = _one_batch(table)
+        begins, heads = None, batch
+        if self.has_positions:
+            begins = self._list_begins(batch)
+            heads = batch.select(self._head_columns).take(pa.array(begins))
+        key, namespace = self.key.values(heads), self.namespace.values(heads)
+        map_key = None if self.map_key is None else self.map_key.values(heads)
+        if self.entry is not None and self.kind is StateKind.TIMERS:
+            times = as_millis(batch[self.entry])
+            return SavepointRows(self.state, 0, key, namespace, None, None, times), None
+        value = None if self.value is None else self.value.values(batch)
+        if not self._has_lists_in_map:
+            value = self._add_times(value, batch)
+        if begins is not None:
+            offsets = np.append(begins, batch.num_rows).astype(np.int32)
+            value = pa.ListArray.from_arrays(pa.array(offsets), value)
+        if self._has_lists_in_map:
+            value = self._add_times(value, heads)
+        return SavepointRows(self.state, 0, key, namespace, map_key, value), begins
+
+    def _add_times(self, value: pa.Array | None, rows: pa.RecordBatch) -> pa.Array | None:
+        if self.last_access is None:
+            return value
+        times = as_millis(rows[self.last_access])
+        return pa.StructArray.from_arrays([times, value], ["last_access", "value"])
+
+    def normalized(self, rows: pa.Table) -> pa.Table:
+        """Return ordered rows in the form that a savepoint can represent.
+
+        TTL timestamps are whole milliseconds. Positions in each list count from 0, without gaps,
+        which remain where elements have expired or an edit has deleted them. A list in a map has
+        one TTL timestamp, the latest of its elements.
+        """
+        if self.last_access is not None:
+            times = rows.column(self.last_access)
+            if pa.types.is_timestamp(times.type):
+                whole = pc.floor_temporal(times, unit="millisecond").cast(times.type)
+                rows = replace_column(rows, self.last_access, whole)
+        if self.entry is None or not self.has_positions or not len(rows):
             return rows
-        whole = rows.combine_chunks()
-        (batch,) = whole.to_batches() or [pa.RecordBatch.from_pylist([], whole.schema)]
-        begins = self._list_begins(batch)
-        lengths = np.diff(np.append(begins, batch.num_rows))
-        places = np.arange(batch.num_rows) - np.repeat(begins, lengths)
-        field = rows.schema.field(self.entry)
-        column = pa.array(places).cast(field.type)
-        return rows.set_column(rows.schema.get_field_index(self.entry), field, column)
+        begins = self._list_begins(_one_batch(rows))
+        lengths = np.diff(np.append(begins, len(rows)))
+        places = _count_from_zero(lengths, rows.schema.field(self.entry).type)
+        rows = replace_column(rows, self.entry, places)
+        if self.last_access is None or not self._has_lists_in_map:
+            return rows
+        times = single_chunk(rows.column(self.last_access))
+        latest = np.maximum.reduceat(times.cast(pa.int64()).to_numpy(), begins)
+        joined = pa.array(np.repeat(latest, lengths)).cast(times.type)
+        return replace_column(rows, self.last_access, joined)
 
-    def _list_begins(self, batch: pa.RecordBatch) -> npt.NDArray[np.intp]:
+    @property
+    def _head_columns(self) -> list[str]:
+        """The columns that are the same for all elements of a list."""
+        names = [*self.key.names, *self.namespace.names]
+        if self.map_key is not None:
+            names += self.map_key.names
+        if self.last_access is not None and self._has_lists_in_map:
+            names.append(self.last_access)
+        return list(dict.fromkeys(names))
+
+    def _list_begins(self, batch: pa.RecordBatch) -> Places:
         """Return the position of the first row of each list."""
-        hashes = row_hashes(batch.select([*self.key.names, *self.namespace.names]))
-        begins = np.concatenate([[True], hashes[1:] != hashes[:-1]])
-        return np.flatnonzero(begins[: len(hashes)])
-
-    def _key_array(self, batch: pa.RecordBatch) -> pa.Array:
-        if self.has_empty_key:
-            _refuse_other_keys(batch.column(self.key.names[0]), self.state.name)
-            kinds = pa.array(np.zeros(batch.num_rows, np.int8))
-            return pa.StructArray.from_arrays([kinds], [_ROW_KIND])
-        key = self.key.array(batch)
-        if isinstance(self.key.flink_type, RowType):
-            key = _build_insert_rows(key.flatten(), self.key.flink_type)
-        wrapped = self.state.key
-        if self.hash_scheme == _PYFLINK and isinstance(wrapped, RowType):
-            return _build_insert_rows([key], wrapped)
-        return key
+        names = [name for name in self._head_columns if name != self.last_access]
+        return find_begins(batch.select(names))
 
 
-def empty_key(stored: pa.DataType) -> pa.Scalar:
-    """Return the stored value of a key without columns; with one key group it is null."""
-    return _HASH_OF_NO_KEY if stored == _HASH_OF_NO_KEY.type else pa.scalar(None, stored)
+def find_begins(rows: pa.RecordBatch) -> Places:
+    """Return the positions of the rows that differ from the previous row."""
+    hashes = row_hashes(rows)
+    begins = np.concatenate([[True], hashes[1:] != hashes[:-1]])
+    return np.flatnonzero(begins[: len(hashes)])
 
 
-def _refuse_other_keys(keys: pa.Array, state: str) -> None:
-    """Raise InvalidArgumentError for a key that is not the key without columns."""
-    only = empty_key(keys.type)
-    other = next((key for key in pc.unique(keys) if not key.equals(only)), None)
-    if other is not None:
-        raise InvalidArgumentError(
-            f"state {state!r} has the key {other}, but its keys in Flink have no columns, so the "
-            f"only key is {only}; delete the rows of the other key"
-        )
+def _count_from_zero(lengths: npt.NDArray[np.int64], data_type: pa.DataType) -> pa.Array:
+    """Return the position of each element in its list."""
+    starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return pa.array(np.arange(len(starts)) - starts).cast(data_type)
 
 
-def _build_insert_rows(fields: list[pa.Array], row_type: RowType) -> pa.Array:
-    """Build rows from fields; rows of keys always have the kind INSERT, which is 0."""
-    if row_type.has_kind:
-        fields = [pa.array(np.zeros(len(fields[0]), np.int8)), *fields]
-    return pa.StructArray.from_arrays(fields, fields=list(row_type.arrow_type()))
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    whole = table.combine_chunks()
+    batches = whole.to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], whole.schema)
+
+
+def replace_column(rows: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """Return rows with another column of the same name and type."""
+    index = rows.schema.get_field_index(name)
+    return rows.set_column(index, rows.schema.field(index), column)
 
 
 def state_columns(
-    state: KeyedStateInfo,
+    state: FlinkState,
     form: EntryForm,
     max_parallelism: int,
     names: Names | None = None,
@@ -392,9 +416,9 @@ def state_columns(
     return _set_names(columns, names or {})
 
 
-def _bytes_columns(state: KeyedStateInfo) -> StateColumns:
+def _bytes_columns(state: FlinkState) -> StateColumns:
     key, nothing = part_columns(None), part_columns(_VOID)
-    value = None if state.kind == "timers" else part_columns(None)
+    value = None if isinstance(state, TimerState) else part_columns(None)
     types = ("BYTES",)
     kind = StateKind.VALUE
     return StateColumns(
@@ -403,7 +427,7 @@ def _bytes_columns(state: KeyedStateInfo) -> StateColumns:
 
 
 def _typed_columns(
-    state: KeyedStateInfo, form: EntryForm, max_parallelism: int, *, is_python: bool
+    state: FlinkState, form: EntryForm, max_parallelism: int, *, is_python: bool
 ) -> StateColumns:
     if form is EntryForm.KEY_BYTES:
         state = state.with_key(UndecodedType(state.key))
@@ -417,31 +441,27 @@ def _typed_columns(
         raise UnsupportedTypeError(f"keys of {key_type.java_name} are bytes")
     if form.has_flink_groups:
         scheme = "flink-sql"  # any scheme would do: the store's key groups differ from Flink's
-        types = tuple(check_key_type(stored, scheme) for stored in key.stored)
+        types = tuple(check_key_type(stored, scheme) for stored in key.types)
     else:
         types = key_types(key_type, scheme)
     if not types:
         # A single key group needs no hash: there the key is a null, of any type.
         is_hashed = max_parallelism > 1
         stored, types = (pa.int32(), ("INT",)) if is_hashed else (pa.bool_(), ("BOOLEAN",))
-        key = PartColumns(state.key, (pa.field("", stored),), (stored,), False)
+        key = empty_key_part(state.key, stored, state.name)
     namespace = part_columns(state.namespace)
-    if state.kind == "timers":
-        parts = (key, namespace, None, None, _ENTRY["timers"], None)
-        return StateColumns(state, form, StateKind.TIMERS, *parts, scheme, types)
-    inner, map_key = state.value, None
-    if state.kind == "list" and isinstance(inner, ListType):
-        inner = inner.element
-    if state.kind == "map" and isinstance(inner, MapType):
-        map_key, inner = part_columns(inner.key), inner.value
-        if not map_key.fields:
-            raise UnsupportedTypeError(f"keys of {state.value.java_name} cannot be a column")
     kind = StateKind(state.kind)
+    if isinstance(state, TimerState):
+        parts = (key, namespace, None, None, _ENTRY["timers"], None)
+        return StateColumns(state, form, kind, *parts, scheme, types)
+    map_key = None if state.map_key is None else part_columns(state.map_key)
+    if map_key is not None and not map_key.types:
+        raise UnsupportedTypeError(f"keys of {state.value.java_name} cannot be a column")
     if form.has_value_bytes:
         kind = StateKind.VALUE if kind is StateKind.LIST else kind
         value, entry, stamp = part_columns(None), None, None
     else:
-        inner = inner.value if isinstance(inner, TtlAwareType) else inner
+        inner = state.inner.value if isinstance(state.inner, TtlAwareType) else state.inner
         stamp = "last_access" if isinstance(inner, TtlType) else None
         inner = inner.value if isinstance(inner, TtlType) else inner
         if isinstance(inner, KryoType):
@@ -487,10 +507,10 @@ def _set_names(columns: StateColumns, names: Names) -> StateColumns:
             )
         return tuple(part_names)
 
-    def name_part(role: str, unnamed: PartColumns | None) -> PartColumns | None:
+    def name_part(role: str, unnamed: Part | None) -> Part | None:
         preferred = [] if unnamed is None else _default_names(role, unnamed)
         part_names = choose_names(role, preferred)
-        return None if unnamed is None else replace(unnamed, names=part_names)
+        return None if unnamed is None else unnamed.with_names(part_names)
 
     def name_single(role: str, preferred: str | None) -> str | None:
         return next(iter(choose_names(role, [] if preferred is None else [preferred])), None)
@@ -498,23 +518,21 @@ def _set_names(columns: StateColumns, names: Names) -> StateColumns:
     key, namespace = name_part("key", columns.key), name_part("namespace", columns.namespace)
     assert key is not None, "a state must have a key"
     assert namespace is not None, "a state must have a namespace, possibly without columns"
-    return StateColumns(
-        columns.state,
-        columns.form,
-        columns.kind,
-        key,
-        namespace,
-        name_part("map_key", columns.map_key),
-        name_part("value", columns.value),
-        name_single("entry", columns.entry),
-        name_single("last_access", columns.last_access),
-        columns.hash_scheme,
-        columns.key_types,
+    if columns.hash_scheme == _PYFLINK and isinstance(columns.state.key, RowType):
+        key = python_key(key, columns.state.key)
+    return replace(
+        columns,
+        key=key,
+        namespace=namespace,
+        map_key=name_part("map_key", columns.map_key),
+        value=name_part("value", columns.value),
+        entry=name_single("entry", columns.entry),
+        last_access=name_single("last_access", columns.last_access),
     )
 
 
-def _default_names(role: str, part: PartColumns) -> list[str]:
-    if part.flink_type is None or isinstance(part.flink_type, UndecodedType):
+def _default_names(role: str, part: Part) -> list[str]:
+    if isinstance(part.flink_type, UndecodedType):
         return [_KEY_BYTES if role == "key" else _VALUE_BYTES]
     if role == "key" and isinstance(part.flink_type, RowDataType) and not part.is_flat:
         return [_NO_KEY]

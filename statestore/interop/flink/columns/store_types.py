@@ -8,15 +8,16 @@ column; an export uses it to verify the savepoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import UnsupportedTypeError
+from statestore.interop.flink.columns.part import Part, no_columns
 from statestore.interop.flink.metadata.logical_types import LogicalType, key_logical_type
 from statestore.interop.flink.types.arrow_types import INSTANT, row_fields
 from statestore.interop.flink.types.flink_types import (
@@ -32,8 +33,6 @@ from statestore.interop.flink.types.flink_types import (
 )
 from statestore.keys.key_types import JavaType
 
-Conversion: TypeAlias = Callable[[pa.Array], pa.Array]
-
 _MICROS, _NANOS = 1_000_000, 1_000_000_000
 _PER_SECOND = {"s": 1, "ms": 1000, "us": _MICROS, "ns": _NANOS}
 _TUPLE = "org.apache.flink.api.java.tuple.Tuple"
@@ -48,17 +47,7 @@ _NUMBERS = ("Byte", "Short", "Integer", "Long")
 _MILLIS = {"java.sql.Date": "SqlDate", "java.sql.Time": "SqlTime"}
 
 
-@dataclass(frozen=True)
-class FlinkColumn:
-    """A store column as a type of Flink, with the conversions ``to_flink`` and ``from_flink``."""
-
-    stored: pa.DataType
-    flink_type: FlinkType
-    to_flink: Conversion
-    from_flink: Conversion
-
-
-def value_column(stored: pa.DataType) -> FlinkColumn:
+def value_column(stored: pa.DataType) -> Part:
     """Return the Flink type for the values of a stored column.
 
     Raises UnsupportedTypeError if Flink has no serializer for it.
@@ -68,9 +57,7 @@ def value_column(stored: pa.DataType) -> FlinkColumn:
         return identity_column(stored, _PLAIN[stored])
     if types.is_timestamp(stored):
         name = "LocalDateTime" if stored.tz is None else "Instant"
-        return FlinkColumn(
-            stored, Scalar(name), _split_micros, lambda array: _join_micros(array, stored)
-        )
+        return Part(stored, Scalar(name), _split_micros, _join_micros)
     if types.is_decimal128(stored):
         return _text_column(stored, "BigDecimal")
     if types.is_struct(stored):
@@ -84,7 +71,7 @@ def value_column(stored: pa.DataType) -> FlinkColumn:
     raise UnsupportedTypeError(f"Flink has no serializer for values of type {stored}")
 
 
-def key_column(stored: pa.DataType, java: JavaType) -> FlinkColumn:
+def key_column(stored: pa.DataType, java: JavaType) -> Part:
     """Return the Flink type of a key column, which is the type that the key is hashed as.
 
     Raises UnsupportedTypeError if Flink has no serializer for it.
@@ -98,49 +85,47 @@ def key_column(stored: pa.DataType, java: JavaType) -> FlinkColumn:
         return _character_column(stored)
     if name == "BigInteger" and pa.types.is_decimal(stored):
         whole = pa.decimal128(38, 0)
-        return FlinkColumn(
+        return Part(
             stored,
             Scalar(name),
             lambda array: array.cast(whole).cast(pa.string()),
-            lambda array: array.cast(whole).cast(stored),
+            lambda array, stored: array.cast(whole).cast(stored),
         )
     if name == "BigInteger":
         return _text_column(stored, name)
     if name == "BigDecimal" and java.digits is not None:
         digits = pa.decimal128(38, java.digits[1])
-        return FlinkColumn(
+        return Part(
             stored,
             Scalar(name),
             lambda array: array.cast(digits).cast(pa.string()),
-            lambda array: array.cast(digits).cast(stored),
+            lambda array, stored: array.cast(digits).cast(stored),
         )
     if name == "LocalDate":
-        return FlinkColumn(
+        return Part(
             stored,
             Scalar(name),
             lambda array: array.cast(pa.int32()).cast(pa.date32()),
-            lambda array: array.cast(pa.int32()).cast(stored),
+            lambda array, stored: array.cast(pa.int32()).cast(stored),
         )
     return _time_key(stored, java)
 
 
-def _time_key(stored: pa.DataType, java: JavaType) -> FlinkColumn:
+def _time_key(stored: pa.DataType, java: JavaType) -> Part:
     name = java.name
     is_timestamp = pa.types.is_timestamp(stored)
     if is_timestamp and name in ("Instant", "LocalDateTime"):
         return value_column(stored)
     if is_timestamp and name == "java.sql.Timestamp":
-        return FlinkColumn(
-            stored, Scalar("SqlTimestamp"), _split_micros, lambda array: _join_micros(array, stored)
-        )
+        return Part(stored, Scalar("SqlTimestamp"), _split_micros, _join_micros)
     if name in ("Instant", "LocalDateTime", "java.sql.Timestamp"):
         per = 1000 if name == "java.sql.Timestamp" else _NANOS
         flink = "SqlTimestamp" if per == 1000 else name
-        return FlinkColumn(
+        return Part(
             stored,
             Scalar(flink),
             lambda array: _split_seconds(array.cast(pa.int64()), per),
-            lambda array: _join_seconds(array, per).cast(stored),
+            lambda array, stored: _join_seconds(array, per).cast(stored),
         )
     if name in _MILLIS:
         return cast_column(stored, _MILLIS[name], pa.timestamp("ms", "UTC"))
@@ -149,7 +134,7 @@ def _time_key(stored: pa.DataType, java: JavaType) -> FlinkColumn:
     return _composite_key(stored, java)
 
 
-def _composite_key(stored: pa.DataType, java: JavaType) -> FlinkColumn:
+def _composite_key(stored: pa.DataType, java: JavaType) -> Part:
     parts = java.parts
     if parts is not None and pa.types.is_struct(stored) and java.name in ("Tuple", "Row"):
         inner = [key_column(field.type, part) for field, part in zip(stored, parts, strict=True)]
@@ -166,49 +151,54 @@ def _composite_key(stored: pa.DataType, java: JavaType) -> FlinkColumn:
     )
 
 
-def python_key(key: FlinkColumn) -> FlinkColumn:
-    """Wrap a key in a ``Row``, as PyFlink does."""
+def python_key(key: Part, row_type: RowType | None = None) -> Part:
+    """Wrap a key in a ``Row``, as PyFlink does; by default in a row with a kind."""
+    row = RowType((key.flink_type,)) if row_type is None else row_type
 
-    def to_flink(array: pa.Array) -> pa.Array:
-        insert = pa.array(np.zeros(len(array), np.int8))
-        return pa.StructArray.from_arrays([insert, key.to_flink(array)], ["row_kind", "f0"])
+    def from_flink(array: pa.Array, stored: pa.DataType) -> pa.Array:
+        inner = array.field("f0")
+        if inner.null_count:
+            raise UnsupportedTypeError("a PyFlink key is null, which has no key group")
+        return key.from_flink(inner, stored)
 
-    return FlinkColumn(
-        key.stored,
-        RowType((key.flink_type,)),
-        to_flink,
-        lambda array: key.from_flink(array.field("f0")),
+    return replace(
+        key,
+        flink_type=row,
+        to_flink=lambda array: insert_rows([key.to_flink(array)], row),
+        from_flink=from_flink,
     )
 
 
-def sql_key(names: Sequence[str], stored: Sequence[pa.DataType], sql: Sequence[str]) -> FlinkColumn:
-    """Return key columns as a row of Flink SQL (``RowDataSerializer``), of their hashed types.
+def insert_rows(fields: Sequence[pa.Array], row_type: RowType) -> pa.Array:
+    """Build rows from fields; rows of keys always have the kind INSERT, which is 0."""
+    if row_type.has_kind:
+        fields = [pa.array(np.zeros(len(fields[0]), np.int8)), *fields]
+    return pa.StructArray.from_arrays(fields, fields=list(row_type.arrow_type()))
 
-    In the store they are a struct, or a single column if there is only one.
-    """
+
+def sql_key(names: Sequence[str], stored: Sequence[pa.DataType], sql: Sequence[str]) -> Part:
+    """Return key columns as a row of Flink SQL (``RowDataSerializer``), of their hashed types."""
     columns = tuple(map(key_logical_type, sql))
     row_type = RowDataType(columns, tuple(map(sql_field, columns)), is_key=True)
     first, *fields = row_fields(columns)
     struct = pa.struct([pa.field(*field) for field in zip(names, stored, strict=True)])
 
     def to_flink(array: pa.Array) -> pa.Array:
-        arrays = array.flatten() if len(names) > 1 else [array]
         converted = [
-            sql_cast(column, field.type) for column, field in zip(arrays, fields, strict=True)
+            sql_cast(column, field.type)
+            for column, field in zip(array.flatten(), fields, strict=True)
         ]
         insert = pa.array(np.zeros(len(array), np.int8))
         return pa.StructArray.from_arrays([insert, *converted], fields=[first, *fields])
 
-    def from_flink(array: pa.Array) -> pa.Array:
+    def from_flink(array: pa.Array, whole: pa.DataType) -> pa.Array:
         _, *arrays = array.flatten()
         converted = [
-            sql_cast(column, target) for column, target in zip(arrays, stored, strict=True)
+            sql_cast(column, field.type) for column, field in zip(arrays, whole, strict=True)
         ]
-        if len(names) == 1:
-            return converted[0]
-        return pa.StructArray.from_arrays(converted, fields=list(struct))
+        return pa.StructArray.from_arrays(converted, fields=list(whole))
 
-    return FlinkColumn(struct if len(names) > 1 else stored[0], row_type, to_flink, from_flink)
+    return Part(struct, row_type, to_flink, from_flink, tuple(names), is_flat=True)
 
 
 _SQL_FIELDS = {
@@ -265,16 +255,24 @@ def _from_instant(array: pa.Array, stored: pa.DataType) -> pa.Array:
     return _join_seconds(array, per).cast(stored)
 
 
-def combine_columns(
-    columns: Sequence[FlinkColumn], names: Sequence[str], *, as_tuple: bool = False
-) -> FlinkColumn:
-    """Combine several columns into one: a struct in the store, a ``Row`` or tuple in Flink.
+def combine_columns(columns: Sequence[Part], names: Sequence[str], *, as_tuple: bool) -> Part:
+    """Return columns as one value; several columns become a ``Row``, or a tuple on request.
 
     Raises UnsupportedTypeError for a tuple with more fields than Flink supports.
     """
+    if not columns:
+        return no_columns()
+    if len(columns) == 1:
+        return columns[0].with_names(names)
     fields = zip(names, columns, strict=True)
     stored = pa.struct([pa.field(name, column.stored) for name, column in fields])
-    return tuple_column(stored, columns) if as_tuple else row_column(stored, columns)
+    whole = tuple_column(stored, columns) if as_tuple else row_column(stored, columns)
+    return replace(whole, names=tuple(names), is_flat=True)
+
+
+def cast_to(array: pa.Array, stored: pa.DataType) -> pa.Array:
+    """Cast values of Flink to the type of their column."""
+    return array.cast(stored)
 
 
 def as_millis(array: pa.Array) -> pa.Array:
@@ -297,44 +295,44 @@ def from_millis(array: pa.Array, stored: pa.DataType) -> pa.Array:
     return array.cast(pa.timestamp("ms", stored.tz)).cast(stored)
 
 
-def identity_column(stored: pa.DataType, name: str) -> FlinkColumn:
+def identity_column(stored: pa.DataType, name: str) -> Part:
     """Return a column whose values are those of Flink's type ``name``."""
-    return FlinkColumn(stored, Scalar(name), lambda array: array, lambda array: array.cast(stored))
+    return Part(stored, Scalar(name), lambda array: array, cast_to)
 
 
-def cast_column(stored: pa.DataType, name: str, arrow: pa.DataType) -> FlinkColumn:
+def cast_column(stored: pa.DataType, name: str, arrow: pa.DataType) -> Part:
     """Return the conversions for a whole number that Flink has as another type."""
     width: pa.DataType = pa.int64() if pa.types.is_temporal(arrow) else arrow
-    return FlinkColumn(
+    return Part(
         stored,
         Scalar(name),
         lambda array: array.cast(width).cast(arrow),
-        lambda array: array.cast(width).cast(stored),
+        lambda array, stored: array.cast(width).cast(stored),
     )
 
 
-def _text_column(stored: pa.DataType, name: str) -> FlinkColumn:
-    return FlinkColumn(
+def _text_column(stored: pa.DataType, name: str) -> Part:
+    return Part(
         stored,
         Scalar(name),
         lambda array: array.cast(pa.string()),
-        lambda array: array.cast(stored),
+        cast_to,
     )
 
 
-def _character_column(stored: pa.DataType) -> FlinkColumn:
+def _character_column(stored: pa.DataType) -> Part:
     if pa.types.is_integer(stored):
-        return FlinkColumn(
+        return Part(
             stored,
             Scalar("Character"),
             lambda array: array.cast(pa.uint16()),
-            lambda array: array.cast(stored),
+            cast_to,
         )
-    return FlinkColumn(
+    return Part(
         stored,
         Scalar("Character"),
         lambda array: pa.array([ord(character) for character in array.to_pylist()], pa.uint16()),
-        lambda array: pa.array([chr(code) for code in array.to_pylist()], pa.string()),
+        lambda array, stored: pa.array([chr(code) for code in array.to_pylist()], stored),
     )
 
 
@@ -366,20 +364,20 @@ def _join_micros(array: pa.Array, stored: pa.DataType) -> pa.Array:
     return _join_seconds(array, _MICROS).cast(stored)
 
 
-def tuple_column(stored: pa.DataType, parts: Sequence[FlinkColumn]) -> FlinkColumn:
+def tuple_column(stored: pa.DataType, parts: Sequence[Part]) -> Part:
     """Return a struct as a tuple; UnsupportedTypeError for more fields than Flink supports."""
     if not 1 <= len(parts) <= _MOST_FIELDS:
         raise UnsupportedTypeError(f"Flink has no tuple of {len(parts)} fields")
     tuple_type = TupleType(f"{_TUPLE}{len(parts)}", tuple(part.flink_type for part in parts))
-    return FlinkColumn(
+    return Part(
         stored,
         tuple_type,
-        lambda array: _fields_to_flink(array, parts, ()),
-        lambda array: _fields_from_flink(array, parts, stored, 0),
+        partial(_fields_to_flink, parts=parts, first=()),
+        partial(fields_from_flink, parts=parts),
     )
 
 
-def row_column(stored: pa.DataType, parts: Sequence[FlinkColumn]) -> FlinkColumn:
+def row_column(stored: pa.DataType, parts: Sequence[Part]) -> Part:
     """Return a struct as a ``Row``."""
     row_type = RowType(tuple(part.flink_type for part in parts))
 
@@ -387,13 +385,11 @@ def row_column(stored: pa.DataType, parts: Sequence[FlinkColumn]) -> FlinkColumn
         insert = pa.array(np.zeros(len(array), np.int8))
         return _fields_to_flink(array, parts, (("row_kind", insert),))
 
-    return FlinkColumn(
-        stored, row_type, to_flink, lambda array: _fields_from_flink(array, parts, stored, 1)
-    )
+    return Part(stored, row_type, to_flink, partial(fields_from_flink, parts=parts, skipped=1))
 
 
 def _fields_to_flink(
-    array: pa.Array, parts: Sequence[FlinkColumn], first: Sequence[tuple[str, pa.Array]]
+    array: pa.Array, parts: Sequence[Part], first: Sequence[tuple[str, pa.Array]]
 ) -> pa.Array:
     columns = [part.to_flink(column) for part, column in zip(parts, array.flatten(), strict=True)]
     names = [*(name for name, _ in first), *(f"f{index}" for index in range(len(columns)))]
@@ -402,11 +398,12 @@ def _fields_to_flink(
     )
 
 
-def _fields_from_flink(
-    array: pa.Array, parts: Sequence[FlinkColumn], stored: pa.DataType, skipped: int
+def fields_from_flink(
+    array: pa.Array, stored: pa.DataType, *, parts: Sequence[Part], skipped: int = 0
 ) -> pa.Array:
-    columns = array.flatten()[skipped:]
-    converted = [part.from_flink(column) for part, column in zip(parts, columns, strict=True)]
+    """Convert the fields of structs, except the first ``skipped`` ones."""
+    columns = zip(parts, array.flatten()[skipped:], stored, strict=True)
+    converted = [part.from_flink(column, field.type) for part, column, field in columns]
     return pa.StructArray.from_arrays(converted, fields=list(stored), mask=null_mask(array))
 
 
@@ -419,36 +416,38 @@ def _list_offsets(array: pa.Array) -> pa.Array:
     return pa.array(np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]).astype(np.int32))
 
 
-def list_column(stored: pa.DataType, element: FlinkColumn) -> FlinkColumn:
-    """Return a list of ``element``."""
+def list_column(stored: pa.DataType, element: Part) -> Part:
+    """Return the conversions between a stored list column and Flink's ``List``."""
 
     def to_flink(array: pa.Array) -> pa.Array:
         values = element.to_flink(array.flatten())
         return pa.ListArray.from_arrays(_list_offsets(array), values, mask=null_mask(array))
 
-    def from_flink(array: pa.Array) -> pa.Array:
-        values = element.from_flink(array.flatten())
+    def from_flink(array: pa.Array, stored: pa.DataType) -> pa.Array:
+        values = element.from_flink(array.flatten(), stored.value_type)
         return pa.ListArray.from_arrays(
             _list_offsets(array), values, type=stored, mask=null_mask(array)
         )
 
-    return FlinkColumn(stored, ListType(element.flink_type), to_flink, from_flink)
+    return Part(stored, ListType(element.flink_type), to_flink, from_flink)
 
 
-def map_column(stored: pa.DataType, key: FlinkColumn, value: FlinkColumn) -> FlinkColumn:
-    """Return a map from ``key`` to ``value``."""
+def map_column(stored: pa.DataType, key: Part, value: Part) -> Part:
+    """Return the conversions between a stored map column and Flink's ``Map``."""
 
-    def convert(
-        array: pa.Array, convert_key: Conversion, convert_value: Conversion, map_type: Any
-    ) -> pa.Array:
-        array = pc.take(array, pa.array(np.arange(len(array)))) if array.offset else array
-        keys, items = convert_key(array.keys), convert_value(array.items)
-        mask = null_mask(array)
-        return pa.MapArray.from_arrays(array.offsets, keys, items, map_type, mask=mask)
+    def to_flink(array: pa.Array) -> pa.Array:
+        array = _without_offset(array)
+        parts = key.to_flink(array.keys), value.to_flink(array.items)
+        return pa.MapArray.from_arrays(array.offsets, *parts, mask=null_mask(array))
 
-    return FlinkColumn(
-        stored,
-        MapType(key.flink_type, value.flink_type),
-        lambda array: convert(array, key.to_flink, value.to_flink, None),
-        lambda array: convert(array, key.from_flink, value.from_flink, stored),
-    )
+    def from_flink(array: pa.Array, stored: pa.DataType) -> pa.Array:
+        array = _without_offset(array)
+        keys = key.from_flink(array.keys, stored.key_type)
+        items = value.from_flink(array.items, stored.item_type)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, stored, mask=null_mask(array))
+
+    return Part(stored, MapType(key.flink_type, value.flink_type), to_flink, from_flink)
+
+
+def _without_offset(array: pa.Array) -> pa.Array:
+    return pc.take(array, pa.array(np.arange(len(array)))) if array.offset else array

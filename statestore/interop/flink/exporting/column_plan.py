@@ -14,26 +14,25 @@ from statestore.errors import UnsupportedTypeError
 from statestore.format.schema import Schema
 from statestore.format.state import KeyedState, OperatorState, StateKind, TimeDomain
 from statestore.interop.flink.columns.declared_types import DeclaredType
+from statestore.interop.flink.columns.part import Part, no_columns
 from statestore.interop.flink.columns.python_types import python_name, to_python_type
 from statestore.interop.flink.columns.store_types import (
-    FlinkColumn,
     as_millis,
+    combine_columns,
     from_millis,
     value_column,
 )
 from statestore.interop.flink.exporting.export_types import (
-    NO_VALUE,
-    ExportPart,
     KeyedExport,
     OperatorStatePlan,
-    build_part,
     column_in_errors,
+    stored_columns,
 )
 from statestore.interop.flink.exporting.job_types import JobTypes
 from statestore.interop.flink.exporting.kafka_source import KAFKA_SOURCE, list_misfits, split_column
 from statestore.interop.flink.exporting.key_plan import plan_key
 from statestore.interop.flink.metadata.handles import Mode
-from statestore.interop.flink.read.keyed_states import KeyedStateInfo as FlinkState
+from statestore.interop.flink.read.keyed_states import flink_state
 from statestore.interop.flink.read.operator_state import SOURCE_READER_STATE
 from statestore.interop.flink.types.arrow_types import WINDOW
 from statestore.interop.flink.types.flink_types import (
@@ -76,7 +75,7 @@ def plan_keyed(state: KeyedState, types: JobTypes) -> KeyedExport:
     key, recipe = plan_key(state, types)
     map_type, value_type = _split_declared(state, types)
     namespace, value = _plan_namespace(state), _plan_value(state, value_type, types)
-    map_key, name = ExportPart((), NO_VALUE), state.name
+    map_key, name = None, state.name
     if state.kind is StateKind.MAP:
         map_key = _plan_part(state, state.entry, map_type, types)
     if state.kind is StateKind.TIMERS:
@@ -88,42 +87,37 @@ def plan_keyed(state: KeyedState, types: JobTypes) -> KeyedExport:
                 "cannot be written from the columns of a store; leave the state out"
             )
         name = python_name(state.name)
-        map_key = _to_python_part(state, map_key) if state.kind is StateKind.MAP else map_key
+        map_key = None if map_key is None else _to_python_part(state, map_key)
         value = _to_python_part(state, value)
-    flink_value = _build_value_type(
-        state, key.flink_type, namespace.flink_type, map_key.flink_type, value.flink_type
+    header_value = _build_value_type(state, key, namespace, map_key, value)
+    flink = flink_state(
+        name, state.kind.value, key.flink_type, namespace.flink_type, header_value, recipe
     )
-    flink = FlinkState(
-        name, state.kind.value, key.flink_type, namespace.flink_type, flink_value, recipe
-    )
-    return KeyedExport(state, flink, key, namespace, map_key, value)
+    columns = stored_columns(state, flink, key, map_key, value)
+    return KeyedExport(state, replace(columns, namespace=namespace))
 
 
-def _to_python_part(state: KeyedState, part: ExportPart) -> ExportPart:
+def _to_python_part(state: KeyedState, part: Part) -> Part:
     """Return columns as the bytes that PyFlink's coders write."""
     with column_in_errors(state, ", ".join(part.names)):
         return replace(part, flink_type=PythonType(to_python_type(part.flink_type)))
 
 
 def _build_value_type(
-    state: KeyedState, key: FlinkType, namespace: FlinkType, map_key: FlinkType, value: FlinkType
+    state: KeyedState, key: Part, namespace: Part, map_key: Part | None, value: Part
 ) -> FlinkType:
     """Return the type of a state's values in the header of a savepoint."""
-    element = value if state.ttl is None else TtlType(value)
-    match state.kind:
-        case StateKind.LIST:
-            return ListType(element)
-        case StateKind.MAP:
-            return MapType(map_key, element)
-        case StateKind.TIMERS:
-            return TimerType(key, namespace)
-        case _:
-            return element
+    element = value.flink_type if state.ttl is None else TtlType(value.flink_type)
+    if state.kind is StateKind.TIMERS:
+        return TimerType(key.flink_type, namespace.flink_type)
+    if state.kind is StateKind.LIST:
+        return ListType(element)
+    return element if map_key is None else MapType(map_key.flink_type, element)
 
 
 def _find_columns(
     state: KeyedState | OperatorState, names: Sequence[str], schema: Schema
-) -> list[FlinkColumn]:
+) -> list[Part]:
     """Return the Flink types of value columns."""
     types = arrow_schema(schema)
     columns = []
@@ -163,19 +157,18 @@ def _plan_part(
     names: Sequence[str],
     declared: DeclaredType | None,
     types: JobTypes,
-) -> ExportPart:
+) -> Part:
     """Return columns as a value of a declared type, or of the type that follows from them."""
     if declared is None:
-        return build_part(names, _find_columns(state, names, state.schema))
+        return combine_columns(_find_columns(state, names, state.schema), names, as_tuple=False)
     fitter, stored = types.make_fitter(state), arrow_schema(state.schema)
     if not names:
         fitter.add_difference(f"it has no column for a value of {declared}")
-        return ExportPart((), NO_VALUE)
-    column = fitter.fit_columns(declared, names, [stored.field(name).type for name in names])
-    return ExportPart(tuple(names), column.flink_type, column)
+        return no_columns()
+    return fitter.fit_columns(declared, names, [stored.field(name).type for name in names])
 
 
-def _plan_value(state: KeyedState, declared: DeclaredType | None, types: JobTypes) -> ExportPart:
+def _plan_value(state: KeyedState, declared: DeclaredType | None, types: JobTypes) -> Part:
     clock = None if state.ttl is None else state.ttl.column
     names = [name for name in state.values if name != clock]
     if state.kind is StateKind.TIMERS and state.values:
@@ -186,26 +179,25 @@ def _plan_value(state: KeyedState, declared: DeclaredType | None, types: JobType
     return _plan_part(state, names, declared, types)
 
 
-def _plan_namespace(state: KeyedState) -> ExportPart:
+def _plan_namespace(state: KeyedState) -> Part:
     """Return the type of the namespace: no namespace, a window of two times, or a value."""
     names, types = state.namespace, arrow_schema(state.schema)
     column_types = [types.field(name).type for name in names]
     if not names:
-        return ExportPart((), _NO_NAMESPACE)
+        return no_columns(_NO_NAMESPACE)
     if len(names) == 2 and all(map(_is_time, column_types)):
-        window = _build_window(names, column_types)
-        return ExportPart(names, window.flink_type, window)
+        return replace(_build_window(names, column_types), names=names, is_flat=True)
     if len(names) == 1 and column_types[0] == WINDOW:
         window = _build_window(("start", "end"), [pa.int64(), pa.int64()])
-        return ExportPart(names, window.flink_type, window)
-    return build_part(names, _find_columns(state, names, state.schema), as_tuple=True)
+        return replace(window, names=names)
+    return combine_columns(_find_columns(state, names, state.schema), names, as_tuple=True)
 
 
 def _is_time(column_type: pa.DataType) -> bool:
     return bool(pa.types.is_int64(column_type) or pa.types.is_timestamp(column_type))
 
 
-def _build_window(names: Sequence[str], column_types: Sequence[pa.DataType]) -> FlinkColumn:
+def _build_window(names: Sequence[str], column_types: Sequence[pa.DataType]) -> Part:
     """Return two columns of times as a ``TimeWindow``, which uses milliseconds."""
     stored = pa.struct([pa.field(*field) for field in zip(names, column_types, strict=True)])
 
@@ -214,13 +206,13 @@ def _build_window(names: Sequence[str], column_types: Sequence[pa.DataType]) -> 
             [as_millis(side) for side in array.flatten()], fields=list(WINDOW)
         )
 
-    def from_flink(array: pa.Array) -> pa.Array:
-        sides = zip(array.flatten(), column_types, strict=True)
+    def from_flink(array: pa.Array, stored: pa.DataType) -> pa.Array:
+        sides = zip(array.flatten(), stored, strict=True)
         return pa.StructArray.from_arrays(
-            [from_millis(side, column_type) for side, column_type in sides], fields=list(stored)
+            [from_millis(side, field.type) for side, field in sides], fields=list(stored)
         )
 
-    return FlinkColumn(stored, Scalar("TimeWindow"), to_flink, from_flink)
+    return Part(stored, Scalar("TimeWindow"), to_flink, from_flink)
 
 
 def _timer_name(state: KeyedState, namespace: FlinkType) -> str:
@@ -273,6 +265,5 @@ def _plan_offsets(state: OperatorState, types: JobTypes) -> OperatorStatePlan:
         misfits.append(fitter.add_difference("the splits of a source are no broadcast state"))
     stored = arrow_schema(state.schema)
     columns = {name: stored.field(name).type for name in stored.names}
-    column = misfits[0] if misfits else split_column(columns, str(state))
-    part = ExportPart(tuple(columns), column.flink_type, column)
+    part = misfits[0] if misfits else split_column(columns, str(state))
     return OperatorStatePlan(state, "split", part, None, source_name=SOURCE_READER_STATE)

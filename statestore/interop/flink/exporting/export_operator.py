@@ -179,10 +179,10 @@ def _encode_elements(plan: OperatorStatePlan, rows: pa.Table) -> list[bytes]:
     if plan.is_bytes:
         return list(rows.column(plan.value.names[0]).to_pylist())
     try:
-        values = plan.value.flink_type.write(plan.value.to_flink(rows)).to_pylist()
+        values = plan.value.flink_type.write(plan.value.values(rows)).to_pylist()
         if plan.key is None:
             return list(values)
-        flink_keys = plan.key.to_flink(rows)
+        flink_keys = plan.key.values(rows)
         if not plan.key.flink_type.has_identity:
             whole = pa.ListArray.from_arrays([0, len(flink_keys)], flink_keys)
             refuse_repeated(whole, flink_keys, "a map has the key")
@@ -199,9 +199,9 @@ def read_back(elements: SubtaskElements, plan: OperatorStatePlan) -> pa.Table:
     """Convert the elements of a savepoint's subtask back to the columns of the store."""
     values = elements.raw.arrow() if plan.is_bytes else elements.values()
     if plan.key is None:
-        columns = plan.value.from_flink(values)
+        columns = plan.value.columns(values)
     else:
         key, value = values.flatten()
-        columns = plan.key.from_flink(key) | plan.value.from_flink(value)
+        columns = plan.key.columns(key) | plan.value.columns(value)
     schema = arrow_schema(plan.state.schema)
     return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)

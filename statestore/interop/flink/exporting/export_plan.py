@@ -20,10 +20,7 @@ from statestore.format.state import KeyedState, OperatorState
 from statestore.interop.flink.columns.state_columns import EntryForm
 from statestore.interop.flink.exporting.column_plan import MODES, plan_keyed, plan_operator_state
 from statestore.interop.flink.exporting.export_types import (
-    NO_VALUE,
-    ExportPart,
     ExportPlan,
-    ImportedPart,
     KeyedExport,
     OperatorExport,
     OperatorStatePlan,
@@ -293,40 +290,25 @@ def choose_key_groups(imported: ImportedOperator | None, wanted: int | None) -> 
 
 def _plan_imported_keyed(state: KeyedState, known: ImportedState) -> KeyedExport:
     columns = known.columns(state.max_parallelism).with_stored_types(arrow_schema(state.schema))
-    map_key = (
-        ExportPart((), NO_VALUE)
-        if columns.map_key is None
-        else ImportedPart.from_columns(columns.map_key)
-    )
-    value = (
-        ExportPart((), NO_VALUE)
-        if columns.value is None
-        else ImportedPart.from_columns(columns.value)
-    )
-    key, namespace = (
-        ImportedPart.from_columns(columns.key),
-        ImportedPart.from_columns(columns.namespace),
-    )
-    return KeyedExport(state, columns.state, key, namespace, map_key, value, columns, known)
+    return KeyedExport(state, columns, known)
 
 
 def _plan_imported_operator_state(state: OperatorState, known: ImportedState) -> OperatorStatePlan:
     mode = MODES[RedistributionMode(state.mode)]
     names = dict(known.names)
     if known.form is EntryForm.BYTES:
-        value = ImportedPart.from_columns(element_columns(None, None, names)["value"])
+        value = element_columns(None, None, names)["value"]
         return OperatorStatePlan(state, mode, value, None, known)
     serializers = known.info.serializers
     key = serializers["KEY_SERIALIZER"].flink_type if mode == "broadcast" else None
     schema = arrow_schema(state.schema)
     parts = {
-        name: part.with_stored_types(schema)
+        name: part.with_types([schema.field(column).type for column in part.names])
         for name, part in element_columns(
             serializers["VALUE_SERIALIZER"].flink_type, key, names
         ).items()
     }
-    map_key = ImportedPart.from_columns(parts["map_key"]) if key is not None else None
-    return OperatorStatePlan(state, mode, ImportedPart.from_columns(parts["value"]), map_key, known)
+    return OperatorStatePlan(state, mode, parts["value"], parts.get("map_key"), known)
 
 
 def _refuse_mixed(keyed: Sequence[KeyedExport]) -> None:

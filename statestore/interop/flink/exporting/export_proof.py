@@ -17,24 +17,18 @@ import pyarrow as pa
 from statestore.errors import CorruptionError
 from statestore.format.digest import combine
 from statestore.format.rescale_proof import RowSet
-from statestore.format.state import StateKind
-from statestore.interop.flink.columns.state_columns import FLINK_KEY_GROUP
-from statestore.interop.flink.columns.store_types import from_millis
 from statestore.interop.flink.exporting.export_operator import SubtaskLists, element_set, read_back
 from statestore.interop.flink.exporting.export_rows import compute_flink_groups, row_set
 from statestore.interop.flink.exporting.export_types import KeyedExport, OperatorExport
 from statestore.interop.flink.read.canonical import prefix_bytes
-from statestore.interop.flink.read.composite import KeyLayout, split_keys
-from statestore.interop.flink.read.savepoint import FlinkOperator, StateEntries, state_rows
+from statestore.interop.flink.read.keyed_states import StateEntries
+from statestore.interop.flink.read.savepoint import FlinkOperator
 from statestore.interop.flink.types.byte_slices import Spans
-from statestore.interop.flink.types.decode import decode_list, decode_map_values, decode_values
-from statestore.interop.flink.types.flink_types import ListType, MapType
 from statestore.interop.flink.write.entries import PIECE_BYTES
 from statestore.rows.key_group_runs import key_groups_of
 
 _ROWS = 1 << 17
 Groups: TypeAlias = npt.NDArray[np.int32]
-Counts: TypeAlias = npt.NDArray[np.int64]
 
 
 def verify_keyed(written: FlinkOperator, plan: OperatorExport, expected: Sequence[RowSet]) -> None:
@@ -110,19 +104,20 @@ def _rebuild_rows(
     groups: Groups,
 ) -> pa.Table:
     """Convert entries to rows of the store; CorruptionError for a row in a wrong key group."""
-    if plan.columns is not None:
-        return _rebuild_imported_rows(keys, values, plan, max_parallelism, groups)
-    columns, counts = _rebuild_columns(keys, values, plan, prefix_bytes(max_parallelism))
-    schema = plan.stored
-    rows = pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
-    if counts is not None:
-        groups = np.repeat(groups, counts)
-    return _check_key_groups(rows, plan, max_parallelism, groups)
+    columns, prefix = plan.columns, prefix_bytes(max_parallelism)
+    entries = StateEntries(plan.flink, 0, keys, values)
+    if plan.is_bytes:
+        return columns.table_of_bytes(entries, prefix, groups)
+    decoded = entries.rows(prefix, as_bytes=columns.form.has_value_bytes)
+    rows, groups = columns.table(decoded, groups)
+    if not plan.has_flink_groups:
+        _check_key_groups(rows, plan, max_parallelism, groups)
+    return rows
 
 
 def _check_key_groups(
     rows: pa.Table, plan: KeyedExport, max_parallelism: int, groups: Groups
-) -> pa.Table:
+) -> None:
     if plan.has_class_keys:
         batches = rows.combine_chunks().to_batches()
         expected = [compute_flink_groups(batch, plan, max_parallelism) for batch in batches]
@@ -135,92 +130,6 @@ def _check_key_groups(
             f"verification of {plan.state} failed: {wrong} rows were written to wrong key groups; "
             "no savepoint was made"
         )
-    return rows
-
-
-def _rebuild_imported_rows(
-    keys: Spans, values: Spans, plan: KeyedExport, max_parallelism: int, groups: Groups
-) -> pa.Table:
-    """Convert entries to the rows that an import makes."""
-    columns, prefix = plan.columns, prefix_bytes(max_parallelism)
-    assert columns is not None, "the state was imported"
-    entries = StateEntries(plan.flink, 0, keys, values)
-    if plan.is_bytes:
-        rows = columns.table_of_bytes(entries, prefix)
-        index = rows.schema.get_field_index(FLINK_KEY_GROUP)
-        return rows.set_column(index, FLINK_KEY_GROUP, pa.array(groups))
-    as_bytes = columns.form.has_value_bytes
-    decoded_rows = state_rows(entries, prefix, as_bytes=as_bytes)
-    if plan.flink.kind == "list" and not as_bytes:
-        assert decoded_rows.value is not None, "a list must have elements"
-        edges = decoded_rows.value.offsets.to_numpy(zero_copy_only=False)
-        groups = np.repeat(groups, np.diff(edges))
-    rows = columns.table(decoded_rows)
-    if plan.has_flink_groups:
-        index = rows.schema.get_field_index(FLINK_KEY_GROUP)
-        return rows.set_column(index, FLINK_KEY_GROUP, pa.array(groups))
-    return _check_key_groups(rows, plan, max_parallelism, groups)
-
-
-def _rebuild_columns(
-    keys: Spans, values: Spans, plan: KeyedExport, prefix: int
-) -> tuple[dict[str, pa.Array], Counts | None]:
-    """Return the columns of entries by name and, for lists, the number of rows per entry."""
-    value_type, state = plan.flink.value, plan.state
-    if plan.flink.kind == "timers":
-        timers = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name)
-        time, key, namespace = decode_values(value_type, timers).flatten()
-        name = state.entry[0]
-        times = {name: from_millis(time, plan.stored.field(name).type)}
-        return times | plan.key.from_flink(key) | plan.namespace.from_flink(namespace), None
-    parts = split_keys(keys, KeyLayout.from_state(plan.flink), prefix)
-    columns = plan.key.from_flink(parts.key) | plan.namespace.from_flink(parts.namespace)
-    if plan.flink.kind == "list" and isinstance(value_type, ListType):
-        lists = decode_list(value_type.element, values)
-        columns, counts = _repeat_per_element(columns, lists, plan)
-        return columns | _rebuild_value_columns(lists.flatten(), plan), counts
-    if isinstance(value_type, MapType) and plan.flink.kind == "map":
-        columns |= plan.map_key.from_flink(parts.map_key)
-        decoded = decode_map_values(value_type.value, values)
-        if state.kind is StateKind.LIST:
-            return _rebuild_lists(columns, decoded, plan)
-        return columns | _rebuild_value_columns(decoded, plan), None
-    return columns | _rebuild_value_columns(decode_values(value_type, values), plan), None
-
-
-def _repeat_per_element(
-    columns: dict[str, pa.Array], lists: pa.Array, plan: KeyedExport
-) -> tuple[dict[str, pa.Array], Counts]:
-    """Return the columns of lists once per element, with its position, and the lengths of lists."""
-    edges = lists.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    counts = np.diff(edges)
-    owner = np.repeat(np.arange(len(counts)), counts)
-    repeated = {name: column.take(pa.array(owner)) for name, column in columns.items()}
-    name = plan.state.entry[0]
-    places = pa.array(np.arange(len(owner)) - (edges[:-1] - edges[0])[owner])
-    repeated[name] = places.cast(plan.stored.field(name).type)
-    return repeated, counts
-
-
-def _rebuild_lists(
-    columns: dict[str, pa.Array], lists: pa.Array, plan: KeyedExport
-) -> tuple[dict[str, pa.Array], Counts]:
-    """Return the columns of a map of lists once per element, and the lengths of the lists."""
-    ttl = plan.state.ttl
-    if ttl is not None:
-        times, lists = lists.flatten()
-        columns[ttl.column] = from_millis(times, plan.stored.field(ttl.column).type)
-    columns, counts = _repeat_per_element(columns, lists, plan)
-    return columns | plan.value.from_flink(lists.flatten()), counts
-
-
-def _rebuild_value_columns(values: pa.Array, plan: KeyedExport) -> dict[str, pa.Array]:
-    ttl = plan.state.ttl
-    if ttl is None:
-        return plan.value.from_flink(values)
-    times, inner = values.flatten()
-    time_type = plan.stored.field(ttl.column).type
-    return {ttl.column: from_millis(times, time_type)} | plan.value.from_flink(inner)
 
 
 def verify_operator(written: FlinkOperator, expected: Sequence[SubtaskLists]) -> None:

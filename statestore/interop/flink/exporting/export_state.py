@@ -374,7 +374,7 @@ def _describe_states(
             kind=plan.flink.kind,
             key_type=plan.flink.key.java_name,
             value_type=plan.flink.value.java_name,
-            columns=plan.value.names,
+            columns=plan.columns.names.get("value", ()),
             rows=rows.rows,
             key_hash=plan.flink.recipe,
             key_example=example,

@@ -6,18 +6,16 @@ imported from a savepoint has the types in its import record, with exact copies 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from statestore.errors import UnsupportedTypeError
 from statestore.format.left_out import LeftOutState
-from statestore.format.state import KeyedState, OperatorState
+from statestore.format.state import KeyedState, OperatorState, StateKind
+from statestore.interop.flink.columns.part import Part, no_columns
 from statestore.interop.flink.columns.python_types import to_bytes_type
-from statestore.interop.flink.columns.state_columns import EntryForm, PartColumns, StateColumns
-from statestore.interop.flink.columns.store_types import FlinkColumn, combine_columns
+from statestore.interop.flink.columns.state_columns import EntryForm, StateColumns
 from statestore.interop.flink.importing.import_record import (
     ImportedOperator,
     ImportedState,
@@ -25,16 +23,14 @@ from statestore.interop.flink.importing.import_record import (
 )
 from statestore.interop.flink.metadata.handles import Mode
 from statestore.interop.flink.read.canonical import KeyedHeader, StateInfo
-from statestore.interop.flink.read.keyed_states import KeyedStateInfo as FlinkState
-from statestore.interop.flink.types.flink_types import FlinkType, ListType, Scalar
+from statestore.interop.flink.read.keyed_states import FlinkState, MapState, TimerState
+from statestore.interop.flink.types.flink_types import FlinkType, ListType
 from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot, make_snapshot
 from statestore.interop.flink_plans.layouts import PlanState
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.rows.column_types import arrow_schema
 
-NO_VALUE = Scalar("Void")
-"""The type of values without columns."""
-
+_VALUE = "VALUE_SERIALIZER"
 _DISTRIBUTIONS = {"split": "SPLIT_DISTRIBUTE", "union": "UNION", "broadcast": "BROADCAST"}
 
 
@@ -53,109 +49,51 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class ExportPart:
-    """Columns of a state that are one value in Flink; without columns it is the ``Void`` value."""
-
-    names: tuple[str, ...]
-    flink_type: FlinkType
-    column: FlinkColumn | None = None
-
-    def to_flink(self, rows: pa.Table) -> pa.Array:
-        """Convert the columns to values of Flink."""
-        if self.column is None:
-            return pa.nulls(len(rows))
-        columns = [_single_chunk(rows.column(name)) for name in self.names]
-        if len(columns) == 1:
-            return self.column.to_flink(columns[0])
-        fields = list(self.column.stored)
-        return self.column.to_flink(pa.StructArray.from_arrays(columns, fields=fields))
-
-    def from_flink(self, values: pa.Array) -> dict[str, pa.Array]:
-        """Convert values of Flink to columns, by name."""
-        if self.column is None:
-            return {}
-        converted = self.column.from_flink(values)
-        columns = [converted] if len(self.names) == 1 else converted.flatten()
-        return dict(zip(self.names, columns, strict=True))
-
-
-@dataclass(frozen=True)
-class ImportedPart(ExportPart):
-    """Columns that an import made from a Flink value; for bytes, ``flink_type`` is not used."""
-
-    imported: PartColumns | None = None
-
-    @staticmethod
-    def from_columns(columns: PartColumns) -> ImportedPart:
-        """Return a part for columns that already have names."""
-        return ImportedPart(columns.names, columns.flink_type or NO_VALUE, None, columns)
-
-    def to_flink(self, rows: pa.Table) -> pa.Array:
-        """Convert the columns to values of Flink."""
-        assert self.imported is not None, "the state was made of columns"
-        arrays = [_single_chunk(rows.column(name)) for name in self.names]
-        return self.imported.array(pa.RecordBatch.from_arrays(arrays, list(self.names)))
-
-    def from_flink(self, values: pa.Array) -> dict[str, pa.Array]:
-        """Convert values of Flink to columns, by name."""
-        assert self.imported is not None, "the state was made of columns"
-        return dict(zip(self.names, self.imported.columns(values), strict=True))
-
-
-def _single_chunk(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return column.combine_chunks() if column.num_chunks else pa.array([], column.type)
-
-
-@dataclass(frozen=True)
 class KeyedExport:
-    """The export plan of a keyed state: its Flink state, and the columns of each part.
+    """The export plan of a keyed state: the columns of its parts, and their types in Flink.
 
-    For a state that was imported from a savepoint, ``imported`` is its record and ``columns`` is
-    the mapping of its rows. ``is_migrated`` is True if its values are converted for Flink 2, and
-    ``is_rekeyed`` if its keys get another hash there. ``read_value`` is the type that decodes the
-    bytes of values, if it differs from the type in ``flink``. ``stored_value`` are the stored
-    columns that these bytes are made from, if the store does not have the bytes themselves.
+    For a state that was imported from a savepoint, ``imported`` is its record. ``is_migrated`` is
+    True if its values are converted for Flink 2, and ``is_rekeyed`` if its keys get another hash
+    there. ``read_value`` is the type that decodes the bytes of values, if it differs from the type
+    in ``flink``. ``stored_value`` are the stored columns that these bytes are made from, if the
+    store does not have the bytes themselves.
 
     ``planned`` is the state in a compiled plan of Flink SQL, if its types are those of a plan.
     """
 
     state: KeyedState
-    flink: FlinkState
-    key: ExportPart
-    namespace: ExportPart
-    map_key: ExportPart
-    value: ExportPart
-
-    columns: StateColumns | None = None
+    columns: StateColumns
     imported: ImportedState | None = None
     is_migrated: bool = False
     read_value: FlinkType | None = None
-    stored_value: ExportPart | None = None
+    stored_value: Part | None = None
     is_rekeyed: bool = False
     planned: PlanState | None = None
+
+    @property
+    def flink(self) -> FlinkState:
+        """The state in Flink."""
+        return self.columns.state
 
     @property
     def info(self) -> StateInfo:
         """The description of the state in the header of a savepoint."""
         if self.imported is not None:
             return self.imported.info
-        value_type, form = self.flink.value, self.flink.kind
-        if form != "timers" and self.state.hash_scheme == "pyflink":
-            form = "map" if form == "map" else "list"
+        state, value_type, kind = self.flink, self.flink.value, self.flink.kind
+        if isinstance(state, TimerState):
+            return StateInfo(state.name, "timers", {}, {_VALUE: make_snapshot(value_type)})
+        if self.state.hash_scheme == "pyflink":
             value_type = to_bytes_type(value_type)
-            value_type = (
-                ListType(value_type)
-                if form == "list" and not isinstance(value_type, ListType)
-                else value_type
-            )
-        value = {"VALUE_SERIALIZER": make_snapshot(value_type)}
-        if form == "timers":
-            return StateInfo(self.flink.name, "timers", {}, value)
-        options = {"KEYED_STATE_TYPE": form.upper()}
-        serializers = value | {"NAMESPACE_SERIALIZER": make_snapshot(self.flink.namespace)}
-        return StateInfo(self.flink.name, "keyed", options, serializers)
+            if not isinstance(state, MapState):
+                kind = "list"
+                is_list = isinstance(value_type, ListType)
+                value_type = value_type if is_list else ListType(value_type)
+        serializers = {
+            _VALUE: make_snapshot(value_type),
+            "NAMESPACE_SERIALIZER": make_snapshot(state.namespace),
+        }
+        return StateInfo(state.name, "keyed", {"KEYED_STATE_TYPE": kind.upper()}, serializers)
 
     @property
     def key_snapshot(self) -> SerializerSnapshot:
@@ -165,12 +103,12 @@ class KeyedExport:
     @property
     def is_bytes(self) -> bool:
         """Whether its entries are bytes."""
-        return self.columns is not None and self.columns.form is EntryForm.BYTES
+        return self.columns.form is EntryForm.BYTES
 
     @property
     def has_flink_groups(self) -> bool:
         """Whether each row has Flink's key group in a column, because its key stays bytes."""
-        return self.columns is not None and self.columns.form.has_flink_groups
+        return self.columns.form.has_flink_groups
 
     @property
     def has_class_keys(self) -> bool:
@@ -178,12 +116,36 @@ class KeyedExport:
 
         Flink then has other key groups than the store.
         """
-        return self.columns is None and self.flink.recipe is not None
+        return self.imported is None and self.flink.recipe is not None
 
-    @property
-    def stored(self) -> pa.Schema:
-        """The columns of its rows."""
-        return arrow_schema(self.state.schema)
+
+def stored_columns(
+    state: KeyedState, flink: FlinkState, key: Part, map_key: Part | None, value: Part
+) -> StateColumns:
+    """Return the columns of a state that was not imported; it has no namespace in Flink."""
+    return StateColumns(
+        flink,
+        EntryForm.COLUMNS,
+        state.kind,
+        key,
+        no_columns(flink.namespace),
+        map_key,
+        None if state.kind is StateKind.TIMERS else value,
+        state.entry[0] if state.kind in (StateKind.LIST, StateKind.TIMERS) else None,
+        None if state.ttl is None else state.ttl.column,
+        state.hash_scheme,
+        state.key_types,
+        arrow_schema(state.schema),
+    )
+
+
+@contextmanager
+def column_in_errors(state: KeyedState | OperatorState, column: str) -> Iterator[None]:
+    """Add the operator, state and column to an UnsupportedTypeError."""
+    try:
+        yield
+    except UnsupportedTypeError as error:
+        raise UnsupportedTypeError(f"{state}: the column {column!r}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -197,8 +159,8 @@ class OperatorStatePlan:
 
     state: OperatorState
     mode: Mode
-    value: ExportPart
-    key: ExportPart | None
+    value: Part
+    key: Part | None
     imported: ImportedState | None = None
     is_migrated: bool = False
     source_name: str | None = None
@@ -220,7 +182,7 @@ class OperatorStatePlan:
         if self.imported is not None:
             return self.imported.info
         options = {"OPERATOR_STATE_DISTRIBUTION_MODE": _DISTRIBUTIONS[self.mode]}
-        serializers = {"VALUE_SERIALIZER": make_snapshot(self.value.flink_type)}
+        serializers = {_VALUE: make_snapshot(self.value.flink_type)}
         if self.key is None:
             return StateInfo(self.name, "operator", options, serializers)
         serializers["KEY_SERIALIZER"] = make_snapshot(self.key.flink_type)
@@ -282,25 +244,3 @@ class ExportPlan:
             for operator in every
             if operator.is_imported and operator.operator not in known
         )
-
-
-@contextmanager
-def column_in_errors(state: KeyedState | OperatorState, column: str) -> Iterator[None]:
-    """Add the operator, state and column to an UnsupportedTypeError."""
-    try:
-        yield
-    except UnsupportedTypeError as error:
-        raise UnsupportedTypeError(f"{state}: the column {column!r}: {error}") from error
-
-
-def build_part(
-    names: Sequence[str], columns: Sequence[FlinkColumn], *, as_tuple: bool = False
-) -> ExportPart:
-    """Return columns as one value; several columns become a ``Row``, or a tuple on request.
-
-    Raises UnsupportedTypeError for a tuple with more fields than Flink supports.
-    """
-    if not columns:
-        return ExportPart((), NO_VALUE)
-    column = columns[0] if len(columns) == 1 else combine_columns(columns, names, as_tuple=as_tuple)
-    return ExportPart(tuple(names), column.flink_type, column)

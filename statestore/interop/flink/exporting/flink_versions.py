@@ -19,26 +19,20 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.format.left_out import LeftOutState
+from statestore.interop.flink.columns.part import Part
+from statestore.interop.flink.columns.part_columns import with_type
 from statestore.interop.flink.columns.state_columns import EntryForm
-from statestore.interop.flink.exporting.export_types import (
-    ExportPart,
-    ImportedPart,
-    KeyedExport,
-    OperatorStatePlan,
-)
+from statestore.interop.flink.exporting.export_types import KeyedExport, OperatorStatePlan
 from statestore.interop.flink.importing.import_record import ImportedState, SavepointRecord
 from statestore.interop.flink.metadata.handles import find_flink_major
 from statestore.interop.flink.options import FlinkTarget
+from statestore.interop.flink.read.keyed_states import Encoding
 from statestore.interop.flink.types.byte_slices import BYTES, Spans
-from statestore.interop.flink.types.decode import decode_list, decode_map_values, decode_values
-from statestore.interop.flink.types.encode import encode_list
+from statestore.interop.flink.types.decode import decode_values
 from statestore.interop.flink.types.families.base import nested_types
 from statestore.interop.flink.types.flink_types import (
     FlinkType,
     KryoType,
-    ListType,
-    MapType,
-    NullableType,
 )
 from statestore.interop.flink.types.kryo_collections import (
     Collections,
@@ -138,13 +132,16 @@ def migrate_keyed(plan: KeyedExport, collections: Collections) -> KeyedExport:
         return plan
     _refuse_removed(plan)
     plan = _migrate_collections(plan, plan.imported, collections)
-    plan = replace(
-        plan,
-        flink=write_for_kryo_5(plan.flink),
-        key=replace(plan.key, flink_type=write_for_kryo_5(plan.key.flink_type)),
+    columns = plan.columns
+    key = replace(columns.key, flink_type=write_for_kryo_5(columns.key.flink_type))
+    plan = replace(plan, columns=replace(columns, state=write_for_kryo_5(columns.state), key=key))
+    kept = (
+        "keys"
+        if _has_kryo(plan.flink.key)
+        else "namespaces"
+        if _has_kryo(plan.flink.namespace)
+        else ""
     )
-    key = plan.flink.key
-    kept = "keys" if _has_kryo(key) else "namespaces" if _has_kryo(plan.flink.namespace) else ""
     is_bytes = plan.is_bytes and _has_kryo(plan.flink.value)
     if kept or is_bytes:
         raise UnsupportedTypeError(
@@ -157,27 +154,25 @@ def migrate_keyed(plan: KeyedExport, collections: Collections) -> KeyedExport:
 def _migrate_collections(
     plan: KeyedExport, known: ImportedState, collections: Collections
 ) -> KeyedExport:
-    before = plan.flink.value
+    columns, before = plan.columns, plan.flink.value
     after: FlinkType = write_collections(before, collections)
-    columns = plan.columns
-    if after == before or plan.is_bytes or columns is None or columns.value is None:
+    if after == before or plan.is_bytes or columns.value is None:
         return plan
     changed = replace(
         plan,
-        flink=replace(plan.flink, value=after),
+        columns=replace(columns, state=replace(columns.state, value=after)),
         imported=replace(known, value_serializer=after.snapshot()),
         is_migrated=True,
     )
     if columns.form.has_value_bytes:
         return replace(changed, read_value=read_collections(before, collections))
-    part = plan.value.flink_type
-    value = columns.value.with_type(write_collections(part, collections))
+    part = columns.value.flink_type
+    value = with_type(columns.value, write_collections(part, collections))
     return replace(
         changed,
-        value=ImportedPart.from_columns(value),
-        columns=replace(columns, state=changed.flink, value=value),
+        columns=replace(changed.columns, value=value),
         read_value=read_collections(part, collections),
-        stored_value=plan.value,
+        stored_value=columns.value,
     )
 
 
@@ -216,28 +211,27 @@ def migrate_rows(rows: pa.Table, plan: KeyedExport) -> pa.Table:
 
     Raises UnsupportedTypeError for a value that cannot be converted.
     """
-    columns = plan.columns
-    assert columns is not None, "the state was imported"
-    title = f"a value of {plan.state}"
-    if _has_kryo(plan.map_key.flink_type):
-        keys = plan.map_key.to_flink(rows)
-        rows = _set_columns(rows, _migrate_values(keys, plan.map_key, title))
-    if plan.stored_value is not None or _has_kryo(plan.value.flink_type):
-        values = _read_values(rows, plan, title)
-        rows = _set_columns(rows, _migrate_values(values, plan.value, title))
-    if columns.form.has_value_bytes:
-        (name,) = plan.value.names
+    columns, title = plan.columns, f"a value of {plan.state}"
+    if columns.map_key is not None and _has_kryo(columns.map_key.flink_type):
+        keys = columns.map_key.values(rows)
+        rows = _set_columns(rows, _migrate_values(keys, columns.map_key, title))
+    value = columns.value
+    if value is not None and (plan.stored_value is not None or _has_kryo(value.flink_type)):
+        values = _read_values(rows, plan, value, title)
+        rows = _set_columns(rows, _migrate_values(values, value, title))
+    if value is not None and columns.form.has_value_bytes:
+        (name,) = value.names
         raw = Spans.from_array(_column(rows, name), title)
         rows = _set_columns(rows, {name: _migrate_entries(raw, plan)})
     return rows
 
 
-def _read_values(rows: pa.Table, plan: KeyedExport, title: str) -> pa.Array:
+def _read_values(rows: pa.Table, plan: KeyedExport, value: Part, title: str) -> pa.Array:
     """Return values from their columns, with the collections that Kryo 2 wrote into POJOs."""
     stored = plan.stored_value
     if stored is None or plan.read_value is None:
-        return plan.value.to_flink(rows)
-    raw = Spans.from_array(stored.flink_type.write(stored.to_flink(rows)), title)
+        return value.values(rows)
+    raw = Spans.from_array(stored.flink_type.write(stored.values(rows)), title)
     return decode_values(migrate_kryo(plan.read_value), raw)
 
 
@@ -245,11 +239,12 @@ def _migrate_entries(raw: Spans, plan: KeyedExport) -> pa.Array:
     """Migrate undecoded values of a keyed state's entries."""
     value = migrate_kryo(plan.flink.value)
     before = value if plan.read_value is None else migrate_kryo(plan.read_value)
-    if plan.flink.kind == "list" and isinstance(before, ListType) and isinstance(value, ListType):
-        return encode_list(decode_list(before.element, raw), value.element)
-    if plan.flink.kind == "map" and isinstance(before, MapType) and isinstance(value, MapType):
-        return NullableType(value.value).write(decode_map_values(before.value, raw))
-    return value.write(decode_values(before, raw))
+    values = replace(plan.flink, value=before).decode(raw)
+
+    def write(part: str, array: pa.Array, flink_type: FlinkType, encode: Encoding) -> pa.Array:
+        return encode(array, flink_type)
+
+    return replace(plan.flink, value=value).encode_values(values, len(raw), write)
 
 
 def migrate_elements(rows: pa.Table, plan: OperatorStatePlan) -> pa.Table:
@@ -262,7 +257,7 @@ def migrate_elements(rows: pa.Table, plan: OperatorStatePlan) -> pa.Table:
     if known.form is not EntryForm.BYTES:
         for part in (plan.value, plan.key):
             if part is not None and _has_kryo(part.flink_type):
-                values, title = part.to_flink(rows), f"a value of {plan.state}"
+                values, title = part.values(rows), f"a value of {plan.state}"
                 rows = _set_columns(rows, _migrate_values(values, part, title))
         return rows
     serializers = known.info.serializers
@@ -277,10 +272,10 @@ def migrate_elements(rows: pa.Table, plan: OperatorStatePlan) -> pa.Table:
     return _set_columns(rows, {name: element.write(decode_values(element, raw))})
 
 
-def _migrate_values(values: pa.Array, part: ExportPart, title: str) -> dict[str, pa.Array]:
+def _migrate_values(values: pa.Array, part: Part, title: str) -> dict[str, pa.Array]:
     """Encode the values of a part for Flink 2, and return them in columns, with bytes of Kryo 5."""
     spans = Spans.from_array(migrate_kryo(part.flink_type).write(values), title)
-    return part.from_flink(decode_values(write_for_kryo_5(part.flink_type), spans))
+    return part.columns(decode_values(write_for_kryo_5(part.flink_type), spans))
 
 
 def _column(rows: pa.Table, name: str) -> pa.Array:

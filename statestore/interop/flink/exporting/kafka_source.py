@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError
 from statestore.format.state import OperatorState
-from statestore.interop.flink.columns.store_types import FlinkColumn
+from statestore.interop.flink.columns.part import Part
 from statestore.interop.flink.exporting.export_types import OperatorStatePlan
 from statestore.interop.flink.importing.import_record import ImportedOperator
 from statestore.interop.flink.metadata.java_binary import Reader, i32, utf
@@ -55,7 +55,7 @@ def list_misfits(state: OperatorState) -> Iterator[str]:
             yield f"the column {name!r} is not part of {KAFKA_SOURCE}: {', '.join(_COLUMNS)}"
 
 
-def split_column(stored: Mapping[str, pa.DataType], subject: str) -> FlinkColumn:
+def split_column(stored: Mapping[str, pa.DataType], subject: str) -> Part:
     """Return columns of offsets as the bytes of a source's splits.
 
     ``subject`` is the state in messages.
@@ -70,14 +70,14 @@ def split_column(stored: Mapping[str, pa.DataType], subject: str) -> FlinkColumn
         )
         return pa.array([kafka_split_bytes(split) for split in splits], pa.binary())
 
-    def from_flink(array: pa.Array) -> pa.Array:
+    def from_flink(array: pa.Array, stored: pa.DataType) -> pa.Array:
         rows = [
             {"topic": split.topic, "partition": split.partition, "offset": split.offset}
             for split in kafka_splits(array, subject)
         ]
-        return pa.array(rows, struct)
+        return pa.array(rows, stored)
 
-    return FlinkColumn(struct, Scalar("byte[]"), to_flink, from_flink)
+    return Part(struct, Scalar("byte[]"), to_flink, from_flink, tuple(stored), is_flat=True)
 
 
 def _refuse_wrong(array: pa.Array, subject: str) -> None:

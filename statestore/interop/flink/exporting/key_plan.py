@@ -13,8 +13,14 @@ import pyarrow as pa
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.format.state import KeyedState
 from statestore.interop.flink.columns.declared_types import BOXES, DeclaredType
-from statestore.interop.flink.columns.store_types import key_column, python_key, sql_key
-from statestore.interop.flink.exporting.export_types import ExportPart, build_part, column_in_errors
+from statestore.interop.flink.columns.part import Part
+from statestore.interop.flink.columns.store_types import (
+    combine_columns,
+    key_column,
+    python_key,
+    sql_key,
+)
+from statestore.interop.flink.exporting.export_types import column_in_errors
 from statestore.interop.flink.exporting.job_types import JobTypes
 from statestore.interop.flink.types.key_recipes import SCALA, recipe_hash_codes
 from statestore.keys.key_types import java_type
@@ -24,7 +30,7 @@ _DIGITS = re.compile(r"\(\d+,\d+\)")
 _EXAMPLE = "java:31 * a.hashCode() + b"
 
 
-def plan_key(state: KeyedState, types: JobTypes) -> tuple[ExportPart, str | None]:
+def plan_key(state: KeyedState, types: JobTypes) -> tuple[Part, str | None]:
     """Return the key of a state, and the recipe for its hash if it is a class of the job.
 
     Args:
@@ -53,7 +59,7 @@ def plan_key(state: KeyedState, types: JobTypes) -> tuple[ExportPart, str | None
     return _plan_hashed_key(state), None
 
 
-def _plan_hashed_key(state: KeyedState) -> ExportPart:
+def _plan_hashed_key(state: KeyedState) -> Part:
     """Return a key as the type that the store hashes it as: a Java object or a row of Flink SQL.
 
     Several columns are a Java tuple. For PyFlink, the key is wrapped in a row.
@@ -61,17 +67,13 @@ def _plan_hashed_key(state: KeyedState) -> ExportPart:
     types = arrow_schema(state.schema)
     if state.hash_scheme == "flink-sql":
         stored = [types.field(column).type for column in state.key]
-        row = sql_key(state.key, stored, state.key_types)
-        return ExportPart(state.key, row.flink_type, row)
+        return sql_key(state.key, stored, state.key_types)
     keys = []
     for column, java in zip(state.key, state.key_types, strict=True):
         with column_in_errors(state, column):
             keys.append(key_column(types.field(column).type, java_type(java)))
-    part = build_part(state.key, keys, as_tuple=True)
-    if state.hash_scheme != "pyflink" or part.column is None:
-        return part
-    row = python_key(part.column)
-    return ExportPart(state.key, row.flink_type, row)
+    part = combine_columns(keys, state.key, as_tuple=True)
+    return python_key(part) if state.hash_scheme == "pyflink" else part
 
 
 def _compare_hashes(state: KeyedState, declared: DeclaredType, types: JobTypes) -> None:
@@ -118,9 +120,7 @@ def _hashed_name(declared: DeclaredType, subject: str) -> str:
     return f"{declared.name}{count}<{inner}>"
 
 
-def _plan_class_key(
-    state: KeyedState, declared: DeclaredType, types: JobTypes
-) -> tuple[ExportPart, str]:
+def _plan_class_key(state: KeyedState, declared: DeclaredType, types: JobTypes) -> tuple[Part, str]:
     name = declared.name
     mapping = types.classes.get(name)
     if mapping is not None and mapping.described is not None and mapping.described.constants:
@@ -135,16 +135,15 @@ def _plan_class_key(
             f"expression to the class, as hash = {_EXAMPLE!r} in --classes FILE (classes=)"
         )
     stored = arrow_schema(state.schema)
-    column = types.make_fitter(state).fit_columns(
+    part = types.make_fitter(state).fit_columns(
         declared, state.key, [stored.field(key).type for key in state.key]
     )
-    part = ExportPart(state.key, column.flink_type, column)
     if not types.differences:
         _try_recipe(recipe, part, f"the hash of {name}")
     return part, recipe
 
 
-def _try_recipe(recipe: str, key: ExportPart, subject: str) -> None:
+def _try_recipe(recipe: str, key: Part, subject: str) -> None:
     """Raise the error of a recipe that is invalid or does not fit, before any key is hashed."""
     nothing = pa.array([], key.flink_type.arrow_type())
     try:

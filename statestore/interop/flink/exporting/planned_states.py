@@ -6,8 +6,6 @@ the key or the row, is made of columns by name, and several parts can have the s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 
@@ -17,11 +15,12 @@ from statestore.errors import (
     SchemaMismatchError,
 )
 from statestore.format.state import KeyedState
-from statestore.interop.flink.columns.state_columns import empty_key
+from statestore.interop.flink.columns.part import Part
+from statestore.interop.flink.columns.part_columns import empty_key_part
 from statestore.interop.flink.columns.store_types import sql_cast, sql_field, value_column
-from statestore.interop.flink.exporting.export_types import NO_VALUE, ExportPart, KeyedExport
+from statestore.interop.flink.exporting.export_types import KeyedExport, stored_columns
 from statestore.interop.flink.options import FlinkTarget
-from statestore.interop.flink.read.keyed_states import KeyedStateInfo as FlinkState
+from statestore.interop.flink.read.keyed_states import FlinkState, flink_state
 from statestore.interop.flink.types.arrow_types import row_fields
 from statestore.interop.flink.types.flink_types import (
     FlinkType,
@@ -48,79 +47,6 @@ from statestore.rows.column_types import arrow_schema
 _NO_NAMESPACE = Scalar("VoidNamespace")
 _INTEGER, _BOOLEAN = Scalar("Integer"), Scalar("Boolean")
 _PAIR = "org.apache.flink.api.java.tuple.Tuple2"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowPart(ExportPart):
-    """Columns that are a row of Flink SQL.
-
-    ``stored`` are the columns' types in the store. A field without a column is always null.
-    """
-
-    row: Row
-    stored: pa.Schema
-
-    def to_flink(self, rows: pa.Table) -> pa.Array:
-        """Convert the columns to rows; InvalidArgumentError for a value that does not fit."""
-        first, *fields = row_fields(tuple(field.type for field in self.row.fields))
-        arrays = [pa.array(np.zeros(len(rows), np.int8))]
-        for field, target in zip(self.row.fields, fields, strict=True):
-            if field.column is None:
-                arrays.append(pa.nulls(len(rows), target.type))
-                continue
-            column = rows.column(field.column).combine_chunks()
-            try:
-                arrays.append(sql_cast(column, target.type))
-            except pa.ArrowInvalid as error:
-                raise InvalidArgumentError(
-                    f"a value of the column {field.column!r} is not of the type "
-                    f"{field.type.text}: {error}"
-                ) from error
-        return pa.StructArray.from_arrays(arrays, fields=[first, *fields])
-
-    def from_flink(self, values: pa.Array) -> dict[str, pa.Array]:
-        """Convert rows to columns, by name."""
-        if not self.row.fields and NO_KEY in self.stored.names:
-            return {NO_KEY: pa.repeat(empty_key(self.stored.field(NO_KEY).type), len(values))}
-        _, *arrays = values.flatten()
-        return {
-            field.column: sql_cast(array, self.stored.field(field.column).type)
-            for field, array in zip(self.row.fields, arrays, strict=True)
-            if field.column is not None
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class PairPart(ExportPart):
-    """Columns that are a ``Tuple2``."""
-
-    first: ExportPart
-    second: ExportPart
-
-    def to_flink(self, rows: pa.Table) -> pa.Array:
-        """Convert the columns to tuples."""
-        sides = [self.first.to_flink(rows), self.second.to_flink(rows)]
-        return pa.StructArray.from_arrays(sides, fields=list(self.flink_type.arrow_type()))
-
-    def from_flink(self, values: pa.Array) -> dict[str, pa.Array]:
-        """Convert tuples to columns, by name."""
-        first, second = values.flatten()
-        return self.first.from_flink(first) | self.second.from_flink(second)
-
-
-@dataclass(frozen=True)
-class SeenPart(ExportPart):
-    """No columns: the value is ``true``."""
-
-    def to_flink(self, rows: pa.Table) -> pa.Array:
-        """Return one value for each row."""
-        return pa.repeat(pa.scalar(value=True), len(rows))
-
-    def from_flink(self, values: pa.Array) -> dict[str, pa.Array]:
-        """Return no columns; InvalidArgumentError for another value."""
-        if values.null_count or values.false_count:
-            raise InvalidArgumentError("a key has a value other than true")
-        return {}
 
 
 def row_type(row: Row) -> RowDataType:
@@ -151,30 +77,91 @@ def describe_planned(state: PlanState) -> FlinkState:
         inner = TtlType(inner)
     if state.map_key is not None:
         inner = MapType(row_type(state.map_key), inner)
-    return FlinkState(state.state, state.kind, row_type(state.key), _NO_NAMESPACE, inner)
+    return flink_state(state.state, state.kind, row_type(state.key), _NO_NAMESPACE, inner)
 
 
-def _value_part(value: ValueLayout, stored: pa.Schema) -> ExportPart:
+def _value_part(value: ValueLayout, stored: pa.Schema) -> Part:
     """Return the columns of a value, or of the elements of a list."""
     match value:
-        case Row():
-            return _row_part(value, stored)
+        case Row() | ListOfRows(Row()):
+            return _row_part(value if isinstance(value, Row) else value.row, stored)
         case Counter(column):
-            integer = value_column(pa.int32())
-            return ExportPart((column,), integer.flink_type, integer)
+            return value_column(pa.int32()).with_names((column,))
         case Seen():
-            return SeenPart((), _BOOLEAN)
+            return _seen_part()
         case Pair(first, second):
-            left, right = _value_part(first, stored), _value_part(second, stored)
-            names = (*left.names, *right.names)
-            return PairPart(names, value_type(value), first=left, second=right)
-        case ListOfRows(row):
-            return _row_part(row, stored)
+            return _pair_part(_value_part(first, stored), _value_part(second, stored))
 
 
-def _row_part(row: Row, stored: pa.Schema) -> RowPart:
+def _row_part(row: Row, stored: pa.Schema) -> Part:
+    """Return columns as a row of Flink SQL. A field without a column is always null."""
     names = tuple(field.column for field in row.fields if field.column is not None)
-    return RowPart(names, row_type(row), row=row, stored=stored)
+    if not row.fields and NO_KEY in stored.names:
+        no_key = stored.field(NO_KEY).type
+        return empty_key_part(row_type(row), no_key, NO_KEY).with_names((NO_KEY,))
+    struct = pa.struct([stored.field(name) for name in names])
+    first, *fields = row_fields(tuple(field.type for field in row.fields))
+
+    def to_flink(array: pa.Array) -> pa.Array:
+        given = iter(array.flatten() if names else ())
+        arrays = [pa.array(np.zeros(len(array), np.int8))]
+        for field, target in zip(row.fields, fields, strict=True):
+            if field.column is None:
+                arrays.append(pa.nulls(len(array), target.type))
+                continue
+            try:
+                arrays.append(sql_cast(next(given), target.type))
+            except pa.ArrowInvalid as error:
+                raise InvalidArgumentError(
+                    f"a value of the column {field.column!r} is not of the type "
+                    f"{field.type.text}: {error}"
+                ) from error
+        return pa.StructArray.from_arrays(arrays, fields=[first, *fields])
+
+    def from_flink(array: pa.Array, stored: pa.DataType) -> pa.Array:
+        _, *arrays = array.flatten()
+        own = [
+            column
+            for field, column in zip(row.fields, arrays, strict=True)
+            if field.column is not None
+        ]
+        converted = [
+            sql_cast(column, field.type) for column, field in zip(own, stored, strict=True)
+        ]
+        return pa.StructArray.from_arrays(converted, fields=list(stored))
+
+    return Part(struct, row_type(row), to_flink, from_flink, names, is_flat=True)
+
+
+def _pair_part(first: Part, second: Part) -> Part:
+    """Return the columns of two parts as a ``Tuple2``."""
+    flink_type = TupleType(_PAIR, (first.flink_type, second.flink_type))
+    names, types = (*first.names, *second.names), (*first.types, *second.types)
+    struct = pa.struct([pa.field(*column) for column in zip(names, types, strict=True)])
+
+    def to_flink(array: pa.Array) -> pa.Array:
+        arrays, count = array.flatten(), len(first.names)
+        sides = first.join(arrays[:count], len(array)), second.join(arrays[count:], len(array))
+        return pa.StructArray.from_arrays(sides, fields=list(flink_type.arrow_type()))
+
+    def from_flink(array: pa.Array, stored: pa.DataType) -> pa.Array:
+        left, right = array.flatten()
+        arrays = [*first.split(left), *second.split(right)]
+        return pa.StructArray.from_arrays(arrays, fields=list(stored))
+
+    return Part(struct, flink_type, to_flink, from_flink, names, is_flat=True)
+
+
+def _seen_part() -> Part:
+    """Return a part without columns, whose value is ``true``."""
+
+    def from_flink(array: pa.Array, stored: pa.DataType) -> pa.Array:
+        if array.null_count or array.false_count:
+            raise InvalidArgumentError("a key has a value other than true")
+        return array
+
+    true = pa.scalar(value=True)
+    return Part(pa.null(), _BOOLEAN, lambda array: pa.repeat(true, len(array)), from_flink)
 
 
 def plan_planned(state: KeyedState, planned: PlanState) -> KeyedExport:
@@ -185,13 +172,10 @@ def plan_planned(state: KeyedState, planned: PlanState) -> KeyedExport:
     stored = arrow_schema(state.schema)
     _refuse_other_columns(stored, planned)
     key = _row_part(planned.key, stored)
-    map_key = ExportPart((), NO_VALUE)
-    if planned.map_key is not None:
-        map_key = _row_part(planned.map_key, stored)
+    map_key = None if planned.map_key is None else _row_part(planned.map_key, stored)
     value = _value_part(planned.value, stored)
-    namespace = ExportPart((), _NO_NAMESPACE)
-    flink = describe_planned(planned)
-    return KeyedExport(state, flink, key, namespace, map_key, value, planned=planned)
+    columns = stored_columns(state, describe_planned(planned), key, map_key, value)
+    return KeyedExport(state, columns, planned=planned)
 
 
 def refuse_older_flink(plan: FlinkPlan | None, target: FlinkTarget) -> None:

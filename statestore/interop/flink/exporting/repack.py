@@ -21,8 +21,9 @@ from statestore.interop.flink.importing.left_out_state import dropped_parts
 from statestore.interop.flink.metadata.handles import OperatorHandles, SavepointMetadata, Subtask
 from statestore.interop.flink.options import ACCESS, SavepointAccess
 from statestore.interop.flink.read.canonical import prefix_bytes
+from statestore.interop.flink.read.keyed_states import StateEntries
 from statestore.interop.flink.read.refusals import refused_kinds
-from statestore.interop.flink.read.savepoint import FlinkOperator, StateEntries, open_savepoint
+from statestore.interop.flink.read.savepoint import FlinkOperator, open_savepoint
 from statestore.interop.flink.types.byte_cursor import Cursor
 from statestore.interop.flink.types.byte_slices import BYTES, Spans, join_parts
 from statestore.interop.flink.write.canonical_writer import SavepointWriter

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from statestore.errors import DamagedFileError, UnsupportedTypeError
 from statestore.format.names import RESERVED_ELEMENT_COLUMNS
-from statestore.interop.flink.columns.part_columns import PartColumns, part_columns
+from statestore.interop.flink.columns.part import Part
+from statestore.interop.flink.columns.part_columns import UNDECODED, part_columns
 from statestore.interop.flink.columns.state_columns import EntryForm, first_free
 from statestore.interop.flink.importing.import_record import ImportedState
 from statestore.interop.flink.importing.value_probes import describe_kryo_parts
@@ -92,7 +93,7 @@ def operator_states(
 
 def element_columns(
     value: FlinkType | None, key: FlinkType | None, names: dict[str, tuple[str, ...]] | None = None
-) -> dict[str, PartColumns]:
+) -> dict[str, Part]:
     """Return the columns of an element: of its value and, for a broadcast map, of its key.
 
     Args:
@@ -111,19 +112,17 @@ def element_columns(
     taken = list(RESERVED_ELEMENT_COLUMNS)
     named_columns = {}
     for part, columns in parts.items():
-        if not columns.fields:
+        if not columns.types:
             raise UnsupportedTypeError("a type without columns cannot be an element")
         named: list[str] = []
         prefix = "" if part == "value" else f"{part}_"
-        default = "value_bytes" if columns.flink_type is None else part
+        default = "value_bytes" if columns.flink_type == UNDECODED else part
         for field in columns.fields:
             wanted = f"{prefix}{field.name}" if columns.is_flat else default
             named.append(first_free(wanted, taken))
             taken.append(named[-1])
         part_names = tuple(named) if names is None else names[part]
-        named_columns[part] = PartColumns(
-            columns.flink_type, columns.fields, columns.stored, columns.is_flat, part_names
-        )
+        named_columns[part] = columns.with_names(part_names)
     return named_columns
 
 
@@ -139,7 +138,7 @@ def _skip_copies(elements: Iterable[SubtaskElements]) -> Iterator[SubtaskElement
 
 def _build_typed_table(
     parts: list[SubtaskElements], kryo: int | None
-) -> tuple[OperatorStateInfo, dict[str, PartColumns], pa.Table]:
+) -> tuple[OperatorStateInfo, dict[str, Part], pa.Table]:
     """Return the elements in columns, with the columns and the types that fit them.
 
     Raises UnsupportedTypeError if no types fit.
@@ -157,29 +156,31 @@ def _build_typed_table(
             raise error from None
 
 
-def _read_elements(parts: list[SubtaskElements]) -> tuple[dict[str, PartColumns], pa.Table]:
+def _read_elements(parts: list[SubtaskElements]) -> tuple[dict[str, Part], pa.Table]:
     info = parts[0].info
     columns = element_columns(info.value, info.key)
     tables = []
     for part in parts:
         values = part.values()
         if info.key is None:
-            arrays = columns["value"].columns(values)
+            arrays = columns["value"].split(values)
         else:
-            arrays = columns["map_key"].columns(values.field(0))
-            arrays += columns["value"].columns(values.field(1))
+            arrays = [
+                *columns["map_key"].split(values.field(0)),
+                *columns["value"].split(values.field(1)),
+            ]
         tables.append(_build_table(columns, arrays, part, len(values)))
     return columns, pa.concat_tables(tables)
 
 
-def _build_bytes_table(parts: list[SubtaskElements]) -> tuple[dict[str, PartColumns], pa.Table]:
+def _build_bytes_table(parts: list[SubtaskElements]) -> tuple[dict[str, Part], pa.Table]:
     columns = element_columns(None, None)
     tables = [_build_table(columns, [part.raw.arrow()], part, len(part.raw)) for part in parts]
     return columns, pa.concat_tables(tables)
 
 
 def _build_table(
-    columns: dict[str, PartColumns], arrays: list[pa.Array], elements: SubtaskElements, count: int
+    columns: dict[str, Part], arrays: list[pa.Array], elements: SubtaskElements, count: int
 ) -> pa.Table:
     names = [name for part in columns.values() for name in part.names]
     if elements.info.mode != "broadcast":
@@ -207,7 +208,7 @@ def _build_record(
     table: pa.Table,
     form: EntryForm,
     why: str | None,
-    columns: dict[str, PartColumns],
+    columns: dict[str, Part],
 ) -> ImportedState:
     # The digest is without the subtasks, so that elements can be compared at another parallelism.
     elements = [name for part in columns.values() for name in part.names]

@@ -37,7 +37,7 @@ from statestore.interop.flink.importing.value_probes import (
 from statestore.interop.flink.metadata.handles import KeyGroupsHandle
 from statestore.interop.flink.options import SavepointHints
 from statestore.interop.flink.read.canonical import KeyedHeader, StateInfo
-from statestore.interop.flink.read.keyed_states import KeyedStateInfo, keyed_state
+from statestore.interop.flink.read.keyed_states import FlinkState, TimerState, keyed_state
 from statestore.interop.flink.read.refusals import Refused, transactions, transactions_reason
 from statestore.interop.flink.read.savepoint import FlinkOperator, FlinkSavepoint, open_operators
 from statestore.interop.flink.read.savepoint_files import content_digest
@@ -57,7 +57,7 @@ class PlannedState:
     """
 
     info: StateInfo
-    state: KeyedStateInfo
+    state: FlinkState
     forms: tuple[StateColumns, ...]
     why: str | None
     python: str | None = None
@@ -358,7 +358,7 @@ class _Planning:
         parts = find_kryo_parts(self.operator, state, self.metadata_version)
         for variant in (*typed, *([] if parts is None else [parts]), state):
             for form in EntryForm:
-                if form.has_value_bytes and (state.kind == "timers" or variant is not state):
+                if form.has_value_bytes and (isinstance(state, TimerState) or variant is not state):
                     continue
                 if form is EntryForm.BYTES and variant is not state:
                     continue
@@ -375,7 +375,7 @@ class _Planning:
 
 
 def _match_stored_columns(
-    state: KeyedStateInfo, stored: ImportedState, max_parallelism: int
+    state: FlinkState, stored: ImportedState, max_parallelism: int
 ) -> StateColumns:
     """Return a state's stored columns; SchemaMismatchError if it now has other fields or types.
 

@@ -35,7 +35,7 @@ from statestore.interop.flink.importing.value_probes import set_kryo_parts, set_
 from statestore.interop.flink.metadata.java_binary import i32
 from statestore.interop.flink.read.canonical import StateInfo
 from statestore.interop.flink.read.canonical import StateKind as FlinkKind
-from statestore.interop.flink.read.keyed_states import KeyedStateInfo, keyed_state
+from statestore.interop.flink.read.keyed_states import FlinkState, keyed_state
 from statestore.interop.flink.read.unknown_snapshots import read_whole_snapshot
 from statestore.interop.flink.types.flink_types import KryoKeyType, KryoType
 from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot
@@ -182,7 +182,7 @@ class ImportedState:
         return self.map_columns(replace(state, recipe=self.key_hash), max_parallelism)
 
     def map_columns(
-        self, state: KeyedStateInfo, max_parallelism: int, names: Names | None = None
+        self, state: FlinkState, max_parallelism: int, names: Names | None = None
     ) -> StateColumns:
         """Return the mapping for the state of another savepoint, by default with the same names."""
         if self.python:

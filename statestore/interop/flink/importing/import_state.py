@@ -10,6 +10,7 @@ from itertools import chain
 from threading import Lock
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from statestore.durations import Duration, milliseconds_of
@@ -552,7 +553,8 @@ def _decode_tables(
         prefix = prefix_bytes(operator.metadata.max_parallelism)
         for entries in ordered.entries(name, key_groups=key_groups):
             for part in entries.parts(_DECODED_BYTES):
-                yield part.key_group, columns.table_of_bytes(part, prefix)
+                groups = np.full(len(part.keys), part.key_group, np.int32)
+                yield part.key_group, columns.table_of_bytes(part, prefix, groups)
         return
     as_bytes = [name] if columns.form.has_value_bytes else []
     # The store checks the key groups of keys with columns.
@@ -564,4 +566,5 @@ def _decode_tables(
         is_checked=columns.form.has_flink_groups,
         most_bytes=_DECODED_BYTES,
     ):
-        yield rows.key_group, columns.table(rows)
+        table, _ = columns.table(rows, np.full(len(rows), rows.key_group, np.int32))
+        yield rows.key_group, table

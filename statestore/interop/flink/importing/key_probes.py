@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from statestore.errors import DamagedFileError, InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink.read.canonical import prefix_bytes
-from statestore.interop.flink.read.keyed_states import KeyedStateInfo
+from statestore.interop.flink.read.keyed_states import FlinkState
 from statestore.interop.flink.read.savepoint import FlinkOperator
 from statestore.interop.flink.types.byte_cursor import Cursor
 from statestore.interop.flink.types.byte_slices import Spans
@@ -39,7 +39,7 @@ class ProbedKeys:
     kryo: KryoKeyType | None
     recipe: str | None
 
-    def describe(self, state: KeyedStateInfo) -> KeyedStateInfo:
+    def describe(self, state: FlinkState) -> FlinkState:
         """Return a state of the operator with this class and recipe."""
         if self.kryo is not None:
             state = state.with_key(self.kryo)
@@ -161,7 +161,7 @@ def _check_recipe(operator: FlinkOperator, recipe: str) -> None:
         raise InvalidArgumentError(f"{title} cannot be used: {error}") from error
 
 
-def _iterate_keys(operator: FlinkOperator) -> Iterator[tuple[KeyedStateInfo, int, Cursor]]:
+def _iterate_keys(operator: FlinkOperator) -> Iterator[tuple[FlinkState, int, Cursor]]:
     """Yield the keys of all states, with the key group in which they are stored."""
     prefix = prefix_bytes(operator.metadata.max_parallelism)
     for entries in operator.entries():
@@ -175,14 +175,12 @@ def _no_keys() -> Cursor:
     return Cursor(spans, spans.starts, spans.ends)
 
 
-def _compute_groups(
-    state: KeyedStateInfo, keys: Cursor, max_parallelism: int
-) -> npt.NDArray[np.int32]:
+def _compute_groups(state: FlinkState, keys: Cursor, max_parallelism: int) -> npt.NDArray[np.int32]:
     """Return the key groups of keys; the cursor stays where it is."""
     return state.key_groups(Cursor(keys.spans, keys.position, keys.end))(max_parallelism)
 
 
-def _has_known_hash(state: KeyedStateInfo) -> bool:
+def _has_known_hash(state: FlinkState) -> bool:
     try:
         state.key_groups(_no_keys())
     except UnsupportedTypeError:
@@ -190,7 +188,7 @@ def _has_known_hash(state: KeyedStateInfo) -> bool:
     return True
 
 
-def _has_group(state: KeyedStateInfo, keys: Cursor, key_group: int, max_parallelism: int) -> bool:
+def _has_group(state: FlinkState, keys: Cursor, key_group: int, max_parallelism: int) -> bool:
     try:
         groups = _compute_groups(state, keys, max_parallelism)
     except (DamagedFileError, UnsupportedTypeError):
@@ -198,7 +196,7 @@ def _has_group(state: KeyedStateInfo, keys: Cursor, key_group: int, max_parallel
     return bool((groups == key_group).all())
 
 
-def _show_key(state: KeyedStateInfo, keys: Cursor, row: int) -> str:
+def _show_key(state: FlinkState, keys: Cursor, row: int) -> str:
     selected = Cursor(keys.spans, keys.position[row : row + 1], keys.end[row : row + 1])
     key = plain_type(state.key).read(selected)
     try:

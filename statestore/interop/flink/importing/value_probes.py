@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from statestore.errors import DamagedFileError, SchemaMismatchError, UnsupportedTypeError
 from statestore.interop.flink.metadata.handles import find_flink_major
-from statestore.interop.flink.read.keyed_states import KeyedStateInfo
+from statestore.interop.flink.read.keyed_states import FlinkState
 from statestore.interop.flink.read.savepoint import FlinkOperator
 from statestore.interop.flink.types.families.base import nested_types
 from statestore.interop.flink.types.families.kryo import find_kryo_part, set_kryo
@@ -25,15 +25,13 @@ from statestore.interop.flink.types.flink_types import (
     FlinkType,
     KryoKeyType,
     KryoType,
-    ListType,
-    MapType,
     TtlAwareType,
     TtlType,
     UndecodedType,
 )
 from statestore.interop.flink.types.kryo_objects import KRYO_2, KRYO_5
 
-_FLAG_BYTES, _TIME_BYTES = 1, 8
+_TIME_BYTES = 8
 _KRYO_OF_FLINK = {1: KRYO_2, 2: KRYO_5}
 _PARTS = "parts of Kryo "
 _PROBED_BYTES = 8 * 2**20
@@ -42,8 +40,8 @@ T = TypeVar("T")
 
 
 def find_value_types(
-    operator: FlinkOperator, state: KeyedStateInfo, metadata_version: int
-) -> Iterator[KeyedStateInfo]:
+    operator: FlinkOperator, state: FlinkState, metadata_version: int
+) -> Iterator[FlinkState]:
     """Yield the state with each type that its values may have, the likeliest first.
 
     Nothing is yielded unless Kryo writes the values, and the first one is of a simple class. If
@@ -71,8 +69,8 @@ def find_kryo_version(metadata_version: int) -> int | None:
 
 
 def find_kryo_parts(
-    operator: FlinkOperator, state: KeyedStateInfo, metadata_version: int
-) -> KeyedStateInfo | None:
+    operator: FlinkOperator, state: FlinkState, metadata_version: int
+) -> FlinkState | None:
     """Return the state with the version of Kryo that wrote parts of its keys and values.
 
     It is None if Kryo wrote no parts, or if its version cannot be determined. If the metadata do
@@ -86,12 +84,12 @@ def find_kryo_parts(
     return None if version is None else _set_version(state, version)
 
 
-def _set_version(state: KeyedStateInfo, version: int) -> KeyedStateInfo:
+def _set_version(state: FlinkState, version: int) -> FlinkState:
     with_key = state.with_key(set_kryo(state.key, version))
     return replace(with_key, value=set_kryo(with_key.value, version))
 
 
-def _probe_version(operator: FlinkOperator, state: KeyedStateInfo) -> int | None:
+def _probe_version(operator: FlinkOperator, state: FlinkState) -> int | None:
     """Return the version of Kryo that can read all entries; None if two read different parts."""
     old, new = (
         _read_digest(operator, _set_version(state, version)) for version in (KRYO_2, KRYO_5)
@@ -101,7 +99,7 @@ def _probe_version(operator: FlinkOperator, state: KeyedStateInfo) -> int | None
     return KRYO_5 if old is None else None
 
 
-def _read_digest(operator: FlinkOperator, state: KeyedStateInfo) -> bytes | None:
+def _read_digest(operator: FlinkOperator, state: FlinkState) -> bytes | None:
     """Return a digest of the parts of all entries; None if an entry does not fit the types."""
     digest = hashlib.sha256()
     declared = state.with_key(UndecodedType(state.key))
@@ -119,8 +117,8 @@ def _read_digest(operator: FlinkOperator, state: KeyedStateInfo) -> bytes | None
 
 
 def set_value_class(
-    state: KeyedStateInfo, text: str, metadata_version: int | None = None
-) -> KeyedStateInfo:
+    state: FlinkState, text: str, metadata_version: int | None = None
+) -> FlinkState:
     """Return a state whose values have the class that an import recorded.
 
     Args:
@@ -150,7 +148,7 @@ def set_value_class(
     return _replace_values(state, simple)
 
 
-def find_value_class(state: KeyedStateInfo) -> str | None:
+def find_value_class(state: FlinkState) -> str | None:
     """Return the class of a state's values as an import records it; None if it is unknown."""
     simple, _ = _find_innermost(state)
     if isinstance(simple, KryoKeyType):
@@ -176,27 +174,19 @@ def _parse_parts(text: str) -> int:
     return int(text.removeprefix(_PARTS))
 
 
-def _replace_values(state: KeyedStateInfo, simple: KryoKeyType) -> KeyedStateInfo:
-    return replace(state, value=_replace_kryo(state.kind, state.value, simple))
+def _replace_values(state: FlinkState, simple: KryoKeyType) -> FlinkState:
+    return state.with_inner(_replace_kryo(state.inner, simple))
 
 
-def _replace_kryo(kind: str, value: FlinkType, simple: KryoKeyType) -> FlinkType:
-    if kind == "list" and isinstance(value, ListType):
-        return replace(value, element=_replace_kryo("", value.element, simple))
-    if kind == "map" and isinstance(value, MapType):
-        return replace(value, value=_replace_kryo("", value.value, simple))
+def _replace_kryo(value: FlinkType, simple: KryoKeyType) -> FlinkType:
     if isinstance(value, TtlType | TtlAwareType):
-        return replace(value, value=_replace_kryo("", value.value, simple))
+        return replace(value, value=_replace_kryo(value.value, simple))
     return simple if isinstance(value, KryoType) else value
 
 
-def _find_innermost(state: KeyedStateInfo) -> tuple[FlinkType, int]:
+def _find_innermost(state: FlinkState) -> tuple[FlinkType, int]:
     """Return the type of a value in a list, a map or with a TTL, and the bytes before it."""
-    value, before = state.value, 0
-    if state.kind == "list" and isinstance(value, ListType):
-        value = value.element
-    elif state.kind == "map" and isinstance(value, MapType):
-        value, before = value.value, _FLAG_BYTES
+    value, before = state.inner, state.before_inner
     while isinstance(value, TtlType | TtlAwareType):
         before += _TIME_BYTES * isinstance(value, TtlType)
         value = value.value

@@ -13,30 +13,17 @@ its elements separated by commas.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from statestore.interop.flink.metadata.java_binary import Reader
-from statestore.interop.flink.read.canonical import Entries
-from statestore.interop.flink.read.composite import KeyLayout
-from statestore.interop.flink.read.keyed_states import KeyedStateInfo
-from statestore.interop.flink.types.byte_slices import BYTES, Places, Spans, join_parts
-from statestore.interop.flink.types.flink_types import (
-    FlinkType,
-    ListType,
-    MapType,
-    NullableType,
-    Scalar,
-)
+from statestore.interop.flink.types.byte_slices import Places, Spans
+from statestore.interop.flink.types.flink_types import FlinkType, Scalar
 
 COUNT_BYTES = 4
 """The bytes of a state without entries in a key group: their number."""
-_COMMA = pa.scalar(b",", BYTES)
 _STRING = Scalar("String")
 _LONGER = 0x80
 
@@ -48,73 +35,31 @@ Jump = Callable[[int], int]
 class HeapEntries:
     """The positions of a state's entries in a key group.
 
-    ``begins`` has the start of each entry and, except for timers, the starts of its key and its
-    value. ``stop`` is the end of the last entry. For lists and maps, ``counts`` has the number of
+    ``begins`` has the starts of the namespace, key and value of each entry; of timers the start of
+    each. ``stop`` is the end of the last entry. For lists and maps, ``counts`` has the number of
     elements in each, and ``inner`` has the start of each element; for maps also the start of each
     value. The last array of ``inner`` has the end of each element.
     """
 
-    state: KeyedStateInfo
     reader: Reader
     begins: tuple[Places, ...]
     stop: int
-    counts: Places | None
+    counts: Places
     inner: tuple[Places, ...]
 
     def __len__(self) -> int:
         """Return the number of entries."""
         return len(self.begins[0])
 
-    def canonical(self, number: int, key_group: int, prefix: int) -> Iterator[Entries]:
-        """Yield the entries in canonical form, if there are any.
+    @property
+    def stops(self) -> Places:
+        """The end of each entry."""
+        return np.append(self.begins[0][1:], self.stop)
 
-        ``number`` is the state's index in the header. Each key begins with the key group in
-        ``prefix`` bytes.
-        """
-        if not len(self):
-            return
-        group = pa.scalar(key_group.to_bytes(prefix, "big"), BYTES)
-        stops = np.append(self.begins[0][1:], self.stop)
-        if self.state.kind == "timers":
-            keys, values = self._slice(self.begins[0], stops).arrow(), self._slice(stops, stops)
-            keys = join_parts(group, keys.cast(BYTES))
-            yield Entries(number, key_group, self._to_spans(keys), values)
-            return
-        begin, middle, value = self.begins
-        user_keys, namespaces = (
-            self._slice(start, stop).arrow().cast(BYTES)
-            for start, stop in ((middle, value), (begin, middle))
-        )
-        keys = join_parts(group, *KeyLayout.from_state(self.state).parts(user_keys, namespaces))
-        values = self._slice(value, stops)
-        if self.counts is not None and self.state.kind == "list":
-            values = self._join_elements()
-        elif self.counts is not None:
-            keys, values = self._expand_maps(keys)
-        if len(keys):
-            yield Entries(number, key_group, self._to_spans(keys), values)
-
-    def _join_elements(self) -> Spans:
-        assert self.counts is not None, "a list state must have a number of elements"
-        offsets = pa.array(np.append(0, np.cumsum(self.counts)))
-        elements = self._slice(self.inner[0], self.inner[1]).arrow().cast(BYTES)
-        return self._to_spans(
-            pc.binary_join(pa.LargeListArray.from_arrays(offsets, elements), _COMMA)
-        )
-
-    def _expand_maps(self, keys: pa.Array) -> tuple[pa.Array, Spans]:
-        assert self.counts is not None, "a map state must have a number of keys"
-        parents = np.repeat(np.arange(len(self)), self.counts)
-        begin, middle, stop = self.inner
-        map_keys = self._slice(begin, middle).arrow().cast(BYTES)
-        return join_parts(keys.take(pa.array(parents)), map_keys), self._slice(middle, stop)
-
-    def _slice(self, starts: Places, stops: Places) -> Spans:
+    def slice(self, starts: Places, stops: Places) -> Spans:
+        """Return the bytes between positions."""
         data = np.frombuffer(self.reader.data, np.uint8)
         return Spans(data, starts, stops, self.reader.name, self.reader.base)
-
-    def _to_spans(self, array: pa.Array) -> Spans:
-        return Spans.from_array(array, self.reader.name)
 
 
 def heap_states(reader: Reader, states: int, key_group: int) -> Iterator[int]:
@@ -135,38 +80,47 @@ def heap_states(reader: Reader, states: int, key_group: int) -> Iterator[int]:
     reader.end(f"key group {key_group}")
 
 
-def walk_entries(reader: Reader, state: KeyedStateInfo) -> HeapEntries:
+def walk_entries(reader: Reader, name: str, parts: Sequence[FlinkType]) -> HeapEntries:
     """Read the number of a state's entries, walk over the entries, and advance past them.
+
+    Args:
+        reader: the bytes.
+        name: the state's name in messages.
+        parts: the types of the parts of an entry; three or one.
 
     Raises:
         DamagedFileError: if the bytes do not follow Flink's format.
         UnsupportedTypeError: for a type whose values have no recognizable end.
     """
-    count = reader.count(1, f"entries of {state.name!r}")
-    inner: list[list[int]] = []
+    return _walk(reader, name, [jump_over(reader, part) for part in parts], [], [])
+
+
+def walk_counted(
+    reader: Reader, name: str, parts: Sequence[FlinkType], elements: Sequence[FlinkType]
+) -> HeapEntries:
+    """Walk over entries whose value is a number of ``elements``; see :func:`walk_entries`.
+
+    ``parts`` are the types of the namespace and the key. An element of a list has one type, and one
+    of a map has those of its key and its value.
+    """
     counts: list[int] = []
-    make_jump = partial(jump_over, reader)
-    if state.kind == "list" and isinstance(state.value, ListType):
-        inner = [[], []]
-        jumps = [_make_sequence_jump(reader, counts, inner, make_jump(state.value.element))]
-    elif state.kind == "map" and isinstance(state.value, MapType):
-        inner = [[], [], []]
-        value = NullableType(state.value.value)
-        jumps = [
-            _make_sequence_jump(reader, counts, inner, make_jump(state.value.key), make_jump(value))
-        ]
-    else:
-        jumps = [make_jump(state.value)]
-    if state.kind != "timers":
-        jumps = [make_jump(state.namespace), make_jump(state.key), *jumps]
+    inner: list[list[int]] = [[] for _ in range(len(elements) + 1)]
+    jumps = [jump_over(reader, element) for element in elements]
+    value = _make_sequence_jump(reader, counts, inner, *jumps)
+    return _walk(reader, name, [*(jump_over(reader, part) for part in parts), value], counts, inner)
+
+
+def _walk(
+    reader: Reader, name: str, jumps: list[Jump], counts: list[int], inner: list[list[int]]
+) -> HeapEntries:
+    count = reader.count(1, f"entries of {name!r}")
     begins, stop = walk(reader, count, jumps)
     reader.position = stop
     return HeapEntries(
-        state,
         reader,
         tuple(np.array(places, np.int64) for places in begins),
         stop,
-        np.array(counts, np.int64) if inner else None,
+        np.array(counts, np.int64),
         tuple(np.array(places, np.int64) for places in inner),
     )
 

@@ -31,8 +31,8 @@ from statestore.interop.flink.read.canonical import (
     read_entries,
 )
 from statestore.interop.flink.read.group_bytes import GroupBytes, Window
-from statestore.interop.flink.read.heap import COUNT_BYTES, heap_states, walk_entries
-from statestore.interop.flink.read.keyed_states import KeyedStateInfo
+from statestore.interop.flink.read.heap import COUNT_BYTES, heap_states
+from statestore.interop.flink.read.keyed_states import FlinkState
 from statestore.interop.flink.read.rocksdb import RocksTable, open_table
 from statestore.interop.flink.read.rocksdb_live import live_key_groups
 from statestore.interop.flink.read.savepoint_files import ByteSource, Places, open_source
@@ -62,7 +62,7 @@ class KeyedPart:
     subtask: int
     handle: KeyGroupsHandle | IncrementalHandle
     header: KeyedHeader
-    states: tuple[KeyedStateInfo | None, ...]
+    states: tuple[FlinkState | None, ...]
     title: str
     prefix: int
     places: Places
@@ -179,7 +179,8 @@ class KeyedPart:
                 f"operator {self.title} has states to drop among states whose values do not "
                 "record their length; take a canonical savepoint"
             )
-        return walk_entries(window.load_all(), state).canonical(number, key_group, self.prefix)
+        walked = state.walk(window.load_all())
+        return state.heap_entries(walked, number, key_group, self.prefix)
 
     @cached_property
     def tables(self) -> tuple[RocksTable, ...]:

@@ -25,7 +25,7 @@ from statestore.interop.flink.metadata.java_binary import Reader
 from statestore.interop.flink.metadata.old_versions import unsupported_version
 from statestore.interop.flink.read.canonical import Entries, KeyedHeader, StateInfo
 from statestore.interop.flink.read.heap import jump_over, walk
-from statestore.interop.flink.read.keyed_states import KeyedStateInfo, keyed_state
+from statestore.interop.flink.read.keyed_states import FlinkState, keyed_state
 from statestore.interop.flink.read.savepoint_files import ByteSource, Places, open_source
 from statestore.interop.flink.types.byte_slices import BYTES, Spans, join_parts
 from statestore.interop.flink.types.flink_types import FlinkType, TimerType
@@ -65,7 +65,7 @@ class TimersPart:
     subtask: int
     handle: KeyGroupsHandle
     header: KeyedHeader
-    states: tuple[KeyedStateInfo, ...]
+    states: tuple[FlinkState, ...]
     title: str
     prefix: int
     places: Places

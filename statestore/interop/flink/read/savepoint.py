@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
-import numpy as np
 import pyarrow as pa
 
 from statestore.errors import (
@@ -40,9 +38,14 @@ from statestore.interop.flink.metadata.handles import (
 from statestore.interop.flink.metadata.reader import read_metadata
 from statestore.interop.flink.options import ACCESS, SavepointAccess
 from statestore.interop.flink.read.canonical import KeyedHeader, merge_headers, prefix_bytes
-from statestore.interop.flink.read.composite import KeyLayout, split_keys
 from statestore.interop.flink.read.keyed_part import KeyedPart
-from statestore.interop.flink.read.keyed_states import KeyedStateInfo, check_key_groups
+from statestore.interop.flink.read.keyed_states import (
+    FlinkState,
+    SavepointRows,
+    StateEntries,
+    TimerState,
+    check_key_groups,
+)
 from statestore.interop.flink.read.operator_parts import open_parts, recognize_timers
 from statestore.interop.flink.read.operator_state import SubtaskElements, read_operator_state
 from statestore.interop.flink.read.raw_timers import TimersPart
@@ -55,56 +58,12 @@ from statestore.interop.flink.read.savepoint_files import (
     read_metadata_file,
 )
 from statestore.interop.flink.types.byte_cursor import Cursor
-from statestore.interop.flink.types.byte_slices import Spans
-from statestore.interop.flink.types.decode import decode_list, decode_map_values, decode_values
-from statestore.interop.flink.types.flink_types import ListType, MapType, Scalar
+from statestore.interop.flink.types.flink_types import Scalar
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.groups import KeyGroupRange
 
 _CHECKPOINT = b"org.apache.flink.runtime.checkpoint.CheckpointType"
 _WINDOWS = (Scalar("TimeWindow"), Scalar("SqlTimeWindow"))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StateEntries:
-    """Entries of one state in one key group, as the bytes of canonical keys and values."""
-
-    state: KeyedStateInfo
-    key_group: int
-    keys: Spans
-    values: Spans
-
-    def parts(self, most_bytes: int) -> Iterator[StateEntries]:
-        """Yield the entries in order, in chunks of about ``most_bytes``."""
-        sizes = self.keys.ends - self.keys.starts + self.values.ends - self.values.starts
-        number = np.cumsum(sizes) // most_bytes
-        cuts = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), len(sizes)]
-        for first, stop in pairwise(cuts):
-            keys, values = self.keys.part(first, stop), self.values.part(first, stop)
-            yield StateEntries(self.state, self.key_group, keys, values)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SavepointRows:
-    """Rows of one state in one key group, as columns.
-
-    For timers, ``value`` is None and ``time`` is the firing time in milliseconds since 1970. For
-    other states, ``time`` is None. ``map_key`` is set for a map state only; each map entry is one
-    row. The ``value`` of a list state is the whole list. It is never empty, because an update with
-    an empty list clears the state (``HeapListState``, ``RocksDBListState``, ``TtlListState``).
-    """
-
-    state: KeyedStateInfo
-    key_group: int
-    key: pa.Array
-    namespace: pa.Array
-    map_key: pa.Array | None
-    value: pa.Array | None
-    time: pa.Array | None = None
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(self.key)
 
 
 @dataclass(frozen=True)
@@ -117,7 +76,7 @@ class FlinkOperator:
     """
 
     metadata: OperatorHandles
-    states: tuple[KeyedStateInfo, ...]
+    states: tuple[FlinkState, ...]
     problem: str | None
     places: Places
     parts: tuple[KeyedPart | TimersPart, ...]
@@ -152,7 +111,7 @@ class FlinkOperator:
         """The size of its keyed state in bytes, according to its handles."""
         return sum(_size(part.handle) for part in self.parts)
 
-    def state(self, name: str) -> KeyedStateInfo:
+    def state(self, name: str) -> FlinkState:
         """Return the keyed state with this name; StateNotFoundError if it does not exist."""
         for state in self.states:
             if state.name == name:
@@ -202,7 +161,7 @@ class FlinkOperator:
         self,
         *names: str,
         as_bytes: Collection[str] = (),
-        declared: KeyedStateInfo | None = None,
+        declared: FlinkState | None = None,
         key_groups: KeyGroupRange | None = None,
         is_checked: bool = True,
         most_bytes: int | None = None,
@@ -261,7 +220,7 @@ class FlinkOperator:
         state, key_group = entries.state, entries.key_group
         where = f"state {state.name!r} of operator {self.title}"
         with _note_location(f"in {where}, key group {key_group}"):
-            rows = state_rows(entries, self._prefix, as_bytes=state.name in as_bytes)
+            rows = entries.rows(self._prefix, as_bytes=state.name in as_bytes)
         if not is_checked:
             return rows
         before = self._prefix + state.before_key
@@ -294,41 +253,13 @@ def _check_entries(entries: StateEntries, prefix: int) -> None:
     """Refuse entries that do not match the types of their state.
 
     Without this check, an entry with a corrupted length could silently swallow other entries.
-    Values without a column type are not decoded. Raises the errors of :func:`state_rows`.
+    Values without a column type are not decoded. Raises the errors of
+    :meth:`StateEntries.rows`.
     """
     for as_bytes in (False, True):
         with suppress(UnsupportedTypeError):
-            state_rows(entries, prefix, as_bytes=as_bytes)
+            entries.rows(prefix, as_bytes=as_bytes)
             return
-
-
-def state_rows(entries: StateEntries, prefix: int, *, as_bytes: bool) -> SavepointRows:
-    """Return entries by column; the first ``prefix`` bytes of each key are its key group.
-
-    With ``as_bytes`` the values stay bytes. Raises the errors of :meth:`FlinkOperator.rows`.
-    """
-    state, key_group, keys = entries.state, entries.key_group, entries.keys
-    whole = Cursor(entries.values, entries.values.starts, entries.values.ends)
-    if state.kind == "timers":
-        whole.refuse(whole.position != whole.end, "a timer cannot have a value")
-        timers = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)
-        time, key, namespace = decode_values(state.value, timers).flatten()
-        return SavepointRows(state, key_group, key, namespace, None, None, time)
-    parts = split_keys(keys, KeyLayout.from_state(state), prefix)
-    if state.kind == "list":
-        whole.refuse(
-            whole.position == whole.end,
-            "a list has no elements, although Flink does not store empty lists",
-        )
-    if as_bytes:
-        value = entries.values.arrow()
-    elif state.kind == "list" and isinstance(state.value, ListType):
-        value = decode_list(state.value.element, entries.values)
-    elif state.kind == "map" and isinstance(state.value, MapType):
-        value = decode_map_values(state.value.value, entries.values)
-    else:
-        value = decode_values(state.value, entries.values)
-    return SavepointRows(state, key_group, parts.key, parts.namespace, parts.map_key, value)
 
 
 def _title(metadata: OperatorHandles) -> str:
@@ -486,7 +417,7 @@ def _open_operator(
             problem = str(error)
         except (DamagedFileError, MissingFileError) as error:
             problem, error_type = str(error), type(error)
-    states: dict[str, KeyedStateInfo] = {}
+    states: dict[str, FlinkState] = {}
     for state in (state for part in parts for state in part.states):
         if state is not None:
             states.setdefault(state.name, state)
@@ -504,7 +435,7 @@ def lost_timers(savepoint: FlinkSavepoint, operator: FlinkOperator) -> str | Non
     them as raw state. Time windows always have timers, which end them.
     """
     is_native = any(isinstance(part.handle, IncrementalHandle) for part in operator.parts)
-    has_timers = any(state.kind == "timers" for state in operator.states)
+    has_timers = any(isinstance(state, TimerState) for state in operator.states)
     if not is_native or has_timers or _CHECKPOINT in savepoint.metadata.properties:
         return None
     lost = (

@@ -14,7 +14,7 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.interop.flink.options import ACCESS, SavepointAccess
-from statestore.interop.flink.read.keyed_states import KeyedStateInfo, StateForm
+from statestore.interop.flink.read.keyed_states import FlinkState, StateForm
 from statestore.interop.flink.read.operator_state import (
     SOURCE_READER_STATE,
     KafkaSplit,
@@ -187,7 +187,7 @@ def _list_warnings(savepoint: FlinkSavepoint, operator: FlinkOperator) -> Iterat
 
 
 def _show_keyed(
-    state: KeyedStateInfo, entries: Counter[int], size_bytes: int, *, is_read: bool
+    state: FlinkState, entries: Counter[int], size_bytes: int, *, is_read: bool
 ) -> ShownKeyedState:
     return ShownKeyedState(
         state=state.name,

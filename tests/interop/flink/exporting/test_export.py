@@ -29,7 +29,8 @@ from statestore.interop.flink.exporting import export_keyed
 from statestore.interop.flink.exporting.export_rows import encode_rows
 from statestore.interop.flink.options import ExportSelection
 from statestore.interop.flink.read import group_bytes
-from statestore.interop.flink.read.savepoint import SavepointRows, open_savepoint
+from statestore.interop.flink.read.keyed_states import SavepointRows
+from statestore.interop.flink.read.savepoint import open_savepoint
 from statestore.interop.flink.write import entries
 from statestore.interop.flink.write.canonical_writer import SavepointWriter
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange

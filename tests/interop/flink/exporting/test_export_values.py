@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -48,12 +47,12 @@ _FINE = datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)
     ],
 )
 def test_a_value_that_does_not_fit_is_named(flink_type: FlinkType, value: Any, other: Any) -> None:
-    part = replace(part_columns(flink_type), names=("v",))
-    batch = pa.RecordBatch.from_arrays([pa.array([other, other, value], part.stored[0])], ["v"])
+    part = part_columns(flink_type).with_names(("v",))
+    batch = pa.RecordBatch.from_arrays([pa.array([other, other, value], part.stored)], ["v"])
     with pytest.raises(InvalidArgumentError, match="the column 'v' has the value") as caught:
-        part.array(batch)
+        part.values(batch)
     assert str(batch.column(0)[2]) in str(caught.value)
-    assert len(part.array(batch.slice(0, 2))) == 2
+    assert len(part.values(batch.slice(0, 2))) == 2
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from statestore.interop.flink.columns.state_columns import EntryForm
 from statestore.interop.flink.importing.import_operators import element_columns
 from statestore.interop.flink.importing.import_record import ImportedState, SavepointRecord
 from statestore.interop.flink.options import SavepointAccess, SavepointHints
-from statestore.interop.flink.read.savepoint import SavepointRows
+from statestore.interop.flink.read.keyed_states import SavepointRows
 from statestore.interop.flink.types.flink_types import TupleType
 from statestore.jobgraph.operators import operator_id
 from statestore.restore.restored import RestoredCheckpoint
@@ -73,7 +73,8 @@ def rows_by_group(
         table = state.to_arrow(subtask)
         groups = np.asarray(table.column("key_group"))
         for group in np.unique(groups).tolist():
-            yield columns.rows(table.filter(pa.array(groups == group)), group)
+            rows, _ = columns.rows(table.filter(pa.array(groups == group)))
+            yield replace(rows, key_group=group)
 
 
 def words(rows: SavepointRows) -> list[dict[str, Any]]:
@@ -167,11 +168,11 @@ def test_every_element_of_operator_state_is_in_the_store(golden: Golden, tmp_pat
             [
                 pa.field(name, kind)
                 for part in columns.values()
-                for name, kind in zip(part.names, part.stored, strict=True)
+                for name, kind in zip(part.names, part.types, strict=True)
             ]
         )
         batch = pa.RecordBatch.from_pylist(of, schema)
-        arrays = {part: some.array(batch) for part, some in columns.items()}
+        arrays = {part: some.values(batch) for part, some in columns.items()}
         if key is None:
             values = shown(arrays["value"], value)
         else:

@@ -123,7 +123,7 @@ def test_key_groups_equal_flinks(
         table = restored.keyed("big", "count").to_arrow(subtask)
         groups = np.asarray(table.column("key_group"))
         for group in np.unique(groups).tolist():
-            rows = one.columns(128).rows(table.filter(pa.array(groups == group)), group)
+            rows, _ = one.columns(128).rows(table.filter(pa.array(groups == group)))
             assert rows.value is not None
             pairs = zip(rows.value.to_pylist(), rows.key.to_pylist(), strict=True)
             found |= dict(pairs)

@@ -14,7 +14,7 @@ from statestore.interop.flink import export_savepoint, import_savepoint, open_sa
 from statestore.interop.flink.columns.state_columns import EntryForm
 from statestore.interop.flink.importing.value_probes import find_value_types, set_value_class
 from statestore.interop.flink.options import FlinkTarget
-from statestore.interop.flink.read.keyed_states import KeyedStateInfo
+from statestore.interop.flink.read.keyed_states import flink_state
 from statestore.interop.flink.types.families.kryo_keys import KryoKeyType
 from statestore.interop.flink.types.flink_types import FlinkType, KryoType, Scalar
 from tests.interop.flink.written import written_savepoint
@@ -83,7 +83,7 @@ def test_a_later_savepoint_is_read_by_the_kryo_that_wrote_it(
     metadata_version: int, kryo: int | None
 ) -> None:
     """A store of Flink 1 continues with a savepoint of Flink 2, which has another byte order."""
-    state = KeyedStateInfo("s", "value", LONG, Scalar("VoidNamespace"), KRYO)
+    state = flink_state("s", "value", LONG, Scalar("VoidNamespace"), KRYO)
     if kryo is None:
         with pytest.raises(SchemaMismatchError, match=r"'s'.*version 3.*separate store"):
             set_value_class(state, "Double", metadata_version)

@@ -15,13 +15,9 @@ from statestore.errors import IncompatibleStateError, UnsupportedTypeError
 from statestore.interop.flink.metadata.reader import read_metadata
 from statestore.interop.flink.metadata.writer import metadata_v3
 from statestore.interop.flink.options import SavepointAccess
+from statestore.interop.flink.read.keyed_states import SavepointRows
 from statestore.interop.flink.read.operator_state import SOURCE_READER_STATE, kafka_splits
-from statestore.interop.flink.read.savepoint import (
-    FlinkOperator,
-    FlinkSavepoint,
-    SavepointRows,
-    open_savepoint,
-)
+from statestore.interop.flink.read.savepoint import FlinkOperator, FlinkSavepoint, open_savepoint
 from statestore.interop.flink.types.encode import encode_list
 from statestore.interop.flink.types.flink_types import FlinkType, ListType, MapType, TupleType
 from statestore.jobgraph.operators import operator_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,10 @@ from statestore.errors import DamagedFileError
 from statestore.interop.flink import open_savepoint
 from statestore.interop.flink.metadata.java_binary import Reader, i32
 from statestore.interop.flink.options import SavepointAccess
-from statestore.interop.flink.read import keyed_part
+from statestore.interop.flink.read.canonical import Entries
 from statestore.interop.flink.read.group_bytes import GroupBytes
-from statestore.interop.flink.read.heap import HeapEntries, walk_entries
-from statestore.interop.flink.read.keyed_states import KeyedStateInfo, StateForm
+from statestore.interop.flink.read.heap import HeapEntries
+from statestore.interop.flink.read.keyed_states import FlinkState, StateForm, flink_state
 from statestore.interop.flink.read.snappy import frame_pieces
 from statestore.interop.flink.types.flink_types import (
     FlinkType,
@@ -73,12 +74,13 @@ def test_a_state_is_not_looked_for_in_key_groups_without_its_entries(
         if one.metadata.uid == "by_long"
     )
     walked: list[HeapEntries] = []
+    heap_entries = FlinkState.heap_entries
 
-    def noted(reader: Reader, state: KeyedStateInfo) -> HeapEntries:
-        walked.append(walk_entries(reader, state))
-        return walked[-1]
+    def noted(state: FlinkState, entries: HeapEntries, *places: int) -> Iterator[Entries]:
+        walked.append(entries)
+        return heap_entries(state, entries, *places)
 
-    monkeypatch.setattr(keyed_part, "walk_entries", noted)
+    monkeypatch.setattr(FlinkState, "heap_entries", noted)
     first, *others = (state.name for state in operator.states)
     list(operator.entries(first))
     assert not all(map(len, walked))
@@ -191,14 +193,14 @@ def raw(kind: FlinkType, values: list[Any]) -> list[bytes]:
     return found
 
 
-def heap(kind: StateForm, value: FlinkType) -> KeyedStateInfo:
-    return KeyedStateInfo("s", kind, STRING, STRING, value)
+def heap(kind: StateForm, value: FlinkType) -> FlinkState:
+    return flink_state("s", kind, STRING, STRING, value)
 
 
-def canonical(state: KeyedStateInfo, data: bytes) -> list[tuple[bytes, bytes]]:
+def canonical(state: FlinkState, data: bytes) -> list[tuple[bytes, bytes]]:
     """Read the entries of a state as the content of key group 7 out of more than 128."""
     reader = Reader(b"head" + data, "f", position=4)
-    entries = list(walk_entries(reader, state).canonical(0, 7, 2))
+    entries = list(state.heap_entries(state.walk(reader), 0, 7, 2))
     reader.end("the entries")
     return [
         pair

@@ -137,9 +137,9 @@ def test_type_names_of_unbounded_texts() -> None:
     ids=str,
 )
 def test_a_key_is_read_back_as_it_is_stored(stored: pa.DataType, sql: str, value: object) -> None:
-    column = sql_key(["key"], [stored], [sql])
-    array = pa.array([value, None], stored)
-    assert column.from_flink(column.to_flink(array)).equals(array)
+    key = sql_key(["key"], [stored], [sql])
+    rows = pa.table([pa.array([value, None], stored)], ["key"])
+    assert key.columns(key.values(rows))["key"].equals(rows["key"].chunk(0))
 
 
 @pytest.mark.long

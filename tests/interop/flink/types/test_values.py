@@ -18,7 +18,7 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.interop.flink.metadata.java_binary import Reader, string_value
-from statestore.interop.flink.read.keyed_states import KeyedStateInfo, check_key_groups
+from statestore.interop.flink.read.keyed_states import check_key_groups, flink_state
 from statestore.interop.flink.types.byte_cursor import Cursor
 from statestore.interop.flink.types.byte_slices import Spans
 from statestore.interop.flink.types.decode import decode_list, decode_map_values, decode_values
@@ -96,7 +96,7 @@ def test_changed_bytes_give_a_valid_column_or_a_typed_error(
                 read(kind, spans).validate(full=True)
         with suppress(StateStoreError):
             kind.skipper()(Reader(raw, "v"))
-        state = KeyedStateInfo("s", "value", kind, Scalar("VoidNamespace"), kind)
+        state = flink_state("s", "value", kind, Scalar("VoidNamespace"), kind)
         check_key_groups(state, Cursor(spans, spans.starts, spans.ends), 1, 128, "state 's'")
 
 
